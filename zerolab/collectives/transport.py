@@ -1,0 +1,124 @@
+"""Point-to-point messages between ranks: the only thing a collective of ours needs from a world.
+
+A transport moves bytes; it knows no sums and no shards. Processes, torchrun and lockstep each bring one, and
+`RingCollectives` is built on top of any of them. Requests complete in `wait()`; a buffer belongs to its request
+until then: a sender must not write it and a receiver must not read it.
+"""
+
+from __future__ import annotations
+
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, Protocol
+
+import torch
+
+from zerolab.errors import InputError
+
+
+class Request(Protocol):
+    """A message under way."""
+
+    def wait(self) -> None: ...
+
+
+class Lane(Protocol):
+    """A second line of execution of a rank that runs submitted calls one by one, in order."""
+
+    def submit(self, call: Callable[[], Any]) -> Request: ...
+
+    def close(self) -> None: ...
+
+
+class Transport(ABC):
+    """Messages of one rank. Ranks are numbered 0 .. size-1.
+
+    `sent_bytes` counts what this rank has put on the wire so far; only `isend` adds to it.
+    """
+
+    rank: int
+    size: int
+    device: torch.device = torch.device("cpu")
+    sent_bytes: int = 0
+
+    @abstractmethod
+    def isend(self, tensor: torch.Tensor, dst: int, tag: int = 0) -> Request:
+        """Begin to send a contiguous tensor to rank `dst`. Only a receive with the same tag takes it."""
+
+    @abstractmethod
+    def irecv(self, tensor: torch.Tensor, src: int, tag: int = 0) -> Request:
+        """Begin to fill a contiguous tensor with a message of the same byte count from rank `src`."""
+
+    def exchange(
+        self, outgoing: torch.Tensor, dst: int, incoming: torch.Tensor, src: int, tag: int = 0
+    ) -> None:
+        """Send and receive at once; returns when both are done, so that a circle of exchanges cannot deadlock."""
+        receiving = self.irecv(incoming, src, tag)
+        sending = self.isend(outgoing, dst, tag)
+        receiving.wait()
+        sending.wait()
+
+    def lane(self) -> Lane:
+        """A lane for asynchronous collectives; a world that schedules ranks itself overrides this."""
+        return ThreadLane(f"zerolab-communication-{self.rank}")
+
+    def entered(self, what: str) -> None:
+        """Told when this rank enters a collective, such as "all_gather #2 of 4096 float32"."""
+
+    def left(self) -> None:
+        """Told when this rank has left the collective it entered last."""
+
+    def now(self) -> float:
+        """Seconds of this world's clock: real in processes, virtual in lockstep."""
+        import time
+
+        return time.perf_counter()
+
+    def close(self) -> None:
+        """Give back what the transport holds."""
+
+    def check_peer(self, peer: int) -> None:
+        if isinstance(peer, bool) or not isinstance(peer, int) or not 0 <= peer < self.size:
+            raise InputError(f"there is no rank {peer!r}; name a rank from 0 to {self.size - 1}")
+        if peer == self.rank:
+            raise InputError(f"rank {peer} cannot exchange a message with itself; copy the tensor instead")
+
+
+class ThreadLane:
+    """A lane in a thread of its own. Torch releases the interpreter lock while it adds or waits, so the lane
+    makes progress while the rank's main thread computes."""
+
+    def __init__(self, name: str) -> None:
+        self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix=name)
+        self.thread: threading.Thread | None = None
+
+    def submit(self, call: Callable[[], Any]) -> Request:
+        return FutureRequest(self._pool.submit(call))
+
+    def close(self) -> None:
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+
+class FutureRequest:
+    """A request that ends when a future does; an error of the call is raised by `wait`."""
+
+    def __init__(self, future: Future[Any]) -> None:
+        self._future = future
+
+    def wait(self) -> None:
+        self._future.result()
+
+
+class LocalTransport(Transport):
+    """The world of one rank: there is nobody to talk to."""
+
+    rank = 0
+    size = 1
+
+    def isend(self, tensor: torch.Tensor, dst: int, tag: int = 0) -> Request:
+        raise InputError(f"rank 0 is alone and cannot send to rank {dst}; launch with ranks=2 or more")
+
+    def irecv(self, tensor: torch.Tensor, src: int, tag: int = 0) -> Request:
+        raise InputError(f"rank 0 is alone and cannot receive from rank {src}; launch with ranks=2 or more")

@@ -1,0 +1,27 @@
+"""Errors of zerolab. Each message is one sentence: what was wrong, with the value, and what to do."""
+
+from __future__ import annotations
+
+
+class ZerolabError(Exception):
+    """Base of every error that zerolab raises on purpose."""
+
+
+class InputError(ZerolabError, ValueError):
+    """An argument, a flag or a file that cannot be used; nothing was started and nothing was changed."""
+
+
+class RankError(ZerolabError, RuntimeError):
+    """A rank failed, hung or died; the message names the rank and carries its traceback."""
+
+
+class DeadlockError(RankError):
+    """Ranks wait for each other in a circle; the message names who waits for whom."""
+
+
+class MismatchError(RankError):
+    """Ranks met in different collectives, or in the same one with different sizes or dtypes."""
+
+
+class StateError(ZerolabError, RuntimeError):
+    """Calls came in an order that cannot work, such as a step before any backward."""
