@@ -1,0 +1,83 @@
+# Two commands do all the set-up: `make lab` to learn, `make test` to check. `make help` lists the rest.
+# Every target goes through one stamp file, so the second run starts at once.
+
+PYTHON ?= python3
+VENV   ?= .venv
+EXTRAS ?= dev,instructor
+TORCH  ?= 2.13.0
+ARGS   ?=
+
+PY     := $(VENV)/bin/python
+PIP    := $(PY) -m pip --disable-pip-version-check
+STAMP  := $(VENV)/.installed
+LESSON := notebooks/01_ring_collectives.ipynb
+NBVAL  := --nbval --nbval-current-env --nbval-cell-timeout=100 --nbval-sanitize-with=tests/nbval_sanitize.cfg
+
+# Containers run as root, where Jupyter asks for this flag; elsewhere it stays off.
+ALLOW_ROOT := $(shell test "$$(id -u)" = 0 && echo --allow-root)
+
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+.PHONY: lab test setup lint types unit nbval notebooks bench bench-env lock format clean distclean help
+
+lab: $(STAMP)  ## set up, then open JupyterLab at the first lesson (ARGS=--no-browser on a headless machine)
+	$(PY) -m jupyterlab $(ALLOW_ROOT) --ServerApp.root_dir="$(CURDIR)" $(ARGS) $(wildcard $(LESSON))
+
+test: lint types unit nbval  ## set up, then lint, types, unit and rank tests, and the notebooks' outputs
+
+setup: $(STAMP)  ## make .venv and install everything that lab and test need
+
+lint: $(STAMP)  ## ruff: rules and format
+	$(PY) -m ruff check .
+	$(PY) -m ruff format --check .
+
+types: $(STAMP)  ## mypy over the library
+	$(PY) -m mypy zerolab
+
+unit: $(STAMP)  ## unit tests and rank tests
+	$(PY) -m pytest tests $(ARGS)
+
+nbval: $(STAMP)  ## run every lesson and solution, and compare each cell with its stored output
+	@found=$$(find notebooks solutions -name '*.ipynb' -not -path '*/.ipynb_checkpoints/*' 2>/dev/null | sort); \
+	if [ -z "$$found" ]; then echo "nbval: no notebook in notebooks/ or solutions/ yet, so there is nothing to compare."; \
+	else echo "$(PY) -m pytest $(NBVAL)" $$found; $(PY) -m pytest $(NBVAL) $$found; fi
+
+notebooks: $(STAMP)  ## run the lessons again and store their outputs; generate exercises from their source
+	$(PY) -m zerolab.grading.notebooks $(ARGS)
+
+format: $(STAMP)  ## let ruff fix and format what it can
+	$(PY) -m ruff check --fix .
+	$(PY) -m ruff format .
+
+bench: $(STAMP)  ## run every benchmark (peers that are not installed are left out; see bench-env)
+	@set -e; for script in $(sort $(wildcard benchmarks/bench_*.py)); do echo "== $$script"; $(PY) $$script $(ARGS); done
+
+# DeepSpeed's build imports torch, so it must see the one in .venv instead of a build environment of its own.
+bench-env: $(STAMP)  ## add the peers that the benchmarks measure: DeepSpeed and transformers
+	$(PIP) install --quiet -c constraints.txt setuptools wheel
+	$(PIP) install --quiet -c constraints.txt --no-build-isolation -e '.[$(EXTRAS),bench]'
+
+lock:  ## resolve every extra anew and rewrite constraints.txt and environment.yml (TORCH=2.13.0)
+	$(PYTHON) tools/lock.py --torch $(TORCH)
+
+clean:  ## remove caches and outputs; .venv stays
+	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist out *.egg-info
+	find . -path ./$(VENV) -prune -o \( -name __pycache__ -o -name .ipynb_checkpoints \) -type d -print | xargs rm -rf
+
+distclean: clean  ## clean, and remove .venv as well
+	rm -rf $(VENV)
+
+help:  ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+# The stamp is older than either file after a change, so the next target installs again.
+$(STAMP): pyproject.toml constraints.txt
+	@command -v $(PYTHON) >/dev/null || \
+	  { echo "zerolab needs Python 3.11 or newer, but there is no '$(PYTHON)' on PATH: install one, or name it, as in 'make setup PYTHON=python3.12'."; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "zerolab needs Python 3.11 or newer, but '$(PYTHON)' is $$($(PYTHON) -V 2>&1): name a newer one, as in 'make setup PYTHON=python3.12'."; exit 1; }
+	@test -x $(PY) || $(PYTHON) -m venv $(VENV) || \
+	  { rm -rf $(VENV); echo "'$(PYTHON) -m venv $(VENV)' failed: install your system's venv package (python3-venv on Debian and Ubuntu) and try again."; exit 1; }
+	@echo "Installing zerolab and its tools into $(VENV); the first time takes a minute or more."
+	@$(PIP) install --quiet -c constraints.txt -e '.[$(EXTRAS)]'
+	@touch $@
