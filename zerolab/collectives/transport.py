@@ -7,7 +7,7 @@ until then: a sender must not write it and a receiver must not read it.
 
 from __future__ import annotations
 
-import threading
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 import torch
 
+from zerolab.collectives.call import Call
 from zerolab.errors import InputError
 
 
@@ -35,13 +36,12 @@ class Lane(Protocol):
 class Transport(ABC):
     """Messages of one rank. Ranks are numbered 0 .. size-1.
 
-    `sent_bytes` counts what this rank has put on the wire so far; only `isend` adds to it.
+    A meter, a tracer and a link are transports too, wrapped around the one of the world (`wrap.py`).
     """
 
     rank: int
     size: int
     device: torch.device = torch.device("cpu")
-    sent_bytes: int = 0
 
     @abstractmethod
     def isend(self, tensor: torch.Tensor, dst: int, tag: int = 0) -> Request:
@@ -51,9 +51,7 @@ class Transport(ABC):
     def irecv(self, tensor: torch.Tensor, src: int, tag: int = 0) -> Request:
         """Begin to fill a contiguous tensor with a message of the same byte count from rank `src`."""
 
-    def exchange(
-        self, outgoing: torch.Tensor, dst: int, incoming: torch.Tensor, src: int, tag: int = 0
-    ) -> None:
+    def exchange(self, outgoing: torch.Tensor, dst: int, incoming: torch.Tensor, src: int, tag: int = 0) -> None:
         """Send and receive at once; returns when both are done, so that a circle of exchanges cannot deadlock."""
         receiving = self.irecv(incoming, src, tag)
         sending = self.isend(outgoing, dst, tag)
@@ -64,16 +62,14 @@ class Transport(ABC):
         """A lane for asynchronous collectives; a world that schedules ranks itself overrides this."""
         return ThreadLane(f"zerolab-communication-{self.rank}")
 
-    def entered(self, what: str) -> None:
-        """Told when this rank enters a collective, such as "all_gather #2 of 4096 float32"."""
+    def entered(self, call: Call) -> None:
+        """Told when this rank enters a collective; `str(call)` is such as "#2 all_gather of 4096 float32"."""
 
-    def left(self) -> None:
-        """Told when this rank has left the collective it entered last."""
+    def left(self, call: Call) -> None:
+        """Told when this rank has left the collective."""
 
     def now(self) -> float:
         """Seconds of this world's clock: real in processes, virtual in lockstep."""
-        import time
-
         return time.perf_counter()
 
     def close(self) -> None:
@@ -92,7 +88,6 @@ class ThreadLane:
 
     def __init__(self, name: str) -> None:
         self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix=name)
-        self.thread: threading.Thread | None = None
 
     def submit(self, call: Callable[[], Any]) -> Request:
         return FutureRequest(self._pool.submit(call))

@@ -1,0 +1,68 @@
+"""What ranks say to each other: one contract, several implementations, and transports to wrap around them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from zerolab.collectives.call import phase
+from zerolab.collectives.contract import Collectives
+from zerolab.collectives.cost import Link, wire_bytes
+from zerolab.collectives.handle import Handle
+from zerolab.collectives.local import LocalCollectives
+from zerolab.collectives.ring import RingCollectives
+from zerolab.collectives.torch_ import TorchCollectives
+from zerolab.collectives.tracer import Span, Tracer, overlap_seconds
+from zerolab.collectives.transport import LocalTransport, Request, Transport
+from zerolab.collectives.wrap import Checked, Linked, Meter
+from zerolab.errors import InputError
+
+IMPLEMENTATIONS: dict[str, Callable[[Transport], Collectives]] = {
+    "ring": RingCollectives,
+    "torch": TorchCollectives,
+    "local": LocalCollectives,
+}
+
+
+def build(
+    transport: Transport,
+    impl: str = "ring",
+    link: Link | None = None,
+    trace: bool = False,
+    check: bool = False,
+) -> Collectives:
+    """Collectives `impl` ("ring", "torch" or "local") on a transport, metered, and linked, checked or traced if
+    asked for. `comm.meter` and `comm.tracer` hold what was counted and recorded."""
+    if impl not in IMPLEMENTATIONS:
+        raise InputError(f"there are no collectives {impl!r}; choose one of {', '.join(IMPLEMENTATIONS)}")
+    if link is not None:
+        transport = Linked(transport, link)
+    if check:
+        transport = Checked(transport)
+    transport = meter = Meter(transport)
+    tracer = None
+    if trace:
+        transport = tracer = Tracer(transport)
+    comm = IMPLEMENTATIONS[impl](transport)
+    comm.meter, comm.tracer = meter, tracer
+    return comm
+
+
+__all__ = [
+    "IMPLEMENTATIONS",
+    "Collectives",
+    "Handle",
+    "Link",
+    "LocalCollectives",
+    "LocalTransport",
+    "Meter",
+    "Request",
+    "RingCollectives",
+    "Span",
+    "TorchCollectives",
+    "Tracer",
+    "Transport",
+    "build",
+    "overlap_seconds",
+    "phase",
+    "wire_bytes",
+]

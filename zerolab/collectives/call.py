@@ -1,0 +1,53 @@
+"""What a collective call is called while it runs, so that meters, tracers and reports can name it."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Call:
+    """One collective of one rank. `number` counts this rank's calls from 1."""
+
+    name: str
+    numel: int = 0
+    dtype: str = ""
+    itemsize: int = 0
+    number: int = 0
+    phase: str = ""
+    nominal: bool = False
+    """Whether its messages cannot be seen from here, so that its bytes come from the ring formula."""
+
+    @property
+    def what(self) -> str:
+        """What ranks that meet must agree on."""
+        return f"{self.name} of {self.numel} {self.dtype}" if self.dtype else self.name
+
+    @property
+    def tag(self) -> int:
+        """The tag of its messages: ranks in different calls never take each other's."""
+        return zlib.crc32(str(self).encode()) & 0x3FFFFFFF
+
+    def __str__(self) -> str:
+        return f"#{self.number} {self.what}"
+
+
+current_call: ContextVar[Call | None] = ContextVar("zerolab_call", default=None)
+"""The call that runs on this thread, or None: then a message was sent by the rank function itself."""
+
+current_phase: ContextVar[str] = ContextVar("zerolab_phase", default="")
+"""The phase of the training step; a call keeps the phase in which it was issued."""
+
+
+@contextmanager
+def phase(name: str) -> Iterator[None]:
+    """Calls issued inside belong to phase `name` ("forward", "backward", "step", ...)."""
+    token = current_phase.set(name)
+    try:
+        yield
+    finally:
+        current_phase.reset(token)

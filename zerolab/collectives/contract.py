@@ -1,0 +1,226 @@
+"""The contract that every implementation keeps, and that rank functions, lessons and ZeRO are written against.
+
+    all_reduce(tensor, average=False)      every rank ends with the sum (or mean), in place
+    reduce_scatter(tensor, average=False)  rank r ends with chunk r of the sum (or mean)
+    all_gather(shard)                      every rank ends with all shards, end to end
+    broadcast(tensor, src=0)               every rank ends with rank src's tensor, in place
+    barrier()                              nobody leaves before everybody has entered
+    send, recv, isend, irecv               messages between two ranks
+
+`reduce_scatter` and `all_gather` take 1-D tensors. Chunks follow `torch.tensor_split`: a length that N does not
+divide gives the first ranks one element more. Each `*_async` form returns a `Handle`; asynchronous and ordinary
+calls of a rank run one at a time in the order of issue, so all ranks that issue alike meet alike.
+
+An implementation defines `_all_reduce`, `_reduce_scatter`, `_all_gather`, `_broadcast` and `_barrier`. Checks,
+ordering and handles live here, once.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import torch
+
+from zerolab.collectives.call import Call, current_phase
+from zerolab.collectives.handle import Handle, Issuer
+from zerolab.collectives.transport import Request, Transport
+from zerolab.errors import InputError
+from zerolab.flat.layout import chunk_sizes
+
+if TYPE_CHECKING:
+    from zerolab.collectives.tracer import Tracer
+    from zerolab.collectives.wrap import Meter
+
+Tensor = torch.Tensor
+
+
+class Collectives(ABC):
+    """What rank `rank` of `size` says to the others."""
+
+    nominal = False
+    """Whether messages are hidden inside a library, so that traffic is stated, not counted."""
+
+    def __init__(self, transport: Transport) -> None:
+        self.transport = transport
+        self.rank = transport.rank
+        self.size = transport.size
+        self.device = transport.device
+        self._issuer = Issuer(transport)
+        self.meter: Meter | None = None
+        self.tracer: Tracer | None = None
+
+    # What an implementation brings. Arguments are checked, `out` is there, and calls come one at a time.
+
+    @abstractmethod
+    def _all_reduce(self, tensor: Tensor) -> None:
+        """Sum in place."""
+
+    @abstractmethod
+    def _reduce_scatter(self, tensor: Tensor, out: Tensor) -> None:
+        """Write this rank's chunk of the sum to `out`; leave the rest of `tensor` as it is."""
+
+    @abstractmethod
+    def _all_gather(self, shard: Tensor, out: Tensor) -> None:
+        """Write all shards to `out`."""
+
+    @abstractmethod
+    def _broadcast(self, tensor: Tensor, src: int) -> None:
+        """Overwrite `tensor` with rank src's."""
+
+    @abstractmethod
+    def _barrier(self) -> None:
+        """Return once every rank has called it."""
+
+    # The contract.
+
+    def all_reduce(self, tensor: Tensor, average: bool = False) -> Tensor:
+        """Sum `tensor` (any shape, contiguous) over all ranks, in place, divided by N if `average`; returns it."""
+        return self.all_reduce_async(tensor, average, now=True).wait()
+
+    def reduce_scatter(self, tensor: Tensor, average: bool = False, out: Tensor | None = None) -> Tensor:
+        """Sum `tensor` (1-D) over all ranks and return this rank's chunk. `out` may be that very part of `tensor`."""
+        return self.reduce_scatter_async(tensor, average, out, now=True).wait()
+
+    def all_gather(self, shard: Tensor, numel: int | None = None, out: Tensor | None = None) -> Tensor:
+        """Return all ranks' shards (1-D) end to end. `numel` is the whole length; it is needed only where N does
+        not divide it. `out` may be a tensor that already holds `shard` at its place."""
+        return self.all_gather_async(shard, numel, out, now=True).wait()
+
+    def broadcast(self, tensor: Tensor, src: int = 0) -> Tensor:
+        """Overwrite `tensor` (any shape, contiguous) with rank src's, on every rank; returns it."""
+        check_tensor("broadcast", tensor, self.device)
+        if not 0 <= src < self.size:
+            raise InputError(f"broadcast from rank {src}: there are ranks 0 to {self.size - 1}; name one of them")
+        return self._issue("broadcast", lambda: self._broadcast(tensor, src), tensor, tensor, tensor, True).wait()
+
+    def barrier(self) -> None:
+        """Return once every rank has called it."""
+        self._issue("barrier", self._barrier, None, None, None, True).wait()
+
+    def all_reduce_async(self, tensor: Tensor, average: bool = False, *, now: bool = False) -> Handle:
+        """`all_reduce` that returns at once; the tensor belongs to the call until `Handle.wait`."""
+        check_tensor("all_reduce", tensor, self.device)
+        check_summable("all_reduce", tensor, average)
+
+        def run() -> None:
+            self._all_reduce(tensor)
+            if average:
+                tensor.div_(self.size)
+
+        return self._issue("all_reduce", run, tensor, tensor, tensor, now)
+
+    def reduce_scatter_async(
+        self, tensor: Tensor, average: bool = False, out: Tensor | None = None, *, now: bool = False
+    ) -> Handle:
+        """`reduce_scatter` that returns at once; both tensors belong to the call until `Handle.wait`."""
+        check_tensor("reduce_scatter", tensor, self.device, flat=True)
+        check_summable("reduce_scatter", tensor, average)
+        mine = chunk_sizes(tensor.numel(), self.size)[self.rank]
+        chunk = check_out("reduce_scatter", out, mine, tensor)
+
+        def run() -> None:
+            self._reduce_scatter(tensor, chunk)
+            if average:
+                chunk.div_(self.size)
+
+        return self._issue("reduce_scatter", run, tensor, tensor, chunk, now)
+
+    def all_gather_async(
+        self, shard: Tensor, numel: int | None = None, out: Tensor | None = None, *, now: bool = False
+    ) -> Handle:
+        """`all_gather` that returns at once; both tensors belong to the call until `Handle.wait`."""
+        check_tensor("all_gather", shard, self.device, flat=True)
+        if numel is None:
+            numel = shard.numel() * self.size if out is None else out.numel()
+        expected = chunk_sizes(numel, self.size)[self.rank]
+        if shard.numel() != expected:
+            raise InputError(
+                f"all_gather of {numel} elements over {self.size} ranks: rank {self.rank} gave a shard of "
+                f"{shard.numel()} where {expected} are due; cut with torch.tensor_split and pass numel"
+            )
+        whole = check_out("all_gather", out, numel, shard)
+        return self._issue("all_gather", lambda: self._all_gather(shard, whole), whole, shard, whole, now)
+
+    def send(self, tensor: Tensor, dst: int) -> None:
+        """Send a contiguous tensor to rank `dst`; returns when the receiver has taken it."""
+        self.isend(tensor, dst).wait()
+
+    def recv(self, tensor: Tensor, src: int) -> Tensor:
+        """Fill `tensor` with a message of the same byte count from rank `src`; returns it."""
+        self.irecv(tensor, src).wait()
+        return tensor
+
+    def isend(self, tensor: Tensor, dst: int) -> Request:
+        """`send` that returns at once; do not write the tensor until `wait()`."""
+        check_tensor("send", tensor, self.device)
+        return self.transport.isend(tensor, dst)
+
+    def irecv(self, tensor: Tensor, src: int) -> Request:
+        """`recv` that returns at once; do not read the tensor until `wait()`."""
+        check_tensor("recv", tensor, self.device)
+        return self.transport.irecv(tensor, src)
+
+    def allocate(self, numel: int, dtype: torch.dtype = torch.float32) -> Tensor:
+        """A zeroed 1-D tensor on this rank's device, placed where this transport reads and writes best."""
+        return torch.zeros(numel, dtype=dtype, device=self.device)
+
+    def close(self) -> None:
+        """End the communication lane, if one was started. The transport stays with whoever opened it."""
+        self._issuer.close()
+
+    # How a call runs.
+
+    def _issue(
+        self,
+        name: str,
+        run: Callable[[], None],
+        counted: Tensor | None,
+        source: Tensor | None,
+        result: Tensor | None,
+        now: bool,
+    ) -> Handle:
+        """Name the call by its whole tensor (`counted`), then run it or put it in line."""
+        if counted is None:
+            call = Call(name, phase=current_phase.get(), nominal=self.nominal)
+        else:
+            dtype = str(counted.dtype).removeprefix("torch.")
+            call = Call(name, counted.numel(), dtype, counted.element_size(), 0, current_phase.get(), self.nominal)
+        tensors = [tensor for tensor in (source, result) if tensor is not None]
+        return self._issuer.issue(call, run, tensors, result, now)
+
+
+def check_tensor(name: str, tensor: Tensor, device: torch.device, flat: bool = False) -> None:
+    """Refuse what would fail or corrupt on the way, before any rank waits for it."""
+    if not isinstance(tensor, torch.Tensor):
+        raise InputError(f"{name} takes a tensor, not {type(tensor).__name__}; wrap the value in torch.tensor")
+    if tensor.layout is not torch.strided:
+        raise InputError(f"{name} takes a dense tensor, not one with layout {tensor.layout}; call to_dense() first")
+    if tensor.device.type != device.type:
+        raise InputError(f"{name} runs on {device}, but the tensor is on {tensor.device}; move it with .to()")
+    if flat and tensor.dim() != 1:
+        raise InputError(
+            f"{name} takes a 1-D tensor, not one of shape {tuple(tensor.shape)}; flatten it with .view(-1)"
+        )
+    if not tensor.is_contiguous():
+        raise InputError(f"{name} takes a contiguous tensor, not strides {tensor.stride()}; call .contiguous() first")
+
+
+def check_summable(name: str, tensor: Tensor, average: bool) -> None:
+    if tensor.dtype is torch.bool:
+        raise InputError(f"{name} of torch.bool has no sum; convert the tensor with .int() and compare with 0")
+    if average and not (tensor.is_floating_point() or tensor.is_complex()):
+        raise InputError(f"the average of {tensor.dtype} is no {tensor.dtype}; sum it, or convert it with .float()")
+
+
+def check_out(name: str, out: Tensor | None, numel: int, like: Tensor) -> Tensor:
+    """`out`, checked, or a new tensor of `numel` elements beside `like`."""
+    if out is None:
+        return torch.empty(numel, dtype=like.dtype, device=like.device)
+    if out.dtype != like.dtype or out.dim() != 1 or out.numel() != numel or not out.is_contiguous():
+        raise InputError(
+            f"{name} writes {numel} contiguous {like.dtype} elements, but out has shape {tuple(out.shape)} "
+            f"and {out.dtype}; leave it out or make it fit"
+        )
+    return out

@@ -1,0 +1,51 @@
+"""What a collective costs: bytes on the wire, and seconds on a link of given bandwidth and latency.
+
+Ring costs after Thakur et al. (2005): with latency a, N ranks and n bytes, a reduce-scatter and an all-gather take
+(N-1)(a + n/N/bandwidth) each, an all-reduce their sum.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from zerolab.errors import InputError
+from zerolab.flat.layout import chunk_sizes
+
+RINGS = {"all_reduce": 2, "reduce_scatter": 1, "all_gather": 1}
+"""How often each collective goes around the ring."""
+
+
+def wire_bytes(name: str, numel: int, itemsize: int, size: int, rank: int) -> int:
+    """Bytes that `rank` puts on the wire in a ring collective over the whole of `numel` elements: what
+    `RingCollectives` sends, to the byte. `name` is all_reduce, reduce_scatter or all_gather."""
+    if name not in RINGS:
+        raise InputError(f"no wire cost is known for {name!r}; name one of {', '.join(RINGS)}")
+    sizes = chunk_sizes(numel, size)
+    # A reduce-scatter passes on every chunk but our own; an all-gather every chunk but our right neighbour's.
+    scattered = numel - sizes[rank]
+    gathered = numel - sizes[(rank + 1) % size]
+    elements = {"all_reduce": scattered + gathered, "reduce_scatter": scattered, "all_gather": gathered}[name]
+    return elements * itemsize
+
+
+@dataclass(frozen=True)
+class Link:
+    """A wire between ranks. `gbit_per_s`: gigabits (10^9 bits) a second; `latency_us`: microseconds a message."""
+
+    gbit_per_s: float
+    latency_us: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not self.gbit_per_s > 0:
+            raise InputError(f"gbit_per_s is {self.gbit_per_s!r}; give a bandwidth above 0, in gigabits a second")
+        if not self.latency_us >= 0:
+            raise InputError(f"latency_us is {self.latency_us!r}; give 0 or more microseconds")
+
+    def seconds(self, nbytes: int) -> float:
+        """How long a message of `nbytes` bytes takes."""
+        return self.latency_us * 1e-6 + nbytes * 8 / (self.gbit_per_s * 1e9)
+
+    def ring_seconds(self, name: str, numel: int, itemsize: int, size: int) -> float:
+        """How long a ring collective takes if all its steps last as long as that of the longest chunk."""
+        longest = chunk_sizes(numel, size)[0] * itemsize
+        return RINGS.get(name, 0) * (size - 1) * self.seconds(longest)

@@ -1,0 +1,83 @@
+"""The contract on torch's own collectives (gloo on CPUs, NCCL on GPUs): the reference, and the fast path on GPUs.
+
+What gloo or NCCL put on the wire cannot be seen from here, so the meter states what the ring algorithm needs
+(`cost.wire_bytes`) and marks it as nominal; gloo is free to send more.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.distributed as dist
+
+from zerolab.collectives.contract import Collectives
+from zerolab.collectives.transport import Transport
+from zerolab.flat.layout import chunk_sizes
+
+Tensor = torch.Tensor
+
+# torch 2.13 renamed both and warns about the old names; torch 2.11 knows only those.
+_reduce_scatter_single = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+_all_gather_single = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+
+
+class TorchCollectives(Collectives):
+    """The contract on a torch process group; a length that N does not divide is padded on the way."""
+
+    nominal = True
+
+    def __init__(self, transport: Transport, group: dist.ProcessGroup | None = None) -> None:
+        super().__init__(transport)
+        self.group = group
+
+    def _all_reduce(self, tensor: Tensor) -> None:
+        if self.size > 1 and tensor.numel():
+            dist.all_reduce(tensor, group=self.group)
+
+    def _reduce_scatter(self, tensor: Tensor, out: Tensor) -> None:
+        sizes = chunk_sizes(tensor.numel(), self.size)
+        if self.size == 1:
+            out.copy_(tensor)
+        elif sizes[0] == sizes[-1]:
+            if sizes[0]:
+                # gloo may write its output while it still reads: never hand it a view of the input. NCCL may.
+                shared = not out.is_cuda and out.untyped_storage().data_ptr() == tensor.untyped_storage().data_ptr()
+                target = torch.empty_like(out) if shared else out
+                _reduce_scatter_single(target, tensor, group=self.group)
+                if shared:
+                    out.copy_(target)
+        else:
+            padded = self._padded(tensor.split(sizes), sizes[0])
+            whole = tensor.new_empty(sizes[0])
+            _reduce_scatter_single(whole, padded, group=self.group)
+            out.copy_(whole[: out.numel()])
+
+    def _all_gather(self, shard: Tensor, out: Tensor) -> None:
+        sizes = chunk_sizes(out.numel(), self.size)
+        if self.size == 1:
+            out.copy_(shard)
+        elif sizes[0] == sizes[-1]:
+            if sizes[0]:
+                shared = not out.is_cuda and out.untyped_storage().data_ptr() == shard.untyped_storage().data_ptr()
+                _all_gather_single(out, shard.clone() if shared else shard, group=self.group)
+        else:
+            padded = self._padded((shard,), sizes[0])
+            whole = shard.new_empty(sizes[0] * self.size)
+            _all_gather_single(whole, padded, group=self.group)
+            for chunk, filled in zip(out.split(sizes), whole.split(sizes[0]), strict=True):
+                chunk.copy_(filled[: chunk.numel()])
+
+    def _broadcast(self, tensor: Tensor, src: int) -> None:
+        if self.size > 1 and tensor.numel():
+            dist.broadcast(tensor, group_src=src, group=self.group or dist.group.WORLD)
+
+    def _barrier(self) -> None:
+        if self.size > 1:
+            dist.all_reduce(torch.zeros(1, device=self.device), group=self.group)
+
+    @staticmethod
+    def _padded(chunks: tuple[Tensor, ...], numel: int) -> Tensor:
+        """The chunks end to end, each filled up with zeros to `numel`."""
+        padded = chunks[0].new_zeros(len(chunks), numel)
+        for row, chunk in zip(padded, chunks, strict=True):
+            row[: chunk.numel()].copy_(chunk)
+        return padded.view(-1)

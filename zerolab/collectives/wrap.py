@@ -1,0 +1,165 @@
+"""Transports around a transport: a meter, a link, a check. The one inside is never edited and never knows.
+
+meter   counts calls, and bytes at the place where they go on the wire
+link    makes each message take as long as on a wire of given bandwidth and latency
+check   compares all ranks' calls before each collective, and names those that differ
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable
+
+import torch
+
+from zerolab.collectives.call import Call, current_call, current_phase
+from zerolab.collectives.cost import RINGS, Link, wire_bytes
+from zerolab.collectives.transport import Lane, Request, Transport
+from zerolab.errors import MismatchError
+
+Tensor = torch.Tensor
+
+
+class Wrapped(Transport):
+    """A transport that passes everything on."""
+
+    def __init__(self, inner: Transport) -> None:
+        self.inner = inner
+        self.rank, self.size, self.device = inner.rank, inner.size, inner.device
+
+    def isend(self, tensor: Tensor, dst: int, tag: int = 0) -> Request:
+        return self.inner.isend(tensor, dst, tag)
+
+    def irecv(self, tensor: Tensor, src: int, tag: int = 0) -> Request:
+        return self.inner.irecv(tensor, src, tag)
+
+    def exchange(self, outgoing: Tensor, dst: int, incoming: Tensor, src: int, tag: int = 0) -> None:
+        self.inner.exchange(outgoing, dst, incoming, src, tag)
+
+    def lane(self) -> Lane:
+        return self.inner.lane()
+
+    def entered(self, call: Call) -> None:
+        self.inner.entered(call)
+
+    def left(self, call: Call) -> None:
+        self.inner.left(call)
+
+    def now(self) -> float:
+        return self.inner.now()
+
+    def close(self) -> None:
+        self.inner.close()
+
+
+class Meter(Wrapped):
+    """Counts this rank's calls and the bytes it sends, by phase and collective. A message that the rank function
+    sends itself counts as "send"."""
+
+    def __init__(self, inner: Transport) -> None:
+        super().__init__(inner)
+        self.calls: Counter[tuple[str, str]] = Counter()
+        self.bytes: Counter[tuple[str, str]] = Counter()
+        self.nominal = False
+
+    def entered(self, call: Call) -> None:
+        self.calls[call.phase, call.name] += 1
+        if call.nominal:
+            self.nominal = True
+            if call.name in RINGS:
+                nbytes = wire_bytes(call.name, call.numel, call.itemsize, self.size, self.rank)
+                self.bytes[call.phase, call.name] += nbytes
+        super().entered(call)
+
+    def isend(self, tensor: Tensor, dst: int, tag: int = 0) -> Request:
+        self._count(tensor)
+        return super().isend(tensor, dst, tag)
+
+    def exchange(self, outgoing: Tensor, dst: int, incoming: Tensor, src: int, tag: int = 0) -> None:
+        self._count(outgoing)
+        super().exchange(outgoing, dst, incoming, src, tag)
+
+    def _count(self, tensor: Tensor) -> None:
+        call = current_call.get()
+        key = (call.phase, call.name) if call else (current_phase.get(), "send")
+        self.bytes[key] += tensor.numel() * tensor.element_size()
+
+    def reset(self) -> None:
+        """Count from zero again."""
+        self.calls.clear()
+        self.bytes.clear()
+
+    def calls_by_collective(self, phase: str | None = None) -> dict[str, int]:
+        """Calls of each collective, of one phase or of all."""
+        return _by_collective(self.calls, phase)
+
+    def bytes_by_collective(self, phase: str | None = None) -> dict[str, int]:
+        """Bytes this rank sent in each collective, of one phase or of all."""
+        return _by_collective(self.bytes, phase)
+
+
+def _by_collective(counts: Counter[tuple[str, str]], phase: str | None) -> dict[str, int]:
+    total: Counter[str] = Counter()
+    for (of_phase, name), count in counts.items():
+        if phase is None or of_phase == phase:
+            total[name] += count
+    return dict(sorted(total.items()))
+
+
+class Linked(Wrapped):
+    """Makes messages take a link's time in real seconds: the receiver has a message only after the link would
+    have delivered it. Collectives whose messages are hidden are charged the ring's time as a whole."""
+
+    def __init__(self, inner: Transport, link: Link) -> None:
+        super().__init__(inner)
+        self.link = link
+
+    def irecv(self, tensor: Tensor, src: int, tag: int = 0) -> Request:
+        request = super().irecv(tensor, src, tag)
+        return Then(request, lambda: self._hold(tensor))
+
+    def exchange(self, outgoing: Tensor, dst: int, incoming: Tensor, src: int, tag: int = 0) -> None:
+        super().exchange(outgoing, dst, incoming, src, tag)
+        self._hold(incoming)
+
+    def left(self, call: Call) -> None:
+        if call.nominal:
+            time.sleep(self.link.ring_seconds(call.name, call.numel, call.itemsize, self.size))
+        super().left(call)
+
+    def _hold(self, arrived: Tensor) -> None:
+        time.sleep(self.link.seconds(arrived.numel() * arrived.element_size()))
+
+
+class Then:
+    """A request followed by something else."""
+
+    def __init__(self, request: Request, afterwards: Callable[[], None]) -> None:
+        self._request = request
+        self._afterwards = afterwards
+
+    def wait(self) -> None:
+        self._request.wait()
+        self._afterwards()
+
+
+class Checked(Wrapped):
+    """Before each collective, tells all ranks what this one is about to call; raises where they differ. Costs
+    N-1 small messages a call, so it is for tests, lessons and hunting a hang under torchrun."""
+
+    WIDTH = 96
+
+    def entered(self, call: Call) -> None:
+        super().entered(call)
+        texts = torch.zeros(self.size, self.WIDTH, dtype=torch.uint8)
+        own = str(call).encode()[: self.WIDTH]
+        texts[self.rank, : len(own)] = torch.tensor(list(own), dtype=torch.uint8)
+        texts = texts.to(self.device)
+        for step in range(self.size - 1):
+            right, left = (self.rank + 1) % self.size, (self.rank - 1) % self.size
+            self.inner.exchange(texts[self.rank - step], right, texts[self.rank - step - 1], left, tag=1)
+        seen = [bytes(row.tolist()).rstrip(b"\0").decode() for row in texts.cpu()]
+        if any(text != seen[0] for text in seen):
+            listed = "; ".join(f"rank {rank} is in {text}" for rank, text in enumerate(seen))
+            raise MismatchError(f"the ranks called different collectives: {listed}; make them call alike")

@@ -1,0 +1,193 @@
+"""Where everything lies in a flat buffer, in plain integers: no tensor, no process.
+
+A bucket is one flat buffer. It holds whole parameters end to end, and it is cut into N equal shards:
+
+    parameters       w (6 elements)      b (3)         align = 4, ranks = 2
+    offsets          0 1 2 3 4 5 . .     8 9 10 . . . . .
+                     |--- w ---|pad      |-b-| |--pad---|
+    shards           |---- rank 0 ----|  |--- rank 1 ---|       16 elements, 8 a rank
+
+Invariants, which the tests hold for every input:
+  * each slot starts at a multiple of `align`, in the order in which the parameters were given;
+  * the length is a multiple of `ranks * align`, so all shards are equally long and equally aligned;
+  * every element lies in exactly one shard, and every real element in exactly one slot.
+
+`lay_out` computes a layout; `zerolab.flat.views` puts tensors on it; `zerolab.memory` and `zerolab.zero` read it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+
+from zerolab.errors import InputError
+
+ALIGN = 16
+"""Elements. 64 bytes in fp32: one cache line, and what vectorised and tensor-core kernels like."""
+
+
+def round_up(count: int, multiple: int) -> int:
+    """The smallest multiple of `multiple` that is not below `count`."""
+    return -(-count // multiple) * multiple
+
+
+def chunk_sizes(numel: int, ranks: int) -> list[int]:
+    """How many of `numel` elements each rank takes: sizes differ by at most one, larger ones first
+    (the rule of `torch.tensor_split`)."""
+    short, longer = divmod(numel, ranks)
+    return [short + (rank < longer) for rank in range(ranks)]
+
+
+def chunk_bounds(numel: int, ranks: int) -> list[tuple[int, int]]:
+    """The half-open ranges `[start, stop)` of `chunk_sizes`, end to end."""
+    bounds, start = [], 0
+    for size in chunk_sizes(numel, ranks):
+        bounds.append((start, start + size))
+        start += size
+    return bounds
+
+
+@dataclass(frozen=True)
+class Slot:
+    """The place of one parameter in a bucket."""
+
+    name: str
+    shape: tuple[int, ...]
+    start: int
+
+    @property
+    def numel(self) -> int:
+        return prod(self.shape)
+
+    @property
+    def stop(self) -> int:
+        return self.start + self.numel
+
+
+@dataclass(frozen=True)
+class Piece:
+    """The part `[start, stop)` of a bucket that holds elements of one parameter; never padding, never empty."""
+
+    slot: Slot
+    start: int
+    stop: int
+
+    @property
+    def numel(self) -> int:
+        return self.stop - self.start
+
+
+@dataclass(frozen=True)
+class Segment:
+    """A run `[start, stop)` of neighbouring pieces that one optimizer group treats alike. Padding between two
+    of its slots lies inside it, so that one kernel call serves the run."""
+
+    group: Hashable
+    start: int
+    stop: int
+
+    @property
+    def numel(self) -> int:
+        return self.stop - self.start
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The geometry of one bucket, for all ranks."""
+
+    slots: tuple[Slot, ...]
+    numel: int
+    ranks: int
+    align: int
+
+    @property
+    def used(self) -> int:
+        """Elements of parameters, padding left out."""
+        return sum(slot.numel for slot in self.slots)
+
+    @property
+    def padding(self) -> int:
+        return self.numel - self.used
+
+    @property
+    def shard_numel(self) -> int:
+        return self.numel // self.ranks
+
+    def shard(self, rank: int) -> tuple[int, int]:
+        """The range `[start, stop)` that `rank` owns."""
+        if not 0 <= rank < self.ranks:
+            raise InputError(f"this layout has no rank {rank}; it is cut for ranks 0 to {self.ranks - 1}")
+        return rank * self.shard_numel, (rank + 1) * self.shard_numel
+
+    def pieces(self, rank: int) -> list[Piece]:
+        """What `rank` owns of which parameter, in order."""
+        first, last = self.shard(rank)
+        cut = ((slot, max(slot.start, first), min(slot.stop, last)) for slot in self.slots)
+        return [Piece(slot, start, stop) for slot, start, stop in cut if start < stop]
+
+    def segments(self, group_of: Callable[[Slot], Hashable], rank: int | None = None) -> list[Segment]:
+        """Pieces of `rank` (or of the whole bucket) merged while they follow each other in one group."""
+        whole = [Piece(slot, slot.start, slot.stop) for slot in self.slots if slot.numel]
+        merged: list[Segment] = []
+        for piece in whole if rank is None else self.pieces(rank):
+            group = group_of(piece.slot)
+            if merged and merged[-1].group == group:
+                merged[-1] = Segment(group, merged[-1].start, piece.stop)
+            else:
+                merged.append(Segment(group, piece.start, piece.stop))
+        return merged
+
+    def draw(self, width: int = 64) -> str:
+        """The bucket as a line of text for each rank: one letter a parameter, `.` for padding."""
+        cell = max(1, round_up(self.numel, width) // width)
+        lines = []
+        for rank in range(self.ranks):
+            start, stop = self.shard(rank)
+            marks = "".join(self._mark(at) for at in range(start, stop, cell))
+            lines.append(f"rank {rank} [{start:>8},{stop:>8}) |{marks}|")
+        return "\n".join(lines)
+
+    def _mark(self, at: int) -> str:
+        letters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+        for index, slot in enumerate(self.slots):
+            if slot.start <= at < slot.stop:
+                return letters[index % len(letters)]
+        return "."
+
+
+def lay_out(shapes: Mapping[str, Sequence[int]], ranks: int, align: int = ALIGN) -> Layout:
+    """Lay parameters end to end, in the mapping's order, and pad the whole for `ranks` equal shards.
+
+    A 0-dim parameter takes one element, a parameter without elements takes none but keeps its slot.
+    """
+    check_count("ranks", ranks)
+    check_count("align", align)
+    slots, end = [], 0
+    for name, shape in shapes.items():
+        if any(size < 0 for size in shape):
+            raise InputError(f"parameter {name!r} has shape {tuple(shape)}; no size may be negative")
+        slot = Slot(name, tuple(shape), round_up(end, align))
+        slots.append(slot)
+        end = slot.stop
+    return Layout(tuple(slots), round_up(end, ranks * align), ranks, align)
+
+
+def split_by_size(numels: Iterable[tuple[str, int]], limit: int | None) -> list[list[str]]:
+    """Names in order, cut into runs of at most `limit` elements; a larger parameter has a run of its own."""
+    if limit is not None:
+        check_count("limit", limit)
+    runs: list[list[str]] = []
+    filled = 0
+    for name, numel in numels:
+        if not runs or (limit is not None and filled + numel > limit):
+            runs.append([])
+            filled = 0
+        runs[-1].append(name)
+        filled += numel
+    return runs
+
+
+def check_count(what: str, value: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise InputError(f"{what} is {value!r}; give a whole number of at least 1")
