@@ -1,0 +1,102 @@
+"""Language models to shard: LLaMA-style and GPT-2, in sizes from a test's to a GPU's.
+
+    model = build("llama", "tiny", vocab_size=256)
+    loss = model(tokens, targets)
+    for unit in model.units(): ...          # what ZeRO shards one by one
+
+| name  | size   | vocabulary | parameters    |
+|-------|--------|------------|---------------|
+| llama | nano   | 256        | 32,928        |
+| llama | tiny   | 8,192      | 7,539,520     |
+| llama | tiny   | 128,256    | 45,960,000    |
+| llama | small  | 128,256    | 317,649,024   |
+| llama | medium | 128,256    | 1,344,899,072 |
+| gpt2  | nano   | 256        | 65,696        |
+| gpt2  | tiny   | 256        | 3,475,712     |
+| gpt2  | 124m   | 50,304     | 124,373,760   |
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from zerolab.errors import InputError
+from zerolab.models.gpt2 import GPT2, GPT2Config, gpt2_unit_parameters
+from zerolab.models.llama import Llama, LlamaConfig, llama_unit_parameters
+
+Config = LlamaConfig | GPT2Config
+LanguageModel = Llama | GPT2
+
+BYTES = 256  # the byte tokenizer's vocabulary; `config_of` puts another in its place
+SIZES: dict[str, dict[str, Config]] = {
+    "llama": {
+        "nano": LlamaConfig(BYTES, dim=32, layers=2, heads=4, kv_heads=2, ffn_dim=96),
+        "tiny": LlamaConfig(BYTES, dim=320, layers=4, heads=10, kv_heads=2, ffn_dim=1024),
+        "small": LlamaConfig(BYTES, dim=1152, layers=12, heads=18, kv_heads=6, ffn_dim=3072),
+        "medium": LlamaConfig(BYTES, dim=2048, layers=24, heads=32, kv_heads=8, ffn_dim=5632),
+    },
+    "gpt2": {
+        "nano": GPT2Config(BYTES, dim=32, layers=2, heads=4),
+        "tiny": GPT2Config(BYTES, dim=256, layers=4, heads=8),
+        "124m": GPT2Config(BYTES, dim=768, layers=12, heads=12),
+        "355m": GPT2Config(BYTES, dim=1024, layers=24, heads=16),
+        "774m": GPT2Config(BYTES, dim=1280, layers=36, heads=20),
+        "1558m": GPT2Config(BYTES, dim=1600, layers=48, heads=25),
+    },
+}
+
+
+def config_of(name: str, size: str, *, vocab_size: int = BYTES, max_seq_len: int = 1024) -> Config:
+    """The shape of a named model, for a vocabulary and a longest sequence.
+
+    Raises:
+        InputError: an unknown name or size, or a number below 1.
+    """
+    if name not in SIZES:
+        raise InputError(f"there is no model {name!r}; choose one of {', '.join(SIZES)}.")
+    if size not in SIZES[name]:
+        raise InputError(f"{name} has no size {size!r}; choose one of {', '.join(SIZES[name])}.")
+    return replace(SIZES[name][size], vocab_size=vocab_size, max_seq_len=max_seq_len)
+
+
+def build(
+    name: str, size: str, *, vocab_size: int = BYTES, max_seq_len: int = 1024, checkpoint: bool = False
+) -> LanguageModel:
+    """A named model with weights drawn from torch's global seed, on the default device and dtype.
+
+    Under `with torch.device("meta")` it has shapes and no storage, which is how the large sizes are counted.
+
+    Raises:
+        InputError: see `config_of`.
+    """
+    config = config_of(name, size, vocab_size=vocab_size, max_seq_len=max_seq_len)
+    if isinstance(config, LlamaConfig):
+        return Llama(config, checkpoint=checkpoint)
+    return GPT2(config, checkpoint=checkpoint)
+
+
+def unit_parameters(config: Config) -> list[int]:
+    """Parameters of each unit, by formula and without building the model; tied weights count once."""
+    if isinstance(config, LlamaConfig):
+        return llama_unit_parameters(config)
+    return gpt2_unit_parameters(config)
+
+
+def parameter_count(config: Config) -> int:
+    """All parameters, by formula and without building the model; tied weights count once."""
+    return sum(unit_parameters(config))
+
+
+__all__ = [
+    "GPT2",
+    "SIZES",
+    "Config",
+    "GPT2Config",
+    "LanguageModel",
+    "Llama",
+    "LlamaConfig",
+    "build",
+    "config_of",
+    "parameter_count",
+    "unit_parameters",
+]
