@@ -26,6 +26,7 @@ lab: $(STAMP)  ## set up, then open JupyterLab at the first lesson (ARGS=--no-br
 test: lint types unit nbval  ## set up, then lint, types, unit and rank tests, and the notebooks' outputs
 
 setup: $(STAMP)  ## make .venv and install everything that lab and test need
+	@echo "$(VENV) is ready."
 
 lint: $(STAMP)  ## ruff: rules and format
 	$(PY) -m ruff check .

@@ -35,9 +35,7 @@ def resolve(torch: str) -> dict[str, str]:
             [pin, "--no-build-isolation", "-e", f"{source}[dev,instructor,bench]"],
         ):
             subprocess.run([*pip, "install", "--quiet", *arguments], check=True)
-        frozen = subprocess.run(
-            [*pip, "list", "--format=freeze"], check=True, capture_output=True, text=True
-        ).stdout
+        frozen = subprocess.run([*pip, "list", "--format=freeze"], check=True, capture_output=True, text=True).stdout
     pairs = (line.split("==", 1) for line in frozen.splitlines() if "==" in line)
     return {name: version.split("+")[0] for name, version in pairs if name.lower() not in LEFT_OUT}
 

@@ -1,0 +1,248 @@
+"""The house stands: floors, file sizes, pins, and the commands that the documents name."""
+
+import ast
+import os
+import re
+import subprocess
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).resolve().parent.parent
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+EXTRAS = PROJECT["optional-dependencies"]
+SOURCES = sorted((ROOT / "zerolab").rglob("*.py"))
+MAKEFILE = (ROOT / "Makefile").read_text()
+
+FLOORS = {
+    "flat": 0,
+    "ranks": 1, "collectives": 1,
+    "memory": 2, "precision": 2, "offload": 2,
+    "zero": 3, "parallel": 3, "checkpoint": 3,
+    "train": 4, "plan": 4, "sweep": 4,
+    "viz": 5, "widgets": 5,
+    "cli": 6, "grading": 6,
+}  # fmt: skip
+# Anyone may import these; they import nothing of ours but errors (and their own files).
+BESIDE = {"errors", "models", "data"}
+
+
+def room_of(path: Path) -> str:
+    """zerolab/flat/layout.py and zerolab/flat.py are both in the room `flat`."""
+    return path.relative_to(ROOT / "zerolab").with_suffix("").parts[0]
+
+
+def absolute(node: ast.ImportFrom, path: Path) -> str:
+    """The module that a `from` import names, with leading dots resolved against `path`."""
+    if not node.level:
+        return node.module or ""
+    package = path.relative_to(ROOT).with_suffix("").parts[: -node.level]
+    return ".".join([*package, *filter(None, [node.module])])
+
+
+def rooms_imported(source: str, path: Path) -> Iterator[str]:
+    """Rooms of zerolab that `source`, lying at `path`, imports; '' stands for the package itself."""
+    for node in ast.walk(ast.parse(source)):
+        names: list[str] = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            module = absolute(node, path)
+            names = [f"{module}.{alias.name}" for alias in node.names] if module == "zerolab" else [module]
+        for name in names:
+            parts = name.split(".")
+            if parts[0] == "zerolab":
+                yield parts[1] if len(parts) > 1 else ""
+
+
+def may_import(room: str, other: str) -> bool:
+    """Whether a file in `room` may import from the room `other`."""
+    if other == room or other == "errors":
+        return True
+    if room in BESIDE:
+        return False
+    return other in BESIDE or (other in FLOORS and FLOORS[other] <= FLOORS[room])
+
+
+def pins(lines: list[str]) -> dict[str, str]:
+    """`name==version` lines, comments left out, by canonical name."""
+    found = [line.split("==") for line in lines if line and not line.startswith(("#", "-"))]
+    return {canonicalize_name(name): version for name, version in found}
+
+
+def requirements(extra: str | None = None) -> list[Requirement]:
+    """What pyproject.toml asks for, at run time or in an extra, our own extras left out."""
+    named = map(Requirement, EXTRAS[extra] if extra else PROJECT["dependencies"])
+    return [requirement for requirement in named if requirement.name != "zerolab"]
+
+
+def constraints() -> dict[str, str]:
+    return pins((ROOT / "constraints.txt").read_text().splitlines())
+
+
+def environment() -> dict:
+    return yaml.safe_load((ROOT / "environment.yml").read_text())
+
+
+def environment_pip() -> list[str]:
+    return next(entry["pip"] for entry in environment()["dependencies"] if isinstance(entry, dict))
+
+
+def tracked() -> list[Path]:
+    """Files that git tracks; the test is skipped in a copy that is not a checkout."""
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, timeout=30)
+    if listed.returncode:
+        pytest.skip("not a git checkout, so there is no list of tracked files")
+    return [ROOT / name for name in listed.stdout.split("\0") if name and (ROOT / name).is_file()]
+
+
+def make_targets() -> set[str]:
+    return set(re.findall(r"^([a-z][a-z-]*):", MAKEFILE, flags=re.MULTILINE))
+
+
+def dry_run(target: str) -> str:
+    """What `make target` would run, line by line; nothing is run."""
+    # Under `make test` the outer make's flags are in the environment, where they would leak into this one.
+    outer = {"MAKEFLAGS", "MFLAGS", "MAKELEVEL", "MAKEOVERRIDES"}
+    bare = {name: value for name, value in os.environ.items() if name not in outer}
+    command = ["make", "--dry-run", target]
+    return subprocess.run(command, cwd=ROOT, env=bare, capture_output=True, text=True, timeout=30).stdout
+
+
+# Floors and sizes
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_a_file_imports_only_from_its_own_floor_or_lower(path: Path) -> None:
+    room = room_of(path)
+    if room == "__init__":  # the front door names what the rooms hold
+        return
+    assert room in FLOORS or room in BESIDE, f"give {room} a floor here and in docs/design.md"
+    upward = {other for other in rooms_imported(path.read_text(), path) if not may_import(room, other)}
+    assert not upward, f"{path.relative_to(ROOT)} imports upward, from {sorted(upward)}"
+
+
+def test_the_floor_check_sees_every_form_of_import() -> None:
+    at = ROOT / "zerolab" / "flat" / "layout.py"
+    forms = {
+        "import zerolab.zero.stage": "zero",
+        "from zerolab.zero import Stage": "zero",
+        "from zerolab import zero": "zero",
+        "from ..zero import Stage": "zero",
+        "from ..zero.stage import Stage": "zero",
+        "from .. import zero": "zero",
+        "from .slots import Slot": "flat",
+        "def f():\n    from zerolab.zero import Stage": "zero",
+        "import zerolab": "",
+    }
+    assert {form: list(rooms_imported(form, at)) for form in forms} == {form: [room] for form, room in forms.items()}
+    assert not may_import("flat", "zero") and not may_import("flat", "") and not may_import("models", "flat")
+    assert may_import("zero", "flat") and may_import("zero", "models") and may_import("data", "errors")
+
+
+def test_every_file_of_the_library_is_read_in_one_sitting() -> None:
+    lengths = {str(path.relative_to(ROOT)): len(path.read_text().splitlines()) for path in SOURCES}
+    assert lengths and not {name: length for name, length in lengths.items() if length > 350}
+
+
+# Pins
+
+
+@pytest.mark.parametrize("extra", [None, *EXTRAS])
+def test_constraints_pin_what_pyproject_asks_for(extra: str | None) -> None:
+    pinned = constraints()
+    for requirement in requirements(extra):
+        version = pinned.get(canonicalize_name(requirement.name))
+        assert version, f"{requirement.name} is not in constraints.txt: run `make lock`"
+        assert requirement.specifier.contains(version), f"{requirement} does not allow {version}"
+
+
+def test_constraints_fit_any_build_of_a_version() -> None:
+    lines = (ROOT / "constraints.txt").read_text().splitlines()
+    odd = [line for line in lines if not re.fullmatch(r"#.*|[A-Za-z0-9._-]+==[0-9][A-Za-z0-9.!]*", line)]
+    assert not odd, "a local label or a path would tie the pins to one machine"
+    assert constraints()["torch"].startswith("2.13.")
+
+
+def test_environment_yml_ends_where_pyproject_and_constraints_do() -> None:
+    asked = [*requirements(), *(r for extra in ("course", "dev", "instructor") for r in requirements(extra))]
+    pinned, listed = constraints(), pins(environment_pip())
+    assert listed == {name: pinned[name] for name in (canonicalize_name(r.name) for r in asked)}
+    assert "-c constraints.txt" in environment_pip()
+
+
+def test_environment_yml_has_a_python_that_pyproject_allows() -> None:
+    (python,) = (entry for entry in environment()["dependencies"] if str(entry).startswith("python="))
+    assert SpecifierSet(PROJECT["requires-python"]).contains(python.removeprefix("python="))
+
+
+def test_every_extra_is_where_people_look_for_it() -> None:
+    assert set(EXTRAS) == {"course", "dev", "instructor", "bench"}
+    text, guide = (ROOT / "environment.yml").read_text(), (ROOT / "CONTRIBUTING.md").read_text()
+    for extra in EXTRAS:
+        assert re.search(rf"^ +# {extra}\b", text, flags=re.MULTILINE), f"environment.yml does not list {extra}"
+        assert f"| `{extra}` |" in guide, f"CONTRIBUTING.md does not say what {extra} adds"
+
+
+# Commands
+
+
+def test_ci_calls_make_test_and_nothing_else() -> None:
+    script = ROOT / ".ci" / "run"
+    lines = [line for line in script.read_text().splitlines() if line and not line.startswith("#")]
+    assert lines == ["set -euo pipefail", 'cd "$(dirname "$0")/.."', "make test"]
+    assert os.access(script, os.X_OK)
+
+
+def test_the_workflow_calls_the_ci_script() -> None:
+    workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "ci.yml").read_text())
+    runs = [step["run"] for job in workflow["jobs"].values() for step in job["steps"] if "run" in step]
+    assert runs == [".ci/run"]
+
+
+@pytest.mark.parametrize("document", ["README.md", "CONTRIBUTING.md"])
+def test_every_make_command_in_the_documents_exists(document: str) -> None:
+    named = set(re.findall(r"(?:^|`)make ([a-z][a-z-]*)", (ROOT / document).read_text(), flags=re.MULTILINE))
+    assert named and named <= make_targets()
+
+
+def test_readme_has_the_two_commands() -> None:
+    readme = (ROOT / "README.md").read_text()
+    assert re.search(r"^make lab\b", readme, flags=re.MULTILINE)
+    assert re.search(r"^make test\b", readme, flags=re.MULTILINE)
+
+
+def test_make_test_runs_lint_types_units_and_notebooks() -> None:
+    plan = dry_run("test")
+    steps = ["ruff check .", "ruff format --check .", "mypy zerolab", "pytest tests", "--nbval --nbval-current-env"]
+    places = [plan.find(step) for step in steps]
+    assert -1 not in places and places == sorted(places), dict(zip(steps, places, strict=True))
+
+
+def test_make_lab_opens_the_first_lesson() -> None:
+    lessons = sorted((ROOT / "notebooks").glob("*.ipynb"))
+    assert not lessons or lessons[0].name in dry_run("lab")
+
+
+# What must not travel
+
+
+def test_no_tracked_file_knows_one_machine_or_one_registry() -> None:
+    # Spelled in pieces, so that this file passes its own test.
+    folders = "|".join(["wo" + "rk", "ro" + "ot", "tmp/br" + "ief", "opt/py" + "pi", "opt/whe" + "els"])
+    hosts = "|".join(
+        ["py" + "pi.org", "python" + "hosted", "download.py" + "torch", "registry.np" + "mjs", "conda.ana" + "conda"]
+    )
+    forbidden = re.compile(rf"(?<![\w.])/(?:{folders})/|{hosts}".encode())
+    found = {
+        str(path.relative_to(ROOT)): match[0].decode()
+        for path in tracked()
+        if (match := forbidden.search(path.read_bytes()))
+    }
+    assert not found
