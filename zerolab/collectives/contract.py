@@ -163,8 +163,9 @@ class Collectives(ABC):
         return self.transport.irecv(tensor, src)
 
     def allocate(self, numel: int, dtype: torch.dtype = torch.float32) -> Tensor:
-        """A zeroed 1-D tensor on this rank's device, placed where this transport reads and writes best."""
-        return torch.zeros(numel, dtype=dtype, device=self.device)
+        """A 1-D tensor on this rank's device, placed where this transport reads and writes best. Its content is
+        arbitrary, as that of torch.empty."""
+        return torch.empty(numel, dtype=dtype, device=self.device)
 
     def close(self) -> None:
         """End the communication lane, if one was started. The transport stays with whoever opened it."""

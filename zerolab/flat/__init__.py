@@ -2,6 +2,7 @@
 
 from zerolab.flat.layout import (
     ALIGN,
+    BucketPlan,
     Layout,
     Piece,
     Segment,
@@ -14,6 +15,7 @@ from zerolab.flat.layout import (
 
 __all__ = [
     "ALIGN",
+    "BucketPlan",
     "Layout",
     "Piece",
     "Segment",

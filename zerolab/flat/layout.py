@@ -126,6 +126,11 @@ class Layout:
         cut = ((slot, max(slot.start, first), min(slot.stop, last)) for slot in self.slots)
         return [Piece(slot, start, stop) for slot, start, stop in cut if start < stop]
 
+    def gaps(self) -> list[tuple[int, int]]:
+        """The padding: ranges that belong to no slot."""
+        edges = [0, *(edge for slot in self.slots for edge in (slot.start, slot.stop)), self.numel]
+        return [(start, stop) for start, stop in zip(edges[::2], edges[1::2], strict=True) if start < stop]
+
     def segments(self, group_of: Callable[[Slot], Hashable], rank: int | None = None) -> list[Segment]:
         """Pieces of `rank` (or of the whole bucket) merged while they follow each other in one group."""
         whole = [Piece(slot, slot.start, slot.stop) for slot in self.slots if slot.numel]
@@ -154,6 +159,23 @@ class Layout:
             if slot.start <= at < slot.stop:
                 return letters[index % len(letters)]
         return "."
+
+
+@dataclass(frozen=True)
+class BucketPlan:
+    """A bucket and what accounting needs of it: `itemsize` in bytes, and the optimizer group of each slot. Every
+    figure of memory and traffic follows from a list of these."""
+
+    unit: str
+    layout: Layout
+    itemsize: int
+    trainable: bool
+    groups: tuple[Hashable, ...]
+
+    def segments(self, rank: int | None = None) -> list[Segment]:
+        """What one optimizer updates: `rank`'s shard, or the whole bucket."""
+        group_of = dict(zip((slot.name for slot in self.layout.slots), self.groups, strict=True))
+        return self.layout.segments(lambda slot: group_of[slot.name], rank) if self.trainable else []
 
 
 def lay_out(shapes: Mapping[str, Sequence[int]], ranks: int, align: int = ALIGN) -> Layout:

@@ -1,0 +1,6 @@
+"""ZeRO stages 0 to 3 on one path."""
+
+from zerolab.zero.engine import STAGES, StepResult, ZeroEngine
+from zerolab.zero.units import Bucket, Unit, find_units
+
+__all__ = ["STAGES", "Bucket", "StepResult", "Unit", "ZeroEngine", "find_units"]

@@ -1,0 +1,60 @@
+"""The norm of all gradients, from shards, and clipping by it.
+
+Each rank sums over the elements that it owns, padding left out; the N partial sums are gathered and added in rank
+order, so every rank finds the same norm to the bit, at every stage.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from zerolab.collectives import Collectives, phase
+from zerolab.errors import InputError
+from zerolab.zero.units import Bucket
+
+
+def check_norm(max_norm: float, norm_type: float) -> None:
+    if not max_norm > 0:
+        raise InputError(f"the clipping norm is {max_norm!r}; give a number above 0, or None for no clipping")
+    if not norm_type >= 1:
+        raise InputError(f"norm_type is {norm_type!r}; give 1, 2, another p of at least 1, or inf")
+
+
+@torch.no_grad()
+def gradient_norm(comm: Collectives, buckets: list[Bucket], norm_type: float = 2.0) -> float:
+    """The p-norm of the gradients of all buckets over all ranks. Moves 8 bytes a rank."""
+    partial = _partial(comm.rank, buckets, norm_type)
+    own = torch.tensor([partial], dtype=torch.float64, device=comm.device)
+    with phase("norm"):
+        partials = comm.all_gather(own).tolist()
+    if math.isinf(norm_type):
+        # max() would drop a NaN that is not its first argument.
+        return math.nan if any(map(math.isnan, partials)) else max(partials)
+    return float(sum(partials) ** (1.0 / norm_type))
+
+
+@torch.no_grad()
+def scale_gradients(gradients: list[torch.Tensor], norm: float, max_norm: float) -> None:
+    """Scale gradients of the given norm down to `max_norm`, as torch.nn.utils.clip_grad_norm_ does."""
+    factor = max_norm / (norm + 1e-6)
+    if factor < 1.0:
+        torch._foreach_mul_(gradients, factor)
+
+
+def _partial(rank: int, buckets: list[Bucket], norm_type: float) -> float:
+    """This rank's maximum, or its sum of |g|^p, in double precision from piece to piece."""
+    norms = []
+    for bucket in buckets:
+        assert bucket.reduced is not None
+        start, _ = bucket.layout.shard(rank)
+        offset = 0 if bucket.reduced.numel() == bucket.layout.numel else start
+        pieces = bucket.layout.pieces(rank)
+        norms += [bucket.reduced[piece.start - offset : piece.stop - offset] for piece in pieces]
+    if not norms:
+        return 0.0
+    each = torch.stack([n.double() for n in torch._foreach_norm(norms, norm_type)])
+    if math.isinf(norm_type):
+        return each.max().item()
+    return each.pow(norm_type).sum().item()

@@ -1,0 +1,294 @@
+"""Training with ZeRO: one path for all stages.
+
+    engine = ZeroEngine(model, comm, stage=2, lr=1e-3)
+    loss = engine(tokens, targets)          # forward of the model, on this rank's part of the batch
+    engine.backward(loss)                   # gradients, averaged over the ranks
+    engine.step()                           # clip, update, hand the new parameters around
+
+Every rank makes the same calls. The mean loss of equal parts makes N ranks on parts equal one process on the
+whole batch; with the ring, stages 0 to 3 end with the same bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from zerolab.collectives import Collectives, Handle, phase
+from zerolab.errors import InputError, StateError
+from zerolab.flat import ALIGN, BucketPlan
+from zerolab.zero import optimizer as optimizers
+from zerolab.zero.clip import check_norm, gradient_norm, scale_gradients
+from zerolab.zero.lifetimes import Lifetimes
+from zerolab.zero.reducer import Reducer
+from zerolab.zero.stage import Stage
+from zerolab.zero.stage0 import Stage0
+from zerolab.zero.stage1 import stage1
+from zerolab.zero.stage2 import Stage2
+from zerolab.zero.stage3 import Stage3
+from zerolab.zero.units import Bucket, GroupOf, Unit, find_units
+
+STAGES = (0, 1, 2, 3)
+REDUCTIONS = ("reduce_scatter", "all_reduce")
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """What a step did. `norm` is the gradients' norm before clipping, or None if clipping is off."""
+
+    norm: float | None = None
+    skipped: bool = False
+
+
+@dataclass(frozen=True)
+class Owned:
+    """A segment `[start, stop)` of what this rank keeps of a bucket, as a tensor that the optimizer updates."""
+
+    bucket: Bucket
+    group: Any
+    start: int
+    stop: int
+    tensor: torch.Tensor
+
+
+class ZeroEngine:
+    """A model, its gradients and its optimizer, sharded as `stage` says.
+
+    model         any nn.Module on `comm.device`; its parameters become views of flat buffers (all stages), and
+                  have no elements outside their unit's forward and backward (stage 3)
+    stage         0 nothing sharded · 1 optimizer states · 2 and gradients · 3 and parameters
+    lr            learning rate of the default optimizer, fused AdamW; or give `optimizer`, which takes a list of
+                  parameter groups and returns an elementwise torch optimizer
+    clip_norm     scale gradients down to this global norm (of type `norm_type`); a norm that is not finite makes
+                  all ranks skip the step
+    groups        optimizer options per parameter: groups(name, parameter) -> {"weight_decay": 0.0, ...}
+    reduction     stage 1 only: "reduce_scatter" (2Ψ on the wire) or "all_reduce" (3Ψ, as most texts have it)
+    overlap       reduce gradients while backward runs on
+    overlap_gather  stages 1 and 2: let step() return before all new parameters have come. A unit waits for its
+                  own when it runs; to read parameters yourself, call `synchronize()` first
+    prefetch      stage 3: gather the next unit while this one computes
+    units         the modules that are gathered as one; default: model.units(), or a guess (`units.py`)
+    bucket_numel  cut units into buckets of at most so many elements
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        comm: Collectives,
+        stage: int,
+        lr: float | None = None,
+        *,
+        optimizer: optimizers.Factory | None = None,
+        clip_norm: float | None = None,
+        norm_type: float = 2.0,
+        groups: GroupOf | None = None,
+        reduction: str = "reduce_scatter",
+        overlap: bool = True,
+        overlap_gather: bool = False,
+        prefetch: bool = True,
+        units: Sequence[nn.Module] | None = None,
+        bucket_numel: int | None = None,
+        align: int = ALIGN,
+    ) -> None:
+        if (lr is None) == (optimizer is None):
+            raise InputError(f"lr is {lr!r} and optimizer is {optimizer!r}; give exactly one of the two")
+        if clip_norm is not None:
+            check_norm(clip_norm, norm_type)
+        check_device(model, comm)
+        self.model = model
+        self.comm = comm
+        self.clip_norm, self.norm_type = clip_norm, norm_type
+        self.overlap_gather = overlap_gather
+        self.stage = make_stage(stage, comm, reduction)
+        factory = optimizer or optimizers.default_factory(lr or 0.0)
+        self.state_size = optimizers.probe(factory)
+        self.units = find_units(model, comm.size, units, groups, bucket_numel, align)
+        self.buckets = [bucket for unit in self.units for bucket in unit.buckets]
+        with phase("setup"), torch.no_grad():
+            for bucket in self.buckets:
+                self.stage.place(bucket)
+            for buffer in model.buffers():
+                self.comm.broadcast(buffer.data.contiguous()) if buffer.numel() else None
+        self.owned = self._own()
+        self.optimizer = optimizers.build(factory, [(own.group, own.tensor) for own in self.owned])
+        self.reducer = Reducer(self.stage, self.buckets, overlap)
+        self.lifetimes = Lifetimes(model, self.stage, self.units, prefetch, self._settle)
+        self._publishing: dict[Unit, list[Handle]] = {}
+        self._failed = False
+        for unit in self.units:
+            for bucket in unit.trainable:
+                for parameter in bucket.parameters:
+                    parameter.register_post_accumulate_grad_hook(self._taker(unit, bucket))
+
+    @property
+    def plans(self) -> list[BucketPlan]:
+        """The geometry of all buckets, from which memory and traffic are predicted."""
+        return [bucket.plan for bucket in self.buckets]
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """The model's forward."""
+        try:
+            with phase("forward"):
+                return self.model(*args, **kwargs)
+        except RuntimeError as error:
+            if self.stage.shards_parameters and "size" in str(error):
+                error.add_note(
+                    "zerolab: at stage 3 a parameter has elements only inside the forward of its unit; if the model "
+                    "uses one outside, name the enclosing module in units=[...]"
+                )
+            raise
+
+    def backward(self, loss: torch.Tensor, reduce: bool = True) -> None:
+        """Add the gradients of `loss` (a scalar) to those of this step.
+
+        With `reduce`, they (and those of earlier calls with reduce=False) are averaged over the ranks. Without,
+        they stay on this rank, whole at every stage, until a later call reduces them: less traffic over several
+        micro-batches, more memory at stages 2 and 3.
+        """
+        if not isinstance(loss, torch.Tensor) or loss.numel() != 1 or not loss.requires_grad:
+            shape = tuple(loss.shape) if isinstance(loss, torch.Tensor) else type(loss).__name__
+            raise InputError(
+                f"backward takes a scalar loss that requires gradients, not {shape}; reduce it with mean()"
+            )
+        if self._failed:
+            raise StateError("an earlier backward failed half-way; call zero_grad() and repeat the whole step")
+        self._failed = True
+        self.lifetimes.in_backward = True
+        self.reducer.begin(reduce)
+        try:
+            with phase("backward"):
+                loss.backward()
+                self.reducer.finish()
+        finally:
+            self.lifetimes.end_backward()
+        self._failed = False
+
+    @torch.no_grad()
+    def step(self) -> StepResult:
+        """Update the parameters with the gradients of this step, and forget those."""
+        trainable = self.reducer.order
+        if self._failed:
+            raise StateError("a backward failed half-way; call zero_grad() and repeat the whole step")
+        if any(bucket.has_local for bucket in trainable):
+            raise StateError("gradients were not reduced; make the last backward of a step with reduce=True")
+        if not all(bucket.has_reduced for bucket in trainable):
+            raise StateError("there are no gradients to step with; call backward(loss) first")
+        result = self._clip() if self.clip_norm is not None else StepResult()
+        if not result.skipped:
+            self._update()
+        self.zero_grad()
+        return result
+
+    def zero_grad(self) -> None:
+        """Forget the gradients of this step, and let go what a failed forward or backward left here."""
+        self.reducer.reset()
+        self.lifetimes.end_backward()
+        self._failed = False
+
+    def synchronize(self) -> None:
+        """Return once all parameters that a step published have come."""
+        for unit in list(self._publishing):
+            self._settle(unit)
+
+    def parameters_of(self, unit: Unit) -> dict[str, torch.Tensor]:
+        """Copies of a unit's parameters by name, whole, on the CPU. A collective: every rank calls it."""
+        self._settle(unit)
+        with phase("consolidate"):
+            self.stage.gather(unit)
+        slots = [(slot.name, p) for b in unit.buckets for slot, p in zip(b.layout.slots, b.parameters, strict=True)]
+        copies = {name: parameter.detach().cpu().clone() for name, parameter in slots}
+        self.stage.release(unit)
+        return copies
+
+    def consolidate(self) -> dict[str, torch.Tensor]:
+        """The whole model's parameters and buffers by name, on the CPU of every rank; one unit is gathered at a
+        time. A collective: every rank calls it."""
+        state = {name: buffer.detach().cpu().clone() for name, buffer in self.model.named_buffers()}
+        for unit in self.units:
+            state.update(self.parameters_of(unit))
+        return state
+
+    def close(self) -> None:
+        """Take the engine's hooks off the model."""
+        self.lifetimes.remove()
+
+    # Parts of a step.
+
+    def _own(self) -> list[Owned]:
+        """What this rank's optimizer updates: its shard's segments, or all of them at stage 0."""
+        owned = []
+        for bucket in self.buckets:
+            rank, first, flat = None, 0, bucket.whole
+            if self.stage.shards_optimizer:
+                rank, flat = self.comm.rank, bucket.shard
+                first, _ = bucket.layout.shard(rank)
+            for segment in bucket.plan.segments(rank):
+                start, stop = segment.start - first, segment.stop - first
+                owned.append(Owned(bucket, segment.group, start, stop, flat[start:stop]))
+        return owned
+
+    def _clip(self) -> StepResult:
+        assert self.clip_norm is not None
+        norm = gradient_norm(self.comm, self.reducer.order, self.norm_type)
+        if not norm < float("inf"):
+            return StepResult(norm, skipped=True)
+        scale_gradients([self.stage.optimized(bucket) for bucket in self.reducer.order], norm, self.clip_norm)
+        return StepResult(norm)
+
+    def _update(self) -> None:
+        if self.optimizer is not None:
+            for own in self.owned:
+                own.tensor.grad = self.stage.optimized(own.bucket)[own.start : own.stop]
+            self.optimizer.step()
+        with phase("publish"):
+            for unit in self.units:
+                handles = [self.stage.publish(bucket) for bucket in unit.trainable]
+                self._publishing[unit] = [handle for handle in handles if handle is not None]
+        if not self.overlap_gather:
+            self.synchronize()
+
+    def _settle(self, unit: Unit) -> None:
+        """Wait for a unit's new parameters."""
+        for handle in self._publishing.pop(unit, []):
+            handle.wait()
+
+    def _taker(self, unit: Unit, bucket: Bucket) -> Callable[[torch.Tensor], None]:
+        """The hook that takes a parameter's gradient as soon as backward has it."""
+
+        def take(parameter: torch.Tensor) -> None:
+            if not self.lifetimes.in_backward:
+                raise StateError(
+                    "gradients came outside engine.backward; call engine.backward(loss), not loss.backward()"
+                )
+            with phase("backward"):
+                self.reducer.take(bucket, parameter)
+            self.lifetimes.release_if_done(unit)
+
+        return take
+
+
+def make_stage(stage: int, comm: Collectives, reduction: str) -> Stage:
+    if reduction not in REDUCTIONS:
+        raise InputError(f"reduction is {reduction!r}; choose one of {', '.join(REDUCTIONS)}")
+    if isinstance(stage, bool) or stage not in STAGES:
+        raise InputError(f"there is no ZeRO stage {stage!r}; choose 0, 1, 2 or 3")
+    if stage == 1:
+        return stage1(comm, reduction)
+    kinds: dict[int, Callable[[Collectives], Stage]] = {0: Stage0, 2: Stage2, 3: Stage3}
+    return kinds[stage](comm)
+
+
+def check_device(model: nn.Module, comm: Collectives) -> None:
+    for name, parameter in model.named_parameters():
+        if parameter.device.type != comm.device.type:
+            raise InputError(
+                f"{name} is on {parameter.device}, the ranks are on {comm.device}; call model.to(comm.device)"
+            )
+        if parameter.grad is not None:
+            raise InputError(
+                f"{name} already has a gradient; wrap the model before the first backward, or zero_grad() it"
+            )

@@ -1,0 +1,79 @@
+"""Any elementwise optimizer of torch on slices of flat buffers.
+
+An elementwise optimizer (SGD, Adam, AdamW, RMSprop, ...) computes each element's update from that element's own
+gradient and state, so a rank that holds a slice can update it alone, with the same bits as the whole would get.
+One that looks at a tensor as a matrix or takes its norm (Adafactor, LBFGS, Muon) cannot be cut this way; `probe`
+finds out before training by updating a small tensor whole and in two halves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+
+from zerolab.errors import InputError
+
+Factory = Callable[..., torch.optim.Optimizer]
+
+
+def default_factory(lr: float, **options: Any) -> Factory:
+    """AdamW, fused: one pass over parameter, gradient and both moments."""
+    return partial(torch.optim.AdamW, lr=lr, fused=True, **options)
+
+
+@dataclass(frozen=True)
+class StateSize:
+    """What an optimizer keeps for a tensor: tensors as long as it, and tensors of fixed size (a step counter)."""
+
+    tensors_per_element: int
+    bytes_per_tensor: int
+
+    def bytes(self, numel: int, itemsize: int) -> int:
+        return self.tensors_per_element * itemsize * numel + self.bytes_per_tensor
+
+
+def build(factory: Factory, grouped: list[tuple[Any, torch.Tensor]]) -> torch.optim.Optimizer | None:
+    """An optimizer over (group, tensor) pairs, or None if this rank has nothing to update."""
+    groups: dict[Any, list[torch.Tensor]] = {}
+    for group, tensor in grouped:
+        groups.setdefault(group, []).append(tensor)
+    if not groups:
+        return None
+    return factory([{"params": tensors, **dict(group)} for group, tensors in groups.items()])
+
+
+def probe(factory: Factory) -> StateSize:
+    """What the optimizer keeps per element and per tensor; refuses one that is not elementwise."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        values, gradients = torch.randn(8), torch.randn(2, 8)
+    whole, halves = values.clone(), values.clone()
+    try:
+        optimizer = _updated(factory, [whole], gradients)
+        _updated(factory, list(halves.split(4)), gradients)
+    except (RuntimeError, ValueError, TypeError) as error:
+        raise InputError(
+            f"the optimizer refused flat slices of parameters ({error}); give an elementwise one such as AdamW"
+        ) from error
+    if not torch.equal(whole, halves):
+        raise InputError(
+            f"{type(optimizer).__name__} is not elementwise (a tensor and its two halves are updated differently), so "
+            "its state cannot be sharded by elements; use AdamW, Adam, SGD or another elementwise optimizer"
+        )
+    kept = [value for value in optimizer.state[whole].values() if torch.is_tensor(value)]
+    long = [value for value in kept if value.shape == whole.shape]
+    return StateSize(len(long), sum(v.numel() * v.element_size() for v in kept if v.shape != whole.shape))
+
+
+def _updated(factory: Factory, tensors: list[torch.Tensor], gradients: torch.Tensor) -> torch.optim.Optimizer:
+    """Step twice (momentum and step counts show only then)."""
+    optimizer = factory([{"params": tensors}])
+    for gradient in gradients:
+        for tensor, part in zip(tensors, gradient.split([len(t) for t in tensors]), strict=True):
+            tensor.grad = part.clone()
+        optimizer.step()
+    return optimizer

@@ -1,0 +1,54 @@
+"""Stage 1: optimizer states are sharded (ZeRO paper, section 5.1). A rank updates its own shard of the parameters
+and hands the result around by an all-gather.
+
+Gradients are reduced in one of two ways. All-reduce, as most texts tell it: 3Ψ elements on the wire with the
+all-gather. Reduce-scatter, since a rank needs only its shard's sum: 2Ψ, no more than stage 0. The gradient
+buffer stays whole either way; that nobody needs the rest of it is stage 2's discovery.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from zerolab.collectives import Collectives, Handle
+from zerolab.zero.stage import Stage
+from zerolab.zero.stage0 import Stage0
+from zerolab.zero.units import Bucket
+
+
+class Stage1(Stage0):
+    """Stage 1 with all-reduce."""
+
+    number = 1
+    shards_optimizer = True
+
+    def optimized(self, bucket: Bucket) -> torch.Tensor:
+        assert bucket.reduced is not None
+        return self.own(bucket, bucket.reduced)
+
+    def publish(self, bucket: Bucket) -> Handle | None:
+        return self.comm.all_gather_async(bucket.shard, out=bucket.whole)
+
+    def own(self, bucket: Bucket, whole: torch.Tensor) -> torch.Tensor:
+        """This rank's part of a buffer as long as the bucket."""
+        start, stop = bucket.layout.shard(self.comm.rank)
+        return whole[start:stop]
+
+
+class Stage1ReduceScatter(Stage1):
+    """Stage 1 with reduce-scatter."""
+
+    def reduce(self, bucket: Bucket, overlap: bool) -> Handle:
+        assert bucket.local is not None
+        return self.reduce_scatter(bucket.local, self.own(bucket, bucket.local), overlap)
+
+    def collect(self, bucket: Bucket, handle: Handle) -> None:
+        average = handle.wait()
+        assert bucket.reduced is not None
+        if bucket.local is not bucket.reduced:
+            self.own(bucket, bucket.reduced).add_(average)
+        bucket.local = None
+
+
+def stage1(comm: Collectives, reduction: str) -> Stage:
+    return Stage1(comm) if reduction == "all_reduce" else Stage1ReduceScatter(comm)

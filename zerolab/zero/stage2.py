@@ -1,0 +1,36 @@
+"""Stage 2: gradients are sharded too (ZeRO paper, section 5.2). A unit's whole gradient lives from the moment
+backward brings it until its reduce-scatter has ended; only this rank's shard stays. The peak, not just the sum
+at the step, is smaller. 2Ψ elements on the wire, as at stage 0; (m+1)Ψ over m micro-batches."""
+
+from __future__ import annotations
+
+import torch
+
+from zerolab.collectives import Handle
+from zerolab.zero.stage import Stage
+from zerolab.zero.units import Bucket
+
+
+class Stage2(Stage):
+    number = 2
+    shards_gradients = True
+
+    def open_local(self, bucket: Bucket) -> torch.Tensor:
+        return self.new_local(bucket)
+
+    def reduce(self, bucket: Bucket, overlap: bool) -> Handle:
+        assert bucket.local is not None
+        if bucket.reduced is None:
+            bucket.reduced = self.comm.allocate(bucket.layout.shard_numel, bucket.dtype)
+        out = torch.empty_like(bucket.reduced) if bucket.has_reduced else bucket.reduced
+        return self.reduce_scatter(bucket.local, out, overlap)
+
+    def collect(self, bucket: Bucket, handle: Handle) -> None:
+        average = handle.wait()
+        if average is not bucket.reduced:
+            assert bucket.reduced is not None
+            bucket.reduced.add_(average)
+        bucket.local = None
+
+    def publish(self, bucket: Bucket) -> Handle | None:
+        return self.comm.all_gather_async(bucket.shard, out=bucket.whole)

@@ -1,0 +1,67 @@
+"""Stage 3: parameters are sharded too (ZeRO paper, section 5.3). A unit's parameters are gathered before its
+forward and again before its backward, and released after each. 3Ψ elements on the wire; in memory, a shard of
+everything and the one or two units at hand.
+
+Releasing empties the storage of `bucket.whole` and keeps the tensor. Autograd saves views of parameters for
+backward (a linear layer saves its weight transposed); those views share the storage, so they find the values
+again when backward gathers the unit. Between, the parameters themselves have no elements: whoever uses one
+outside its unit gets a size error, not freed memory.
+"""
+
+from __future__ import annotations
+
+from zerolab.collectives import Collectives, Handle
+from zerolab.flat.views import point_at, point_nowhere
+from zerolab.zero.stage2 import Stage2
+from zerolab.zero.units import Bucket, Unit
+
+
+class Stage3(Stage2):
+    number = 3
+    shards_parameters = True
+
+    def __init__(self, comm: Collectives) -> None:
+        super().__init__(comm)
+        self._under_way: dict[Unit, list[Handle]] = {}
+        self.here: set[Unit] = set()
+
+    def place(self, bucket: Bucket) -> None:
+        super().place(bucket)
+        # The whole bucket will be emptied; what this rank keeps lies in a buffer of its own.
+        kept = self.comm.allocate(bucket.layout.shard_numel, bucket.dtype)
+        bucket.shard = kept.copy_(bucket.shard)
+        self._empty(bucket)
+
+    def start_gathering(self, unit: Unit) -> None:
+        if unit in self.here or unit in self._under_way:
+            return
+        for bucket in unit.buckets:
+            bucket.whole.untyped_storage().resize_(bucket.layout.numel * bucket.dtype.itemsize)
+        self._under_way[unit] = [self.comm.all_gather_async(b.shard, out=b.whole) for b in unit.buckets]
+
+    def gather(self, unit: Unit) -> None:
+        if unit in self.here:
+            return
+        self.start_gathering(unit)
+        for handle in self._under_way.pop(unit):
+            handle.wait()
+        for bucket in unit.buckets:
+            point_at(bucket.whole, bucket.layout, bucket.parameters)
+        self.here.add(unit)
+
+    def release(self, unit: Unit) -> None:
+        if unit not in self.here and unit not in self._under_way:
+            return
+        for handle in self._under_way.pop(unit, []):
+            # A gather that nobody came for still writes; its buffer may go only when it has ended.
+            handle.wait()
+        self.here.discard(unit)
+        for bucket in unit.buckets:
+            self._empty(bucket)
+
+    def publish(self, bucket: Bucket) -> Handle | None:
+        return None
+
+    def _empty(self, bucket: Bucket) -> None:
+        point_nowhere(bucket.parameters)
+        bucket.whole.untyped_storage().resize_(0)

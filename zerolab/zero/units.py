@@ -1,0 +1,173 @@
+"""Which parameters travel together: a model as a list of units, a unit as a few buckets.
+
+A unit is one or several modules that are gathered, used and released as one: an embedding, a transformer block,
+the head. A bucket is one flat buffer of a unit; parameters of other dtypes, and frozen ones, have buckets of
+their own, so that no byte is reduced or updated for nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from zerolab.errors import InputError
+from zerolab.flat import ALIGN, BucketPlan, lay_out, split_by_size
+
+GroupOf = Callable[[str, nn.Parameter], Mapping[str, Any]]
+"""Optimizer options of a parameter, such as {"weight_decay": 0.0}; those alike share a group."""
+
+
+class Bucket:
+    """One flat buffer of parameters of one dtype, and its tensors on this rank.
+
+    whole    all parameters. At stage 3 its storage is empty except while the unit is gathered.
+    shard    what this rank keeps for good: a view of `whole`, or at stage 3 a tensor of its own
+    local    gradients of this rank alone, from the first that backward brings until they are reduced
+    reduced  gradients summed over ranks: as long as `whole` at stages 0 and 1, as `shard` at 2 and 3
+    """
+
+    def __init__(self, plan: BucketPlan, parameters: list[nn.Parameter]) -> None:
+        self.plan = plan
+        self.layout = plan.layout
+        self.parameters = parameters
+        self.slots = dict(zip(map(id, parameters), plan.layout.slots, strict=True))
+        self.dtype = parameters[0].dtype
+        self.trainable = plan.trainable
+        self.whole: torch.Tensor
+        self.shard: torch.Tensor
+        self.local: torch.Tensor | None = None
+        self.reduced: torch.Tensor | None = None
+        # Whether `reduced` holds gradients of this step, and `local` some that wait for their reduction.
+        self.has_reduced = False
+        self.has_local = False
+        self.arrived: set[int] = set()
+
+    @property
+    def name(self) -> str:
+        return f"{self.plan.unit}: {self.layout.slots[0].name} ..."
+
+
+class Unit:
+    """Modules whose parameters are gathered and released together."""
+
+    def __init__(self, name: str, modules: list[nn.Module], buckets: list[Bucket]) -> None:
+        self.name = name
+        self.modules = modules
+        self.buckets = buckets
+
+    @property
+    def trainable(self) -> list[Bucket]:
+        return [bucket for bucket in self.buckets if bucket.trainable]
+
+
+def find_units(
+    model: nn.Module,
+    ranks: int,
+    modules: Sequence[nn.Module] | None = None,
+    group_of: GroupOf | None = None,
+    bucket_numel: int | None = None,
+    align: int = ALIGN,
+) -> list[Unit]:
+    """Cut `model` into units, in forward order, and lay each one out for `ranks`. The model may lie on the meta
+    device. `modules` says what the units are; else `model.units()` does, else `guess_modules`."""
+    if modules is None:
+        own = getattr(model, "units", None)
+        modules = own() if callable(own) else guess_modules(model)
+    names = {id(module): name for name, module in model.named_modules()}
+    strangers = [type(module).__name__ for module in modules if id(module) not in names]
+    if strangers:
+        raise InputError(f"unit {strangers[0]} is no part of {type(model).__name__}; name modules of this model")
+    units = []
+    for members, owned in join_tied(model, modules):
+        name = names[id(members[0])] or "root"
+        units.append(Unit(name, members, cut_buckets(name, owned, ranks, group_of, bucket_numel, align)))
+    if not units:
+        raise InputError(f"{type(model).__name__} has no parameters; there is nothing to shard")
+    return units
+
+
+def guess_modules(model: nn.Module) -> list[nn.Module]:
+    """Units of a model that does not name them: the entries of its lists of layers, what stands beside the lists,
+    and the model itself if parameters hang on it directly."""
+    found: list[nn.Module] = []
+
+    def visit(module: nn.Module) -> None:
+        has_layers = any(isinstance(part, nn.ModuleList | nn.Sequential) and len(part) > 1 for part in module.modules())
+        if not has_layers:
+            found.append(module)
+            return
+        if module._parameters:
+            found.append(module)
+        for child in module.children():
+            visit(child)
+
+    visit(model)
+    return found
+
+
+def join_tied(
+    model: nn.Module, modules: Sequence[nn.Module]
+) -> list[tuple[list[nn.Module], list[tuple[str, nn.Parameter]]]]:
+    """Give each parameter to the innermost unit around it; modules that share one become one unit, which stands
+    where the first of them stood. What no unit holds goes to the model itself."""
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    members: list[list[nn.Module]] = []
+    owned: list[dict[int, nn.Parameter]] = []
+    inner = {id(module) for module in modules}
+    for module in [*modules, *([] if id(model) in inner else [model])]:
+        parameters = {id(p): p for p in own_parameters(module, inner) if id(p) in names}
+        shared = [at for at, others in enumerate(owned) if others.keys() & parameters.keys()]
+        if not parameters:
+            continue
+        members.append([module])
+        owned.append(parameters)
+        for at in reversed(shared):
+            members[-1] = [*members[at], *members[-1]]
+            owned[-1] = {**owned[at], **owned[-1]}
+        if shared:
+            members[shared[0]], owned[shared[0]] = members.pop(), owned.pop()
+            for at in reversed(shared[1:]):
+                del members[at], owned[at]
+    return [
+        (group, [(names[key], parameter) for key, parameter in parameters.items()])
+        for group, parameters in zip(members, owned, strict=True)
+    ]
+
+
+def own_parameters(module: nn.Module, inner: set[int]) -> list[nn.Parameter]:
+    """Parameters of `module` that lie in none of the units inside it."""
+    own = [parameter for parameter in module._parameters.values() if parameter is not None]
+    for child in module.children():
+        if id(child) not in inner:
+            own += own_parameters(child, inner)
+    return own
+
+
+def cut_buckets(
+    unit: str,
+    parameters: list[tuple[str, nn.Parameter]],
+    ranks: int,
+    group_of: GroupOf | None,
+    bucket_numel: int | None,
+    align: int,
+) -> list[Bucket]:
+    """Buckets of one unit: by dtype and by whether they train, each of at most `bucket_numel` elements unless a
+    single parameter is larger."""
+    kinds: dict[tuple[torch.dtype, bool], dict[str, nn.Parameter]] = {}
+    for name, parameter in parameters:
+        kinds.setdefault((parameter.dtype, parameter.requires_grad), {})[name] = parameter
+    buckets = []
+    for (dtype, trainable), named in kinds.items():
+        for run in split_by_size(((name, parameter.numel()) for name, parameter in named.items()), bucket_numel):
+            layout = lay_out({name: named[name].shape for name in run}, ranks, align)
+            groups = tuple(group_key(group_of(name, named[name]) if group_of else {}) for name in run)
+            plan = BucketPlan(unit, layout, dtype.itemsize, trainable, groups)
+            buckets.append(Bucket(plan, [named[name] for name in run]))
+    return buckets
+
+
+def group_key(options: Mapping[str, Any]) -> Hashable:
+    return tuple(sorted(options.items()))
