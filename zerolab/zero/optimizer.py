@@ -9,13 +9,13 @@ finds out before training by updating a small tensor whole and in two halves.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import torch
 
 from zerolab.errors import InputError
+from zerolab.memory import StateSize
 
 Factory = Callable[..., torch.optim.Optimizer]
 
@@ -23,17 +23,6 @@ Factory = Callable[..., torch.optim.Optimizer]
 def default_factory(lr: float, **options: Any) -> Factory:
     """AdamW, fused: one pass over parameter, gradient and both moments."""
     return partial(torch.optim.AdamW, lr=lr, fused=True, **options)
-
-
-@dataclass(frozen=True)
-class StateSize:
-    """What an optimizer keeps for a tensor: tensors as long as it, and tensors of fixed size (a step counter)."""
-
-    tensors_per_element: int
-    bytes_per_tensor: int
-
-    def bytes(self, numel: int, itemsize: int) -> int:
-        return self.tensors_per_element * itemsize * numel + self.bytes_per_tensor
 
 
 def build(factory: Factory, grouped: list[tuple[Any, torch.Tensor]]) -> torch.optim.Optimizer | None:

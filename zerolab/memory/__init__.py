@@ -1,0 +1,26 @@
+"""Two ledgers that must meet: bytes predicted from the layout, and bytes measured on live storages."""
+
+from zerolab.memory.kinds import KINDS, Labels, model_labels
+from zerolab.memory.predict import predict, predict_peaks
+from zerolab.memory.report import device_memory, table
+from zerolab.memory.skyline import Sample
+from zerolab.memory.states import RECIPES, Recipe, StateSize, predict_states
+from zerolab.memory.track import Tracker
+from zerolab.memory.traffic import predict_traffic
+
+__all__ = [
+    "KINDS",
+    "RECIPES",
+    "Labels",
+    "Recipe",
+    "Sample",
+    "StateSize",
+    "Tracker",
+    "device_memory",
+    "model_labels",
+    "predict",
+    "predict_peaks",
+    "predict_states",
+    "predict_traffic",
+    "table",
+]

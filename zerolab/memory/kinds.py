@@ -1,0 +1,54 @@
+"""What a storage can be, and who says so.
+
+A tracker finds storages by itself; it cannot know what they are for. A `Labels` function tells it: it names
+tensors by kind when asked, and may be asked at any time. Sizes never come from it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+
+import torch
+from torch import nn
+
+KINDS = (
+    "parameters",
+    "gradients",
+    "optimizer_states",
+    "gathered_units",
+    "gradient_buffers",
+    "communication_buffers",
+    "activations",
+    "other",
+)
+"""parameters to optimizer_states stay from step to step; the rest passes:
+
+gathered_units         whole parameters of a unit at hand (stage 3)
+gradient_buffers       gradients of this rank alone, on their way to be reduced
+communication_buffers  made, or first written, by a collective
+activations            made while gradients are recorded: forward, and recomputation inside backward
+other                  gradients of activations, temporary results, what was there before and has no label
+"""
+
+Labels = Callable[[], Mapping[str, Iterable[torch.Tensor | None]]]
+"""Names tensors by kind. Where two kinds name one storage, the first counts it."""
+
+
+def model_labels(model: nn.Module, optimizer: torch.optim.Optimizer | None = None) -> Labels:
+    """Labels for training in plain torch: the parameters, their `.grad`, the optimizer's state."""
+
+    def labels() -> dict[str, list[torch.Tensor | None]]:
+        parameters = list(model.parameters())
+        return {
+            "parameters": [*parameters],
+            "gradients": [parameter.grad for parameter in parameters],
+            "optimizer_states": [*state_tensors(optimizer)],
+        }
+
+    return labels
+
+
+def state_tensors(optimizer: torch.optim.Optimizer | None) -> list[torch.Tensor]:
+    """The tensors in an optimizer's state."""
+    states = optimizer.state.values() if optimizer is not None else ()
+    return [value for state in states for value in state.values() if isinstance(value, torch.Tensor)]

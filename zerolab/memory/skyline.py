@@ -1,0 +1,88 @@
+"""Bytes over time by kind, from a log of changes.
+
+A storage's kind is often known only after its birth: a buffer is allocated first and given to its owner next. So
+changes are logged with the storage's record, and counted later, under the kind that the record has by then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from zerolab.memory.kinds import KINDS
+
+
+@dataclass(eq=False, slots=True)
+class Record:
+    """A storage: its kind, whether a label named it (or its birth alone speaks), and its bytes when last read."""
+
+    kind: str
+    claimed: bool = False
+    nbytes: int = 0
+    counted: int = 0
+
+
+@dataclass(frozen=True)
+class Sample:
+    """What was alive after one operation that changed it. `order` counts operations from 1."""
+
+    order: int
+    phase: str
+    bytes: dict[str, int]
+
+    @property
+    def total(self) -> int:
+        return sum(self.bytes.values())
+
+
+Changes = list[tuple[Record, int]]
+
+
+class Skyline:
+    """Live bytes, their peaks, and if asked for their whole course."""
+
+    def __init__(self, keep_samples: bool) -> None:
+        self._log: list[tuple[int, str, Changes]] = []
+        self._keep_samples = keep_samples
+        self.samples: list[Sample] = []
+        self.live = dict.fromkeys(KINDS, 0)
+        self.reset_peak()
+
+    def reset_peak(self) -> None:
+        self.peak = Sample(0, "", dict(self.live))
+        self.peak_of = dict(self.live)
+
+    def note(self, order: int, phase: str, changes: Changes) -> None:
+        """Log what one operation changed. Growth and shrinkage of one operation count together."""
+        if changes:
+            self._log.append((order, phase, changes))
+
+    @property
+    def pending(self) -> int:
+        return len(self._log)
+
+    def rename(self, record: Record, kind: str) -> None:
+        """Count a storage under another kind from now on, and in what is still to be counted."""
+        self._add(record.kind, -record.counted)
+        self._add(kind, record.counted)
+        record.kind = kind
+
+    def count(self) -> None:
+        """Count the log."""
+        for order, phase, changes in self._log:
+            for record, delta in changes:
+                self._add(record.kind, delta)
+                record.counted += delta
+            self._compare(order, phase, {record.kind for record, _ in changes})
+        self._log.clear()
+
+    def _add(self, kind: str, delta: int) -> None:
+        self.live[kind] = self.live.get(kind, 0) + delta
+
+    def _compare(self, order: int, phase: str, kinds: Iterable[str]) -> None:
+        for kind in kinds:
+            self.peak_of[kind] = max(self.peak_of.get(kind, 0), self.live[kind])
+        if self._keep_samples:
+            self.samples.append(Sample(order, phase, dict(self.live)))
+        if sum(self.live.values()) > self.peak.total:
+            self.peak = Sample(order, phase, dict(self.live))

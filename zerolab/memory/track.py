@@ -1,0 +1,243 @@
+"""Measured memory: every storage that torch's operations make or touch, while a block of code runs.
+
+    with Tracker(engine_labels(engine)) as tracker:
+        engine.backward(engine(tokens, targets))
+        engine.step()
+    tracker.peak        # {kind: bytes} at the moment of the highest total
+
+The tracker stands between torch and its kernels (a dispatch mode). It holds storages by weak references: a storage
+counts from the operation that made it until nobody holds it, with the size that the storage itself reports, once
+however many tensors view it. A storage older than the tracker counts from the start if a label names it, else from
+its first use. What a kernel allocates and frees inside one operation is not seen.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections import deque
+from collections.abc import Iterator
+from functools import cache
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from zerolab.collectives.call import current_call, current_phase
+from zerolab.memory.kinds import Labels
+from zerolab.memory.skyline import Changes, Record, Sample, Skyline
+
+COUNT_EVERY = 4096
+"""Operations after which the log is counted, so that it stays short in a long run."""
+
+
+class Watched(Record):
+    """A record with a weak reference to its storage."""
+
+    __slots__ = ("ref",)
+    ref: weakref.ref[torch.UntypedStorage]
+
+
+class Tracker(TorchDispatchMode):
+    """Live and peak bytes of storages by kind. May be entered again; it goes on where it stopped.
+
+    labels   says which tensors are parameters, gradients, ...; without it only the circumstances of a storage's
+             birth tell kinds apart (`zerolab.memory.kinds`)
+    samples  keep the course of memory, one entry for each operation that changed it
+
+    Collectives on a communication lane are seen, too: the lane enters the modes of the thread that issued them.
+    """
+
+    def __init__(self, labels: Labels | None = None, samples: bool = True) -> None:
+        super().__init__()
+        self._labels = labels
+        self._skyline = Skyline(samples)
+        self._records: dict[int, Watched] = {}
+        # Storages that have changed their size; torch does that behind the dispatcher, so these are read again
+        # after every operation.
+        self._elastic: set[Watched] = set()
+        # Filled by the weak references, from whichever thread lets a storage go.
+        self._dead: deque[tuple[int, Watched]] = deque()
+        self._lock = threading.RLock()
+        self._owner: int | None = None
+        self._phase = self._mark = ""
+        self._order = 0
+
+    def __enter__(self) -> Tracker:
+        super().__enter__()
+        # A lane enters from its own thread, in the middle of things.
+        if self._owner in (None, threading.get_ident()):
+            self._owner = threading.get_ident()
+            self._settle()
+            self.reset_peak()
+        return self
+
+    def __exit__(self, *exc_info: Any) -> None:
+        super().__exit__(*exc_info)
+        if self._owner == threading.get_ident():
+            self._settle()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        result = func(*args, **kwargs)
+        with self._lock:
+            self._after(func, args, kwargs, result)
+        return result
+
+    # What was measured.
+
+    def now(self) -> dict[str, int]:
+        """Live bytes by kind."""
+        self._settle()
+        return dict(self._skyline.live)
+
+    @property
+    def peak(self) -> dict[str, int]:
+        """Bytes by kind at the moment of the highest total."""
+        self._settle()
+        return dict(self._skyline.peak.bytes)
+
+    @property
+    def peak_phase(self) -> str:
+        """The phase in which the highest total came."""
+        self._settle()
+        return self._skyline.peak.phase
+
+    def peak_of(self, kind: str) -> int:
+        """The most bytes of one kind at any moment."""
+        self._settle()
+        return self._skyline.peak_of.get(kind, 0)
+
+    @property
+    def samples(self) -> list[Sample]:
+        """The course of memory: live bytes by kind after each operation that changed them."""
+        self._settle()
+        return self._skyline.samples
+
+    def mark(self, name: str) -> None:
+        """Name the phase that begins, for code that has no phases of zerolab's."""
+        self._settle()
+        self._mark = name
+
+    def reset_peak(self) -> None:
+        """Forget the peaks; the next ones count from here."""
+        with self._lock:
+            self._settle()
+            self._skyline.reset_peak()
+
+    # What happens after an operation. The lock is held.
+
+    def _after(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
+        inside_call = current_call.get() is not None
+        phase = current_phase.get() or self._mark
+        if not inside_call and (phase != self._phase or self._skyline.pending >= COUNT_EVERY):
+            self._settle()
+            self._phase = phase
+        self._order += 1
+        changes = self._buried()
+        for storage in storages((*args, *kwargs.values())):
+            self._see(storage, "other", changes)
+        for storage in storages(result):
+            self._see(storage, birth_kind(inside_call), changes)
+        for record in self._elastic:
+            self._read(record, changes)
+        self._skyline.note(self._order, phase, changes)
+        self._claim_written(func, args, kwargs, inside_call)
+
+    def _see(self, storage: torch.UntypedStorage, kind: str, changes: Changes) -> Watched:
+        """The record of a storage, made if it is new; its size is read anew."""
+        key = storage._cdata
+        record = self._records.get(key)
+        if record is None or record.ref() is not storage:
+            record = self._records[key] = Watched(kind)
+            mourned = (key, record)
+            record.ref = weakref.ref(storage, lambda _: self._dead.append(mourned))
+            record.nbytes = storage.nbytes()
+            changes.append((record, record.nbytes))
+        self._read(record, changes)
+        return record
+
+    def _read(self, record: Watched, changes: Changes) -> None:
+        storage = record.ref()
+        if storage is not None and (nbytes := storage.nbytes()) != record.nbytes:
+            self._elastic.add(record)
+            changes.append((record, nbytes - record.nbytes))
+            record.nbytes = nbytes
+
+    def _buried(self) -> Changes:
+        """Storages that nobody holds any more."""
+        changes: Changes = []
+        while self._dead:
+            key, record = self._dead.popleft()
+            changes.append((record, -record.nbytes))
+            record.nbytes = 0
+            self._elastic.discard(record)
+            if self._records.get(key) is record:
+                del self._records[key]
+        return changes
+
+    def _claim_written(self, func: Any, args: Any, kwargs: Any, inside_call: bool) -> None:
+        """Buffers are what is written in place: find out whose an unclaimed one is when that happens."""
+        for name, index in written_arguments(func):
+            value = args[index] if index < len(args) else kwargs.get(name)
+            for storage in storages(value):
+                record = self._records[storage._cdata]
+                if record.claimed:
+                    continue
+                if not inside_call:
+                    self._ask()
+                    return
+                self._skyline.rename(record, "communication_buffers")
+
+    # What happens now and then.
+
+    def _settle(self) -> None:
+        """Read all sizes, ask for all labels, and count."""
+        with self._lock:
+            changes = self._buried()
+            for record in list(self._records.values()):
+                self._read(record, changes)
+            self._skyline.note(self._order, self._phase, changes)
+            self._ask()
+            self._skyline.count()
+
+    def _ask(self) -> None:
+        """Give storages the kinds that the labels say."""
+        if self._labels is None:
+            return
+        changes: Changes = []
+        named: set[int] = set()
+        for kind, tensors in self._labels().items():
+            for storage in storages(list(tensors)):
+                if storage._cdata in named:
+                    continue
+                named.add(storage._cdata)
+                record = self._see(storage, kind, changes)
+                record.claimed = True
+                if record.kind != kind:
+                    self._skyline.rename(record, kind)
+        self._skyline.note(self._order, self._phase, changes)
+
+
+def birth_kind(inside_call: bool) -> str:
+    """What the circumstances of its birth say about a storage."""
+    if inside_call:
+        return "communication_buffers"
+    return "activations" if torch.is_grad_enabled() else "other"
+
+
+def storages(value: Any) -> Iterator[torch.UntypedStorage]:
+    """Storages of all tensors in a value of an operation; meta tensors hold no memory."""
+    if isinstance(value, torch.Tensor):
+        if value.layout is torch.strided and value.device.type != "meta":
+            yield value.untyped_storage()
+    elif isinstance(value, list | tuple):
+        for part in value:
+            yield from storages(part)
+
+
+@cache
+def written_arguments(func: Any) -> tuple[tuple[str, int], ...]:
+    """Name and place of the arguments that an operation writes to."""
+    arguments = enumerate(func._schema.arguments) if func._schema.is_mutable else ()
+    return tuple((a.name, index) for index, a in arguments if a.alias_info is not None and a.alias_info.is_write)

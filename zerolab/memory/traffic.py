@@ -1,0 +1,71 @@
+"""Bytes on the wire from a layout: what each rank sends in one training step, collective by collective."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from zerolab.collectives import wire_bytes
+from zerolab.errors import InputError
+from zerolab.flat import BucketPlan
+from zerolab.flat.layout import check_count
+from zerolab.memory.predict import by_unit, check_plans
+
+Sent = tuple[str, int, int]
+"""One collective: its name, the elements of its whole tensor, bytes an element."""
+
+
+def predict_traffic(
+    plans: Sequence[BucketPlan],
+    stage: int,
+    ranks: int,
+    micro_batches: int = 1,
+    reduction: str = "reduce_scatter",
+    reduce_each: bool = True,
+    clip: bool = False,
+) -> dict[str, list[int]]:
+    """Bytes that each rank sends in one step with ring collectives: {collective: [bytes by rank]}.
+
+    reduction    stage 1 only: "reduce_scatter" or "all_reduce"
+    reduce_each  gradients are reduced in every micro-batch, not only in the last
+    clip         the step clips by the global norm: N numbers of 8 bytes are gathered
+
+    Exact for a model that runs each unit once a forward, in the order of the plans. At stage 3 frozen units before
+    the first that trains are not gathered in backward, as no gradient passes through them.
+    Raises InputError for a layout made for another number of ranks.
+    """
+    check_plans(plans, stage)
+    check_count("micro_batches", micro_batches)
+    made_for = plans[0].layout.ranks
+    if ranks != made_for:
+        raise InputError(f"ranks is {ranks!r}, but the plans are cut for {made_for}; lay the model out for {ranks!r}")
+    if reduction not in ("reduce_scatter", "all_reduce"):
+        raise InputError(f"reduction is {reduction!r}; choose reduce_scatter or all_reduce")
+    calls = [*reductions(plans, stage, reduction)] * (micro_batches if reduce_each else 1)
+    if stage == 3:
+        calls += [*gathers(plans)] * micro_batches
+    elif stage > 0:
+        calls += [("all_gather", plan.layout.numel, plan.itemsize) for plan in plans if plan.trainable]
+    if clip:
+        calls.append(("all_gather", ranks, 8))
+    sent: dict[str, list[int]] = {}
+    for name, numel, itemsize in calls:
+        total = sent.setdefault(name, [0] * ranks)
+        for rank in range(ranks):
+            total[rank] += wire_bytes(name, numel, itemsize, ranks, rank)
+    return sent
+
+
+def reductions(plans: Sequence[BucketPlan], stage: int, reduction: str) -> Iterable[Sent]:
+    """Each trainable bucket's gradients, once."""
+    name = "all_reduce" if stage == 0 or (stage == 1 and reduction == "all_reduce") else "reduce_scatter"
+    return ((name, plan.layout.numel, plan.itemsize) for plan in plans if plan.trainable)
+
+
+def gathers(plans: Sequence[BucketPlan]) -> Iterable[Sent]:
+    """Stage 3, one micro-batch: all units forward, and backward all from the first that trains."""
+    units = by_unit(plans)
+    trains = [any(plan.trainable for plan in unit) for unit in units]
+    first = trains.index(True) if any(trains) else len(units)
+    for unit in [*units, *units[first:]]:
+        for plan in unit:
+            yield "all_gather", plan.layout.numel, plan.itemsize

@@ -1,0 +1,26 @@
+"""Which tensor of an engine is what, for `zerolab.memory.Tracker`. Names only; the storages say how large they are."""
+
+from __future__ import annotations
+
+import torch
+
+from zerolab.memory import Labels
+from zerolab.memory.kinds import state_tensors
+from zerolab.zero.engine import ZeroEngine
+
+
+def engine_labels(engine: ZeroEngine) -> Labels:
+    """Labels for a tracker. At stages 0 to 2 a bucket's `whole` is the storage of its `shard`, at stage 0 and 1 its
+    `local` may be that of `reduced`: the kind that stays is named first."""
+
+    def labels() -> dict[str, list[torch.Tensor | None]]:
+        buckets = engine.buckets
+        return {
+            "parameters": [bucket.shard for bucket in buckets],
+            "gradients": [bucket.reduced for bucket in buckets],
+            "optimizer_states": [*state_tensors(engine.optimizer)],
+            "gathered_units": [bucket.whole for bucket in buckets],
+            "gradient_buffers": [bucket.local for bucket in buckets],
+        }
+
+    return labels
