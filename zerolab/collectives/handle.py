@@ -19,24 +19,36 @@ from zerolab.collectives.call import Call, current_call
 from zerolab.collectives.transport import Lane, Request, Transport
 
 
-class Handle:
-    """A collective under way. `wait` returns its result; the call's tensors may not be touched before."""
+class Pending:
+    """A request that knows whether it was waited for. The issuer keeps the last one, so it holds no tensor: a
+    buffer must go when its owner lets it go."""
 
-    def __init__(self, result: Any, request: Request | None = None, done: torch.cuda.Event | None = None) -> None:
-        self._result = result
-        self._request = request
-        self._done = done
+    def __init__(self, request: Request) -> None:
+        self._request: Request | None = request
 
     @property
     def waited(self) -> bool:
         """Whether nothing of the call can still be running."""
         return self._request is None
 
-    def wait(self) -> Any:
-        """Block until the call has ended; raises what the call raised. May be called again."""
+    def wait(self) -> None:
         if self._request is not None:
             self._request.wait()
             self._request = None
+
+
+class Handle:
+    """A collective under way. `wait` returns its result; the call's tensors may not be touched before."""
+
+    def __init__(self, result: Any, pending: Pending | None = None, done: torch.cuda.Event | None = None) -> None:
+        self._result = result
+        self._pending = pending
+        self._done = done
+
+    def wait(self) -> Any:
+        """Block until the call has ended; raises what the call raised. May be called again."""
+        if self._pending is not None:
+            self._pending.wait()
         if self._done is not None:
             torch.cuda.current_stream().wait_event(self._done)
         return self._result
@@ -48,7 +60,7 @@ class Issuer:
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
         self._lane: Lane | None = None
-        self._last: Handle | None = None
+        self._last: Pending | None = None
         self._stream: torch.cuda.Stream | None = None
         self.issued = 0
 
@@ -65,8 +77,8 @@ class Issuer:
         if tensors and tensors[0].is_cuda:
             work, done = self._on_stream(run, tensors)
         carried = carry_context(lambda: self._run(call, work))
-        self._last = Handle(result, self._lane.submit(carried), done)
-        return self._last
+        self._last = Pending(self._lane.submit(carried))
+        return Handle(result, self._last, done)
 
     def _run(self, call: Call, run: Callable[[], None]) -> None:
         token = current_call.set(call)

@@ -40,6 +40,7 @@ def predict_peaks(
     micro_batches: int = 1,
     reduce_each: bool = True,
     prefetch: bool = True,
+    clip: bool = False,
 ) -> dict[str, list[int]]:
     """The most bytes of each passing kind at one moment of a step, by rank:
 
@@ -47,7 +48,8 @@ def predict_peaks(
     gradient_buffers       gradients of one rank alone. With sharded gradients: the unit that backward fills and
                            the two buckets under reduction. Otherwise they are reduced where they stay, and only
                            further micro-batches need a buffer beside the sum.
-    communication_buffers  what a ring receives into, and results of reductions that wait to be added
+    communication_buffers  what a ring receives into, results of reductions that wait to be added, and with `clip`
+                           the ranks' shares of the norm
     """
     check_plans(plans, stage)
     ranks = plans[0].layout.ranks
@@ -58,6 +60,7 @@ def predict_peaks(
     scratch = max((ring_scratch(plan) for plan in plans if plan.trainable), default=0)
     if repeated and stage >= 2:
         scratch += largest_run([kept(plan, sharded=True) for plan in plans if plan.trainable], IN_FLIGHT)
+    scratch = max(scratch, 8 * ranks if clip else 0)
     bounds = {"gathered_units": gathered, "gradient_buffers": local, "communication_buffers": scratch}
     return {kind: [bound] * ranks for kind, bound in bounds.items()}
 

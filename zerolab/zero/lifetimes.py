@@ -37,6 +37,8 @@ class Lifetimes:
         # Order of units in the last forward; what came after a unit then is fetched ahead of it now.
         self._order: list[Unit] = []
         self._running: list[Unit] = []
+        # Units that a gradient will come back to, in the order of this forward.
+        self._returning: list[Unit] = []
         # Per unit: modules run in this forward, and calls whose backward is still to come.
         self._ran: Counter[Unit] = Counter()
         self._open: Counter[Unit] = Counter()
@@ -58,6 +60,7 @@ class Lifetimes:
     def _begin_forward(self) -> None:
         if not self.in_backward:
             self._running.clear()
+            self._returning.clear()
             self._ran.clear()
 
     def _end_forward(self) -> None:
@@ -92,9 +95,15 @@ class Lifetimes:
     def _after_forward(self, unit: Unit, output: Any) -> None:
         if not self.stage.shards_parameters or self.in_backward:
             return
-        for leaf in tree_leaves(output):
-            if needs_grad(leaf):
-                leaf.register_hook(lambda _: self._before_backward(unit))
+        outputs = [leaf for leaf in tree_leaves(output) if needs_grad(leaf)]
+        if outputs:
+            self._returning.append(unit)
+        for leaf in outputs:
+            # A hook of the node that made it, which runs after hooks of the tensor: the next unit, whose input this
+            # is, hears first that it is done, and is released before this one is gathered.
+            node = leaf.grad_fn
+            register = leaf.register_hook if node is None else node.register_prehook
+            register(lambda _: self._before_backward(unit))
         self._ran[unit] += 1
         if self._ran[unit] % len(unit.modules) == 0:
             self.stage.release(unit)
@@ -129,7 +138,7 @@ class Lifetimes:
 
     def _fetch_ahead(self, unit: Unit, step: int) -> None:
         """Start to gather the unit that follows `unit` in forward (step 1) or backward (step -1)."""
-        order = self._order if step == 1 else self._running
+        order = self._order if step == 1 else self._returning
         if not self.prefetch or unit not in order:
             return
         at = order.index(unit) + step

@@ -21,8 +21,9 @@ from zerolab.zero.stage import Stage
 from zerolab.zero.units import Bucket
 
 IN_FLIGHT = 2
-"""Where gradients are sharded, at most so many buckets are under reduction at once: the next one waits, so that
-whole gradients do not pile up when the network is slower than backward."""
+"""Where reduction frees a buffer (gradients are sharded, or added to those of earlier micro-batches), at most so many
+buckets are under reduction at once: the next one waits, so that whole gradients do not pile up when the network is
+slower than backward."""
 
 
 class Reducer:
@@ -94,7 +95,8 @@ class Reducer:
         return len(bucket.arrived) == len(bucket.parameters)
 
     def _start(self, bucket: Bucket) -> None:
-        if self.stage.shards_gradients and len(self._in_flight) >= IN_FLIGHT:
+        frees = self.stage.shards_gradients or bucket.has_reduced
+        if frees and len(self._in_flight) >= IN_FLIGHT:
             self._collect()
         self._in_flight.append((bucket, self.stage.reduce(bucket, self.overlap)))
         self._next += 1
