@@ -1,0 +1,7 @@
+"""N ranks running a function, from anywhere: `launch`."""
+
+from zerolab.ranks.failure import RankFailure
+from zerolab.ranks.launch import launch
+from zerolab.ranks.results import Results
+
+__all__ = ["RankFailure", "Results", "launch"]

@@ -1,0 +1,99 @@
+"""Checks of what `launch` is given, all before any rank starts."""
+
+from __future__ import annotations
+
+import inspect
+import math
+import multiprocessing
+from typing import Any
+
+import cloudpickle
+
+from zerolab.errors import InputError
+from zerolab.ranks.printing import MODES
+
+WORLDS = ("processes", "lockstep")
+COLLECTIVES = ("ring", "torch", "local", "transport")
+DEVICES = ("auto", "cpu", "cuda")
+MAX_RANKS = 128
+
+
+def check_arguments(
+    fn: Any,
+    ranks: Any,
+    world: Any,
+    collectives: Any,
+    timeout: Any,
+    device: Any,
+    link: Any,
+    threads: Any,
+    env: Any,
+    prints: Any,
+    max_result_mb: Any,
+) -> None:
+    """Raise an InputError for the first argument that cannot work."""
+    if not callable(fn):
+        raise InputError(f"fn is {fn!r}, which cannot be called; pass a function that takes comm first")
+    check_count("ranks", ranks, MAX_RANKS)
+    _choice("world", world, WORLDS)
+    _choice("collectives", collectives, COLLECTIVES)
+    _choice("device", device, DEVICES)
+    _choice("prints", prints, MODES)
+    check_positive("timeout", timeout, "seconds")
+    check_positive("max_result_mb", max_result_mb, "megabytes")
+    if threads is not None:
+        check_count("threads", threads, 1024)
+    if collectives == "local" and ranks != 1:
+        raise InputError(f'collectives="local" serves one rank, not {ranks}; use "ring"')
+    if world == "lockstep" and collectives == "torch":
+        raise InputError('collectives="torch" needs processes; use world="processes" or collectives="ring"')
+    if link is not None and not callable(getattr(link, "seconds", None)):
+        raise InputError(f"link is {link!r}; pass a zerolab.collectives.Link")
+    for name, value in (env or {}).items():
+        if not isinstance(name, str) or not isinstance(value, str):
+            raise InputError(f"env holds {name!r}: {value!r}; environment variables are texts")
+    if world == "processes" and multiprocessing.current_process().daemon:
+        raise InputError("a daemonic process may not start ranks; launch from its parent, or use lockstep")
+
+
+def check_count(name: str, value: Any, most: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
+        raise InputError(f"{name} is {value!r}; give a whole number from 1 to {most}")
+
+
+def check_positive(name: str, value: Any, unit: str) -> None:
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not number or not math.isfinite(value) or value <= 0:
+        raise InputError(f"{name} is {value!r}; give a positive, finite number of {unit}")
+
+
+def _choice(name: str, value: Any, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise InputError(f"{name} is {value!r}; choose one of {', '.join(map(repr, choices))}")
+
+
+def pack_function(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
+    """The function and its arguments, by value, or an InputError that names what cannot travel."""
+    try:
+        return cloudpickle.dumps((fn, args, kwargs))
+    except Exception as error:
+        what, reason = _culprit(fn, args, kwargs) or ("the rank function with its arguments", error)
+        raise InputError(
+            f"{what} cannot travel to the ranks ({reason}); make it inside the rank function instead"
+        ) from None
+
+
+def _culprit(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[str, Exception] | None:
+    """The first thing, of those that are to travel, that does not pickle by itself."""
+    parts = {f"argument {place}": value for place, value in enumerate(args, start=1)}
+    parts |= {f"argument {name!r}": value for name, value in kwargs.items()}
+    if inspect.isfunction(fn):
+        used = inspect.getclosurevars(fn)
+        parts |= {f"{name!r}, which the rank function uses": v for name, v in used.nonlocals.items()}
+        parts |= {f"{name!r}, which the rank function uses": v for name, v in used.globals.items()}
+    for name, value in parts.items():
+        try:
+            cloudpickle.dumps(value)
+        except Exception as error:
+            return f"{name}, of type {type(value).__name__},", error
+    return None

@@ -1,0 +1,162 @@
+"""A small shared file on which every rank notes what it is doing, so that the parent can say why a launch hangs.
+
+A rank writes its own region and nobody else's; the parent only reads. A note is one `pack_into` on a memory map,
+well under a microsecond, so that ranks can afford it at every blocking wait. A reader may catch a note half written,
+which is why it trusts only what it has read twice.
+
+Region of a rank, bytes:
+
+    0        8       12            12 + 8 N            12 + 16 N                    12 + 16 N + 4 slots
+    | changes | last  | sent to 0..N | received from 0..N | slot 0 | slot 1 | ...      |
+
+A slot belongs to a thread of the rank (the main line, a communication lane): the collective it is in, and the peer
+it waits for.
+"""
+
+from __future__ import annotations
+
+import mmap
+import struct
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from zerolab.collectives.call import Call
+
+SLOTS = 4
+_HEAD = struct.Struct("<QI")
+_COUNT = struct.Struct("<Q")
+_CALL = struct.Struct("<I160s")
+_WAIT = struct.Struct("<BiQ")
+_SLOT = _CALL.size + _WAIT.size
+KINDS = ("", "send to", "receive from")
+
+
+@dataclass(frozen=True)
+class Activity:
+    """What one thread of a rank is doing: the collective that it is in, and the peer that it waits for, if any."""
+
+    call: str = ""
+    number: int = 0
+    wait_kind: str = ""
+    peer: int = -1
+    nbytes: int = 0
+
+    def __str__(self) -> str:
+        wait = f"waits to {self.wait_kind} rank {self.peer} ({self.nbytes} bytes)" if self.wait_kind else ""
+        if self.call and wait:
+            return f"{wait} in {self.call}"
+        return wait or (f"is in {self.call}" if self.call else "")
+
+
+@dataclass(frozen=True)
+class RankState:
+    """All that a rank has noted: how often it wrote, the number of the last collective it entered, the messages
+    posted to and from each peer, and what its threads are doing."""
+
+    changes: int
+    last: int
+    sent: tuple[int, ...]
+    received: tuple[int, ...]
+    activities: tuple[Activity, ...]
+
+
+class Board:
+    """The board of one launch of `size` ranks; `create` it in the parent, open it by path in a rank."""
+
+    def __init__(self, path: Path, size: int) -> None:
+        self.size = size
+        self._region = _HEAD.size + 2 * size * _COUNT.size + SLOTS * _SLOT
+        with open(path, "r+b") as file:
+            self._map = mmap.mmap(file.fileno(), self._region * size)
+
+    @classmethod
+    def create(cls, path: Path, size: int) -> Board:
+        region = _HEAD.size + 2 * size * _COUNT.size + SLOTS * _SLOT
+        path.write_bytes(bytes(region * size))
+        return cls(path, size)
+
+    def close(self) -> None:
+        self._map.close()
+
+    def read(self, rank: int) -> RankState:
+        start = rank * self._region
+        changes, last = _HEAD.unpack_from(self._map, start)
+        counts = struct.unpack_from(f"<{2 * self.size}Q", self._map, start + _HEAD.size)
+        slots = start + _HEAD.size + 2 * self.size * _COUNT.size
+        activities = tuple(self._read_slot(slots + index * _SLOT) for index in range(SLOTS))
+        return RankState(
+            changes, last, counts[: self.size], counts[self.size :], tuple(a for a in activities if str(a))
+        )
+
+    def read_all(self) -> Sequence[RankState]:
+        return [self.read(rank) for rank in range(self.size)]
+
+    def _read_slot(self, offset: int) -> Activity:
+        number, text = _CALL.unpack_from(self._map, offset)
+        kind, peer, nbytes = _WAIT.unpack_from(self._map, offset + _CALL.size)
+        call = text.rstrip(b"\0").decode(errors="replace")
+        return Activity(call, number, KINDS[kind % len(KINDS)], peer, nbytes)
+
+
+class BoardPen:
+    """A rank's own region, to write on."""
+
+    def __init__(self, board: Board, rank: int) -> None:
+        self._map = board._map
+        self._start = rank * board._region
+        self._counts = self._start + _HEAD.size
+        self._received = self._counts + board.size * _COUNT.size
+        self._slots = self._received + board.size * _COUNT.size
+        self._changes = 0
+        self._last = 0
+        self._sent_to = [0] * board.size
+        self._received_from = [0] * board.size
+        self._calls: dict[int, list[Call]] = {}
+        self._slot_of: dict[int, int] = {}
+        self._lock = threading.Lock()
+
+    def entered(self, call: Call) -> None:
+        """A thread enters a collective; one may be entered inside another."""
+        self._calls.setdefault(threading.get_ident(), []).append(call)
+        self._last = max(self._last, call.number)
+        self._write_call(call)
+
+    def left(self) -> None:
+        calls = self._calls.get(threading.get_ident())
+        if calls:
+            calls.pop()
+            self._write_call(calls[-1] if calls else None)
+
+    def waits(self, kind: int, peer: int = -1, nbytes: int = 0) -> None:
+        """A thread begins to wait for a peer (kind 1: send, 2: receive), or waits no more (0)."""
+        _WAIT.pack_into(self._map, self._slot() + _CALL.size, kind, peer, nbytes)
+        self._changed()
+
+    def posted_send(self, peer: int) -> None:
+        with self._lock:
+            self._sent_to[peer] += 1
+            _COUNT.pack_into(self._map, self._counts + peer * _COUNT.size, self._sent_to[peer])
+
+    def posted_receive(self, peer: int) -> None:
+        with self._lock:
+            self._received_from[peer] += 1
+            _COUNT.pack_into(self._map, self._received + peer * _COUNT.size, self._received_from[peer])
+
+    def _write_call(self, call: Call | None) -> None:
+        number, text = (call.number, str(call).encode()[:160]) if call else (0, b"")
+        _CALL.pack_into(self._map, self._slot(), number, text)
+        self._changed()
+
+    def _changed(self) -> None:
+        self._changes += 1
+        _HEAD.pack_into(self._map, self._start, self._changes, self._last)
+
+    def _slot(self) -> int:
+        """Where this thread writes. A fifth thread shares the fourth's slot: a blurred report beats none."""
+        thread = threading.get_ident()
+        slot = self._slot_of.get(thread)
+        if slot is None:
+            slot = self._slot_of[thread] = min(len(self._slot_of), SLOTS - 1)
+        return self._slots + slot * _SLOT

@@ -1,0 +1,181 @@
+"""The life of a rank process: set up, join the others, run the function, report, wait for the end.
+
+Two pipes tie it to its parent. On `report` it says that it has an outcome; on `lifeline` nobody ever writes: it ends
+when the parent closes it, or dies. A rank that has reported stays until then, so that its last messages arrive and
+its peers do not mistake its end for a failure.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import linecache
+import os
+import pickle
+import shutil
+import signal
+import socket
+import sys
+import threading
+import time
+from contextlib import suppress
+from datetime import timedelta
+from multiprocessing.connection import Connection
+from typing import Any
+
+import cloudpickle
+import torch
+import torch.distributed as dist
+
+from zerolab.collectives import Collectives, build
+from zerolab.collectives.transport import Transport
+from zerolab.ranks.board import Board, BoardPen
+from zerolab.ranks.failure import PeerLost, ResultRefused, traceback_text
+from zerolab.ranks.job import Job, Outcome
+from zerolab.ranks.process_transport import ProcessTransport
+from zerolab.ranks.seeds import seed_all
+
+# The parent reports a hang; torch's own time-out is only the net below.
+SPARE_SECONDS = 60.0
+
+
+def main(job: Job, rank: int, lifeline: Connection, report: Connection) -> None:
+    """Run rank `rank` of a job, in a process of its own."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _redirect(job, rank)
+    _adopt_environment(job)
+    finished = threading.Event()
+    released = threading.Event()
+    watch = threading.Thread(target=_watch, args=(lifeline, job, finished, released), daemon=True)
+    watch.start()
+    try:
+        torch.set_num_threads(job.threads)
+        seed_all()
+        transport = _join(job, rank)
+        outcome = run(job, make_comm(transport, job))
+    except BaseException as error:
+        # SystemExit, too, is the end of this rank and not of the launch.
+        outcome = failed(error)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    job.outcome_file(rank).write_bytes(pickle.dumps(outcome))
+    finished.set()
+    report.send_bytes(rank.to_bytes(4, "little"))
+    released.wait()
+    if outcome.error:
+        os._exit(1)
+    dist.destroy_process_group()
+
+
+def make_comm(transport: Transport, job: Job) -> Collectives | Transport:
+    """What the rank function talks through."""
+    if job.collectives == "transport":
+        return transport
+    return build(transport, impl=job.collectives, link=job.link, trace=job.trace, check=job.check)
+
+
+def run(job: Job, comm: Collectives | Transport) -> Outcome:
+    """Call the function and pickle what it returns."""
+    function, args, kwargs = cloudpickle.loads(job.function_file.read_bytes())
+    result = function(comm, *args, **kwargs)
+    comm.close()
+    return Outcome(pack(result, job.max_result_bytes), when=time.monotonic(), events=_events(comm))
+
+
+def pack(result: Any, limit: int) -> bytes:
+    """The pickled result, or an error that names the type."""
+    kind = type(result).__name__
+    try:
+        packed = cloudpickle.dumps(result)
+    except Exception as error:
+        raise ResultRefused(
+            f"returned a {kind} that cannot travel back ({error}); return numbers, tensors, or lists and dicts of them"
+        ) from None
+    if len(packed) > limit:
+        raise ResultRefused(
+            f"returned a {kind} of {len(packed)} bytes, over the limit of {limit}; return less, or raise max_result_mb"
+        )
+    return packed
+
+
+def failed(error: BaseException) -> Outcome:
+    """The outcome of a rank that raised."""
+    kind = type(error)
+    name = kind.__name__ if kind.__module__ in ("builtins", "zerolab.errors") else f"{kind.__module__}.{kind.__name__}"
+    name = name.removeprefix("__main__.")
+    secondary = isinstance(error, PeerLost | dist.DistBackendError) or _lost_connection(error)
+    return Outcome(
+        error=name,
+        message=str(error),
+        traceback=traceback_text(error),
+        when=time.monotonic(),
+        secondary=secondary,
+    )
+
+
+def _lost_connection(error: BaseException) -> bool:
+    return isinstance(error, RuntimeError) and any(
+        sign in str(error) for sign in ("Connection closed by peer", "Connection reset by peer", "Broken pipe")
+    )
+
+
+def _events(comm: Collectives | Transport) -> Any:
+    tracer = getattr(comm, "tracer", None)
+    return tracer.spans if tracer is not None else None
+
+
+def _redirect(job: Job, rank: int) -> None:
+    """Python's prints go to one file; all else that writes to descriptors 1 and 2 goes to another."""
+    noise = os.open(job.noise_file(rank), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    os.dup2(noise, 1)
+    os.dup2(noise, 2)
+    os.close(noise)
+    sys.stdout = open(job.printed_file(rank), "w", encoding="utf-8", buffering=1)  # noqa: SIM115
+    sys.stderr = open(2, "w", encoding="utf-8", buffering=1, closefd=False)  # noqa: SIM115
+    faulthandler.enable(sys.stderr)
+    if hasattr(signal, "SIGUSR1"):
+        # The parent asks by this signal where a rank that hangs is computing.
+        faulthandler.register(signal.SIGUSR1, file=sys.stderr, all_threads=False)
+
+
+def _adopt_environment(job: Job) -> None:
+    """The server that forked us keeps the environment it was born with; take over the caller's of today."""
+    os.environ.clear()
+    os.environ.update(job.environment)
+    os.chdir(job.working_directory)
+    linecache.cache.update(job.sources)
+
+
+def _join(job: Job, rank: int) -> Transport:
+    """Meet the other ranks: over a file, not a port, and on the loopback interface."""
+    device = torch.device(job.devices[rank])
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    loopback = next((name for _, name in socket.if_nameindex() if name in ("lo", "lo0")), None)
+    if loopback is not None:
+        os.environ["GLOO_SOCKET_IFNAME"] = loopback
+        os.environ["NCCL_SOCKET_IFNAME"] = loopback
+    nccl = "nccl" in job.backend
+    dist.init_process_group(
+        job.backend,
+        store=dist.FileStore(str(job.store_file), job.ranks),
+        rank=rank,
+        world_size=job.ranks,
+        timeout=timedelta(seconds=job.timeout + SPARE_SECONDS),
+        device_id=device if nccl else None,
+    )
+    pen = BoardPen(Board(job.board_file, job.ranks), rank)
+    group = dist.group.WORLD
+    assert group is not None
+    return ProcessTransport(group, device, nccl, pen)
+
+
+def _watch(lifeline: Connection, job: Job, finished: threading.Event, released: threading.Event) -> None:
+    """End with the parent: at once if the function is still running, in good order if it has reported."""
+    with suppress(EOFError, OSError):
+        lifeline.recv_bytes()
+    if finished.is_set():
+        released.set()
+    else:
+        # A parent that lives has read what it needs; one that was killed cannot clean up.
+        shutil.rmtree(job.directory, ignore_errors=True)
+        os._exit(1)

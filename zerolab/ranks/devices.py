@@ -1,0 +1,31 @@
+"""Which device and how many threads each rank gets."""
+
+from __future__ import annotations
+
+import os
+
+import torch
+
+from zerolab.errors import InputError
+
+
+def choose_devices(device: str, ranks: int) -> tuple[tuple[str, ...], str]:
+    """The device of each rank, and torch's name of the backend that joins them.
+
+    A GPU each if there are enough, over NCCL. Fewer GPUs than ranks are shared in turn, over gloo, since two ranks
+    of NCCL cannot share one. No GPU: the CPU.
+    """
+    gpus = torch.cuda.device_count() if device != "cpu" else 0
+    if device == "cuda" and gpus == 0:
+        raise InputError('device="cuda": torch sees no GPU here; use device="cpu" or "auto"')
+    if gpus == 0:
+        return ("cpu",) * ranks, "gloo"
+    devices = tuple(f"cuda:{rank % gpus}" for rank in range(ranks))
+    return devices, "cpu:gloo,cuda:nccl" if gpus >= ranks else "gloo"
+
+
+def threads_per_rank(ranks: int) -> int:
+    """Cores that this process may use, shared out among the ranks; at least one each."""
+    affinity = getattr(os, "sched_getaffinity", None)
+    cores = len(affinity(0)) if affinity else os.cpu_count() or 1
+    return max(1, cores // ranks)

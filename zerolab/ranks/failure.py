@@ -1,0 +1,80 @@
+"""Errors of ranks, as the caller sees them."""
+
+from __future__ import annotations
+
+import signal
+import traceback
+from types import TracebackType
+
+from zerolab.errors import DeadlockError, MismatchError, RankError
+
+_KEPT = {"DeadlockError": DeadlockError, "MismatchError": MismatchError}
+
+
+class RankTraceback(Exception):  # noqa: N818 (it is no error, it carries one's text)
+    """Carries the text of a rank's own traceback, as the cause of the caller's error."""
+
+    def __str__(self) -> str:
+        return "\n" + str(self.args[0]).rstrip()
+
+
+class RankFailure(RankError):  # noqa: N818 (RankError is its base)
+    """A rank raised or died. `rank` is its number, `error` the name of the exception's type (or "" if the process
+    died without one) and `traceback` the text of the rank's traceback and of what it wrote to standard error."""
+
+    def __init__(self, message: str, rank: int, error: str = "", traceback: str = "") -> None:
+        super().__init__(message)
+        self.rank = rank
+        self.error = error
+        self.traceback = traceback
+        if traceback:
+            self.__cause__ = RankTraceback(traceback)
+
+
+class PeerLost(RankError):  # noqa: N818 (it never reaches a user: the peer's own failure does)
+    """A message could not be sent or received because the other rank is gone."""
+
+
+class ResultRefused(RankError):  # noqa: N818 (seen only by the parent)
+    """What a rank returned cannot travel; the message lacks only the rank's number."""
+
+
+def rank_failure(rank: int, error: str, message: str, traceback: str = "") -> RankError:
+    """The caller's error for an exception of rank `rank`. A deadlock or a mismatch that a rank named stays one."""
+    kept = _KEPT.get(error.rpartition(".")[2])
+    if kept is not None:
+        failure: RankError = kept(message)
+        failure.__cause__ = RankTraceback(traceback)
+        return failure
+    if error.endswith(ResultRefused.__name__):
+        return RankFailure(f"rank {rank} {message}", rank, error)
+    if error == "SystemExit":
+        return RankFailure(
+            f"rank {rank} called sys.exit({message}) before the others had finished; return instead",
+            rank,
+            error,
+            traceback,
+        )
+    said = f": {message}" if message else ""
+    return RankFailure(f"rank {rank} raised {error}{said}", rank, error, traceback)
+
+
+def traceback_text(error: BaseException, start: TracebackType | None = None) -> str:
+    """The traceback of an exception, from the rank function on: the frames that called it are ours, not the user's."""
+    frame = error.__traceback__ if start is None else start
+    while frame is not None and frame.tb_frame.f_globals.get("__name__", "").startswith("zerolab.ranks."):
+        frame = frame.tb_next
+    return "".join(traceback.format_exception(type(error), error, frame or error.__traceback__))
+
+
+def died(rank: int, exit_code: int, noise: str = "") -> RankFailure:
+    """The caller's error for a rank whose process ended without a word. A negative code is a signal's number."""
+    if exit_code < 0:
+        name = signal.Signals(-exit_code).name
+        hint = "; it may have run out of memory" if name == "SIGKILL" else ""
+        return RankFailure(f"rank {rank} was killed by {name}{hint}", rank, name, noise)
+    return RankFailure(
+        f"rank {rank} ended with exit code {exit_code} before it returned; look for os._exit in what it runs",
+        rank,
+        traceback=noise,
+    )

@@ -1,0 +1,108 @@
+"""`launch`: N ranks running a function, from a notebook, a script or a test.
+
+    def total(comm):
+        return comm.all_reduce(torch.tensor([float(comm.rank)])).item()
+
+    launch(total, ranks=4)    # [6.0, 6.0, 6.0, 6.0]
+
+Nothing of a launch outlives it: no process, no file, no port.
+"""
+
+from __future__ import annotations
+
+import linecache
+import os
+import pickle
+import time
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from zerolab.errors import RankError
+from zerolab.ranks.arguments import check_arguments, pack_function
+from zerolab.ranks.devices import choose_devices, threads_per_rank
+from zerolab.ranks.job import Job, Outcome
+from zerolab.ranks.processes import run_processes
+from zerolab.ranks.results import Results
+
+if TYPE_CHECKING:
+    from zerolab.collectives import Link
+
+
+def launch(
+    fn: Callable[..., Any],
+    *args: Any,
+    ranks: int | None = 4,
+    kwargs: Mapping[str, Any] | None = None,
+    world: str = "processes",
+    collectives: str = "ring",
+    timeout: float = 300.0,
+    device: str = "auto",
+    link: Link | None = None,
+    threads: int | None = None,
+    env: Mapping[str, str] | None = None,
+    prints: str = "ranked",
+    trace: bool = False,
+    check: bool = False,
+    max_result_mb: float = 256.0,
+) -> Results:
+    """Run `fn(comm, *args, **kwargs)` on every rank and return the results in rank order.
+
+    fn           any function: a notebook's own, a lambda, a closure. `comm` is a `Collectives`.
+    ranks        how many; None means 4, or under torchrun as many as there are.
+    world        "processes": real ones, a GPU each if there are enough. "lockstep": all in this process, one
+                 running at a time, in the same order every time; a deadlock is seen at once and named.
+    collectives  "ring", "torch", "local" (one rank), or "transport" for the bare messages below them.
+    timeout      seconds until ranks that still run are ended and reported.
+    device       "cpu", "cuda", or "auto": CUDA where there is some.
+    link         a simulated wire: processes slow down to it, lockstep keeps a virtual clock by it.
+    threads      torch threads of each rank; None shares the cores out.
+    env          environment variables set in the ranks (processes), besides the caller's.
+    prints       "ranked": what ranks print is shown at the end, in rank order; "live": line by line; "quiet".
+    trace        record what ran when, see `Results.trace`.
+    check        compare all ranks' calls before each collective.
+    max_result_mb  refuse a rank's result whose pickle is larger.
+
+    All ranks start with the same seeds. Under torchrun, `fn` runs as the rank that this process already is.
+
+    Raises InputError before anything starts if an argument cannot work; RankError when a rank raises, dies or hangs
+    (DeadlockError, MismatchError where that is certain). Then all ranks are ended first.
+    """
+    count = 4 if ranks is None else ranks
+    check_arguments(fn, count, world, collectives, timeout, device, link, threads, env, prints, max_result_mb)
+    devices, backend = choose_devices(device, count)
+    job = Job(
+        ranks=count,
+        timeout=float(timeout),
+        collectives=collectives,
+        devices=devices,
+        backend=backend,
+        threads=threads or threads_per_rank(count),
+        max_result_bytes=int(max_result_mb * 1e6),
+        link=link,
+        trace=trace,
+        check=check,
+        environment={**os.environ, **(env or {})},
+        working_directory=os.getcwd(),
+        sources=_cell_sources(),
+    )
+    function = pack_function(fn, args, dict(kwargs or {}))
+    start = time.perf_counter()
+    outcomes, printed = run_processes(job, function, prints)
+    seconds = time.perf_counter() - start
+    values = [_unpack(rank, outcome) for rank, outcome in enumerate(outcomes)]
+    return Results(values, printed, seconds, [outcome.events for outcome in outcomes] if trace else None)
+
+
+def _unpack(rank: int, outcome: Outcome) -> Any:
+    try:
+        return pickle.loads(outcome.result)
+    except Exception as error:
+        raise RankError(
+            f"what rank {rank} returned cannot be read back ({type(error).__name__}: {error}); return numbers, "
+            "tensors, or lists and dicts of them"
+        ) from error
+
+
+def _cell_sources() -> dict[str, Any]:
+    """Code that lives in no file, such as a notebook's cells, so that ranks' tracebacks can quote it."""
+    return {name: entry for name, entry in list(linecache.cache.items()) if len(entry) == 4 and entry[1] is None}

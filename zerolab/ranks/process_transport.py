@@ -1,0 +1,152 @@
+"""Messages between processes, over torch.distributed: gloo between CPUs, NCCL between GPUs of their own.
+
+Several ranks on one GPU cannot use NCCL. Their messages travel over gloo, through page-locked host memory.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import torch
+import torch.distributed as dist
+
+from zerolab.collectives.call import Call
+from zerolab.collectives.transport import Request, Transport
+from zerolab.errors import InputError
+from zerolab.ranks.board import BoardPen
+from zerolab.ranks.failure import PeerLost
+
+SEND, RECEIVE = 1, 2
+
+
+class _Work(Protocol):
+    def wait(self) -> object: ...
+
+
+class ProcessTransport(Transport):
+    """One rank's messages in torch's process group. `nccl` says that the device has a NCCL group of its own; `pen`
+    writes what the rank waits for on the launch's board."""
+
+    def __init__(
+        self,
+        group: dist.ProcessGroup,
+        device: torch.device | None = None,
+        nccl: bool = False,
+        pen: BoardPen | None = None,
+    ) -> None:
+        self.group = group
+        self.rank = dist.get_rank(group)
+        self.size = dist.get_world_size(group)
+        self.device = device or torch.device("cpu")
+        self._nccl = nccl
+        self._pen = pen
+
+    def isend(self, tensor: torch.Tensor, dst: int, tag: int = 0) -> Request:
+        self._check(tensor, dst)
+        message = self._outgoing(tensor)
+        try:
+            work = dist.isend(message, group_dst=dst, group=self.group, tag=tag)
+        except RuntimeError as error:
+            raise self._lost("send to", dst) from error
+        if self._pen is not None:
+            self._pen.posted_send(dst)
+        return _Message(self, SEND, dst, work, message)
+
+    def irecv(self, tensor: torch.Tensor, src: int, tag: int = 0) -> Request:
+        self._check(tensor, src)
+        message = self._incoming(tensor)
+        try:
+            work = dist.irecv(message, group_src=src, group=self.group, tag=tag)
+        except RuntimeError as error:
+            raise self._lost("receive from", src) from error
+        if self._pen is not None:
+            self._pen.posted_receive(src)
+        return _Message(self, RECEIVE, src, work, message, tensor if message is not tensor else None)
+
+    def exchange(self, outgoing: torch.Tensor, dst: int, incoming: torch.Tensor, src: int, tag: int = 0) -> None:
+        if not self._nccl:
+            super().exchange(outgoing, dst, incoming, src, tag)
+            return
+        # NCCL runs the messages of a pair in order, so a send and a receive that wait for each other must go as one.
+        self._check(outgoing, dst)
+        self._check(incoming, src)
+        receiving = dist.P2POp(dist.irecv, _as_bytes(incoming), group=self.group, group_peer=src)
+        sending = dist.P2POp(dist.isend, _as_bytes(outgoing), group=self.group, group_peer=dst)
+        for work in dist.batch_isend_irecv([receiving, sending]):
+            work.wait()
+
+    def entered(self, call: Call) -> None:
+        if self._pen is not None:
+            self._pen.entered(call)
+
+    def left(self, call: Call) -> None:
+        if self._pen is not None:
+            self._pen.left()
+
+    def _outgoing(self, tensor: torch.Tensor) -> torch.Tensor:
+        if not tensor.is_cuda:
+            return tensor
+        return _as_bytes(tensor) if self._nccl else _pinned(tensor).copy_(tensor)
+
+    def _incoming(self, tensor: torch.Tensor) -> torch.Tensor:
+        if not tensor.is_cuda:
+            return tensor
+        return _as_bytes(tensor) if self._nccl else _pinned(tensor)
+
+    def _check(self, tensor: torch.Tensor, peer: int) -> None:
+        self.check_peer(peer)
+        if not tensor.is_contiguous():
+            raise InputError(
+                f"a message of shape {tuple(tensor.shape)} is not contiguous; send tensor.contiguous(), or receive "
+                "into a new tensor and copy"
+            )
+
+    def _lost(self, verb: str, peer: int) -> PeerLost:
+        return PeerLost(f"rank {self.rank} could not {verb} rank {peer}, which is gone or hangs")
+
+
+class _Message:
+    """A message under way, which keeps its buffer alive. `target` is the GPU tensor that a received host buffer
+    belongs in."""
+
+    def __init__(
+        self,
+        transport: ProcessTransport,
+        kind: int,
+        peer: int,
+        work: _Work | None,
+        message: torch.Tensor,
+        target: torch.Tensor | None = None,
+    ) -> None:
+        self._transport = transport
+        self._kind = kind
+        self._peer = peer
+        self._work = work
+        self._message: torch.Tensor | None = message
+        self._target = target
+
+    def wait(self) -> None:
+        if self._work is None or self._message is None:
+            return
+        pen = self._transport._pen
+        if pen is not None:
+            pen.waits(self._kind, self._peer, self._message.nbytes)
+        try:
+            self._work.wait()
+        except RuntimeError as error:
+            verb = "send to" if self._kind == SEND else "receive from"
+            raise self._transport._lost(verb, self._peer) from error
+        if pen is not None:
+            pen.waits(0)
+        if self._target is not None and self._kind == RECEIVE and not self._transport._nccl:
+            self._target.copy_(self._message)
+        self._work = self._message = self._target = None
+
+
+def _as_bytes(tensor: torch.Tensor) -> torch.Tensor:
+    """The same memory as bytes: NCCL does not know every dtype, and a message needs none."""
+    return tensor.view(-1).view(torch.uint8)
+
+
+def _pinned(tensor: torch.Tensor) -> torch.Tensor:
+    return torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)

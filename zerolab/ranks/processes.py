@@ -1,0 +1,208 @@
+"""The parent's side of a launch in processes: start the ranks, watch them, end them, whatever happens."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import pickle
+import re
+import shutil
+import signal
+import tempfile
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
+from multiprocessing import connection
+from pathlib import Path
+from typing import Any
+
+from zerolab.errors import RankError
+from zerolab.ranks import child, watch
+from zerolab.ranks.board import Board, RankState
+from zerolab.ranks.failure import RankFailure, died, rank_failure
+from zerolab.ranks.forkserver import new_process, process_table
+from zerolab.ranks.job import Job, Outcome
+from zerolab.ranks.printing import Printer
+
+POLL_SECONDS = 0.1
+# How long after a failure to listen for other ranks' failures, of which it may be the consequence.
+SETTLE_SECONDS = 0.25
+# How long a rank may take to end by itself once it is told to.
+LEAVE_SECONDS = 2.0
+
+
+def run_processes(job: Job, function: bytes, prints: str) -> tuple[list[Outcome], list[str]]:
+    """Run a job; the outcome and the printed text of each rank, in rank order. Raises a RankError if any rank failed.
+    When this returns or raises, no process, pipe or file of the launch is left."""
+    directory = Path(tempfile.mkdtemp(prefix="zerolab-"))
+    try:
+        job = replace(job, directory=directory)
+        job.function_file.write_bytes(function)
+        crew = Crew(job, Printer(prints, [job.printed_file(rank) for rank in range(job.ranks)]))
+        try:
+            crew.start()
+            crew.watch()
+        finally:
+            printed = crew.printer.finish()
+            crew.end()
+        return [crew.outcomes[rank] for rank in range(job.ranks)], printed
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+class Crew:
+    """The rank processes of one launch."""
+
+    def __init__(self, job: Job, printer: Printer) -> None:
+        self.job = job
+        self.printer = printer
+        self.outcomes: dict[int, Outcome] = {}
+        self._dead: dict[int, int] = {}
+        self._board = Board.create(job.board_file, job.ranks)
+        self._lifeline, self._lifeline_end = multiprocessing.Pipe(duplex=False)
+        self._reports, self._report_end = multiprocessing.Pipe(duplex=False)
+        self._processes = [
+            new_process(child.main, (job, rank, self._lifeline, self._report_end), f"zerolab-rank-{rank}")
+            for rank in range(job.ranks)
+        ]
+
+    def start(self) -> None:
+        for process in self._processes:
+            with process_table:
+                process.start()
+        # Only ranks hold these ends now.
+        self._lifeline.close()
+        self._report_end.close()
+
+    def watch(self) -> None:
+        """Return when every rank has returned; raise as soon as that cannot happen any more."""
+        deadline = time.monotonic() + self.job.timeout
+        earlier: Sequence[RankState] | None = None
+        while len(self.outcomes) < self.job.ranks:
+            quiet = not self._listen(min(POLL_SECONDS, max(0.0, deadline - time.monotonic())))
+            self.printer.follow()
+            if self._failed():
+                self._settle()
+                raise self._failure()
+            if time.monotonic() >= deadline:
+                raise watch.overdue(self._board.read_all(), set(self.outcomes), self._frames(), self.job.timeout)
+            if quiet:
+                # Nothing came for a whole poll: see whether anything still can.
+                now = self._board.read_all()
+                stuck = watch.certain_failure(earlier, now, set(self.outcomes)) if earlier else None
+                if stuck is not None and not self._listen(0.0):
+                    raise stuck
+                earlier = now
+
+    def end(self) -> None:
+        """End every rank: ask, then kill. Not even a second Ctrl-C leaves one behind."""
+        interrupt: KeyboardInterrupt | None = None
+        deadline = time.monotonic() + (LEAVE_SECONDS if not self._failed() else 0.2)
+        for pipe in (self._lifeline, self._report_end, self._lifeline_end):
+            pipe.close()
+        for process in self._processes:
+            while process.pid is not None:
+                try:
+                    self._reap(process, deadline)
+                    break
+                except KeyboardInterrupt as again:
+                    interrupt, deadline = again, 0.0
+        self._reports.close()
+        self._board.close()
+        if interrupt is not None:
+            raise interrupt
+
+    def _reap(self, process: Any, deadline: float) -> None:
+        connection.wait([process.sentinel], max(0.0, deadline - time.monotonic()))
+        with process_table:
+            if process.exitcode is None:
+                process.kill()
+        connection.wait([process.sentinel])
+        with process_table:
+            process.join()
+            process.close()
+
+    def _listen(self, seconds: float) -> bool:
+        """Wait for news from any rank; whether there was some."""
+        running = {
+            process.sentinel: rank
+            for rank, process in enumerate(self._processes)
+            if rank not in self.outcomes and rank not in self._dead
+        }
+        ready = connection.wait([self._reports, *running], seconds)
+        for sentinel in ready:
+            if sentinel is not self._reports:
+                self._dead[running[sentinel]] = self._exit_code(running[sentinel])  # type: ignore[index]
+        # A rank reports before it ends, so its report is read after its death was noticed.
+        while self._reports.poll():
+            rank = int.from_bytes(self._reports.recv_bytes(), "little")
+            self.outcomes[rank] = pickle.loads(self.job.outcome_file(rank).read_bytes())
+            self._dead.pop(rank, None)
+        return bool(ready)
+
+    def _exit_code(self, rank: int) -> int:
+        with process_table:
+            self._processes[rank].join()
+            code = self._processes[rank].exitcode
+        return 255 if code is None else code
+
+    def _failed(self) -> list[int]:
+        return [*self._dead, *(rank for rank, outcome in self.outcomes.items() if outcome.error)]
+
+    def _settle(self) -> None:
+        """Listen a little longer: the failure that was heard first need not be the one that happened first."""
+        deadline = time.monotonic() + SETTLE_SECONDS
+        while (left := deadline - time.monotonic()) > 0:
+            if len(self.outcomes) + len(self._dead) == self.job.ranks:
+                return
+            self._listen(left)
+
+    def _failure(self) -> RankError:
+        """The first failure that does not follow from another; the lowest rank's, where several failed alike."""
+        raised = {rank: outcome for rank, outcome in self.outcomes.items() if outcome.error}
+        own = {rank: outcome for rank, outcome in raised.items() if not outcome.secondary}
+        if self._dead and not own:
+            mismatch = watch.different_calls(dict(enumerate(self._board.read_all())))
+            rank = min(self._dead)
+            return mismatch or died(rank, self._dead[rank], self._noise(rank))
+        candidates = own or raised
+        first = min(candidates.values(), key=lambda outcome: outcome.when)
+        rank = min(
+            rank
+            for rank, outcome in candidates.items()
+            if (outcome.error, outcome.message) == (first.error, first.message)
+        )
+        outcome = candidates[rank]
+        failure = rank_failure(rank, outcome.error, outcome.message, outcome.traceback)
+        if isinstance(failure, RankFailure) and (noise := self._noise(rank)):
+            failure.add_note(f"standard error of rank {rank}:\n{noise}")
+        return failure
+
+    def _noise(self, rank: int) -> str:
+        """What a rank wrote to standard error, C++ included; the last part, if it is long."""
+        try:
+            return self.job.noise_file(rank).read_text(errors="replace")[-4000:].strip()
+        except OSError:
+            return ""
+
+    def _frames(self) -> dict[int, str]:
+        """Where ranks that wait for nobody are computing, as "computes in train, line 12"."""
+        asked = [rank for rank in range(self.job.ranks) if rank not in self.outcomes and rank not in self._dead]
+        for rank in asked:
+            if hasattr(signal, "SIGUSR1"):
+                _send_signal(self._processes[rank].pid, signal.SIGUSR1)
+        time.sleep(0.1)
+        found = {}
+        for rank in asked:
+            frames = re.findall(r'File "(.*)", line (\d+) in (.+)', self._noise(rank))
+            own = [frame for frame in frames if "/zerolab/ranks/child.py" not in frame[0]]
+            if own:
+                found[rank] = f"computes in {own[0][2]}, line {own[0][1]}"
+        return found
+
+
+def _send_signal(pid: int | None, number: int) -> None:
+    with suppress(ProcessLookupError):
+        if pid is not None:
+            os.kill(pid, number)

@@ -1,0 +1,79 @@
+"""What the parent concludes from the board: that ranks can never finish, and why. Pure functions of what was read."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from zerolab.errors import DeadlockError, MismatchError, RankError
+from zerolab.ranks.board import Activity, RankState
+
+
+def certain_failure(
+    earlier: Sequence[RankState], now: Sequence[RankState], finished: Collection[int]
+) -> RankError | None:
+    """An error if ranks are stuck for good; None as long as that is not certain. `earlier` and `now` are two readings
+    of the board, in the order of ranks: only what has not moved between them is trusted."""
+    still = {
+        rank: now[rank]
+        for rank in range(len(now))
+        if rank not in finished and now[rank].activities and earlier[rank] == now[rank]
+    }
+    return different_calls(still) or waits_for_the_finished(still, now, finished)
+
+
+def different_calls(still: dict[int, RankState]) -> MismatchError | None:
+    """Two ranks that sit in collectives of the same number, and of another name, size or dtype."""
+    first: dict[int, tuple[int, str]] = {}
+    for rank, state in still.items():
+        for activity in state.activities:
+            if not activity.call:
+                continue
+            other, call = first.setdefault(activity.number, (rank, activity.call))
+            if call != activity.call:
+                return MismatchError(
+                    f"rank {other} is in {call} while rank {rank} is in {activity.call}; every rank must call the same "
+                    "collectives in the same order, with the same sizes and dtypes"
+                )
+    return None
+
+
+def waits_for_the_finished(
+    still: dict[int, RankState], now: Sequence[RankState], finished: Collection[int]
+) -> DeadlockError | None:
+    """A rank that waits for one that has already returned."""
+    for rank, state in still.items():
+        for activity in state.activities:
+            for gone in sorted(finished):
+                missed = activity.number > now[gone].last
+                unanswered = activity.peer == gone and _unanswered(rank, state, gone, now[gone], activity)
+                if missed or unanswered:
+                    return DeadlockError(
+                        f"rank {rank} {activity}, but rank {gone} has already returned; let every rank take part in "
+                        "each collective, and match each receive with a send"
+                    )
+    return None
+
+
+def _unanswered(rank: int, state: RankState, gone: int, gone_state: RankState, activity: Activity) -> bool:
+    """Whether more messages were asked of the finished rank than it ever posted."""
+    if activity.wait_kind == "receive from":
+        return state.received[gone] > gone_state.sent[rank]
+    return state.sent[gone] > gone_state.received[rank]
+
+
+def overdue(
+    states: Sequence[RankState], finished: Collection[int], frames: dict[int, str], seconds: float
+) -> RankError:
+    """The report of a launch that did not end in time. `frames` says where ranks that wait for nobody compute."""
+    lines = [f"rank {rank} {_pending(rank, state, finished, frames)}" for rank, state in enumerate(states)]
+    hangs = all(rank in finished or state.activities for rank, state in enumerate(states))
+    kind = DeadlockError if hangs else RankError
+    return kind(f"the ranks did not finish within {seconds:g} s: {'; '.join(lines)}")
+
+
+def _pending(rank: int, state: RankState, finished: Collection[int], frames: dict[int, str]) -> str:
+    if rank in finished:
+        return "has returned"
+    if state.activities:
+        return " and ".join(str(activity) for activity in state.activities)
+    return frames.get(rank, "computes")
