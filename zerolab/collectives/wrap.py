@@ -90,19 +90,19 @@ class Meter(Wrapped):
         self.calls.clear()
         self.bytes.clear()
 
-    def calls_by_collective(self, phase: str | None = None) -> dict[str, int]:
-        """Calls of each collective, of one phase or of all."""
-        return _by_collective(self.calls, phase)
+    def calls_by_collective(self, *phases: str) -> dict[str, int]:
+        """Calls of each collective, of the named phases or of all."""
+        return _by_collective(self.calls, phases)
 
-    def bytes_by_collective(self, phase: str | None = None) -> dict[str, int]:
-        """Bytes this rank sent in each collective, of one phase or of all."""
-        return _by_collective(self.bytes, phase)
+    def bytes_by_collective(self, *phases: str) -> dict[str, int]:
+        """Bytes this rank sent in each collective, of the named phases or of all."""
+        return _by_collective(self.bytes, phases)
 
 
-def _by_collective(counts: Counter[tuple[str, str]], phase: str | None) -> dict[str, int]:
+def _by_collective(counts: Counter[tuple[str, str]], phases: tuple[str, ...]) -> dict[str, int]:
     total: Counter[str] = Counter()
-    for (of_phase, name), count in counts.items():
-        if phase is None or of_phase == phase:
+    for (phase, name), count in counts.items():
+        if not phases or phase in phases:
             total[name] += count
     return dict(sorted(total.items()))
 

@@ -34,10 +34,9 @@ class Lifetimes:
         self.in_backward = False
         # Told before a unit is used, so that an update still under way is awaited.
         self._settle = settle
-        # Order of units in the last forward; what came after a unit then is fetched ahead of it now.
+        # Calls of units, in order: of the last forward, of this one, and those that a gradient will come back to.
         self._order: list[Unit] = []
         self._running: list[Unit] = []
-        # Units that a gradient will come back to, in the order of this forward.
         self._returning: list[Unit] = []
         # Per unit: modules run in this forward, and calls whose backward is still to come.
         self._ran: Counter[Unit] = Counter()
@@ -60,7 +59,6 @@ class Lifetimes:
     def _begin_forward(self) -> None:
         if not self.in_backward:
             self._running.clear()
-            self._returning.clear()
             self._ran.clear()
 
     def _end_forward(self) -> None:
@@ -71,6 +69,7 @@ class Lifetimes:
 
     def end_backward(self) -> None:
         self.in_backward = False
+        self._returning.clear()
         self._open.clear()
         self._release_all()
 
@@ -88,30 +87,39 @@ class Lifetimes:
         if self.in_backward:
             return
         self._running.append(unit)
-        self._fetch_ahead(unit, 1)
+        self._fetch_ahead(self._next_in_forward())
         if self.stage.shards_parameters and torch.is_grad_enabled():
             self._watch_inputs(unit, [leaf for leaf in tree_leaves((args, kwargs)) if needs_grad(leaf)])
 
     def _after_forward(self, unit: Unit, output: Any) -> None:
         if not self.stage.shards_parameters or self.in_backward:
             return
-        outputs = [leaf for leaf in tree_leaves(output) if needs_grad(leaf)]
-        if outputs:
-            self._returning.append(unit)
+        self._watch_outputs(unit, [leaf for leaf in tree_leaves(output) if needs_grad(leaf)])
+        self._ran[unit] += 1
+        if self._ran[unit] % len(unit.modules) == 0:
+            self.stage.release(unit)
+
+    def _watch_outputs(self, unit: Unit, outputs: list[torch.Tensor]) -> None:
+        """When the gradient of an output of this call comes, the unit must be here; the first begins its backward."""
+        if not outputs:
+            return
+        self._returning.append(unit)
+        begun = False
+
+        def came(_: Any) -> None:
+            nonlocal begun
+            with phase("backward"):
+                self.stage.gather(unit)
+                if not begun:
+                    self._fetch_ahead(self._next_in_backward(unit))
+            begun = True
+
         for leaf in outputs:
             # A hook of the node that made it, which runs after hooks of the tensor: the next unit, whose input this
             # is, hears first that it is done, and is released before this one is gathered.
             node = leaf.grad_fn
             register = leaf.register_hook if node is None else node.register_prehook
-            register(lambda _: self._before_backward(unit))
-        self._ran[unit] += 1
-        if self._ran[unit] % len(unit.modules) == 0:
-            self.stage.release(unit)
-
-    def _before_backward(self, unit: Unit) -> None:
-        with phase("backward"):
-            self.stage.gather(unit)
-            self._fetch_ahead(unit, -1)
+            register(came)
 
     def _watch_inputs(self, unit: Unit, inputs: list[torch.Tensor]) -> None:
         """Count this call as open until the gradients of all its inputs are known."""
@@ -136,15 +144,24 @@ class Lifetimes:
         if complete and self._open[unit] <= 0:
             self.stage.release(unit)
 
-    def _fetch_ahead(self, unit: Unit, step: int) -> None:
-        """Start to gather the unit that follows `unit` in forward (step 1) or backward (step -1)."""
-        order = self._order if step == 1 else self._returning
-        if not self.prefetch or unit not in order:
-            return
-        at = order.index(unit) + step
-        if 0 <= at < len(order):
-            self._settle(order[at])
-            self.stage.start_gathering(order[at])
+    def _fetch_ahead(self, unit: Unit | None) -> None:
+        """Start to gather the unit that comes next."""
+        if self.prefetch and unit is not None:
+            self._settle(unit)
+            self.stage.start_gathering(unit)
+
+    def _next_in_forward(self) -> Unit | None:
+        """What followed, in the last forward, the call at the place where this one is; None if they differ."""
+        here = len(self._running)
+        alike = here < len(self._order) and self._order[here - 1] is self._running[-1]
+        return self._order[here] if alike else None
+
+    def _next_in_backward(self, unit: Unit) -> Unit | None:
+        """What ran before the last call of `unit` whose backward has not begun."""
+        while self._returning:
+            if self._returning.pop() is unit:
+                return self._returning[-1] if self._returning else None
+        return None
 
 
 def needs_grad(leaf: Any) -> bool:

@@ -1,0 +1,7 @@
+"""`python -m zerolab`, and `torchrun -m zerolab train ...`."""
+
+import sys
+
+from zerolab.cli import main
+
+sys.exit(main())

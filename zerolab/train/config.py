@@ -1,0 +1,84 @@
+"""What a training run is asked to do, checked before any rank starts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from zerolab.collectives import Link
+from zerolab.data import check_division
+from zerolab.errors import InputError
+from zerolab.models import Config, config_of
+
+
+class TrainConfig(BaseModel):
+    """A run of `zerolab train`. Field names are its flags; descriptions are its help."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    zero_stage: int = Field(0, ge=0, le=3, description="what is sharded: 0 nothing, 1 optimizer, 2 +gradients, 3 all")
+    ranks: int = Field(2, ge=1, le=128, description="processes on this machine (torchrun brings its own)")
+    collective_impl: Literal["ring", "torch"] = Field("ring", description="our rings, or torch's collectives")
+    model: Literal["llama", "gpt2"] = Field("llama", description="architecture")
+    model_size: str = Field("tiny", description="nano, tiny, small, medium (llama); nano, tiny, 124m, ... (gpt2)")
+    data_mode: str = Field("embedded", description="embedded, synthetic, fineweb-edu, or the path of a text file")
+    seq_len: int = Field(64, ge=1, description="tokens of a sequence")
+    batch_size: int = Field(12, ge=1, description="sequences of an optimizer step, over all ranks and micro-batches")
+    grad_accum_steps: int = Field(1, ge=1, description="micro-batches of an optimizer step")
+    max_steps: int = Field(100, ge=1, description="optimizer steps")
+    lr: float = Field(1e-3, gt=0, description="learning rate of AdamW")
+    weight_decay: float = Field(0.1, ge=0, description="decay of parameters with two or more dimensions")
+    clip_norm: float = Field(1.0, ge=0, description="global gradient norm to clip to; 0 turns clipping off")
+    seed: int = Field(0, ge=0, description="seed of weights and batches")
+    reduction: Literal["reduce_scatter", "all_reduce"] = Field(
+        "reduce_scatter", description="how stage 1 reduces gradients"
+    )
+    defer_reduction: bool = Field(False, description="reduce once a step, not every micro-batch; keeps whole gradients")
+    overlap: bool = Field(True, description="reduce while backward runs, gather while forward runs")
+    prefetch: bool = Field(True, description="stage 3: gather the next unit while this one computes")
+    checkpoint_activations: bool = Field(False, description="recompute activations in backward")
+    bucket_numel: int | None = Field(None, ge=1, description="cut units into buckets of at most so many elements")
+    device: Literal["auto", "cpu", "cuda"] = Field("auto", description="where the ranks compute")
+    gbit_per_s: float | None = Field(None, gt=0, description="simulate a link of this bandwidth")
+    latency_us: float = Field(0.0, ge=0, description="latency of the simulated link, microseconds a message")
+    timeout: float = Field(3600.0, gt=0, description="seconds until a run that does not end is reported and ended")
+    profile_json: Path | None = Field(None, description="write losses, times, memory and traffic to this file")
+
+    @model_validator(mode="after")
+    def _fits(self) -> TrainConfig:
+        check_division(self.batch_size, self.ranks, self.grad_accum_steps)
+        config_of(self.model, self.model_size, max_seq_len=self.seq_len)
+        if self.latency_us and self.gbit_per_s is None:
+            raise InputError(f"latency_us is {self.latency_us} but there is no simulated link; give gbit_per_s too")
+        if self.profile_json is not None and not self.profile_json.parent.is_dir():
+            raise InputError(f"profile_json: there is no folder {str(self.profile_json.parent)!r}; make it first")
+        if self.profile_json is not None and self.profile_json.is_dir():
+            raise InputError(f"profile_json: {str(self.profile_json)!r} is a folder; name a file")
+        return self
+
+    @property
+    def shape(self) -> Config:
+        """The model's shape; its vocabulary is the 256 bytes."""
+        return config_of(self.model, self.model_size, max_seq_len=self.seq_len)
+
+    @property
+    def link(self) -> Link | None:
+        return None if self.gbit_per_s is None else Link(self.gbit_per_s, self.latency_us)
+
+
+def make_config(**settings: object) -> TrainConfig:
+    """A checked configuration, or an InputError of one sentence that names the setting and its value."""
+    try:
+        return TrainConfig.model_validate(settings)
+    except ValidationError as error:
+        first = error.errors()[0]
+        cause = first.get("ctx", {}).get("error")
+        if isinstance(cause, InputError):
+            raise InputError(str(cause)) from None
+        name = ".".join(str(part) for part in first["loc"]) or "the configuration"
+        if first["type"] == "extra_forbidden":
+            raise InputError(f"there is no setting {name!r}; see zerolab train --help") from None
+        wanted = first["msg"].replace("Input should be", "it should be").rstrip(".")
+        raise InputError(f"{name} is {first['input']!r}; {wanted}") from None

@@ -1,0 +1,158 @@
+"""What one rank does in a training run."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from typing import Any
+
+import torch
+
+from zerolab.collectives import Collectives, Handle, phase
+from zerolab.data import Batches, Corpus
+from zerolab.errors import InputError
+from zerolab.memory import Tracker, predict, predict_traffic
+from zerolab.models import build
+from zerolab.train.config import TrainConfig
+from zerolab.train.exchange import gather_records
+from zerolab.train.progress import Steps
+from zerolab.zero import ZeroEngine
+from zerolab.zero.labels import engine_labels
+
+TRACKED_STEPS = 2
+"""Memory is measured in the first steps only: the optimizer's states come with the first, the peak with the
+second, and a tracker slows every operation down."""
+
+PHASES_OF_A_STEP = ("forward", "backward", "norm", "publish")
+
+
+def decay_groups(weight_decay: float) -> Any:
+    """Decay matrices, leave gains and biases alone."""
+    return lambda _name, parameter: {"weight_decay": weight_decay if parameter.dim() >= 2 else 0.0}
+
+
+def train_rank(comm: Collectives, config: TrainConfig, corpus: Corpus, progress: str | None) -> dict[str, Any]:
+    """Train on this rank; returns the record of all ranks, the same on each of them."""
+    check_same_text(comm, corpus)
+    torch.manual_seed(config.seed)
+    model = build(
+        config.model, config.model_size, max_seq_len=config.seq_len, checkpoint=config.checkpoint_activations
+    ).to(comm.device)
+    engine = ZeroEngine(
+        model,
+        comm,
+        config.zero_stage,
+        config.lr,
+        clip_norm=config.clip_norm or None,
+        groups=decay_groups(config.weight_decay),
+        reduction=config.reduction,
+        overlap=config.overlap,
+        overlap_gather=config.overlap,
+        prefetch=config.prefetch,
+        bucket_numel=config.bucket_numel,
+    )
+    batches = Batches(
+        corpus.train, config.seq_len, config.batch_size, comm.size, comm.rank, config.grad_accum_steps, config.seed
+    )
+    assert comm.meter is not None
+    comm.meter.reset()
+    run = Run(comm, engine, batches, config, Steps(progress if comm.rank == 0 else None))
+    tracker = Tracker(engine_labels(engine), samples=False)
+    with tracker:
+        for step in range(min(TRACKED_STEPS, config.max_steps)):
+            run.step(step)
+        memory, peak = tracker.now(), tracker.peak
+    for step in range(TRACKED_STEPS, config.max_steps):
+        run.step(step)
+    run.finish()
+    with phase("report"):
+        digest = parameters_sha256(engine)
+        record = {"memory": memory, "peak": peak, "traffic": run.traffic(), "seconds": run.seconds}
+        of_ranks = gather_records(comm, record)
+    return {
+        "ranks": of_ranks,
+        "loss": run.losses,
+        "parameters_sha256": digest,
+        "predicted": predictions(engine, config),
+    }
+
+
+class Run:
+    """The steps of a run on one rank, and what is known of them: mean loss over the whole batch, seconds, bytes."""
+
+    def __init__(
+        self, comm: Collectives, engine: ZeroEngine, batches: Batches, config: TrainConfig, steps: Steps
+    ) -> None:
+        self.comm, self.engine, self.batches, self.config, self.steps = comm, engine, batches, config, steps
+        self.losses: list[float] = []
+        self.seconds: list[float] = []
+        self._reported: Handle | None = None
+
+    def step(self, step: int) -> None:
+        """One optimizer step."""
+        start = time.perf_counter()
+        device, micro_batches = self.comm.device, self.batches.step(step)
+        total = torch.zeros(1, device=device)
+        for index, (inputs, targets) in enumerate(micro_batches):
+            loss = self.engine(inputs.to(device), targets.to(device)) / len(micro_batches)
+            last = index == len(micro_batches) - 1
+            self.engine.backward(loss, reduce=last or not self.config.defer_reduction)
+            total += loss.detach()
+        self.engine.step()
+        self._collect_loss()
+        # Parameters may still be on their way to the others; the loss queues behind them and is read a step later.
+        with phase("report"):
+            self._reported = self.comm.all_reduce_async(total, average=True)
+        self.seconds.append(time.perf_counter() - start)
+
+    def finish(self) -> None:
+        """Wait for what the last step left under way."""
+        self._collect_loss()
+        self.engine.synchronize()
+        self.steps.close()
+
+    def traffic(self) -> dict[str, int | float]:
+        """Bytes sent a step in each collective; whole numbers if all steps sent alike."""
+        assert self.comm.meter is not None
+        sent = self.comm.meter.bytes_by_collective(*PHASES_OF_A_STEP)
+        count = len(self.seconds)
+        return {name: total // count if total % count == 0 else total / count for name, total in sent.items()}
+
+    def _collect_loss(self) -> None:
+        if self._reported is not None:
+            self.losses.append(self._reported.wait().item())
+            self.steps.done(self.losses[-1])
+            self._reported = None
+
+
+def predictions(engine: ZeroEngine, config: TrainConfig) -> dict[str, Any]:
+    """What memory and traffic should be, by rank, from the layout alone."""
+    memory = predict(engine.plans, config.zero_stage, engine.state_size)
+    traffic = predict_traffic(
+        engine.plans,
+        config.zero_stage,
+        engine.comm.size,
+        micro_batches=config.grad_accum_steps,
+        reduction=config.reduction,
+        reduce_each=not config.defer_reduction,
+        clip=bool(config.clip_norm),
+    )
+    return {"memory": memory, "traffic": traffic}
+
+
+def parameters_sha256(engine: ZeroEngine) -> str:
+    """Of all parameters: names, dtypes, shapes and bytes, unit by unit, so that one unit at a time is whole."""
+    digest = hashlib.sha256()
+    for unit in engine.units:
+        for name, value in sorted(engine.parameters_of(unit).items()):
+            digest.update(f"{name} {value.dtype} {tuple(value.shape)}\n".encode())
+            digest.update(value.contiguous().view(-1).view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
+
+
+def check_same_text(comm: Collectives, corpus: Corpus) -> None:
+    """Ranks that loaded different texts (one fell back, another did not) must not train together."""
+    with phase("setup"):
+        seen = gather_records(comm, [corpus.text.sha256[:12], corpus.text.source])
+    if any(text != seen[0] for text in seen):
+        raise InputError(f"the ranks loaded different texts ({seen}); put one file where all of them can read it")

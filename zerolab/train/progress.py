@@ -1,0 +1,56 @@
+"""A progress bar in the parent for work that happens in the ranks: rank 0 appends a line a step to a file, and a
+thread of the parent follows it."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tqdm import tqdm
+
+
+class Steps:
+    """Where a rank says which step it has done. Without a path it says nothing."""
+
+    def __init__(self, path: str | None) -> None:
+        self._file = open(path, "a", buffering=1) if path else None  # noqa: SIM115 - lives as long as the run
+
+    def done(self, loss: float) -> None:
+        if self._file:
+            self._file.write(f"{loss:.4f}\n")
+
+    def close(self) -> None:
+        if self._file:
+            self._file.close()
+
+
+@contextmanager
+def follow(total: int, what: str) -> Iterator[str]:
+    """Show a bar of `total` steps while the block runs; yields the path that `Steps` writes to."""
+    with tempfile.TemporaryDirectory(prefix="zerolab-progress-") as folder:
+        path = Path(folder) / "steps"
+        path.touch()
+        ended = threading.Event()
+        with tqdm(total=total, desc=what, unit="step", file=sys.stderr, disable=None) as bar:
+            thread = threading.Thread(target=_watch, args=(path, bar, ended), daemon=True)
+            thread.start()
+            try:
+                yield str(path)
+            finally:
+                ended.set()
+                thread.join()
+
+
+def _watch(path: Path, bar: tqdm, ended: threading.Event) -> None:
+    with path.open() as lines:
+        last = False
+        while not last:
+            # Read once more after the end, so that the bar shows every step.
+            last = ended.wait(0.2)
+            for line in lines:
+                bar.set_postfix_str(f"loss {line.strip()}", refresh=False)
+                bar.update()
