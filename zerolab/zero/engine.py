@@ -119,10 +119,12 @@ class ZeroEngine:
         self.lifetimes = Lifetimes(model, self.stage, self.units, prefetch, self._settle)
         self._publishing: dict[Unit, list[Handle]] = {}
         self._failed = False
-        for unit in self.units:
-            for bucket in unit.trainable:
-                for parameter in bucket.parameters:
-                    parameter.register_post_accumulate_grad_hook(self._taker(unit, bucket))
+        self._takers = [
+            parameter.register_post_accumulate_grad_hook(self._taker(unit, bucket))
+            for unit in self.units
+            for bucket in unit.trainable
+            for parameter in bucket.parameters
+        ]
 
     @property
     def plans(self) -> list[BucketPlan]:
@@ -215,6 +217,8 @@ class ZeroEngine:
     def close(self) -> None:
         """Take the engine's hooks off the model."""
         self.lifetimes.remove()
+        for taker in self._takers:
+            taker.remove()
 
     # Parts of a step.
 
