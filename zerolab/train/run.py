@@ -91,7 +91,7 @@ def train(config: TrainConfig, corpus: Corpus | None = None) -> Report:
 
 
 def make_report(config: TrainConfig, record: dict[str, Any], corpus: Corpus) -> Report:
-    of_ranks = record["ranks"]
+    of_ranks, traffic = record["ranks"], record["predicted"]["traffic"]
     return Report(
         config=config,
         ranks=len(of_ranks),
@@ -102,8 +102,8 @@ def make_report(config: TrainConfig, record: dict[str, Any], corpus: Corpus) -> 
         memory_predicted=record["predicted"]["memory"],
         memory_measured=by_rank([of["memory"] for of in of_ranks]),
         peak=by_rank([of["peak"] for of in of_ranks]),
-        traffic_predicted=record["predicted"]["traffic"],
-        traffic_measured=by_rank([of["traffic"] for of in of_ranks]),
+        traffic_predicted=traffic,
+        traffic_measured=by_rank([dict.fromkeys(traffic, 0) | of["traffic"] for of in of_ranks]),
         text=corpus.text.note or corpus.text.source,
     )
 

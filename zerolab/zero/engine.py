@@ -22,6 +22,7 @@ from zerolab.collectives import Collectives, Handle, phase
 from zerolab.errors import InputError, StateError
 from zerolab.flat import ALIGN, BucketPlan
 from zerolab.zero import optimizer as optimizers
+from zerolab.zero.check import check_loss, check_model, engaged
 from zerolab.zero.clip import check_norm, gradient_norm, scale_gradients
 from zerolab.zero.lifetimes import Lifetimes
 from zerolab.zero.reducer import Reducer
@@ -98,7 +99,7 @@ class ZeroEngine:
             raise InputError(f"lr is {lr!r} and optimizer is {optimizer!r}; give exactly one of the two")
         if clip_norm is not None:
             check_norm(clip_norm, norm_type)
-        check_device(model, comm)
+        check_model(model, comm.device)
         self.model = model
         self.comm = comm
         self.clip_norm, self.norm_type = clip_norm, norm_type
@@ -108,13 +109,15 @@ class ZeroEngine:
         self.state_size = optimizers.probe(factory)
         self.units = find_units(model, comm.size, units, groups, bucket_numel, align)
         self.buckets = [bucket for unit in self.units for bucket in unit.buckets]
+        engaged.add(model)
         with phase("setup"), torch.no_grad():
             for bucket in self.buckets:
                 self.stage.place(bucket)
             for buffer in model.buffers():
-                self.comm.broadcast(buffer.data.contiguous()) if buffer.numel() else None
+                buffer.copy_(self._of_rank_0(buffer))
         self.owned = self._own()
-        self.optimizer = optimizers.build(factory, [(own.group, own.tensor) for own in self.owned])
+        groups_in_order = [group for plan in self.plans if plan.trainable for group in plan.groups]
+        self.optimizer = optimizers.build(factory, groups_in_order, [(own.group, own.tensor) for own in self.owned])
         self.reducer = Reducer(self.stage, self.buckets, overlap)
         self.lifetimes = Lifetimes(model, self.stage, self.units, prefetch, self._settle)
         self._publishing: dict[Unit, list[Handle]] = {}
@@ -136,8 +139,8 @@ class ZeroEngine:
         try:
             with phase("forward"):
                 return self.model(*args, **kwargs)
-        except RuntimeError as error:
-            if self.stage.shards_parameters and "size" in str(error):
+        except (RuntimeError, ValueError, IndexError) as error:
+            if self.stage.shards_parameters:
                 error.add_note(
                     "zerolab: at stage 3 a parameter has elements only inside the forward of its unit; if the model "
                     "uses one outside, name the enclosing module in units=[...]"
@@ -151,11 +154,7 @@ class ZeroEngine:
         they stay on this rank, whole at every stage, until a later call reduces them: less traffic over several
         micro-batches, more memory at stages 2 and 3.
         """
-        if not isinstance(loss, torch.Tensor) or loss.numel() != 1 or not loss.requires_grad:
-            shape = tuple(loss.shape) if isinstance(loss, torch.Tensor) else type(loss).__name__
-            raise InputError(
-                f"backward takes a scalar loss that requires gradients, not {shape}; reduce it with mean()"
-            )
+        check_loss(loss)
         if self._failed:
             raise StateError("an earlier backward failed half-way; call zero_grad() and repeat the whole step")
         self._failed = True
@@ -207,20 +206,30 @@ class ZeroEngine:
         return copies
 
     def consolidate(self) -> dict[str, torch.Tensor]:
-        """The whole model's parameters and buffers by name, on the CPU of every rank; one unit is gathered at a
-        time. A collective: every rank calls it."""
-        state = {name: buffer.detach().cpu().clone() for name, buffer in self.model.named_buffers()}
+        """The whole model's parameters and rank 0's buffers by name, on the CPU of every rank; a tied parameter
+        stands under its first name. One unit is gathered at a time. A collective: every rank calls it."""
+        with phase("consolidate"):
+            state = {name: self._of_rank_0(buffer).cpu() for name, buffer in self.model.named_buffers()}
         for unit in self.units:
             state.update(self.parameters_of(unit))
         return state
 
     def close(self) -> None:
-        """Take the engine's hooks off the model."""
+        """Take the engine's hooks off the model. At stages 0 to 2 it keeps its parameters and may go into another
+        engine; at stage 3 it keeps none, so `consolidate` first."""
+        self.synchronize()
+        self.zero_grad()
+        if not self.stage.shards_parameters:
+            engaged.discard(self.model)
         self.lifetimes.remove()
         for taker in self._takers:
             taker.remove()
 
     # Parts of a step.
+
+    @torch.no_grad()
+    def _of_rank_0(self, buffer: torch.Tensor) -> torch.Tensor:
+        return self.comm.broadcast(buffer.clone(memory_format=torch.contiguous_format))
 
     def _own(self) -> list[Owned]:
         """What this rank's optimizer updates: its shard's segments, or all of them at stage 0."""
@@ -244,10 +253,11 @@ class ZeroEngine:
         return StepResult(norm)
 
     def _update(self) -> None:
-        if self.optimizer is not None:
-            for own in self.owned:
-                own.tensor.grad = self.stage.optimized(own.bucket)[own.start : own.stop]
-            self.optimizer.step()
+        # A unit that no forward used since may still be on its way from the step before.
+        self.synchronize()
+        for own in self.owned:
+            own.tensor.grad = self.stage.optimized(own.bucket)[own.start : own.stop]
+        self.optimizer.step()
         with phase("publish"):
             for unit in self.units:
                 handles = [self.stage.publish(bucket) for bucket in unit.trainable]
@@ -265,6 +275,7 @@ class ZeroEngine:
 
         def take(parameter: torch.Tensor) -> None:
             if not self.lifetimes.in_backward:
+                parameter.grad = None
                 raise StateError(
                     "gradients came outside engine.backward; call engine.backward(loss), not loss.backward()"
                 )
@@ -280,19 +291,10 @@ def make_stage(stage: int, comm: Collectives, reduction: str) -> Stage:
         raise InputError(f"reduction is {reduction!r}; choose one of {', '.join(REDUCTIONS)}")
     if isinstance(stage, bool) or stage not in STAGES:
         raise InputError(f"there is no ZeRO stage {stage!r}; choose 0, 1, 2 or 3")
+    if comm.size == 1:
+        # One rank owns every shard. What the stages do beyond stage 0 would cost copies and save nothing.
+        return Stage0(comm)
     if stage == 1:
         return stage1(comm, reduction)
     kinds: dict[int, Callable[[Collectives], Stage]] = {0: Stage0, 2: Stage2, 3: Stage3}
     return kinds[stage](comm)
-
-
-def check_device(model: nn.Module, comm: Collectives) -> None:
-    for name, parameter in model.named_parameters():
-        if parameter.device.type != comm.device.type:
-            raise InputError(
-                f"{name} is on {parameter.device}, the ranks are on {comm.device}; call model.to(comm.device)"
-            )
-        if parameter.grad is not None:
-            raise InputError(
-                f"{name} already has a gradient; wrap the model before the first backward, or zero_grad() it"
-            )
