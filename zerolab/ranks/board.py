@@ -44,7 +44,8 @@ class Activity:
     nbytes: int = 0
 
     def __str__(self) -> str:
-        wait = f"waits to {self.wait_kind} rank {self.peer} ({self.nbytes} bytes)" if self.wait_kind else ""
+        unit = "byte" if self.nbytes == 1 else "bytes"
+        wait = f"waits to {self.wait_kind} rank {self.peer} ({self.nbytes} {unit})" if self.wait_kind else ""
         if self.call and wait:
             return f"{wait} in {self.call}"
         return wait or (f"is in {self.call}" if self.call else "")
@@ -60,6 +61,10 @@ class RankState:
     sent: tuple[int, ...]
     received: tuple[int, ...]
     activities: tuple[Activity, ...]
+
+    def describe(self) -> str:
+        """All that the rank's threads are doing, "" if no thread waits or is in a collective."""
+        return " and ".join(str(activity) for activity in self.activities)
 
 
 class Board:
@@ -104,6 +109,7 @@ class BoardPen:
     """A rank's own region, to write on."""
 
     def __init__(self, board: Board, rank: int) -> None:
+        self._board, self._rank = board, rank
         self._map = board._map
         self._start = rank * board._region
         self._counts = self._start + _HEAD.size
@@ -116,6 +122,9 @@ class BoardPen:
         self._calls: dict[int, list[Call]] = {}
         self._slot_of: dict[int, int] = {}
         self._lock = threading.Lock()
+
+    def state(self) -> RankState:
+        return self._board.read(self._rank)
 
     def entered(self, call: Call) -> None:
         """A thread enters a collective; one may be entered inside another."""

@@ -51,7 +51,7 @@ def main(job: Job, rank: int, lifeline: Connection, report: Connection) -> None:
         torch.set_num_threads(job.threads)
         seed_all()
         transport = _join(job, rank)
-        outcome = run(job, make_comm(transport, job))
+        outcome = run(job, make_comm(transport, job), job.function_file.read_bytes())
     except BaseException as error:
         # SystemExit, too, is the end of this rank and not of the launch.
         outcome = failed(error)
@@ -70,12 +70,14 @@ def make_comm(transport: Transport, job: Job) -> Collectives | Transport:
     """What the rank function talks through."""
     if job.collectives == "transport":
         return transport
-    return build(transport, impl=job.collectives, link=job.link, trace=job.trace, check=job.check)
+    # In lockstep the transport itself keeps the link's virtual time.
+    link = job.link if isinstance(transport, ProcessTransport) else None
+    return build(transport, impl=job.collectives, link=link, trace=job.trace, check=job.check)
 
 
-def run(job: Job, comm: Collectives | Transport) -> Outcome:
-    """Call the function and pickle what it returns."""
-    function, args, kwargs = cloudpickle.loads(job.function_file.read_bytes())
+def run(job: Job, comm: Collectives | Transport, packed: bytes) -> Outcome:
+    """Unpack the function and its arguments, call it, and pickle what it returns."""
+    function, args, kwargs = cloudpickle.loads(packed)
     result = function(comm, *args, **kwargs)
     comm.close()
     return Outcome(pack(result, job.max_result_bytes), when=time.monotonic(), events=_events(comm))

@@ -21,8 +21,10 @@ from zerolab.errors import RankError
 from zerolab.ranks.arguments import check_arguments, pack_function
 from zerolab.ranks.devices import choose_devices, threads_per_rank
 from zerolab.ranks.job import Job, Outcome
+from zerolab.ranks.lockstep_world import run_lockstep
 from zerolab.ranks.processes import run_processes
 from zerolab.ranks.results import Results
+from zerolab.ranks.torchrun import is_torchrun, run_torchrun, world_size
 
 if TYPE_CHECKING:
     from zerolab.collectives import Link
@@ -67,7 +69,8 @@ def launch(
     Raises InputError before anything starts if an argument cannot work; RankError when a rank raises, dies or hangs
     (DeadlockError, MismatchError where that is certain). Then all ranks are ended first.
     """
-    count = 4 if ranks is None else ranks
+    joins = world == "processes" and is_torchrun()
+    count = world_size(ranks) if joins else 4 if ranks is None else ranks
     check_arguments(fn, count, world, collectives, timeout, device, link, threads, env, prints, max_result_mb)
     devices, backend = choose_devices(device, count)
     job = Job(
@@ -85,12 +88,22 @@ def launch(
         working_directory=os.getcwd(),
         sources=_cell_sources(),
     )
+    if joins:
+        start = time.perf_counter()
+        values, recorded = run_torchrun(job, fn, args, dict(kwargs or {}), threads)
+        return Results(values, [""] * count, time.perf_counter() - start, recorded if trace else None)
     function = pack_function(fn, args, dict(kwargs or {}))
-    start = time.perf_counter()
-    outcomes, printed = run_processes(job, function, prints)
-    seconds = time.perf_counter() - start
+    if world == "lockstep":
+        # The link prices the virtual clock; nothing is slowed down.
+        outcomes, printed, seconds, events = run_lockstep(job, function, prints)
+        recorded = [*events]
+    else:
+        start = time.perf_counter()
+        outcomes, printed = run_processes(job, function, prints)
+        seconds = time.perf_counter() - start
+        recorded = [outcome.events for outcome in outcomes]
     values = [_unpack(rank, outcome) for rank, outcome in enumerate(outcomes)]
-    return Results(values, printed, seconds, [outcome.events for outcome in outcomes] if trace else None)
+    return Results(values, printed, seconds, recorded if trace else None)
 
 
 def _unpack(rank: int, outcome: Outcome) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 MODES = ("ranked", "live", "quiet")
@@ -19,37 +19,35 @@ def ranked(texts: Sequence[str]) -> str:
 
 
 class Printer:
-    """Follows the files that ranks print to. `mode`: "ranked" shows all at the end, "live" shows lines as they come,
-    "quiet" shows nothing; the text by rank is kept in any case."""
+    """Shows what `ranks` ranks print; `read` returns the text of each so far. `mode`: "ranked" shows all at the end,
+    "live" shows lines as they come, "quiet" shows nothing."""
 
-    def __init__(self, mode: str, files: Sequence[Path]) -> None:
+    def __init__(self, mode: str, ranks: int, read: Callable[[], list[str]]) -> None:
         self._mode = mode
-        self._files = files
-        self._shown = [0] * len(files)
+        self._read = read
+        self._shown = [0] * ranks
 
     def follow(self) -> None:
         """Show the whole lines that came since the last call."""
         if self._mode != "live":
             return
-        for rank, file in enumerate(self._files):
-            new = _read(file)[self._shown[rank] :]
+        for rank, text in enumerate(self._read()):
+            new = text[self._shown[rank] :]
             whole = new[: new.rfind("\n") + 1]
             self._shown[rank] += len(whole)
             for line in whole.splitlines():
-                print(line if len(self._files) == 1 else f"rank {rank} | {line}", flush=True)
+                print(line if len(self._shown) == 1 else f"rank {rank} | {line}", flush=True)
 
     def finish(self) -> list[str]:
         """Show what is left to show; the whole text of each rank."""
         self.follow()
-        texts = [_read(file) for file in self._files]
-        text = ranked([text[shown:] for text, shown in zip(texts, self._shown, strict=True)])
-        if self._mode != "quiet" and text:
-            print(text, flush=True)
+        texts = self._read()
+        left = ranked([text[shown:] for text, shown in zip(texts, self._shown, strict=True)])
+        if self._mode != "quiet" and left:
+            print(left, flush=True)
         return texts
 
 
-def _read(file: Path) -> str:
-    try:
-        return file.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ""
+def read_files(files: Sequence[Path]) -> list[str]:
+    """The text of each file, empty where there is none yet."""
+    return [file.read_text(encoding="utf-8", errors="replace") if file.exists() else "" for file in files]

@@ -83,6 +83,10 @@ class ProcessTransport(Transport):
         if self._pen is not None:
             self._pen.left()
 
+    def pending(self) -> str:
+        """What this rank does according to its board, such as "waits to receive from rank 3 (40 bytes)"."""
+        return self._pen.state().describe() if self._pen is not None else ""
+
     def _outgoing(self, tensor: torch.Tensor) -> torch.Tensor:
         if not tensor.is_cuda:
             return tensor

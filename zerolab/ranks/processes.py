@@ -23,7 +23,7 @@ from zerolab.ranks.board import Board, RankState
 from zerolab.ranks.failure import RankFailure, died, rank_failure
 from zerolab.ranks.forkserver import new_process, process_table
 from zerolab.ranks.job import Job, Outcome
-from zerolab.ranks.printing import Printer
+from zerolab.ranks.printing import Printer, read_files
 
 POLL_SECONDS = 0.1
 # How long after a failure to listen for other ranks' failures, of which it may be the consequence.
@@ -39,7 +39,8 @@ def run_processes(job: Job, function: bytes, prints: str) -> tuple[list[Outcome]
     try:
         job = replace(job, directory=directory)
         job.function_file.write_bytes(function)
-        crew = Crew(job, Printer(prints, [job.printed_file(rank) for rank in range(job.ranks)]))
+        files = [job.printed_file(rank) for rank in range(job.ranks)]
+        crew = Crew(job, Printer(prints, job.ranks, lambda: read_files(files)))
         try:
             crew.start()
             crew.watch()

@@ -74,6 +74,4 @@ def overdue(
 def _pending(rank: int, state: RankState, finished: Collection[int], frames: dict[int, str]) -> str:
     if rank in finished:
         return "has returned"
-    if state.activities:
-        return " and ".join(str(activity) for activity in state.activities)
-    return frames.get(rank, "computes")
+    return state.describe() or frames.get(rank, "computes")

@@ -1,0 +1,176 @@
+"""A scheduler that runs ranks one at a time: each until it waits, then whoever has been ready for longest.
+
+A task is a rank's main line or one of its communication lanes, each in a thread. Only the thread that holds the baton
+runs; the others sleep on a semaphore of their own. So the order of events is the same every time, a deadlock is plain
+to see (nobody is ready and somebody has not ended), and time can be virtual: each task carries a clock that only
+messages, and work declared with `spend`, move on.
+
+The task that runs is known by the baton, not by its thread, so that a rank may also wait from a thread that torch or
+the rank itself started.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable
+
+from zerolab.collectives.call import Call
+from zerolab.errors import DeadlockError, RankError
+from zerolab.ranks.board import Activity
+
+# How long the thread of a rank that is stopped may take to unwind.
+UNWIND_SECONDS = 1.0
+
+
+class Stopped(BaseException):
+    """Raised in a waiting rank to unwind its thread, once the launch has failed; `except Exception` lets it pass."""
+
+
+class Task:
+    """A rank's main line (lane 0) or one of its lanes (1, 2, ...)."""
+
+    def __init__(self, rank: int, lane: int) -> None:
+        self.rank = rank
+        self.lane = lane
+        self.clock = 0.0
+        self.calls: list[Call] = []
+        self.wait_kind = ""
+        self.peer = -1
+        self.nbytes = 0
+        self.done = False
+        self.baton = threading.Semaphore(0)
+        self.thread: threading.Thread | None = None
+
+    @property
+    def idle(self) -> bool:
+        """A lane without a call to run waits for no other rank."""
+        return self.lane > 0 and not self.calls and not self.wait_kind
+
+    def __str__(self) -> str:
+        if self.done:
+            return f"rank {self.rank} has returned"
+        if self.wait_kind.startswith("wait for"):
+            return f"rank {self.rank} waits{self.wait_kind.removeprefix('wait')}"
+        call = self.calls[-1] if self.calls else None
+        number = call.number if call else 0
+        activity = Activity(str(call or ""), number, self.wait_kind, self.peer, self.nbytes)
+        return f"rank {self.rank} {str(activity) or 'waits for its turn'}"
+
+
+class Scheduler:
+    """Runs tasks in turn. `switched(rank)` is called before a rank goes on after another one."""
+
+    def __init__(self, switched: Callable[[int], None]) -> None:
+        self.tasks: list[Task] = []
+        self.current: Task | None = None
+        self.ended = threading.Event()
+        self.error: RankError | None = None
+        self.stopping = False
+        self._switched = switched
+        self._last_rank: int | None = None
+        self._ready: deque[Task] = deque()
+
+    def add(self, task: Task, body: Callable[[], None], ready: bool = True) -> None:
+        """Give a task its thread; it runs when its turn comes, or once woken if not `ready`."""
+        self.tasks.append(task)
+        name = f"zerolab-lockstep-{task.rank}.{task.lane}"
+        task.thread = threading.Thread(target=self._live, args=(task, body), name=name, daemon=True)
+        if ready:
+            self._ready.append(task)
+        task.thread.start()
+
+    def start(self) -> None:
+        """Let the first task run; `ended` is set when all main lines have ended, or at the first failure."""
+        self._hand_over()
+
+    def running(self) -> Task:
+        """The task that holds the baton; raises where the launch has already failed."""
+        if self.stopping or self.current is None:
+            raise Stopped
+        return self.current
+
+    def wait(self, kind: str = "", peer: int = -1, nbytes: int = 0) -> None:
+        """Let others run until the running task is woken. `kind` and the rest say what it waits for."""
+        task = self.running()
+        task.wait_kind, task.peer, task.nbytes = kind, peer, nbytes
+        self._hand_over()
+        if not self.stopping:
+            task.baton.acquire()
+        if self.stopping:
+            raise Stopped
+
+    def wake(self, task: Task) -> None:
+        task.wait_kind = ""
+        self._ready.append(task)
+
+    def fail(self, error: RankError) -> None:
+        """End the launch with an error; the first one counts."""
+        if self.error is None:
+            self.error = error
+        self.stopping = True
+        self.ended.set()
+
+    def stop(self) -> list[int]:
+        """Unwind every thread that is left; the ranks that could not be stopped, such as in an endless C call."""
+        self.stopping = True
+        for task in self.tasks:
+            if task.thread is None or task.done:
+                continue
+            task.baton.release()
+            task.thread.join(UNWIND_SECONDS / 5)
+            if task.thread.is_alive():
+                # In a loop that never waits: an exception from outside is all that Python offers.
+                _raise_in(task.thread, Stopped)
+                task.thread.join(UNWIND_SECONDS)
+        return sorted({task.rank for task in self.tasks if task.thread is not None and task.thread.is_alive()})
+
+    def report(self) -> str:
+        """What every rank does, in rank order; what a lane does, where it does something."""
+        lines = [str(task) for task in sorted(self.tasks, key=lambda t: (t.rank, t.lane)) if not task.idle]
+        return "; ".join(lines)
+
+    def _live(self, task: Task, body: Callable[[], None]) -> None:
+        task.baton.acquire()
+        try:
+            if not self.stopping:
+                body()
+        except Stopped:
+            pass
+        finally:
+            task.done = True
+            if not self.stopping:
+                self._hand_over()
+
+    def _hand_over(self) -> None:
+        """Pass the baton to the task that has been ready for longest."""
+        if all(task.done for task in self.tasks if task.lane == 0):
+            self.ended.set()
+            return
+        if not self._ready:
+            self.fail(DeadlockError(f"the ranks wait for each other: {self.report()}; match each receive with a send"))
+            return
+        self.current = task = self._ready.popleft()
+        if task.rank != self._last_rank:
+            self._switched(task.rank)
+            self._last_rank = task.rank
+        task.baton.release()
+
+
+def where(task: Task) -> str:
+    """Where the thread of a task is, as "computes in train, line 12"."""
+    frame = sys._current_frames().get(task.thread.ident or 0) if task.thread else None
+    own = None
+    while frame is not None:
+        if frame.f_globals.get("__name__", "").startswith("zerolab.ranks."):
+            break
+        # The innermost frame outside our own code; frames of the threads' machinery lie further out.
+        own = own or f"computes in {frame.f_code.co_name}, line {frame.f_lineno}"
+        frame = frame.f_back
+    return own or "computes"
+
+
+def _raise_in(thread: threading.Thread, kind: type[BaseException]) -> None:
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident or 0), ctypes.py_object(kind))

@@ -1,0 +1,199 @@
+"""A launch in lockstep: the ranks of `lockstep.py`, each with what a process of its own would give it.
+
+A rank gets its own copy of the function and its arguments, its own random numbers and its own printed text, and torch
+the number of threads that ranks in processes would use, so that a function computes the same in both worlds. What
+belongs to the whole process (module globals, the current directory) is shared; keep rank functions free of it.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+
+from zerolab.errors import InputError, RankError
+from zerolab.ranks.child import failed, make_comm, run
+from zerolab.ranks.failure import rank_failure
+from zerolab.ranks.job import Job, Outcome
+from zerolab.ranks.lockstep import Scheduler, Task, where
+from zerolab.ranks.lockstep_transport import Event, LockstepTransport, LockstepWorld
+from zerolab.ranks.printing import Printer
+from zerolab.ranks.seeds import RandomState, seed_all
+
+# Random numbers, standard output and torch's threads belong to the process: one lockstep world at a time.
+_one_world = threading.Lock()
+_active: Scheduler | None = None
+
+
+def run_lockstep(job: Job, function: bytes, prints: str) -> tuple[list[Outcome], list[str], float, list[Event]]:
+    """Run a job; outcomes and printed texts by rank, virtual seconds, and events. Raises a RankError."""
+    if _active is not None and threading.current_thread() in {task.thread for task in _active.tasks}:
+        raise InputError(
+            'a rank of a lockstep world cannot start another lockstep world; use world="processes" in one of the two'
+        )
+    with _one_world:
+        return _Launch(job, function, prints).run()
+
+
+def spend(seconds: float) -> None:
+    """Stand for `seconds` of computing: in lockstep the rank's virtual clock moves on, elsewhere the rank sleeps."""
+    if _active is not None:
+        _active.running().clock += seconds
+    else:
+        time.sleep(seconds)
+
+
+class _Launch:
+    def __init__(self, job: Job, function: bytes, prints: str) -> None:
+        self.job = job
+        self.function = function
+        self.outcomes: dict[int, Outcome] = {}
+        self.output = _RankOutput(job.ranks)
+        self.printer = Printer(prints, job.ranks, self.output.texts)
+        self.random = _TurnsAtRandom()
+        self.scheduler = Scheduler(self.random.switch)
+        self.world = LockstepWorld(self.scheduler, job.ranks, job.link)
+        self.mains = [Task(rank, 0) for rank in range(job.ranks)]
+
+    def run(self) -> tuple[list[Outcome], list[str], float, list[Event]]:
+        global _active
+        stuck: list[int] = []
+        try:
+            with ExitStack() as stack:
+                for context in (_threads_kept(), _environment(self.job), self.random.kept(), self.output.installed()):
+                    stack.enter_context(context)
+                _active = self.scheduler
+                try:
+                    self._watch()
+                finally:
+                    stuck = self.scheduler.stop()
+                    _active = None
+        finally:
+            printed = self.printer.finish()
+        if self.scheduler.error is not None:
+            if stuck:
+                ranks = ", ".join(map(str, stuck))
+                self.scheduler.error.add_note(f"rank {ranks} could not be stopped; its thread goes on")
+            raise self.scheduler.error
+        outcomes = [self.outcomes[rank] for rank in range(self.job.ranks)]
+        return outcomes, printed, max(task.clock for task in self.mains), self.world.events
+
+    def _watch(self) -> None:
+        for task in self.mains:
+            self.scheduler.add(task, self._body(task))
+        deadline = time.monotonic() + self.job.timeout
+        self.scheduler.start()
+        while not self.scheduler.ended.wait(min(0.1, max(0.0, deadline - time.monotonic()))):
+            if time.monotonic() >= deadline:
+                self.scheduler.fail(self._overdue())
+            self.printer.follow()
+
+    def _body(self, task: Task) -> Callable[[], None]:
+        def body() -> None:
+            device = torch.device(self.job.devices[task.rank])
+            torch.set_num_threads(self.job.threads)
+            # Hooks of a backward pass then run in this thread, which holds the baton.
+            torch.autograd.set_multithreading_enabled(False)
+            if device.type == "cuda":
+                torch.cuda.set_device(device)
+            try:
+                comm = make_comm(LockstepTransport(self.world, task.rank, device), self.job)
+                self.outcomes[task.rank] = run(self.job, comm, self.function)
+            except (Exception, SystemExit, KeyboardInterrupt) as error:
+                outcome = failed(error)
+                failure = rank_failure(task.rank, outcome.error, outcome.message, outcome.traceback)
+                self.scheduler.fail(failure)
+
+        return body
+
+    def _overdue(self) -> RankError:
+        lines = []
+        for task in self.mains:
+            busy = task is self.scheduler.current and not task.done
+            lines.append(f"rank {task.rank} {where(task)}" if busy else str(task))
+        return RankError(f"the ranks did not finish within {self.job.timeout:g} s: {'; '.join(lines)}")
+
+
+class _TurnsAtRandom:
+    """Keeps the random state of each rank while another one runs."""
+
+    def __init__(self) -> None:
+        self._states: dict[int, RandomState] = {}
+        self._rank: int | None = None
+
+    def switch(self, rank: int) -> None:
+        if self._rank is not None:
+            self._states[self._rank] = RandomState.capture()
+        self._rank = rank
+        if rank in self._states:
+            self._states[rank].restore()
+        else:
+            seed_all()
+
+    @contextmanager
+    def kept(self) -> Iterator[None]:
+        """The caller's own random state is the same afterwards."""
+        state = RandomState.capture()
+        try:
+            yield
+        finally:
+            state.restore()
+
+
+class _RankOutput(io.TextIOBase):
+    """Standard output while ranks run: what a rank writes is kept by rank, what other threads write passes."""
+
+    def __init__(self, ranks: int) -> None:
+        self._texts: list[list[str]] = [[] for _ in range(ranks)]
+        self._passed_to: Any = sys.stdout
+
+    def write(self, text: str) -> int:
+        name = threading.current_thread().name
+        if name.startswith("zerolab-lockstep-"):
+            rank = int(name.rpartition("-")[2].partition(".")[0])
+            self._texts[rank].append(text)
+            return len(text)
+        return int(self._passed_to.write(text))
+
+    def flush(self) -> None:
+        self._passed_to.flush()
+
+    def texts(self) -> list[str]:
+        return ["".join(text) for text in self._texts]
+
+    @contextmanager
+    def installed(self) -> Iterator[None]:
+        self._passed_to, sys.stdout = sys.stdout, self
+        try:
+            yield
+        finally:
+            sys.stdout = self._passed_to
+
+
+@contextmanager
+def _threads_kept() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+@contextmanager
+def _environment(job: Job) -> Iterator[None]:
+    before = dict(os.environ)
+    os.environ.update(job.environment)
+    try:
+        yield
+    finally:
+        for name in job.environment:
+            if name not in before:
+                del os.environ[name]
+        os.environ.update(before)

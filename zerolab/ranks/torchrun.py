@@ -1,0 +1,126 @@
+"""Under torchrun the ranks are there already, on one machine or many: `launch` joins them instead of starting its own.
+
+This process is one rank. The first launch joins the world that the environment describes, and later launches meet in
+the same one, until the process ends. What a rank prints goes where torchrun sends it; a rank that fails raises, and
+torchrun ends the others.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from zerolab.errors import InputError
+from zerolab.ranks.board import Board, BoardPen
+from zerolab.ranks.child import make_comm
+from zerolab.ranks.devices import threads_per_rank
+from zerolab.ranks.failure import rank_failure, traceback_text
+from zerolab.ranks.job import Job
+from zerolab.ranks.process_transport import ProcessTransport
+from zerolab.ranks.seeds import seed_all
+
+_VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+_running = threading.Lock()
+
+
+def is_torchrun() -> bool:
+    """Whether this process is a rank of a world that somebody else started."""
+    return all(os.environ.get(name) for name in _VARIABLES)
+
+
+def world_size(ranks: int | None) -> int:
+    """The size of that world, or an InputError if the caller asks for another."""
+    size = int(os.environ["WORLD_SIZE"])
+    if ranks is not None and ranks != size:
+        raise InputError(
+            f"ranks is {ranks}, but torchrun started {size}; pass ranks={size}, or ranks=None to take what is there"
+        )
+    return size
+
+
+def run_torchrun(
+    job: Job, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], threads: int | None
+) -> tuple[list[Any], list[Any]]:
+    """Run the function as this process's rank: its result at its place among Nones, and what it traced, likewise."""
+    if not _running.acquire(blocking=False):
+        raise InputError("under torchrun a rank cannot launch inside a launch; call the inner function directly")
+    try:
+        transport = _join(job)
+        torch.set_num_threads(threads or threads_per_rank(int(os.environ.get("LOCAL_WORLD_SIZE", "1"))))
+        seed_all()
+        rank = transport.rank
+        with _reported_when_overdue(job, transport):
+            try:
+                comm = make_comm(transport, job)
+                value = fn(comm, *args, **kwargs)
+                comm.close()
+            except Exception as error:
+                failure = rank_failure(rank, type(error).__name__, str(error), traceback_text(error))
+                raise failure from error
+        tracer = getattr(comm, "tracer", None)
+        values, traces = [None] * job.ranks, [None] * job.ranks
+        values[rank], traces[rank] = value, tracer.spans if tracer else None
+        return values, traces
+    finally:
+        _running.release()
+
+
+def _join(job: Job) -> ProcessTransport:
+    local_rank, local_size = (int(os.environ.get(name, "0")) for name in ("LOCAL_RANK", "LOCAL_WORLD_SIZE"))
+    on_gpu = job.devices[0].startswith("cuda")
+    gpus = torch.cuda.device_count() if on_gpu else 0
+    device = torch.device(f"cuda:{local_rank % gpus}" if on_gpu else "cpu")
+    nccl = on_gpu and local_size <= gpus
+    if on_gpu:
+        torch.cuda.set_device(device)
+    if not dist.is_initialized():
+        dist.init_process_group(
+            "cpu:gloo,cuda:nccl" if nccl else "gloo",
+            timeout=timedelta(seconds=job.timeout),
+            device_id=device if nccl else None,
+        )
+        atexit.register(_leave)
+    group = dist.group.WORLD
+    assert group is not None
+    return ProcessTransport(group, device, nccl, _private_pen(job.ranks, dist.get_rank()))
+
+
+def _leave() -> None:
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+def _private_pen(size: int, rank: int) -> BoardPen:
+    """A board for this rank alone: there is no parent to read all of them."""
+    with tempfile.TemporaryDirectory(prefix="zerolab-") as directory:
+        return BoardPen(Board.create(Path(directory) / "board", size), rank)
+
+
+@contextmanager
+def _reported_when_overdue(job: Job, transport: ProcessTransport) -> Iterator[None]:
+    """End this rank with a word on what it waits for, if it takes longer than the launch may."""
+
+    def overdue() -> None:
+        pending = transport.pending() or "computes"
+        sys.stderr.write(f"zerolab: rank {transport.rank} did not finish within {job.timeout:g} s: it {pending}\n")
+        sys.stderr.flush()
+        os._exit(1)
+
+    timer = threading.Timer(job.timeout, overdue)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
