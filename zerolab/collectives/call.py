@@ -19,13 +19,15 @@ class Call:
     itemsize: int = 0
     number: int = 0
     phase: str = ""
+    label: str = ""
     nominal: bool = False
     """Whether its messages cannot be seen from here, so that its bytes come from the ring formula."""
 
     @property
     def what(self) -> str:
         """What ranks that meet must agree on."""
-        return f"{self.name} of {self.numel} {self.dtype}" if self.dtype else self.name
+        what = f"{self.name} of {self.numel} {self.dtype}" if self.dtype else self.name
+        return f"{what} ({self.label})" if self.label else what
 
     @property
     def tag(self) -> int:

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -27,7 +28,7 @@ from zerolab.collectives.call import Call, current_phase
 from zerolab.collectives.handle import Handle, Issuer
 from zerolab.collectives.transport import Request, Transport
 from zerolab.errors import InputError
-from zerolab.flat.layout import chunk_sizes
+from zerolab.flat.layout import check_count, chunk_bounds, chunk_sizes
 
 if TYPE_CHECKING:
     from zerolab.collectives.tracer import Tracer
@@ -91,8 +92,8 @@ class Collectives(ABC):
     def broadcast(self, tensor: Tensor, src: int = 0) -> Tensor:
         """Overwrite `tensor` (any shape, contiguous) with rank src's, on every rank; returns it."""
         check_tensor("broadcast", tensor, self.device)
-        if not 0 <= src < self.size:
-            raise InputError(f"broadcast from rank {src}: there are ranks 0 to {self.size - 1}; name one of them")
+        if isinstance(src, bool) or not isinstance(src, int) or not 0 <= src < self.size:
+            raise InputError(f"broadcast from rank {src!r}: there are ranks 0 to {self.size - 1}; name one of them")
         return self._issue("broadcast", lambda: self._broadcast(tensor, src), tensor, tensor, tensor, True).wait()
 
     def barrier(self) -> None:
@@ -119,6 +120,7 @@ class Collectives(ABC):
         check_summable("reduce_scatter", tensor, average)
         mine = chunk_sizes(tensor.numel(), self.size)[self.rank]
         chunk = check_out("reduce_scatter", out, mine, tensor)
+        check_place("reduce_scatter", chunk, tensor, self.rank, self.size)
 
         def run() -> None:
             self._reduce_scatter(tensor, chunk)
@@ -128,12 +130,20 @@ class Collectives(ABC):
         return self._issue("reduce_scatter", run, tensor, tensor, chunk, now)
 
     def all_gather_async(
-        self, shard: Tensor, numel: int | None = None, out: Tensor | None = None, *, now: bool = False
+        self,
+        shard: Tensor,
+        numel: int | None = None,
+        out: Tensor | None = None,
+        *,
+        now: bool = False,
+        label: str = "",
     ) -> Handle:
-        """`all_gather` that returns at once; both tensors belong to the call until `Handle.wait`."""
+        """`all_gather` that returns at once; both tensors belong to the call until `Handle.wait`. Ranks meet only
+        under the same `label`."""
         check_tensor("all_gather", shard, self.device, flat=True)
         if numel is None:
             numel = shard.numel() * self.size if out is None else out.numel()
+        check_count("numel", numel, least=0)
         expected = chunk_sizes(numel, self.size)[self.rank]
         if shard.numel() != expected:
             raise InputError(
@@ -141,7 +151,8 @@ class Collectives(ABC):
                 f"{shard.numel()} where {expected} are due; cut with torch.tensor_split and pass numel"
             )
         whole = check_out("all_gather", out, numel, shard)
-        return self._issue("all_gather", lambda: self._all_gather(shard, whole), whole, shard, whole, now)
+        check_place("all_gather", shard, whole, self.rank, self.size)
+        return self._issue("all_gather", lambda: self._all_gather(shard, whole), whole, shard, whole, now, label)
 
     def send(self, tensor: Tensor, dst: int) -> None:
         """Send a contiguous tensor to rank `dst`; returns when the receiver has taken it."""
@@ -181,13 +192,13 @@ class Collectives(ABC):
         source: Tensor | None,
         result: Tensor | None,
         now: bool,
+        label: str = "",
     ) -> Handle:
         """Name the call by its whole tensor (`counted`), then run it or put it in line."""
-        if counted is None:
-            call = Call(name, phase=current_phase.get(), nominal=self.nominal)
-        else:
+        call = Call(name, phase=current_phase.get(), label=label, nominal=self.nominal)
+        if counted is not None:
             dtype = str(counted.dtype).removeprefix("torch.")
-            call = Call(name, counted.numel(), dtype, counted.element_size(), 0, current_phase.get(), self.nominal)
+            call = replace(call, numel=counted.numel(), dtype=dtype, itemsize=counted.element_size())
         tensors = [tensor for tensor in (source, result) if tensor is not None]
         return self._issuer.issue(call, run, tensors, result, now)
 
@@ -200,6 +211,8 @@ def check_tensor(name: str, tensor: Tensor, device: torch.device, flat: bool = F
         raise InputError(f"{name} takes a dense tensor, not one with layout {tensor.layout}; call to_dense() first")
     if tensor.device.type != device.type:
         raise InputError(f"{name} runs on {device}, but the tensor is on {tensor.device}; move it with .to()")
+    if tensor.is_conj() or tensor.is_neg():
+        raise InputError(f"{name} reads memory, and this tensor is a lazy conjugate of it; call .resolve_conj() first")
     if flat and tensor.dim() != 1:
         raise InputError(
             f"{name} takes a 1-D tensor, not one of shape {tuple(tensor.shape)}; flatten it with .view(-1)"
@@ -219,9 +232,22 @@ def check_out(name: str, out: Tensor | None, numel: int, like: Tensor) -> Tensor
     """`out`, checked, or a new tensor of `numel` elements beside `like`."""
     if out is None:
         return torch.empty(numel, dtype=like.dtype, device=like.device)
-    if out.dtype != like.dtype or out.dim() != 1 or out.numel() != numel or not out.is_contiguous():
+    check_tensor(name, out, like.device, flat=True)
+    if out.dtype != like.dtype or out.numel() != numel:
         raise InputError(
-            f"{name} writes {numel} contiguous {like.dtype} elements, but out has shape {tuple(out.shape)} "
-            f"and {out.dtype}; leave it out or make it fit"
+            f"{name} writes {numel} {like.dtype} elements, but out has {out.numel()} of {out.dtype}; leave it out or "
+            "make it fit"
         )
     return out
+
+
+def check_place(name: str, part: Tensor, whole: Tensor, rank: int, size: int) -> None:
+    """Rank `rank`'s part may be its own chunk of `whole`, or lie apart from it; else one write destroys the other."""
+    start, _ = chunk_bounds(whole.numel(), size)[rank]
+    at = part.data_ptr() - whole.data_ptr()
+    apart = at >= whole.nbytes or -at >= part.nbytes
+    if not apart and at != start * whole.element_size():
+        raise InputError(
+            f"{name}: the shard of rank {rank} overlaps the whole tensor from element {at // whole.element_size()} "
+            f"on, but its own chunk begins at {start}; give that chunk, or separate memory"
+        )

@@ -82,8 +82,8 @@ class Issuer:
 
     def _run(self, call: Call, run: Callable[[], None]) -> None:
         token = current_call.set(call)
-        self._transport.entered(call)
         try:
+            self._transport.entered(call)
             with torch.no_grad():
                 run()
         finally:
@@ -112,9 +112,15 @@ class Issuer:
         return work, done
 
     def close(self) -> None:
-        if self._lane is not None:
-            self._lane.close()
-            self._lane = None
+        """End the lane once what was issued has run: other ranks may wait for it. Raises what its last call raised."""
+        lane, self._lane = self._lane, None
+        if lane is None:
+            return
+        try:
+            if self._last is not None:
+                self._last.wait()
+        finally:
+            lane.close()
 
 
 def carry_context(run: Callable[[], None]) -> Callable[[], None]:

@@ -93,7 +93,7 @@ class ThreadLane:
         return FutureRequest(self._pool.submit(call))
 
     def close(self) -> None:
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        self._pool.shutdown(wait=True)
 
 
 class FutureRequest:

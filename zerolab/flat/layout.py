@@ -35,6 +35,8 @@ def round_up(count: int, multiple: int) -> int:
 def chunk_sizes(numel: int, ranks: int) -> list[int]:
     """How many of `numel` elements each rank takes: sizes differ by at most one, larger ones first
     (the rule of `torch.tensor_split`)."""
+    check_count("numel", numel, least=0)
+    check_count("ranks", ranks)
     short, longer = divmod(numel, ranks)
     return [short + (rank < longer) for rank in range(ranks)]
 
@@ -145,6 +147,7 @@ class Layout:
 
     def draw(self, width: int = 64) -> str:
         """The bucket as a line of text for each rank: one letter a parameter, `.` for padding."""
+        check_count("width", width)
         cell = max(1, round_up(self.numel, width) // width)
         lines = []
         for rank in range(self.ranks):
@@ -187,8 +190,8 @@ def lay_out(shapes: Mapping[str, Sequence[int]], ranks: int, align: int = ALIGN)
     check_count("align", align)
     slots, end = [], 0
     for name, shape in shapes.items():
-        if any(size < 0 for size in shape):
-            raise InputError(f"parameter {name!r} has shape {tuple(shape)}; no size may be negative")
+        for size in shape:
+            check_count(f"a size in the shape {tuple(shape)} of {name!r}", size, least=0)
         slot = Slot(name, tuple(shape), round_up(end, align))
         slots.append(slot)
         end = slot.stop
@@ -210,6 +213,6 @@ def split_by_size(numels: Iterable[tuple[str, int]], limit: int | None) -> list[
     return runs
 
 
-def check_count(what: str, value: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise InputError(f"{what} is {value!r}; give a whole number of at least 1")
+def check_count(what: str, value: int, least: int = 1) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise InputError(f"{what} is {value!r}; give a whole number of at least {least}")

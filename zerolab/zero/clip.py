@@ -14,11 +14,13 @@ from zerolab.collectives import Collectives, phase
 from zerolab.errors import InputError
 from zerolab.zero.units import Bucket
 
+DOUBLE = (torch.float64, torch.complex128)
+
 
 def check_norm(max_norm: float, norm_type: float) -> None:
-    if not max_norm > 0:
+    if not (isinstance(max_norm, int | float) and max_norm > 0):
         raise InputError(f"the clipping norm is {max_norm!r}; give a number above 0, or None for no clipping")
-    if not norm_type >= 1:
+    if not (isinstance(norm_type, int | float) and norm_type >= 1):
         raise InputError(f"norm_type is {norm_type!r}; give 1, 2, another p of at least 1, or inf")
 
 
@@ -54,7 +56,9 @@ def _partial(rank: int, buckets: list[Bucket], norm_type: float) -> float:
         norms += [bucket.reduced[piece.start - offset : piece.stop - offset] for piece in pieces]
     if not norms:
         return 0.0
-    each = torch.stack([n.double() for n in torch._foreach_norm(norms, norm_type)])
+    # 16-bit sums would overflow where the gradients do not.
+    wide = torch.float64 if any(norm.dtype in DOUBLE for norm in norms) else torch.float32
+    each = torch.stack([norm.double() for norm in torch._foreach_norm(norms, norm_type, dtype=wide)])
     if math.isinf(norm_type):
         return each.max().item()
     return each.pow(norm_type).sum().item()

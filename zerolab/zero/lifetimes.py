@@ -4,13 +4,15 @@ Forward     before a module: gather its unit. After it: release, once all module
 Backward    when the gradient of a module's output arrives: gather again. When the gradients of all its inputs
             and of all its parameters are known: release. (A unit with a parameter that gets none stays until
             backward ends: nothing tells that it is not still needed.)
-Recompute   a checkpointed module runs its forward again inside backward: its unit is already here and stays.
+Recompute   a checkpointed module runs its forward again inside backward: its unit is gathered, if it is not
+            here, and stays.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import fields, is_dataclass
 from typing import Any
 
 import torch
@@ -20,6 +22,16 @@ from torch.utils._pytree import tree_leaves
 from zerolab.collectives import phase
 from zerolab.zero.stage import Stage
 from zerolab.zero.units import Unit
+
+
+class Pass:
+    """One run of a unit's module, on its way back through backward."""
+
+    def __init__(self, unit: Unit, missing: int) -> None:
+        self.unit = unit
+        # Inputs whose gradients are not known yet.
+        self.missing = missing
+        self.begun = False
 
 
 class Lifetimes:
@@ -34,13 +46,16 @@ class Lifetimes:
         self.in_backward = False
         # Told before a unit is used, so that an update still under way is awaited.
         self._settle = settle
-        # Calls of units, in order: of the last forward, of this one, and those that a gradient will come back to.
+        # Units in the order of their calls: in the last forward, in this one, and on the way back.
         self._order: list[Unit] = []
         self._running: list[Unit] = []
         self._returning: list[Unit] = []
-        # Per unit: modules run in this forward, and calls whose backward is still to come.
+        self._entered: list[Pass] = []
+        # Per unit: modules run in this forward, and passes in the middle of their backward.
         self._ran: Counter[Unit] = Counter()
         self._open: Counter[Unit] = Counter()
+        # Units whose backward has begun. (A reentrant checkpoint's never does: its units stay to the end.)
+        self._begun: set[Unit] = set()
         self._handles = [handle for unit in units for module in unit.modules for handle in self._hook(unit, module)]
         # Registered last and put first: a forward begins before, and ends after, everything that its units do.
         self._handles.append(model.register_forward_pre_hook(lambda *_: self._begin_forward(), prepend=True))
@@ -49,28 +64,18 @@ class Lifetimes:
     def _hook(self, unit: Unit, module: nn.Module) -> list[Any]:
         return [
             module.register_forward_pre_hook(
-                lambda _, args, kwargs: self._before_forward(unit, args, kwargs), with_kwargs=True, prepend=True
+                lambda _, args, kwargs: self._before_forward(unit, (args, kwargs)), with_kwargs=True, prepend=True
             ),
             module.register_forward_hook(
                 lambda _module, _args, output: self._after_forward(unit, output), always_call=True
             ),
         ]
 
-    def _begin_forward(self) -> None:
-        if not self.in_backward:
-            self._running.clear()
-            self._ran.clear()
-
-    def _end_forward(self) -> None:
-        """Release what a forward left (a prefetched unit that was skipped, say), and learn the order of units."""
-        if not self.in_backward:
-            self._order = list(self._running)
-            self._release_all()
-
     def end_backward(self) -> None:
         self.in_backward = False
         self._returning.clear()
         self._open.clear()
+        self._begun.clear()
         self._release_all()
 
     def remove(self) -> None:
@@ -81,74 +86,37 @@ class Lifetimes:
         for unit in self.units:
             self.stage.release(unit)
 
-    def _before_forward(self, unit: Unit, args: Any, kwargs: Any) -> None:
+    # Forward.
+
+    def _begin_forward(self) -> None:
+        if not self.in_backward:
+            self._running.clear()
+            self._entered.clear()
+            self._ran.clear()
+
+    def _end_forward(self) -> None:
+        """Release what a forward left (a prefetched unit that was skipped, say), and learn the order of units."""
+        if not self.in_backward:
+            self._order = list(self._running)
+            self._release_all()
+
+    def _before_forward(self, unit: Unit, inputs: Any) -> None:
         self._settle(unit)
-        self.stage.gather(unit)
-        if self.in_backward:
-            return
-        self._running.append(unit)
-        self._fetch_ahead(self._next_in_forward())
-        if self.stage.shards_parameters and torch.is_grad_enabled():
-            self._watch_inputs(unit, [leaf for leaf in tree_leaves((args, kwargs)) if needs_grad(leaf)])
+        with phase("backward" if self.in_backward else "forward"):
+            self.stage.gather(unit)
+            if self.in_backward or not self.stage.shards_parameters:
+                return
+            self._running.append(unit)
+            self._fetch_ahead(self._next_in_forward())
+        self._entered.append(self._watch_inputs(unit, differentiable(inputs)))
 
     def _after_forward(self, unit: Unit, output: Any) -> None:
-        if not self.stage.shards_parameters or self.in_backward:
+        if self.in_backward or not self._entered:
             return
-        self._watch_outputs(unit, [leaf for leaf in tree_leaves(output) if needs_grad(leaf)])
+        self._watch_outputs(self._entered.pop(), differentiable(output))
         self._ran[unit] += 1
         if self._ran[unit] % len(unit.modules) == 0:
             self.stage.release(unit)
-
-    def _watch_outputs(self, unit: Unit, outputs: list[torch.Tensor]) -> None:
-        """When the gradient of an output of this call comes, the unit must be here; the first begins its backward."""
-        if not outputs:
-            return
-        self._returning.append(unit)
-        begun = False
-
-        def came(_: Any) -> None:
-            nonlocal begun
-            with phase("backward"):
-                self.stage.gather(unit)
-                if not begun:
-                    self._fetch_ahead(self._next_in_backward(unit))
-            begun = True
-
-        for leaf in outputs:
-            # A hook of the node that made it, which runs after hooks of the tensor: the next unit, whose input this
-            # is, hears first that it is done, and is released before this one is gathered.
-            node = leaf.grad_fn
-            register = leaf.register_hook if node is None else node.register_prehook
-            register(came)
-
-    def _watch_inputs(self, unit: Unit, inputs: list[torch.Tensor]) -> None:
-        """Count this call as open until the gradients of all its inputs are known."""
-        if not inputs:
-            return
-        self._open[unit] += 1
-        waiting = len(inputs)
-
-        def known(_: torch.Tensor) -> None:
-            nonlocal waiting
-            waiting -= 1
-            if waiting == 0:
-                self._open[unit] -= 1
-                self.release_if_done(unit)
-
-        for tensor in inputs:
-            tensor.register_hook(known)
-
-    def release_if_done(self, unit: Unit) -> None:
-        """In backward: release a unit that no open call and no missing gradient needs any more."""
-        complete = all(len(bucket.arrived) == len(bucket.parameters) for bucket in unit.trainable)
-        if complete and self._open[unit] <= 0:
-            self.stage.release(unit)
-
-    def _fetch_ahead(self, unit: Unit | None) -> None:
-        """Start to gather the unit that comes next."""
-        if self.prefetch and unit is not None:
-            self._settle(unit)
-            self.stage.start_gathering(unit)
 
     def _next_in_forward(self) -> Unit | None:
         """What followed, in the last forward, the call at the place where this one is; None if they differ."""
@@ -156,13 +124,88 @@ class Lifetimes:
         alike = here < len(self._order) and self._order[here - 1] is self._running[-1]
         return self._order[here] if alike else None
 
+    # Backward.
+
+    def _watch_inputs(self, unit: Unit, inputs: list[torch.Tensor]) -> Pass:
+        """A pass is over when the gradients of all its inputs are known. Watched before the module runs, which may
+        overwrite its inputs."""
+        passing = Pass(unit, len(inputs))
+
+        def known(_: torch.Tensor) -> None:
+            passing.missing -= 1
+            if passing.missing == 0 and passing.begun:
+                self._open[unit] -= 1
+                self.release_if_done(unit)
+
+        for tensor in inputs:
+            once(tensor, known)
+        return passing
+
+    def _watch_outputs(self, passing: Pass, outputs: list[torch.Tensor]) -> None:
+        """When the gradient of an output arrives the unit must be here.
+
+        The hook is one of the node that made the output, since a node's hooks run after its tensor's: the next
+        unit, whose input this is, hears first that it is done, and is released before this one is gathered. A
+        view may lose its node to a later write in place; the node of its base stays.
+        """
+        made = [tensor for output in outputs for tensor in (output, output._base) if tensor is not None]
+        nodes = {tensor.grad_fn for tensor in made if tensor.grad_fn is not None}
+        if nodes:
+            self._returning.append(passing.unit)
+        for node in nodes:
+            node.register_prehook(lambda _: self._before_backward(passing))
+
+    def _before_backward(self, passing: Pass) -> None:
+        unit = passing.unit
+        with phase("backward"):
+            self.stage.gather(unit)
+            if passing.begun:
+                return
+            passing.begun = True
+            self._begun.add(unit)
+            self._open[unit] += passing.missing > 0
+            self._fetch_ahead(self._next_in_backward(unit))
+
+    def release_if_done(self, unit: Unit) -> None:
+        """In backward: release a unit that no pass and no missing gradient needs any more."""
+        complete = all(len(bucket.arrived) == len(bucket.parameters) for bucket in unit.trainable)
+        if complete and unit in self._begun and self._open[unit] == 0:
+            self.stage.release(unit)
+
     def _next_in_backward(self, unit: Unit) -> Unit | None:
-        """What ran before the last call of `unit` whose backward has not begun."""
+        """What ran before the last call of `unit` whose backward had not begun."""
         while self._returning:
             if self._returning.pop() is unit:
                 return self._returning[-1] if self._returning else None
         return None
 
+    def _fetch_ahead(self, unit: Unit | None) -> None:
+        """Start to gather the unit that comes next."""
+        if self.prefetch and unit is not None:
+            self.stage.start_gathering(unit)
 
-def needs_grad(leaf: Any) -> bool:
-    return isinstance(leaf, torch.Tensor) and leaf.requires_grad
+
+def once(tensor: torch.Tensor, hook: Callable[[torch.Tensor], None]) -> None:
+    """Hook the next gradient of `tensor`, not those after it: a parameter or an input of the model lives long."""
+
+    def hooked(gradient: torch.Tensor) -> None:
+        handle.remove()
+        hook(gradient)
+
+    handle = tensor.register_hook(hooked)
+
+
+def differentiable(tree: Any) -> list[torch.Tensor]:
+    """The tensors in arguments or in an output that autograd follows."""
+    if not torch.is_grad_enabled():
+        return []
+    return [tensor for tensor in tensors_in(tree) if tensor.requires_grad]
+
+
+def tensors_in(tree: Any) -> Iterator[torch.Tensor]:
+    """Tensors in nested tuples, lists, dicts and dataclasses."""
+    for leaf in tree_leaves(tree):
+        if isinstance(leaf, torch.Tensor):
+            yield leaf
+        elif is_dataclass(leaf) and not isinstance(leaf, type):
+            yield from tensors_in([getattr(leaf, field.name) for field in fields(leaf)])

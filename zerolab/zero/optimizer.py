@@ -8,7 +8,7 @@ finds out before training by updating a small tensor whole and in two halves.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -25,18 +25,22 @@ def default_factory(lr: float, **options: Any) -> Factory:
     return partial(torch.optim.AdamW, lr=lr, fused=True, **options)
 
 
-def build(factory: Factory, grouped: list[tuple[Any, torch.Tensor]]) -> torch.optim.Optimizer | None:
-    """An optimizer over (group, tensor) pairs, or None if this rank has nothing to update."""
-    groups: dict[Any, list[torch.Tensor]] = {}
-    for group, tensor in grouped:
-        groups.setdefault(group, []).append(tensor)
-    if not groups:
-        return None
-    return factory([{"params": tensors, **dict(group)} for group, tensors in groups.items()])
+def build(factory: Factory, groups: Sequence[Any], owned: Sequence[tuple[Any, torch.Tensor]]) -> torch.optim.Optimizer:
+    """An optimizer over this rank's (group, tensor) pairs. It has a parameter group for each of `groups`, in their
+    order, also where this rank owns nothing of it: a scheduler does the same on every rank."""
+    tensors: dict[Any, list[torch.Tensor]] = {group: [] for group in groups}
+    for group, tensor in owned:
+        tensors[group].append(tensor)
+    return factory([{"params": those, **dict(group)} for group, those in tensors.items()] or [{"params": []}])
 
 
 def probe(factory: Factory) -> StateSize:
     """What the optimizer keeps per element and per tensor; refuses one that is not elementwise."""
+    if not callable(factory):
+        raise InputError(
+            f"optimizer is of type {type(factory).__name__}; give a function from parameter groups to an optimizer, "
+            "such as functools.partial(torch.optim.AdamW, lr=1e-3)"
+        )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         values, gradients = torch.randn(8), torch.randn(2, 8)

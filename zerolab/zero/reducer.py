@@ -32,6 +32,7 @@ class Reducer:
     def __init__(self, stage: Stage, buckets: list[Bucket], overlap: bool) -> None:
         self.stage = stage
         self.order = [bucket for bucket in reversed(buckets) if bucket.trainable]
+        self._place = {bucket: place for place, bucket in enumerate(self.order)}
         self.overlap = overlap
         self._next = 0
         self._reducing = False
@@ -47,7 +48,7 @@ class Reducer:
     @torch.no_grad()
     def take(self, bucket: Bucket, parameter: torch.Tensor) -> None:
         """Move `parameter.grad` to its slot."""
-        if self._reducing and self.order.index(bucket) < self._next:
+        if self._reducing and self._place[bucket] < self._next:
             raise StateError(
                 f"{bucket.slots[id(parameter)].name} got a second gradient after its bucket was reduced; "
                 "use activation checkpointing with use_reentrant=False"
@@ -55,11 +56,12 @@ class Reducer:
         if bucket.local is None:
             bucket.local = self.stage.open_local(bucket)
         assert parameter.grad is not None
+        gradient = parameter.grad.to_dense() if parameter.grad.is_sparse else parameter.grad
         place = view(bucket.local, bucket.slots[id(parameter)])
         if bucket.has_local or id(parameter) in bucket.arrived:
-            place.add_(parameter.grad)
+            place.add_(gradient)
         else:
-            place.copy_(parameter.grad)
+            place.copy_(gradient)
         parameter.grad = None
         bucket.arrived.add(id(parameter))
         if self._reducing:
@@ -86,6 +88,9 @@ class Reducer:
             bucket.local = None
             bucket.has_local = bucket.has_reduced = False
             bucket.arrived.clear()
+            for parameter in bucket.parameters:
+                # A backward that failed may have left one behind; the next would add to it.
+                parameter.grad = None
 
     def _start_complete(self) -> None:
         while self._next < len(self.order) and self._complete(self.order[self._next]):

@@ -37,7 +37,10 @@ class Stage3(Stage2):
             return
         for bucket in unit.buckets:
             bucket.whole.untyped_storage().resize_(bucket.layout.numel * bucket.dtype.itemsize)
-        self._under_way[unit] = [self.comm.all_gather_async(b.shard, out=b.whole) for b in unit.buckets]
+        # The unit's name keeps ranks that run different layers from taking each other's for their own.
+        self._under_way[unit] = [
+            self.comm.all_gather_async(bucket.shard, out=bucket.whole, label=unit.name) for bucket in unit.buckets
+        ]
 
     def gather(self, unit: Unit) -> None:
         if unit in self.here:

@@ -112,12 +112,13 @@ def join_tied(
     model: nn.Module, modules: Sequence[nn.Module]
 ) -> list[tuple[list[nn.Module], list[tuple[str, nn.Parameter]]]]:
     """Give each parameter to the innermost unit around it; modules that share one become one unit, which stands
-    where the first of them stood. What no unit holds goes to the model itself."""
+    where the first of them stood. What no unit holds goes to the model itself, which stands first."""
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     members: list[list[nn.Module]] = []
     owned: list[dict[int, nn.Parameter]] = []
     inner = {id(module) for module in modules}
-    for module in [*modules, *([] if id(model) in inner else [model])]:
+    # The model itself begins first; what hangs on it directly must not be waited for by the reductions of the rest.
+    for module in [*([] if id(model) in inner else [model]), *dict.fromkeys(modules)]:
         parameters = {id(p): p for p in own_parameters(module, inner) if id(p) in names}
         shared = [at for at, others in enumerate(owned) if others.keys() & parameters.keys()]
         if not parameters:
@@ -163,11 +164,17 @@ def cut_buckets(
     for (dtype, trainable), named in kinds.items():
         for run in split_by_size(((name, parameter.numel()) for name, parameter in named.items()), bucket_numel):
             layout = lay_out({name: named[name].shape for name in run}, ranks, align)
-            groups = tuple(group_key(group_of(name, named[name]) if group_of else {}) for name in run)
+            groups = tuple(group_key(name, group_of(name, named[name]) if group_of else {}) for name in run)
             plan = BucketPlan(unit, layout, dtype.itemsize, trainable, groups)
             buckets.append(Bucket(plan, [named[name] for name in run]))
     return buckets
 
 
-def group_key(options: Mapping[str, Any]) -> Hashable:
-    return tuple(sorted(options.items()))
+def group_key(name: str, options: Mapping[str, Any]) -> Hashable:
+    try:
+        hash(key := tuple(sorted(options.items())))
+    except (AttributeError, TypeError):
+        raise InputError(
+            f"groups gave {options!r} for {name}; give a dict of optimizer options, with tuples in place of lists"
+        ) from None
+    return key

@@ -1,0 +1,52 @@
+"""What an engine refuses before it touches the model, and the losses that it refuses before backward."""
+
+from __future__ import annotations
+
+from typing import Any
+from weakref import WeakSet
+
+import torch
+from torch import nn
+
+from zerolab.errors import InputError
+
+engaged: WeakSet[nn.Module] = WeakSet()
+"""Models whose parameters an engine holds: two engines would move each other's."""
+
+
+def check_model(model: nn.Module, device: torch.device) -> None:
+    """Refuse a model that is elsewhere, in use, or half-way through a step; or in which two parameters overlap."""
+    if not isinstance(model, nn.Module):
+        raise InputError(f"the model is of type {type(model).__name__}; give an nn.Module")
+    if model in engaged:
+        raise InputError(
+            f"this {type(model).__name__} is in an engine already, or was left without its parameters by stage 3; "
+            "build a new model, or close() the other engine first"
+        )
+    places: dict[int, str] = {}
+    for name, parameter in model.named_parameters():
+        if parameter.device.type != device.type:
+            raise InputError(f"{name} is on {parameter.device}, the ranks are on {device}; call model.to(comm.device)")
+        if parameter.grad is not None:
+            raise InputError(
+                f"{name} already has a gradient; wrap the model before the first backward, or zero_grad() it"
+            )
+        place = parameter.data_ptr()
+        if parameter.numel() and place in places:
+            raise InputError(
+                f"{name} and {places[place]} are two parameters in one memory, which would be parted; tie them by "
+                "using the same nn.Parameter in both places"
+            )
+        places[place] = name
+
+
+def check_loss(loss: Any) -> None:
+    hint = "backward takes a scalar loss that requires gradients"
+    if not isinstance(loss, torch.Tensor):
+        raise InputError(f"{hint}, not {type(loss).__name__}; give what the model returned")
+    if loss.numel() != 1:
+        raise InputError(f"{hint}, not one of shape {tuple(loss.shape)}; reduce it with mean()")
+    if not loss.requires_grad:
+        raise InputError(
+            f"{hint}, and this one does not; compute it outside no_grad(), from parameters that are not all frozen"
+        )
