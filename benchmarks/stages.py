@@ -74,9 +74,7 @@ def table(rounds: list[list[Report]]) -> str:
     for stage, report in enumerate(first):
         states = [max(report.memory_measured[kind]) for kind in STATES]
         cells = [*states, sum(states), max_total(report), most_sent(report)]
-        ratios = [
-            reports[stage].median_step_seconds / reports[0].median_step_seconds for reports in rounds
-        ]
+        ratios = [reports[stage].median_step_seconds / reports[0].median_step_seconds for reports in rounds]
         spread = f"{statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})" if stage else "1"
         lines.append(f"| {stage} | " + " | ".join(f"{cell / MEGABYTE:.2f}" for cell in cells) + f" | {spread} |")
     agree = all(

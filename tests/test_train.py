@@ -1,0 +1,167 @@
+"""`zerolab train`: every stage learns, ends with the same parameters, and measures what it predicted."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from itertools import product
+from pathlib import Path
+
+import pytest
+
+from zerolab.cli import main
+from zerolab.errors import InputError
+from zerolab.train import Report, TrainConfig, make_config, train, write_json
+
+TINY_RUN = {"model_size": "nano", "seq_len": 32, "max_steps": 3, "timeout": 60.0}
+
+
+def run(**settings: object) -> Report:
+    return train(make_config(**{**TINY_RUN, **settings}))
+
+
+def agrees(report: Report) -> bool:
+    memory = all(report.memory_measured[kind] == sizes for kind, sizes in report.memory_predicted.items())
+    return memory and report.traffic_measured == report.traffic_predicted
+
+
+@pytest.fixture(scope="module")
+def reports() -> dict[tuple[int, int], Report]:
+    return {(ranks, stage): run(ranks=ranks, zero_stage=stage) for ranks, stage in product((1, 2, 3, 4), range(4))}
+
+
+@pytest.mark.ranks
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
+def test_all_stages_end_with_the_same_parameters(reports: dict[tuple[int, int], Report], ranks: int) -> None:
+    assert len({reports[ranks, stage].parameters_sha256 for stage in range(4)}) == 1
+    assert len({tuple(reports[ranks, stage].loss) for stage in range(4)}) == 1
+
+
+@pytest.mark.ranks
+def test_predicted_bytes_are_measured_bytes_at_every_stage(reports: dict[tuple[int, int], Report]) -> None:
+    assert [key for key, report in reports.items() if not agrees(report)] == []
+
+
+@pytest.mark.ranks
+def test_higher_stages_keep_less(reports: dict[tuple[int, int], Report]) -> None:
+    kept = [sum(map(sum, reports[4, stage].memory_measured.values())) for stage in range(4)]
+    assert kept == sorted(kept, reverse=True)
+    assert len(set(kept)) == 4
+
+
+@pytest.mark.ranks
+def test_the_loss_does_not_depend_on_the_number_of_ranks(reports: dict[tuple[int, int], Report]) -> None:
+    for ranks in (2, 3, 4):
+        assert reports[ranks, 2].loss == pytest.approx(reports[1, 0].loss, rel=1e-5)
+
+
+@pytest.mark.ranks
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"zero_stage": 2, "grad_accum_steps": 2},
+        {"zero_stage": 2, "grad_accum_steps": 2, "defer_reduction": True},
+        {"zero_stage": 3, "grad_accum_steps": 3, "checkpoint_activations": True, "clip_norm": 0},
+        {"zero_stage": 1, "reduction": "all_reduce", "overlap": False},
+        {"zero_stage": 3, "prefetch": False, "bucket_numel": 5000, "model": "gpt2"},
+        {"zero_stage": 2, "collective_impl": "torch"},
+    ],
+    ids=str,
+)
+def test_every_way_of_training_measures_what_it_predicts(settings: dict[str, object]) -> None:
+    assert agrees(run(ranks=2, **settings))
+
+
+@pytest.mark.ranks
+def test_training_learns() -> None:
+    report = run(ranks=2, zero_stage=3, max_steps=30, lr=1e-2)
+    assert report.loss[-1] < 0.8 * report.loss[0]
+
+
+@pytest.mark.ranks
+def test_the_profile_holds_what_a_reader_of_it_needs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "profile.json"
+    flags = ["--zero-stage", "2", "--ranks", "2", "--model-size", "nano", "--seq-len", "32", "--max-steps", "3", "--profile-json"]
+    assert main(["train", *flags, str(path)]) == 0
+    profile = json.loads(path.read_text())
+    assert profile["zero_stage"] == 2 and profile["ranks"] == 2
+    assert len(profile["loss"]) == len(profile["step_seconds"]) == 3
+    assert len(profile["parameters_sha256"]) == 64
+    for ledger in ("memory", "traffic"):
+        assert all(len(by_rank) == 2 for side in profile[ledger].values() for by_rank in side.values())
+    assert set(profile["memory"]["predicted"]) == {"parameters", "gradients", "optimizer_states"}
+    assert set(profile["memory"]["predicted"]) < set(profile["memory"]["measured"])
+    printed = capsys.readouterr().out
+    assert profile["parameters_sha256"] in printed
+    assert "NO" not in printed
+
+
+@pytest.mark.parametrize(
+    ("flags", "named"),
+    [
+        ("--zero-stage 4", ["zero_stage", "4"]),
+        ("--zero-stage two", ["zero_stage", "two"]),
+        ("--ranks 0", ["ranks", "0"]),
+        ("--ranks 5", ["batch_size 12", "5"]),
+        ("--grad-accum-steps 7", ["batch_size 12", "7"]),
+        ("--model-size giant", ["giant", "tiny"]),
+        ("--collective-impl nccl", ["nccl", "ring"]),
+        ("--data-mode no/such/file.txt", ["no/such/file.txt"]),
+        ("--profile-json no/such/folder/p.json", ["no/such/folder"]),
+        ("--lr nan", ["lr", "nan"]),
+        ("--lr 0", ["lr", "0"]),
+        ("--gbit-per-s 0", ["gbit_per_s", "0"]),
+        ("--latency-us 5", ["latency_us", "gbit_per_s"]),
+        ("--seq-len 10000000", ["10000000"]),
+    ],
+)
+def test_a_flag_that_cannot_work_is_refused_in_one_sentence(
+    flags: str, named: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["train", *flags.split()]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert len(captured.err.strip().splitlines()) == 1
+    assert all(word in captured.err for word in named)
+
+
+def test_an_unknown_setting_is_refused_by_name() -> None:
+    with pytest.raises(InputError, match="zero_stag"):
+        make_config(zero_stag=1)
+
+
+def test_every_setting_is_a_flag_with_help(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["train", "--help"])
+    assert ended.value.code == 0
+    shown = capsys.readouterr().out
+    assert all("--" + name.replace("_", "-") in shown for name in TrainConfig.model_fields)
+    assert all(field.description for field in TrainConfig.model_fields.values())
+
+
+def test_a_profile_is_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "profile.json"
+    path.write_text("the one before")
+    monkeypatch.setattr(Report, "as_json", lambda self: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        write_json(Report.__new__(Report), path)
+    assert path.read_text() == "the one before"
+
+
+def torchrun(*flags: str, ranks: int, extra: tuple[str, ...] = ("--standalone",)) -> list[str]:
+    launcher = [sys.executable, "-m", "torch.distributed.run", *extra, f"--nproc_per_node={ranks}", "-m", "zerolab"]
+    return [*launcher, "train", *flags]
+
+
+@pytest.mark.ranks
+def test_torchrun_trains_to_the_same_bits(tmp_path: Path) -> None:
+    path = tmp_path / "profile.json"
+    flags = ["--zero-stage", "3", "--model-size", "nano", "--seq-len", "32", "--max-steps", "3", "--profile-json"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    subprocess.run(torchrun(*flags, str(path), ranks=2), check=True, timeout=100, env=environment, capture_output=True)
+    profile = json.loads(path.read_text())
+    assert profile["ranks"] == 2
+    assert profile["parameters_sha256"] == run(ranks=2, zero_stage=3).parameters_sha256
+    assert profile["traffic"]["measured"] == profile["traffic"]["predicted"]
