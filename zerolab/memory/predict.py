@@ -6,7 +6,7 @@ own name, for a model that runs its units in the order of the plans and in rever
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from itertools import groupby
 
 from zerolab.errors import InputError
@@ -41,21 +41,25 @@ def predict_peaks(
     reduce_each: bool = True,
     prefetch: bool = True,
     clip: bool = False,
+    resident: Collection[str] = (),
 ) -> dict[str, list[int]]:
     """The most bytes of each passing kind at one moment of a step, by rank:
 
-    gathered_units         stage 3: the unit at hand, and with `prefetch` its neighbour
+    gathered_units         stage 3: the unit at hand, and with `prefetch` its neighbour; besides them the `resident`
+                           units by name, which stay from first to last use, as an embedding tied to the head does
     gradient_buffers       gradients of one rank alone. With sharded gradients: the unit that backward fills and
                            the two buckets under reduction. Otherwise they are reduced where they stay, and only
                            further micro-batches need a buffer beside the sum.
     communication_buffers  what a ring receives into, results of reductions that wait to be added, and with `clip`
                            the ranks' shares of the norm
+
+    On one rank every stage is stage 0.
     """
     check_plans(plans, stage)
     ranks = plans[0].layout.ranks
+    stage = stage if ranks > 1 else 0
     repeated = micro_batches > 1 and reduce_each
-    units = [sum(kept(plan) for plan in unit) for unit in by_unit(plans)]
-    gathered = largest_run(units, 2 if prefetch else 1) if stage >= 3 else 0
+    gathered = gathered_units(plans, 2 if prefetch else 1, resident) if stage >= 3 else 0
     local = local_gradients(plans, stage, micro_batches, reduce_each)
     scratch = max((ring_scratch(plan) for plan in plans if plan.trainable), default=0)
     if repeated and stage >= 2:
@@ -73,6 +77,13 @@ def kept(plan: BucketPlan, sharded: bool = False) -> int:
 def optimizer_bytes(plan: BucketPlan, rank: int | None, state_size: StateSize) -> int:
     """Bytes of optimizer states for one rank's segments of a bucket, or for those of the whole of it."""
     return sum(state_size.bytes(segment.numel, plan.itemsize) for segment in plan.segments(rank))
+
+
+def gathered_units(plans: Sequence[BucketPlan], at_once: int, resident: Collection[str]) -> int:
+    """Bytes of the units that stay, and of the largest `at_once` neighbours among the others."""
+    staying = sum(kept(plan) for plan in plans if plan.unit in resident)
+    passing = by_unit([plan for plan in plans if plan.unit not in resident])
+    return staying + largest_run([sum(kept(plan) for plan in unit) for unit in passing], at_once)
 
 
 def local_gradients(plans: Sequence[BucketPlan], stage: int, micro_batches: int, reduce_each: bool) -> int:

@@ -1,0 +1,178 @@
+"""Models of every awkward shape, and one measured step of each: what the tests of memory and of traffic share."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+
+from zerolab.memory import KINDS, Tracker, predict, predict_peaks, predict_traffic
+from zerolab.models import build
+from zerolab.zero import STAGES, ZeroEngine
+from zerolab.zero.labels import engine_labels
+
+STATES = ("parameters", "gradients", "optimizer_states")
+PASSING = ("gathered_units", "gradient_buffers", "communication_buffers")
+
+
+class Block(nn.Module):
+    """A residual block whose sizes no number of ranks divides."""
+
+    def __init__(self, width: int, frozen: str = "") -> None:
+        super().__init__()
+        self.inside = nn.Linear(width, width + 1)
+        self.outside = nn.Linear(width + 1, width)
+        for name, part in self.named_children():
+            part.requires_grad_(name not in frozen)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.outside(torch.tanh(self.inside(x)))
+
+
+class Half(nn.Module):
+    """A layer of which one half is bfloat16."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.wide = nn.Linear(width, 5)
+        self.narrow = nn.Linear(5, width, dtype=torch.bfloat16)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.narrow(self.wide(x).bfloat16()).float()
+
+
+def ten_blocks(width: int = 37) -> nn.Module:
+    return nn.Sequential(*(Block(width) for _ in range(10)))
+
+
+def uneven() -> nn.Module:
+    return nn.Sequential(Block(3), nn.Linear(3, 1), nn.Linear(1, 3), Block(3))
+
+
+def partly_frozen() -> nn.Module:
+    both = "inside outside"
+    return nn.Sequential(*(Block(7, frozen) for frozen in (both, both, "inside", "", both, "outside", "")))
+
+
+def two_dtypes() -> nn.Module:
+    return nn.Sequential(Half(3), Half(3))
+
+
+def two_groups(name: str, parameter: nn.Parameter) -> dict[str, float]:
+    return {"weight_decay": 0.1 if parameter.dim() > 1 else 0.0}
+
+
+@dataclass(frozen=True)
+class Case:
+    """A model, its batch on one rank, what the engine is told, and how a step runs."""
+
+    model: Callable[[], nn.Module] = ten_blocks
+    width: int = 37
+    engine: dict[str, Any] = field(default_factory=dict)
+    micro_batches: int = 1
+    reduce_each: bool = True
+    stages: tuple[int, ...] = STAGES
+
+    def loss(self, engine: ZeroEngine, rank: int) -> torch.Tensor:
+        generator = torch.Generator().manual_seed(rank)
+        if self.width == 0:
+            tokens = torch.randint(0, 64, (2, 9), generator=generator)
+            return engine(tokens[:, :-1], tokens[:, 1:])
+        return engine(torch.randn(2, self.width, generator=generator)).square().mean()
+
+    def engine_on(self, comm: Any, stage: int) -> ZeroEngine:
+        torch.manual_seed(0)
+        options = self.engine if "optimizer" in self.engine else {"lr": 1e-3, **self.engine}
+        return ZeroEngine(self.model(), comm, stage, **options)
+
+    def backward(self, engine: ZeroEngine) -> None:
+        for batch in range(self.micro_batches):
+            last = batch == self.micro_batches - 1
+            loss = self.loss(engine, engine.comm.rank) / self.micro_batches
+            engine.backward(loss, reduce=self.reduce_each or last)
+
+
+@dataclass
+class Measured:
+    """One step after the first, on one rank."""
+
+    predicted: dict[str, int]
+    bounds: dict[str, int]
+    states: dict[str, int]
+    peak: dict[str, int]
+    peak_of: dict[str, int]
+    left: dict[str, int]
+    traffic: dict[str, int]
+    traffic_predicted: dict[str, int]
+
+
+def measure(comm: Any, case: Case, stage: int) -> Measured:
+    engine = case.engine_on(comm, stage)
+    case.backward(engine)
+    engine.step()
+    engine.synchronize()
+    comm.meter.reset()
+    with Tracker(engine_labels(engine)) as tracker:
+        case.backward(engine)
+        states = tracker.now()
+        engine.step()
+    engine.synchronize()
+    options = case.engine
+    clip, prefetch = "clip_norm" in options, options.get("prefetch", True)
+    predicted = predict(engine.plans, stage, engine.state_size)
+    tied = [unit.name for unit in engine.units if len(unit.modules) > 1]
+    bounds = predict_peaks(engine.plans, stage, case.micro_batches, case.reduce_each, prefetch, clip, tied)
+    traffic = predict_traffic(
+        engine.plans,
+        stage,
+        comm.size,
+        case.micro_batches,
+        options.get("reduction", "reduce_scatter"),
+        case.reduce_each,
+        clip,
+    )
+    engine.close()
+    own = comm.rank
+    return Measured(
+        predicted={kind: by_rank[own] for kind, by_rank in predicted.items()},
+        bounds={kind: by_rank[own] for kind, by_rank in bounds.items()},
+        states={kind: states[kind] for kind in STATES},
+        peak=tracker.peak,
+        peak_of={kind: tracker.peak_of(kind) for kind in KINDS},
+        left=tracker.now(),
+        traffic=comm.meter.bytes_by_collective(),
+        traffic_predicted={name: by_rank[own] for name, by_rank in traffic.items()},
+    )
+
+
+def measure_all(comm: Any, cases: dict[str, Case]) -> dict[tuple[str, int], Measured]:
+    """{(case, stage): measured} of one rank."""
+    return {(name, stage): measure(comm, case, stage) for name, case in cases.items() for stage in case.stages}
+
+
+MEMORY_CASES = {
+    "ten blocks": Case(),
+    "ten blocks in two micro-batches": Case(micro_batches=2),
+    "uneven": Case(uneven, 3, {"align": 1}),
+    "uneven, reduced once": Case(uneven, 3, micro_batches=2, reduce_each=False),
+    "nothing ahead": Case(uneven, 3, {"prefetch": False, "overlap": False, "clip_norm": 0.1}),
+    "partly frozen": Case(partly_frozen, 7, {"bucket_numel": 20}),
+    "two dtypes": Case(two_dtypes, 3),
+    "momentum": Case(uneven, 3, {"optimizer": partial(torch.optim.SGD, lr=0.1, momentum=0.9)}),
+    "llama, two groups": Case(partial(build, "llama", "nano", vocab_size=64), 0, {"groups": two_groups}),
+    "gpt2, tied and recomputed": Case(partial(build, "gpt2", "nano", vocab_size=64, checkpoint=True), 0),
+}
+"""What the engine is, and how a step runs, in the tests of memory."""
+
+TRAFFIC_CASES = {
+    "once": Case(uneven, 3),
+    "uneven": Case(uneven, 3, {"align": 1, "clip_norm": 1.0}),
+    "twice": Case(uneven, 3, {"clip_norm": 0.1, "prefetch": False}, micro_batches=2),
+    "three times, reduced once": Case(uneven, 3, micro_batches=3, reduce_each=False),
+    "by all-reduce": Case(uneven, 3, {"reduction": "all_reduce", "clip_norm": 0.1}, micro_batches=2, stages=(1,)),
+    "partly frozen": Case(partly_frozen, 7),
+    "small buckets": Case(partly_frozen, 7, {"bucket_numel": 20, "overlap_gather": True}, micro_batches=2),
+    "gpt2, tied and recomputed": Case(partial(build, "gpt2", "nano", vocab_size=64, checkpoint=True), 0),
+}

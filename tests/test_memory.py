@@ -1,0 +1,426 @@
+"""The two ledgers meet: bytes predicted from the layout are bytes of live storages, at every stage, on real ranks."""
+
+import gc
+from collections.abc import Callable
+
+import pytest
+import torch
+from memory_cases import MEMORY_CASES, PASSING, STATES, Measured, measure_all
+from torch import nn
+from torch.profiler import ProfilerActivity, profile
+
+from zerolab.errors import InputError
+from zerolab.flat import BucketPlan, lay_out
+from zerolab.memory import (
+    RECIPES,
+    Recipe,
+    StateSize,
+    Tracker,
+    device_memory,
+    model_labels,
+    predict,
+    predict_peaks,
+    predict_states,
+    table,
+)
+from zerolab.memory.predict import IN_FLIGHT
+from zerolab.ranks import launch
+from zerolab.zero import reducer
+
+pytestmark = pytest.mark.timeout(110)
+
+ADAM = StateSize(tensors_per_element=2, bytes_per_tensor=4)
+ByRank = list[dict[tuple[str, int], Measured]]
+
+
+@pytest.fixture(scope="module", params=[1, 2, 3, 4])
+def by_rank(request: pytest.FixtureRequest) -> ByRank:
+    return list(launch(measure_all, MEMORY_CASES, ranks=request.param, timeout=90))
+
+
+def every(by_rank: ByRank) -> list[tuple[tuple[int, str, int], Measured]]:
+    found = [((rank, *case), one) for rank, measured in enumerate(by_rank) for case, one in measured.items()]
+    assert len(found) == len(by_rank) * len(MEMORY_CASES) * 4
+    return found
+
+
+# Real ranks
+
+
+@pytest.mark.ranks
+def test_predicted_states_are_the_live_storages(by_rank: ByRank) -> None:
+    for where, one in every(by_rank):
+        assert one.states == one.predicted, where
+        assert one.states["parameters"] > 0
+
+
+@pytest.mark.ranks
+def test_what_passes_stays_within_its_bounds(by_rank: ByRank) -> None:
+    for where, one in every(by_rank):
+        for kind in PASSING:
+            assert one.peak_of[kind] <= one.bounds[kind], (where, kind)
+
+
+@pytest.mark.ranks
+def test_nothing_that_passes_is_left_after_a_step(by_rank: ByRank) -> None:
+    for where, one in every(by_rank):
+        assert not {kind: one.left[kind] for kind in PASSING if one.left[kind]}, where
+
+
+@pytest.mark.ranks
+def test_a_higher_stage_has_a_lower_peak(by_rank: ByRank) -> None:
+    """A model of ten blocks. On one rank there is nothing to shard, and every stage is stage 0."""
+    for measured in by_rank:
+        for case in ("ten blocks", "ten blocks in two micro-batches"):
+            peaks = [sum(measured[case, stage].peak.values()) for stage in range(4)]
+            assert peaks == sorted(peaks, reverse=True)
+            assert len(by_rank) == 1 or peaks[3] < 0.75 * peaks[0]
+
+
+@pytest.mark.ranks
+def test_stage3_holds_a_unit_and_its_neighbour(by_rank: ByRank) -> None:
+    for measured in by_rank:
+        block = measured["ten blocks", 0].predicted["parameters"] // 10
+        two = 2 * block if len(by_rank) > 1 else 0
+        assert [measured["ten blocks", stage].peak_of["gathered_units"] for stage in range(4)] == [0, 0, 0, two]
+
+
+@pytest.mark.ranks
+def test_stage3_holds_one_unit_if_nothing_is_fetched_ahead(by_rank: ByRank) -> None:
+    for measured in by_rank:
+        alone, whole = measured["nothing ahead", 3], measured["nothing ahead", 0].predicted["parameters"]
+        assert alone.peak_of["gathered_units"] == alone.bounds["gathered_units"] < whole // 2
+        assert alone.bounds["gathered_units"] > 0 or len(by_rank) == 1
+
+
+@pytest.mark.ranks
+def test_stage2_frees_gradients_during_backward(by_rank: ByRank) -> None:
+    for measured in by_rank:
+        whole = measured["ten blocks", 0].predicted["gradients"]
+        for stage in (2, 3):
+            passing = measured["ten blocks", stage].peak_of["gradient_buffers"]
+            assert passing <= 3 * whole // 10
+            assert passing >= whole // 10 or len(by_rank) == 1
+
+
+@pytest.mark.ranks
+def test_the_ring_receives_into_a_chunk_or_two(by_rank: ByRank) -> None:
+    for measured in by_rank:
+        ranks, block = len(by_rank), measured["ten blocks", 0].predicted["gradients"] // 10
+        for stage in range(4):
+            scratch = measured["ten blocks", stage].peak_of["communication_buffers"]
+            assert scratch == block // ranks * min(ranks - 1, 2)
+
+
+# From a layout: integers
+
+
+def plan(*shapes: tuple[int, ...], ranks: int = 2, unit: str = "unit", **changes: object) -> BucketPlan:
+    layout = lay_out({f"parameter {at}": shape for at, shape in enumerate(shapes)}, ranks, align=4)
+    options: dict = {"itemsize": 4, "trainable": True, "groups": (None,) * len(shapes), **changes}
+    return BucketPlan(unit, layout, **options)
+
+
+def test_prediction_counts_padding() -> None:
+    # 6 elements and 2 of padding, 3 elements and 5 of padding: 16, of which each of two ranks has 8.
+    plans = [plan((2, 3), (3,))]
+    step = 4  # bytes of the step counter that Adam keeps for each tensor
+    assert predict(plans, 0, ADAM) == {
+        "parameters": [64, 64],
+        "gradients": [64, 64],
+        # One segment from the first element to the last, the padding between the two in it.
+        "optimizer_states": [2 * 11 * 4 + step] * 2,
+    }
+    assert predict(plans, 1, ADAM)["optimizer_states"] == [2 * 6 * 4 + step, 2 * 3 * 4 + step]
+    assert predict(plans, 2, ADAM)["gradients"] == [32, 32]
+    assert predict(plans, 3, ADAM)["parameters"] == [32, 32]
+
+
+def test_two_groups_have_two_states() -> None:
+    plans = [plan((2, 3), (3,), groups=("decay", "none"))]
+    assert predict(plans, 0, ADAM)["optimizer_states"] == [2 * 9 * 4 + 2 * 4] * 2
+
+
+def test_a_rank_whose_shard_is_padding_has_no_optimizer_state() -> None:
+    assert predict([plan((1,), ranks=3)], 3, ADAM) == {
+        "parameters": [16] * 3,
+        "gradients": [16] * 3,
+        "optimizer_states": [2 * 4 + 4, 0, 0],
+    }
+
+
+def test_a_frozen_bucket_has_parameters_only() -> None:
+    for stage in range(4):
+        frozen = predict([plan((8,), trainable=False)], stage, ADAM)
+        assert frozen == {
+            "parameters": [16 if stage == 3 else 32] * 2,
+            "gradients": [0, 0],
+            "optimizer_states": [0, 0],
+        }
+
+
+def test_peaks_are_those_of_the_worst_neighbours() -> None:
+    plans = [plan((size,), unit=str(size)) for size in (8, 80, 16, 40, 24)]
+    assert predict_peaks(plans, 3)["gathered_units"] == [4 * (80 + 16)] * 2
+    assert predict_peaks(plans, 3, prefetch=False)["gathered_units"] == [4 * 80] * 2
+    assert predict_peaks(plans, 3, resident=["80"])["gathered_units"] == [4 * (80 + 40 + 24)] * 2
+    assert predict_peaks(plans, 2)["gradient_buffers"] == [4 * (80 + 16 + 40)] * 2
+    assert predict_peaks(plans, 2, 2, reduce_each=False)["gradient_buffers"] == [4 * 168] * 2
+    assert predict_peaks(plans, 1) == {
+        "gathered_units": [0, 0],
+        "gradient_buffers": [0, 0],
+        "communication_buffers": [4 * 40] * 2,
+    }
+
+
+# From Ψ and N: the sources' figures
+
+
+@pytest.mark.parametrize(
+    ("ranks", "gigabytes"),
+    [(64, (120, 31.4, 16.6, 1.9)), (4, (120, 52.5, 41.3, 30)), (1024, (120, 30.1, 15.1, 0.12))],
+)
+def test_states_are_those_of_the_papers_figure_1(ranks: int, gigabytes: tuple[float, ...]) -> None:
+    for stage, expected in enumerate(gigabytes):
+        total = sum(predict_states(7_500_000_000, ranks, stage, "mixed").values()) / 1e9
+        assert total == pytest.approx(expected, abs=0.0051 if expected < 1 else 0.0501)
+
+
+@pytest.mark.parametrize(
+    ("recipe", "of"),
+    [
+        ("fp32", (lambda n: 16, lambda n: 8 + 8 / n, lambda n: 4 + 12 / n, lambda n: 16 / n)),
+        ("mixed", (lambda n: 16, lambda n: 4 + 12 / n, lambda n: 2 + 14 / n, lambda n: 16 / n)),
+        ("mixed_fp32_grads", (lambda n: 18, lambda n: 6 + 12 / n, lambda n: 2 + 16 / n, lambda n: 18 / n)),
+    ],
+)
+def test_every_recipe_follows_its_formula(recipe: str, of: tuple[Callable[[int], float], ...]) -> None:
+    for stage, formula in enumerate(of):
+        for ranks in (1, 3, 64):
+            total = sum(predict_states(1000, ranks, stage, recipe).values())
+            assert total == pytest.approx(1000 * formula(ranks), rel=1e-12)
+
+
+def test_savings_at_four_ranks_are_2_3_and_2_9_and_4() -> None:
+    whole = sum(predict_states(10**9, 4, 0).values())
+    saved = [round(whole / sum(predict_states(10**9, 4, stage).values()), 2) for stage in (1, 2, 3)]
+    assert saved == [2.29, 2.91, 4.0]
+
+
+def test_gpt2_124m_in_fp32_takes_2_gigabytes_and_a_quarter_less_than_half_is_saved() -> None:
+    parameters = 124_373_760
+    whole, sharded = (predict_states(parameters, 4, stage, "fp32") for stage in (0, 1))
+    assert round(sum(whole.values()) / 1e9, 2) == 1.99
+    assert round(whole["optimizer_states"] / 1e9, 3) == 0.995
+    assert round(sharded["optimizer_states"] / 1e9, 3) == 0.249
+    assert round(sum(sharded.values()) / 1e9, 3) == 1.244
+    assert 1 - sum(sharded.values()) / sum(whole.values()) == 0.375
+
+
+def test_175b_on_eight_ranks_with_and_without_master_weights() -> None:
+    bare = Recipe(2, 2, 0, 4, 4)
+    gigabytes = {
+        recipe: [sum(predict_states(175 * 10**9, 8, stage, recipe).values()) / 1e9 for stage in (0, 1)]
+        for recipe in (bare, RECIPES["mixed"])
+    }
+    assert gigabytes == {bare: [2100, 875], RECIPES["mixed"]: [2800, 962.5]}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ((0, 4, 1), "parameters is 0"),
+        ((10, 0, 1), "ranks is 0"),
+        ((10, 4, 5), "no ZeRO stage 5"),
+        ((10, 4, True), "no ZeRO stage True"),
+        ((10, 4, 1, "fp64"), "no recipe 'fp64'"),
+        ((10, 4, 1, "fsdp2"), "fsdp2 has no stage 1"),
+    ],
+)
+def test_states_that_cannot_be_predicted_are_refused(arguments: tuple, says: str) -> None:
+    with pytest.raises(InputError, match=says):
+        predict_states(*arguments)
+
+
+# The tracker
+
+
+def live(tracker: Tracker) -> dict[str, int]:
+    return {kind: size for kind, size in tracker.now().items() if size}
+
+
+def test_a_storage_counts_once_however_many_tensors_view_it() -> None:
+    with Tracker() as tracker, torch.no_grad():
+        whole = torch.empty(1000)
+        parts = [*whole.split(10), whole.view(10, 100).t(), whole.detach()]
+        assert sum(tracker.now().values()) == 4000
+        del whole
+        assert sum(tracker.now().values()) == 4000
+        del parts
+        assert sum(tracker.now().values()) == 0
+    assert sum(tracker.peak.values()) == 4000
+
+
+def test_a_storage_that_is_emptied_and_filled_counts_as_it_is() -> None:
+    with Tracker() as tracker:
+        whole = torch.zeros(1000)
+        whole.untyped_storage().resize_(0)
+        assert sum(tracker.now().values()) == 0
+        whole.untyped_storage().resize_(4000)
+        whole.fill_(1)
+        other = torch.zeros(100)
+        whole.untyped_storage().resize_(0)
+        other.add_(1)
+        del other
+    assert [sample.total for sample in tracker.samples if sample.total] == [4000, 4000, 4400, 400]
+
+
+def test_a_freed_neighbour_does_not_make_a_peak() -> None:
+    with Tracker() as tracker:
+        for _ in range(5):
+            big = torch.zeros(1000)
+            del big
+    assert sum(tracker.peak.values()) == 4000
+
+
+def test_a_buffer_counts_from_its_birth_under_the_name_that_it_gets_later() -> None:
+    owner: dict[str, torch.Tensor] = {}
+    with Tracker(lambda: {"gradient_buffers": owner.values()}) as tracker:
+        buffer = torch.empty(1000)
+        owner["gradients"] = buffer.view(10, 100)
+        spike = torch.empty(5)
+        del spike
+        buffer.zero_()
+        owner.clear()
+        del buffer
+    assert tracker.peak["gradient_buffers"] == 4000
+    assert tracker.peak["activations"] == 20
+    assert sum(tracker.now().values()) == 0
+
+
+def test_meta_tensors_hold_no_memory() -> None:
+    with Tracker() as tracker:
+        kept = nn.Linear(100, 100, device="meta")
+        assert sum(tracker.now().values()) == 0
+    assert kept.weight.numel() == 10_000
+
+
+def test_plain_training_has_its_kinds() -> None:
+    model = nn.Sequential(nn.Linear(30, 50), nn.Tanh(), nn.Linear(50, 10))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    numel = sum(parameter.numel() for parameter in model.parameters())
+    batch = torch.randn(7, 30)
+    with Tracker(model_labels(model, optimizer)) as tracker:
+        tracker.mark("forward")
+        loss = model(batch).square().mean()
+        # What backward needs: the first layer's output is dropped, its tanh and the second layer's output stay.
+        assert live(tracker) == {
+            "parameters": 4 * numel,
+            "activations": 4 * (7 * 50 + 7 * 10 + 1),
+            "other": 4 * 7 * 30,
+        }
+        tracker.mark("backward")
+        loss.backward()
+        del loss
+        tracker.mark("step")
+        optimizer.step()
+        steps = 4 * len(list(model.parameters()))
+        assert live(tracker) == {
+            "parameters": 4 * numel,
+            "gradients": 4 * numel,
+            "optimizer_states": 8 * numel + steps,
+            "other": 4 * 7 * 30,
+        }
+    assert tracker.peak_of("gradients") == 4 * numel
+    # Before the first phase there was what the labels name.
+    assert [*dict.fromkeys(sample.phase for sample in tracker.samples)] == ["", "forward", "backward", "step"]
+
+
+def test_samples_rise_to_the_peak() -> None:
+    model = nn.Linear(20, 20)
+    with Tracker(model_labels(model)) as tracker:
+        model(torch.randn(3, 20)).sum().backward()
+    totals = [sample.total for sample in tracker.samples]
+    assert max(totals) == sum(tracker.peak.values()) > totals[-1] > 0
+    assert [sample.order for sample in tracker.samples] == sorted(sample.order for sample in tracker.samples)
+    assert all(size >= 0 for sample in tracker.samples for size in sample.bytes.values())
+
+
+def test_without_samples_only_the_figures_are_kept() -> None:
+    with Tracker(samples=False) as tracker:
+        kept = torch.zeros(10)
+    assert tracker.samples == [] and sum(tracker.peak.values()) == kept.untyped_storage().nbytes()
+
+
+def test_peaks_can_be_counted_anew() -> None:
+    with Tracker() as tracker:
+        first = torch.zeros(1000)
+        del first
+        tracker.reset_peak()
+        second = torch.zeros(10)
+    assert sum(tracker.peak.values()) == second.untyped_storage().nbytes()
+
+
+def test_the_tracker_agrees_with_torchs_allocator() -> None:
+    """Torch's profiler hears of every allocation of the CPU's allocator; what is left must be the tracker's sum."""
+    model = nn.Sequential(nn.Linear(64, 96), nn.GELU(), nn.LayerNorm(96), nn.Linear(96, 64))
+    batch = torch.randn(5, 64)
+    torch.optim.SGD(model.parameters(), lr=0.1)  # what torch imports on first use allocates, too
+    gc.collect()
+    with Tracker(model_labels(model)) as tracker:
+        model(batch)
+        before = sum(tracker.now().values())
+        with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as recorded:
+            output = model(batch)
+            tracker.reset_peak()
+            loss = output.square().mean()
+            loss.backward()
+        grown = sum(tracker.now().values()) - before
+        peak = sum(tracker.peak.values()) - before
+    sizes = [event.nbytes() for event in recorded.profiler.kineto_results.events() if event.name() == "[memory]"]
+    assert grown == sum(sizes) > sum(parameter.numel() for parameter in model.parameters()) * 4
+    # The allocator also hears of what kernels allocate for themselves, so its peak may be a little higher.
+    courses = [sum(sizes[:stop]) for stop in range(len(sizes) + 1)]
+    assert 0.9 * max(courses) <= peak <= max(courses)
+    del loss, output
+
+
+# Reports
+
+
+def test_table_shows_both_sides() -> None:
+    predicted = {"parameters": [1048576, 1048576], "gradients": [524288, 10]}
+    measured = {"parameters": [1048576, 1048576], "gradients": [524288, 30], "activations": [2048, 4096]}
+    assert table(predicted, measured).splitlines() == [
+        "             predicted   measured    MiB  difference",
+        "parameters   1,048,576  1,048,576  1.000       equal",
+        "gradients      524,288    524,288  0.500         +20",
+        "activations          -      4,096  0.004           -",
+    ]
+
+
+def test_prediction_knows_how_many_buckets_are_in_flight() -> None:
+    assert IN_FLIGHT == reducer.IN_FLIGHT
+
+
+def test_a_cpu_has_no_counters() -> None:
+    assert device_memory(torch.device("cpu")) == {}
+
+
+@pytest.mark.gpu
+def test_cuda_counters_stand_beside_the_tracker() -> None:
+    if not torch.cuda.is_available():
+        pytest.skip("no CUDA device")
+    device = torch.device("cuda", 0)
+    base = device_memory(device)["allocated"]
+    torch.cuda.reset_peak_memory_stats(device)
+    with Tracker() as tracker:
+        kept = torch.zeros(1 << 20, device=device)
+        total = torch.zeros(1 << 20, device=device).add(kept)
+    counters = device_memory(device)
+    assert counters["allocated"] - base == sum(tracker.now().values()) == kept.nbytes + total.nbytes
+    assert counters["peak_allocated"] - base == sum(tracker.peak.values()) == 3 * kept.nbytes
+
+
+def test_states_are_named_alike_on_both_sides() -> None:
+    assert tuple(predict([plan((8,))], 0, ADAM)) == tuple(predict_states(8, 2, 0)) == STATES
