@@ -155,12 +155,10 @@ def measure_all(comm: Any, cases: dict[str, Case]) -> dict[tuple[str, int], Meas
 MEMORY_CASES = {
     "ten blocks": Case(),
     "ten blocks in two micro-batches": Case(micro_batches=2),
-    "uneven": Case(uneven, 3, {"align": 1}),
-    "uneven, reduced once": Case(uneven, 3, micro_batches=2, reduce_each=False),
+    "uneven, reduced once": Case(uneven, 3, {"align": 1}, micro_batches=2, reduce_each=False),
     "nothing ahead": Case(uneven, 3, {"prefetch": False, "overlap": False, "clip_norm": 0.1}),
-    "partly frozen": Case(partly_frozen, 7, {"bucket_numel": 20}),
-    "two dtypes": Case(two_dtypes, 3),
-    "momentum": Case(uneven, 3, {"optimizer": partial(torch.optim.SGD, lr=0.1, momentum=0.9)}),
+    "partly frozen": Case(partly_frozen, 7, {"bucket_numel": 70}),
+    "two dtypes, momentum": Case(two_dtypes, 3, {"optimizer": partial(torch.optim.SGD, lr=0.1, momentum=0.9)}),
     "llama, two groups": Case(partial(build, "llama", "nano", vocab_size=64), 0, {"groups": two_groups}),
     "gpt2, tied and recomputed": Case(partial(build, "gpt2", "nano", vocab_size=64, checkpoint=True), 0),
 }
@@ -173,6 +171,6 @@ TRAFFIC_CASES = {
     "three times, reduced once": Case(uneven, 3, micro_batches=3, reduce_each=False),
     "by all-reduce": Case(uneven, 3, {"reduction": "all_reduce", "clip_norm": 0.1}, micro_batches=2, stages=(1,)),
     "partly frozen": Case(partly_frozen, 7),
-    "small buckets": Case(partly_frozen, 7, {"bucket_numel": 20, "overlap_gather": True}, micro_batches=2),
+    "small buckets": Case(partly_frozen, 7, {"bucket_numel": 70, "overlap_gather": True}, micro_batches=2),
     "gpt2, tied and recomputed": Case(partial(build, "gpt2", "nano", vocab_size=64, checkpoint=True), 0),
 }

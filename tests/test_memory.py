@@ -35,7 +35,7 @@ ByRank = list[dict[tuple[str, int], Measured]]
 
 @pytest.fixture(scope="module", params=[1, 2, 3, 4])
 def by_rank(request: pytest.FixtureRequest) -> ByRank:
-    return list(launch(measure_all, MEMORY_CASES, ranks=request.param, timeout=90))
+    return list(launch(measure_all, MEMORY_CASES, ranks=request.param, threads=1, timeout=90))
 
 
 def every(by_rank: ByRank) -> list[tuple[tuple[int, str, int], Measured]]:

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.timeout(110)
 
 @pytest.fixture(scope="module", params=[1, 2, 3, 4])
 def by_rank(request: pytest.FixtureRequest) -> list[dict[tuple[str, int], Measured]]:
-    return list(launch(measure_all, TRAFFIC_CASES, ranks=request.param, timeout=90))
+    return list(launch(measure_all, TRAFFIC_CASES, ranks=request.param, threads=1, timeout=90))
 
 
 def plans(*numels: int, ranks: int = 4, frozen: tuple[int, ...] = ()) -> list[BucketPlan]:

@@ -11,6 +11,9 @@ from types import FrameType
 
 import torch
 
+# Every optimizer imports it when it is first used: a second of every rank's time, once here.
+import torch._dynamo
+
 import zerolab.ranks.child  # noqa: F401
 
 
