@@ -36,9 +36,9 @@ class Link:
     latency_us: float = 0.0
 
     def __post_init__(self) -> None:
-        if not self.gbit_per_s > 0:
+        if not (isinstance(self.gbit_per_s, int | float) and self.gbit_per_s > 0):
             raise InputError(f"gbit_per_s is {self.gbit_per_s!r}; give a bandwidth above 0, in gigabits a second")
-        if not self.latency_us >= 0:
+        if not (isinstance(self.latency_us, int | float) and self.latency_us >= 0):
             raise InputError(f"latency_us is {self.latency_us!r}; give 0 or more microseconds")
 
     def seconds(self, nbytes: int) -> float:

@@ -1,0 +1,250 @@
+"""Every implementation keeps the contract, in every world: values, order, traffic, names of calls.
+
+The data are whole numbers small enough to be added without rounding in every dtype, so that sums are compared by
+torch.equal; where the order of addition itself is the claim, they are not.
+"""
+
+import threading
+from typing import Any
+
+import pytest
+import torch
+from collective_cases import DTYPES, SIZES, WORLDS, Step, every_case, every_size, every_world, run, run_program
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import zerolab.collectives.wrap as wrap
+from zerolab.collectives import (
+    Collectives,
+    LocalCollectives,
+    LocalTransport,
+    RingCollectives,
+)
+from zerolab.flat import chunk_bounds
+
+pytestmark = pytest.mark.timeout(60)
+
+
+@pytest.mark.ranks
+@every_size
+@every_world
+def test_every_collective_equals_torch_for_every_dtype_and_size(world: tuple[str, str], ranks: int) -> None:
+    assert run(run_program, every_case(DTYPES), ranks=ranks, world=world) == [[]] * ranks
+
+
+def test_local_collectives_keep_the_same_contract() -> None:
+    assert run_program(LocalCollectives(), every_case(DTYPES)) == []
+
+
+floats = st.sampled_from([torch.float32, torch.float64, torch.bfloat16])
+steps = st.builds(
+    Step,
+    name=st.sampled_from(["all_reduce", "reduce_scatter", "all_gather", "broadcast"]),
+    numel=st.sampled_from(SIZES),
+    dtype=floats,
+    average=st.booleans(),
+    asynchronous=st.booleans(),
+    given_out=st.sampled_from(["none", "apart", "in place"]),
+    src=st.integers(0, 3),
+)
+
+
+@given(st.lists(steps, min_size=1, max_size=12), st.integers(1, 4))
+@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+def test_any_mix_of_calls_in_any_mode_equals_torch_in_lockstep(program: list[Step], ranks: int) -> None:
+    assert run(run_program, program, ranks=ranks) == [[]] * ranks
+
+
+@pytest.mark.ranks
+@pytest.mark.parametrize("impl", ["ring", "torch"])
+@given(st.lists(st.lists(steps, min_size=1, max_size=12), min_size=8, max_size=8), st.integers(2, 4))
+@settings(max_examples=3, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
+def test_any_mix_of_calls_in_any_mode_equals_torch_in_processes(
+    impl: str, programs: list[list[Step]], ranks: int
+) -> None:
+    def run_all(comm: Collectives) -> list[str]:
+        return [wrong for program in programs for wrong in run_program(comm, program)]
+
+    assert run(run_all, ranks=ranks, world=("processes", impl)) == [[]] * ranks
+
+
+@pytest.mark.ranks
+@every_world
+def test_all_reduce_and_broadcast_take_any_shape(world: tuple[str, str]) -> None:
+    def shapes(comm: Collectives) -> list[Any]:
+        scalar = comm.all_reduce(torch.tensor(float(comm.rank)))
+        matrix = comm.all_reduce(torch.full((2, 5), float(comm.rank)), average=True)
+        sent = comm.broadcast(torch.full((3, 1), comm.rank), src=2)
+        return [scalar.tolist(), matrix.tolist(), sent.tolist()]
+
+    assert run(shapes, ranks=3, world=world) == [[3.0, [[1.0] * 5] * 2, [[2]] * 3]] * 3
+
+
+@pytest.mark.ranks
+@every_world
+def test_a_reduce_scatter_leaves_the_rest_of_its_input_as_it_was(world: tuple[str, str]) -> None:
+    def scatter(comm: Collectives) -> bool:
+        own = torch.arange(11.0) + comm.rank
+        kept = own.clone()
+        comm.reduce_scatter(own)
+        start, stop = chunk_bounds(11, comm.size)[comm.rank]
+        intact = torch.equal(own, kept)
+        comm.reduce_scatter(own, out=own[start:stop])
+        kept[start:stop] = own[start:stop]
+        return intact and torch.equal(own, kept)
+
+    assert run(scatter, ranks=3, world=world) == [True] * 3
+
+
+@pytest.mark.ranks
+@every_world
+def test_nobody_leaves_a_barrier_before_everybody_has_entered(world: tuple[str, str]) -> None:
+    """Rank 0 sends before it enters; whoever has left the barrier must find that the message has passed."""
+
+    def meet(comm: Collectives) -> list[str]:
+        happened = []
+        if comm.rank == 0:
+            sending = comm.isend(torch.ones(1), 1)
+            sending.wait()
+            happened.append("sent")
+        elif comm.rank == 1:
+            comm.recv(torch.empty(1), 0)
+            happened.append("received")
+        comm.barrier()
+        return [*happened, "left"]
+
+    assert run(meet, ranks=3, world=world) == [["sent", "left"], ["received", "left"], ["left"]]
+
+
+@pytest.mark.ranks
+def test_a_barrier_holds_the_early_until_the_late_has_come() -> None:
+    def clocks(comm: Collectives) -> tuple[float, float]:
+        import time
+
+        time.sleep(0.05 * comm.rank)
+        entered = time.monotonic()
+        comm.barrier()
+        return entered, time.monotonic()
+
+    for impl in ("ring", "torch"):
+        times = run(clocks, ranks=3, world=("processes", impl))
+        assert min(left for _, left in times) >= max(entered for entered, _ in times)
+
+
+# Order
+
+
+def sum_in_ring_order(summands: list[torch.Tensor]) -> torch.Tensor:
+    """Chunk c is g[c+1] + g[c+2] + ... + g[c], added from the left."""
+    size = len(summands)
+    chunks = []
+    for c in range(size):
+        total = summands[(c + 1) % size].tensor_split(size)[c]
+        for step in range(2, size + 1):
+            total = total + summands[(c + step) % size].tensor_split(size)[c]
+        chunks.append(total)
+    return torch.cat(chunks)
+
+
+def ring_sums(comm: Collectives, numel: int, dtype: torch.dtype) -> list[bool]:
+    every = [torch.randn(numel, generator=torch.Generator().manual_seed(r)).to(dtype) for r in range(comm.size)]
+    expected = sum_in_ring_order(every)
+    start, stop = chunk_bounds(numel, comm.size)[comm.rank]
+    own = every[comm.rank]
+    alone = comm.reduce_scatter(own)
+    within = comm.all_reduce(own.clone())
+    in_line = comm.all_reduce_async(own.clone()).wait()
+    return [
+        torch.equal(alone, expected[start:stop]),
+        torch.equal(within, expected),
+        torch.equal(in_line, expected),
+        # The claim would be empty if any order gave these bits.
+        comm.size < 3 or not torch.equal(expected, sum_in_ring_order(every[::-1])),
+    ]
+
+
+@pytest.mark.ranks
+@every_size
+@pytest.mark.parametrize("world", WORLDS[:2], ids="-".join)
+def test_the_ring_adds_in_its_documented_order_to_the_bit(world: tuple[str, str], ranks: int) -> None:
+    def sums(comm: Collectives) -> list[bool]:
+        return [same for dtype in (torch.float32, torch.bfloat16) for same in ring_sums(comm, 10_001, dtype)]
+
+    assert run(sums, ranks=ranks, world=world) == [[True] * 8] * ranks
+
+
+@pytest.mark.ranks
+@every_world
+def test_asynchronous_and_ordinary_calls_run_in_the_order_of_issue(world: tuple[str, str]) -> None:
+    """Each call reads what the one before it wrote: any other order gives other numbers."""
+
+    def chain(comm: Collectives) -> list[float]:
+        x = torch.ones(5)
+        first = comm.all_reduce_async(x)
+        second = comm.all_reduce_async(x)
+        comm.all_reduce(x)  # queues behind both
+        third = comm.all_reduce_async(x)
+        for handle in (third, second, first, third):
+            assert handle.wait() is x
+        comm.all_reduce(x)
+        return x.tolist()
+
+    assert run(chain, ranks=3, world=world) == [[3.0**5] * 5] * 3
+
+
+@pytest.mark.ranks
+def test_messages_of_a_rank_function_pass_beside_collectives_under_way() -> None:
+    def both(comm: Collectives) -> list[float]:
+        right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+        under_way = [comm.all_reduce_async(torch.ones(50_000)) for _ in range(4)]
+        incoming = torch.empty(3)
+        receiving = comm.irecv(incoming, left)
+        comm.isend(torch.full((3,), float(comm.rank)), right).wait()
+        receiving.wait()
+        assert all(bool((handle.wait() == comm.size).all()) for handle in under_way)
+        return incoming.tolist()
+
+    for world in WORLDS:
+        assert run(both, ranks=3, world=world) == [[2.0] * 3, [0.0] * 3, [1.0] * 3]
+
+
+@pytest.mark.ranks
+@every_world
+def test_closing_finishes_what_others_still_wait_for(world: tuple[str, str]) -> None:
+    def leave_early(comm: Collectives) -> float:
+        x = torch.ones(3)
+        handles = [comm.all_reduce_async(x) for _ in range(3)]
+        if comm.rank == 0:
+            comm.close()
+        return handles[-1].wait()[0].item()
+
+    assert run(leave_early, ranks=2, world=world) == [8.0, 8.0]
+
+
+class Failing(LocalTransport):
+    """A world whose collectives fail on entry."""
+
+    def entered(self, call: Any) -> None:
+        raise RuntimeError(f"no way into {call}")
+
+
+def test_a_failed_asynchronous_call_raises_at_every_wait_and_leaves_no_call_behind() -> None:
+    comm = RingCollectives(Failing())
+    handle = comm.all_reduce_async(torch.ones(2))
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="no way into #1 all_reduce of 2 float32"):
+            handle.wait()
+    with pytest.raises(RuntimeError, match="no way into #2 barrier"):
+        comm.barrier()
+    assert wrap.current_call.get() is None
+
+
+def test_no_thread_is_started_for_ordinary_calls_or_left_after_close() -> None:
+    before = threading.active_count()
+    comm = LocalCollectives()
+    comm.all_reduce(torch.ones(2))
+    assert threading.active_count() == before
+    comm.all_reduce_async(torch.ones(2)).wait()
+    assert threading.active_count() == before + 1
+    comm.close()
+    assert threading.active_count() == before

@@ -1,0 +1,164 @@
+"""What collectives cost: bytes by the meter, seconds by the link, spans by the tracer."""
+
+from typing import Any
+
+import pytest
+import torch
+from collective_cases import every_size, every_world, run
+from hypothesis import given
+from hypothesis import strategies as st
+
+import zerolab.collectives.wrap as wrap
+from zerolab.collectives import (
+    Collectives,
+    Link,
+    TorchCollectives,
+    build,
+    overlap_seconds,
+    phase,
+    wire_bytes,
+)
+from zerolab.collectives.tracer import merge
+from zerolab.collectives.transport import Transport
+
+pytestmark = pytest.mark.timeout(60)
+
+
+def count_traffic(comm: Collectives, numel: int) -> tuple[dict[str, int], dict[str, int], dict[str, int], bool]:
+    own = torch.ones(numel)
+    assert comm.meter is not None
+    comm.meter.reset()
+    with phase("first"):
+        comm.all_reduce(own.clone())
+        comm.reduce_scatter(own)
+        handle = comm.all_gather_async(own.tensor_split(comm.size)[comm.rank], numel)
+    handle.wait()
+    with phase("second"):
+        comm.all_reduce(own.double())
+        comm.all_reduce_async(own.bfloat16()).wait()
+    meter = comm.meter
+    assert meter is not None
+    return (
+        meter.bytes_by_collective("first"),
+        meter.bytes_by_collective("second"),
+        meter.calls_by_collective(),
+        meter.nominal,
+    )
+
+
+@pytest.mark.ranks
+@every_size
+@every_world
+def test_the_meter_counts_what_the_ring_formula_says_to_the_byte(world: tuple[str, str], ranks: int) -> None:
+    numels = (0, 3, 1001)
+    for rank, counts in enumerate(run(lambda comm: [count_traffic(comm, n) for n in numels], ranks=ranks, world=world)):
+        for numel, (first, second, calls, nominal) in zip(numels, counts, strict=True):
+            names = ("all_gather", "all_reduce", "reduce_scatter")
+            assert sum(first.values()) == sum(wire_bytes(name, numel, 4, ranks, rank) for name in names)
+            for name, counted in first.items():
+                assert counted == wire_bytes(name, numel, 4, ranks, rank)
+            assert sum(second.values()) == wire_bytes("all_reduce", numel, 10, ranks, rank)
+            assert calls == {"all_gather": 1, "all_reduce": 3, "reduce_scatter": 1}
+            assert nominal == (world[1] == "torch")
+
+
+@given(st.integers(0, 10_000), st.integers(1, 9))
+def test_wire_bytes_of_all_ranks_are_n_minus_one_times_the_tensor(numel: int, size: int) -> None:
+    for name, rounds in (("reduce_scatter", 1), ("all_gather", 1), ("all_reduce", 2)):
+        total = sum(wire_bytes(name, numel, 4, size, rank) for rank in range(size))
+        assert total == rounds * (size - 1) * numel * 4
+
+
+def test_messages_of_the_rank_function_count_as_send_and_reset_forgets() -> None:
+    def talk(comm: Collectives) -> list[dict[str, int]]:
+        meter = comm.meter
+        assert meter is not None
+        with phase("talk"):
+            if comm.rank == 0:
+                comm.send(torch.zeros(6), 1)
+            else:
+                comm.recv(torch.zeros(6), 0)
+        counted = meter.bytes_by_collective("talk")
+        meter.reset()
+        return [counted, meter.bytes_by_collective()]
+
+    assert run(talk, ranks=2) == [[{"send": 24}, {}], [{}, {}]]
+
+
+# Links and traces
+
+
+@pytest.mark.parametrize("name", ["all_reduce", "reduce_scatter", "all_gather"])
+@pytest.mark.parametrize("ranks", [2, 3, 4])
+def test_on_a_link_a_ring_takes_what_the_formula_says(name: str, ranks: int) -> None:
+    link = Link(gbit_per_s=2.0, latency_us=30.0)
+    numel = 12_000
+
+    def call(comm: Collectives) -> None:
+        numbers = numel if name != "all_gather" else numel // comm.size
+        getattr(comm, name)(torch.ones(numbers))
+
+    virtual = run(call, ranks=ranks, link=link).seconds
+    rounds = 2 if name == "all_reduce" else 1
+    by_hand = rounds * (ranks - 1) * (30e-6 + numel / ranks * 4 * 8 / 2e9)
+    assert virtual == pytest.approx(by_hand, rel=1e-9)
+    assert link.ring_seconds(name, numel, 4, ranks) == pytest.approx(by_hand, rel=1e-9)
+
+
+class Recorded(Transport):
+    """Messages that arrive at once, for wrappers to be seen at work."""
+
+    def __init__(self, rank: int = 0, size: int = 2) -> None:
+        self.rank, self.size = rank, size
+
+    def isend(self, tensor: torch.Tensor, dst: int, tag: int = 0) -> Any:
+        return self
+
+    irecv = isend
+
+    def wait(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize("impl", ["ring", "torch"])
+def test_a_linked_collective_waits_for_the_links_time_in_real_seconds(
+    impl: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slept: list[float] = []
+    monkeypatch.setattr(wrap.time, "sleep", slept.append)
+    monkeypatch.setattr(TorchCollectives, "_all_reduce", lambda *_: None)
+    link = Link(gbit_per_s=1.0, latency_us=5.0)
+    build(Recorded(), impl, link=link).all_reduce(torch.ones(1000))
+    assert sum(slept) == pytest.approx(2 * (5e-6 + 500 * 4 * 8 / 1e9))
+
+
+@pytest.mark.ranks
+@every_world
+def test_the_tracer_has_a_span_for_each_collective_and_for_each_own_one(world: tuple[str, str]) -> None:
+    def traced(comm: Collectives) -> list[tuple[str, str, bool]]:
+        tracer = comm.tracer
+        assert tracer is not None
+        handle = comm.all_reduce_async(torch.ones(100))
+        with tracer.span("multiply"):
+            torch.ones(10, 10) @ torch.ones(10, 10)
+        handle.wait()
+        comm.barrier()
+        spans = sorted(tracer.spans, key=lambda span: span.name)
+        return [(span.kind, span.name, span.seconds >= 0 and span.rank == comm.rank) for span in spans]
+
+    named = [("collective", "all_reduce", True), ("collective", "barrier", True), ("compute", "multiply", True)]
+    assert run(traced, ranks=2, world=world, trace=True) == [named] * 2
+
+
+intervals = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 8)), max_size=6).map(
+    lambda starts: [(start, start + length) for start, length in starts]
+)
+
+
+@given(intervals, intervals)
+def test_overlap_is_the_time_that_both_cover(one: list[tuple[int, int]], other: list[tuple[int, int]]) -> None:
+    def covered(spans: list[tuple[int, int]]) -> set[int]:
+        return {at for start, stop in spans for at in range(start, stop)}
+
+    assert overlap_seconds(one, other) == overlap_seconds(other, one) == len(covered(one) & covered(other))
+    assert sum(stop - start for start, stop in merge(one)) == len(covered(one))
