@@ -50,8 +50,9 @@ format: $(STAMP)  ## let ruff fix and format what it can
 	$(PY) -m ruff check --fix .
 	$(PY) -m ruff format .
 
-bench: $(STAMP)  ## run every benchmark (peers that are not installed are left out; see bench-env)
-	@set -e; for script in $(sort $(wildcard benchmarks/bench_*.py)); do echo "== $$script"; $(PY) $$script $(ARGS); done
+bench: $(STAMP)  ## run every benchmark; each says its method (peers that are not installed are left out; see bench-env)
+	@set -e; for name in $(sort $(basename $(notdir $(filter-out %__init__.py,$(wildcard benchmarks/*.py))))); do \
+	  echo "== benchmarks.$$name"; $(PY) -m benchmarks.$$name $(ARGS); done
 
 # DeepSpeed's build imports torch, so it must see the one in .venv instead of a build environment of its own.
 bench-env: $(STAMP)  ## add the peers that the benchmarks measure: DeepSpeed and transformers

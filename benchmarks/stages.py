@@ -65,8 +65,9 @@ def main() -> None:
 def table(rounds: list[list[Report]]) -> str:
     """Markdown, the most of any rank in megabytes of 10^6 bytes."""
     first = rounds[0]
+    run = first[0].config
     lines = [
-        f"{first[0].config.model} {first[0].config.model_size}, {first[0].ranks} ranks, {os.cpu_count()} cores; MB a rank",
+        f"{run.model} {run.model_size}, {run.ranks} ranks, {os.cpu_count()} cores; MB a rank",
         "",
         "| stage | parameters | gradients | optimizer | all states | peak of a step | sent a step | step time |",
         "|---|---|---|---|---|---|---|---|",
