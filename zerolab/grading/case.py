@@ -1,0 +1,113 @@
+"""What a check gives to a function, and what it sees of it: plain data that two processes can exchange as JSON.
+
+A learner's code runs in one process and is judged in another. Only what is here passes between them, and never as a
+pickle, because reading a stranger's pickle runs a stranger's code.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+MOST_ELEMENTS = 100_000
+DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in (torch.float32, torch.float64, torch.int64)}
+
+
+@dataclass(frozen=True)
+class Case:
+    """One call on every rank. `args[r]` are rank r's arguments, after `comm` where the function takes one."""
+
+    args: list[tuple[Any, ...]]
+    world: str = "lockstep"
+
+    @property
+    def ranks(self) -> int:
+        return len(self.args)
+
+
+@dataclass(frozen=True)
+class Other:
+    """A value that is neither a tensor nor plain data; only its type's name is known."""
+
+    type_name: str
+
+
+@dataclass(frozen=True)
+class Record:
+    """What one rank did: the value it returned, its arguments afterwards, the (receiver, bytes) of each message it
+    sent itself, and how often it called each of the library's collectives."""
+
+    value: Any
+    after: list[Any]
+    sent: list[tuple[int, int]]
+    collectives: dict[str, int]
+
+
+@dataclass(frozen=True)
+class Trouble:
+    """Why a call did not come to its end: the error's type, its message, and where in the learner's code."""
+
+    kind: str
+    message: str
+    where: str = ""
+
+
+@dataclass(frozen=True)
+class Observation:
+    """What came of a case: a record for each rank, or trouble."""
+
+    records: list[Record] = field(default_factory=list)
+    trouble: Trouble | None = None
+
+
+def encode(value: Any) -> Any:
+    """`value` as JSON data: tensors with dtype and shape, plain data as it is, all else by its type's name."""
+    if isinstance(value, torch.Tensor):
+        name = str(value.dtype).removeprefix("torch.")
+        if name in DTYPES and value.numel() <= MOST_ELEMENTS:
+            return {"dtype": name, "shape": list(value.shape), "values": value.detach().reshape(-1).tolist()}
+        return {"type": f"tensor of {value.numel()} {name}"}
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, tuple | list) and len(value) <= MOST_ELEMENTS:
+        return [encode(item) for item in value]
+    return {"type": value.type_name if isinstance(value, Other) else type(value).__name__}
+
+
+def decode(data: Any) -> Any:
+    """What `encode` made JSON of; tuples come back as lists."""
+    if isinstance(data, list):
+        return [decode(item) for item in data]
+    if isinstance(data, dict) and "values" in data:
+        return torch.tensor(data["values"], dtype=DTYPES[data["dtype"]]).reshape(data["shape"])
+    return Other(str(data.get("type"))) if isinstance(data, dict) else data
+
+
+def record_to_json(record: Record) -> dict[str, Any]:
+    """A record as JSON data."""
+    return {
+        "value": encode(record.value),
+        "after": [encode(argument) for argument in record.after],
+        "sent": record.sent,
+        "collectives": record.collectives,
+    }
+
+
+def record_from_json(data: dict[str, Any]) -> Record:
+    """The record, with tensors again."""
+    sent = [(int(receiver), int(nbytes)) for receiver, nbytes in data["sent"]]
+    return Record(decode(data["value"]), decode(data["after"]), sent, dict(data["collectives"]))
+
+
+def observation_to_json(observation: Observation) -> dict[str, Any]:
+    """An observation as JSON data."""
+    trouble = observation.trouble
+    return {"records": list(map(record_to_json, observation.records)), "trouble": vars(trouble) if trouble else None}
+
+
+def observation_from_json(data: dict[str, Any]) -> Observation:
+    """The observation, with tensors again."""
+    trouble = Trouble(**data["trouble"]) if data["trouble"] else None
+    return Observation([record_from_json(record) for record in data["records"]], trouble)

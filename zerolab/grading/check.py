@@ -1,0 +1,77 @@
+"""The learner's own check, in the notebook: quick, on fresh data, one line a claim."""
+
+from __future__ import annotations
+
+import inspect
+import secrets
+import textwrap
+from collections.abc import Callable, Sequence
+from functools import partial
+from random import Random
+from typing import Any
+
+from zerolab.errors import InputError, ZerolabError
+from zerolab.grading.case import Observation
+from zerolab.grading.exercise import Exercise, Finding, judge, shortcut
+from zerolab.grading.lessons import exercises_of
+from zerolab.grading.observe import observe_all
+
+MARKS = {True: "ok", False: "NO", None: "--"}
+
+
+class CheckFailed(ZerolabError):  # noqa: N818 (it reads as a sentence in the cell)
+    """An answer does not hold yet. A notebook shows the sentence, without a traceback."""
+
+    def _render_traceback_(self) -> list[str]:
+        return [str(self)]
+
+
+class Checks:
+    """`checks("01_ring_collectives").ring_all_gather(fn)` runs fn on ranks and prints what holds."""
+
+    def __init__(self, lesson: str) -> None:
+        self._exercises = exercises_of(lesson)
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        if name.startswith("_") or name not in self._exercises:
+            raise AttributeError(f"there is no exercise {name!r}; choose one of {', '.join(self._exercises)}")
+        return partial(run_check, self._exercises[name])
+
+    def __dir__(self) -> list[str]:
+        return list(self._exercises)
+
+
+def checks(lesson: str) -> Checks:
+    """The checks of a lesson, one for each of its exercises."""
+    return Checks(lesson)
+
+
+def run_check(exercise: Exercise, fn: Callable[..., Any], seed: int | None = None) -> None:
+    """Print a finding for each claim; raise CheckFailed, with a hint, unless all hold."""
+    if not callable(fn):
+        raise InputError(f"{exercise.name} is {fn!r}; pass your function itself, without calling it")
+    seed = secrets.randbelow(2**32) if seed is None else seed
+    findings = examine(exercise, fn, seed)
+    print(report(exercise.name, findings))
+    if not all(finding.holds for finding in findings):
+        hint = next(finding.hint for finding in findings if finding.hint)
+        raise CheckFailed(f"{exercise.name} does not hold yet: {hint}") from None
+
+
+def examine(exercise: Exercise, fn: Callable[..., Any], seed: int) -> list[Finding]:
+    """Run `fn` on cases of this seed and judge it, in this process."""
+    cases = exercise.cases(Random(seed))
+    try:
+        trouble = shortcut(textwrap.dedent(inspect.getsource(fn)))
+    except (OSError, TypeError):
+        trouble = None
+    seen: Sequence[Observation] = (
+        [Observation(trouble=trouble)] if trouble else observe_all(fn, cases, exercise.takes_comm)
+    )
+    return judge(exercise, cases, seen)
+
+
+def report(name: str, findings: Sequence[Finding]) -> str:
+    """The findings as text, the same for every seed while all claims hold."""
+    lines = [f"  {MARKS[finding.holds]}  {finding.text}" for finding in findings]
+    return "\n".join([name, *lines])

@@ -1,0 +1,125 @@
+"""An exercise: the cases that a function is run on, and the claims that what it did is held to."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from random import Random
+
+from zerolab.grading.case import Case, Observation, Trouble
+
+Test = Callable[[Case, Observation], str | None]
+
+
+@dataclass(frozen=True)
+class Claim:
+    """Something that must hold in every case. `test` returns a hint where it does not."""
+
+    text: str
+    test: Test
+
+
+@dataclass(frozen=True)
+class Exercise:
+    """`cases` draws new data for each generator it is given; `claims` come in the order in which to mend them."""
+
+    name: str
+    cases: Callable[[Random], list[Case]]
+    claims: tuple[Claim, ...]
+    takes_comm: bool = True
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What became of one claim: True, False with a hint, or None where it was not reached."""
+
+    text: str
+    holds: bool | None
+    hint: str = ""
+
+
+RUNS = "it runs to the end on every rank"
+
+
+def judge(exercise: Exercise, cases: Sequence[Case], seen: Sequence[Observation]) -> list[Finding]:
+    """A finding for each claim, the first being that the function runs at all."""
+    for observation in seen:
+        if observation.trouble:
+            unreached = [Finding(claim.text, None) for claim in exercise.claims]
+            return [Finding(RUNS, False, hint_for(observation.trouble, exercise)), *unreached]
+    if len(seen) != len(cases):
+        return [Finding(RUNS, False, "it ended before every case had run: do not end the process or its threads")]
+    findings = [Finding(RUNS, True)]
+    for claim in exercise.claims:
+        hints = (claim.test(case, observation) for case, observation in zip(cases, seen, strict=True))
+        hint = next((hint for hint in hints if hint), "")
+        findings.append(Finding(claim.text, not hint, hint))
+    return findings
+
+
+def hint_for(trouble: Trouble, exercise: Exercise) -> str:
+    """What to do about code that did not come to its end."""
+    kind, said = trouble.kind, trouble.message
+    at = f" ({trouble.where})" if trouble.where else ""
+    if kind == "NotImplementedError":
+        return "not written yet: put your code where it says YOUR CODE HERE"
+    if kind == "DeadlockError":
+        return f"deadlock: {said}. Post a receive before you wait for a send: irecv, isend, then both wait()"
+    if kind == "MismatchError":
+        return f"two ranks met with different messages: {said}. Ask which chunk the left neighbour sends in this step"
+    if kind == "TimeOut":
+        return f"it does not end: {said}. Look for a loop whose condition never changes"
+    if kind == "SystemExit":
+        return "it calls exit: return a value instead, the grade comes from what your function does"
+    if kind in ("Shortcut", "Tampered", "Missing"):
+        return said
+    if kind == "NameError":
+        return f"{said}{at}: only answer cells are graded, so keep helpers and imports inside the answer cell"
+    if kind == "died":
+        return "the process that ran your code ended at once: look for what ends it, and at the memory it takes"
+    if kind == "MemoryError" or "can't allocate memory" in said:
+        return f"it needs more memory than the limit{at}: a ring holds one tensor and a chunk or two"
+    return f"{said}{at}"
+
+
+# What an answer may use. The point of an exercise is to build a thing, so the built thing is out of reach.
+
+ALLOWED_IMPORTS = {"torch", "math", "itertools", "functools", "operator", "collections", "typing", "__future__"}
+OFF_LIMITS = {
+    "distributed": "torch.distributed has the finished collective",
+    "transport": "comm.transport is below the contract; comm.isend and comm.irecv are all you need",
+    "meter": "comm.meter is what the check reads",
+    "open": "a file has no place in this answer",
+    "exec": "write the code itself, not a text of it",
+    "eval": "write the code itself, not a text of it",
+    "__import__": "an import inside a call is still an import",
+    "exit": "a function that ends the process returns nothing",
+    "_exit": "a function that ends the process returns nothing",
+}
+
+
+def shortcut(source: str) -> Trouble | None:
+    """The first thing in an answer that goes around the exercise, or the line that is not Python."""
+    try:
+        tree = ast.parse(source)
+    except SyntaxError as error:
+        return Trouble("SyntaxError", f"line {error.lineno} is not Python: {error.msg}")
+    for node in ast.walk(tree):
+        for name in imported(node):
+            if name.split(".")[0] not in ALLOWED_IMPORTS or "distributed" in name:
+                return Trouble(
+                    "Shortcut", f"it imports {name}, which the answer has no need of: build it from messages"
+                )
+        name = node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
+        if name in OFF_LIMITS:
+            return Trouble("Shortcut", f"it uses {name}: {OFF_LIMITS[name]}")
+    return None
+
+
+def imported(node: ast.AST) -> list[str]:
+    if isinstance(node, ast.Import):
+        return [alias.name for alias in node.names]
+    if isinstance(node, ast.ImportFrom):
+        return [f"{node.module or '.'}.{alias.name}" for alias in node.names]
+    return []

@@ -1,0 +1,16 @@
+"""Which exercises belong to which lesson."""
+
+from __future__ import annotations
+
+from zerolab.errors import InputError
+from zerolab.grading import ring
+from zerolab.grading.exercise import Exercise
+
+LESSONS: dict[str, tuple[Exercise, ...]] = {"01_ring_collectives": ring.EXERCISES}
+
+
+def exercises_of(lesson: str) -> dict[str, Exercise]:
+    """The exercises of a lesson by name, in order."""
+    if lesson not in LESSONS:
+        raise InputError(f"there are no exercises for lesson {lesson!r}; choose one of {', '.join(LESSONS)}")
+    return {exercise.name: exercise for exercise in LESSONS[lesson]}

@@ -1,0 +1,90 @@
+"""`python -m zerolab.grading.notebooks`: runs the lessons and solutions, stores their outputs, makes the exercises.
+
+Running it twice gives the same bytes: no times, no widget state, streams joined, no version of the Python that ran it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from nbformat import NotebookNode
+
+from zerolab.errors import InputError, ZerolabError
+from zerolab.grading.cells import read_notebook, text_of
+from zerolab.grading.generate import check_source, write_exercise
+
+KERNEL = {"display_name": "Python 3", "language": "python", "name": "python3"}
+
+
+def execute(notebook: NotebookNode, folder: Path, seconds: int = 300) -> None:
+    """Run all cells in a fresh kernel that starts in `folder`, and keep their outputs in the notebook."""
+    from nbclient import NotebookClient
+
+    NotebookClient(
+        notebook,
+        kernel_name="python3",
+        timeout=seconds,
+        record_timing=False,
+        store_widget_state=False,
+        coalesce_streams=True,
+        resources={"metadata": {"path": str(folder)}},
+    ).execute()
+    settle(notebook)
+
+
+def settle(notebook: NotebookNode) -> None:
+    """Drop what differs between two runs or two machines."""
+    kept = {"zerolab": notebook.metadata["zerolab"]} if "zerolab" in notebook.metadata else {}
+    notebook.metadata = NotebookNode({"kernelspec": KERNEL, "language_info": {"name": "python"}, **kept})
+    for cell in notebook.cells:
+        cell.metadata.pop("execution", None)
+
+
+def refresh(path: Path) -> bool:
+    """Run a notebook and write it back; whether its bytes changed."""
+    notebook = read_notebook(path)
+    execute(notebook, path.parent)
+    text = text_of(notebook)
+    if text == path.read_text(encoding="utf-8"):
+        return False
+    path.write_text(text, encoding="utf-8")
+    return True
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Refresh outputs and exercises of the tree in the current folder, or of --root."""
+    parser = argparse.ArgumentParser(prog="python -m zerolab.grading.notebooks", description=__doc__.split("\n")[0])
+    parser.add_argument("names", nargs="*", help="only notebooks whose name holds one of these")
+    parser.add_argument("--root", type=Path, default=Path(), help="the folder with notebooks/ and solutions/")
+    parser.add_argument("--no-run", action="store_true", help="only make exercises, run nothing")
+    parser.add_argument("--force", action="store_true", help="overwrite exercises that somebody has worked in")
+    options = parser.parse_args(argv)
+    try:
+        for path in chosen(options.root, options.names):
+            if not options.no_run:
+                print(f"{path}: {'new outputs' if refresh(path) else 'unchanged'}", flush=True)
+            if path.parent.name == "solutions":
+                check_source(read_notebook(path))
+                target = options.root / "exercises" / path.name
+                made = write_exercise(path, target, options.force)
+                print(f"{target}: {'written' if made else 'unchanged'}", flush=True)
+    except ZerolabError as error:
+        print(error, file=sys.stderr)
+        return 2
+    return 0
+
+
+def chosen(root: Path, names: Sequence[str]) -> list[Path]:
+    """Lessons and solutions in order, or those whose names hold one of `names`."""
+    paths = sorted([*root.glob("notebooks/*.ipynb"), *root.glob("solutions/*.ipynb")], key=lambda p: (p.name, str(p)))
+    found = [path for path in paths if not names or any(name in str(path) for name in names)]
+    if not found:
+        raise InputError(f"no notebook in {root}/notebooks or {root}/solutions fits {' '.join(names) or 'anything'}")
+    return found
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,277 @@
+"""Exercises of lesson 01: ring collectives.
+
+Data differ by rank and are drawn anew for each check; they are whole numbers, so that any order of addition gives the
+same sum. Sizes divide and do not divide, on 1 to 4 ranks. Values, messages, bytes and inputs are judged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from random import Random
+from typing import Any
+
+import torch
+
+from zerolab.collectives import wire_bytes
+from zerolab.flat.layout import chunk_bounds, chunk_sizes
+from zerolab.grading.case import Case, Observation
+from zerolab.grading.exercise import Claim, Exercise
+from zerolab.grading.ring_claims import (
+    Expected,
+    in_place_or_not,
+    messages,
+    no_library_collective,
+    right_values,
+    traffic,
+)
+
+Tensor = torch.Tensor
+
+
+def draw(rng: Random, numel: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    return torch.tensor([rng.randint(1, 999) for _ in range(numel)], dtype=dtype)
+
+
+def sizes(rng: Random) -> Iterator[tuple[int, int, str]]:
+    """(ranks, elements, world): every number of ranks, dividing and not, and real processes once."""
+    for ranks in (1, 2, 3, 4):
+        each = rng.randint(2, 5)
+        yield ranks, ranks * each, "lockstep"
+        if ranks > 1:
+            yield ranks, ranks * each + rng.randint(1, ranks - 1), "lockstep"
+    yield 3, 3 * rng.randint(3, 9) + rng.randint(1, 2), "processes"
+
+
+def summands(rng: Random, ranks: int, numel: int) -> list[Tensor]:
+    dtype = rng.choice([torch.float32, torch.float64])
+    return [draw(rng, numel, dtype) for _ in range(ranks)]
+
+
+def total(tensors: list[Tensor]) -> Tensor:
+    return torch.stack(tensors).sum(0)
+
+
+# 1. Where a rank's chunk lies.
+
+
+def bounds_cases(rng: Random) -> list[Case]:
+    numels = [(ranks, rng.randint(0, 40)) for ranks in (1, 2, 3, 4) for _ in range(2)]
+    numels += [(4, 2), (3, 9), (4, 10), (3, 0)]
+    return [Case([(numel, ranks, rank) for rank in range(ranks)]) for ranks, numel in numels]
+
+
+def bounds_are_pairs(case: Case, seen: Observation) -> str | None:
+    for rank, record in enumerate(seen.records):
+        value = record.value
+        if not (isinstance(value, list) and len(value) == 2 and all(isinstance(edge, int) for edge in value)):
+            return f"chunk_bounds{case.args[rank]} returned {short(value)}: return two whole numbers, (start, stop)"
+    return None
+
+
+def bounds_are_right(case: Case, seen: Observation) -> str | None:
+    numel, ranks, _ = case.args[0]
+    got = [tuple(record.value) for record in seen.records]
+    want = chunk_bounds(numel, ranks)
+    if got == want:
+        return None
+    if got and got[-1][1] < numel:
+        return f"{numel} elements over {ranks} ranks: your chunks {got} leave {numel - got[-1][1]} at the end to nobody"
+    lengths = [stop - start for start, stop in got]
+    if sorted(lengths) == sorted(chunk_sizes(numel, ranks)):
+        return f"{numel} elements over {ranks} ranks: your chunks are {got}; the longer ones belong to the first ranks"
+    return f"{numel} elements over {ranks} ranks: your chunks are {got}; they should be {want}"
+
+
+# 2. to 4. The ring.
+
+
+def reduce_scatter_cases(rng: Random) -> list[Case]:
+    return [Case([(tensor,) for tensor in summands(rng, ranks, numel)], world) for ranks, numel, world in sizes(rng)]
+
+
+def reduce_scatter_expected(case: Case) -> Expected:
+    tensors = [args[0] for args in case.args]
+    summed = total(tensors)
+    bounds = chunk_bounds(summed.numel(), case.ranks)
+    return Expected(
+        "reduce_scatter",
+        [summed[start:stop] for start, stop in bounds],
+        {
+            "all of the sum, unsharded: return your own chunk only": [summed] * case.ranks,
+            "its own summand, to which nothing was added": [
+                tensor[start:stop] for tensor, (start, stop) in zip(tensors, bounds, strict=True)
+            ],
+            "the next rank's chunk: shift your chunk index by one": rolled(summed, bounds, 1),
+            "the previous rank's chunk: shift your chunk index by one": rolled(summed, bounds, -1),
+            "the mean: this exercise asks for the sum": [summed[a:b] / case.ranks for a, b in bounds],
+        },
+        summed.numel(),
+        summed.element_size(),
+    )
+
+
+def all_gather_cases(rng: Random) -> list[Case]:
+    cases = []
+    for ranks, numel, world in sizes(rng):
+        whole = draw(rng, numel, rng.choice([torch.float32, torch.float64]))
+        cases.append(Case([(whole[a:b].clone(), numel) for a, b in chunk_bounds(numel, ranks)], world))
+    return cases
+
+
+def all_gather_expected(case: Case) -> Expected:
+    shards = [args[0] for args in case.args]
+    whole = torch.cat(shards)
+    turned = [torch.cat([*shards[rank:], *shards[:rank]]) for rank in range(case.ranks)]
+    return Expected(
+        "all_gather",
+        [whole] * case.ranks,
+        {
+            "its own shard only": shards,
+            "the shards in the order in which they came: put shard r at the bounds of chunk r": turned,
+        },
+        whole.numel(),
+        whole.element_size(),
+    )
+
+
+def all_reduce_cases(rng: Random) -> list[Case]:
+    cases = []
+    for ranks, numel, world in sizes(rng):
+        for average in (False, True):
+            tensors = summands(rng, ranks, numel)
+            cases.append(Case([(tensor, average) for tensor in tensors], world))
+    return cases
+
+
+def all_reduce_expected(case: Case) -> Expected:
+    tensors, average = [args[0] for args in case.args], case.args[0][1]
+    summed = total(tensors)
+    mean = summed / case.ranks
+    bounds = chunk_bounds(summed.numel(), case.ranks)
+    return Expected(
+        "all_reduce",
+        [mean if average else summed] * case.ranks,
+        {
+            "the sum where average=True asks for the mean: divide by comm.size": [summed] * case.ranks,
+            "the mean where average=False asks for the sum": [mean] * case.ranks,
+            "one chunk only: gather the chunks after you have reduced them": [summed[a:b] for a, b in bounds],
+            "its own tensor, to which nothing was added": tensors,
+        },
+        summed.numel(),
+        summed.element_size(),
+    )
+
+
+def rolled(summed: Tensor, bounds: list[tuple[int, int]], by: int) -> list[Tensor]:
+    turned = [bounds[(rank + by) % len(bounds)] for rank in range(len(bounds))]
+    return [summed[start:stop] for start, stop in turned]
+
+
+# 5. What it costs.
+
+
+def bytes_cases(rng: Random) -> list[Case]:
+    shapes = [(ranks, rng.randint(4, 2000), rng.choice([2, 4, 8])) for ranks in (1, 2, 3, 4) for _ in range(2)]
+    shapes += [(4, 10, 4), (3, 12, 4)]
+    return [Case([(numel, itemsize, ranks, rank) for rank in range(ranks)]) for ranks, numel, itemsize in shapes]
+
+
+def bytes_are_right(case: Case, seen: Observation) -> str | None:
+    numel, itemsize, ranks, _ = case.args[0]
+    want = [wire_bytes("all_reduce", numel, itemsize, ranks, rank) for rank in range(ranks)]
+    got = [record.value for record in seen.records]
+    if got == want:
+        return None
+    what = f"{numel} elements of {itemsize} bytes over {ranks} ranks: you say {short(got)}, the meter counts {want}"
+    if got == [(ranks - 1) * numel * itemsize] * ranks:
+        return f"{what}. (N-1) whole tensors is what sending everything to everybody costs; a ring passes chunks"
+    if got == [want_ // itemsize for want_ in want]:
+        return f"{what}. You counted elements; multiply by the bytes of one"
+    if all(isinstance(n, int | float) and abs(n - w) <= 2 * itemsize for n, w in zip(got, want, strict=True)):
+        return (
+            f"{what}. Chunks differ by one element: leave out your own in one half, your right neighbour's in the other"
+        )
+    if got == [wire_bytes("reduce_scatter", numel, itemsize, ranks, rank) for rank in range(ranks)]:
+        return f"{what}. That is the reduce-scatter alone; the all-gather comes on top"
+    return what
+
+
+# 6. A broken function, to be mended.
+
+
+def broadcast_cases(rng: Random) -> list[Case]:
+    cases = []
+    for ranks, numel, world in sizes(rng):
+        for src in {0, ranks - 1, rng.randrange(ranks)}:
+            cases.append(Case([(draw(rng, numel), src) for _ in range(ranks)], world))
+    return cases
+
+
+def broadcast_expected(case: Case) -> Expected:
+    tensors, src = [args[0] for args in case.args], case.args[0][1]
+    return Expected(
+        "broadcast",
+        [tensors[src]] * case.ranks,
+        {
+            "rank 0's tensor, whatever src is: `if comm.rank:` means `if comm.rank != 0`": [tensors[0]] * case.ranks,
+            "its own tensor, as if nothing had come": tensors,
+        },
+        tensors[0].numel(),
+        tensors[0].element_size(),
+    )
+
+
+def short(value: Any) -> str:
+    text = str(value)
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
+def ring_exercise(
+    name: str,
+    cases: Callable[[Random], list[Case]],
+    expected: Callable[[Case], Expected],
+    says: str,
+    in_place: bool = False,
+) -> Exercise:
+    """An exercise whose function is a collective, judged by values, messages, bytes and inputs."""
+    return Exercise(
+        name,
+        cases,
+        (
+            Claim("it is built from messages, not from a finished collective", no_library_collective),
+            Claim(says, right_values(expected)),
+            Claim(
+                "its result is right in place" if in_place else "its input stays as it was",
+                in_place_or_not(expected, in_place),
+            ),
+            Claim("each message goes to the right neighbour", messages),
+            Claim("it sends what a ring sends, to the byte", traffic(expected)),
+        ),
+    )
+
+
+EXERCISES = (
+    Exercise(
+        "chunk_bounds",
+        bounds_cases,
+        (
+            Claim("it returns a start and a stop", bounds_are_pairs),
+            Claim("chunks lie end to end, the longer ones first", bounds_are_right),
+        ),
+        takes_comm=False,
+    ),
+    ring_exercise(
+        "ring_reduce_scatter", reduce_scatter_cases, reduce_scatter_expected, "rank r returns chunk r of the sum"
+    ),
+    ring_exercise("ring_all_gather", all_gather_cases, all_gather_expected, "every rank returns all shards in order"),
+    ring_exercise("ring_all_reduce", all_reduce_cases, all_reduce_expected, "every rank returns the sum, or the mean"),
+    Exercise(
+        "ring_bytes",
+        bytes_cases,
+        (Claim("what you predict is what the meter counts", bytes_are_right),),
+        takes_comm=False,
+    ),
+    ring_exercise(
+        "mended_broadcast", broadcast_cases, broadcast_expected, "every rank ends with rank src's tensor", in_place=True
+    ),
+)

@@ -1,0 +1,124 @@
+"""Claims about collectives, each with a hint for every way in which people get it wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from zerolab.collectives import wire_bytes
+from zerolab.grading.case import Case, Observation, Other
+from zerolab.grading.exercise import Test
+
+Tensor = torch.Tensor
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What a case should give: rank r's value, and values that give a mistake away, by what to say of them."""
+
+    collective: str
+    values: list[Tensor]
+    mistakes: dict[str, list[Tensor]]
+    numel: int
+    itemsize: int
+
+    def wire(self, ranks: int) -> list[int]:
+        """Bytes that each rank sends in a ring. A broadcast passes the whole tensor from hand to hand."""
+        if self.collective == "broadcast":
+            return [self.numel * self.itemsize] * (ranks - 1)
+        return [wire_bytes(self.collective, self.numel, self.itemsize, ranks, rank) for rank in range(ranks)]
+
+
+def no_library_collective(case: Case, seen: Observation) -> str | None:
+    for record in seen.records:
+        for name in record.collectives:
+            return f"it calls comm.{name}, which is the library's own: build it from comm.isend and comm.irecv"
+    return None
+
+
+def right_values(expected: Callable[[Case], Expected]) -> Test:
+    def test(case: Case, seen: Observation) -> str | None:
+        want = expected(case)
+        size = f"on {case.ranks} ranks, {want.numel} elements"
+        got = [record.value for record in seen.records]
+        wrong = [rank for rank, value in enumerate(got) if not same(value, want.values[rank])]
+        if not wrong:
+            return None
+        rank, value = wrong[0], got[wrong[0]]
+        if not isinstance(value, Tensor):
+            kind = value.type_name if isinstance(value, Other) else type(value).__name__
+            return f"{size}: rank {rank} returned {kind}, not a tensor: end with return"
+        for says, mistake in want.mistakes.items():
+            if len(wrong) > 1 and all(same(got[rank], mistake[rank]) for rank in wrong):
+                return f"{size}: each rank returned {says}"
+        if value.dtype != want.values[rank].dtype:
+            dtypes = f"{value.dtype}, not {want.values[rank].dtype}"
+            return f"{size}: rank {rank} returned {dtypes}: new tensors take the input's dtype"
+        if value.shape != want.values[rank].shape:
+            uneven = "; the ranks do not divide it" if want.numel % case.ranks else ""
+            return f"{size}{uneven}: rank {rank} returned {tuple(value.shape)}, not {tuple(want.values[rank].shape)}"
+        if wrong == [0] and case.ranks > 1:
+            return f"{size}: only rank 0 is wrong; `if comm.rank:` skips it, because 0 counts as False"
+        places = int((value != want.values[rank]).sum())
+        return (
+            f"{size}: rank {rank} has {places} of {value.numel()} values wrong: print which chunk it adds in each step"
+        )
+
+    return test
+
+
+def in_place_or_not(expected: Callable[[Case], Expected], in_place: bool) -> Test:
+    """The first argument ends as the result if `in_place`, else as it was."""
+
+    def test(case: Case, seen: Observation) -> str | None:
+        for rank, record in enumerate(seen.records):
+            before, after = case.args[rank][0], record.after[0]
+            if in_place and not same(after, expected(case).values[rank]):
+                return f"rank {rank}'s own tensor does not hold the result: receive into it and do not replace it"
+            if not in_place and not same(after, before):
+                return f"it overwrote rank {rank}'s input, which belongs to the caller: work on input.clone()"
+        return None
+
+    return test
+
+
+def messages(case: Case, seen: Observation) -> str | None:
+    for rank, record in enumerate(seen.records):
+        right = (rank + 1) % case.ranks
+        for receiver, _ in record.sent:
+            if receiver != right:
+                sent = f"on {case.ranks} ranks, rank {rank} sent to rank {receiver}"
+                return f"{sent}: in this ring it sends to rank {right} only"
+    return None
+
+
+def traffic(expected: Callable[[Case], Expected]) -> Test:
+    def test(case: Case, seen: Observation) -> str | None:
+        want = expected(case)
+        bound = want.wire(case.ranks)
+        sent = [sum(nbytes for _, nbytes in record.sent) for record in seen.records]
+        if want.collective == "broadcast":
+            # Nobody sends the tensor back to its source.
+            sent, bound = sorted(sent), [0, *bound]
+        if sent == bound:
+            return None
+        rank = next(rank for rank in range(case.ranks) if sent[rank] != bound[rank])
+        size = (
+            f"on {case.ranks} ranks, {want.numel} elements: rank {rank} sent {sent[rank]} bytes, a ring {bound[rank]}"
+        )
+        whole = want.numel * want.itemsize
+        if sent[rank] >= (case.ranks - 1) * whole:
+            return f"{size}: your messages are whole tensors, send one chunk in each step"
+        if sent[rank] < bound[rank]:
+            return f"{size}: values came to it by another way than messages"
+        return f"{size}: N-1 steps are enough for each half, and each sends one chunk"
+
+    return test
+
+
+def same(value: object, want: Tensor) -> bool:
+    if not isinstance(value, Tensor):
+        return False
+    return value.dtype == want.dtype and value.shape == want.shape and bool((value == want).all())

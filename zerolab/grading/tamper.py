@@ -1,0 +1,44 @@
+"""Notices when learner's code has put something of its own in the place of a function that the grade rests on."""
+
+from __future__ import annotations
+
+import builtins
+import inspect
+import sys
+from collections.abc import Iterator
+from types import ModuleType
+from typing import Any
+
+import torch
+
+Fingerprint = dict[tuple[str, str], int]
+
+
+def fingerprint() -> Fingerprint:
+    """The identity of every function and class of zerolab and of torch's front door, and of their methods."""
+    return {(owner, name): id(value) for owner, name, value in _parts() if callable(value) or _wraps(value)}
+
+
+def tampered(before: Fingerprint) -> list[str]:
+    """Names of what was replaced or removed since. What was added (lazy imports) does not count."""
+    now = fingerprint()
+    return sorted(f"{owner}.{name}" for (owner, name), seen in before.items() if now.get((owner, name)) != seen)
+
+
+def _parts() -> Iterator[tuple[str, str, Any]]:
+    ours = [module for name, module in sys.modules.items() if name.split(".")[0] == "zerolab" and module]
+    classes: dict[type, None] = {torch.Tensor: None}
+    for module in [*ours, torch, torch.distributed, builtins]:
+        for name, value in list(vars(module).items()):
+            if isinstance(value, ModuleType):
+                continue
+            yield module.__name__, name, value
+            if inspect.isclass(value) and value.__module__.split(".")[0] == "zerolab":
+                classes[value] = None
+    for kind in classes:
+        for name, value in list(vars(kind).items()):
+            yield f"{kind.__module__}.{kind.__qualname__}", name, value
+
+
+def _wraps(value: Any) -> bool:
+    return isinstance(value, property | staticmethod | classmethod)
