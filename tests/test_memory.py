@@ -22,6 +22,7 @@ from zerolab.memory import (
     predict_peaks,
     predict_states,
     table,
+    track,
 )
 from zerolab.memory.predict import IN_FLIGHT
 from zerolab.ranks import launch
@@ -350,6 +351,25 @@ def test_without_samples_only_the_figures_are_kept() -> None:
     with Tracker(samples=False) as tracker:
         kept = torch.zeros(10)
     assert tracker.samples == [] and sum(tracker.peak.values()) == kept.untyped_storage().nbytes()
+
+
+def test_the_log_may_be_counted_at_any_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    def measured() -> tuple[dict[str, int], dict[str, int]]:
+        model = nn.Linear(20, 20)
+        with Tracker(model_labels(model)) as tracker:
+            model(torch.randn(3, 20)).sum().backward()
+        return tracker.now(), tracker.peak
+
+    at_the_end = measured()
+    monkeypatch.setattr(track, "COUNT_EVERY", 1)
+    assert measured() == at_the_end
+
+
+def test_what_is_no_label_and_what_does_not_match_is_refused() -> None:
+    with pytest.raises(InputError, match="labels is a dict"):
+        Tracker({"parameters": []})
+    with pytest.raises(InputError, match="1 ranks are predicted and 2 measured"):
+        table({"parameters": [1]}, {"parameters": [1, 1]})
 
 
 def test_peaks_can_be_counted_anew() -> None:

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
+from zerolab.errors import InputError
+
 Bytes = Mapping[str, Sequence[int]]
 """{kind: [bytes by rank]}"""
 
@@ -33,6 +35,8 @@ def largest(by_rank: Sequence[int] | None) -> str:
 def difference(said: Sequence[int] | None, seen: Sequence[int] | None) -> str:
     if not said or not seen:
         return "-"
+    if len(said) != len(seen):
+        raise InputError(f"{len(said)} ranks are predicted and {len(seen)} measured; give both for the same ranks")
     apart = [b - a for a, b in zip(said, seen, strict=True)]
     worst = max(apart, key=abs)
     return f"{worst:+,}" if worst else "equal"

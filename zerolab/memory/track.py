@@ -24,6 +24,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from zerolab.collectives.call import current_call, current_phase
+from zerolab.errors import InputError
 from zerolab.memory.kinds import Labels
 from zerolab.memory.skyline import Changes, Record, Sample, Skyline
 
@@ -50,6 +51,8 @@ class Tracker(TorchDispatchMode):
 
     def __init__(self, labels: Labels | None = None, samples: bool = True) -> None:
         super().__init__()
+        if labels is not None and not callable(labels):
+            raise InputError(f"labels is a {type(labels).__name__}; give a function that returns {{kind: [tensors]}}")
         self._labels = labels
         self._skyline = Skyline(samples)
         self._records: dict[int, Watched] = {}
