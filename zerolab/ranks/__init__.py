@@ -2,6 +2,7 @@
 
 from zerolab.ranks.failure import RankFailure
 from zerolab.ranks.launch import launch
+from zerolab.ranks.lockstep_world import spend
 from zerolab.ranks.results import Results
 
-__all__ = ["RankFailure", "Results", "launch"]
+__all__ = ["RankFailure", "Results", "launch", "spend"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 import multiprocessing
+from collections.abc import Mapping
 from typing import Any
 
 import cloudpickle
@@ -20,7 +21,10 @@ MAX_RANKS = 128
 
 def check_arguments(
     fn: Any,
+    args: Any,
+    kwargs: Any,
     ranks: Any,
+    most_ranks: int,
     world: Any,
     collectives: Any,
     timeout: Any,
@@ -32,9 +36,8 @@ def check_arguments(
     max_result_mb: Any,
 ) -> None:
     """Raise an InputError for the first argument that cannot work."""
-    if not callable(fn):
-        raise InputError(f"fn is {fn!r}, which cannot be called; pass a function that takes comm first")
-    check_count("ranks", ranks, MAX_RANKS)
+    _check_call(fn, args, kwargs)
+    check_count("ranks", ranks, most_ranks)
     _choice("world", world, WORLDS)
     _choice("collectives", collectives, COLLECTIVES)
     _choice("device", device, DEVICES)
@@ -49,11 +52,30 @@ def check_arguments(
         raise InputError('collectives="torch" needs processes; use world="processes" or collectives="ring"')
     if link is not None and not callable(getattr(link, "seconds", None)):
         raise InputError(f"link is {link!r}; pass a zerolab.collectives.Link")
+    if env is not None and not isinstance(env, Mapping):
+        raise InputError(f"env is {env!r}; pass a dict of environment variables")
     for name, value in (env or {}).items():
         if not isinstance(name, str) or not isinstance(value, str):
             raise InputError(f"env holds {name!r}: {value!r}; environment variables are texts")
     if world == "processes" and multiprocessing.current_process().daemon:
         raise InputError("a daemonic process may not start ranks; launch from its parent, or use lockstep")
+
+
+def _check_call(fn: Any, args: tuple[Any, ...], kwargs: Any) -> None:
+    if not callable(fn):
+        raise InputError(f"fn is {fn!r}, which cannot be called; pass a function that takes comm first")
+    if kwargs is not None and not (isinstance(kwargs, Mapping) and all(isinstance(name, str) for name in kwargs)):
+        raise InputError(f"kwargs is {kwargs!r}; pass a dict of arguments by name")
+    try:
+        signature = inspect.signature(fn)
+    except (TypeError, ValueError):
+        return  # some functions written in C have none
+    try:
+        signature.bind("comm", *args, **(kwargs or {}))
+    except TypeError as error:
+        raise InputError(
+            f"fn cannot be called with comm and the arguments given ({error}); its signature is {signature}"
+        ) from None
 
 
 def check_count(name: str, value: Any, most: int) -> None:

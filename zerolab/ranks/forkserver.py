@@ -18,6 +18,7 @@ import multiprocessing.process
 import os
 import sys
 import threading
+import time
 import types
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -77,13 +78,25 @@ if "forkserver" in multiprocessing.get_all_start_methods():
                 reduction.dump(process, message)
             finally:
                 set_spawning_popen(None)
+            try:
+                self._ask_server(message)
+            except (EOFError, OSError):
+                # Somebody killed the server. Once it is buried, the next request starts another one.
+                time.sleep(0.2)
+                self._ask_server(message)
+
+        def _ask_server(self, message: io.BytesIO) -> None:
             self.sentinel, to_child = _server.connect_to_new_process(self._fds)  # type: ignore[attr-defined]
             # Python tells a child of its parent's death by the last copy of this pipe's end; the parent keeps one.
             kept = os.dup(to_child)
             self.finalizer = util.Finalize(self, _close, (kept, self.sentinel))
-            with open(to_child, "wb") as pipe:
-                pipe.write(message.getbuffer())
-            self.pid = forkserver.read_signed(self.sentinel)
+            try:
+                with open(to_child, "wb") as pipe:
+                    pipe.write(message.getbuffer())
+                self.pid = forkserver.read_signed(self.sentinel)
+            except (EOFError, OSError):
+                self.finalizer()
+                raise
 
     class RankProcess(multiprocessing.context.ForkServerProcess):
         @staticmethod

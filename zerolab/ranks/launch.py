@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from zerolab.errors import RankError
-from zerolab.ranks.arguments import check_arguments, pack_function
+from zerolab.ranks.arguments import MAX_RANKS, check_arguments, pack_function
 from zerolab.ranks.devices import choose_devices, threads_per_rank
 from zerolab.ranks.job import Job, Outcome
 from zerolab.ranks.lockstep_world import run_lockstep
@@ -71,7 +71,10 @@ def launch(
     """
     joins = world == "processes" and is_torchrun()
     count = world_size(ranks) if joins else 4 if ranks is None else ranks
-    check_arguments(fn, count, world, collectives, timeout, device, link, threads, env, prints, max_result_mb)
+    most = count if joins else MAX_RANKS
+    check_arguments(
+        fn, args, kwargs, count, most, world, collectives, timeout, device, link, threads, env, prints, max_result_mb
+    )
     devices, backend = choose_devices(device, count)
     job = Job(
         ranks=count,

@@ -1,0 +1,195 @@
+"""Functions that ranks of the tests run. They live apart from the tests, so that a rank need not import pytest."""
+
+import contextlib
+import os
+import random
+import signal
+import sys
+import time
+
+import numpy
+import torch
+
+from zerolab.ranks import launch
+
+
+def who_and_how_many(comm):
+    return comm.rank, comm.size
+
+
+def total_of_ranks(comm, plus=0.0):
+    return comm.all_reduce(torch.tensor([comm.rank + plus])).item()
+
+
+def random_numbers(comm):
+    before = torch.randn(3).tolist(), random.random(), numpy.random.rand()
+    comm.barrier()
+    # Another rank may have drawn in between; it must not show.
+    after = torch.randn(3 + comm.rank).sum().item(), random.random(), numpy.random.rand()
+    return before, after
+
+
+def numbers_of_everything(comm):
+    """Collectives of all kinds, ordinary and asynchronous, on sizes that do not divide."""
+    torch.manual_seed(comm.rank)
+    flat = torch.randn(101)
+    handle = comm.all_reduce_async(flat.clone(), average=True)
+    shard = comm.reduce_scatter(flat)
+    whole = comm.all_gather(shard, numel=101)
+    told = comm.broadcast(torch.full((3,), float(comm.rank)), src=comm.size - 1)
+    comm.barrier()
+    return handle.wait(), whole, told, torch.get_num_threads()
+
+
+def three_lines(comm):
+    for line in range(3):
+        print(f"line {line} of {comm.rank}")
+    os.write(1, b"noise that no notebook should show\n")
+    print("a warning", file=sys.stderr)
+
+
+def only_rank_0_prints(comm):
+    if comm.rank == 0:
+        print("loss 1.5")
+
+
+def raises_on(comm, rank, message="bad shard"):
+    if comm.rank == rank:
+        print("before the failure")
+        raise ValueError(message)
+    comm.barrier()
+
+
+def all_raise_alike(comm):
+    time.sleep(0.05 * (comm.size - comm.rank))
+    raise ValueError("every rank is wrong")
+
+
+def raises_after_a_peer_is_gone(comm):
+    """Rank 1 closes its connections and then raises: the others see a lost connection first."""
+    if comm.rank == 1:
+        torch.distributed.destroy_process_group()
+        time.sleep(0.1)
+        raise ValueError("the first cause")
+    comm.all_reduce(torch.ones(10))
+
+
+def is_killed(comm):
+    comm.barrier()
+    if comm.rank == 2:
+        os.kill(os.getpid(), signal.SIGKILL)
+    comm.barrier()
+
+
+def leaves_by_os_exit(comm):
+    if comm.rank == 1:
+        os._exit(7)
+    comm.barrier()
+
+
+def leaves_by_sys_exit(comm):
+    if comm.rank == 1:
+        sys.exit(3)
+    comm.barrier()
+
+
+def ignores_the_end(comm, folder):
+    """Cannot be ended politely, and leaves its process number."""
+    if hasattr(signal, "SIGTERM"):
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    note_process(folder, comm.rank)
+    if comm.rank == 0:
+        raise ValueError("now")
+    while True:
+        with contextlib.suppress(BaseException):
+            time.sleep(60)
+
+
+def note_process(folder, rank):
+    with open(os.path.join(folder, f"pid-{rank}.part"), "w") as file:
+        file.write(str(os.getpid()))
+    os.rename(os.path.join(folder, f"pid-{rank}.part"), os.path.join(folder, f"pid-{rank}"))
+
+
+def note_and_sleep(comm, folder):
+    note_process(folder, comm.rank)
+    time.sleep(60)
+
+
+def other_collective(comm):
+    if comm.rank == 1:
+        comm.all_gather(torch.ones(4))
+    else:
+        comm.all_reduce(torch.ones(8))
+
+
+def other_size(comm):
+    comm.all_reduce(torch.ones(8 + comm.rank))
+
+
+def returns_early(comm):
+    if comm.rank != 1:
+        comm.all_reduce(torch.ones(8))
+
+
+def never_sent(comm):
+    if comm.rank == 2:
+        comm.recv(torch.ones(10), 1)
+
+
+def circle_of_receives(comm):
+    comm.recv(torch.ones(10), (comm.rank + 1) % comm.size)
+
+
+def spins_on_rank_1(comm):
+    if comm.rank == 1:
+        while True:
+            pass
+    comm.barrier()
+
+
+def sleeps_on_rank_1(comm, seconds):
+    if comm.rank == 1:
+        time.sleep(seconds)
+
+
+def returns_a_generator(comm):
+    return (number for number in range(3))
+
+
+def returns_megabytes(comm, megabytes):
+    return torch.zeros(megabytes * 250_000)
+
+
+def launches_inside(comm, world):
+    return list(launch(who_and_how_many, ranks=2, timeout=60, world=world))
+
+
+def environment_of(comm, name):
+    return os.environ.get(name), os.getcwd()
+
+
+def messages_by_hand(transport):
+    """A ring of messages on the bare transport, of dtypes and shapes that libraries often forget."""
+    right, left = (transport.rank + 1) % transport.size, (transport.rank - 1) % transport.size
+    arrived = []
+    for dtype in (torch.float32, torch.bfloat16, torch.bool, torch.int16, torch.complex64):
+        for shape in ((), (3,), (2, 5)):
+            incoming = torch.zeros(shape, dtype=dtype)
+            transport.exchange(torch.full(shape, transport.rank % 2).to(dtype), right, incoming, left, tag=3)
+            arrived.append(bool((incoming == torch.full(shape, left % 2).to(dtype)).all()))
+    return all(arrived)
+
+
+def tags_out_of_order(comm):
+    transport = comm.transport
+    if comm.rank == 0:
+        sends = [transport.isend(torch.full((2,), float(tag)), 1, tag) for tag in (1, 2, 3)]
+        for send in sends:
+            send.wait()
+        return None
+    boxes = {tag: torch.zeros(2) for tag in (3, 1, 2)}
+    receives = [transport.irecv(box, 0, tag) for tag, box in boxes.items()]
+    for receive in receives:
+        receive.wait()
+    return {tag: box[0].item() for tag, box in boxes.items()}

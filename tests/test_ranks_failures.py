@@ -1,0 +1,160 @@
+"""A rank that raises, dies, hangs or calls something else: the caller learns which one and why, and nothing is left."""
+
+import os
+import tempfile
+
+import psutil
+import pytest
+import rank_functions as functions
+
+from zerolab.errors import DeadlockError, MismatchError, RankError
+from zerolab.ranks import RankFailure, forkserver, launch
+
+pytestmark = [pytest.mark.ranks, pytest.mark.timeout(60)]
+
+
+def wait_until_gone(pids):
+    """Fails the test if one of these processes is still there after some seconds."""
+    alive = [psutil.Process(pid) for pid in pids if psutil.pid_exists(pid)]
+    _, alive = psutil.wait_procs(alive, timeout=10)
+    assert alive == []
+
+
+def noted_processes(folder):
+    return [int(path.read_text()) for path in folder.glob("pid-*") if path.suffix != ".part"]
+
+
+@pytest.mark.parametrize("world", ["processes", "lockstep"])
+def test_an_exception_comes_with_rank_type_and_traceback(world, capsys):
+    with pytest.raises(RankFailure, match=r"^rank 1 raised ValueError: bad shard$") as caught:
+        launch(functions.raises_on, 1, ranks=3, world=world, timeout=30)
+    assert caught.value.rank == 1
+    assert caught.value.error == "ValueError"
+    assert "in raises_on" in caught.value.traceback
+    assert "raise ValueError(message)" in str(caught.value.__cause__)
+    # Only what the user wrote: the frames that called the function are ours.
+    assert "zerolab/ranks" not in caught.value.traceback
+    assert capsys.readouterr().out == "before the failure\n"
+
+
+@pytest.mark.parametrize("world", ["processes", "lockstep"])
+def test_an_exception_of_the_users_own_class_is_named(world):
+    class ShardError(Exception):
+        pass
+
+    def rank_function(comm):
+        raise ShardError("mine")
+
+    with pytest.raises(RankFailure, match=r"rank 0 raised .*ShardError: mine"):
+        launch(rank_function, ranks=1, world=world, timeout=30)
+
+
+def test_of_ranks_that_fail_alike_the_lowest_is_named():
+    # Rank 3 raises first; a notebook's output must not depend on it.
+    with pytest.raises(RankFailure, match="rank 0 raised ValueError: every rank is wrong"):
+        launch(functions.all_raise_alike, ranks=4, timeout=30)
+
+
+def test_a_lost_connection_does_not_hide_its_cause():
+    with pytest.raises(RankFailure, match="rank 1 raised ValueError: the first cause"):
+        launch(functions.raises_after_a_peer_is_gone, ranks=3, timeout=30)
+
+
+def test_a_killed_rank_is_named_with_its_signal():
+    with pytest.raises(RankFailure, match="rank 2 was killed by SIGKILL") as caught:
+        launch(functions.is_killed, ranks=3, timeout=30)
+    assert caught.value.rank == 2
+
+
+def test_os_exit_is_named_with_its_code():
+    with pytest.raises(RankFailure, match="rank 1 ended with exit code 7 before it returned"):
+        launch(functions.leaves_by_os_exit, ranks=3, timeout=30)
+
+
+@pytest.mark.parametrize("world", ["processes", "lockstep"])
+def test_sys_exit_is_named_with_its_code(world):
+    with pytest.raises(RankFailure, match=r"rank 1 called sys.exit\(3\)"):
+        launch(functions.leaves_by_sys_exit, ranks=3, world=world, timeout=30)
+
+
+def test_nothing_is_left_of_a_failed_launch(monkeypatch, tmp_path):
+    pids, temporary = tmp_path / "pids", tmp_path / "temporary"
+    pids.mkdir()
+    temporary.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    launch(functions.who_and_how_many, ranks=3, timeout=30)
+    descriptors = psutil.Process().num_fds()
+    with pytest.raises(RankFailure, match="rank 0 raised ValueError: now"):
+        launch(functions.ignores_the_end, str(pids), ranks=3, timeout=30)
+    assert 0 in {int(path.name.removeprefix("pid-")) for path in pids.glob("pid-?")}
+    wait_until_gone(noted_processes(pids))
+    assert list(temporary.iterdir()) == []
+    assert psutil.Process().num_fds() == descriptors
+
+
+@pytest.mark.parametrize("world", ["processes", "lockstep"])
+@pytest.mark.parametrize("function", [functions.other_collective, functions.other_size])
+def test_different_collectives_are_named_at_once(world, function):
+    with pytest.raises(MismatchError, match=r"rank 0 is in #1 all_reduce of 8 float32 while rank 1 is in #1 all_"):
+        launch(function, ranks=3, world=world, timeout=50)
+
+
+@pytest.mark.parametrize("world", ["processes", "lockstep"])
+def test_a_rank_that_returned_early_is_named_at_once(world):
+    with pytest.raises(DeadlockError, match=r"rank 1 has (already )?returned"):
+        launch(functions.returns_early, ranks=3, world=world, timeout=50)
+
+
+@pytest.mark.parametrize("world", ["processes", "lockstep"])
+def test_a_message_that_was_never_sent_is_named_at_once(world):
+    with pytest.raises(DeadlockError, match=r"rank 2 waits to receive from rank 1 \(40 bytes\)"):
+        launch(functions.never_sent, ranks=3, world=world, timeout=50)
+
+
+@pytest.mark.parametrize(("world", "timeout"), [("processes", 1.5), ("lockstep", 50)])
+def test_a_circle_of_receives_is_reported_rank_by_rank(world, timeout):
+    """In lockstep at once; between processes, where a message may always be on its way, after the time-out."""
+    with pytest.raises(DeadlockError) as caught:
+        launch(functions.circle_of_receives, ranks=3, world=world, timeout=timeout)
+    for rank in range(3):
+        assert f"rank {rank} waits to receive from rank {(rank + 1) % 3} (40 bytes)" in str(caught.value)
+
+
+@pytest.mark.parametrize("world", ["processes", "lockstep"])
+def test_after_the_time_out_each_ranks_pending_call_is_reported(world):
+    with pytest.raises(RankError, match=r"did not finish within 1.5 s") as caught:
+        launch(functions.spins_on_rank_1, ranks=3, world=world, timeout=1.5)
+    report = str(caught.value)
+    assert "rank 0 waits to" in report and "in #1 barrier" in report
+    assert "rank 1 computes in spins_on_rank_1, line" in report
+
+
+def test_a_lockstep_rank_that_cannot_be_stopped_is_owned_up_to():
+    with pytest.raises(RankError, match="rank 1 computes in sleeps_on_rank_1") as caught:
+        launch(functions.sleeps_on_rank_1, 5, ranks=2, world="lockstep", timeout=0.5)
+    assert caught.value.__notes__ == ["rank 1 could not be stopped; its thread goes on"]
+
+
+@pytest.mark.parametrize("world", ["processes", "lockstep"])
+def test_a_result_that_cannot_travel_is_named_by_rank_and_type(world):
+    with pytest.raises(RankFailure, match="rank 0 returned a generator that cannot travel back"):
+        launch(functions.returns_a_generator, ranks=2, world=world, timeout=30)
+
+
+def test_a_result_over_the_limit_is_named_by_rank_and_size():
+    with pytest.raises(RankFailure, match=r"rank 0 returned a Tensor of 2000\d\d\d bytes, over the limit of 1000000"):
+        launch(functions.returns_megabytes, 2, ranks=2, max_result_mb=1, timeout=30)
+    assert [result.numel() for result in launch(functions.returns_megabytes, 2, ranks=2, timeout=30)] == [500_000] * 2
+
+
+def test_a_launch_works_after_every_failure():
+    for function in (functions.is_killed, functions.leaves_by_os_exit):
+        with pytest.raises(RankFailure):
+            launch(function, ranks=3, timeout=30)
+        assert launch(functions.total_of_ranks, ranks=3, timeout=30) == [3.0] * 3
+
+
+def test_a_killed_server_is_replaced():
+    launch(functions.who_and_how_many, ranks=1, timeout=30)
+    os.kill(forkserver._server._forkserver_pid, 9)
+    assert launch(functions.total_of_ranks, ranks=2, timeout=50) == [1.0, 1.0]

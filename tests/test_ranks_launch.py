@@ -1,0 +1,195 @@
+"""`launch` in processes: what a caller can count on when all goes well, and what is refused before anything starts."""
+
+import os
+import tempfile
+import threading
+from pathlib import Path
+
+import psutil
+import pytest
+import rank_functions as functions
+import torch
+
+from zerolab.collectives import Link
+from zerolab.errors import InputError
+from zerolab.ranks import launch
+
+pytestmark = [pytest.mark.ranks, pytest.mark.timeout(60)]
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
+def test_results_come_in_rank_order(ranks):
+    assert launch(functions.who_and_how_many, ranks=ranks, timeout=30) == [(r, ranks) for r in range(ranks)]
+
+
+def test_arguments_travel_by_place_and_by_name():
+    assert launch(functions.total_of_ranks, 1.0, ranks=2, timeout=30) == [3.0, 3.0]
+    assert launch(functions.total_of_ranks, ranks=2, kwargs={"plus": 2.0}, timeout=30) == [5.0, 5.0]
+
+
+def test_lambdas_and_closures_travel():
+    weight = torch.tensor([2.0])
+    assert launch(lambda comm: comm.all_reduce(weight.clone()).item(), ranks=3, timeout=30) == [6.0] * 3
+
+
+@pytest.mark.parametrize("collectives", ["ring", "torch"])
+def test_both_collectives_sum(collectives):
+    assert launch(functions.total_of_ranks, ranks=3, collectives=collectives, timeout=30) == [3.0] * 3
+
+
+def test_bare_transport_carries_every_dtype_and_shape():
+    assert launch(functions.messages_by_hand, ranks=3, collectives="transport", timeout=30) == [True] * 3
+
+
+def test_a_message_goes_to_the_receive_with_its_tag():
+    assert launch(functions.tags_out_of_order, ranks=2, timeout=30)[1] == {1: 1.0, 2: 2.0, 3: 3.0}
+
+
+def test_prints_are_whole_lines_in_rank_order_without_noise(capfd):
+    results = launch(functions.three_lines, ranks=3, timeout=30)
+    shown = [f"rank {rank} | line {line} of {rank}" for rank in range(3) for line in range(3)]
+    output = capfd.readouterr()
+    assert output.out.splitlines() == shown
+    assert output.err == ""
+    assert results.printed[1] == "line 0 of 1\nline 1 of 1\nline 2 of 1\n"
+
+
+def test_one_printing_rank_needs_no_prefix(capsys):
+    launch(functions.only_rank_0_prints, ranks=2, timeout=30)
+    assert capsys.readouterr().out == "loss 1.5\n"
+
+
+def test_quiet_shows_nothing_and_keeps_the_text(capsys):
+    results = launch(functions.only_rank_0_prints, ranks=2, prints="quiet", timeout=30)
+    assert capsys.readouterr().out == ""
+    assert results.printed == ["loss 1.5\n", ""]
+
+
+def test_live_shows_every_line_once(capsys):
+    launch(functions.three_lines, ranks=2, prints="live", timeout=30)
+    lines = capsys.readouterr().out.splitlines()
+    assert sorted(lines) == [f"rank {rank} | line {line} of {rank}" for rank in range(2) for line in range(3)]
+
+
+def test_ranks_see_todays_environment_and_directory(monkeypatch, tmp_path):
+    launch(functions.who_and_how_many, ranks=1, timeout=30)  # the server is up, with the environment of before
+    monkeypatch.setenv("ZEROLAB_TEST_SETTING", "today")
+    monkeypatch.chdir(tmp_path)
+    assert launch(functions.environment_of, "ZEROLAB_TEST_SETTING", ranks=1, timeout=30) == [("today", str(tmp_path))]
+    extra = launch(functions.environment_of, "ZEROLAB_OTHER", ranks=1, env={"ZEROLAB_OTHER": "1"}, timeout=30)
+    assert extra[0][0] == "1" and "ZEROLAB_OTHER" not in os.environ
+
+
+def test_seeds_repeat_and_ranks_start_alike():
+    first, second = (launch(functions.random_numbers, ranks=2, timeout=30) for _ in range(2))
+    assert first == second
+    assert first[0][0] == first[1][0]
+
+
+def test_trace_gives_each_ranks_spans():
+    trace = launch(functions.total_of_ranks, ranks=2, trace=True, timeout=30).trace
+    assert [[span.name for span in spans] for spans in trace] == [["all_reduce"], ["all_reduce"]]
+
+
+def test_two_launches_at_once_from_two_threads():
+    results = {}
+
+    def start(plus):
+        results[plus] = [launch(functions.total_of_ranks, plus, ranks=2, timeout=50) for _ in range(5)]
+
+    threads = [threading.Thread(target=start, args=(plus,)) for plus in (1.0, 10.0)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert results == {1.0: [[3.0, 3.0]] * 5, 10.0: [[21.0, 21.0]] * 5}
+
+
+@pytest.mark.parametrize("world", ["processes", "lockstep"])
+def test_a_rank_may_launch(world):
+    assert launch(functions.launches_inside, world, ranks=1, timeout=50) == [[(0, 2), (1, 2)]]
+
+
+def test_thirty_launches_leak_nothing(monkeypatch, tmp_path):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+
+    def held():
+        me = psutil.Process()
+        return me.num_fds(), len(me.children(recursive=True)), threading.active_count()
+
+    launch(functions.who_and_how_many, ranks=2, timeout=30)
+    before = held()
+    for _ in range(30):
+        launch(functions.who_and_how_many, ranks=2, timeout=30)
+    assert held() == before
+    assert list(tmp_path.glob("zerolab-*")) == []
+
+
+REFUSED = [
+    ({"ranks": 0}, "ranks is 0"),
+    ({"ranks": -2}, "ranks is -2"),
+    ({"ranks": 2.0}, "ranks is 2.0"),
+    ({"ranks": True}, "ranks is True"),
+    ({"ranks": 100_000}, "ranks is 100000"),
+    ({"world": "threads"}, "world is 'threads'"),
+    ({"collectives": "nccl"}, "collectives is 'nccl'"),
+    ({"collectives": "local", "ranks": 2}, 'collectives="local"'),
+    ({"collectives": "torch", "world": "lockstep"}, 'collectives="torch"'),
+    ({"timeout": -1}, "timeout is -1"),
+    ({"timeout": float("nan")}, "timeout is nan"),
+    ({"timeout": "long"}, "timeout is 'long'"),
+    ({"device": "tpu"}, "device is 'tpu'"),
+    ({"link": 3}, "link is 3"),
+    ({"threads": 0}, "threads is 0"),
+    ({"env": {"A": 1}}, "env holds 'A': 1"),
+    ({"env": ["A"]}, r"env is \['A'\]"),
+    ({"prints": "loud"}, "prints is 'loud'"),
+    ({"max_result_mb": 0}, "max_result_mb is 0"),
+    ({"kwargs": [1]}, r"kwargs is \[1\]"),
+    ({"kwargs": {"minus": 1}}, "unexpected keyword argument 'minus'"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "message"), REFUSED, ids=[message for _, message in REFUSED])
+def test_a_bad_argument_is_named_before_any_rank_starts(arguments, message, monkeypatch):
+    monkeypatch.setattr("zerolab.ranks.processes.Crew.start", lambda crew: pytest.fail("ranks were started"))
+    with pytest.raises(InputError, match=message):
+        launch(functions.total_of_ranks, **arguments)
+
+
+def test_what_cannot_be_called_is_refused():
+    with pytest.raises(InputError, match="fn is 7, which cannot be called"):
+        launch(7)
+    with pytest.raises(InputError, match="too many positional arguments"):
+        launch(functions.who_and_how_many, 1)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_gpu_that_is_not_there_is_refused():
+    with pytest.raises(InputError, match="torch sees no GPU"):
+        launch(functions.who_and_how_many, device="cuda")
+
+
+@pytest.mark.parametrize("world", ["processes", "lockstep"])
+def test_an_argument_that_cannot_travel_is_named(world):
+    lock = threading.Lock()
+    with pytest.raises(InputError, match="argument 1, of type lock, cannot travel"):
+        launch(functions.total_of_ranks, lock, world=world)
+    with pytest.raises(InputError, match="'lock', which the rank function uses, of type lock, cannot travel"):
+        launch(lambda comm: lock, world=world)
+
+
+def test_a_link_slows_processes_down():
+    slow = Link(gbit_per_s=1000.0, latency_us=20_000.0)
+    # Two steps of an all-reduce on two ranks, 20 ms each: a bound that no machine undercuts.
+    assert launch(functions.total_of_ranks, ranks=2, link=slow, timeout=30).seconds >= 0.04
+
+
+def test_the_launch_folder_is_private(monkeypatch, tmp_path):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    modes = launch(_mode_of_the_launch_folder, str(tmp_path), ranks=1, timeout=30)
+    assert modes == [0o700]
+
+
+def _mode_of_the_launch_folder(comm, folder):
+    return next(Path(folder).glob("zerolab-*")).stat().st_mode & 0o777

@@ -1,0 +1,249 @@
+"""Where ranks are launched from: scripts without a guard, notebooks, torchrun; and how Ctrl-C and a kill end them."""
+
+import os
+import queue
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import nbformat
+import psutil
+import pytest
+from jupyter_client.manager import start_new_kernel
+from nbclient import NotebookClient
+
+pytestmark = [pytest.mark.ranks, pytest.mark.timeout(100)]
+
+TESTS = str(Path(__file__).parent)
+
+
+def run_script(folder, source, *command):
+    script = folder / "script.py"
+    script.write_text(source)
+    command = command or (sys.executable,)
+    return subprocess.run([*command, str(script)], capture_output=True, text=True, timeout=80, cwd=folder)
+
+
+def start_script(folder, source):
+    """A script in a session of its own, so that a signal to its group does not reach the tests."""
+    script = folder / "script.py"
+    script.write_text(source)
+    environment = {**os.environ, "PYTHONPATH": TESTS, "TMPDIR": str(folder)}
+    return subprocess.Popen(
+        [sys.executable, str(script)], cwd=folder, env=environment, start_new_session=True, stderr=subprocess.PIPE
+    )
+
+
+def wait_for_ranks(folder, count):
+    """The process numbers that `note_and_sleep` wrote."""
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        files = [folder / f"pid-{rank}" for rank in range(count)]
+        if all(file.exists() for file in files):
+            return [int(file.read_text()) for file in files]
+        time.sleep(0.05)
+    pytest.fail("the ranks did not start")
+
+
+def assert_all_end(pids):
+    alive = [psutil.Process(pid) for pid in pids if psutil.pid_exists(pid)]
+    assert psutil.wait_procs(alive, timeout=10)[1] == []
+
+
+def temporary_folders(folder):
+    return list(folder.glob("zerolab-*"))
+
+
+def test_a_script_without_a_guard_runs_once(tmp_path):
+    source = """
+import torch
+from zerolab.ranks import launch
+print("top level")
+offset = 1.0
+
+class Shard:
+    def __init__(self, values):
+        self.values = values
+
+def total(comm):
+    return Shard(comm.all_reduce(torch.tensor([comm.rank + offset])).tolist())
+
+results = launch(total, ranks=2, timeout=60)
+print([shard.values for shard in results], isinstance(results[0], Shard))
+"""
+    done = run_script(tmp_path, source)
+    assert done.stdout == "top level\n[[3.0], [3.0]] True\n", done.stderr
+    assert done.stderr == ""
+
+
+def test_a_script_may_start_without_a_forkserver(tmp_path):
+    """As on Windows: ranks are spawned, and still do not run the script again."""
+    source = """
+import multiprocessing
+multiprocessing.get_all_start_methods = lambda: ["spawn"]
+from zerolab.ranks import forkserver, launch
+print("top level", hasattr(forkserver, "_server"))
+print(launch(lambda comm: comm.size, ranks=2, timeout=90))
+"""
+    done = run_script(tmp_path, source)
+    assert done.stdout == "top level False\n[2, 2]\n", done.stderr
+
+
+def test_ctrl_c_ends_all_ranks(tmp_path):
+    source = f"""
+from zerolab.ranks import launch
+import rank_functions
+launch(rank_functions.note_and_sleep, {str(tmp_path)!r}, ranks=3, timeout=80)
+"""
+    parent = start_script(tmp_path, source)
+    pids = wait_for_ranks(tmp_path, 3)
+    os.killpg(parent.pid, signal.SIGINT)
+    _, errors = parent.communicate(timeout=20)
+    assert errors.decode().strip().endswith("KeyboardInterrupt")
+    assert errors.count(b"Traceback") == 1  # the parent's alone
+    assert_all_end(pids)
+    assert temporary_folders(tmp_path) == []
+
+
+def test_ranks_do_not_outlive_a_killed_parent(tmp_path):
+    source = f"""
+from zerolab.ranks import launch
+import rank_functions
+launch(rank_functions.note_and_sleep, {str(tmp_path)!r}, ranks=3, timeout=80)
+"""
+    parent = start_script(tmp_path, source)
+    pids = wait_for_ranks(tmp_path, 3)
+    server = psutil.Process(pids[0]).ppid()
+    parent.kill()
+    parent.communicate(timeout=20)
+    assert_all_end([*pids, server])
+    assert temporary_folders(tmp_path) == []
+
+
+def test_a_lockstep_world_can_be_interrupted(tmp_path):
+    source = """
+import _thread, threading
+from zerolab.ranks import launch
+def rank_function(comm):
+    if comm.rank == 1:
+        threading.Timer(0.3, _thread.interrupt_main).start()
+        while True:
+            pass
+    comm.barrier()
+try:
+    launch(rank_function, ranks=2, world="lockstep", timeout=60)
+except KeyboardInterrupt:
+    left = [thread for thread in threading.enumerate() if "lockstep" in thread.name]
+    print("interrupted, threads left:", len(left))
+"""
+    done = run_script(tmp_path, source)
+    assert done.stdout == "interrupted, threads left: 0\n", done.stderr
+
+
+def test_a_notebook_runs_ranks_with_its_own_functions():
+    cells = [
+        "import torch\nfrom zerolab.ranks import launch\nscale = 2.0",
+        "def total(comm):\n    print('I am', comm.rank)\n"
+        "    return comm.all_reduce(torch.tensor([scale * comm.rank])).item()\n"
+        "def broken(comm):\n    return 1 / comm.rank  # the cell's own line",
+        "launch(total, ranks=3, timeout=60)",
+        "try:\n    launch(broken, ranks=2, timeout=60)\n"
+        "except Exception as error:\n    print(error)\n    print(error.traceback)",
+    ]
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
+    NotebookClient(notebook, timeout=80, kernel_name="python3", coalesce_streams=True).execute()
+    printed, value = notebook.cells[2].outputs
+    assert printed.name == "stdout"
+    assert printed.text == "rank 0 | I am 0\nrank 1 | I am 1\nrank 2 | I am 2\n"
+    assert value.data["text/plain"] == "[6.0, 6.0, 6.0]"
+    (failure,) = notebook.cells[3].outputs
+    assert failure.text.startswith("rank 0 raised ZeroDivisionError: float division by zero\n") or (
+        failure.text.startswith("rank 0 raised ZeroDivisionError: division by zero\n")
+    )
+    assert "return 1 / comm.rank  # the cell's own line" in failure.text
+
+
+def test_a_kernel_interrupt_ends_all_ranks(tmp_path):
+    manager, client = start_new_kernel(kernel_name="python3", cwd=str(tmp_path))
+    try:
+        client.execute(
+            f"import sys; sys.path.insert(0, {TESTS!r})\n"
+            "import rank_functions\nfrom zerolab.ranks import launch\n"
+            f"launch(rank_functions.note_and_sleep, {str(tmp_path)!r}, ranks=2, timeout=80)"
+        )
+        pids = wait_for_ranks(tmp_path, 2)
+        manager.interrupt_kernel()
+        assert wait_for_error(client) == "KeyboardInterrupt"
+        assert_all_end(pids)
+        client.get_shell_msg(timeout=30)  # a kernel drops what it is sent while it still reports an error
+        client.execute("print(launch(rank_functions.who_and_how_many, ranks=2, timeout=60))")
+        assert wait_for_text(client) == "[(0, 2), (1, 2)]\n"
+    finally:
+        client.stop_channels()
+        manager.shutdown_kernel(now=True)
+
+
+def messages(client):
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        try:
+            yield client.get_iopub_msg(timeout=1)
+        except queue.Empty:
+            continue
+    pytest.fail("the kernel did not answer")
+
+
+def wait_for_error(client):
+    return next(m["content"]["ename"] for m in messages(client) if m["msg_type"] == "error")
+
+
+def wait_for_text(client):
+    return next(m["content"]["text"] for m in messages(client) if m["msg_type"] == "stream")
+
+
+TORCHRUN_SCRIPT = """
+import torch
+from zerolab.errors import InputError
+from zerolab.ranks import launch
+
+def total(comm, plus):
+    return comm.all_reduce(torch.tensor([comm.rank + plus])).item()
+
+first = launch(total, 1.0, ranks=None, timeout=60)
+second = launch(total, 2.0, ranks=2, timeout=60)
+try:
+    launch(total, 3.0, ranks=3)
+    refusal = "none"
+except InputError as error:
+    refusal = str(error)
+rank = [place for place, value in enumerate(first) if value is not None]
+with open(f"rank-{rank[0]}", "w") as file:
+    file.write(f"{list(first)} {list(second)} {refusal}")
+"""
+
+
+def test_under_torchrun_a_launch_joins_the_ranks_that_are_there(tmp_path):
+    torchrun = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+    done = run_script(tmp_path, TORCHRUN_SCRIPT, *torchrun)
+    assert done.returncode == 0, done.stderr
+    refusal = "ranks is 3, but torchrun started 2; pass ranks=2, or ranks=None to take what is there"
+    assert (tmp_path / "rank-0").read_text() == f"[3.0, None] [5.0, None] {refusal}"
+    assert (tmp_path / "rank-1").read_text() == f"[None, 3.0] [None, 5.0] {refusal}"
+
+
+def test_under_torchrun_a_failure_ends_the_job_and_a_hang_is_named(tmp_path):
+    torchrun = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+    source = """
+import time, torch
+from zerolab.ranks import launch
+def hangs(comm):
+    if comm.rank == 0:
+        comm.recv(torch.ones(10), 1)
+    time.sleep(60)
+launch(hangs, ranks=2, timeout=2)
+"""
+    done = run_script(tmp_path, source, *torchrun)
+    assert done.returncode != 0
+    assert "rank 0 did not finish within 2 s: it waits to receive from rank 1 (40 bytes)" in done.stderr
