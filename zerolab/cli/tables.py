@@ -1,52 +1,73 @@
-"""Tables of a run: what it took, predicted beside measured."""
+"""Tables of a run: what it took, predicted beside measured. They fit any number of ranks: ranks with the same numbers
+share a row."""
 
 from __future__ import annotations
+
+from itertools import groupby
 
 from rich.console import Console
 from rich.table import Table
 
 from zerolab.train import Report
 
+MIB = 2**20
+
 
 def print_report(report: Report) -> None:
-    """Loss and time in a line, then traffic and memory by rank."""
-    console = Console(highlight=False, soft_wrap=False, width=None)
-    first, last = report.loss[0], report.loss[-1]
-    console.print(
-        f"ZeRO-{report.config.zero_stage}, {report.ranks} ranks, {report.config.model} {report.config.model_size}, "
-        f"text {report.text}: loss {first:.4f} -> {last:.4f} in {len(report.loss)} steps, "
-        f"median step {report.median_step_seconds * 1e3:.0f} ms"
-    )
-    console.print(f"parameters sha256 {report.parameters_sha256}")
-    traffic = compare("traffic", report.traffic_predicted, report.traffic_measured, "bytes sent a step")
-    memory = compare("memory", report.memory_predicted, report.memory_measured, "bytes after a step")
-    console.print(traffic)
-    console.print(memory)
-    peaks = Table(title="memory at the peak of a step, MiB", title_justify="left")
-    add_columns(peaks, "kind", report.ranks)
-    for kind, sizes in report.peak.items():
-        peaks.add_row(kind, *(f"{size / 2**20:,.2f}" for size in sizes))
-    peaks.add_row("total", *(f"{sum(of_rank) / 2**20:,.2f}" for of_rank in zip(*report.peak.values(), strict=True)))
-    console.print(peaks)
+    """Loss and time, then traffic and memory."""
+    console = Console(highlight=False)
+    run, first, last = report.config, report.loss[0], report.loss[-1]
+    lines = [
+        f"ZeRO-{run.zero_stage}, {count(report.ranks, 'rank')}, {run.model} {run.model_size}, text: {report.text}",
+        f"loss {first:.4f} -> {last:.4f} in {count(len(report.loss), 'step')}, "
+        f"median step {report.median_step_seconds * 1e3:.0f} ms",
+        f"parameters sha256 {report.parameters_sha256}",
+    ]
+    for line in lines:
+        console.print(line, soft_wrap=True)
+    console.print(compare("traffic: bytes sent a step", report.traffic_predicted, report.traffic_measured))
+    console.print(compare("memory: bytes kept after a step", report.memory_predicted, report.memory_measured))
+    console.print(peak(report.peak))
 
 
-def compare(what: str, predicted: dict[str, list[int]], measured: dict[str, list[int]], title: str) -> Table:
-    """A row for each kind and side; `=` where prediction and measurement agree to the byte on every rank."""
-    ranks = len(next(iter(measured.values()), next(iter(predicted.values()), [])))
-    table = Table(title=f"{what}: {title}", title_justify="left")
-    add_columns(table, "kind", ranks)
-    table.add_column("agree")
+def compare(title: str, predicted: dict[str, list[int]], measured: dict[str, list[int]]) -> Table:
+    """A row for each kind and run of ranks with the same numbers. What was not predicted has no verdict."""
+    table = Table(title=title, title_justify="left")
+    table.add_column("kind", no_wrap=True)
+    for name in ("rank", "predicted", "measured"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("agree", no_wrap=True)
     for kind in dict.fromkeys([*predicted, *measured]):
-        said, seen = predicted.get(kind), measured.get(kind, [0] * ranks)
-        if said is None:
-            table.add_row(f"{kind}, measured", *(f"{n:,}" for n in seen), "")
+        seen = measured.get(kind) or [0] * len(predicted[kind])
+        said: list[int | None] = [*predicted[kind]] if kind in predicted else [None] * len(seen)
+        if kind not in predicted and not any(seen):
             continue
-        table.add_row(f"{kind}, predicted", *(f"{n:,}" for n in said), "")
-        table.add_row(f"{kind}, measured", *(f"{n:,}" for n in seen), "yes" if said == seen else "NO")
+        by_rank = enumerate(zip(said, seen, strict=True))
+        for (expected, found), run in groupby(by_rank, key=lambda rank_and_bytes: rank_and_bytes[1]):
+            ranks = [rank for rank, _ in run]
+            verdict = "" if expected is None else "yes" if expected == found else "NO"
+            shown = "" if expected is None else f"{expected:,}"
+            table.add_row(kind if ranks[0] == 0 else "", span(ranks), shown, f"{found:,}", verdict)
     return table
 
 
-def add_columns(table: Table, first: str, ranks: int) -> None:
-    table.add_column(first, no_wrap=True)
-    for rank in range(ranks):
-        table.add_column(f"rank {rank}", justify="right", no_wrap=True)
+def peak(kinds: dict[str, list[int]]) -> Table:
+    """What the rank that held most held at the highest moment of a step."""
+    totals = [sum(of_rank) for of_rank in zip(*kinds.values(), strict=True)]
+    rank = totals.index(max(totals))
+    table = Table(title=f"memory at the peak of a step, rank {rank}", title_justify="left")
+    table.add_column("kind", no_wrap=True)
+    table.add_column("bytes", justify="right", no_wrap=True)
+    table.add_column("MiB", justify="right", no_wrap=True)
+    for kind, sizes in {**kinds, "total": totals}.items():
+        if sizes[rank]:
+            table.add_row(kind, f"{sizes[rank]:,}", f"{sizes[rank] / MIB:,.2f}")
+    return table
+
+
+def span(ranks: list[int]) -> str:
+    return str(ranks[0]) if len(ranks) == 1 else f"{ranks[0]}-{ranks[-1]}"
+
+
+def count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -61,6 +61,7 @@ def train_rank(comm: Collectives, config: TrainConfig, corpus: Corpus, progress:
     with tracker:
         for step in range(min(TRACKED_STEPS, config.max_steps)):
             run.step(step)
+        run.settle()
         memory, peak = tracker.now(), tracker.peak
     for step in range(TRACKED_STEPS, config.max_steps):
         run.step(step)
@@ -105,10 +106,13 @@ class Run:
             self._reported = self.comm.all_reduce_async(total, average=True)
         self.seconds.append(time.perf_counter() - start)
 
-    def finish(self) -> None:
+    def settle(self) -> None:
         """Wait for what the last step left under way."""
         self._collect_loss()
         self.engine.synchronize()
+
+    def finish(self) -> None:
+        self.settle()
         self.steps.close()
 
     def traffic(self) -> dict[str, int | float]:
