@@ -1,0 +1,57 @@
+"""Bars for measured values, with a mark where a formula says that they end."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from zerolab.errors import InputError
+from zerolab.viz.picture import COLOURS, HATCHES, Picture, blank, text_table
+
+
+def bars(
+    places: Sequence[str],
+    measured: Mapping[str, Sequence[float]],
+    formula: Mapping[str, Sequence[float]] | None = None,
+    unit: str = "",
+) -> Picture:
+    """A group of bars for each place, one bar for each name of `measured`; `formula` marks the same names."""
+    formula = formula or {}
+    for name, values in [*measured.items(), *formula.items()]:
+        if len(values) != len(places):
+            raise InputError(f"{name!r} has {len(values)} values for {len(places)} places; give one each")
+    if unknown := set(formula) - set(measured):
+        raise InputError(f"the formula of {min(unknown)!r} belongs to no bar; name one of {', '.join(measured)}")
+    figure = blank(7.2, 3.2)
+    axes = figure.add_subplot()
+    width = 0.8 / len(measured)
+    for number, (name, values) in enumerate(measured.items()):
+        middles = [place + (number - (len(measured) - 1) / 2) * width for place in range(len(places))]
+        axes.bar(
+            middles, values, width * 0.92,
+            color=COLOURS[number], hatch=HATCHES[number], edgecolor="white", linewidth=0, label=name,
+        )  # fmt: skip
+        for middle, value in zip(middles, values, strict=True):
+            axes.annotate(
+                f"{value:g}", (middle, value), xytext=(0, 3), textcoords="offset points", ha="center", fontsize=9
+            )
+        if name in formula:
+            axes.plot(middles, formula[name], "_", color="black", markersize=300 * width / len(places))
+    axes.set_xticks(range(len(places)), places)
+    axes.set_ylabel(unit)
+    axes.margins(y=0.12)
+    axes.spines[["top", "right"]].set_visible(False)
+    if formula:
+        axes.plot([], [], "_", color="black", markersize=12, label="formula")
+    axes.legend(frameon=False, loc="upper left")
+    head = ["", *(f"{name}, {kind}" for name in measured for kind in _kinds(name, formula))]
+    columns = [
+        column
+        for name in measured
+        for column in ([measured[name], formula[name]] if name in formula else [measured[name]])
+    ]
+    rows = [[place, *(f"{column[at]:g}" for column in columns)] for at, place in enumerate(places)]
+    return Picture(figure, text_table(head, rows))
+
+
+def _kinds(name: str, formula: Mapping[str, Sequence[float]]) -> list[str]:
+    return ["measured", "formula"] if name in formula else ["measured"]

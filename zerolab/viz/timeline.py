@@ -1,0 +1,62 @@
+"""When which rank sent, on the virtual clock of a lockstep launch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from zerolab.errors import InputError
+from zerolab.ranks.lockstep_transport import Event
+from zerolab.viz.picture import COLOURS, HATCHES, Picture, blank, text_table
+
+
+@dataclass(frozen=True)
+class Message:
+    """A message of rank `rank`, in microseconds: when it was posted, set out and arrived."""
+
+    rank: int
+    posted: float
+    start: float
+    stop: float
+
+
+def timeline(traces: Mapping[str, Sequence[Event]], ranks: int) -> Picture:
+    """A panel for each trace (`Results.trace` of a lockstep launch with a link), a row for each rank, a bar for each
+    message that it sends; a thin line while the message waits for its receiver. All panels have one time axis, in
+    microseconds."""
+    sends = {name: messages(trace) for name, trace in traces.items()}
+    if not any(message.stop > message.start for found in sends.values() for message in found):
+        raise InputError("no message takes any time; launch in lockstep with trace=True and a link")
+    figure = blank(7.6, (0.3 * ranks + 0.45) * len(sends) + 0.35)
+    panels = figure.subplots(len(sends), 1, sharex=True, squeeze=False)[:, 0]
+    for number, (axes, (name, found)) in enumerate(zip(panels, sends.items(), strict=True)):
+        for message in found:
+            axes.plot([message.posted, message.start], [message.rank] * 2, color="black", linewidth=0.8)
+            axes.barh(
+                message.rank, message.stop - message.start, left=message.start, height=0.7,
+                color=COLOURS[number], hatch=HATCHES[number], edgecolor="white", linewidth=0.8,
+            )  # fmt: skip
+        axes.set_yticks(range(ranks), [f"rank {rank}" for rank in range(ranks)])
+        axes.set_ylim(ranks - 0.5, -0.5)
+        axes.set_title(f"{name}: done after {last(found):.0f} µs", loc="left", fontsize=10)
+        axes.spines[["top", "right"]].set_visible(False)
+    panels[-1].set_xlabel(
+        "microseconds on the virtual clock; a bar is a message on its way, a line its wait for the receiver"
+    )
+    rows = [[name, len(found), f"{last(found):.1f}"] for name, found in sends.items()]
+    return Picture(figure, text_table(["", "messages", "microseconds"], rows))
+
+
+def messages(trace: Sequence[Event]) -> list[Message]:
+    """The messages of a trace. One is on its way once both sides have posted it; lockstep records the receive right
+    after the send."""
+    pairs = ((trace[at], trace[at + 1]) for at in range(len(trace) - 1) if trace[at].kind == "send")
+    return [
+        Message(send.rank, send.start * 1e6, max(send.start, receive.start) * 1e6, send.end * 1e6)
+        for send, receive in pairs
+    ]
+
+
+def last(found: Sequence[Message]) -> float:
+    """When the last message has arrived, in microseconds."""
+    return max((message.stop for message in found), default=0.0)
