@@ -1,0 +1,166 @@
+"""Stages 0 to 3 are one training run: the same bits as each other, and one process's parameters to a few ulps."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from zero_cases import (
+    VARIANTS,
+    Case,
+    Trained,
+    adamw,
+    batches,
+    decay_matrices,
+    gpt2,
+    largest_difference,
+    part_of,
+    sgd,
+    train,
+    train_alone,
+)
+
+from zerolab.collectives import Collectives, LocalCollectives
+from zerolab.ranks import launch
+
+pytestmark = [pytest.mark.timeout(100), pytest.mark.ranks]
+
+CLIP = 0.2
+# Ten steps on 2, 3 and 4 ranks, with no feature and with all of them.
+EVERYWHERE = {
+    "adamw": Case(),
+    "all at once": Case(
+        micro_batches=2, reduce_each=False, clip_norm=CLIP, checkpoint=True, groups=decay_matrices,
+        engine={"bucket_numel": 500, "overlap_gather": True},
+    ),
+}  # fmt: skip
+# Fewer steps, and on 3 ranks: sums of three depend on their order, and 3 divides nothing.
+ON_THREE = {
+    "sgd": Case(sgd(), steps=5),
+    "sgd, clipped": Case(sgd(), clip_norm=CLIP, steps=5),
+    "accumulated": Case(micro_batches=2, steps=5),
+    "sgd, accumulated and reduced once": Case(sgd(), micro_batches=2, reduce_each=False, steps=5),
+    "clipped by the largest": Case(clip_norm=0.01, engine={"norm_type": float("inf")}, steps=5),
+    "checkpointed": Case(checkpoint=True),
+    "without overlap": Case(engine={"overlap": False, "prefetch": False}),
+    "with overlapped gathers": Case(engine={"overlap_gather": True}),
+    "in small buckets": Case(engine={"bucket_numel": 250}, steps=3),
+    "unaligned": Case(adamw(fused=False), engine={"align": 1}, steps=5),
+    "gpt2": Case(model=gpt2, steps=5),
+}
+SAME_BITS_AS_ADAMW = ("checkpointed", "without overlap", "with overlapped gathers")
+ALL = {**EVERYWHERE, **ON_THREE}
+RANKS = [2, 3, 4]
+PLACES = [(name, ranks) for ranks in RANKS for name in (ALL if ranks == 3 else EVERYWHERE)]
+
+ByRank = list[dict[str, list[Trained]]]
+
+
+def train_all(comm: Collectives, names: list[str]) -> dict[str, list[Trained]]:
+    """Each case at every stage. Parameters travel once a case; digests stand for the others."""
+    trained: dict[str, list[Trained]] = {}
+    for name in names:
+        first, *others = [train(comm, ALL[name], stage, **variant) for stage, variant in VARIANTS]
+        trained[name] = [first, *(replace(other, parameters={}) for other in others)]
+    return trained
+
+
+@pytest.fixture(scope="module")
+def trained() -> dict[int, ByRank]:
+    """What every rank ended with, by the number of ranks."""
+    return {
+        ranks: list(launch(train_all, [name for name, at in PLACES if at == ranks], ranks=ranks, timeout=80))
+        for ranks in RANKS
+    }
+
+
+def tolerance(case: Case) -> float:
+    return 1e-6 if case.optimizer.func is torch.optim.SGD else 2e-5
+
+
+@pytest.mark.parametrize(("name", "ranks"), PLACES)
+def test_all_stages_end_with_the_same_bits_on_every_rank(trained: dict[int, ByRank], name: str, ranks: int) -> None:
+    digests = [one.digest for of_rank in trained[ranks] for one in of_rank[name]]
+    assert len(digests) == ranks * len(VARIANTS) and len(set(digests)) == 1
+
+
+@pytest.mark.parametrize(("name", "ranks"), PLACES)
+def test_ranks_on_parts_end_where_one_process_on_the_whole_batch_does(
+    trained: dict[int, ByRank], name: str, ranks: int
+) -> None:
+    expected = train_alone(ALL[name])
+    assert largest_difference(trained[ranks][0][name][0].parameters, expected) < tolerance(ALL[name])
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_one_rank_is_plain_torch_at_every_stage(name: str) -> None:
+    trained = [train(LocalCollectives(), ALL[name], stage, **variant) for stage, variant in VARIANTS]
+    assert len({one.digest for one in trained}) == 1
+    assert largest_difference(trained[0].parameters, train_alone(ALL[name])) < tolerance(ALL[name])
+
+
+def test_how_work_is_scheduled_changes_no_bit(trained: dict[int, ByRank]) -> None:
+    on_three = trained[3][0]
+    for name in SAME_BITS_AS_ADAMW:
+        assert on_three[name][0].digest == on_three["adamw"][0].digest
+
+
+@pytest.mark.parametrize("ranks", RANKS)
+def test_clipping_scales_at_every_step_and_all_ranks_see_the_same_norm(trained: dict[int, ByRank], ranks: int) -> None:
+    for name in ("sgd, clipped", "all at once"):
+    norms = {tuple(step.norm for step in one.steps) for of_rank in trained[ranks] for one in of_rank[name]}
+    assert len(norms) == 1
+    assert all(norm is not None and norm > CLIP for norm in norms.pop())
+    assert all(step.norm is None and not step.skipped for step in trained[ranks][0]["adamw"][0].steps)
+
+
+def test_training_learns_something(trained: dict[int, ByRank]) -> None:
+    """Equal bits would prove little if the parameters stood still."""
+    for ranks in RANKS:
+        losses = [of_rank["adamw"][4].losses for of_rank in trained[ranks]]
+        assert sum(loss[-1] for loss in losses) < sum(loss[0] for loss in losses)
+
+
+# Torch's own data parallelism
+
+
+def train_wrapped(comm: Collectives, case: Case, wrap: Any) -> dict[str, torch.Tensor]:
+    """The same run with a wrapper of torch's around the model."""
+    model = wrap(case.build())
+    optimizer = case.optimizer(model.parameters())
+    for micro_batches in batches(case.steps):
+        own = part_of(torch.cat(micro_batches), comm)
+        model(own[:, :-1], own[:, 1:]).backward()
+        nn.utils.clip_grad_norm_(model.parameters(), case.clip_norm)
+        optimizer.step()
+        optimizer.zero_grad()
+    state = {name.removeprefix("module."): p.detach() for name, p in model.named_parameters()}
+    return {name: p.full_tensor() if hasattr(p, "full_tensor") else p for name, p in state.items()}
+
+
+def shard_fully(model: Any) -> nn.Module:
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    for block in model.blocks:
+        fully_shard(block, mesh=mesh)
+    return fully_shard(model, mesh=mesh)
+
+
+@pytest.mark.parametrize(("ranks", "collectives"), [(2, "torch"), (3, "ring")])
+def test_every_stage_ends_where_ddp_and_fully_shard_do(ranks: int, collectives: str) -> None:
+    case = Case(adamw(fused=False, foreach=False), clip_norm=CLIP)
+    wrappers = {"ddp": nn.parallel.DistributedDataParallel, "fully_shard": shard_fully}
+
+    def differences(comm: Collectives) -> dict[tuple[str, int], float]:
+        peers = {name: train_wrapped(comm, case, wrap) for name, wrap in wrappers.items()}
+        ours = {stage: train(comm, case, stage).parameters for stage in range(4)}
+        return {
+            (name, stage): largest_difference(peer, own) for name, peer in peers.items() for stage, own in ours.items()
+        }
+
+    for found in launch(differences, ranks=ranks, collectives=collectives, timeout=80):
+        assert len(found) == 8 and max(found.values()) < 2e-6
