@@ -29,7 +29,8 @@ from zerolab.memory.kinds import Labels
 from zerolab.memory.skyline import Changes, Record, Sample, Skyline
 
 COUNT_EVERY = 4096
-"""Operations after which the log is counted, so that it stays short in a long run."""
+"""Operations after which the log is counted at the latest, so that it stays short in a long run. What is counted
+keeps the kinds that storages had by then, so this is no small number."""
 
 
 class Watched(Record):
