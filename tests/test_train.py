@@ -83,7 +83,8 @@ def test_training_learns() -> None:
 @pytest.mark.ranks
 def test_the_profile_holds_what_a_reader_of_it_needs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "profile.json"
-    flags = ["--zero-stage", "2", "--ranks", "2", "--model-size", "nano", "--seq-len", "32", "--max-steps", "3", "--profile-json"]
+    settings = "--zero-stage 2 --ranks 2 --model-size nano --seq-len 32 --max-steps 3 --profile-json"
+    flags = settings.split()
     assert main(["train", *flags, str(path)]) == 0
     profile = json.loads(path.read_text())
     assert profile["zero_stage"] == 2 and profile["ranks"] == 2
