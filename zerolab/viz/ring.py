@@ -65,7 +65,7 @@ def watch_ring(collective: str, ranks: int) -> list[list[Hop]]:
             last = comm.all_gather(complete[comm.rank : comm.rank + 1]).roll(-comm.rank - 1)
         return [*witness.payloads, int(last[0])]
 
-    sent = launch(on_rank, ranks=ranks, world="lockstep", collectives="transport", prints="quiet")
+    sent = launch(on_rank, ranks=ranks, world="lockstep", collectives="transport", device="cpu", prints="quiet")
     return [[decode(value) for value in payloads] for payloads in sent]
 
 

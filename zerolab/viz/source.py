@@ -15,7 +15,8 @@ class Source:
         self.name = f"{thing.__module__}.{thing.__qualname__}"
 
     def _repr_markdown_(self) -> str:
-        return f"`{self.name}`\n\n```python\n{self.text}\n```"
+        # A page made by nbconvert shows fenced code in the font around it; JupyterLab has a font of its own for code.
+        return f'`{self.name}`\n\n<div style="font-family: monospace">\n\n```python\n{self.text}\n```\n\n</div>'
 
     def __repr__(self) -> str:
         return f"{self.name}\n\n{self.text}"
