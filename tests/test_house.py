@@ -57,7 +57,8 @@ def rooms_imported(source: str, path: Path) -> Iterator[str]:
             names = [f"{module}.{alias.name}" for alias in node.names] if module == "zerolab" else [module]
         for name in names:
             parts = name.split(".")
-            if parts[0] == "zerolab":
+            # The version is the package's own, and everybody may ask for it.
+            if parts[0] == "zerolab" and parts[1:] != ["__version__"]:
                 yield parts[1] if len(parts) > 1 else ""
 
 
