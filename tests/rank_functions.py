@@ -4,6 +4,7 @@ import contextlib
 import os
 import random
 import signal
+import subprocess
 import sys
 import time
 
@@ -103,6 +104,14 @@ def ignores_the_end(comm, folder):
     while True:
         with contextlib.suppress(BaseException):
             time.sleep(60)
+
+
+def fails_with_a_helper_running(comm, folder):
+    helper = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    with open(os.path.join(folder, f"pid-{comm.rank}"), "w") as file:
+        file.write(str(helper.pid))
+    comm.barrier()
+    raise ValueError("the helper is left alone")
 
 
 def note_process(folder, rank):

@@ -92,6 +92,13 @@ def test_nothing_is_left_of_a_failed_launch(monkeypatch, tmp_path):
     assert psutil.Process().num_fds() == descriptors
 
 
+def test_processes_that_a_failed_rank_started_end_with_it(tmp_path):
+    with pytest.raises(RankFailure, match="the helper is left alone"):
+        launch(functions.fails_with_a_helper_running, str(tmp_path), ranks=2, timeout=30)
+    assert len(noted_processes(tmp_path)) == 2
+    wait_until_gone(noted_processes(tmp_path))
+
+
 @pytest.mark.parametrize("world", ["processes", "lockstep"])
 @pytest.mark.parametrize("function", [functions.other_collective, functions.other_size])
 def test_different_collectives_are_named_at_once(world, function):

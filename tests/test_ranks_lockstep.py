@@ -100,12 +100,12 @@ def test_without_a_link_messages_take_no_time():
     assert lockstep(functions.numbers_of_everything).seconds == 0.0
 
 
-def test_a_handle_that_nobody_waits_for_is_no_deadlock():
-    assert lockstep(_forgets_a_handle, ranks=3) == [0, 1, 2]
+def test_an_idle_lane_is_no_deadlock():
+    assert lockstep(_leaves_its_lane_idle, ranks=3) == [0, 1, 2]
 
 
-def _forgets_a_handle(comm):
-    comm.all_reduce_async(torch.ones(10)).wait()  # the lane is idle from here on
+def _leaves_its_lane_idle(comm):
+    comm.all_reduce_async(torch.ones(10)).wait()
     comm.barrier()
     return comm.rank
 

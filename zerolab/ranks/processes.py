@@ -45,8 +45,10 @@ def run_processes(job: Job, function: bytes, prints: str) -> tuple[list[Outcome]
             crew.start()
             crew.watch()
         finally:
-            printed = crew.printer.finish()
-            crew.end()
+            try:
+                printed = crew.printer.finish()
+            finally:
+                crew.end()
         return [crew.outcomes[rank] for rank in range(job.ranks)], printed
     finally:
         shutil.rmtree(directory, ignore_errors=True)
@@ -119,6 +121,9 @@ class Crew:
         with process_table:
             if process.exitcode is None:
                 process.kill()
+        if len(self.outcomes) < self.job.ranks or self._failed():
+            # What the rank itself has started belongs to its process group.
+            _kill_group(process.pid)
         connection.wait([process.sentinel])
         with process_table:
             process.join()
@@ -201,6 +206,12 @@ class Crew:
             if own:
                 found[rank] = f"computes in {own[0][2]}, line {own[0][1]}"
         return found
+
+
+def _kill_group(leader: int) -> None:
+    if hasattr(os, "killpg"):
+        with suppress(OSError):
+            os.killpg(leader, signal.SIGKILL)
 
 
 def _send_signal(pid: int | None, number: int) -> None:
