@@ -113,10 +113,12 @@ def test_segments_hold_exactly_the_pieces_of_their_group_and_padding_between(
                 inside = [s.group for s in segments if s.start <= at < s.stop]
                 mine = rank is None or layout.shard(rank)[0] <= at < layout.shard(rank)[1]
                 assert inside == ([group_of[slot.name]] if mine else [])
-        # As few as possible: neighbours differ, and none begins or ends in padding.
+        # As few as possible: neighbours differ, and each begins at a slot or at the shard, in whole alignments.
         assert all(one.group != other.group for one, other in pairwise(segments))
-        edges = {at for slot in layout.slots for at in range(slot.start, slot.stop)}
-        assert all(s.start in edges and s.stop - 1 in edges for s in segments)
+        elements = {at for slot in layout.slots for at in range(slot.start, slot.stop)}
+        for segment in segments:
+            assert segment.start in elements and segment.start % layout.align == segment.stop % layout.align == 0
+            assert {*range(segment.stop - layout.align, segment.stop)} & elements
 
 
 def test_a_frozen_bucket_has_no_segment() -> None:

@@ -129,24 +129,24 @@ def test_prediction_counts_padding() -> None:
     assert predict(plans, 0, ADAM) == {
         "parameters": [64, 64],
         "gradients": [64, 64],
-        # One segment from the first element to the last, the padding between the two in it.
-        "optimizer_states": [2 * 11 * 4 + step] * 2,
+        # One segment from the first slot to the end of the last, padding to the alignment in it.
+        "optimizer_states": [2 * 12 * 4 + step] * 2,
     }
-    assert predict(plans, 1, ADAM)["optimizer_states"] == [2 * 6 * 4 + step, 2 * 3 * 4 + step]
+    assert predict(plans, 1, ADAM)["optimizer_states"] == [2 * 8 * 4 + step, 2 * 4 * 4 + step]
     assert predict(plans, 2, ADAM)["gradients"] == [32, 32]
     assert predict(plans, 3, ADAM)["parameters"] == [32, 32]
 
 
 def test_two_groups_have_two_states() -> None:
     plans = [plan((2, 3), (3,), groups=("decay", "none"))]
-    assert predict(plans, 0, ADAM)["optimizer_states"] == [2 * 9 * 4 + 2 * 4] * 2
+    assert predict(plans, 0, ADAM)["optimizer_states"] == [2 * 12 * 4 + 2 * 4] * 2
 
 
 def test_a_rank_whose_shard_is_padding_has_no_optimizer_state() -> None:
     assert predict([plan((1,), ranks=3)], 3, ADAM) == {
         "parameters": [16] * 3,
         "gradients": [16] * 3,
-        "optimizer_states": [2 * 4 + 4, 0, 0],
+        "optimizer_states": [2 * 4 * 4 + 4, 0, 0],
     }
 
 

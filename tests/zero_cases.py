@@ -140,4 +140,5 @@ def digest(state: dict[str, torch.Tensor]) -> str:
 
 def largest_difference(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> float:
     assert one.keys() == other.keys()
-    return max((one[name].double() - other[name].double()).abs().max().item() for name in one)
+    differences = (one[name].double() - other[name].double() for name in one)
+    return max(difference.abs().max().item() for difference in differences if difference.numel())

@@ -24,7 +24,9 @@ from math import prod
 from zerolab.errors import InputError
 
 ALIGN = 16
-"""Elements. 64 bytes in fp32: one cache line, and what vectorised and tensor-core kernels like."""
+"""Elements. 64 bytes in fp32: one cache line, one AVX-512 register. A kernel may round the last elements of a tensor,
+those that fill no register, in another way than the rest; slots, segments and shards that start and end where a
+register does have none, so a shard is updated to the same bits as the whole."""
 
 
 def round_up(count: int, multiple: int) -> int:
@@ -82,8 +84,8 @@ class Piece:
 
 @dataclass(frozen=True)
 class Segment:
-    """A run `[start, stop)` of neighbouring pieces that one optimizer group treats alike. Padding between two
-    of its slots lies inside it, so that one kernel call serves the run."""
+    """A run `[start, stop)` of neighbouring pieces that one optimizer group treats alike, with the padding behind
+    each: one kernel call serves the run, and no kernel has a few elements left over at its end."""
 
     group: Hashable
     start: int
@@ -139,10 +141,11 @@ class Layout:
         merged: list[Segment] = []
         for piece in whole if rank is None else self.pieces(rank):
             group = group_of(piece.slot)
+            stop = round_up(piece.stop, self.align)
             if merged and merged[-1].group == group:
-                merged[-1] = Segment(group, merged[-1].start, piece.stop)
+                merged[-1] = Segment(group, merged[-1].start, stop)
             else:
-                merged.append(Segment(group, piece.start, piece.stop))
+                merged.append(Segment(group, piece.start, stop))
         return merged
 
     def draw(self, width: int = 64) -> str:

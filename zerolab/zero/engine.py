@@ -74,6 +74,11 @@ class ZeroEngine:
     prefetch      stage 3: gather the next unit while this one computes
     units         the modules that are gathered as one; default: model.units(), or a guess (`units.py`)
     bucket_numel  cut units into buckets of at most so many elements
+    align         slots and shards start at multiples of so many fp32 elements, or as many bytes of a narrower
+                  dtype; with fewer than 16, some optimizers round differently at the ends of shards
+
+    A parameter that a backward does not reach counts as one whose gradient is zero. At stage 3 all ranks must run
+    the same units in the same order, since they gather them together.
     """
 
     def __init__(

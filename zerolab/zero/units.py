@@ -156,14 +156,14 @@ def cut_buckets(
     align: int,
 ) -> list[Bucket]:
     """Buckets of one unit: by dtype and by whether they train, each of at most `bucket_numel` elements unless a
-    single parameter is larger."""
+    single parameter is larger. Narrow dtypes are aligned to as many bytes as fp32."""
     kinds: dict[tuple[torch.dtype, bool], dict[str, nn.Parameter]] = {}
     for name, parameter in parameters:
         kinds.setdefault((parameter.dtype, parameter.requires_grad), {})[name] = parameter
     buckets = []
     for (dtype, trainable), named in kinds.items():
         for run in split_by_size(((name, parameter.numel()) for name, parameter in named.items()), bucket_numel):
-            layout = lay_out({name: named[name].shape for name in run}, ranks, align)
+            layout = lay_out({name: named[name].shape for name in run}, ranks, align * max(1, 4 // dtype.itemsize))
             groups = tuple(group_key(name, group_of(name, named[name]) if group_of else {}) for name in run)
             plan = BucketPlan(unit, layout, dtype.itemsize, trainable, groups)
             buckets.append(Bucket(plan, [named[name] for name in run]))
