@@ -7,7 +7,6 @@ from pathlib import Path
 
 from nbformat import NotebookNode
 
-import zerolab
 from zerolab.errors import InputError
 from zerolab.grading.cells import checksum, grade_id, is_answer, is_check, is_locked, read_notebook, role
 from zerolab.grading.exercise import shortcut
@@ -48,7 +47,7 @@ def read_submission(path: Path, source: Path | None = None) -> Submission:
 def find_source(path: Path, lesson: str) -> Path:
     """The solution that an exercise was made from: of the checkout that zerolab runs from, or beside the exercise."""
     name = f"{lesson}.ipynb"
-    roots = [Path(zerolab.__file__).resolve().parent.parent, path.resolve().parent.parent]
+    roots = [Path(__file__).resolve().parents[2], path.resolve().parent.parent]
     for root in roots:
         if (root / "solutions" / name).is_file():
             return root / "solutions" / name
