@@ -12,7 +12,8 @@ from typing import Any
 import torch
 
 MOST_ELEMENTS = 100_000
-DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in (torch.float32, torch.float64, torch.int64)}
+_REAL = (torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.uint8, torch.int32, torch.int64, torch.bool)
+DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in _REAL}
 
 
 @dataclass(frozen=True)

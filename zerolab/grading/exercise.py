@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import zip_longest
 from random import Random
 
 from zerolab.grading.case import Case, Observation, Trouble
@@ -43,19 +45,39 @@ RUNS = "it runs to the end on every rank"
 
 
 def judge(exercise: Exercise, cases: Sequence[Case], seen: Sequence[Observation]) -> list[Finding]:
-    """A finding for each claim, the first being that the function runs at all."""
-    for observation in seen:
-        if observation.trouble:
-            unreached = [Finding(claim.text, None) for claim in exercise.claims]
-            return [Finding(RUNS, False, hint_for(observation.trouble, exercise)), *unreached]
-    if len(seen) != len(cases):
-        return [Finding(RUNS, False, "it ended before every case had run: do not end the process or its threads")]
-    findings = [Finding(RUNS, True)]
-    for claim in exercise.claims:
-        hints = (claim.test(case, observation) for case, observation in zip(cases, seen, strict=True))
-        hint = next((hint for hint in hints if hint), "")
+    """A finding for each claim, the first being that the function runs at all. Claims rest on those before them, so
+    nothing is said of a claim after one that does not hold."""
+    claims = [Claim(RUNS, partial(runs, exercise)), *exercise.claims]
+    findings: list[Finding] = []
+    hint = ""
+    for claim in claims:
+        if hint:
+            findings.append(Finding(claim.text, None))
+            continue
+        hint = first_hint(claim, cases, seen)
         findings.append(Finding(claim.text, not hint, hint))
     return findings
+
+
+def first_hint(claim: Claim, cases: Sequence[Case], seen: Sequence[Observation]) -> str:
+    """The hint of the first case in which a claim does not hold, or ''."""
+    for case, observation in zip_longest(cases, seen, fillvalue=None):
+        if case is None or observation is None:
+            return "it ended before every case had run: do not end the process or its threads"
+        try:
+            hint = claim.test(case, observation)
+        except Exception as error:  # whatever an answer may return, judging it goes on
+            hint = f"what it returned cannot be judged ({type(error).__name__}: {error}): return what the text asks for"
+        if hint:
+            return hint
+    return ""
+
+
+def runs(exercise: Exercise, case: Case, seen: Observation) -> str | None:
+    """A hint unless every rank has come to its end."""
+    if seen.trouble:
+        return hint_for(seen.trouble, exercise)
+    return None if len(seen.records) == case.ranks else f"{len(seen.records)} of {case.ranks} ranks came to their end"
 
 
 def hint_for(trouble: Trouble, exercise: Exercise) -> str:
@@ -80,6 +102,8 @@ def hint_for(trouble: Trouble, exercise: Exercise) -> str:
         return "the process that ran your code ended at once: look for what ends it, and at the memory it takes"
     if kind == "MemoryError" or "can't allocate memory" in said:
         return f"it needs more memory than the limit{at}: a ring holds one tensor and a chunk or two"
+    if "message with itself" in said:
+        return f"on 1 rank it sends to itself{at}: there is no neighbour, and a ring of one sends nothing"
     return f"{said}{at}"
 
 

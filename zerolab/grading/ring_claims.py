@@ -50,17 +50,17 @@ def right_values(expected: Callable[[Case], Expected]) -> Test:
         if not isinstance(value, Tensor):
             kind = value.type_name if isinstance(value, Other) else type(value).__name__
             return f"{size}: rank {rank} returned {kind}, not a tensor: end with return"
+        if wrong == [0] and case.ranks > 1:
+            return f"{size}: only rank 0 is wrong; does a condition such as `if comm.rank:` skip it? 0 counts as False"
         for says, mistake in want.mistakes.items():
-            if len(wrong) > 1 and all(same(got[rank], mistake[rank]) for rank in wrong):
-                return f"{size}: each rank returned {says}"
+            if all(same(got[rank], mistake[rank]) for rank in wrong):
+                return f"{size}: {'each rank' if len(wrong) > 1 else f'rank {rank}'} returned {says}"
         if value.dtype != want.values[rank].dtype:
             dtypes = f"{value.dtype}, not {want.values[rank].dtype}"
             return f"{size}: rank {rank} returned {dtypes}: new tensors take the input's dtype"
         if value.shape != want.values[rank].shape:
             uneven = "; the ranks do not divide it" if want.numel % case.ranks else ""
             return f"{size}{uneven}: rank {rank} returned {tuple(value.shape)}, not {tuple(want.values[rank].shape)}"
-        if wrong == [0] and case.ranks > 1:
-            return f"{size}: only rank 0 is wrong; `if comm.rank:` skips it, because 0 counts as False"
         places = int((value != want.values[rank]).sum())
         return (
             f"{size}: rank {rank} has {places} of {value.numel()} values wrong: print which chunk it adds in each step"

@@ -20,9 +20,16 @@ def fingerprint() -> Fingerprint:
 
 
 def tampered(before: Fingerprint) -> list[str]:
-    """Names of what was replaced or removed since. What was added (lazy imports) does not count."""
+    """Names of what was replaced or removed since, or put over a method. A module may gain names (lazy imports)."""
     now = fingerprint()
-    return sorted(f"{owner}.{name}" for (owner, name), seen in before.items() if now.get((owner, name)) != seen)
+    replaced = {place for place, seen in before.items() if now.get(place) != seen}
+    owners = {owner for owner, _ in before}
+    covered = {
+        (owner, name)
+        for owner, name in now.keys() - before.keys()
+        if owner in owners and owner not in sys.modules and not name.startswith("__")
+    }
+    return sorted(f"{owner}.{name}" for owner, name in replaced | covered)
 
 
 def _parts() -> Iterator[tuple[str, str, Any]]:

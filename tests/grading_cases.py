@@ -1,0 +1,267 @@
+"""The zoo: wrong answers, each with a piece of the hint that it must get."""
+
+from typing import NamedTuple
+
+
+class Wrong(NamedTuple):
+    name: str
+    exercise: str
+    source: str
+    hint: str
+
+
+REDUCE_SCATTER = """
+def ring_reduce_scatter(comm, tensor):
+    work = tensor.clone()
+    for step in range(comm.size - 1):
+        mine = chunk(work, comm.rank - 2 - step, comm.size)
+        arrived = torch.empty_like(mine)
+        pass_on(comm, chunk(work, comm.rank - 1 - step, comm.size), arrived)
+        mine += arrived
+    return chunk(work, comm.rank, comm.size).clone()
+"""
+ALL_GATHER = """
+def ring_all_gather(comm, shard, numel):
+    whole = shard.new_empty(numel)
+    chunk(whole, comm.rank, comm.size).copy_(shard)
+    for step in range(comm.size - 1):
+        pass_on(comm, chunk(whole, comm.rank - step, comm.size), chunk(whole, comm.rank - step - 1, comm.size))
+    return whole
+"""
+
+
+def changed(source: str, old: str, new: str) -> str:
+    assert old in source
+    return source.replace(old, new)
+
+
+ZOO = [
+    Wrong("blank", "ring_reduce_scatter", "def ring_reduce_scatter(comm, tensor):\n    raise NotImplementedError()",
+          "not written yet"),
+    Wrong("unsharded result", "ring_reduce_scatter",
+          changed(REDUCE_SCATTER, "return chunk(work, comm.rank, comm.size).clone()",
+                  "return ring_all_gather(comm, chunk(work, comm.rank, comm.size).clone(), tensor.numel())")
+          + ALL_GATHER,
+          "unsharded"),
+    Wrong("whole-tensor ring", "ring_reduce_scatter", '''
+def ring_reduce_scatter(comm, tensor):
+    total, travelling = tensor.clone(), tensor.clone()
+    for step in range(comm.size - 1):
+        arrived = torch.empty_like(tensor)
+        pass_on(comm, travelling, arrived)
+        total += arrived
+        travelling = arrived
+    return chunk(total, comm.rank, comm.size).clone()
+''', "whole tensors"),
+    Wrong("star", "ring_reduce_scatter", '''
+def ring_reduce_scatter(comm, tensor):
+    total = tensor.clone()
+    others = [rank for rank in range(comm.size) if rank != comm.rank]
+    sent = [comm.isend(chunk(tensor, other, comm.size), other) for other in others]
+    mine = chunk(total, comm.rank, comm.size)
+    for other in others:
+        arrived = torch.empty_like(mine)
+        mine += comm.recv(arrived, other)
+    for request in sent:
+        request.wait()
+    return mine.clone()
+''', "in this ring it sends to rank"),
+    Wrong("own summand only", "ring_reduce_scatter",
+          "def ring_reduce_scatter(comm, tensor):\n    return chunk(tensor, comm.rank, comm.size).clone()",
+          "nothing was added"),
+    Wrong("chunk of the neighbour", "ring_reduce_scatter", '''
+def ring_reduce_scatter(comm, tensor):
+    work = tensor.clone()
+    for step in range(comm.size - 1):
+        mine = chunk(work, comm.rank - 1 - step, comm.size)
+        arrived = torch.empty_like(mine)
+        pass_on(comm, chunk(work, comm.rank - step, comm.size), arrived)
+        mine += arrived
+    return chunk(work, comm.rank + 1, comm.size).clone()
+''', "shift your chunk index by one"),
+    Wrong("averages what is to be summed", "ring_reduce_scatter",
+          changed(REDUCE_SCATTER, "comm.rank, comm.size).clone()", "comm.rank, comm.size) / comm.size"),
+          "asks for the sum"),
+    Wrong("mutates its input", "ring_reduce_scatter",
+          changed(REDUCE_SCATTER, "work = tensor.clone()", "work = tensor"), "overwrote"),
+    Wrong("returns nothing", "ring_reduce_scatter",
+          changed(REDUCE_SCATTER, "return chunk(work, comm.rank, comm.size).clone()", "pass"), "end with return"),
+    Wrong("wrong dtype", "ring_reduce_scatter",
+          changed(REDUCE_SCATTER, "comm.size).clone()", "comm.size).half()"), "dtype"),
+    Wrong("sends first", "ring_reduce_scatter", '''
+def ring_reduce_scatter(comm, tensor):
+    work = tensor.clone()
+    for step in range(comm.size - 1):
+        mine = chunk(work, comm.rank - 2 - step, comm.size)
+        arrived = torch.empty_like(mine)
+        comm.send(chunk(work, comm.rank - 1 - step, comm.size), (comm.rank + 1) % comm.size)
+        comm.recv(arrived, (comm.rank - 1) % comm.size)
+        mine += arrived
+    return chunk(work, comm.rank, comm.size).clone()
+''', "deadlock"),
+    Wrong("assumes that sizes divide", "ring_reduce_scatter", '''
+def ring_reduce_scatter(comm, tensor):
+    each = tensor.numel() // comm.size
+    parts = [part.clone() for part in tensor[: each * comm.size].split(each)]
+    for step in range(comm.size - 1):
+        arrived = torch.empty_like(parts[0])
+        pass_on(comm, parts[(comm.rank - 1 - step) % comm.size], arrived)
+        parts[(comm.rank - 2 - step) % comm.size] += arrived
+    return parts[comm.rank]
+''', "do not divide it"),
+    Wrong("steps too many", "ring_reduce_scatter",
+          changed(REDUCE_SCATTER, "return chunk",
+                  "if comm.size > 1:\n        pass_on(comm, tensor[:1], tensor[:1].clone())\n    return chunk"),
+          "steps are enough"),
+    Wrong("only rank 0 is skipped", "ring_all_gather",
+          changed(ALL_GATHER, "return whole", "return whole if comm.rank else whole.clone().zero_()"),
+          "`if comm.rank:`"),
+    Wrong("own shard only", "ring_all_gather", "def ring_all_gather(comm, shard, numel):\n    return shard.clone()",
+          "its own shard only"),
+    Wrong("order of arrival", "ring_all_gather",
+          changed(ALL_GATHER, "return whole",
+                  "return torch.cat([chunk(whole, comm.rank + i, comm.size) for i in range(comm.size)])"),
+          "in which they came"),
+    Wrong("messages of different sizes", "ring_all_gather", '''
+def ring_all_gather(comm, shard, numel):
+    whole = shard.new_empty(numel)
+    chunk(whole, comm.rank, comm.size).copy_(shard)
+    travelling = shard.clone()
+    for step in range(comm.size - 1):
+        arrived = torch.empty_like(shard)
+        pass_on(comm, travelling, arrived)
+        chunk(whole, comm.rank - step - 1, comm.size).copy_(arrived)
+        travelling = arrived
+    return whole
+''', "two ranks met with different messages"),
+    Wrong("forgets the average", "ring_all_reduce", '''
+def ring_all_reduce(comm, tensor, average=False):
+    return ring_all_gather(comm, ring_reduce_scatter(comm, tensor), tensor.numel())
+''', "the mean: divide by comm.size"),
+    Wrong("always averages", "ring_all_reduce", '''
+def ring_all_reduce(comm, tensor, average=False):
+    return ring_all_gather(comm, ring_reduce_scatter(comm, tensor) / comm.size, tensor.numel())
+''', "average=False asks for the sum"),
+    Wrong("one chunk of the sum", "ring_all_reduce", '''
+def ring_all_reduce(comm, tensor, average=False):
+    return ring_reduce_scatter(comm, tensor)
+''', "one chunk only"),
+    Wrong("calls the library", "ring_all_reduce",
+          "def ring_all_reduce(comm, tensor, average=False):\n    return comm.all_reduce(tensor.clone(), average)",
+          "comm.all_reduce, which is the library's own"),
+    Wrong("imports the library", "ring_all_reduce", '''
+def ring_all_reduce(comm, tensor, average=False):
+    from zerolab.collectives import RingCollectives
+    return RingCollectives(comm).all_reduce(tensor)
+''', "imports zerolab.collectives"),
+    Wrong("imports the solution", "ring_all_reduce", '''
+import solutions
+ring_all_reduce = solutions.ring_all_reduce
+''', "imports solutions"),
+    Wrong("torch's own collective", "ring_all_reduce", '''
+def ring_all_reduce(comm, tensor, average=False):
+    torch.distributed.all_reduce(tensor)
+    return tensor
+''', "torch.distributed has the finished collective"),
+    Wrong("torch's own by import", "ring_all_reduce", '''
+from torch.distributed import all_reduce
+def ring_all_reduce(comm, tensor, average=False):
+    all_reduce(tensor)
+    return tensor
+''', "imports torch.distributed"),
+    Wrong("reads the solution", "ring_all_reduce", '''
+exec(open("solutions/01_ring_collectives.ipynb").read())
+''', "it uses"),
+    Wrong("below the contract", "ring_all_gather",
+          changed(ALL_GATHER, "return whole", "comm.transport.sent = []\n    return whole"), "below the contract"),
+    Wrong("prints 100 %", "ring_all_reduce", '''
+def ring_all_reduce(comm, tensor, average=False):
+    print("100 %, 10 of 10 points")
+    return tensor.clone()
+''', "nothing was added"),
+    Wrong("calls exit", "ring_all_reduce",
+          "def ring_all_reduce(comm, tensor, average=False):\n    raise SystemExit(0)", "it calls exit"),
+    Wrong("loops for ever", "ring_all_reduce",
+          "def ring_all_reduce(comm, tensor, average=False):\n    while True:\n        pass", "does not end"),
+    Wrong("raises", "ring_all_reduce",
+          "def ring_all_reduce(comm, tensor, average=False):\n    return tensor + undefined_helper", "keep helpers"),
+    Wrong("is not Python", "ring_all_reduce", "def ring_all_reduce(comm, tensor average):\n    pass", "is not Python"),
+    Wrong("defines another name", "ring_all_reduce", "def all_reduce(comm, tensor):\n    pass", "no function named"),
+    Wrong("drops the rest", "chunk_bounds", '''
+def chunk_bounds(numel, ranks, rank):
+    each = numel // ranks
+    return rank * each, (rank + 1) * each
+''', "to nobody"),
+    Wrong("longer ones last", "chunk_bounds", '''
+def chunk_bounds(numel, ranks, rank):
+    return rank * numel // ranks, (rank + 1) * numel // ranks
+''', "belong to the first ranks"),
+    Wrong("rounds up", "chunk_bounds", '''
+def chunk_bounds(numel, ranks, rank):
+    each = -(-numel // ranks)
+    return min(numel, rank * each), min(numel, (rank + 1) * each)
+''', "they should be"),
+    Wrong("a length", "chunk_bounds", "def chunk_bounds(numel, ranks, rank):\n    return numel // ranks",
+          "two whole numbers"),
+    Wrong("whole tensors", "ring_bytes",
+          "def ring_bytes(numel, itemsize, ranks, rank):\n    return (ranks - 1) * numel * itemsize",
+          "a ring passes chunks"),
+    Wrong("even sizes only", "ring_bytes", '''
+def ring_bytes(numel, itemsize, ranks, rank):
+    return round(2 * (ranks - 1) / ranks * numel) * itemsize
+''', "leave out your own"),
+    Wrong("half of it", "ring_bytes", '''
+def ring_bytes(numel, itemsize, ranks, rank):
+    start, stop = chunk_bounds(numel, ranks, rank)
+    return (numel - stop + start) * itemsize
+''', "the all-gather comes on top"),
+    Wrong("source is 0", "mended_broadcast", '''
+def mended_broadcast(comm, tensor, src):
+    if comm.rank:
+        comm.recv(tensor, comm.rank - 1)
+    if comm.rank + 1 < comm.size:
+        comm.send(tensor, comm.rank + 1)
+    return tensor
+''', "rank 0's tensor, whatever src is"),
+    Wrong("still broken", "mended_broadcast", '''
+def mended_broadcast(comm, tensor, src):
+    if comm.rank:
+        comm.recv(tensor, (comm.rank - 1) % comm.size)
+    comm.send(tensor, (comm.rank + 1) % comm.size)
+    return tensor
+''', "deadlock"),
+    Wrong("talks to itself", "mended_broadcast", '''
+def mended_broadcast(comm, tensor, src):
+    if comm.rank != src:
+        comm.recv(tensor, (comm.rank - 1) % comm.size)
+    if (comm.rank + 1) % comm.size != src or comm.size == 1:
+        comm.send(tensor, (comm.rank + 1) % comm.size)
+    return tensor
+''', "a ring of one sends nothing"),
+    Wrong("a copy", "mended_broadcast", '''
+def mended_broadcast(comm, tensor, src):
+    tensor, right = tensor.clone(), (comm.rank + 1) % comm.size
+    if comm.rank != src:
+        comm.recv(tensor, (comm.rank - 1) % comm.size)
+    if right != src:
+        comm.send(tensor, right)
+    return tensor
+''', "receive into it"),
+]  # fmt: skip
+
+# These take down the process that runs them, or reach for the checker in it, so they are tried in a worker.
+HOSTILE = [
+    Wrong("loops on import", "ring_all_gather", "while True:\n    pass", "does not end"),
+    Wrong("ends the process", "ring_all_reduce",
+          "import torch\ndef ring_all_reduce(comm, tensor, average=False):\n"
+          "    torch.os.kill(torch.os.getpid(), 9)", "ended at once"),
+    Wrong("exits on import", "mended_broadcast", "raise SystemExit('100 %')", "it calls exit"),
+    Wrong("patches the checker", "ring_reduce_scatter", '''
+def ring_reduce_scatter(comm, tensor):
+    kind = type(comm)
+    kind.isend = kind.irecv
+    raise ValueError("too late to notice")
+''', "it replaces"),
+]  # fmt: skip
+
+GREEDY = "def ring_bytes(numel, itemsize, ranks, rank):\n    return len(bytearray(2**36))"
