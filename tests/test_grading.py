@@ -1,0 +1,302 @@
+"""Exercises come from one source, in nbgrader's format; a file is graded by its answers alone."""
+
+import copy
+import json
+from pathlib import Path
+
+import nbformat
+import pytest
+import torch
+
+from zerolab.errors import InputError
+from zerolab.grading import CheckFailed, cells, checks, cli, generate, notebooks, observe
+from zerolab.grading.case import Observation, Other, Record, Trouble, observation_from_json, observation_to_json
+from zerolab.grading.cells import grade_id, is_answer, is_check, is_locked, read_notebook, role, text_of
+from zerolab.grading.exercise import Finding
+from zerolab.grading.lessons import LESSONS
+from zerolab.grading.referee import Verdict
+from zerolab.grading.report import as_json, as_markdown
+from zerolab.grading.submission import compare, read_submission
+
+ROOT = Path(__file__).resolve().parent.parent
+LESSON = "01_ring_collectives"
+SOLUTION = ROOT / "solutions" / f"{LESSON}.ipynb"
+EXERCISE = ROOT / "exercises" / f"{LESSON}.ipynb"
+
+
+@pytest.fixture
+def solution() -> nbformat.NotebookNode:
+    return read_notebook(SOLUTION)
+
+
+def cell_named(notebook: nbformat.NotebookNode, name: str) -> nbformat.NotebookNode:
+    return next(cell for cell in notebook.cells if grade_id(cell) == name)
+
+
+# Generation
+
+
+@pytest.mark.parametrize("lesson", LESSONS)
+def test_exercises_are_in_step_with_their_source(lesson: str) -> None:
+    made = text_of(generate.exercise_from(read_notebook(ROOT / "solutions" / f"{lesson}.ipynb")))
+    assert (ROOT / "exercises" / f"{lesson}.ipynb").read_text() == made, "run `make notebooks`"
+
+
+def test_an_exercise_holds_no_answer_no_marker_and_no_output(solution: nbformat.NotebookNode) -> None:
+    text = EXERCISE.read_text()
+    assert cells.BEGIN not in text and cells.END not in text and 'outputs": [\n' not in text
+    for cell in solution.cells:
+        if is_answer(cell):
+            inside = cell.source.split(cells.BEGIN)[1].split(cells.END)[0]
+            hidden = [line.strip() for line in inside.splitlines()[1:-1] if len(line.strip()) > 24]
+            assert hidden or grade_id(cell), "an answer without a line to hide"
+            shown = cell_named(read_notebook(EXERCISE), grade_id(cell)).source
+            assert not [line for line in hidden if line in shown]
+
+
+def test_an_exercise_is_what_nbgrader_makes_of_its_source(solution: nbformat.NotebookNode) -> None:
+    preprocessors = pytest.importorskip("nbgrader.preprocessors", reason="the instructor extra is not installed")
+    names = ["LockCells", "ClearSolutions", "ClearOutput", "CheckCellMetadata", "ComputeChecksums"]
+    names += ["ClearHiddenTests", "ClearMarkScheme", "ComputeChecksums", "CheckCellMetadata"]
+    theirs, resources = copy.deepcopy(solution), {}
+    for name in names:
+        theirs, resources = getattr(preprocessors, name)().preprocess(theirs, resources)
+    ours = generate.exercise_from(solution)
+    del ours.metadata["zerolab"]["digest"]
+    assert text_of(ours) == text_of(theirs)
+
+
+def test_a_worked_exercise_is_not_overwritten(tmp_path: Path) -> None:
+    target = tmp_path / "exercise.ipynb"
+    assert generate.write_exercise(SOLUTION, target) and not generate.write_exercise(SOLUTION, target)
+    notebook = read_notebook(target)
+    cell_named(notebook, "ring_bytes").source = "def ring_bytes(*numbers):\n    return 0"
+    target.write_text(text_of(notebook))
+    with pytest.raises(InputError, match="holds answers or edits; move it away, or overwrite it with --force"):
+        generate.write_exercise(SOLUTION, target)
+    assert "return 0" in target.read_text()
+    assert generate.write_exercise(SOLUTION, target, force=True)
+    assert target.read_text() == EXERCISE.read_text()
+
+
+def test_an_exercise_that_was_only_run_is_made_anew(tmp_path: Path) -> None:
+    target = tmp_path / "exercise.ipynb"
+    generate.write_exercise(SOLUTION, target)
+    notebook = read_notebook(target)
+    cell_named(notebook, "setup").execution_count = 7
+    target.write_text(text_of(notebook))
+    assert generate.write_exercise(SOLUTION, target)
+
+
+def test_the_command_makes_exercises_of_any_tree(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "solutions").mkdir()
+    (tmp_path / "solutions" / SOLUTION.name).write_text(SOLUTION.read_text())
+    assert notebooks.main(["--root", str(tmp_path), "--no-run"]) == 0
+    assert (tmp_path / "exercises" / SOLUTION.name).read_text() == EXERCISE.read_text()
+    assert notebooks.main(["--root", str(tmp_path), "--no-run", "nothing-like-it"]) == 2
+    assert "no notebook" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("source", "says"),
+    [
+        ("### BEGIN SOLUTION\n1", "does not end it"),
+        ("### BEGIN SOLUTION\n### BEGIN SOLUTION\n### END SOLUTION", "inside a solution"),
+    ],
+)
+def test_markers_that_do_not_pair_are_refused(solution: nbformat.NotebookNode, source: str, says: str) -> None:
+    cell_named(solution, "ring_bytes").source = source
+    with pytest.raises(InputError, match=says):
+        generate.exercise_from(solution)
+
+
+def test_a_source_that_cannot_be_graded_is_refused(solution: nbformat.NotebookNode) -> None:
+    generate.check_source(solution)
+    without = copy.deepcopy(solution)
+    without.cells = [cell for cell in without.cells if grade_id(cell) != "check_ring_bytes"]
+    with pytest.raises(InputError, match="ring_bytes"):
+        generate.check_source(without)
+    solution.cells.append(copy.deepcopy(cell_named(solution, "setup")))
+    with pytest.raises(InputError, match="used twice"):
+        generate.check_source(solution)
+
+
+def test_every_exercise_has_a_check_and_the_points_are_ten(solution: nbformat.NotebookNode) -> None:
+    answers = [grade_id(cell) for cell in solution.cells if is_answer(cell)]
+    assert answers == [exercise.name for exercise in LESSONS[LESSON]]
+    assert sum(role(cell)["points"] for cell in solution.cells if is_check(cell)) == 10
+
+
+# What is handed in
+
+
+def test_edited_and_deleted_cells_are_put_back(solution: nbformat.NotebookNode) -> None:
+    handed_in = generate.exercise_from(solution)
+    cell_named(handed_in, "helpers").source = "def chunk(*anything): return None"
+    handed_in.cells = [cell for cell in handed_in.cells if grade_id(cell) != "setup"]
+    submission = compare(handed_in, solution, LESSON)
+    assert submission.restored == ("setup", "helpers")
+    sources = {step.name: step.source for step in submission.steps}
+    assert sources["helpers"] == cell_named(solution, "helpers").source
+
+
+def test_an_answer_or_a_check_that_is_missing_scores_nothing_and_says_so(solution: nbformat.NotebookNode) -> None:
+    handed_in = copy.deepcopy(solution)
+    gone = {"chunk_bounds", "check_ring_bytes"}
+    handed_in.cells = [cell for cell in handed_in.cells if grade_id(cell) not in gone]
+    handed_in.cells.append(copy.deepcopy(cell_named(handed_in, "mended_broadcast")))
+    refusals = {step.name: step.refusal for step in compare(handed_in, solution, LESSON).steps if step.refusal}
+    assert set(refusals) == {"chunk_bounds", "ring_bytes", "mended_broadcast"}
+    assert "is missing" in refusals["chunk_bounds"] and "check_ring_bytes is missing" in refusals["ring_bytes"]
+    assert "2 cells" in refusals["mended_broadcast"]
+
+
+def test_a_learners_other_cells_are_not_run(solution: nbformat.NotebookNode) -> None:
+    solution.cells.insert(0, nbformat.v4.new_code_cell("raise SystemExit"))
+    names = [step.name for step in compare(solution, read_notebook(SOLUTION), LESSON).steps]
+    assert names == [
+        grade_id(c) for c in read_notebook(SOLUTION).cells if is_answer(c) or (is_locked(c) and not is_check(c))
+    ]
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (None, "there is no file"),
+        ("", "is not a notebook that can be read"),
+        ("{}", "is not a notebook that can be read"),
+        ('{"cells": 3, "metadata": {}, "nbformat": 4, "nbformat_minor": 5}', "is not a notebook that can be read"),
+        ('{"cells": [], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}', "is no exercise of the course"),
+        (b"\xff\xfe\x00", "is not a notebook that can be read"),
+    ],
+)
+def test_a_file_that_cannot_be_graded_is_refused_in_one_sentence(
+    content: str | bytes | None, says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "mine.ipynb"
+    if content is not None:
+        path.write_bytes(content.encode() if isinstance(content, str) else content)
+    assert cli.main([str(path)]) == 2
+    said = capsys.readouterr().err
+    assert says in said and said.count("\n") == 1 and "Traceback" not in said
+
+
+def test_a_renamed_file_is_known_by_its_lesson(tmp_path: Path) -> None:
+    path = tmp_path / "homework of the week.ipynb"
+    path.write_text(EXERCISE.read_text())
+    assert read_submission(path).lesson == LESSON
+
+
+@pytest.mark.parametrize("flags", [["--seconds", "0"], ["--memory-mb", "-1"], ["--json", "no/such/folder/grade.json"]])
+def test_flags_that_cannot_work_are_refused_before_anything_runs(flags: list[str]) -> None:
+    assert cli.main([str(EXERCISE), *flags]) == 2
+
+
+# The grade
+
+
+@pytest.mark.ranks
+@pytest.mark.timeout(110)
+def test_blank_exercises_score_nothing_and_solutions_everything(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main([str(EXERCISE), "--json", str(tmp_path / "blank.json")]) == 1
+    assert (
+        cli.main([str(SOLUTION), "--json", str(tmp_path / "full.json"), "--markdown", str(tmp_path / "full.md")]) == 0
+    )
+    blank, full = (json.loads((tmp_path / name).read_text()) for name in ("blank.json", "full.json"))
+    assert (blank["score"], blank["max_score"], blank["status"]) == (0, 10, "failed")
+    assert (full["score"], full["max_score"], full["status"]) == (10, 10, "passed")
+    assert all("not written yet" in test["output"] for test in blank["tests"])
+    shown = capsys.readouterr().out
+    assert "0 / 10" in shown and "10 / 10" in shown and "--seed" in shown
+    assert "| **together** | **10 / 10** | |" in (tmp_path / "full.md").read_text()
+
+
+def test_the_report_has_the_shape_of_gradescope() -> None:
+    verdicts = [
+        Verdict("a", 2, (Finding("it runs", True),)),
+        Verdict("b", 3, (Finding("it runs", False, "add x | y"), Finding("it is right", None))),
+    ]
+    assert as_json(verdicts) == {
+        "score": 2,
+        "max_score": 5,
+        "status": "failed",
+        "tests": [
+            {"name": "a", "score": 2, "max_score": 2, "status": "passed", "output": "ok  it runs"},
+            {"name": "b", "score": 0, "max_score": 3, "status": "failed",
+             "output": "NO  it runs\n--  it is right\nadd x | y"},
+        ],
+    }  # fmt: skip
+    assert "| b | 0 / 3 | add x / y |" in as_markdown(verdicts)
+
+
+def test_a_verdict_without_findings_is_no_pass() -> None:
+    assert not Verdict("a", 1, ()).passed and not Verdict("a", 1, (Finding("it runs", None),)).passed
+
+
+# What travels between the two processes
+
+
+def test_observations_travel_as_json_and_come_back_whole() -> None:
+    records = [Record(torch.arange(3.0), [torch.zeros(0), 4, None], [(1, 12)], {"barrier": 1})]
+    for seen in (Observation(records), Observation(trouble=Trouble("NameError", "x", "line 2"))):
+        back = observation_from_json(json.loads(json.dumps(observation_to_json(seen))))
+        assert back.trouble == seen.trouble
+        for before, after in zip(seen.records, back.records, strict=True):
+            assert torch.equal(before.value, after.value) and before.value.dtype == after.value.dtype
+            assert (before.sent, before.collectives, before.after[1:]) == (
+                after.sent,
+                after.collectives,
+                after.after[1:],
+            )
+
+
+def test_values_that_are_no_data_travel_by_name_only() -> None:
+    back = observation_from_json(observation_to_json(Observation([Record(object(), [], [], {})])))
+    assert back.records[0].value == Other("object")
+
+
+# The check in the notebook
+
+
+def good_bytes(numel: int, itemsize: int, ranks: int, rank: int) -> int:
+    def length(of: int) -> int:
+        return numel // ranks + (of % ranks < numel % ranks)
+
+    return (2 * numel - length(rank) - length(rank + 1)) * itemsize
+
+
+def test_a_check_prints_the_same_lines_for_every_draw(capsys: pytest.CaptureFixture[str]) -> None:
+    texts = []
+    for _ in range(2):
+        checks(LESSON).ring_bytes(good_bytes)
+        texts.append(capsys.readouterr().out)
+    assert texts[0] == texts[1]
+    assert texts[0].splitlines()[1:] == [
+        "  ok  it runs to the end on every rank",
+        "  ok  what you predict is what the meter counts",
+    ]
+
+
+def test_a_check_raises_a_hint_without_a_traceback(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(CheckFailed, match=r"ring_bytes does not hold yet: .* the meter counts") as caught:
+        checks(LESSON).ring_bytes(lambda numel, itemsize, ranks, rank: 0)
+    assert caught.value._render_traceback_() == [str(caught.value)]
+    assert "  NO  what you predict" in capsys.readouterr().out
+
+
+def test_a_check_refuses_what_is_no_function_and_names_its_exercises() -> None:
+    with pytest.raises(InputError, match="pass your function itself"):
+        checks(LESSON).ring_bytes(7)
+    with pytest.raises(AttributeError, match="chunk_bounds, ring_reduce_scatter"):
+        _ = checks(LESSON).no_such_exercise
+    with pytest.raises(InputError, match="choose one of"):
+        checks("99_nothing")
+    assert "ring_all_gather" in dir(checks(LESSON))
+
+
+def test_a_hint_names_the_line_of_the_learners_own_code() -> None:
+    text = 'File "<answer ring_bytes>", line 3, in ring_bytes\n  File "/lib/torch/functional.py", line 9, in add\n'
+    assert observe.where(text) == "line 3, in ring_bytes"
+    assert observe.where("nothing of the learner's") == ""

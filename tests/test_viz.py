@@ -1,0 +1,89 @@
+"""Pictures show what ran, and say the same in text."""
+
+import io
+
+import pytest
+import torch
+from matplotlib import _pylab_helpers
+from matplotlib.image import imread
+
+from zerolab.collectives import Link, RingCollectives
+from zerolab.errors import InputError
+from zerolab.ranks import launch
+from zerolab.viz import Picture, Source, bars, ring_steps, text_table, timeline, watch_ring
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 4, 8])
+def test_the_watched_ring_reduces_each_chunk_at_its_owner(ranks: int) -> None:
+    hops = watch_ring("reduce_scatter", ranks)
+    everybody = tuple(range(ranks))
+    for rank, row in enumerate(hops):
+        assert [len(hop.ranks) for hop in row] == list(range(1, ranks + 1)), "one summand more in each step"
+        assert (row[-1].chunk, row[-1].ranks) == (rank, everybody)
+        assert row[0].ranks == (rank,)
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_the_watched_all_gather_passes_complete_chunks(ranks: int) -> None:
+    for rank, row in enumerate(watch_ring("all_gather", ranks)):
+        assert [hop.chunk for hop in row] == [(rank - step) % ranks for step in range(ranks)]
+        assert all(hop.sum(ranks) == "complete" for hop in row)
+
+
+def test_ring_steps_says_in_text_what_it_draws() -> None:
+    assert str(ring_steps("reduce_scatter", 3)).splitlines() == [
+        "             step 0          step 1                end",
+        "rank 0  chunk 2: g0  chunk 1: g0+g2  chunk 0: complete",
+        "rank 1  chunk 0: g1  chunk 2: g0+g1  chunk 1: complete",
+        "rank 2  chunk 1: g2  chunk 0: g1+g2  chunk 2: complete",
+    ]
+
+
+@pytest.mark.parametrize(("collective", "ranks"), [("broadcast", 4), ("all_gather", 1), ("all_gather", 9)])
+def test_a_ring_that_cannot_be_drawn_is_refused(collective: str, ranks: int) -> None:
+    with pytest.raises(InputError):
+        ring_steps(collective, ranks)
+
+
+def test_a_picture_is_white_opaque_the_same_twice_and_in_no_global_list() -> None:
+    first, second = (ring_steps("all_gather", 3) for _ in range(2))
+    assert first.png() == second.png()
+    pixels = imread(io.BytesIO(first.png()))
+    assert pixels[0, 0].tolist() == [1, 1, 1, 1] and pixels[..., 3].min() == 1
+    bundle = first._repr_mimebundle_()
+    assert set(bundle) == {"image/png", "text/plain"} and bundle["text/plain"] == repr(first)
+    assert not _pylab_helpers.Gcf.figs
+
+
+def test_bars_put_the_formula_beside_the_measured_value() -> None:
+    picture = bars(["2", "4"], {"ring": [1, 1.5], "star": [1, 3]}, {"ring": [1, 1.5]}, unit="tensors")
+    assert isinstance(picture, Picture)
+    head, _, last = str(picture).splitlines()
+    assert head.split() == ["ring,", "measured", "ring,", "formula", "star,", "measured"]
+    assert last.split() == ["4", "1.5", "1.5", "3"]
+    for wrong in ({"ring": [1]}, {"ring": [1, 2], "star": [1]}):
+        with pytest.raises(InputError, match="give one each"):
+            bars(["2", "4"], wrong)
+    with pytest.raises(InputError, match="belongs to no bar"):
+        bars(["2"], {"ring": [1]}, {"mesh": [1]})
+
+
+def test_the_timeline_ends_with_the_virtual_clock() -> None:
+    link = Link(gbit_per_s=1, latency_us=10)
+    ran = launch(lambda comm: comm.all_reduce(torch.ones(300)), ranks=3, world="lockstep", link=link, trace=True)
+    picture = timeline({"ring": ran.trace}, ranks=3)
+    # 2 (N-1) messages a rank.
+    assert str(picture).splitlines()[1].split() == ["ring", str(3 * 4), f"{ran.seconds * 1e6:.1f}"]
+    still = launch(lambda comm: comm.all_reduce(torch.ones(3)), ranks=2, world="lockstep", trace=True)
+    with pytest.raises(InputError, match="with trace=True and a link"):
+        timeline({"ring": still.trace}, ranks=2)
+
+
+def test_the_source_shown_is_the_source_that_runs() -> None:
+    shown = Source(RingCollectives._all_gather)
+    assert repr(shown).startswith("zerolab.collectives.ring.RingCollectives._all_gather\n\ndef _all_gather(")
+    assert "```python\ndef _all_gather(" in shown._repr_markdown_()
+
+
+def test_a_text_table_lines_up() -> None:
+    assert text_table(["", "n"], [["a", 10], ["bb", 5]]).splitlines() == ["     n", "a   10", "bb   5"]
