@@ -8,6 +8,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
+from zero_cases import VARIANTS, adamw
+
+from zerolab.collectives import Collectives
+from zerolab.ranks import launch
+from zerolab.zero import ZeroEngine
 
 WIDTH = 6
 
@@ -277,3 +282,34 @@ def build(name: str) -> nn.Module:
 
 def loss_of(output: Any) -> Tensor:
     return output.float().square().mean()
+
+
+# A small model at every stage, on two ranks in lockstep.
+
+STAGES = range(4)
+
+
+def model() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(Residual(), Residual(7), Residual(), nn.Linear(WIDTH, 3))
+
+
+def rows(rank: int, at: int) -> torch.Tensor:
+    return torch.randn(4, WIDTH, generator=torch.Generator().manual_seed(10 * at + rank))
+
+
+def lockstep(fn: Callable[..., Any], *args: Any, ranks: int = 2) -> list[Any]:
+    return list(launch(fn, *args, ranks=ranks, world="lockstep", timeout=40))
+
+
+def at_every_stage(run: Callable[[Collectives, Callable[..., ZeroEngine]], Any], **options: Any) -> list[Any]:
+    """What `run(comm, new_engine)` returns on each of two ranks, at each stage in turn."""
+
+    def all_stages(comm: Collectives) -> list[Any]:
+        found = []
+        for stage, variant in VARIANTS:
+            given = {"optimizer": adamw(1e-2), **options, **variant}
+            found.append(run(comm, lambda stage=stage, given=given: ZeroEngine(model(), comm, stage, **given)))
+        return found
+
+    return [one for of_rank in lockstep(all_stages) for one in of_rank]

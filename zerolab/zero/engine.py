@@ -110,7 +110,8 @@ class ZeroEngine:
         self.clip_norm, self.norm_type = clip_norm, norm_type
         self.overlap_gather = overlap_gather
         self.stage = make_stage(stage, comm, reduction)
-        factory = optimizer or optimizers.default_factory(lr or 0.0)
+        factory = optimizer if lr is None else optimizers.default_factory(lr)
+        assert factory is not None
         self.state_size = optimizers.probe(factory)
         self.units = find_units(model, comm.size, units, groups, bucket_numel, align)
         self.buckets = [bucket for unit in self.units for bucket in unit.buckets]

@@ -22,6 +22,8 @@ Factory = Callable[..., torch.optim.Optimizer]
 
 def default_factory(lr: float, **options: Any) -> Factory:
     """AdamW, fused: one pass over parameter, gradient and both moments."""
+    if not isinstance(lr, int | float) or not lr >= 0:
+        raise InputError(f"lr is {lr!r}; give a learning rate of at least 0")
     return partial(torch.optim.AdamW, lr=lr, fused=True, **options)
 
 

@@ -1,0 +1,169 @@
+"""What an engine cannot use it refuses in one sentence, before it has moved a parameter or sent a byte."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from zerolab.collectives import LocalCollectives
+from zerolab.errors import InputError, StateError
+from zerolab.zero import ZeroEngine, find_units
+
+local = LocalCollectives()
+
+
+def pair() -> nn.Sequential:
+    return nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2))
+
+
+def with_gradient() -> nn.Module:
+    model = pair()
+    model(torch.ones(1, 3)).sum().backward()
+    return model
+
+
+def two_parameters_in_one_memory() -> nn.Module:
+    model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
+    model[1].weight = nn.Parameter(model[0].weight.data)
+    return model
+
+
+def engine(model: Any = None, stage: Any = 2, **options: Any) -> ZeroEngine:
+    return ZeroEngine(pair() if model is None else model, local, stage, **{"lr": 0.1, **options})
+
+
+def used_twice() -> None:
+    model = pair()
+    engine(model)
+    engine(model)
+
+
+REFUSED: list[tuple[Callable[[], object], list[str]]] = [
+    (lambda: engine(stage=4), ["stage 4", "0, 1, 2 or 3"]),
+    (lambda: engine(stage=True), ["stage True"]),
+    (lambda: engine(stage="2"), ["stage '2'"]),
+    (lambda: engine(reduction="gather"), ["'gather'", "reduce_scatter, all_reduce"]),
+    (lambda: engine(lr=None), ["lr is None", "exactly one"]),
+    (lambda: engine(optimizer=partial(torch.optim.SGD, lr=0.1)), ["lr is 0.1", "exactly one"]),
+    (lambda: engine(lr=-0.1), ["-0.1"]),
+    (lambda: engine(lr="fast"), ["fast"]),
+    (lambda: engine(lr=None, optimizer=torch.optim.SGD(pair().parameters(), lr=0.1)), ["SGD", "functools.partial"]),
+    (lambda: engine(clip_norm=0.0), ["0.0", "above 0"]),
+    (lambda: engine(clip_norm=float("nan")), ["nan"]),
+    (lambda: engine(clip_norm="1"), ["'1'"]),
+    (lambda: engine(clip_norm=1.0, norm_type=0.5), ["0.5", "at least 1"]),
+    (lambda: engine(bucket_numel=0), ["limit is 0"]),
+    (lambda: engine(align=0), ["align is 0"]),
+    (lambda: engine(pair().to("meta")), ["0.weight is on meta", "model.to"]),
+    (lambda: engine(torch.ones(3)), ["Tensor", "nn.Module"]),
+    (lambda: engine(with_gradient()), ["0.weight", "zero_grad"]),
+    (lambda: engine(two_parameters_in_one_memory()), ["1.weight and 0.weight", "same nn.Parameter"]),
+    (lambda: engine(nn.ReLU()), ["ReLU", "no parameters"]),
+    (lambda: engine(units=[nn.Linear(1, 1)]), ["Linear", "no part of Sequential"]),
+    (lambda: engine(units=[3]), ["int", "no part of Sequential"]),
+    (lambda: engine(groups=lambda name, p: {"betas": [0.9, 0.99]}), ["betas", "0.weight", "tuples"]),
+    (lambda: engine(groups=lambda name, p: 3), ["3", "0.weight", "dict"]),
+    (used_twice, ["Sequential", "close()"]),
+    (lambda: engine().backward(torch.ones(2, requires_grad=True)), ["(2,)", "mean()"]),
+    (lambda: engine().backward(3.0), ["float"]),  # type: ignore[arg-type]
+    (lambda: engine().backward(torch.ones(())), ["no_grad()", "frozen"]),
+]
+
+
+@pytest.mark.parametrize(("call", "names"), REFUSED)
+def test_a_bad_engine_is_refused_by_value_and_with_a_way_out(call: Callable[[], object], names: list[str]) -> None:
+    with pytest.raises(InputError) as refused:
+        call()
+    assert all(name in str(refused.value) for name in names), str(refused.value)
+
+
+def test_a_refused_model_is_as_it_was_and_goes_into_the_next_engine() -> None:
+    model = pair()
+    places = [parameter.data_ptr() for parameter in model.parameters()]
+    for options in ({"stage": 7}, {"clip_norm": -1.0}, {"groups": lambda name, p: 3}, {"lr": -1.0}, {"align": 0}):
+        with pytest.raises(InputError):
+            engine(model, **options)
+    assert [parameter.data_ptr() for parameter in model.parameters()] == places
+    engine(model)
+
+
+def test_a_closed_engine_leaves_a_plain_model_behind() -> None:
+    model = pair()
+    first = engine(model)
+    first.close()
+    model(torch.ones(1, 3)).sum().backward()
+    assert all(parameter.grad is not None for parameter in model.parameters())
+    model.zero_grad()
+    second = engine(model, stage=0)
+    second.backward(second(torch.ones(1, 3)).sum())
+    second.step()
+
+
+def test_a_step_before_any_backward_is_refused() -> None:
+    with pytest.raises(StateError, match=r"call backward\(loss\) first"):
+        engine().step()
+
+
+# Units
+
+
+def names(model: nn.Module, **options: Any) -> list[str]:
+    return [unit.name for unit in find_units(model, 2, **options)]
+
+
+def test_units_are_layers_of_lists_what_stands_beside_them_and_the_model_itself_first() -> None:
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.embedding = nn.Embedding(5, 3)
+            self.layers = nn.ModuleList(nn.Linear(3, 3) for _ in range(3))
+            self.head = nn.Sequential(nn.LayerNorm(3), nn.Linear(3, 5))
+            self.scale = nn.Parameter(torch.ones(()))
+
+    expected = ["root", "embedding", "layers.0", "layers.1", "layers.2", "head.0", "head.1"]
+    assert names(Model()) == expected
+    model = Model()
+    assert names(model, modules=[model.head, *model.layers]) == ["root", "head", *expected[2:5]]
+    assert names(model, modules=[]) == ["root"]
+    assert names(model, modules=[model]) == ["root"]
+    assert names(model, modules=[*model.layers, model.layers[0]]) == ["root", *expected[2:5]]
+
+
+def test_modules_that_share_a_parameter_are_one_unit_where_the_first_stood() -> None:
+    model = nn.Sequential(*(nn.Linear(3, 3) for _ in range(4)))
+    model[3].weight = model[1].weight
+    units = find_units(model, 2)
+    assert [unit.name for unit in units] == ["0", "1", "2"]
+    assert [slot.name for slot in units[1].buckets[0].layout.slots] == ["1.weight", "1.bias", "3.bias"]
+
+
+def test_a_unit_inside_a_unit_keeps_its_own_parameters() -> None:
+    model = nn.Sequential(nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2)), nn.Linear(2, 2))
+    units = find_units(model, 2, modules=[model[0], model[0][1], model[1]])
+    assert [[slot.name for b in unit.buckets for slot in b.layout.slots] for unit in units] == [
+        ["0.0.weight", "0.0.bias"],
+        ["0.1.weight", "0.1.bias"],
+        ["1.weight", "1.bias"],
+    ]
+
+
+def test_buckets_part_dtypes_and_frozen_parameters_and_respect_their_limit() -> None:
+    model = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2), nn.Linear(2, 2, dtype=torch.float64), nn.Linear(2, 2))
+    model[3].requires_grad_(False)
+    buckets = find_units(model, 2, modules=[model])[0].buckets
+    assert [(b.dtype, b.trainable, b.layout.used) for b in buckets] == [
+        (torch.float32, True, 26),
+        (torch.float64, True, 6),
+        (torch.float32, False, 6),
+    ]
+    limited = find_units(model, 2, modules=[model], bucket_numel=12)[0].buckets
+    assert [b.layout.used for b in limited if b.trainable and b.dtype == torch.float32] == [12, 12, 2]
+
+
+def test_16_bit_shards_start_at_as_many_bytes_as_fp32_ones() -> None:
+    for dtype, align in ((torch.float32, 16), (torch.float64, 16), (torch.bfloat16, 32)):
+        (unit,) = find_units(nn.Linear(3, 4, dtype=dtype), 3)
+        assert unit.buckets[0].layout.align == align

@@ -1,0 +1,269 @@
+"""Stage 3 holds two units at most, stage 2 few whole gradients; and no timing whatever changes a bit."""
+
+import random
+import time
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+from zero_cases import Case, adamw, digest, llama, train
+from zero_models import WIDTH, Residual, loss_of
+
+from zerolab.collectives import Collectives, build
+from zerolab.collectives.call import Call
+from zerolab.collectives.transport import Transport
+from zerolab.collectives.wrap import Wrapped
+from zerolab.ranks import launch
+from zerolab.zero import Unit, ZeroEngine
+from zerolab.zero.reducer import IN_FLIGHT
+
+pytestmark = pytest.mark.timeout(60)
+
+BLOCKS = 6
+
+
+class Blocks(nn.Module):
+    def __init__(self, recompute: bool = False, frozen: bool = False) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.blocks = nn.ModuleList(Residual() for _ in range(BLOCKS))
+        self.recompute = recompute
+        for block in self.blocks[1::2]:
+            block.requires_grad_(not frozen)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for block in self.blocks:
+            x = checkpoint(block, x, use_reentrant=False) if self.recompute else block(x)
+        return x
+
+
+def here(engine: ZeroEngine) -> list[str]:
+    """Units of which this rank has whole parameters, by the bytes that their storages hold."""
+    return [
+        unit.name for unit in engine.units if any(bucket.whole.untyped_storage().nbytes() for bucket in unit.buckets)
+    ]
+
+
+class Watched:
+    """Notes which units are here whenever a unit comes or goes."""
+
+    def __init__(self, engine: ZeroEngine) -> None:
+        self.seen: list[list[str]] = []
+        for name in ("start_gathering", "gather", "release"):
+            method = getattr(engine.stage, name)
+
+            def noted(unit: Unit, method: Any = method) -> None:
+                self.seen.append(here(engine))
+                method(unit)
+                self.seen.append(here(engine))
+
+            setattr(engine.stage, name, noted)
+
+    @property
+    def most(self) -> int:
+        return max(map(len, self.seen))
+
+
+@pytest.mark.parametrize("options", [{}, {"recompute": True}, {"frozen": True}], ids=str)
+@pytest.mark.parametrize(("prefetch", "most"), [(True, 2), (False, 1)])
+def test_stage_3_holds_the_unit_at_hand_and_one_fetched_ahead(
+    options: dict[str, bool], prefetch: bool, most: int
+) -> None:
+    def watch(comm: Collectives) -> list[Any]:
+        engine = ZeroEngine(Blocks(**options), comm, 3, optimizer=adamw(), prefetch=prefetch)
+        found = []
+        for step in range(3):
+            watched = Watched(engine)
+            loss = loss_of(engine(torch.ones(4, WIDTH)))
+            found += [watched.most if step else most, here(engine)]
+            watched = Watched(engine)
+            engine.backward(loss)
+            found += [watched.most, here(engine)]
+            engine.step()
+        return found
+
+    for world in ("lockstep", "processes"):
+        assert launch(watch, ranks=2, world=world, timeout=30) == [[most, [], most, []] * 3] * 2
+
+
+def test_a_released_unit_is_empty_before_the_next_but_one_is_gathered() -> None:
+    def watch(comm: Collectives) -> list[bool]:
+        engine = ZeroEngine(Blocks(), comm, 3, optimizer=adamw())
+        names = [unit.name for unit in engine.units]
+        neighbours = []
+        for _ in range(2):
+            watched = Watched(engine)
+            engine.backward(loss_of(engine(torch.ones(4, WIDTH))))
+            engine.step()
+            at = [sorted(names.index(name) for name in seen) for seen in watched.seen]
+            neighbours.append(all(len(one) < 2 or one[1] - one[0] == 1 for one in at))
+            # Each was here in turn: the claim is not about units that never came.
+            neighbours.append({index for one in at for index in one} == set(range(BLOCKS)))
+        return neighbours
+
+    assert launch(watch, ranks=3, world="lockstep", timeout=30) == [[True] * 4] * 3
+
+
+def test_each_unit_is_gathered_once_in_forward_and_once_in_backward() -> None:
+    """Recomputation finds its unit here; nothing fetched ahead is fetched again or for nothing."""
+
+    def count(comm: Collectives, recompute: bool) -> list[dict[str, int]]:
+        engine = ZeroEngine(Blocks(recompute), comm, 3, optimizer=adamw())
+        assert comm.meter is not None
+        counted = []
+        for _ in range(3):
+            comm.meter.reset()
+            engine.backward(loss_of(engine(torch.ones(4, WIDTH))))
+            engine.step()
+            counted.append(
+                {name: comm.meter.calls_by_collective(name)["all_gather"] for name in ("forward", "backward")}
+            )
+        return counted
+
+    for recompute in (False, True):
+        counted = launch(count, recompute, ranks=2, world="lockstep", timeout=30)
+        assert counted == [[{"forward": BLOCKS, "backward": BLOCKS}] * 3] * 2
+
+
+def test_a_unit_has_no_parameters_outside_its_forward_and_its_memory_is_given_back() -> None:
+    def outside(comm: Collectives) -> list[Any]:
+        engine = ZeroEngine(Blocks(), comm, 3, optimizer=adamw())
+        model, found = engine.model, []
+        for _ in range(2):
+            with torch.no_grad():
+                engine(torch.ones(2, WIDTH))
+            found.append([sum(p.numel() for p in model.parameters()), here(engine)])
+        whole = sum(bucket.layout.numel for bucket in engine.buckets)
+        kept = sum(bucket.shard.untyped_storage().nbytes() for bucket in engine.buckets)
+        return [*found, kept * comm.size == whole * 4]
+
+    assert launch(outside, ranks=2, world="lockstep", timeout=30) == [[[0, []], [0, []], True]] * 2
+
+
+class Delayed(Wrapped):
+    """Each message leaves after a random while, so that whoever writes its buffer too early is found out."""
+
+    def __init__(self, inner: Transport, seed: int, longest: float) -> None:
+        super().__init__(inner)
+        self.random = random.Random(f"{seed} {inner.rank}")
+        self.longest = longest
+
+    def isend(self, tensor: torch.Tensor, dst: int, tag: int = 0) -> Any:
+        self.sleep()
+        return super().isend(tensor, dst, tag)
+
+    def exchange(self, outgoing: torch.Tensor, dst: int, incoming: torch.Tensor, src: int, tag: int = 0) -> None:
+        self.sleep()
+        super().exchange(outgoing, dst, incoming, src, tag)
+
+    def left(self, call: Call) -> None:
+        self.sleep()
+        super().left(call)
+
+    def sleep(self) -> None:
+        if self.random.random() < 0.5:
+            time.sleep(self.random.random() * self.longest)
+
+
+SEEDS = 20
+RACES = [
+    (0, Case(steps=2, engine={"bucket_numel": 400})),
+    (1, Case(steps=2, micro_batches=2, engine={"overlap_gather": True})),
+    (2, Case(steps=2, micro_batches=2, clip_norm=0.2, engine={"overlap_gather": True})),
+    (3, Case(steps=2, micro_batches=2)),
+    (3, Case(steps=2, checkpoint=True, clip_norm=0.2)),
+]
+
+
+@pytest.mark.ranks
+def test_no_delay_anywhere_changes_a_bit() -> None:
+    def race(transport: Transport) -> list[set[str]]:
+        digests: list[set[str]] = [set() for _ in RACES]
+        for seed in range(SEEDS + 1):
+            at = seed % len(RACES)
+            stage, case = RACES[at]
+            # Without any delay once for each case, then with another pattern of delays on each rank and seed.
+            quiet, slow = build(transport), build(Delayed(transport, seed, 2e-3))
+            for comm in (quiet, slow) if seed < len(RACES) else (slow,):
+                digests[at].add(train(comm, case, stage).digest)
+                comm.close()
+        return digests
+
+    for digests in launch(race, ranks=2, collectives="transport", timeout=50):
+        assert [len(found) for found in digests] == [1] * len(RACES)
+
+
+@pytest.mark.ranks
+@pytest.mark.parametrize("stage", [2, 3])
+def test_whole_gradients_do_not_pile_up_when_the_network_is_slow(stage: int) -> None:
+    """One bucket fills while at most IN_FLIGHT are under reduction."""
+
+    def most_at_once(transport: Transport) -> int:
+        comm = build(Delayed(transport, 0, 5e-3))
+        engine = ZeroEngine(Blocks(), comm, stage, optimizer=adamw())
+        most = 0
+        take = engine.reducer.take
+
+        def watched(*args: Any) -> None:
+            nonlocal most
+            take(*args)
+            most = max(most, sum(bucket.local is not None for bucket in engine.buckets))
+
+        engine.reducer.take = watched  # type: ignore[method-assign]
+        for _ in range(2):
+            for _ in range(2):
+                engine.backward(loss_of(engine(torch.ones(4, WIDTH))))
+            engine.step()
+        comm.close()
+        return most
+
+    assert launch(most_at_once, ranks=2, collectives="transport", timeout=30) == [IN_FLIGHT + 1] * 2
+
+
+@pytest.mark.ranks
+def test_overlap_lets_collectives_run_beside_compute_and_its_absence_does_not() -> None:
+    """Told by what is under way when backward hands over the last gradient, not by a clock."""
+
+    def under_way(transport: Transport, overlap: bool) -> int:
+        comm = build(Delayed(transport, 0, 5e-3))
+        engine = ZeroEngine(llama(), comm, 2, optimizer=adamw(), overlap=overlap)
+        tokens = torch.zeros(2, 4, dtype=torch.int64)
+        calls: list[int] = []
+        lane = comm._issuer
+        take = engine.reducer.take
+
+        def watched(*args: Any) -> None:
+            take(*args)
+            calls.append(lane._last is not None and not lane._last.waited)
+
+        engine.reducer.take = watched  # type: ignore[method-assign]
+        engine.backward(engine(tokens, tokens))
+        comm.close()
+        return sum(calls)
+
+    assert min(launch(under_way, True, ranks=2, collectives="transport", timeout=30)) > 0
+    assert launch(under_way, False, ranks=2, collectives="transport", timeout=30) == [0, 0]
+
+
+def test_an_overlapped_update_is_awaited_by_whoever_reads_it() -> None:
+    def read(comm: Collectives) -> list[bool]:
+        digests = []
+        for overlap_gather in (False, True):
+            engine = ZeroEngine(Blocks(), comm, 2, optimizer=adamw(1e-2), overlap_gather=overlap_gather)
+            engine.backward(loss_of(engine(torch.ones(4, WIDTH))))
+            engine.step()
+            waiting = len(engine._publishing)
+            engine.synchronize()
+            direct = digest({name: p.detach().clone() for name, p in engine.model.named_parameters()})
+            # A step whose forward used only part of the model meets updates that nobody has waited for.
+            engine.backward(loss_of(engine.model.blocks[0](torch.ones(4, WIDTH))))
+            engine.step()
+            engine.backward(loss_of(engine.model.blocks[1](torch.ones(4, WIDTH))))
+            engine.step()
+            digests.append((direct, digest(engine.consolidate()), waiting == BLOCKS * overlap_gather))
+        return [digests[0][:2] == digests[1][:2], digests[0][2], digests[1][2]]
+
+    for world in ("lockstep", "processes"):
+        assert launch(read, ranks=3, world=world, timeout=30) == [[True] * 3] * 3

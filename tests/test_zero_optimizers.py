@@ -1,0 +1,227 @@
+"""Clipping sees the norm of the whole; any elementwise optimizer updates shards as it would the whole."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from zero_cases import adamw, decay_matrices, digest, largest_difference, sgd
+from zero_models import STAGES, at_every_stage, lockstep, loss_of, model, rows
+
+from zerolab.collectives import Collectives, LocalCollectives
+from zerolab.errors import InputError
+from zerolab.zero import ZeroEngine
+from zerolab.zero.clip import gradient_norm
+
+pytestmark = pytest.mark.timeout(60)
+
+
+# Norms
+
+
+@pytest.mark.parametrize("norm_type", [1.0, 2.0, 3.0, float("inf")])
+def test_the_norm_over_shards_is_the_norm_of_the_whole(norm_type: float) -> None:
+    def run(comm: Collectives, new_engine: Callable[[], ZeroEngine]) -> float:
+        engine = new_engine()
+        engine.backward(loss_of(engine(rows(comm.rank, 0))))
+        return gradient_norm(comm, engine.buckets, norm_type)
+
+    alone = model()
+    (sum(loss_of(alone(rows(rank, 0))) for rank in (0, 1)) / 2).backward()
+    expected = nn.utils.get_total_norm([p.grad for p in alone.parameters() if p.grad is not None], norm_type).item()
+    norms = at_every_stage(run, align=1)
+    assert len(set(norms)) == 1 and norms[0] == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize("norm_type", [1.0, 2.0, float("inf")])
+def test_poisoned_padding_changes_no_norm_and_no_parameter(norm_type: float) -> None:
+    def run(comm: Collectives, new_engine: Callable[[], ZeroEngine]) -> list[tuple[str, list[float | None], int]]:
+        ended = []
+        for poison in (0.0, 7777.0):
+            engine, norms = new_engine(), []
+            for step in range(3):
+                loss = loss_of(engine(rows(comm.rank, step)))
+                engine.backward(loss)
+                poisoned = poison_padding(comm.rank, engine, poison)
+                norms.append(engine.step().norm)
+            ended.append((digest(engine.consolidate()), norms, poisoned))
+        return ended
+
+    for clean, poisoned in at_every_stage(run, clip_norm=0.5, norm_type=norm_type):
+        assert clean == poisoned and clean[2] > 0
+
+
+def poison_padding(rank: int, engine: ZeroEngine, value: float) -> int:
+    """Write to every element of parameters and gradients that belongs to no slot; how many there were."""
+    found = 0
+    for bucket in engine.buckets:
+        first, _ = bucket.layout.shard(rank)
+        for tensor in (bucket.whole, bucket.shard, bucket.reduced):
+            assert tensor is not None
+            if not tensor.untyped_storage().nbytes():
+                continue
+            offset = 0 if tensor.numel() == bucket.layout.numel else first
+            for start, stop in bucket.layout.gaps():
+                part = tensor[max(0, start - offset) : max(0, stop - offset)]
+                part.fill_(value)
+                found += part.numel()
+    return found
+
+
+def test_16_bit_gradients_whose_squares_overflow_still_have_a_norm() -> None:
+    engine = ZeroEngine(nn.Linear(4, 4, dtype=torch.float16), LocalCollectives(), 2, lr=0.1, clip_norm=1.0)
+    engine.backward(1000.0 * engine(torch.ones(2, 4, dtype=torch.float16)).float().sum())
+    assert engine.step().norm == pytest.approx(2000.0 * 20**0.5, rel=1e-2)
+
+
+def test_a_norm_below_the_limit_scales_nothing() -> None:
+    def run(comm: Collectives, new_engine: Callable[[], ZeroEngine]) -> str:
+        engine = new_engine()
+        engine.backward(loss_of(engine(rows(comm.rank, 0))))
+        engine.step()
+        return digest(engine.consolidate())
+
+    assert set(at_every_stage(run, clip_norm=1e6)) == set(at_every_stage(run))
+
+
+# Optimizers
+
+O = torch.optim  # noqa: E741
+ELEMENTWISE: dict[str, Callable[..., O.Optimizer]] = {
+    "sgd": sgd(),
+    "sgd with momentum": sgd(momentum=0.9, nesterov=True, weight_decay=0.1),
+    "adam": partial(O.Adam, lr=1e-2, amsgrad=True),
+    "adamw": adamw(1e-2, fused=False, foreach=False),
+    "adamw, foreach": adamw(1e-2, fused=False, foreach=True),
+    "adamw, fused": adamw(1e-2),
+    "rmsprop": partial(O.RMSprop, lr=1e-3, centered=True),
+    "adagrad": partial(O.Adagrad, lr=1e-2),
+    "adadelta": O.Adadelta,
+    "adamax": partial(O.Adamax, lr=1e-3),
+    "nadam": partial(O.NAdam, lr=1e-3),
+    "radam": partial(O.RAdam, lr=1e-3),
+    "asgd": partial(O.ASGD, lr=1e-2),
+    "rprop": partial(O.Rprop, lr=1e-3),
+}
+
+
+def three_steps(comm: Collectives, stage: int, optimizer: Any, **options: Any) -> dict[str, torch.Tensor]:
+    engine = ZeroEngine(model(), comm, stage, optimizer=optimizer, **options)
+    for step in range(3):
+        engine.backward(loss_of(engine(rows(comm.rank, step))))
+        engine.step()
+    return engine.consolidate()
+
+
+def three_steps_of_torch(optimizer: Any, scheduler: Any = None, grouped: bool = False) -> dict[str, torch.Tensor]:
+    alone = model()
+    named = list(alone.named_parameters())
+    made = optimizer([{"params": [p], **decay_matrices(n, p)} for n, p in named] if grouped else alone.parameters())
+    schedule = scheduler(made) if scheduler else None
+    for step in range(3):
+        (sum(loss_of(alone(rows(rank, step))) for rank in (0, 1)) / 2).backward()
+        made.step()
+        made.zero_grad()
+        if schedule:
+            schedule.step()
+    return {name: p.detach() for name, p in named}
+
+
+@pytest.fixture(scope="module")
+def optimized() -> dict[tuple[str, int], dict[str, torch.Tensor]]:
+    def every_optimizer(comm: Collectives) -> dict[tuple[str, int], dict[str, torch.Tensor]]:
+        return {(name, stage): three_steps(comm, stage, ELEMENTWISE[name]) for name in ELEMENTWISE for stage in STAGES}
+
+    return lockstep(every_optimizer)[0]
+
+
+@pytest.mark.parametrize("name", ELEMENTWISE)
+def test_any_elementwise_optimizer_updates_shards_as_it_would_the_whole(
+    optimized: dict[tuple[str, int], dict[str, torch.Tensor]], name: str
+) -> None:
+    expected = three_steps_of_torch(ELEMENTWISE[name])
+    assert len({digest(optimized[name, stage]) for stage in STAGES}) == 1
+    # Rprop looks at signs only, and a sum in another order may have another one where it is almost zero.
+    assert largest_difference(optimized[name, 0], expected) < (2e-3 if name == "rprop" else 1e-5)
+
+
+NOT_ELEMENTWISE = {
+    "lbfgs": partial(O.LBFGS, lr=0.1),
+    "adafactor": partial(O.Adafactor, lr=0.1),
+    "sparse adam": partial(O.SparseAdam, lr=0.1),
+    **({"muon": partial(O.Muon, lr=0.1)} if hasattr(O, "Muon") else {}),
+}
+
+
+class NormedSGD(O.SGD):
+    """Not of torch: steps by the gradient over its norm."""
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                parameter.data -= group["lr"] * parameter.grad / parameter.grad.norm()
+
+
+@pytest.mark.parametrize("name", [*NOT_ELEMENTWISE, "of one's own"])
+def test_an_optimizer_that_looks_at_whole_tensors_is_refused_before_anything_moves(name: str) -> None:
+    whole = model()
+    before = whole[0].up.weight.data_ptr()
+    with pytest.raises(InputError, match=r"AdamW"):
+        ZeroEngine(whole, LocalCollectives(), 1, optimizer=NOT_ELEMENTWISE.get(name, partial(NormedSGD, lr=0.1)))
+    assert whole[0].up.weight.data_ptr() == before
+    ZeroEngine(whole, LocalCollectives(), 1, lr=0.1)
+
+
+@pytest.mark.parametrize("align", [1, 16])
+def test_groups_give_each_parameter_its_own_options(align: int) -> None:
+    def run(comm: Collectives) -> list[tuple[dict[str, torch.Tensor], list[float]]]:
+        found = []
+        for stage in STAGES:
+            # Leave some ranks without a bias of their own: their groups must be there all the same.
+            engine = ZeroEngine(model(), comm, stage, optimizer=sgd(), groups=decay_matrices, align=align)
+            decays = [group["weight_decay"] for group in engine.optimizer.param_groups]
+            for step in range(3):
+                engine.backward(loss_of(engine(rows(comm.rank, step))))
+                engine.step()
+            found.append((engine.consolidate(), decays))
+        return found
+
+    by_rank = lockstep(run)
+    assert {tuple(decays) for of_rank in by_rank for _, decays in of_rank} == {(0.1, 0.0)}
+    assert len({digest(state) for of_rank in by_rank for state, _ in of_rank}) == 1
+    assert largest_difference(by_rank[0][0][0], three_steps_of_torch(sgd(), grouped=True)) < 1e-6
+
+
+def test_a_scheduler_of_torch_sets_the_rate_on_every_rank_even_one_that_owns_nothing() -> None:
+    schedule = partial(torch.optim.lr_scheduler.LambdaLR, lr_lambda=lambda step: 1 / (1 + step))
+
+    def run(comm: Collectives, stage: int) -> tuple[float, list[float], float]:
+        torch.manual_seed(0)
+        small = nn.Linear(2, 1)
+        engine = ZeroEngine(small, comm, stage, optimizer=sgd())
+        scheduler, rates = schedule(engine.optimizer), []
+        for _ in range(3):
+            engine.backward(loss_of(engine(torch.ones(2, 2))))
+            engine.step()
+            scheduler.step()
+            rates += scheduler.get_last_lr()
+        owned = sum(own.tensor.numel() for own in engine.owned)
+        return engine.consolidate()["bias"].item(), rates, owned
+
+    torch.manual_seed(0)
+    small = nn.Linear(2, 1)
+    made = sgd()(small.parameters())
+    scheduler = schedule(made)
+    for _ in range(3):
+        made.zero_grad()
+        loss_of(small(torch.ones(2, 2))).backward()
+        made.step()
+        scheduler.step()
+    for stage in STAGES:
+        ended = lockstep(run, stage, ranks=4)
+        for bias, rates, _ in ended:
+            assert bias == pytest.approx(small.bias.item(), abs=1e-6)
+            assert rates == pytest.approx([0.05, 0.1 / 3, 0.025])
+        assert stage == 0 or min(owned for _, _, owned in ended) == 0

@@ -1,0 +1,208 @@
+"""A step is right whatever led to it: several forwards or backwards, failures and repeats, clipping, any optimizer."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from zero_cases import adamw, digest, largest_difference
+from zero_models import at_every_stage, loss_of, model, rows
+
+from zerolab.collectives import Collectives
+from zerolab.errors import StateError
+from zerolab.zero import ZeroEngine
+
+pytestmark = pytest.mark.timeout(60)
+
+
+def step_of_torch(losses: Callable[[nn.Module], torch.Tensor], optimizer: Any = None) -> dict[str, torch.Tensor]:
+    alone = model()
+    made = (optimizer or adamw(1e-2))(alone.parameters())
+    losses(alone).backward()
+    made.step()
+    return {name: p.detach() for name, p in alone.named_parameters()}
+
+
+# Forwards and backwards in other numbers than one
+
+
+def both_rows(alone: nn.Module, times: int = 2) -> torch.Tensor:
+    """The loss of two ranks and of two inputs each, added over inputs and averaged over ranks."""
+    return sum(loss_of(alone(rows(rank, at))) for at in range(times) for rank in (0, 1)) / 2
+
+
+def two_forwards_one_backward(comm: Collectives, engine: ZeroEngine) -> None:
+    engine.backward(loss_of(engine(rows(comm.rank, 0))) + loss_of(engine(rows(comm.rank, 1))))
+
+
+def two_backwards(comm: Collectives, engine: ZeroEngine) -> None:
+    for at in (0, 1):
+        engine.backward(loss_of(engine(rows(comm.rank, at))))
+
+
+def two_forwards_two_backwards(comm: Collectives, engine: ZeroEngine) -> None:
+    losses = [loss_of(engine(rows(comm.rank, at))) for at in (0, 1)]
+    for loss in losses:
+        engine.backward(loss)
+
+
+def first_backward_deferred(comm: Collectives, engine: ZeroEngine) -> None:
+    for at in (0, 1):
+        engine.backward(loss_of(engine(rows(comm.rank, at))), reduce=at == 1)
+
+
+def a_forward_that_nobody_wanted(comm: Collectives, engine: ZeroEngine) -> None:
+    for at in (0, 1):
+        engine(rows(comm.rank, 7))
+        loss = loss_of(engine(rows(comm.rank, at)))
+        engine(rows(comm.rank, 8))
+        engine.backward(loss)
+
+
+@pytest.mark.parametrize(
+    "passes",
+    [
+        two_forwards_one_backward,
+        two_backwards,
+        two_forwards_two_backwards,
+        first_backward_deferred,
+        a_forward_that_nobody_wanted,
+    ],
+)
+def test_gradients_of_any_order_of_passes_add_up(passes: Callable[[Collectives, ZeroEngine], None]) -> None:
+    def run(comm: Collectives, new_engine: Callable[[], ZeroEngine]) -> dict[str, torch.Tensor]:
+        engine = new_engine()
+        passes(comm, engine)
+        engine.step()
+        return engine.consolidate()
+
+    ended = at_every_stage(run)
+    assert len({digest(state) for state in ended}) == 1
+    assert largest_difference(ended[0], step_of_torch(both_rows)) < 1e-5
+
+
+def test_a_step_needs_reduced_gradients_and_forgets_them() -> None:
+    def run(comm: Collectives, new_engine: Callable[[], ZeroEngine]) -> list[str]:
+        engine, said = new_engine(), []
+
+        def refused() -> None:
+            with pytest.raises(StateError) as error:
+                engine.step()
+            said.append(str(error.value))
+
+        refused()
+        engine.backward(loss_of(engine(rows(0, 0))), reduce=False)
+        refused()
+        engine.backward(loss_of(engine(rows(0, 0))))
+        engine.step()
+        refused()
+        engine.backward(loss_of(engine(rows(0, 0))))
+        engine.zero_grad()
+        refused()
+        return said
+
+    nothing, unreduced = "call backward(loss) first", "reduce=True"
+    for said in at_every_stage(run):
+        assert [hint in one for hint, one in zip((nothing, unreduced, nothing, nothing), said, strict=True)] == [
+            True
+        ] * 4
+
+
+# Failures
+
+
+class BreakError(Exception):
+    pass
+
+
+def break_forward(engine: ZeroEngine, x: torch.Tensor) -> None:
+    def fail(*_: Any) -> None:
+        raise BreakError
+
+    with_hook = engine.model[2].register_forward_pre_hook(fail)
+    try:
+        engine(x)
+    finally:
+        with_hook.remove()
+
+
+def break_backward(engine: ZeroEngine, x: torch.Tensor) -> None:
+    """Fail half-way: the last layers have their gradients, and reductions are under way."""
+
+    def spoil(_module: nn.Module, _args: Any, output: torch.Tensor) -> None:
+        output.register_hook(fail)
+
+    def fail(_: torch.Tensor) -> None:
+        raise BreakError
+
+    with_hook = engine.model[1].register_forward_hook(spoil)
+    try:
+        loss = loss_of(engine(x))
+    finally:
+        with_hook.remove()
+    engine.backward(loss)
+
+
+@pytest.mark.parametrize("reduce_first", [True, False])
+@pytest.mark.parametrize("fail", [break_forward, break_backward])
+def test_an_accumulation_that_failed_and_is_repeated_leaves_no_trace(
+    fail: Callable[[ZeroEngine, torch.Tensor], None], reduce_first: bool
+) -> None:
+    def run(comm: Collectives, new_engine: Callable[[], ZeroEngine]) -> tuple[str, str]:
+        ended = []
+        for failing in (False, True):
+            engine = new_engine()
+            for at in (0, 1):
+                if failing:
+                    engine.backward(loss_of(engine(rows(comm.rank, at))), reduce=reduce_first)
+                    with pytest.raises(BreakError):
+                        fail(engine, rows(comm.rank, 9))
+                    if fail is break_backward:
+                        with pytest.raises(StateError, match="zero_grad"):
+                            engine.step()
+                        with pytest.raises(StateError, match="zero_grad"):
+                            engine.backward(loss_of(engine(rows(comm.rank, at))))
+                    engine.zero_grad()
+                for micro in (0, 1):
+                    engine.backward(loss_of(engine(rows(comm.rank, 2 * at + micro))), reduce=reduce_first or micro == 1)
+                engine.step()
+            ended.append(digest(engine.consolidate()))
+        return ended[0], ended[1]
+
+    assert len({one for pair in at_every_stage(run, clip_norm=0.5) for one in pair}) == 1
+
+
+def test_a_backward_of_ones_own_is_refused_and_can_be_repeated_rightly() -> None:
+    def run(comm: Collectives, new_engine: Callable[[], ZeroEngine]) -> str:
+        engine = new_engine()
+        with pytest.raises(StateError, match=r"engine\.backward\(loss\)"):
+            loss_of(engine(rows(comm.rank, 0))).backward()
+        engine.backward(loss_of(engine(rows(comm.rank, 0))))
+        engine.step()
+        return digest(engine.consolidate())
+
+    def rightly(comm: Collectives, new_engine: Callable[[], ZeroEngine]) -> str:
+        engine = new_engine()
+        engine.backward(loss_of(engine(rows(comm.rank, 0))))
+        engine.step()
+        return digest(engine.consolidate())
+
+    assert set(at_every_stage(run)) == set(at_every_stage(rightly))
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_one_ranks_bad_gradient_makes_all_ranks_skip_the_same_step(bad: float) -> None:
+    def run(comm: Collectives, new_engine: Callable[[], ZeroEngine]) -> list[Any]:
+        engine, said = new_engine(), []
+        for step in range(3):
+            before = digest(engine.consolidate())
+            x = rows(comm.rank, step)
+            if step == 1 and comm.rank == 1:
+                x[0, 0] = bad
+            engine.backward(loss_of(engine(x)))
+            result = engine.step()
+            said.append((result.skipped, digest(engine.consolidate()) != before))
+        return said
+
+    assert at_every_stage(run, clip_norm=1.0) == [[(False, True), (True, False), (False, True)]] * 10
