@@ -18,10 +18,12 @@ DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in _REAL}
 
 @dataclass(frozen=True)
 class Case:
-    """One call on every rank. `args[r]` are rank r's arguments, after `comm` where the function takes one."""
+    """One call on every rank. `args[r]` are rank r's arguments, after `comm` where the function takes one. `about` says
+    which case it was to a learner whose code breaks off."""
 
     args: list[tuple[Any, ...]]
     world: str = "lockstep"
+    about: str = ""
 
     @property
     def ranks(self) -> int:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import zip_longest
 from random import Random
 
@@ -47,7 +46,7 @@ RUNS = "it runs to the end on every rank"
 def judge(exercise: Exercise, cases: Sequence[Case], seen: Sequence[Observation]) -> list[Finding]:
     """A finding for each claim, the first being that the function runs at all. Claims rest on those before them, so
     nothing is said of a claim after one that does not hold."""
-    claims = [Claim(RUNS, partial(runs, exercise)), *exercise.claims]
+    claims = [Claim(RUNS, runs), *exercise.claims]
     findings: list[Finding] = []
     hint = ""
     for claim in claims:
@@ -73,14 +72,14 @@ def first_hint(claim: Claim, cases: Sequence[Case], seen: Sequence[Observation])
     return ""
 
 
-def runs(exercise: Exercise, case: Case, seen: Observation) -> str | None:
+def runs(case: Case, seen: Observation) -> str | None:
     """A hint unless every rank has come to its end."""
     if seen.trouble:
-        return hint_for(seen.trouble, exercise)
+        return hint_for(seen.trouble, case)
     return None if len(seen.records) == case.ranks else f"{len(seen.records)} of {case.ranks} ranks came to their end"
 
 
-def hint_for(trouble: Trouble, exercise: Exercise) -> str:
+def hint_for(trouble: Trouble, case: Case) -> str:
     """What to do about code that did not come to its end."""
     kind, said = trouble.kind, trouble.message
     at = f" ({trouble.where})" if trouble.where else ""
@@ -102,9 +101,9 @@ def hint_for(trouble: Trouble, exercise: Exercise) -> str:
         return "the process that ran your code ended at once: look for what ends it, and at the memory it takes"
     if kind == "MemoryError" or "can't allocate memory" in said:
         return f"it needs more memory than the limit{at}: a ring holds one tensor and a chunk or two"
-    if "message with itself" in said:
+    if "message with itself" in said and case.ranks == 1:
         return f"on 1 rank it sends to itself{at}: there is no neighbour, and a ring of one sends nothing"
-    return f"{said}{at}"
+    return f"{case.about}: {said}{at}" if case.about else f"{said}{at}"
 
 
 # What an answer may use. The point of an exercise is to build a thing, so the built thing is out of reach.
@@ -114,10 +113,13 @@ OFF_LIMITS = {
     "distributed": "torch.distributed has the finished collective",
     "transport": "comm.transport is below the contract; comm.isend and comm.irecv are all you need",
     "meter": "comm.meter is what the check reads",
-    "open": "a file has no place in this answer",
+    **dict.fromkeys(("open", "save", "load", "from_file", "tofile"), "a file has no place in this answer"),
+    **dict.fromkeys(
+        ("sys", "inspect", "gc", "f_back", "getattr", "attrgetter", "setattr", "vars", "globals", "locals", "compile"),
+        "the numbers come in messages, not from inside Python",
+    ),
     "exec": "write the code itself, not a text of it",
     "eval": "write the code itself, not a text of it",
-    "__import__": "an import inside a call is still an import",
     "exit": "a function that ends the process returns nothing",
     "_exit": "a function that ends the process returns nothing",
 }
@@ -138,6 +140,8 @@ def shortcut(source: str) -> Trouble | None:
         name = node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
         if name in OFF_LIMITS:
             return Trouble("Shortcut", f"it uses {name}: {OFF_LIMITS[name]}")
+        if name.startswith("__") and name not in ("__init__", "__name__"):
+            return Trouble("Shortcut", f"it uses {name}: what has such a name is Python's own")
     return None
 
 

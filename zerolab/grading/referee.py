@@ -81,27 +81,31 @@ def observe_steps(submission: Submission, seed: int, limits: Limits) -> dict[str
     seen: dict[str, list[Observation]] = {step.name: [] for step in submission.steps if step.graded}
     left_out = {step.name for step in submission.steps if step.refusal}
     done: set[str] = set()
-    while any(name not in done for name in seen if name not in left_out):
+    # Each process takes a step off the list, so that there are never more of them, whatever they say.
+    for _ in submission.steps:
+        if done | left_out >= seen.keys():
+            break
         steps = [
             {"name": step.name, "source": step.source, "graded": step.graded and step.name not in done}
             for step in submission.steps
             if step.name not in left_out
         ]
-        began = ""
+        began, trouble = "", False
         for line in Worker(
             {"lesson": submission.lesson, "seed": seed, "memory_mb": limits.memory_mb, "steps": steps}, limits
         ):
             began = line.get("began", began)
-            if "ended" in line:
-                seen[line["ended"]] = [observation_from_json(item) for item in line["seen"]]
-                done.add(line["ended"])
-            if "trouble" in line:
+            if "ended" in line and began in seen:
+                seen[began] = line["seen"]
+                done.add(began)
+            trouble = "trouble" in line
+            if trouble:
                 left_out.add(began)
                 if began in seen:
                     seen[began] = [Observation(trouble=Trouble(**line["trouble"]))]
                     done.add(began)
-                if not began:
-                    return seen
+        if not (trouble and began):
+            break
     return seen
 
 
@@ -137,7 +141,8 @@ class Worker:
         lines: queue.Queue[bytes] = queue.Queue()
         threading.Thread(target=_read_all, args=(process.stdout, lines), daemon=True).start()
         deadline = time.monotonic() + START_SECONDS
-        while True:
+        # A step has two lines, and one ends them all.
+        for _ in range(2 * len(self._job["steps"]) + 1):
             try:
                 raw = lines.get(timeout=max(0.0, deadline - time.monotonic()))
             except queue.Empty:
@@ -147,16 +152,34 @@ class Worker:
             if not raw:
                 yield {"trouble": {"kind": "died", "message": "the process ended"}}
                 return
-            line = json.loads(raw)
+            line = understood(raw)
             if "done" in line:
                 return
             yield line
+            if "trouble" in line:
+                return
             deadline = time.monotonic() + self._limits.seconds
+        yield FORGED
+
+
+FORGED = {"trouble": {"kind": "Tampered", "message": "it writes where the check reports: leave files and pipes alone"}}
+
+
+def understood(raw: bytes) -> dict[str, Any]:
+    """A worker's line, or FORGED where a worker does not write such a line."""
+    try:
+        line = json.loads(raw)
+        if "ended" in line:
+            return {"ended": str(line["ended"]), "seen": [observation_from_json(item) for item in line["seen"]]}
+        return {"began": str(line["began"])} if "began" in line else {"done": line["done"]}
+    except Exception:  # an answer can write anything there
+        return FORGED
 
 
 def _read_all(stream: Any, lines: queue.Queue[bytes]) -> None:
-    for line in stream:
-        lines.put(line)
+    with stream:
+        for line in stream:
+            lines.put(line)
     lines.put(b"")
 
 
@@ -164,6 +187,5 @@ def end(process: subprocess.Popen[bytes]) -> None:
     """End a process and all that it started."""
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
+    # Its output is closed where it is read: a process that got away may hold it open.
     process.wait()
-    if process.stdout is not None:
-        process.stdout.close()

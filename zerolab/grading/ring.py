@@ -40,7 +40,14 @@ def sizes(rng: Random) -> Iterator[tuple[int, int, str]]:
         yield ranks, ranks * each, "lockstep"
         if ranks > 1:
             yield ranks, ranks * each + rng.randint(1, ranks - 1), "lockstep"
+    # Fewer elements than ranks: the last rank's chunk is empty.
+    yield 4, 3, "lockstep"
     yield 3, 3 * rng.randint(3, 9) + rng.randint(1, 2), "processes"
+
+
+def ring_case(args: list[tuple[Any, ...]], numel: int, world: str) -> Case:
+    uneven = "; the ranks do not divide it" if numel % len(args) else ""
+    return Case(args, world, f"on {len(args)} ranks, {numel} elements{uneven}")
 
 
 def summands(rng: Random, ranks: int, numel: int) -> list[Tensor]:
@@ -87,7 +94,10 @@ def bounds_are_right(case: Case, seen: Observation) -> str | None:
 
 
 def reduce_scatter_cases(rng: Random) -> list[Case]:
-    return [Case([(tensor,) for tensor in summands(rng, ranks, numel)], world) for ranks, numel, world in sizes(rng)]
+    return [
+        ring_case([(tensor,) for tensor in summands(rng, ranks, numel)], numel, world)
+        for ranks, numel, world in sizes(rng)
+    ]
 
 
 def reduce_scatter_expected(case: Case) -> Expected:
@@ -108,6 +118,7 @@ def reduce_scatter_expected(case: Case) -> Expected:
         },
         summed.numel(),
         summed.element_size(),
+        "print which chunk it adds in each step",
     )
 
 
@@ -115,7 +126,7 @@ def all_gather_cases(rng: Random) -> list[Case]:
     cases = []
     for ranks, numel, world in sizes(rng):
         whole = draw(rng, numel, rng.choice([torch.float32, torch.float64]))
-        cases.append(Case([(whole[a:b].clone(), numel) for a, b in chunk_bounds(numel, ranks)], world))
+        cases.append(ring_case([(whole[a:b].clone(), numel) for a, b in chunk_bounds(numel, ranks)], numel, world))
     return cases
 
 
@@ -132,6 +143,7 @@ def all_gather_expected(case: Case) -> Expected:
         },
         whole.numel(),
         whole.element_size(),
+        "print which chunk leaves and which one arrives in each step",
     )
 
 
@@ -139,8 +151,10 @@ def all_reduce_cases(rng: Random) -> list[Case]:
     cases = []
     for ranks, numel, world in sizes(rng):
         for average in (False, True):
-            tensors = summands(rng, ranks, numel)
-            cases.append(Case([(tensor, average) for tensor in tensors], world))
+            # Multiples of 1.5: a mean over 2, 3 or 4 is exact, whether it divides first, last or multiplies by 1/N, and
+            # is no whole number, so that // shows.
+            tensors = [1.5 * tensor for tensor in summands(rng, ranks, numel)]
+            cases.append(ring_case([(tensor, average) for tensor in tensors], numel, world))
     return cases
 
 
@@ -160,6 +174,7 @@ def all_reduce_expected(case: Case) -> Expected:
         },
         summed.numel(),
         summed.element_size(),
+        "the sums are right, so look at how the mean is made of them" if average else "check each half by itself",
     )
 
 
@@ -182,7 +197,8 @@ def bytes_are_right(case: Case, seen: Observation) -> str | None:
     want = [wire_bytes("all_reduce", numel, itemsize, ranks, rank) for rank in range(ranks)]
     got = [record.value for record in seen.records]
     if got == want:
-        return None
+        whole = all(isinstance(nbytes, int) for nbytes in got)
+        return None if whole else f"you say {short(got)}: the numbers are right, but bytes are whole; divide with //"
     what = f"{numel} elements of {itemsize} bytes over {ranks} ranks: you say {short(got)}, the meter counts {want}"
     if got == [(ranks - 1) * numel * itemsize] * ranks:
         return f"{what}. (N-1) whole tensors is what sending everything to everybody costs; a ring passes chunks"
@@ -204,7 +220,7 @@ def broadcast_cases(rng: Random) -> list[Case]:
     cases = []
     for ranks, numel, world in sizes(rng):
         for src in {0, ranks - 1, rng.randrange(ranks)}:
-            cases.append(Case([(draw(rng, numel), src) for _ in range(ranks)], world))
+            cases.append(ring_case([(draw(rng, numel), src) for _ in range(ranks)], numel, world))
     return cases
 
 
@@ -219,6 +235,7 @@ def broadcast_expected(case: Case) -> Expected:
         },
         tensors[0].numel(),
         tensors[0].element_size(),
+        "print who receives from whom",
     )
 
 

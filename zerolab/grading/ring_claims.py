@@ -16,13 +16,15 @@ Tensor = torch.Tensor
 
 @dataclass(frozen=True)
 class Expected:
-    """What a case should give: rank r's value, and values that give a mistake away, by what to say of them."""
+    """What a case should give: rank r's value, and values that give a mistake away, by what to say of them. `look` is
+    what to look at where the values are wrong in another way."""
 
     collective: str
     values: list[Tensor]
     mistakes: dict[str, list[Tensor]]
     numel: int
     itemsize: int
+    look: str
 
     def wire(self, ranks: int) -> list[int]:
         """Bytes that each rank sends in a ring. A broadcast passes the whole tensor from hand to hand."""
@@ -62,9 +64,7 @@ def right_values(expected: Callable[[Case], Expected]) -> Test:
             uneven = "; the ranks do not divide it" if want.numel % case.ranks else ""
             return f"{size}{uneven}: rank {rank} returned {tuple(value.shape)}, not {tuple(want.values[rank].shape)}"
         places = int((value != want.values[rank]).sum())
-        return (
-            f"{size}: rank {rank} has {places} of {value.numel()} values wrong: print which chunk it adds in each step"
-        )
+        return f"{size}: rank {rank} has {places} of {value.numel()} values wrong: {want.look}"
 
     return test
 
@@ -109,6 +109,11 @@ def traffic(expected: Callable[[Case], Expected]) -> Test:
             f"on {case.ranks} ranks, {want.numel} elements: rank {rank} sent {sent[rank]} bytes, a ring {bound[rank]}"
         )
         whole = want.numel * want.itemsize
+        if want.collective == "broadcast":
+            return (
+                f"on {case.ranks} ranks, {want.numel} elements: together they sent {sum(sent)} bytes, and N-1 messages "
+                f"make {sum(bound)}: ask which rank has nobody left to tell"
+            )
         if sent[rank] >= (case.ranks - 1) * whole:
             return f"{size}: your messages are whole tensors, send one chunk in each step"
         if sent[rank] < bound[rank]:
