@@ -195,6 +195,37 @@ def test_no_delay_anywhere_changes_a_bit() -> None:
         assert [len(found) for found in digests] == [1] * len(RACES)
 
 
+class Changing(Blocks):
+    """Takes another way through its blocks in every forward, so that what was fetched ahead is not used."""
+
+    def forward(self, x: torch.Tensor, skip: int) -> torch.Tensor:  # type: ignore[override]
+        for at, block in enumerate(self.blocks):
+            x = x if at % 3 == skip else block(x)
+        return x
+
+
+@pytest.mark.ranks
+def test_a_unit_fetched_for_nothing_stays_until_it_has_come() -> None:
+    def change(transport: Transport) -> list[Any]:
+        digests = set()
+        for comm in (build(transport), build(Delayed(transport, 0, 5e-3))):
+            engine = ZeroEngine(Changing(), comm, 3, optimizer=adamw())
+            for step in range(6):
+                engine.backward(loss_of(engine(torch.ones(4, WIDTH), step % 3)))
+                assert not here(engine)
+                with torch.no_grad():
+                    engine(torch.ones(4, WIDTH), (step + 1) % 3)
+                assert not here(engine)
+                engine.step()
+            digests.add(digest(engine.consolidate()))
+            assert comm.meter is not None
+            wasted = comm.meter.calls_by_collective("forward")["all_gather"] - 6 * 2 * BLOCKS * 2 // 3
+            comm.close()
+        return [len(digests), wasted > 0]
+
+    assert launch(change, ranks=2, collectives="transport", timeout=40) == [[1, True]] * 2
+
+
 @pytest.mark.ranks
 @pytest.mark.parametrize("stage", [2, 3])
 def test_whole_gradients_do_not_pile_up_when_the_network_is_slow(stage: int) -> None:

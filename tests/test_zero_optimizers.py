@@ -70,6 +70,35 @@ def poison_padding(rank: int, engine: ZeroEngine, value: float) -> int:
     return found
 
 
+def test_what_memory_held_before_changes_nothing_and_padding_stays_zero() -> None:
+    def run(comm: Collectives, new_engine: Callable[[], ZeroEngine]) -> list[tuple[str, float]]:
+        ended, allocate = [], comm.allocate
+        for held in (0.0, 7777.0):
+            comm.allocate = lambda *args, held=held: allocate(*args).fill_(held)  # type: ignore[method-assign]
+            engine = new_engine()
+            for step in range(3):
+                for micro in (0, 1):
+                    engine.backward(loss_of(engine(rows(comm.rank, 2 * step + micro))))
+                engine.step()
+            ended.append((digest(engine.consolidate()), padding_of(comm.rank, engine)))
+            del comm.allocate
+        return ended
+
+    assert {tuple(padding for _, padding in found) for found in at_every_stage(run)} == {(0.0, 0.0)}
+    assert len({one for found in at_every_stage(run) for one, _ in found}) == 1
+
+
+def padding_of(rank: int, engine: ZeroEngine) -> float:
+    """The sum of what this rank's padding holds, in parameters and optimizer states."""
+    total = 0.0
+    for own in engine.owned:
+        first = own.start + (own.bucket.layout.shard(rank)[0] if engine.stage.shards_optimizer else 0)
+        kept = [own.tensor, *(s for s in engine.optimizer.state[own.tensor].values() if torch.is_tensor(s) and s.dim())]
+        for start, stop in own.bucket.layout.gaps():
+            total += sum(t[max(0, start - first) : max(0, stop - first)].abs().sum().item() for t in kept)
+    return total
+
+
 def test_16_bit_gradients_whose_squares_overflow_still_have_a_norm() -> None:
     engine = ZeroEngine(nn.Linear(4, 4, dtype=torch.float16), LocalCollectives(), 2, lr=0.1, clip_norm=1.0)
     engine.backward(1000.0 * engine(torch.ones(2, 4, dtype=torch.float16)).float().sum())

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from zero_cases import adamw, digest, largest_difference
-from zero_models import at_every_stage, loss_of, model, rows
+from zero_cases import digest, largest_difference, sgd
+from zero_models import STAGES, ReentrantCheckpoint, at_every_stage, lockstep, loss_of, model, rows
 
 from zerolab.collectives import Collectives
 from zerolab.errors import StateError
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.timeout(60)
 
 def step_of_torch(losses: Callable[[nn.Module], torch.Tensor], optimizer: Any = None) -> dict[str, torch.Tensor]:
     alone = model()
-    made = (optimizer or adamw(1e-2))(alone.parameters())
+    made = (optimizer or sgd())(alone.parameters())
     losses(alone).backward()
     made.step()
     return {name: p.detach() for name, p in alone.named_parameters()}
@@ -189,6 +189,29 @@ def test_a_backward_of_ones_own_is_refused_and_can_be_repeated_rightly() -> None
         return digest(engine.consolidate())
 
     assert set(at_every_stage(run)) == set(at_every_stage(rightly))
+
+
+def test_a_second_gradient_after_the_reduction_is_refused_and_leaves_no_trace() -> None:
+    """A reentrant checkpoint around a layer called twice brings its gradients one by one."""
+
+    def run(comm: Collectives, stage: int, fails: bool) -> str:
+        torch.manual_seed(0)
+        model = ReentrantCheckpoint(times=2)
+        engine = ZeroEngine(model, comm, stage, optimizer=sgd())
+        model.reentrant = fails
+        if fails:
+            with pytest.raises(StateError, match=r"layers\.1\.up.*use_reentrant=False"):
+                engine.backward(loss_of(engine(rows(comm.rank, 0))))
+            engine.zero_grad()
+        # Where nothing is reduced yet they may come one by one.
+        engine.backward(loss_of(engine(rows(comm.rank, 0))), reduce=False)
+        model.reentrant = False
+        engine.backward(loss_of(engine(rows(comm.rank, 1))))
+        engine.step()
+        return digest(engine.consolidate())
+
+    ended = [one for stage in STAGES for fails in (True, False) for one in lockstep(run, stage, fails)]
+    assert len(set(ended)) == 1
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
-from zero_cases import VARIANTS, adamw
+from zero_cases import VARIANTS, sgd
 
 from zerolab.collectives import Collectives
 from zerolab.ranks import launch
@@ -106,16 +106,32 @@ class CheckpointedTogether(nn.Module):
         return x
 
 
-class ReentrantCheckpoint(nn.Module):
-    """Torch's older checkpoint, which runs a backward inside backward. The first layer has a gradient to carry."""
+class FrozenBelow(nn.Module):
+    """Needs the weight of its first, frozen part after all its gradients are known."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.layers = nn.ModuleList(Residual() for _ in range(3))
+        self.down = nn.Linear(WIDTH, 5).requires_grad_(False)
+        self.up = nn.Linear(5, WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.up(torch.tanh(self.down(x)))
+
+
+class ReentrantCheckpoint(nn.Module):
+    """Torch's older checkpoint, which runs a backward inside backward; around one layer, or one called twice."""
+
+    def __init__(self, times: int = 1) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList([Residual(), FrozenBelow(), FrozenBelow(), Residual()])
+        self.times = times
+        self.reentrant = True
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.layers[0](x)
-        return self.layers[2](checkpoint(self.layers[1], x, use_reentrant=True))
+        for _ in range(self.times):
+            x = checkpoint(self.layers[1], x, use_reentrant=self.reentrant)
+        return self.layers[3](self.layers[2](x))
 
 
 class TwoDtypes(nn.Module):
@@ -308,7 +324,7 @@ def at_every_stage(run: Callable[[Collectives, Callable[..., ZeroEngine]], Any],
     def all_stages(comm: Collectives) -> list[Any]:
         found = []
         for stage, variant in VARIANTS:
-            given = {"optimizer": adamw(1e-2), **options, **variant}
+            given = {"optimizer": sgd(), **options, **variant}
             found.append(run(comm, lambda stage=stage, given=given: ZeroEngine(model(), comm, stage, **given)))
         return found
 

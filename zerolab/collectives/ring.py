@@ -17,6 +17,8 @@ all-reduce, which is the one after the other.
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import torch
 
 from zerolab.collectives.call import current_call
@@ -52,9 +54,25 @@ class RingCollectives(Collectives):
         chunks = split(out, self.size)
         if chunks[self.rank].data_ptr() != shard.data_ptr():
             chunks[self.rank].copy_(shard)
-        for step in range(self.size - 1):
-            # First our own shard, then always what came last.
-            self._pass_on(chunks[self.rank - step], chunks[self.rank - step - 1])
+        # First our own shard, then always what came last.
+        order = [chunks[self.rank - step] for step in range(self.size)]
+        if self.transport.posts_ahead and self.size > 1:
+            self._relay(order)
+        else:
+            for leaving, arriving in pairwise(order):
+                self._pass_on(leaving, arriving)
+
+    def _relay(self, order: list[Tensor]) -> None:
+        """The same steps, with all receives posted first: the left neighbour never waits for one."""
+        right, left, tag = (self.rank + 1) % self.size, (self.rank - 1) % self.size, call_tag()
+        arriving = [(chunk, self.transport.irecv(chunk, left, tag)) for chunk in order[1:] if chunk.numel()]
+        leaving = [self.transport.isend(chunk, right, tag) for chunk in order[:1] if chunk.numel()]
+        for chunk, arrival in arriving:
+            arrival.wait()
+            if chunk is not order[-1]:
+                leaving.append(self.transport.isend(chunk, right, tag))
+        for departure in leaving:
+            departure.wait()
 
     def _all_reduce(self, tensor: Tensor) -> None:
         flat = tensor.view(-1)

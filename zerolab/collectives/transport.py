@@ -42,6 +42,9 @@ class Transport(ABC):
     rank: int
     size: int
     device: torch.device = torch.device("cpu")
+    posts_ahead = False
+    """Whether a receive may be posted long before its message is sent, which saves the sender a wait. Where messages
+    run in the order in which they are posted, it would keep back the very send that it waits for."""
 
     @abstractmethod
     def isend(self, tensor: torch.Tensor, dst: int, tag: int = 0) -> Request:

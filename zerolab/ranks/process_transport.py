@@ -39,6 +39,8 @@ class ProcessTransport(Transport):
         self.size = dist.get_world_size(group)
         self.device = device or torch.device("cpu")
         self._nccl = nccl
+        # NCCL runs the messages between two ranks in the order in which they are posted.
+        self.posts_ahead = not nccl
         self._pen = pen
 
     def isend(self, tensor: torch.Tensor, dst: int, tag: int = 0) -> Request:

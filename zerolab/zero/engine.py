@@ -259,11 +259,10 @@ class ZeroEngine:
         return StepResult(norm)
 
     def _update(self) -> None:
-        # A unit that no forward used since may still be on its way from the step before.
-        self.synchronize()
         for own in self.owned:
             own.tensor.grad = self.stage.optimized(own.bucket)[own.start : own.stop]
         self.optimizer.step()
+        # What the step before published has come: its collectives ended before this step's reductions.
         with phase("publish"):
             for unit in self.units:
                 handles = [self.stage.publish(bucket) for bucket in unit.trainable]
