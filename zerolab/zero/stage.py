@@ -62,9 +62,13 @@ class Stage(ABC):
     def reduce(self, bucket: Bucket, overlap: bool) -> Handle:
         """Begin to average `bucket.local` over the ranks."""
 
-    @abstractmethod
     def collect(self, bucket: Bucket, handle: Handle) -> None:
-        """Once reduced: add to `bucket.reduced`, and let `bucket.local` go."""
+        """Once reduced: add to `bucket.reduced`, unless it came there by itself, and let `bucket.local` go."""
+        average = handle.wait()
+        if average is not bucket.reduced:
+            assert bucket.reduced is not None
+            bucket.reduced.add_(average)
+        bucket.local = None
 
     def optimized(self, bucket: Bucket) -> torch.Tensor:
         """The reduced gradients that this rank's optimizer uses."""

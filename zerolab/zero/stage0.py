@@ -23,10 +23,3 @@ class Stage0(Stage):
     def reduce(self, bucket: Bucket, overlap: bool) -> Handle:
         assert bucket.local is not None
         return self.all_reduce(bucket.local, overlap)
-
-    def collect(self, bucket: Bucket, handle: Handle) -> None:
-        average = handle.wait()
-        if average is not bucket.reduced:
-            assert bucket.reduced is not None
-            bucket.reduced.add_(average)
-        bucket.local = None

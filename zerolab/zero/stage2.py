@@ -25,12 +25,5 @@ class Stage2(Stage):
         out = torch.empty_like(bucket.reduced) if bucket.has_reduced else bucket.reduced
         return self.reduce_scatter(bucket.local, out, overlap)
 
-    def collect(self, bucket: Bucket, handle: Handle) -> None:
-        average = handle.wait()
-        if average is not bucket.reduced:
-            assert bucket.reduced is not None
-            bucket.reduced.add_(average)
-        bucket.local = None
-
     def publish(self, bucket: Bucket) -> Handle | None:
         return self.comm.all_gather_async(bucket.shard, out=bucket.whole)
