@@ -20,6 +20,7 @@ from zerolab.collectives import (
     LocalTransport,
     RingCollectives,
 )
+from zerolab.collectives.handle import Handle, Streamed
 from zerolab.flat import chunk_bounds
 
 pytestmark = pytest.mark.timeout(60)
@@ -248,3 +249,39 @@ def test_no_thread_is_started_for_ordinary_calls_or_left_after_close() -> None:
     assert threading.active_count() == before + 1
     comm.close()
     assert threading.active_count() == before
+
+
+# On a GPU's streams, which this machine need not have
+
+
+class Seen:
+    """Stands for a stream, an event or a tensor, and notes what happens to it."""
+
+    def __init__(self, *_: Any) -> None:
+        self.device = None
+        self.recorded: list[Any] = []
+        self.awaited: list[Any] = []
+
+    def record_stream(self, stream: Any) -> None:
+        self.recorded.append(stream)
+
+    def wait_event(self, event: Any) -> None:
+        self.awaited.append(event)
+
+
+def test_memory_of_an_awaited_call_is_reused_in_stream_order_and_that_of_a_forgotten_one_is_guarded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    current = Seen()
+    monkeypatch.setattr(torch.cuda, "Event", Seen)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda _: current)
+    for waits in (True, False):
+        stream, tensor = Seen(), Seen()
+        streamed = Streamed(stream, [tensor])  # type: ignore[arg-type, list-item]
+        done, handle = streamed.done, Handle("result", None, streamed)
+        del streamed
+        if waits:
+            assert handle.wait() == handle.wait() == "result"
+        del handle
+        assert current.awaited == [done, done] if waits else done not in current.awaited
+        assert tensor.recorded == ([] if waits else [stream])

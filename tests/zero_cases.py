@@ -92,7 +92,7 @@ class Trained:
 def train(comm: Collectives, case: Case, stage: int, **variant: Any) -> Trained:
     """Train with an engine, on this rank's part of each batch."""
     engine = ZeroEngine(
-        case.build(),
+        case.build().to(comm.device),
         comm,
         stage,
         optimizer=case.optimizer,
@@ -103,7 +103,7 @@ def train(comm: Collectives, case: Case, stage: int, **variant: Any) -> Trained:
     losses, steps = [], []
     for micro_batches in batches(case.steps, case.micro_batches):
         for at, rows in enumerate(micro_batches, start=1):
-            own = part_of(rows, comm)
+            own = part_of(rows, comm).to(comm.device)
             loss = engine(own[:, :-1], own[:, 1:])
             engine.backward(loss / case.micro_batches, reduce=case.reduce_each or at == case.micro_batches)
             losses.append(loss.item())

@@ -99,6 +99,9 @@ class Collectives(ABC):
     def barrier(self) -> None:
         """Return once every rank has called it."""
         self._issue("barrier", self._barrier, None, None, None, True).wait()
+        if self.device.type == "cuda":
+            # A GPU's collectives return to the host before they have run.
+            torch.cuda.synchronize(self.device)
 
     def all_reduce_async(self, tensor: Tensor, average: bool = False, *, now: bool = False) -> Handle:
         """`all_reduce` that returns at once; the tensor belongs to the call until `Handle.wait`."""

@@ -37,20 +37,42 @@ class Pending:
             self._request = None
 
 
+class Streamed:
+    """CUDA: a call on the lane's own stream, and the tensors that it reads and writes.
+
+    They stay alive until somebody waits. From then on the waiting stream's own order protects their memory, so it
+    can be reused at once; the allocator is told of the lane's stream only where nobody waits, since it would then
+    hold memory back until the GPU has caught up with the host.
+    """
+
+    def __init__(self, stream: torch.cuda.Stream, tensors: list[torch.Tensor]) -> None:
+        self.stream = stream
+        self.done = torch.cuda.Event()
+        self._tensors = tensors
+
+    def wait(self) -> None:
+        torch.cuda.current_stream(self.stream.device).wait_event(self.done)
+        self._tensors = []
+
+    def __del__(self) -> None:
+        for tensor in self._tensors:
+            tensor.record_stream(self.stream)
+
+
 class Handle:
     """A collective under way. `wait` returns its result; the call's tensors may not be touched before."""
 
-    def __init__(self, result: Any, pending: Pending | None = None, done: torch.cuda.Event | None = None) -> None:
+    def __init__(self, result: Any, pending: Pending | None = None, streamed: Streamed | None = None) -> None:
         self._result = result
         self._pending = pending
-        self._done = done
+        self._streamed = streamed
 
     def wait(self) -> Any:
         """Block until the call has ended; raises what the call raised. May be called again."""
         if self._pending is not None:
             self._pending.wait()
-        if self._done is not None:
-            torch.cuda.current_stream().wait_event(self._done)
+        if self._streamed is not None:
+            self._streamed.wait()
         return self._result
 
 
@@ -73,12 +95,12 @@ class Issuer:
             return Handle(result)
         if self._lane is None:
             self._lane = self._transport.lane()
-        work, done = run, None
+        work, streamed = run, None
         if tensors and tensors[0].is_cuda:
-            work, done = self._on_stream(run, tensors)
+            work, streamed = self._on_stream(run, tensors)
         carried = carry_context(lambda: self._run(call, work))
         self._last = Pending(self._lane.submit(carried))
-        return Handle(result, self._last, done)
+        return Handle(result, self._last, streamed)
 
     def _run(self, call: Call, run: Callable[[], None]) -> None:
         token = current_call.set(call)
@@ -90,18 +112,16 @@ class Issuer:
             self._transport.left(call)
             current_call.reset(token)
 
-    def _on_stream(
-        self, run: Callable[[], None], tensors: list[torch.Tensor]
-    ) -> tuple[Callable[[], None], torch.cuda.Event]:
-        """CUDA: run on a stream of the lane's own, after what the caller's stream has queued so far. The handle's
-        event makes the waiting stream, not the host, wait; the allocator learns who still uses the tensor."""
+    def _on_stream(self, run: Callable[[], None], tensors: list[torch.Tensor]) -> tuple[Callable[[], None], Streamed]:
+        """CUDA: run on a stream of the lane's own, after what the caller's stream has queued so far. The handle
+        makes the waiting stream, not the host, wait."""
         device = tensors[0].device
         if self._stream is None:
             self._stream = torch.cuda.Stream(device)
-        stream, ready, done = self._stream, torch.cuda.Event(), torch.cuda.Event()
+        stream, ready = self._stream, torch.cuda.Event()
+        streamed = Streamed(stream, tensors)
+        done = streamed.done
         ready.record(torch.cuda.current_stream(device))
-        for tensor in tensors:
-            tensor.record_stream(stream)
 
         def work() -> None:
             with torch.cuda.device(device), torch.cuda.stream(stream):
@@ -109,7 +129,7 @@ class Issuer:
                 run()
                 done.record(stream)
 
-        return work, done
+        return work, streamed
 
     def close(self) -> None:
         """End the lane once what was issued has run: other ranks may wait for it. Raises what its last call raised."""
