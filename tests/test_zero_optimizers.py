@@ -223,34 +223,49 @@ def test_groups_give_each_parameter_its_own_options(align: int) -> None:
     assert largest_difference(by_rank[0][0][0], three_steps_of_torch(sgd(), grouped=True)) < 1e-6
 
 
-def test_a_scheduler_of_torch_sets_the_rate_on_every_rank_even_one_that_owns_nothing() -> None:
+def test_a_scheduler_of_torch_sets_every_groups_rate_on_every_rank_even_one_that_owns_nothing() -> None:
     schedule = partial(torch.optim.lr_scheduler.LambdaLR, lr_lambda=lambda step: 1 / (1 + step))
 
-    def run(comm: Collectives, stage: int) -> tuple[float, list[float], float]:
-        torch.manual_seed(0)
-        small = nn.Linear(2, 1)
-        engine = ZeroEngine(small, comm, stage, optimizer=sgd())
-        scheduler, rates = schedule(engine.optimizer), []
+    def rate(name: str, parameter: nn.Parameter) -> dict[str, float]:
+        return {"lr": 0.1 if name == "weight" else 0.2}
+
+    def three(made: O.Optimizer, one: Callable[[], None]) -> list[list[float]]:
+        scheduler, rates = schedule(made), []
         for _ in range(3):
+            one()
+            scheduler.step()
+            rates.append(scheduler.get_last_lr())
+        return rates
+
+    def run(comm: Collectives, stage: int) -> tuple[list[float], list[list[float]], int]:
+        torch.manual_seed(0)
+        engine = ZeroEngine(nn.Linear(2, 1), comm, stage, optimizer=sgd(), groups=rate)
+
+        def one() -> None:
             engine.backward(loss_of(engine(torch.ones(2, 2))))
             engine.step()
-            scheduler.step()
-            rates += scheduler.get_last_lr()
-        owned = sum(own.tensor.numel() for own in engine.owned)
-        return engine.consolidate()["bias"].item(), rates, owned
+
+        rates = three(engine.optimizer, one)
+        state = engine.consolidate()
+        return (
+            [*state["weight"][0].tolist(), *state["bias"].tolist()],
+            rates,
+            sum(o.tensor.numel() for o in engine.owned),
+        )
 
     torch.manual_seed(0)
     small = nn.Linear(2, 1)
-    made = sgd()(small.parameters())
-    scheduler = schedule(made)
-    for _ in range(3):
+    made = sgd()([{"params": [p], **rate(name, p)} for name, p in small.named_parameters()])
+
+    def alone() -> None:
         made.zero_grad()
         loss_of(small(torch.ones(2, 2))).backward()
         made.step()
-        scheduler.step()
+
+    expected = three(made, alone)
     for stage in STAGES:
         ended = lockstep(run, stage, ranks=4)
-        for bias, rates, _ in ended:
-            assert bias == pytest.approx(small.bias.item(), abs=1e-6)
-            assert rates == pytest.approx([0.05, 0.1 / 3, 0.025])
+        for parameters, rates, _ in ended:
+            assert parameters == pytest.approx([*small.weight[0].tolist(), *small.bias.tolist()], abs=1e-6)
+            assert rates == expected
         assert stage == 0 or min(owned for _, _, owned in ended) == 0
