@@ -18,6 +18,7 @@ from zerolab.collectives.wrap import Wrapped
 from zerolab.ranks import launch
 from zerolab.zero import Unit, ZeroEngine
 from zerolab.zero.reducer import IN_FLIGHT
+from zerolab.zero.stage3 import Stage3
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -207,9 +208,18 @@ class Changing(Blocks):
 @pytest.mark.ranks
 def test_a_unit_fetched_for_nothing_stays_until_it_has_come() -> None:
     def change(transport: Transport) -> list[Any]:
-        digests = set()
+        digests, early = set(), []
         for comm in (build(transport), build(Delayed(transport, 0, 5e-3))):
             engine = ZeroEngine(Changing(), comm, 3, optimizer=adamw())
+            stage = engine.stage
+            assert isinstance(stage, Stage3)
+
+            def watched(unit: Unit, release: Any = stage.release, under_way: Any = stage._under_way) -> None:
+                handles = under_way.get(unit, [])
+                release(unit)
+                early.append(any(not handle._pending.waited for handle in handles))
+
+            stage.release = watched  # type: ignore[method-assign]
             for step in range(6):
                 engine.backward(loss_of(engine(torch.ones(4, WIDTH), step % 3)))
                 assert not here(engine)
@@ -221,9 +231,9 @@ def test_a_unit_fetched_for_nothing_stays_until_it_has_come() -> None:
             assert comm.meter is not None
             wasted = comm.meter.calls_by_collective("forward")["all_gather"] - 6 * 2 * BLOCKS * 2 // 3
             comm.close()
-        return [len(digests), wasted > 0]
+        return [len(digests), wasted > 0, any(early)]
 
-    assert launch(change, ranks=2, collectives="transport", timeout=40) == [[1, True]] * 2
+    assert launch(change, ranks=2, collectives="transport", timeout=40) == [[1, True, False]] * 2
 
 
 @pytest.mark.ranks
