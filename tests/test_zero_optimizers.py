@@ -36,6 +36,22 @@ def test_the_norm_over_shards_is_the_norm_of_the_whole(norm_type: float) -> None
 
 
 @pytest.mark.parametrize("norm_type", [1.0, 2.0, float("inf")])
+def test_a_nan_in_one_ranks_shard_is_the_norm_on_every_rank(norm_type: float) -> None:
+    def run(comm: Collectives, new_engine: Callable[[], ZeroEngine]) -> list[float]:
+        engine, norms = new_engine(), []
+        for sick in (0, 1):
+            engine.backward(loss_of(engine(rows(comm.rank, 0))))
+            if comm.rank == sick:
+                engine.stage.optimized(engine.buckets[0])[0] = float("nan")
+            if sick == 0 or engine.stage.shards_optimizer:
+                norms.append(gradient_norm(comm, engine.buckets, norm_type))
+            engine.zero_grad()
+        return norms
+
+    assert all(norm != norm for norms in at_every_stage(run) for norm in norms)
+
+
+@pytest.mark.parametrize("norm_type", [1.0, 2.0, float("inf")])
 def test_poisoned_padding_changes_no_norm_and_no_parameter(norm_type: float) -> None:
     def run(comm: Collectives, new_engine: Callable[[], ZeroEngine]) -> list[tuple[str, list[float | None], int]]:
         ended = []
