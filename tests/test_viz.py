@@ -32,10 +32,10 @@ def test_the_watched_all_gather_passes_complete_chunks(ranks: int) -> None:
 
 def test_ring_steps_says_in_text_what_it_draws() -> None:
     assert str(ring_steps("reduce_scatter", 3)).splitlines() == [
-        "             step 0          step 1                end",
-        "rank 0  chunk 2: g0  chunk 1: g0+g2  chunk 0: complete",
-        "rank 1  chunk 0: g1  chunk 2: g0+g1  chunk 1: complete",
-        "rank 2  chunk 1: g2  chunk 0: g1+g2  chunk 2: complete",
+        "        sent in step 0  sent in step 1                end",
+        "rank 0     chunk 2: g0  chunk 1: g2+g0  chunk 0: complete",
+        "rank 1     chunk 0: g1  chunk 2: g0+g1  chunk 1: complete",
+        "rank 2     chunk 1: g2  chunk 0: g1+g2  chunk 2: complete",
     ]
 
 

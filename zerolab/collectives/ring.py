@@ -17,8 +17,6 @@ all-reduce, which is the one after the other.
 
 from __future__ import annotations
 
-from itertools import pairwise
-
 import torch
 
 from zerolab.collectives.call import current_call
@@ -46,30 +44,31 @@ class RingCollectives(Collectives):
             received = arriving[: mine.numel()]
             self._pass_on(travelling, received)
             last = step == self.size - 2
-            # What arrived holds the sum so far; our summand comes from the right.
+            # The sum so far + our summand, in this order.
             travelling = torch.add(received, mine, out=out if last else received)
             arriving, leaving = leaving, arriving
 
     def _all_gather(self, shard: Tensor, out: Tensor) -> None:
         chunks = split(out, self.size)
-        if chunks[self.rank].data_ptr() != shard.data_ptr():
-            chunks[self.rank].copy_(shard)
-        # First our own shard, then always what came last.
-        order = [chunks[self.rank - step] for step in range(self.size)]
         if self.transport.posts_ahead and self.size > 1:
-            self._relay(order)
-        else:
-            for leaving, arriving in pairwise(order):
-                self._pass_on(leaving, arriving)
+            self._relay(shard, chunks)
+            return
+        put(shard, chunks[self.rank])
+        for step in range(self.size - 1):
+            # First our own shard, then always what came last.
+            self._pass_on(chunks[self.rank - step], chunks[self.rank - step - 1])
 
-    def _relay(self, order: list[Tensor]) -> None:
-        """The same steps, with all receives posted first: the left neighbour never waits for one."""
+    def _relay(self, shard: Tensor, chunks: tuple[Tensor, ...]) -> None:
+        """The same steps, sooner: all receives are posted first, so that the left neighbour never waits for one, and
+        our own shard is put in its place while it travels."""
         right, left, tag = (self.rank + 1) % self.size, (self.rank - 1) % self.size, call_tag()
-        arriving = [(chunk, self.transport.irecv(chunk, left, tag)) for chunk in order[1:] if chunk.numel()]
-        leaving = [self.transport.isend(chunk, right, tag) for chunk in order[:1] if chunk.numel()]
+        coming = [chunks[self.rank - step] for step in range(1, self.size)]
+        arriving = [(chunk, self.transport.irecv(chunk, left, tag)) for chunk in coming if chunk.numel()]
+        leaving = [self.transport.isend(shard, right, tag)] if shard.numel() else []
+        put(shard, chunks[self.rank])
         for chunk, arrival in arriving:
             arrival.wait()
-            if chunk is not order[-1]:
+            if chunk is not coming[-1]:
                 leaving.append(self.transport.isend(chunk, right, tag))
         for departure in leaving:
             departure.wait()
@@ -112,6 +111,12 @@ class RingCollectives(Collectives):
 def split(flat: Tensor, ranks: int) -> tuple[Tensor, ...]:
     """The chunks of a 1-D tensor, as views; `[-1]` is the last rank's, which is rank 0's left neighbour."""
     return flat.split(chunk_sizes(flat.numel(), ranks))
+
+
+def put(shard: Tensor, chunk: Tensor) -> None:
+    """Copy a shard to its chunk, unless it lies there already."""
+    if shard.data_ptr() != chunk.data_ptr():
+        chunk.copy_(shard)
 
 
 def call_tag() -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
@@ -86,9 +87,9 @@ def hint_for(trouble: Trouble, case: Case) -> str:
     if kind == "NotImplementedError":
         return "not written yet: put your code where it says YOUR CODE HERE"
     if kind == "DeadlockError":
-        return f"deadlock: {said}. Post a receive before you wait for a send: irecv, isend, then both wait()"
+        return f"deadlock: {said}. {way_out(said)}"
     if kind == "MismatchError":
-        return f"two ranks met with different messages: {said}. Ask which chunk the left neighbour sends in this step"
+        return f"two ranks met with different messages: {said}. {alike(said)}"
     if kind == "TimeOut":
         return f"it does not end: {said}. Look for a loop whose condition never changes"
     if kind == "SystemExit":
@@ -104,6 +105,29 @@ def hint_for(trouble: Trouble, case: Case) -> str:
     if "message with itself" in said and case.ranks == 1:
         return f"on 1 rank it sends to itself{at}: there is no neighbour, and a ring of one sends nothing"
     return f"{case.about}: {said}{at}" if case.about else f"{said}{at}"
+
+
+def way_out(said: str) -> str:
+    """What to do about a deadlock, from its report."""
+    for rank, verb, peer in re.findall(r"rank (\d+) (?:[^;]*? )?waits to (send to|receive from) rank (\d+)", said):
+        if re.search(rf"rank {peer} has (?:already )?returned", said):
+            if verb == "send to":
+                return f"Rank {rank} sends to a rank that has already finished: who should not send?"
+            return f"Rank {rank} waits to receive from a rank that has already finished: who has nothing to receive?"
+    if "waits to send" not in said:
+        return "Everybody waits to receive: who has nothing to receive, and sends first?"
+    return "Post a receive before you wait for a send: irecv, isend, then both wait()"
+
+
+def alike(said: str) -> str:
+    """What to do about messages of two sizes, from the report."""
+    chunk = "ask which chunk the left neighbour sends in this step"
+    found = re.search(r"sends (\d+) bytes.* receives (\d+)", said)
+    sizes = sorted(int(size) for size in found.groups()) if found else []
+    if sizes and sizes[0] and sizes[1] % sizes[0] == 0:
+        dtype = "If both have the same number of elements, the dtypes differ"
+        return f"{dtype}: new tensors take the input's dtype (empty_like, new_empty). Else {chunk}"
+    return chunk.capitalize()
 
 
 # What an answer may use. The point of an exercise is to build a thing, so the built thing is out of reach.

@@ -47,7 +47,8 @@ def sizes(rng: Random) -> Iterator[tuple[int, int, str]]:
 
 def ring_case(args: list[tuple[Any, ...]], numel: int, world: str) -> Case:
     uneven = "; the ranks do not divide it" if numel % len(args) else ""
-    return Case(args, world, f"on {len(args)} ranks, {numel} elements{uneven}")
+    ranks = "1 rank" if len(args) == 1 else f"{len(args)} ranks"
+    return Case(args, world, f"on {ranks}, {numel} elements{uneven}")
 
 
 def summands(rng: Random, ranks: int, numel: int) -> list[Tensor]:
@@ -205,9 +206,7 @@ def bytes_are_right(case: Case, seen: Observation) -> str | None:
     if got == [want_ // itemsize for want_ in want]:
         return f"{what}. You counted elements; multiply by the bytes of one"
     if all(isinstance(n, int | float) and abs(n - w) <= 2 * itemsize for n, w in zip(got, want, strict=True)):
-        return (
-            f"{what}. Chunks differ by one element: leave out your own in one half, your right neighbour's in the other"
-        )
+        return f"{what}. Chunks differ by one element: which one does this rank never send, in each half?"
     if got == [wire_bytes("reduce_scatter", numel, itemsize, ranks, rank) for rank in range(ranks)]:
         return f"{what}. That is the reduce-scatter alone; the all-gather comes on top"
     return what

@@ -150,7 +150,8 @@ class Scheduler:
             self.ended.set()
             return
         if not self._ready:
-            self.fail(DeadlockError(f"the ranks wait for each other: {self.report()}; match each receive with a send"))
+            said = f"the ranks wait for each other: {self.report()}"
+            self.fail(DeadlockError(f"{said}; each send needs a receive that is posted, and the other way round"))
             return
         self.current = task = self._ready.popleft()
         if task.rank != self._last_rank:

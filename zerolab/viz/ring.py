@@ -29,8 +29,10 @@ class Hop:
     ranks: tuple[int, ...]
 
     def sum(self, ranks: int) -> str:
-        """Its sum so far, such as "g0+g2"; "complete" once all `ranks` are in it."""
-        return "complete" if len(self.ranks) == ranks else "+".join(f"g{rank}" for rank in self.ranks)
+        """Its sum so far, such as "g3+g0"; "complete" once all `ranks` are in it."""
+        # Chunk c sets out from rank c+1, so this is the order in which its summands came.
+        came = sorted(self.ranks, key=lambda rank: (rank - self.chunk - 1) % ranks)
+        return "complete" if len(came) == ranks else "+".join(f"g{rank}" for rank in came)
 
 
 class Witness(Wrapped):
@@ -78,7 +80,7 @@ def decode(value: int) -> Hop:
 def ring_steps(collective: str = "reduce_scatter", ranks: int = 4) -> Picture:
     """What each rank has in hand before each step and at the end, and where it goes."""
     hops = watch_ring(collective, ranks)
-    heads = [f"step {step}" for step in range(ranks - 1)] + ["end"]
+    heads = [f"sent in step {step}" for step in range(ranks - 1)] + ["end"]
     figure = blank(1.75 * ranks + 0.7, 0.78 * ranks + 0.6)
     axes = figure.add_subplot()
     for rank, row in enumerate(hops):
@@ -125,7 +127,7 @@ def _arrow(axes: Any, step: int, rank: int, ranks: int, colour: str) -> None:
     start, stop = (step + 0.31, rank), (step + 0.69, to)
     axes.annotate(
         "", xy=stop, xytext=start,
-        arrowprops={"arrowstyle": "-|>", "color": colour, "linewidth": 1.1,
+        arrowprops={"arrowstyle": "-|>", "color": colour, "linewidth": 2.0,
                     "linestyle": "-" if to else (0, (4, 3))},
         zorder=1,
     )  # fmt: skip
