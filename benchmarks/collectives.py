@@ -9,8 +9,10 @@ memory that is given (`out=`), and are called once before they are timed. Then c
 collective, both implementations run one after the other, in turned order every other round, so that what else the
 machine does falls on both. A barrier goes before each call, and a call lasts as long as on its slowest rank. The table
 gives medians over the rounds with the smallest and largest in brackets; the ratio is that of a round, so it compares
-neighbours in time. Each rank has its share of the cores. A tensor of M megabytes (10^6 bytes, fp32) is the whole: what
-an all-reduce sums, what a reduce-scatter takes and what an all-gather gives.
+neighbours in time. Beside it stands the ratio of the processor time that all ranks together spend on the call and on
+the barrier after it: what the ratio tends to where ranks keep all cores busy, whatever else the machine does. Each
+rank has its share of the cores. A tensor of M megabytes (10^6 bytes, fp32) is the whole: what an all-reduce sums, what
+a reduce-scatter takes and what an all-gather gives.
 """
 
 from __future__ import annotations
@@ -36,8 +38,8 @@ from zerolab.ranks import launch
 COLLECTIVES = ("reduce_scatter", "all_gather", "all_reduce")
 IMPLEMENTATIONS = ("ring", "torch")
 
-Seconds = dict[str, dict[str, list[float]]]
-"""By collective and implementation, of each round."""
+Seconds = dict[str, dict[str, list[tuple[float, float]]]]
+"""By collective and implementation: elapsed and processor time of each round."""
 
 
 def main() -> None:
@@ -55,7 +57,7 @@ def main() -> None:
         by_rank = launch(
             measure, numel, options.rounds, ranks=ranks, collectives="transport", device="cpu", timeout=600
         )
-        measured[ranks] = slowest(by_rank)
+        measured[ranks] = together(by_rank)
     print(table(measured, options.megabytes, options.rounds))
     if options.json:
         with open(options.json, "w", encoding="utf-8") as file:
@@ -71,10 +73,12 @@ def measure(transport: Transport, numel: int, rounds: int) -> Seconds:
         for collective, call in calls.items():
             for name in IMPLEMENTATIONS[:: 1 if at % 2 else -1]:
                 dist.barrier()
-                start = time.perf_counter()
+                start, busy = time.perf_counter(), time.process_time()
                 call(comms[name])
+                elapsed = time.perf_counter() - start
+                dist.barrier()
                 if at >= 0:
-                    seconds[collective][name].append(time.perf_counter() - start)
+                    seconds[collective][name].append((elapsed, time.process_time() - busy))
     return seconds
 
 
@@ -88,14 +92,18 @@ def prepare(collective: str, numel: int, size: int, rank: int) -> Callable[[Coll
     return lambda comm: comm.all_reduce(whole)
 
 
-def slowest(by_rank: list[Seconds]) -> Seconds:
-    return {
-        collective: {
-            name: [max(times) for times in zip(*(of_rank[collective][name] for of_rank in by_rank), strict=True)]
-            for name in IMPLEMENTATIONS
+def together(by_rank: list[Seconds]) -> Seconds:
+    """Of all ranks: the longest elapsed time and the sum of processor times."""
+    joined: Seconds = {}
+    for collective in COLLECTIVES:
+        rounds = {
+            name: zip(*(of_rank[collective][name] for of_rank in by_rank), strict=True) for name in IMPLEMENTATIONS
         }
-        for collective in COLLECTIVES
-    }
+        joined[collective] = {
+            name: [(max(elapsed for elapsed, _ in one), sum(busy for _, busy in one)) for one in of]
+            for name, of in rounds.items()
+        }
+    return joined
 
 
 def table(measured: dict[int, Seconds], megabytes: float, rounds: int) -> str:
@@ -104,14 +112,16 @@ def table(measured: dict[int, Seconds], megabytes: float, rounds: int) -> str:
         f"torch {torch.__version__}, Python {platform.python_version()}, {platform.machine()}, {os.cpu_count()} cores; "
         f"{megabytes:g} MB, {rounds} rounds",
         "",
-        "| ranks | collective | ring, ms | torch (gloo), ms | torch / ring |",
-        "|---|---|---|---|---|",
+        "| ranks | collective | ring, ms | torch (gloo), ms | torch / ring | of processor time |",
+        "|---|---|---|---|---|---|",
     ]
     for ranks, seconds in measured.items():
         for collective, of in seconds.items():
-            ratios = [torchs / ring for ring, torchs in zip(of["ring"], of["torch"], strict=True)]
-            ring, torchs = (spread([1e3 * second for second in of[name]], 1) for name in IMPLEMENTATIONS)
-            lines.append(f"| {ranks} | {collective} | {ring} | {torchs} | **{spread(ratios, 2)}** |")
+            ring, torchs = (spread([1e3 * elapsed for elapsed, _ in of[name]], 1) for name in IMPLEMENTATIONS)
+            pairs = list(zip(of["ring"], of["torch"], strict=True))
+            elapsed = spread([theirs[0] / ours[0] for ours, theirs in pairs], 2)
+            busy = spread([theirs[1] / ours[1] for ours, theirs in pairs], 2)
+            lines.append(f"| {ranks} | {collective} | {ring} | {torchs} | **{elapsed}** | {busy} |")
     return "\n".join(lines)
 
 
