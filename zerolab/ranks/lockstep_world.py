@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
 import torch
@@ -163,7 +163,9 @@ class _RankOutput(io.TextIOBase):
         return int(self._passed_to.write(text))
 
     def flush(self) -> None:
-        self._passed_to.flush()
+        # Also called when this object is thrown away, long after the other was closed.
+        with suppress(ValueError):
+            self._passed_to.flush()
 
     def texts(self) -> list[str]:
         return ["".join(text) for text in self._texts]

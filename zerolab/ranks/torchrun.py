@@ -8,6 +8,7 @@ torchrun ends the others.
 from __future__ import annotations
 
 import atexit
+import gc
 import os
 import sys
 import tempfile
@@ -65,6 +66,8 @@ def run_torchrun(
                 comm = make_comm(transport, job)
                 value = fn(comm, *args, **kwargs)
                 comm.close()
+                # Nobody leaves, and closes its connections, while another rank still has messages to finish.
+                dist.all_reduce(torch.zeros(1), group=transport.group)
             except Exception as error:
                 failure = rank_failure(rank, type(error).__name__, str(error), traceback_text(error))
                 raise failure from error
@@ -99,6 +102,9 @@ def _join(job: Job) -> ProcessTransport:
 def _leave() -> None:
     if dist.is_initialized():
         dist.destroy_process_group()
+    # gloo's threads end with the last reference to their group, which may hide in a cycle; one that is still there
+    # when Python takes itself apart can abort the process.
+    gc.collect()
 
 
 def _private_pen(size: int, rank: int) -> BoardPen:
