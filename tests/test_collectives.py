@@ -23,7 +23,7 @@ from zerolab.collectives import (
 from zerolab.collectives.handle import Handle, Streamed
 from zerolab.flat import chunk_bounds
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(150)
 
 
 @pytest.mark.ranks

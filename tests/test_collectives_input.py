@@ -19,7 +19,7 @@ from zerolab.collectives.transport import Transport
 from zerolab.errors import InputError, MismatchError, RankError
 from zerolab.ranks import launch
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(150)
 
 
 def other_size(comm: Collectives) -> None:

@@ -21,7 +21,7 @@ from zerolab.collectives import (
 from zerolab.collectives.tracer import merge
 from zerolab.collectives.transport import Transport
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(150)
 
 
 def count_traffic(comm: Collectives, numel: int) -> tuple[dict[str, int], dict[str, int], dict[str, int], bool]:

@@ -20,7 +20,7 @@ from zerolab.zero import Unit, ZeroEngine
 from zerolab.zero.reducer import IN_FLIGHT
 from zerolab.zero.stage3 import Stage3
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(150)
 
 BLOCKS = 6
 
@@ -86,7 +86,7 @@ def test_stage_3_holds_the_unit_at_hand_and_one_fetched_ahead(
         return found
 
     for world in ("lockstep", "processes"):
-        assert launch(watch, ranks=2, world=world, timeout=30) == [[most, [], most, []] * 3] * 2
+        assert launch(watch, ranks=2, world=world, timeout=60) == [[most, [], most, []] * 3] * 2
 
 
 def test_a_released_unit_is_empty_before_the_next_but_one_is_gathered() -> None:
@@ -104,7 +104,7 @@ def test_a_released_unit_is_empty_before_the_next_but_one_is_gathered() -> None:
             neighbours.append({index for one in at for index in one} == set(range(BLOCKS)))
         return neighbours
 
-    assert launch(watch, ranks=3, world="lockstep", timeout=30) == [[True] * 4] * 3
+    assert launch(watch, ranks=3, world="lockstep", timeout=60) == [[True] * 4] * 3
 
 
 def test_each_unit_is_gathered_once_in_forward_and_once_in_backward() -> None:
@@ -124,7 +124,7 @@ def test_each_unit_is_gathered_once_in_forward_and_once_in_backward() -> None:
         return counted
 
     for recompute in (False, True):
-        counted = launch(count, recompute, ranks=2, world="lockstep", timeout=30)
+        counted = launch(count, recompute, ranks=2, world="lockstep", timeout=60)
         assert counted == [[{"forward": BLOCKS, "backward": BLOCKS}] * 3] * 2
 
 
@@ -140,7 +140,7 @@ def test_a_unit_has_no_parameters_outside_its_forward_and_its_memory_is_given_ba
         kept = sum(bucket.shard.untyped_storage().nbytes() for bucket in engine.buckets)
         return [*found, kept * comm.size == whole * 4]
 
-    assert launch(outside, ranks=2, world="lockstep", timeout=30) == [[[0, []], [0, []], True]] * 2
+    assert launch(outside, ranks=2, world="lockstep", timeout=60) == [[[0, []], [0, []], True]] * 2
 
 
 class Delayed(Wrapped):
@@ -192,7 +192,7 @@ def test_no_delay_anywhere_changes_a_bit() -> None:
                 comm.close()
         return digests
 
-    for digests in launch(race, ranks=2, collectives="transport", timeout=50):
+    for digests in launch(race, ranks=2, collectives="transport", timeout=120):
         assert [len(found) for found in digests] == [1] * len(RACES)
 
 
@@ -233,7 +233,7 @@ def test_a_unit_fetched_for_nothing_stays_until_it_has_come() -> None:
             comm.close()
         return [len(digests), wasted > 0, any(early)]
 
-    assert launch(change, ranks=2, collectives="transport", timeout=40) == [[1, True, False]] * 2
+    assert launch(change, ranks=2, collectives="transport", timeout=60) == [[1, True, False]] * 2
 
 
 @pytest.mark.ranks
@@ -260,7 +260,7 @@ def test_whole_gradients_do_not_pile_up_when_the_network_is_slow(stage: int) -> 
         comm.close()
         return most
 
-    assert launch(most_at_once, ranks=2, collectives="transport", timeout=30) == [IN_FLIGHT + 1] * 2
+    assert launch(most_at_once, ranks=2, collectives="transport", timeout=60) == [IN_FLIGHT + 1] * 2
 
 
 @pytest.mark.ranks
@@ -284,8 +284,8 @@ def test_overlap_lets_collectives_run_beside_compute_and_its_absence_does_not() 
         comm.close()
         return sum(calls)
 
-    assert min(launch(under_way, True, ranks=2, collectives="transport", timeout=30)) > 0
-    assert launch(under_way, False, ranks=2, collectives="transport", timeout=30) == [0, 0]
+    assert min(launch(under_way, True, ranks=2, collectives="transport", timeout=60)) > 0
+    assert launch(under_way, False, ranks=2, collectives="transport", timeout=60) == [0, 0]
 
 
 def test_an_overlapped_update_is_awaited_by_whoever_reads_it() -> None:
@@ -307,4 +307,4 @@ def test_an_overlapped_update_is_awaited_by_whoever_reads_it() -> None:
         return [digests[0][:2] == digests[1][:2], digests[0][2], digests[1][2]]
 
     for world in ("lockstep", "processes"):
-        assert launch(read, ranks=3, world=world, timeout=30) == [[True] * 3] * 3
+        assert launch(read, ranks=3, world=world, timeout=60) == [[True] * 3] * 3

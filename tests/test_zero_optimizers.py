@@ -15,7 +15,7 @@ from zerolab.errors import InputError
 from zerolab.zero import ZeroEngine
 from zerolab.zero.clip import gradient_norm
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(150)
 
 
 # Norms

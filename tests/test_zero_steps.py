@@ -13,7 +13,7 @@ from zerolab.collectives import Collectives
 from zerolab.errors import StateError
 from zerolab.zero import ZeroEngine
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(150)
 
 
 def step_of_torch(losses: Callable[[nn.Module], torch.Tensor], optimizer: Any = None) -> dict[str, torch.Tensor]:

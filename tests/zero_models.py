@@ -315,7 +315,7 @@ def rows(rank: int, at: int) -> torch.Tensor:
 
 
 def lockstep(fn: Callable[..., Any], *args: Any, ranks: int = 2) -> list[Any]:
-    return list(launch(fn, *args, ranks=ranks, world="lockstep", timeout=40))
+    return list(launch(fn, *args, ranks=ranks, world="lockstep", timeout=60))
 
 
 def at_every_stage(run: Callable[[Collectives, Callable[..., ZeroEngine]], Any], **options: Any) -> list[Any]:
