@@ -8,7 +8,6 @@ torchrun ends the others.
 from __future__ import annotations
 
 import atexit
-import gc
 import os
 import sys
 import tempfile
@@ -102,9 +101,6 @@ def _join(job: Job) -> ProcessTransport:
 def _leave() -> None:
     if dist.is_initialized():
         dist.destroy_process_group()
-    # gloo's threads end with the last reference to their group, which may hide in a cycle; one that is still there
-    # when Python takes itself apart can abort the process.
-    gc.collect()
 
 
 def _private_pen(size: int, rank: int) -> BoardPen:
@@ -130,3 +126,5 @@ def _reported_when_overdue(job: Job, transport: ProcessTransport) -> Iterator[No
         yield
     finally:
         timer.cancel()
+        # A daemon thread that is still waking up when Python ends can abort the process.
+        timer.join()
