@@ -49,7 +49,7 @@ def waits_for_the_finished(
                 if missed or unanswered:
                     return DeadlockError(
                         f"rank {rank} {activity}, but rank {gone} has already returned; let every rank take part in "
-                        "each collective, and match each receive with a send"
+                        "each collective; each send needs a receive that is posted, and the other way round"
                     )
     return None
 
