@@ -11,6 +11,8 @@ from zerolab.collectives import Link, RingCollectives
 from zerolab.errors import InputError
 from zerolab.ranks import launch
 from zerolab.viz import Picture, Source, bars, ring_steps, text_table, timeline, watch_ring
+from zerolab.viz.picture import COLOURS, HATCHES, ink
+from zerolab.viz.ring import MOST_RANKS
 
 
 @pytest.mark.parametrize("ranks", [2, 3, 4, 8])
@@ -55,6 +57,21 @@ def test_a_picture_is_white_opaque_the_same_twice_and_in_no_global_list() -> Non
     assert not _pylab_helpers.Gcf.figs
 
 
+def luminance(colour: tuple[float, float, float]) -> float:
+    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in colour]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+@pytest.mark.parametrize("colour", COLOURS)
+def test_lines_can_be_seen_on_white(colour: str) -> None:
+    # WCAG 2.1, 1.4.11: 3 to 1 for what a picture must show.
+    assert 1.05 / (luminance(ink(colour)) + 0.05) >= 3
+
+
+def test_chunks_are_told_apart_without_colour() -> None:
+    assert len(set(HATCHES)) == len(HATCHES) == len(COLOURS) >= MOST_RANKS
+
+
 def test_bars_put_the_formula_beside_the_measured_value() -> None:
     picture = bars(["2", "4"], {"ring": [1, 1.5], "star": [1, 3]}, {"ring": [1, 1.5]}, unit="tensors")
     assert isinstance(picture, Picture)
@@ -73,7 +90,7 @@ def test_the_timeline_ends_with_the_virtual_clock() -> None:
     ran = launch(lambda comm: comm.all_reduce(torch.ones(300)), ranks=3, world="lockstep", link=link, trace=True)
     picture = timeline({"ring": ran.trace}, ranks=3)
     # 2 (N-1) messages a rank.
-    assert str(picture).splitlines()[1].split() == ["ring", str(3 * 4), f"{ran.seconds * 1e6:.1f}"]
+    assert str(picture).splitlines()[1].split() == ["ring", str(3 * 4), f"{ran.seconds * 1e3:.4g}"]
     still = launch(lambda comm: comm.all_reduce(torch.ones(3)), ranks=2, world="lockstep", trace=True)
     with pytest.raises(InputError, match="with trace=True and a link"):
         timeline({"ring": still.trace}, ranks=2)

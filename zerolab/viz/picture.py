@@ -7,10 +7,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 
-# Okabe and Ito's colours, which people with any colour vision can tell apart; black is kept for text.
-COLOURS = ("#56B4E9", "#E69F00", "#009E73", "#F0E442", "#0072B2", "#D55E00", "#CC79A7", "#999999")
+# Okabe and Ito's colours, which people with any colour vision can tell apart; black is kept for text. Yellow, the
+# faintest on white, comes late. No picture relies on colour alone: labels or HATCHES say the same.
+COLOURS = ("#56B4E9", "#E69F00", "#009E73", "#CC79A7", "#0072B2", "#D55E00", "#F0E442", "#999999")
 HATCHES = ("", "//", "..", "xx", "\\\\", "oo", "++", "--")
 DPI = 96
 
@@ -40,6 +42,12 @@ class Picture:
 def blank(width: float, height: float) -> Figure:
     """An empty figure of `width` x `height` inches."""
     return Figure(figsize=(width, height), layout="constrained")
+
+
+def ink(colour: str) -> tuple[float, float, float]:
+    """A darker shade, for lines that must be seen on white: a contrast of 3 to 1 or more for all COLOURS."""
+    red, green, blue = to_rgb(colour)
+    return 0.64 * red, 0.64 * green, 0.64 * blue
 
 
 def text_table(head: Sequence[Any], rows: Sequence[Sequence[Any]]) -> str:

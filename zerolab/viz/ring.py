@@ -16,7 +16,7 @@ from zerolab.collectives import RingCollectives, Transport
 from zerolab.collectives.wrap import Wrapped
 from zerolab.errors import InputError
 from zerolab.ranks import launch
-from zerolab.viz.picture import COLOURS, HATCHES, Picture, blank, text_table
+from zerolab.viz.picture import COLOURS, HATCHES, Picture, blank, ink, text_table
 
 MOST_RANKS = 8
 
@@ -87,7 +87,7 @@ def ring_steps(collective: str = "reduce_scatter", ranks: int = 4) -> Picture:
         for step, hop in enumerate(row):
             _box(axes, step, rank, hop, ranks)
             if step < ranks - 1:
-                _arrow(axes, step, rank, ranks, COLOURS[hop.chunk])
+                _arrow(axes, step, rank, ranks, ink(COLOURS[hop.chunk]))
     axes.set_xlim(-0.45, ranks - 0.55)
     axes.set_ylim(ranks - 0.55, -0.45)
     axes.set_xticks(range(ranks), heads)
@@ -105,8 +105,8 @@ def _box(axes: Any, step: int, rank: int, hop: Hop, ranks: int) -> None:
     axes.add_patch(
         Rectangle(
             (step - 0.31, rank - 0.3), 0.62, 0.6,
-            facecolor=COLOURS[hop.chunk], alpha=0.35 + 0.4 * complete, hatch=HATCHES[hop.chunk],
-            edgecolor="white", linewidth=0, zorder=2,
+            facecolor=(COLOURS[hop.chunk], 0.75 if complete else 0.35), hatch=HATCHES[hop.chunk],
+            edgecolor=ink(COLOURS[hop.chunk]), linewidth=0, zorder=2,
         )
     )  # fmt: skip
     axes.add_patch(
@@ -115,13 +115,21 @@ def _box(axes: Any, step: int, rank: int, hop: Hop, ranks: int) -> None:
             fill=False, edgecolor="black", linewidth=2.2 if complete else 0.8, zorder=3,
         )
     )  # fmt: skip
-    ground = {"boxstyle": "round,pad=0.12", "facecolor": "white", "edgecolor": "none", "alpha": 0.85}
+    ground = {"boxstyle": "round,pad=0.12", "facecolor": "white", "edgecolor": "none", "alpha": 0.95}
+    label = wrapped(hop.sum(ranks))
     axes.text(
-        step, rank, f"chunk {hop.chunk}\n{hop.sum(ranks)}", ha="center", va="center", fontsize=9, bbox=ground, zorder=4
-    )
+        step, rank, f"chunk {hop.chunk}\n{label}",
+        ha="center", va="center", fontsize=7.5 if len(label) > 9 else 9, bbox=ground, zorder=4,
+    )  # fmt: skip
 
 
-def _arrow(axes: Any, step: int, rank: int, ranks: int, colour: str) -> None:
+def wrapped(summands: str, most: int = 4) -> str:
+    """A sum such as "g1+g2" in lines of at most `most` summands, as wide as a box."""
+    parts = summands.split("+")
+    return "+\n".join("+".join(parts[at : at + most]) for at in range(0, len(parts), most))
+
+
+def _arrow(axes: Any, step: int, rank: int, ranks: int, colour: tuple[float, float, float]) -> None:
     """From a rank to its right neighbour in the next step; the last rank's goes back up to rank 0."""
     to = (rank + 1) % ranks
     start, stop = (step + 0.31, rank), (step + 0.69, to)

@@ -12,7 +12,7 @@ from zerolab.viz.picture import COLOURS, HATCHES, Picture, blank, text_table
 
 @dataclass(frozen=True)
 class Message:
-    """A message of rank `rank`, in microseconds: when it was posted, set out and arrived."""
+    """A message of rank `rank`, in milliseconds: when it was posted, set out and arrived."""
 
     rank: int
     posted: float
@@ -23,7 +23,7 @@ class Message:
 def timeline(traces: Mapping[str, Sequence[Event]], ranks: int) -> Picture:
     """A panel for each trace (`Results.trace` of a lockstep launch with a link), a row for each rank, a bar for each
     message that it sends; a thin line while the message waits for its receiver. All panels have one time axis, in
-    microseconds."""
+    milliseconds."""
     sends = {name: messages(trace) for name, trace in traces.items()}
     if not any(message.stop > message.start for found in sends.values() for message in found):
         raise InputError("no message takes any time; launch in lockstep with trace=True and a link")
@@ -38,13 +38,13 @@ def timeline(traces: Mapping[str, Sequence[Event]], ranks: int) -> Picture:
             )  # fmt: skip
         axes.set_yticks(range(ranks), [f"rank {rank}" for rank in range(ranks)])
         axes.set_ylim(ranks - 0.5, -0.5)
-        axes.set_title(f"{name}: done after {last(found):.0f} µs", loc="left", fontsize=10)
+        axes.set_title(f"{name}: done after {last(found):.4g} ms", loc="left", fontsize=10)
         axes.spines[["top", "right"]].set_visible(False)
     panels[-1].set_xlabel(
-        "microseconds on the virtual clock; a bar is a message on its way, a line its wait for the receiver"
+        "milliseconds on the virtual clock; a bar is a message on its way, a line its wait for the receiver"
     )
-    rows = [[name, len(found), f"{last(found):.1f}"] for name, found in sends.items()]
-    return Picture(figure, text_table(["", "messages", "microseconds"], rows))
+    rows = [[name, len(found), f"{last(found):.4g}"] for name, found in sends.items()]
+    return Picture(figure, text_table(["", "messages", "milliseconds"], rows))
 
 
 def messages(trace: Sequence[Event]) -> list[Message]:
@@ -52,11 +52,11 @@ def messages(trace: Sequence[Event]) -> list[Message]:
     after the send."""
     pairs = ((trace[at], trace[at + 1]) for at in range(len(trace) - 1) if trace[at].kind == "send")
     return [
-        Message(send.rank, send.start * 1e6, max(send.start, receive.start) * 1e6, send.end * 1e6)
+        Message(send.rank, send.start * 1e3, max(send.start, receive.start) * 1e3, send.end * 1e3)
         for send, receive in pairs
     ]
 
 
 def last(found: Sequence[Message]) -> float:
-    """When the last message has arrived, in microseconds."""
+    """When the last message has arrived, in milliseconds."""
     return max((message.stop for message in found), default=0.0)
