@@ -1,7 +1,9 @@
 """Exercises come from one source, in nbgrader's format; a file is graded by its answers alone."""
 
 import copy
+import io
 import json
+import sys
 from pathlib import Path
 
 import nbformat
@@ -14,6 +16,7 @@ from zerolab.grading.case import Observation, Other, Record, Trouble, observatio
 from zerolab.grading.cells import grade_id, is_answer, is_check, is_locked, read_notebook, role, text_of
 from zerolab.grading.exercise import Finding
 from zerolab.grading.lessons import LESSONS
+from zerolab.grading.progress import progress
 from zerolab.grading.referee import Verdict
 from zerolab.grading.report import as_json, as_markdown
 from zerolab.grading.submission import compare, read_submission
@@ -208,9 +211,22 @@ def test_blank_exercises_score_nothing_and_solutions_everything(
     assert (blank["score"], blank["max_score"], blank["status"]) == (0, 10, "failed")
     assert (full["score"], full["max_score"], full["status"]) == (10, 10, "passed")
     assert all("not written yet" in test["output"] for test in blank["tests"])
-    shown = capsys.readouterr().out
+    shown, said = capsys.readouterr()
+    assert said == "zerolab grade: running 6 exercises\n" * 2, "a plain line where nobody watches"
     assert "0 / 10" in shown and "10 / 10" in shown and "--seed" in shown
     assert "| **together** | **10 / 10** | |" in (tmp_path / "full.md").read_text()
+
+
+def test_a_terminal_gets_a_bar_that_names_the_exercise(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    monkeypatch.setattr("sys.stderr", Terminal())
+    with progress(6) as watch:
+        watch("ring_bytes", 4)
+    shown = sys.stderr.getvalue()
+    assert "ring_bytes:  67%" in shown and "4/6" in shown and "running" not in shown
 
 
 def test_the_report_has_the_shape_of_gradescope() -> None:

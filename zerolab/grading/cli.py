@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from zerolab.errors import InputError
+from zerolab.grading.progress import progress
 from zerolab.grading.referee import Limits, grade
 from zerolab.grading.report import as_json, as_markdown, print_report, totals
 from zerolab.grading.submission import read_submission
@@ -25,7 +26,8 @@ def main(argv: Sequence[str] | None = None) -> int:
                 raise InputError(f"there is no folder {target.parent} to write {target.name} in; make it first")
         submission = read_submission(options.notebook, options.source)
         seed = secrets.randbelow(2**32) if options.seed is None else options.seed
-        verdicts = grade(submission, seed, limits)
+        with progress(sum(step.graded for step in submission.steps)) as watch:
+            verdicts = grade(submission, seed, limits, watch)
         if options.json:
             options.json.write_text(json.dumps(as_json(verdicts), indent=2) + "\n", encoding="utf-8")
         if options.markdown:

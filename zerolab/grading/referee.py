@@ -20,6 +20,7 @@ from typing import Any
 from zerolab.grading.case import Observation, Trouble, observation_from_json
 from zerolab.grading.exercise import Exercise, Finding, judge
 from zerolab.grading.lessons import exercises_of
+from zerolab.grading.progress import Watch
 from zerolab.grading.submission import Step, Submission
 
 START_SECONDS = 120.0
@@ -56,10 +57,12 @@ class Verdict:
         return next((finding.hint for finding in self.findings if finding.hint), "")
 
 
-def grade(submission: Submission, seed: int, limits: Limits | None = None) -> list[Verdict]:
-    """A verdict for each exercise, in order."""
+def grade(
+    submission: Submission, seed: int, limits: Limits | None = None, watch: Watch = lambda name, done: None
+) -> list[Verdict]:
+    """A verdict for each exercise, in order. `watch` is told which one runs and how many are done."""
     exercises = exercises_of(submission.lesson)
-    seen = observe_steps(submission, seed, limits or Limits())
+    seen = observe_steps(submission, seed, limits or Limits(), watch)
     verdicts = []
     for step in submission.steps:
         if step.graded:
@@ -75,7 +78,7 @@ def judged(exercise: Exercise, step: Step, seen: list[Observation], seed: int) -
     return judge(exercise, exercise.cases(Random(seed)), seen)
 
 
-def observe_steps(submission: Submission, seed: int, limits: Limits) -> dict[str, list[Observation]]:
+def observe_steps(submission: Submission, seed: int, limits: Limits, watch: Watch) -> dict[str, list[Observation]]:
     """What each exercise was seen to do. A step that ends its process, or hangs, is left out of the next process, which
     goes on with the others."""
     seen: dict[str, list[Observation]] = {step.name: [] for step in submission.steps if step.graded}
@@ -104,6 +107,8 @@ def observe_steps(submission: Submission, seed: int, limits: Limits) -> dict[str
                 if began in seen:
                     seen[began] = [Observation(trouble=Trouble(**line["trouble"]))]
                     done.add(began)
+            if began in seen:
+                watch(began, len(done | left_out & seen.keys()))
         if not (trouble and began):
             break
     return seen

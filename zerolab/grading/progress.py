@@ -1,0 +1,29 @@
+"""How far a grading is, on standard error: a bar where that is a terminal, one plain line elsewhere."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from tqdm import tqdm
+
+Watch = Callable[[str, int], None]
+"""Called with the exercise that runs and how many are done."""
+
+
+@contextmanager
+def progress(exercises: int) -> Iterator[Watch]:
+    """Show progress over `exercises` while the block runs; yields what to call at each step."""
+    with tqdm(total=exercises, unit="exercise", file=sys.stderr, leave=False, disable=None) as bar:
+        if bar.disable:
+            print(f"zerolab grade: running {exercises} exercises", file=sys.stderr, flush=True)
+        else:
+            bar.set_description("starting")
+
+        def watch(name: str, done: int) -> None:
+            bar.set_description(name, refresh=False)
+            bar.n = done
+            bar.refresh()
+
+        yield watch
