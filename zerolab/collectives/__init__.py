@@ -10,6 +10,7 @@ from zerolab.collectives.cost import Link, wire_bytes
 from zerolab.collectives.handle import Handle
 from zerolab.collectives.local import LocalCollectives
 from zerolab.collectives.ring import RingCollectives
+from zerolab.collectives.shared import SharedMemoryCollectives
 from zerolab.collectives.torch_ import TorchCollectives
 from zerolab.collectives.tracer import Span, Tracer, overlap_seconds
 from zerolab.collectives.transport import LocalTransport, Request, Transport
@@ -17,6 +18,7 @@ from zerolab.collectives.wrap import Checked, Linked, Meter
 from zerolab.errors import InputError
 
 IMPLEMENTATIONS: dict[str, Callable[[Transport], Collectives]] = {
+    "shared": SharedMemoryCollectives,
     "ring": RingCollectives,
     "torch": TorchCollectives,
     "local": LocalCollectives,
@@ -30,7 +32,7 @@ def build(
     trace: bool = False,
     check: bool = False,
 ) -> Collectives:
-    """Collectives `impl` ("ring", "torch" or "local") on a transport, metered, and linked, checked or traced if
+    """Collectives `impl` ("shared", "ring", "torch" or "local") on a transport, metered, and linked, checked or traced if
     asked for. `comm.meter` and `comm.tracer` hold what was counted and recorded."""
     if impl not in IMPLEMENTATIONS:
         raise InputError(f"there are no collectives {impl!r}; choose one of {', '.join(IMPLEMENTATIONS)}")
@@ -57,6 +59,7 @@ __all__ = [
     "Meter",
     "Request",
     "RingCollectives",
+    "SharedMemoryCollectives",
     "Span",
     "TorchCollectives",
     "Tracer",

@@ -74,6 +74,16 @@ class Collectives(ABC):
     def _barrier(self) -> None:
         """Return once every rank has called it."""
 
+    # An implementation that has a sum in the cache may divide it there.
+
+    def _all_reduce_mean(self, tensor: Tensor) -> None:
+        self._all_reduce(tensor)
+        tensor.div_(self.size)
+
+    def _reduce_scatter_mean(self, tensor: Tensor, out: Tensor) -> None:
+        self._reduce_scatter(tensor, out)
+        out.div_(self.size)
+
     # The contract.
 
     def all_reduce(self, tensor: Tensor, average: bool = False) -> Tensor:
@@ -109,9 +119,10 @@ class Collectives(ABC):
         check_summable("all_reduce", tensor, average)
 
         def run() -> None:
-            self._all_reduce(tensor)
             if average:
-                tensor.div_(self.size)
+                self._all_reduce_mean(tensor)
+            else:
+                self._all_reduce(tensor)
 
         return self._issue("all_reduce", run, tensor, tensor, tensor, now)
 
@@ -126,9 +137,10 @@ class Collectives(ABC):
         check_place("reduce_scatter", chunk, tensor, self.rank, self.size)
 
         def run() -> None:
-            self._reduce_scatter(tensor, chunk)
             if average:
-                chunk.div_(self.size)
+                self._reduce_scatter_mean(tensor, chunk)
+            else:
+                self._reduce_scatter(tensor, chunk)
 
         return self._issue("reduce_scatter", run, tensor, tensor, chunk, now)
 

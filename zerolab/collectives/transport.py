@@ -71,6 +71,12 @@ class Transport(ABC):
     def left(self, call: Call) -> None:
         """Told when this rank has left the collective."""
 
+    def waits(self, peer: int | None) -> None:
+        """Told when this rank begins to wait until `peer` comes to the same collective; None: it waits no more."""
+
+    def moved(self, nbytes: int) -> None:
+        """Told of bytes that this rank has taken from, or written to, peers' memory without a message."""
+
     def now(self) -> float:
         """Seconds of this world's clock: real in processes, virtual in lockstep."""
         return time.perf_counter()

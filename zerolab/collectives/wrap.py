@@ -47,6 +47,12 @@ class Wrapped(Transport):
     def left(self, call: Call) -> None:
         self.inner.left(call)
 
+    def waits(self, peer: int | None) -> None:
+        self.inner.waits(peer)
+
+    def moved(self, nbytes: int) -> None:
+        self.inner.moved(nbytes)
+
     def now(self) -> float:
         return self.inner.now()
 
@@ -74,17 +80,21 @@ class Meter(Wrapped):
         super().entered(call)
 
     def isend(self, tensor: Tensor, dst: int, tag: int = 0) -> Request:
-        self._count(tensor)
+        self._count(tensor.nbytes)
         return super().isend(tensor, dst, tag)
 
     def exchange(self, outgoing: Tensor, dst: int, incoming: Tensor, src: int, tag: int = 0) -> None:
-        self._count(outgoing)
+        self._count(outgoing.nbytes)
         super().exchange(outgoing, dst, incoming, src, tag)
 
-    def _count(self, tensor: Tensor) -> None:
+    def moved(self, nbytes: int) -> None:
+        self._count(nbytes)
+        super().moved(nbytes)
+
+    def _count(self, nbytes: int) -> None:
         call = current_call.get()
         key = (call.phase, call.name) if call else (current_phase.get(), "send")
-        self.bytes[key] += tensor.numel() * tensor.element_size()
+        self.bytes[key] += nbytes
 
     def reset(self) -> None:
         """Count from zero again."""
@@ -123,6 +133,10 @@ class Linked(Wrapped):
     def exchange(self, outgoing: Tensor, dst: int, incoming: Tensor, src: int, tag: int = 0) -> None:
         super().exchange(outgoing, dst, incoming, src, tag)
         self._hold(incoming)
+
+    def moved(self, nbytes: int) -> None:
+        super().moved(nbytes)
+        time.sleep(self.link.seconds(nbytes))
 
     def left(self, call: Call) -> None:
         if call.nominal:

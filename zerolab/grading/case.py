@@ -16,10 +16,15 @@ _REAL = (torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.uint
 DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in _REAL}
 
 
+def plural(count: int, noun: str) -> str:
+    """Such as "1 rank" and "2 ranks"."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
 @dataclass(frozen=True)
 class Case:
     """One call on every rank. `args[r]` are rank r's arguments, after `comm` where the function takes one. `about` says
-    which case it was to a learner whose code breaks off."""
+    which case it was, at the head of a hint."""
 
     args: list[tuple[Any, ...]]
     world: str = "lockstep"

@@ -14,6 +14,7 @@ from zerolab.errors import InputError, ZerolabError
 from zerolab.grading.case import Observation
 from zerolab.grading.exercise import Exercise, Finding, judge, shortcut
 from zerolab.grading.lessons import exercises_of
+from zerolab.grading.needs import mend_first, mentions, sources_beside, uses
 from zerolab.grading.observe import observe_all
 
 MARKS = {True: "ok", False: "NO", None: "--"}
@@ -35,7 +36,9 @@ class Checks:
     def __getattr__(self, name: str) -> Callable[..., None]:
         if name.startswith("_") or name not in self._exercises:
             raise AttributeError(f"there is no exercise {name!r}; choose one of {', '.join(self._exercises)}")
-        return partial(run_check, self._exercises[name])
+        names = list(self._exercises)
+        earlier = [self._exercises[other] for other in names[: names.index(name)]]
+        return partial(run_check, self._exercises[name], earlier=earlier)
 
     def __dir__(self) -> list[str]:
         return list(self._exercises)
@@ -46,16 +49,32 @@ def checks(lesson: str) -> Checks:
     return Checks(lesson)
 
 
-def run_check(exercise: Exercise, fn: Callable[..., Any], seed: int | None = None) -> None:
-    """Print a finding for each claim; raise CheckFailed, with a hint, unless all hold."""
+def run_check(
+    exercise: Exercise, fn: Callable[..., Any], seed: int | None = None, earlier: Sequence[Exercise] = ()
+) -> None:
+    """Print a finding for each claim; raise CheckFailed, with a hint, unless all hold. The hint sends to one of the
+    `earlier` exercises if `fn` uses an answer to it that does not hold."""
     if not callable(fn):
         raise InputError(f"{exercise.name} is {fn!r}; pass your function itself, without calling it")
     seed = secrets.randbelow(2**32) if seed is None else seed
     findings = examine(exercise, fn, seed)
     print(report(exercise.name, findings))
     if not all(finding.holds for finding in findings):
+        if cause := first_fault(exercise.name, fn, earlier, seed):
+            findings = mend_first(findings, cause)
         hint = next(finding.hint for finding in findings if finding.hint)
         raise CheckFailed(f"{exercise.name} does not hold yet: {hint}") from None
+
+
+def first_fault(name: str, fn: Callable[..., Any], earlier: Sequence[Exercise], seed: int) -> str | None:
+    """The first earlier exercise whose answer `fn` uses, and which does not hold."""
+    used = uses(name, mentions(sources_beside(fn)))
+    names = getattr(fn, "__globals__", {})
+    for exercise in earlier:
+        answer = names.get(exercise.name) if exercise.name in used else None
+        if answer and not all(finding.holds for finding in examine(exercise, answer, seed)):
+            return exercise.name
+    return None
 
 
 def examine(exercise: Exercise, fn: Callable[..., Any], seed: int) -> list[Finding]:

@@ -84,27 +84,29 @@ def hint_for(trouble: Trouble, case: Case) -> str:
     """What to do about code that did not come to its end."""
     kind, said = trouble.kind, trouble.message
     at = f" ({trouble.where})" if trouble.where else ""
+    # What befell a rank befell it in a case; a cell that does not even load has none.
+    head = f"{case.about}: " if case.about and re.match(r"(the ranks|rank \d+) ", said) else ""
     if kind == "NotImplementedError":
         return "not written yet: put your code where it says YOUR CODE HERE"
     if kind == "DeadlockError":
-        return f"deadlock: {said}. {way_out(said)}"
+        return f"{head}deadlock: {said}. {way_out(said)}"
     if kind == "MismatchError":
-        return f"two ranks met with different messages: {said}. {alike(said)}"
+        return f"{head}two ranks met with different messages: {said}. {alike(said)}"
     if kind == "TimeOut":
-        return f"it does not end: {said}. Look for a loop whose condition never changes"
+        return f"{head}it does not end: {said}. Look for a loop whose condition never changes"
     if kind == "SystemExit":
         return "it calls exit: return a value instead, the grade comes from what your function does"
     if kind in ("Shortcut", "Tampered", "Missing"):
         return said
     if kind == "NameError":
-        return f"{said}{at}: only answer cells are graded, so keep helpers and imports inside the answer cell"
+        return f"{head}{said}{at}: only answer cells are graded, so keep helpers and imports inside the answer cell"
     if kind == "died":
         return "the process that ran your code ended at once: look for what ends it, and at the memory it takes"
     if kind == "MemoryError" or "can't allocate memory" in said:
-        return f"it needs more memory than the limit{at}: a ring holds one tensor and a chunk or two"
+        return f"{head}it needs more memory than the limit{at}: a ring holds one tensor and a chunk or two"
     if "message with itself" in said and case.ranks == 1:
-        return f"on 1 rank it sends to itself{at}: there is no neighbour, and a ring of one sends nothing"
-    return f"{case.about}: {said}{at}" if case.about else f"{said}{at}"
+        return f"{head}it sends to itself{at}: there is no neighbour, and a ring of one sends nothing"
+    return f"{head}{said}{at}"
 
 
 def way_out(said: str) -> str:
@@ -142,6 +144,7 @@ OFF_LIMITS = {
         ("sys", "inspect", "gc", "f_back", "getattr", "attrgetter", "setattr", "vars", "globals", "locals", "compile"),
         "the numbers come in messages, not from inside Python",
     ),
+    "get_ipython": "an answer runs as plain Python, so delete lines that begin with % or !",
     "exec": "write the code itself, not a text of it",
     "eval": "write the code itself, not a text of it",
     "exit": "a function that ends the process returns nothing",
@@ -154,7 +157,7 @@ def shortcut(source: str) -> Trouble | None:
     try:
         tree = ast.parse(source)
     except SyntaxError as error:
-        return Trouble("SyntaxError", f"line {error.lineno} is not Python: {error.msg}")
+        return Trouble("SyntaxError", not_python(source, error))
     for node in ast.walk(tree):
         for name in imported(node):
             if name.split(".")[0] not in ALLOWED_IMPORTS or "distributed" in name:
@@ -167,6 +170,15 @@ def shortcut(source: str) -> Trouble | None:
         if name.startswith("__") and name not in ("__init__", "__name__"):
             return Trouble("Shortcut", f"it uses {name}: what has such a name is Python's own")
     return None
+
+
+def not_python(source: str, error: SyntaxError) -> str:
+    """What is wrong with a line; a notebook lets some lines pass that are no Python."""
+    line = "".join(source.splitlines()[(error.lineno or 0) - 1 : error.lineno]).strip()
+    if re.match(r"[%!?]|\w+ *= *[%!]", line) or line.endswith("?"):
+        shown = line if len(line) <= 40 else line[:37] + "..."
+        return f"line {error.lineno} is a command to IPython ({shown}): an answer runs as plain Python, so delete it"
+    return f"line {error.lineno} is not Python: {error.msg}"
 
 
 def imported(node: ast.AST) -> list[str]:

@@ -20,6 +20,7 @@ from typing import Any
 from zerolab.grading.case import Observation, Trouble, observation_from_json
 from zerolab.grading.exercise import Exercise, Finding, judge
 from zerolab.grading.lessons import exercises_of
+from zerolab.grading.needs import mend_first, mentions, uses
 from zerolab.grading.progress import Watch
 from zerolab.grading.submission import Step, Submission
 
@@ -63,11 +64,15 @@ def grade(
     """A verdict for each exercise, in order. `watch` is told which one runs and how many are done."""
     exercises = exercises_of(submission.lesson)
     seen = observe_steps(submission, seed, limits or Limits(), watch)
-    verdicts = []
+    mentioned = mentions(step.source for step in submission.steps)
+    verdicts: list[Verdict] = []
     for step in submission.steps:
         if step.graded:
-            exercise = exercises[step.name]
-            verdicts.append(Verdict(step.name, step.points, tuple(judged(exercise, step, seen[step.name], seed))))
+            findings = judged(exercises[step.name], step, seen[step.name], seed)
+            used = uses(step.name, mentioned)
+            if causes := [earlier.name for earlier in verdicts if earlier.name in used and not earlier.passed]:
+                findings = mend_first(findings, causes[0])
+            verdicts.append(Verdict(step.name, step.points, tuple(findings)))
     return verdicts
 
 

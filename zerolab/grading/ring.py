@@ -14,7 +14,7 @@ import torch
 
 from zerolab.collectives import wire_bytes
 from zerolab.flat.layout import chunk_bounds, chunk_sizes
-from zerolab.grading.case import Case, Observation
+from zerolab.grading.case import Case, Observation, plural
 from zerolab.grading.exercise import Claim, Exercise
 from zerolab.grading.ring_claims import (
     Expected,
@@ -45,10 +45,9 @@ def sizes(rng: Random) -> Iterator[tuple[int, int, str]]:
     yield 3, 3 * rng.randint(3, 9) + rng.randint(1, 2), "processes"
 
 
-def ring_case(args: list[tuple[Any, ...]], numel: int, world: str) -> Case:
-    uneven = "; the ranks do not divide it" if numel % len(args) else ""
-    ranks = "1 rank" if len(args) == 1 else f"{len(args)} ranks"
-    return Case(args, world, f"on {ranks}, {numel} elements{uneven}")
+def ring_case(args: list[tuple[Any, ...]], numel: int, world: str, about: str = "") -> Case:
+    uneven = " (the ranks do not divide them)" if numel % len(args) else ""
+    return Case(args, world, f"on {plural(len(args), 'rank')}, {about or plural(numel, 'element')}{uneven}")
 
 
 def summands(rng: Random, ranks: int, numel: int) -> list[Tensor]:
@@ -66,7 +65,13 @@ def total(tensors: list[Tensor]) -> Tensor:
 def bounds_cases(rng: Random) -> list[Case]:
     numels = [(ranks, rng.randint(0, 40)) for ranks in (1, 2, 3, 4) for _ in range(2)]
     numels += [(4, 2), (3, 9), (4, 10), (3, 0)]
-    return [Case([(numel, ranks, rank) for rank in range(ranks)]) for ranks, numel in numels]
+    return [
+        Case(
+            [(numel, ranks, rank) for rank in range(ranks)],
+            about=f"{plural(numel, 'element')} over {plural(ranks, 'rank')}",
+        )
+        for ranks, numel in numels
+    ]
 
 
 def bounds_are_pairs(case: Case, seen: Observation) -> str | None:
@@ -84,11 +89,11 @@ def bounds_are_right(case: Case, seen: Observation) -> str | None:
     if got == want:
         return None
     if got and got[-1][1] < numel:
-        return f"{numel} elements over {ranks} ranks: your chunks {got} leave {numel - got[-1][1]} at the end to nobody"
+        return f"{case.about}: your chunks {got} leave {numel - got[-1][1]} at the end to nobody"
     lengths = [stop - start for start, stop in got]
     if sorted(lengths) == sorted(chunk_sizes(numel, ranks)):
-        return f"{numel} elements over {ranks} ranks: your chunks are {got}; the longer ones belong to the first ranks"
-    return f"{numel} elements over {ranks} ranks: your chunks are {got}; they should be {want}"
+        return f"{case.about}: your chunks are {got}; the longer ones belong to the first ranks"
+    return f"{case.about}: your chunks are {got}; they should be {want}"
 
 
 # 2. to 4. The ring.
@@ -155,7 +160,8 @@ def all_reduce_cases(rng: Random) -> list[Case]:
             # Multiples of 1.5: a mean over 2, 3 or 4 is exact, whether it divides first, last or multiplies by 1/N, and
             # is no whole number, so that // shows.
             tensors = [1.5 * tensor for tensor in summands(rng, ranks, numel)]
-            cases.append(ring_case([(tensor, average) for tensor in tensors], numel, world))
+            about = f"{plural(numel, 'element')}, average={average}"
+            cases.append(ring_case([(tensor, average) for tensor in tensors], numel, world, about))
     return cases
 
 
@@ -190,7 +196,13 @@ def rolled(summed: Tensor, bounds: list[tuple[int, int]], by: int) -> list[Tenso
 def bytes_cases(rng: Random) -> list[Case]:
     shapes = [(ranks, rng.randint(4, 2000), rng.choice([2, 4, 8])) for ranks in (1, 2, 3, 4) for _ in range(2)]
     shapes += [(4, 10, 4), (3, 12, 4)]
-    return [Case([(numel, itemsize, ranks, rank) for rank in range(ranks)]) for ranks, numel, itemsize in shapes]
+    return [
+        Case(
+            [(numel, itemsize, ranks, rank) for rank in range(ranks)],
+            about=f"{plural(numel, 'element')} of {itemsize} bytes over {plural(ranks, 'rank')}",
+        )
+        for ranks, numel, itemsize in shapes
+    ]
 
 
 def bytes_are_right(case: Case, seen: Observation) -> str | None:
@@ -199,8 +211,12 @@ def bytes_are_right(case: Case, seen: Observation) -> str | None:
     got = [record.value for record in seen.records]
     if got == want:
         whole = all(isinstance(nbytes, int) for nbytes in got)
-        return None if whole else f"you say {short(got)}: the numbers are right, but bytes are whole; divide with //"
-    what = f"{numel} elements of {itemsize} bytes over {ranks} ranks: you say {short(got)}, the meter counts {want}"
+        return (
+            None
+            if whole
+            else f"{case.about}: you say {short(got)}: the numbers are right, but bytes are whole; divide with //"
+        )
+    what = f"{case.about}: you say {short(got)}, the meter counts {want}"
     if got == [(ranks - 1) * numel * itemsize] * ranks:
         return f"{what}. (N-1) whole tensors is what sending everything to everybody costs; a ring passes chunks"
     if got == [want_ // itemsize for want_ in want]:
@@ -219,7 +235,8 @@ def broadcast_cases(rng: Random) -> list[Case]:
     cases = []
     for ranks, numel, world in sizes(rng):
         for src in {0, ranks - 1, rng.randrange(ranks)}:
-            cases.append(ring_case([(draw(rng, numel), src) for _ in range(ranks)], numel, world))
+            about = f"{plural(numel, 'element')} from rank {src}"
+            cases.append(ring_case([(draw(rng, numel), src) for _ in range(ranks)], 0, world, about))
     return cases
 
 

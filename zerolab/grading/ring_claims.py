@@ -43,7 +43,6 @@ def no_library_collective(case: Case, seen: Observation) -> str | None:
 def right_values(expected: Callable[[Case], Expected]) -> Test:
     def test(case: Case, seen: Observation) -> str | None:
         want = expected(case)
-        size = f"on {case.ranks} ranks, {want.numel} elements"
         got = [record.value for record in seen.records]
         wrong = [rank for rank, value in enumerate(got) if not same(value, want.values[rank])]
         if not wrong:
@@ -51,20 +50,20 @@ def right_values(expected: Callable[[Case], Expected]) -> Test:
         rank, value = wrong[0], got[wrong[0]]
         if not isinstance(value, Tensor):
             kind = value.type_name if isinstance(value, Other) else type(value).__name__
-            return f"{size}: rank {rank} returned {kind}, not a tensor: end with return"
+            return f"{case.about}: rank {rank} returned {kind}, not a tensor: end with return"
         if wrong == [0] and case.ranks > 1:
-            return f"{size}: only rank 0 is wrong; does a condition such as `if comm.rank:` skip it? 0 counts as False"
+            skipped = "does a condition such as `if comm.rank:` skip it? 0 counts as False"
+            return f"{case.about}: only rank 0 is wrong; {skipped}"
         for says, mistake in want.mistakes.items():
             if all(same(got[rank], mistake[rank]) for rank in wrong):
-                return f"{size}: {'each rank' if len(wrong) > 1 else f'rank {rank}'} returned {says}"
+                return f"{case.about}: {'each rank' if len(wrong) > 1 else f'rank {rank}'} returned {says}"
         if value.dtype != want.values[rank].dtype:
             dtypes = f"{value.dtype}, not {want.values[rank].dtype}"
-            return f"{size}: rank {rank} returned {dtypes}: new tensors take the input's dtype"
+            return f"{case.about}: rank {rank} returned {dtypes}: new tensors take the input's dtype"
         if value.shape != want.values[rank].shape:
-            uneven = "; the ranks do not divide it" if want.numel % case.ranks else ""
-            return f"{size}{uneven}: rank {rank} returned {tuple(value.shape)}, not {tuple(want.values[rank].shape)}"
+            return f"{case.about}: rank {rank} returned {tuple(value.shape)}, not {tuple(want.values[rank].shape)}"
         places = int((value != want.values[rank]).sum())
-        return f"{size}: rank {rank} has {places} of {value.numel()} values wrong: {want.look}"
+        return f"{case.about}: rank {rank} has {places} of {value.numel()} values wrong: {want.look}"
 
     return test
 
@@ -76,9 +75,11 @@ def in_place_or_not(expected: Callable[[Case], Expected], in_place: bool) -> Tes
         for rank, record in enumerate(seen.records):
             before, after = case.args[rank][0], record.after[0]
             if in_place and not same(after, expected(case).values[rank]):
-                return f"rank {rank}'s own tensor does not hold the result: receive into it and do not replace it"
+                lost = f"rank {rank}'s own tensor does not hold the result"
+                return f"{case.about}: {lost}: receive into it and do not replace it"
             if not in_place and not same(after, before):
-                return f"it overwrote rank {rank}'s input, which belongs to the caller: work on input.clone()"
+                overwrote = f"it overwrote rank {rank}'s input, which belongs to the caller"
+                return f"{case.about}: {overwrote}: work on input.clone()"
         return None
 
     return test
@@ -89,7 +90,7 @@ def messages(case: Case, seen: Observation) -> str | None:
         right = (rank + 1) % case.ranks
         for receiver, _ in record.sent:
             if receiver != right:
-                sent = f"on {case.ranks} ranks, rank {rank} sent to rank {receiver}"
+                sent = f"{case.about}: rank {rank} sent to rank {receiver}"
                 return f"{sent}: in this ring it sends to rank {right} only"
     return None
 
@@ -105,13 +106,11 @@ def traffic(expected: Callable[[Case], Expected]) -> Test:
         if sent == bound:
             return None
         rank = next(rank for rank in range(case.ranks) if sent[rank] != bound[rank])
-        size = (
-            f"on {case.ranks} ranks, {want.numel} elements: rank {rank} sent {sent[rank]} bytes, a ring {bound[rank]}"
-        )
+        size = f"{case.about}: rank {rank} sent {sent[rank]} bytes, a ring {bound[rank]}"
         whole = want.numel * want.itemsize
         if want.collective == "broadcast":
             return (
-                f"on {case.ranks} ranks, {want.numel} elements: together they sent {sum(sent)} bytes, and N-1 messages "
+                f"{case.about}: together they sent {sum(sent)} bytes, and N-1 messages "
                 f"make {sum(bound)}: ask which rank has nobody left to tell"
             )
         if sent[rank] >= (case.ranks - 1) * whole:

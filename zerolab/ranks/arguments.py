@@ -14,7 +14,7 @@ from zerolab.errors import InputError
 from zerolab.ranks.printing import MODES
 
 WORLDS = ("processes", "lockstep")
-COLLECTIVES = ("ring", "torch", "local", "transport")
+COLLECTIVES = ("auto", "shared", "ring", "torch", "local", "transport")
 DEVICES = ("auto", "cpu", "cuda")
 MAX_RANKS = 128
 
@@ -48,8 +48,8 @@ def check_arguments(
         check_count("threads", threads, 1024)
     if collectives == "local" and ranks != 1:
         raise InputError(f'collectives="local" serves one rank, not {ranks}; use "ring"')
-    if world == "lockstep" and collectives == "torch":
-        raise InputError('collectives="torch" needs processes; use world="processes" or collectives="ring"')
+    if world == "lockstep" and collectives in ("torch", "shared"):
+        raise InputError(f'collectives="{collectives}" needs processes; use world="processes" or collectives="ring"')
     if link is not None and not callable(getattr(link, "seconds", None)):
         raise InputError(f"link is {link!r}; pass a zerolab.collectives.Link")
     if env is not None and not isinstance(env, Mapping):

@@ -30,7 +30,7 @@ _COUNT = struct.Struct("<Q")
 _CALL = struct.Struct("<I160s")
 _WAIT = struct.Struct("<BiQ")
 _SLOT = _CALL.size + _WAIT.size
-KINDS = ("", "send to", "receive from")
+KINDS = ("", "send to", "receive from", "meet")
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,8 @@ class Activity:
 
     def __str__(self) -> str:
         unit = "byte" if self.nbytes == 1 else "bytes"
-        wait = f"waits to {self.wait_kind} rank {self.peer} ({self.nbytes} {unit})" if self.wait_kind else ""
+        size = "" if self.wait_kind == "meet" else f" ({self.nbytes} {unit})"
+        wait = f"waits to {self.wait_kind} rank {self.peer}{size}" if self.wait_kind else ""
         if self.call and wait:
             return f"{wait} in {self.call}"
         return wait or (f"is in {self.call}" if self.call else "")
@@ -139,7 +140,7 @@ class BoardPen:
             self._write_call(calls[-1] if calls else None)
 
     def waits(self, kind: int, peer: int = -1, nbytes: int = 0) -> None:
-        """A thread begins to wait for a peer (kind 1: send, 2: receive), or waits no more (0)."""
+        """A thread begins to wait for a peer (kind 1: send, 2: receive, 3: meet), or waits no more (0)."""
         _WAIT.pack_into(self._map, self._slot() + _CALL.size, kind, peer, nbytes)
         self._changed()
 

@@ -16,7 +16,7 @@ from zerolab.errors import InputError
 from zerolab.ranks.board import BoardPen
 from zerolab.ranks.failure import PeerLost
 
-SEND, RECEIVE = 1, 2
+SEND, RECEIVE, MEET = 1, 2, 3
 
 
 class _Work(Protocol):
@@ -84,6 +84,10 @@ class ProcessTransport(Transport):
     def left(self, call: Call) -> None:
         if self._pen is not None:
             self._pen.left()
+
+    def waits(self, peer: int | None) -> None:
+        if self._pen is not None:
+            self._pen.waits(*((0,) if peer is None else (MEET, peer)))
 
     def pending(self) -> str:
         """What this rank does according to its board, such as "waits to receive from rank 3 (40 bytes)"."""

@@ -1,0 +1,118 @@
+"""How ranks of one machine find each other's memory and tell each other where they are.
+
+Each rank has an arena and an inbox, which is a pipe. Once, over ordinary messages, every rank tells the others under
+which process and descriptor numbers its arena and its inbox are; Linux lets processes of one user open each other's
+descriptors through /proc. From then on ranks only write short notes into each other's inboxes. A note is one write of
+fewer bytes than a pipe keeps whole, and it is a system call, so whatever its sender wrote to memory before is there
+for whoever has read it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import struct
+import sys
+from collections import defaultdict, deque
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+from zerolab.collectives.arena import Arena, PeerMemory
+from zerolab.collectives.transport import Transport
+from zerolab.errors import InputError
+
+NOTE = struct.Struct("<iiqq160s")
+"""Sender, kind, number of the call, offset of its tensor, and the call in words."""
+
+
+def is_possible() -> bool:
+    """Whether this system has what shared memory takes: anonymous files in memory, and /proc to find a peer's."""
+    return sys.platform == "linux" and hasattr(os, "memfd_create") and Path("/proc/self/fd").is_dir()
+
+
+class Machine:
+    """What one rank shares with the others on its machine. Its constructor is a collective of its own: it returns
+    once all ranks have each other's memory."""
+
+    def __init__(self, transport: Transport, arena: Arena) -> None:
+        self.rank, self.size, self.arena = transport.rank, transport.size, arena
+        inbox, door = os.pipe()
+        addresses = tell_all(transport, [os.getpid(), arena.fd, door, host_number()])
+        self._outboxes: dict[int, int] = {}
+        self._peers: dict[int, PeerMemory] = {}
+        self._inbox = inbox
+        for rank, (pid, fd, peers_door, host) in enumerate(addresses):
+            if rank != self.rank:
+                self._open(rank, pid, fd, peers_door, alike=host == addresses[self.rank][3])
+        # Nobody goes on, and perhaps ends, before everybody has opened what is his.
+        tell_all(transport, [0])
+        os.close(door)
+        self._notes: dict[tuple[int, int, int], deque[tuple[int, str]]] = defaultdict(deque)
+
+    def view(self, rank: int, offset: int, numel: int, dtype: torch.dtype) -> torch.Tensor:
+        """Memory of `rank`, which may be this rank's own."""
+        return self._peers[rank].view(offset, numel, dtype)
+
+    def note(self, kind: int, number: int, offset: int = -1, text: str = "") -> None:
+        """Tell all others."""
+        packed = NOTE.pack(self.rank, kind, number, offset, text.encode()[:160])
+        for outbox in self._outboxes.values():
+            os.write(outbox, packed)
+
+    def read(self, rank: int, kind: int, number: int, waits: Callable[[int], None]) -> tuple[int, str]:
+        """Wait for `rank`'s note of that kind and number: its offset and its text. `waits` is told of a wait."""
+        queue = self._notes[rank, kind, number]
+        if not queue:
+            waits(rank)
+        while not queue:
+            packed = os.read(self._inbox, NOTE.size * self.size)
+            for sender, of_kind, of_number, offset, text in NOTE.iter_unpack(packed):
+                self._notes[sender, of_kind, of_number].append((offset, text.rstrip(b"\0").decode(errors="replace")))
+        note = queue.popleft()
+        if not queue:
+            del self._notes[rank, kind, number]
+        return note
+
+    def close(self) -> None:
+        for fd in (self._inbox, *self._outboxes.values()):
+            os.close(fd)
+
+    def _open(self, rank: int, pid: int, fd: int, door: int, alike: bool) -> None:
+        if not alike:
+            raise InputError(
+                f"rank {rank} runs on another machine than rank {self.rank} and shares no memory with it; use "
+                'collectives="ring" or "torch"'
+            )
+        try:
+            memory = os.open(f"/proc/{pid}/fd/{fd}", os.O_RDWR)
+            try:
+                self._peers[rank] = PeerMemory(memory)
+            finally:
+                os.close(memory)
+            self._outboxes[rank] = os.open(f"/proc/{pid}/fd/{door}", os.O_WRONLY)
+        except OSError as error:
+            raise InputError(
+                f"rank {self.rank} may not open the shared memory of rank {rank} ({error}); run all ranks as one user "
+                'in one container, or use collectives="ring"'
+            ) from None
+
+
+def tell_all(transport: Transport, numbers: list[int]) -> list[list[int]]:
+    """Every rank's numbers, in rank order, by messages around the ring. They are not part of anybody's traffic."""
+    while (inner := getattr(transport, "inner", None)) is not None:
+        transport = inner
+    table = torch.zeros(transport.size, len(numbers), dtype=torch.int64)
+    table[transport.rank] = torch.tensor(numbers)
+    right, left = (transport.rank + 1) % transport.size, (transport.rank - 1) % transport.size
+    for step in range(transport.size - 1):
+        transport.exchange(table[transport.rank - step], right, table[transport.rank - step - 1], left)
+    return table.tolist()
+
+
+def host_number() -> int:
+    """A number that processes share if they can see each other's /proc: machine, boot and process namespace."""
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text()
+    namespace = os.readlink("/proc/self/ns/pid")
+    return int.from_bytes(hashlib.sha256(f"{boot}{namespace}".encode()).digest()[:7], "little")

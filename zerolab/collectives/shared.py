@@ -1,0 +1,204 @@
+"""Collectives of ranks that share a machine: nobody sends anything, everybody reads where the others' tensors lie.
+
+    reduce_scatter   rank r adds up chunk r, straight from all ranks' tensors
+    all_gather       rank r copies every shard from where it lies
+    all_reduce       rank r adds up chunk r and writes it into all ranks' tensors
+
+Each call begins with a note to all others (I am here, and my tensor is there) and ends with another (I have done with
+yours). Between the two a rank reads all tensors and writes only what nobody else reads: in an all-reduce, chunk r of
+every tensor is rank r's business alone, so no wait is needed between adding and writing back.
+
+Summands are added in the ring's order, chunk c as g[c+1] + g[c+2] + ... + g[c] from the left, so the results are
+those of `RingCollectives` to the bit. No collective can move fewer bytes from one rank's memory to another's; where N
+divides the tensor they are as many as the ring sends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch.utils._python_dispatch import _disable_current_modes
+
+from zerolab.collectives.arena import Arena
+from zerolab.collectives.call import current_call
+from zerolab.collectives.contract import Collectives
+from zerolab.collectives.machine import Machine, is_possible
+from zerolab.collectives.transport import Transport
+from zerolab.errors import InputError, MismatchError
+from zerolab.flat.layout import chunk_bounds
+
+Tensor = torch.Tensor
+
+HERE, DONE = 0, 1
+BLOCK_BYTES = 1 << 18
+"""A sum is made in blocks of this size: its parts are still in a core's cache when the last summand comes."""
+
+
+class SharedMemoryCollectives(Collectives):
+    """The contract on memory that all ranks can address. Tensors from `allocate` are used where they lie; others are
+    copied to shared memory first, and back."""
+
+    def __init__(self, transport: Transport) -> None:
+        super().__init__(transport)
+        if self.device.type != "cpu" or not is_possible():
+            raise InputError(
+                f'collectives="shared" needs Linux, and ranks on the CPU, not on {self.device}; use "ring" or "torch"'
+            )
+        self._arena = Arena()
+        self._machine: Machine | None = None
+
+    def allocate(self, numel: int, dtype: torch.dtype = torch.float32) -> Tensor:
+        """A 1-D tensor in shared memory; its content is arbitrary, as that of torch.empty."""
+        return self._arena.allocate(numel, dtype)
+
+    def close(self) -> None:
+        super().close()
+        if self._machine is not None:
+            self._machine.close()
+        self._arena.close()
+
+    # The collectives.
+
+    def _all_reduce(self, tensor: Tensor) -> None:
+        self._sum_everywhere(tensor, divisor=1)
+
+    def _all_reduce_mean(self, tensor: Tensor) -> None:
+        self._sum_everywhere(tensor, divisor=self.size)
+
+    def _reduce_scatter(self, tensor: Tensor, out: Tensor) -> None:
+        self._sum_own_chunk(tensor, out, divisor=1)
+
+    def _reduce_scatter_mean(self, tensor: Tensor, out: Tensor) -> None:
+        self._sum_own_chunk(tensor, out, divisor=self.size)
+
+    def _all_gather(self, shard: Tensor, out: Tensor) -> None:
+        bounds = chunk_bounds(out.numel(), self.size)
+        own = slice(*bounds[self.rank])
+        if self._arena.offset(shard) is None and self._arena.offset(out) is not None:
+            # The shard is wanted there anyway, and there the others can see it.
+            shard = out[own].copy_(shard)
+        with self._meeting(self._shared(shard)) as meeting:
+            if shard.data_ptr() != out[own].data_ptr():
+                out[own].copy_(shard)
+            for rank, (start, stop) in self._others(bounds):
+                out[start:stop].copy_(meeting.view(rank, 0, stop - start))
+                self.transport.moved((stop - start) * out.element_size())
+
+    def _broadcast(self, tensor: Tensor, src: int) -> None:
+        flat = tensor.view(-1)
+        if self.rank == src:
+            flat = self._shared(flat)
+        with self._meeting(flat) as meeting:
+            if self.rank != src:
+                flat.copy_(meeting.view(src, 0, flat.numel()))
+                self.transport.moved(flat.nbytes)
+
+    def _barrier(self) -> None:
+        with self._meeting(torch.empty(0)):
+            pass
+
+    # Sums.
+
+    def _sum_own_chunk(self, tensor: Tensor, out: Tensor, divisor: int) -> None:
+        start, stop = chunk_bounds(tensor.numel(), self.size)[self.rank]
+        with self._meeting(self._shared(tensor)) as meeting:
+            add_up(meeting.views(start, stop), out, divisor)
+            self.transport.moved((self.size - 1) * out.nbytes)
+
+    def _sum_everywhere(self, tensor: Tensor, divisor: int) -> None:
+        flat = tensor.view(-1)
+        shared = self._shared(flat)
+        start, stop = chunk_bounds(flat.numel(), self.size)[self.rank]
+        with self._meeting(shared) as meeting:
+            *others, own = meeting.views(start, stop)
+            add_up([*others, own], own, divisor, copies=others)
+            self.transport.moved(2 * (self.size - 1) * own.nbytes)
+        if shared is not flat:
+            flat.copy_(shared)
+
+    # Meeting the others.
+
+    def _shared(self, tensor: Tensor) -> Tensor:
+        """The tensor itself if the others can address it, else a copy that they can."""
+        if self.size == 1 or tensor.numel() == 0 or self._arena.offset(tensor) is not None:
+            return tensor
+        return self._arena.allocate(tensor.numel(), tensor.dtype).copy_(tensor)
+
+    @contextmanager
+    def _meeting(self, tensor: Tensor) -> Iterator[Meeting]:
+        """Say where this rank's `tensor` lies and learn where the others' do. Leave when all have done with it."""
+        if self._machine is None:
+            self._machine = Machine(self.transport, self._arena)
+        call = current_call.get()
+        assert call is not None
+        offset = self._arena.offset(tensor) if tensor.numel() else None
+        self._machine.note(HERE, call.number, -1 if offset is None else offset, str(call))
+        offsets = dict(self._hear(HERE, call.number, str(call)))
+        # Peers' memory is no memory of this rank: a tracker must not count it.
+        with _disable_current_modes():
+            yield Meeting(self._machine, self.rank, tensor, offsets)
+        self._machine.note(DONE, call.number)
+        for _ in self._hear(DONE, call.number):
+            pass
+
+    def _hear(self, kind: int, number: int, text: str = "") -> Iterator[tuple[int, int]]:
+        """Wait for a note of every other rank: its rank and its offset."""
+        assert self._machine is not None
+        for rank in range(self.size):
+            if rank == self.rank:
+                continue
+            offset, theirs = self._machine.read(rank, kind, number, self.transport.waits)
+            if theirs != text:
+                raise MismatchError(
+                    f"rank {self.rank} is in {text} while rank {rank} is in {theirs}; every rank must call the same "
+                    "collectives in the same order, with the same sizes and dtypes"
+                )
+            yield rank, offset
+        self.transport.waits(None)
+
+    def _others(self, bounds: list[tuple[int, int]]) -> Iterator[tuple[int, tuple[int, int]]]:
+        """The other ranks' chunks that are not empty, our right neighbour's first: not all at one memory at once."""
+        for step in range(1, self.size):
+            rank = (self.rank + step) % self.size
+            if bounds[rank][0] < bounds[rank][1]:
+                yield rank, bounds[rank]
+
+
+class Meeting:
+    """Where all ranks' tensors lie during one call."""
+
+    def __init__(self, machine: Machine, rank: int, tensor: Tensor, offsets: dict[int, int]) -> None:
+        self._machine, self._rank, self._tensor, self._offsets = machine, rank, tensor, offsets
+
+    def view(self, rank: int, start: int, stop: int) -> Tensor:
+        """Elements `[start, stop)` of the tensor of `rank`."""
+        if rank == self._rank or start == stop:
+            return self._tensor[start:stop]
+        dtype = self._tensor.dtype
+        return self._machine.view(rank, self._offsets[rank] + start * dtype.itemsize, stop - start, dtype)
+
+    def views(self, start: int, stop: int) -> list[Tensor]:
+        """Those elements of all ranks' tensors, in the ring's order of addition: our right neighbour's first, our own
+        last."""
+        ranks = len(self._offsets) + 1
+        return [self.view((self._rank + step) % ranks, start, stop) for step in range(1, ranks + 1)]
+
+
+def add_up(parts: list[Tensor], out: Tensor, divisor: int, copies: list[Tensor] | None = None) -> None:
+    """Sum `parts` from the left into `out` and divide; write the result over `copies`, too. The last part may be
+    `out` itself, and the others may be `copies`: they are read before they are written."""
+    step = BLOCK_BYTES // out.element_size()
+    scratch = out.new_empty(min(step, out.numel()))
+    for at in range(0, out.numel(), step):
+        first, *middle, last = [part[at : at + step] for part in parts]
+        target = out[at : at + step]
+        total = first
+        for part in middle:
+            total = torch.add(total, part, out=scratch[: target.numel()])
+        torch.add(total, last, out=target)
+        if divisor != 1:
+            target.div_(divisor)
+        for copy in copies or ():
+            copy[at : at + step].copy_(target)
