@@ -87,7 +87,7 @@ def ring_reduce_scatter(comm, tensor):
     Wrong("returns nothing", "ring_reduce_scatter",
           changed(REDUCE_SCATTER, "return chunk(work, comm.rank, comm.size).clone()", "pass"), "end with return"),
     Wrong("wrong dtype", "ring_reduce_scatter",
-          changed(REDUCE_SCATTER, "comm.size).clone()", "comm.size).half()"), "dtype"),
+          changed(REDUCE_SCATTER, "comm.size).clone()", "comm.size).half()"), "float16, not torch.float64"),
     Wrong("sends first", "ring_reduce_scatter", '''
 def ring_reduce_scatter(comm, tensor):
     work = tensor.clone()
@@ -98,7 +98,7 @@ def ring_reduce_scatter(comm, tensor):
         comm.recv(arrived, (comm.rank - 1) % comm.size)
         mine += arrived
     return chunk(work, comm.rank, comm.size).clone()
-''', "deadlock"),
+''', "Post a receive before you wait for a send"),
     Wrong("assumes that sizes divide", "ring_reduce_scatter", '''
 def ring_reduce_scatter(comm, tensor):
     each = tensor.numel() // comm.size
@@ -108,7 +108,7 @@ def ring_reduce_scatter(comm, tensor):
         pass_on(comm, parts[(comm.rank - 1 - step) % comm.size], arrived)
         parts[(comm.rank - 2 - step) % comm.size] += arrived
     return parts[comm.rank]
-''', "do not divide it"),
+''', "do not divide them"),
     Wrong("steps too many", "ring_reduce_scatter",
           changed(REDUCE_SCATTER, "return chunk",
                   "if comm.size > 1:\n        pass_on(comm, tensor[:1], tensor[:1].clone())\n    return chunk"),
@@ -229,7 +229,38 @@ def mended_broadcast(comm, tensor, src):
         comm.recv(tensor, (comm.rank - 1) % comm.size)
     comm.send(tensor, (comm.rank + 1) % comm.size)
     return tensor
-''', "deadlock"),
+''', "from rank 0: deadlock"),
+    Wrong("half mended: the source does not wait", "mended_broadcast", '''
+def mended_broadcast(comm, tensor, src):
+    if comm.rank != src:
+        comm.recv(tensor, (comm.rank - 1) % comm.size)
+    comm.send(tensor, (comm.rank + 1) % comm.size)
+    return tensor
+''', "sends to a rank that has already finished: who should not send?"),
+    Wrong("half mended: nobody sends back", "mended_broadcast", '''
+def mended_broadcast(comm, tensor, src):
+    if comm.rank:
+        comm.recv(tensor, (comm.rank - 1) % comm.size)
+    if (comm.rank + 1) % comm.size != src:
+        comm.send(tensor, (comm.rank + 1) % comm.size)
+    return tensor
+''', "receive from a rank that has already finished: who has nothing to receive?"),
+    Wrong("everybody receives first", "mended_broadcast", '''
+def mended_broadcast(comm, tensor, src):
+    comm.recv(tensor, (comm.rank - 1) % comm.size)
+    comm.send(tensor, (comm.rank + 1) % comm.size)
+    return tensor
+''', "and sends first?"),
+    Wrong("receives float32 of any dtype", "ring_reduce_scatter",
+          changed(REDUCE_SCATTER, "torch.empty_like(mine)", "torch.empty(len(mine))"),
+          "new tensors take the input's dtype (empty_like, new_empty)"),
+    Wrong("a magic", "ring_bytes", "%%time\ndef ring_bytes(*numbers):\n    return 0",
+          "line 1 is a command to IPython (%%time)"),
+    Wrong("a shell line", "ring_bytes", "def ring_bytes(*numbers):\n    files = !ls solutions\n    return 0",
+          "line 2 is a command to IPython (files = !ls solutions)"),
+    Wrong("a magic as the notebook runs it", "ring_bytes",
+          "def ring_bytes(*numbers):\n    get_ipython().run_line_magic('ls', '')\n    return 0",
+          "it uses get_ipython"),
     Wrong("talks to itself", "mended_broadcast", '''
 def mended_broadcast(comm, tensor, src):
     if comm.rank != src:

@@ -1,5 +1,6 @@
 """Every wrong answer fails, with a hint of its own; the model answers pass."""
 
+import re
 import sys
 from pathlib import Path
 from random import Random
@@ -8,7 +9,8 @@ from typing import Any
 import pytest
 from grading_cases import GREEDY, HOSTILE, ZOO, Wrong
 
-from zerolab.grading import observe
+from zerolab.flat import chunk_bounds as right_bounds
+from zerolab.grading import CheckFailed, checks, observe
 from zerolab.grading.case import Observation
 from zerolab.grading.cells import grade_id, is_answer, is_check, is_locked, read_notebook
 from zerolab.grading.exercise import Exercise, Finding, judge, shortcut
@@ -62,8 +64,8 @@ def test_a_wrong_answer_fails_with_its_own_hint(wrong: Wrong, monkeypatch: pytes
 
 
 def test_hints_tell_wrong_answers_apart() -> None:
-    # Several roads lead to a deadlock, and to returning one's own numbers.
-    shared = {"deadlock", "nothing was added", "does not end", "it calls exit"}
+    # Several roads lead to returning one's own numbers.
+    shared = {"nothing was added", "does not end", "it calls exit"}
     told = [wrong.hint for wrong in [*ZOO, *HOSTILE] if wrong.hint not in shared]
     assert len(told) == len(set(told))
 
@@ -115,6 +117,46 @@ def test_hostile_answers_fail_alone_and_leave_the_others_their_points() -> None:
     for wrong in HOSTILE:
         assert wrong.hint in hints[wrong.exercise], wrong.name
     assert {verdict.name for verdict in verdicts if verdict.passed} == {"chunk_bounds", "ring_bytes"}
+
+
+WRONG_BOUNDS = "def chunk_bounds(numel, ranks, rank):\n    return rank, rank + 1"
+GUESS = "def ring_bytes(numel, itemsize, ranks, rank):\n    return chunk_bounds(numel, ranks, rank)[1] * itemsize"
+REFUSED = "import zerolab\n" + WRONG_BOUNDS
+UNWRITTEN = "def chunk_bounds(numel, ranks, rank):\n    raise NotImplementedError()"
+
+
+@pytest.mark.ranks
+@pytest.mark.parametrize("bounds", [WRONG_BOUNDS, REFUSED, UNWRITTEN])
+def test_answers_that_use_a_wrong_one_are_sent_to_it(bounds: str) -> None:
+    blank = "def ring_all_gather(comm, shard, numel):\n    raise NotImplementedError()"
+    verdicts = graded({"chunk_bounds": bounds, "ring_all_gather": blank}, Limits(seconds=60))
+    hints = {verdict.name: verdict.hint for verdict in verdicts}
+    for name in ("ring_reduce_scatter", "ring_all_reduce", "ring_bytes"):
+        assert hints[name].startswith("mend chunk_bounds first, which it uses"), "also through the helper `chunk`"
+        assert "not written yet" not in hints[name] and "keep helpers" not in hints[name]
+    assert "mend" not in hints["chunk_bounds"]
+    assert hints["ring_all_gather"].startswith("not written yet"), "a blank uses nothing"
+    assert not hints["mended_broadcast"], "it does without"
+
+
+def test_a_check_sends_to_the_earlier_answer_that_is_wrong() -> None:
+    names = model_names()
+    for exercise, source in (("chunk_bounds", WRONG_BOUNDS), ("ring_bytes", GUESS)):
+        assert load(exercise, source, names) is None
+    with pytest.raises(
+        CheckFailed, match=r"ring_bytes does not hold yet: mend chunk_bounds first, which it uses, then"
+    ):
+        checks(LESSON).ring_bytes(names["ring_bytes"])
+    assert load("chunk_bounds", "def chunk_bounds(n, ranks, rank):\n    return right(n, ranks)[rank]", names) is None
+    names["right"] = right_bounds
+    with pytest.raises(CheckFailed, match=r"ring_bytes does not hold yet: \d+ elements"):
+        checks(LESSON).ring_bytes(names["ring_bytes"])
+
+
+@pytest.mark.parametrize("name", ["chunk_bounds", "ring_bytes"])
+def test_an_error_in_an_answer_comes_with_its_case(name: str) -> None:
+    found = findings(quick(EXERCISES[name]), f"def {name}(*numbers):\n    return undefined")
+    assert re.match(r"\d+ elements? .*over 1 rank: rank 0 raised NameError: ", found[0].hint)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the limit on memory is Linux's")

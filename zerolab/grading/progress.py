@@ -15,11 +15,10 @@ Watch = Callable[[str, int], None]
 @contextmanager
 def progress(exercises: int) -> Iterator[Watch]:
     """Show progress over `exercises` while the block runs; yields what to call at each step."""
-    with tqdm(total=exercises, unit="exercise", file=sys.stderr, leave=False, disable=None) as bar:
+    shape = "{desc} |{bar}| {n_fmt} of {total_fmt}"
+    with tqdm(desc="starting", total=exercises, bar_format=shape, file=sys.stderr, leave=False, disable=None) as bar:
         if bar.disable:
             print(f"zerolab grade: running {exercises} exercises", file=sys.stderr, flush=True)
-        else:
-            bar.set_description("starting")
 
         def watch(name: str, done: int) -> None:
             bar.set_description(name, refresh=False)
