@@ -21,7 +21,7 @@ def progress(exercises: int) -> Iterator[Watch]:
             print(f"zerolab grade: running {exercises} exercises", file=sys.stderr, flush=True)
 
         def watch(name: str, done: int) -> None:
-            bar.set_description(name, refresh=False)
+            bar.set_description_str(name, refresh=False)
             bar.n = done
             bar.refresh()
 
