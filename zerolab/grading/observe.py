@@ -53,6 +53,7 @@ def observe(fn: Callable[..., Any], case: Case, takes_comm: bool = True) -> Obse
             # Real processes may have to be started first.
             timeout=CASE_SECONDS if case.world == "lockstep" else 30.0,
             device="cpu",
+            collectives="ring",
             prints="quiet",
         )
     except RankError as error:
