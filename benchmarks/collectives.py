@@ -1,18 +1,19 @@
-"""How fast our ring is beside torch's own collectives (gloo), on the CPU.
+"""How fast our collectives are beside torch's own (gloo), on the CPU, and beside what the memory allows.
 
-    python -m benchmarks.collectives                       16 MB on 2 and on 4 ranks
-    python -m benchmarks.collectives --ranks 3 --megabytes 64 --rounds 20 --json ring.json
+    python -m benchmarks.collectives                       16 and 64 MB on 2 and on 4 ranks
+    python -m benchmarks.collectives --ranks 3 --megabytes 32 --rounds 20 --json collectives.json
 
-Method. One launch for each number of ranks; in it, `RingCollectives` and `TorchCollectives` use the same processes,
-the same gloo connections and the same tensors, which are filled and touched beforehand. Both write their results into
-memory that is given (`out=`), and are called once before they are timed. Then come rounds: in each, for every
-collective, both implementations run one after the other, in turned order every other round, so that what else the
-machine does falls on both. A barrier goes before each call, and a call lasts as long as on its slowest rank. The table
-gives medians over the rounds with the smallest and largest in brackets; the ratio is that of a round, so it compares
-neighbours in time. Beside it stands the ratio of the processor time that all ranks together spend on the call and on
-the barrier after it: what the ratio tends to where ranks keep all cores busy, whatever else the machine does. Each
-rank has its share of the cores. A tensor of M megabytes (10^6 bytes, fp32) is the whole: what an all-reduce sums, what
-a reduce-scatter takes and what an all-gather gives.
+Method. One launch for each number of ranks and size; in it, `SharedMemoryCollectives`, `RingCollectives` and
+`TorchCollectives` use the same processes and cores. Each has tensors from its own `allocate`, which are filled and
+touched beforehand, writes its results into memory that is given (`out=`), and is called once before it is timed. Then
+come rounds: in each, for every collective, the implementations run one after the other, in turned order every other
+round, so that what else the machine does falls on all. A barrier goes before each call, and a call lasts as long as on
+its slowest rank. The table gives medians over the rounds with the smallest and largest in brackets; a ratio is that of
+a round, so it compares neighbours in time. Each rank has its share of the cores. A tensor of M megabytes (10^6 bytes,
+fp32) is the whole: what an all-reduce sums, what a reduce-scatter takes and what an all-gather gives.
+
+The bound is the bytes that a rank must read and write (`least_bytes`), over the bandwidth at which all ranks at once
+copy tensors of that size in the same rounds, reading and writing counted.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from tqdm import tqdm
 
 from zerolab.collectives import Collectives, build
 from zerolab.collectives.transport import Transport
@@ -36,93 +38,112 @@ from zerolab.flat import chunk_sizes
 from zerolab.ranks import launch
 
 COLLECTIVES = ("reduce_scatter", "all_gather", "all_reduce")
-IMPLEMENTATIONS = ("ring", "torch")
+IMPLEMENTATIONS = ("shared", "ring", "torch")
+COPY = "copy"
 
-Seconds = dict[str, dict[str, list[tuple[float, float]]]]
-"""By collective and implementation: elapsed and processor time of each round."""
+Seconds = dict[str, dict[str, list[float]]]
+"""By collective and implementation, in each round; under "copy" what a plain copy of the whole took."""
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ranks", type=int, nargs="+", default=[2, 4])
-    parser.add_argument("--megabytes", type=float, default=16.0)
+    parser.add_argument("--megabytes", type=float, nargs="+", default=[16.0, 64.0])
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--json", metavar="FILE", help="write every measurement to a file, too")
     options = parser.parse_args()
 
-    numel = int(options.megabytes * 1e6 / 4)
-    measured: dict[int, Seconds] = {}
-    for ranks in options.ranks:
-        print(f"{ranks} ranks: {options.rounds} rounds of {', '.join(COLLECTIVES)} ...", file=sys.stderr)
+    measured: list[tuple[int, float, Seconds]] = []
+    cases = [(ranks, megabytes) for megabytes in options.megabytes for ranks in options.ranks]
+    for ranks, megabytes in tqdm(cases, desc="ranks and sizes", file=sys.stderr):
+        numel = int(megabytes * 1e6 / 4)
         by_rank = launch(
             measure, numel, options.rounds, ranks=ranks, collectives="transport", device="cpu", timeout=600
         )
-        measured[ranks] = together(by_rank)
-    print(table(measured, options.megabytes, options.rounds))
+        measured.append((ranks, megabytes, slowest(by_rank)))
+    print(table(measured, options.rounds))
     if options.json:
         with open(options.json, "w", encoding="utf-8") as file:
-            json.dump({"megabytes": options.megabytes, "seconds": measured}, file)
+            json.dump([{"ranks": r, "megabytes": m, "seconds": seconds} for r, m, seconds in measured], file)
 
 
 def measure(transport: Transport, numel: int, rounds: int) -> Seconds:
     """This rank's seconds."""
     comms = {name: build(transport, name) for name in IMPLEMENTATIONS}
-    calls = {collective: prepare(collective, numel, transport.size, transport.rank) for collective in COLLECTIVES}
+    calls = {name: prepare(comm, numel) for name, comm in comms.items()}
+    one, other = torch.zeros(numel), torch.zeros(numel)
+    calls[COPY] = {COPY: lambda: one.copy_(other)}
     seconds: Seconds = {collective: {name: [] for name in IMPLEMENTATIONS} for collective in COLLECTIVES}
+    seconds[COPY] = {COPY: []}
     for at in range(-1, rounds):
-        for collective, call in calls.items():
-            for name in IMPLEMENTATIONS[:: 1 if at % 2 else -1]:
+        for collective, of in seconds.items():
+            for name in list(of)[:: 1 if at % 2 else -1]:
                 dist.barrier()
-                start, busy = time.perf_counter(), time.process_time()
-                call(comms[name])
+                start = time.perf_counter()
+                calls[name][collective]()
                 elapsed = time.perf_counter() - start
-                dist.barrier()
                 if at >= 0:
-                    seconds[collective][name].append((elapsed, time.process_time() - busy))
+                    of[name].append(elapsed)
+    dist.barrier()
+    for comm in comms.values():
+        comm.close()
     return seconds
 
 
-def prepare(collective: str, numel: int, size: int, rank: int) -> Callable[[Collectives], Any]:
-    """A call on tensors that are there already. A sum of zeros, so that it may be repeated for ever."""
-    whole, chunk = torch.zeros(numel), torch.zeros(chunk_sizes(numel, size)[rank])
-    if collective == "reduce_scatter":
-        return lambda comm: comm.reduce_scatter(whole, out=chunk)
-    if collective == "all_gather":
-        return lambda comm: comm.all_gather(chunk, out=whole)
-    return lambda comm: comm.all_reduce(whole)
+def prepare(comm: Collectives, numel: int) -> dict[str, Callable[[], Any]]:
+    """Calls on tensors that are there already. Sums of zeros, so that they may be repeated for ever."""
+    whole, chunk = comm.allocate(numel).zero_(), comm.allocate(chunk_sizes(numel, comm.size)[comm.rank]).zero_()
+    return {
+        "reduce_scatter": lambda: comm.reduce_scatter(whole, out=chunk),
+        "all_gather": lambda: comm.all_gather(chunk, out=whole),
+        "all_reduce": lambda: comm.all_reduce(whole),
+    }
 
 
-def together(by_rank: list[Seconds]) -> Seconds:
-    """Of all ranks: the longest elapsed time and the sum of processor times."""
-    joined: Seconds = {}
-    for collective in COLLECTIVES:
-        rounds = {
-            name: zip(*(of_rank[collective][name] for of_rank in by_rank), strict=True) for name in IMPLEMENTATIONS
-        }
-        joined[collective] = {
-            name: [(max(elapsed for elapsed, _ in one), sum(busy for _, busy in one)) for one in of]
-            for name, of in rounds.items()
-        }
-    return joined
+def least_bytes(collective: str, nbytes: int, ranks: int) -> float:
+    """What a rank must read and write, at least, for a tensor of `nbytes`: a reduce-scatter reads its chunk N times
+    and writes it once, an all-gather reads and writes the whole; an all-reduce does both, but for the chunk that it
+    has written already."""
+    chunk = nbytes / ranks
+    return {
+        "reduce_scatter": nbytes + chunk,
+        "all_gather": 2 * nbytes,
+        "all_reduce": 2 * nbytes,
+        COPY: 2 * nbytes,
+    }[collective]
 
 
-def table(measured: dict[int, Seconds], megabytes: float, rounds: int) -> str:
-    """Markdown: milliseconds of both, and the ratio."""
+def slowest(by_rank: list[Seconds]) -> Seconds:
+    """Each call as long as on its slowest rank."""
+
+    def longest(collective: str, name: str) -> list[float]:
+        return [max(times) for times in zip(*(of_rank[collective][name] for of_rank in by_rank), strict=True)]
+
+    return {collective: {name: longest(collective, name) for name in of} for collective, of in by_rank[0].items()}
+
+
+def table(measured: list[tuple[int, float, Seconds]], rounds: int) -> str:
+    """Markdown: milliseconds of all, and the ratios."""
     lines = [
         f"torch {torch.__version__}, Python {platform.python_version()}, {platform.machine()}, {os.cpu_count()} cores; "
-        f"{megabytes:g} MB, {rounds} rounds",
+        f"{rounds} rounds",
         "",
-        "| ranks | collective | ring, ms | torch (gloo), ms | torch / ring | of processor time |",
-        "|---|---|---|---|---|---|",
+        "| MB | ranks | collective | shared, ms | ring, ms | gloo, ms | gloo / shared | gloo / ring | shared / bound |",
+        "|---|---|---|---|---|---|---|---|---|",
     ]
-    for ranks, seconds in measured.items():
-        for collective, of in seconds.items():
-            ring, torchs = (spread([1e3 * elapsed for elapsed, _ in of[name]], 1) for name in IMPLEMENTATIONS)
-            pairs = list(zip(of["ring"], of["torch"], strict=True))
-            elapsed = spread([theirs[0] / ours[0] for ours, theirs in pairs], 2)
-            busy = spread([theirs[1] / ours[1] for ours, theirs in pairs], 2)
-            lines.append(f"| {ranks} | {collective} | {ring} | {torchs} | **{elapsed}** | {busy} |")
+    for ranks, megabytes, seconds in measured:
+        for collective in COLLECTIVES:
+            of = seconds[collective]
+            times = [spread([1e3 * elapsed for elapsed in of[name]], 1) for name in IMPLEMENTATIONS]
+            per_byte = [elapsed / least_bytes(COPY, 1, ranks) for elapsed in seconds[COPY][COPY]]
+            bound = [each * least_bytes(collective, 1, ranks) for each in per_byte]
+            ratios = [ratio(of["torch"], of["shared"]), ratio(of["torch"], of["ring"]), ratio(of["shared"], bound)]
+            lines.append(f"| {megabytes:g} | {ranks} | {collective} | " + " | ".join([*times, *ratios]) + " |")
     return "\n".join(lines)
+
+
+def ratio(these: list[float], those: list[float]) -> str:
+    return f"**{spread([a / b for a, b in zip(these, those, strict=True)], 2)}**"
 
 
 def spread(values: list[float], digits: int) -> str:

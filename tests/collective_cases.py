@@ -11,7 +11,7 @@ from zerolab.collectives import Collectives
 from zerolab.flat import chunk_bounds
 from zerolab.ranks import launch
 
-WORLDS = [("lockstep", "ring"), ("processes", "ring"), ("processes", "torch")]
+WORLDS = [("lockstep", "ring"), ("processes", "ring"), ("processes", "shared"), ("processes", "torch")]
 SIZES = [0, 1, 2, 3, 5, 12, 1000, 4099]
 SUMMABLE = [torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.uint8, torch.complex64]
 DTYPES = [*SUMMABLE, torch.bool]

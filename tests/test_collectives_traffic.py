@@ -20,6 +20,7 @@ from zerolab.collectives import (
 )
 from zerolab.collectives.tracer import merge
 from zerolab.collectives.transport import Transport
+from zerolab.flat import chunk_sizes
 
 pytestmark = pytest.mark.timeout(150)
 
@@ -46,18 +47,35 @@ def count_traffic(comm: Collectives, numel: int) -> tuple[dict[str, int], dict[s
     )
 
 
+def moved_bytes(name: str, numel: int, itemsize: int, ranks: int, rank: int) -> int:
+    """What a rank takes from peers' memory, or writes to it."""
+    own = chunk_sizes(numel, ranks)[rank]
+    taken = {"reduce_scatter": (ranks - 1) * own, "all_gather": numel - own, "all_reduce": 2 * (ranks - 1) * own}
+    return taken[name] * itemsize
+
+
+@pytest.mark.parametrize("name", ["reduce_scatter", "all_gather", "all_reduce"])
+@given(numel=st.integers(0, 10_000), ranks=st.integers(1, 9))
+def test_shared_memory_moves_in_all_what_the_ring_sends(name: str, numel: int, ranks: int) -> None:
+    moved = [moved_bytes(name, numel, 4, ranks, rank) for rank in range(ranks)]
+    sent = [wire_bytes(name, numel, 4, ranks, rank) for rank in range(ranks)]
+    assert sum(moved) == sum(sent)
+    assert numel % ranks or moved == sent
+
+
 @pytest.mark.ranks
 @every_size
 @every_world
-def test_the_meter_counts_what_the_ring_formula_says_to_the_byte(world: tuple[str, str], ranks: int) -> None:
+def test_the_meter_counts_what_the_formula_says_to_the_byte(world: tuple[str, str], ranks: int) -> None:
     numels = (0, 3, 1001)
+    due = moved_bytes if world[1] == "shared" else wire_bytes
     for rank, counts in enumerate(run(lambda comm: [count_traffic(comm, n) for n in numels], ranks=ranks, world=world)):
         for numel, (first, second, calls, nominal) in zip(numels, counts, strict=True):
             names = ("all_gather", "all_reduce", "reduce_scatter")
-            assert sum(first.values()) == sum(wire_bytes(name, numel, 4, ranks, rank) for name in names)
+            assert sum(first.values()) == sum(due(name, numel, 4, ranks, rank) for name in names)
             for name, counted in first.items():
-                assert counted == wire_bytes(name, numel, 4, ranks, rank)
-            assert sum(second.values()) == wire_bytes("all_reduce", numel, 10, ranks, rank)
+                assert counted == due(name, numel, 4, ranks, rank)
+            assert sum(second.values()) == due("all_reduce", numel, 10, ranks, rank)
             assert calls == {"all_gather": 1, "all_reduce": 3, "reduce_scatter": 1}
             assert nominal == (world[1] == "torch")
 

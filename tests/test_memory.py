@@ -31,12 +31,20 @@ from zerolab.zero import reducer
 pytestmark = pytest.mark.timeout(110)
 
 ADAM = StateSize(tensors_per_element=2, bytes_per_tensor=4)
-ByRank = list[dict[tuple[str, int], Measured]]
 
 
-@pytest.fixture(scope="module", params=[1, 2, 3, 4])
+class ByRank(list[dict[tuple[str, int], Measured]]):
+    """What each rank measured, with collectives of one implementation."""
+
+    collectives = ""
+
+
+@pytest.fixture(scope="module", params=[(1, "ring"), (2, "ring"), (4, "ring"), (2, "shared"), (3, "shared")], ids=str)
 def by_rank(request: pytest.FixtureRequest) -> ByRank:
-    return list(launch(measure_all, MEMORY_CASES, ranks=request.param, threads=1, timeout=90))
+    ranks, collectives = request.param
+    measured = ByRank(launch(measure_all, MEMORY_CASES, ranks=ranks, collectives=collectives, threads=1, timeout=90))
+    measured.collectives = collectives
+    return measured
 
 
 def every(by_rank: ByRank) -> list[tuple[tuple[int, str, int], Measured]]:
@@ -105,12 +113,13 @@ def test_stage2_frees_gradients_during_backward(by_rank: ByRank) -> None:
 
 
 @pytest.mark.ranks
-def test_the_ring_receives_into_a_chunk_or_two(by_rank: ByRank) -> None:
+def test_the_ring_receives_into_a_chunk_or_two_and_shared_memory_into_none(by_rank: ByRank) -> None:
+    chunks = min(len(by_rank) - 1, 2) if by_rank.collectives == "ring" else 0
     for measured in by_rank:
         ranks, block = len(by_rank), measured["ten blocks", 0].predicted["gradients"] // 10
         for stage in range(4):
             scratch = measured["ten blocks", stage].peak_of["communication_buffers"]
-            assert scratch == block // ranks * min(ranks - 1, 2)
+            assert scratch == block // ranks * chunks
 
 
 # From a layout: integers

@@ -32,8 +32,8 @@ def build(
     trace: bool = False,
     check: bool = False,
 ) -> Collectives:
-    """Collectives `impl` ("shared", "ring", "torch" or "local") on a transport, metered, and linked, checked or traced if
-    asked for. `comm.meter` and `comm.tracer` hold what was counted and recorded."""
+    """Collectives `impl` ("shared", "ring", "torch" or "local") on a transport, metered, and linked, checked or traced
+    if asked for. `comm.meter` and `comm.tracer` hold what was counted and recorded."""
     if impl not in IMPLEMENTATIONS:
         raise InputError(f"there are no collectives {impl!r}; choose one of {', '.join(IMPLEMENTATIONS)}")
     if link is not None:

@@ -23,8 +23,11 @@ from zerolab.collectives.arena import Arena, PeerMemory
 from zerolab.collectives.transport import Transport
 from zerolab.errors import InputError
 
-NOTE = struct.Struct("<iiqq160s")
-"""Sender, kind, number of the call, offset of its tensor, and the call in words."""
+WORDS = 160
+TAG = 0x40000001
+"""Of the messages by which ranks find each other; no collective and no rank function uses it."""
+NOTE = struct.Struct(f"<iiq{WORDS}s")
+"""Sender, kind, offset of its tensor in its arena, and the call in words."""
 
 
 def is_possible() -> bool:
@@ -49,31 +52,32 @@ class Machine:
         # Nobody goes on, and perhaps ends, before everybody has opened what is his.
         tell_all(transport, [0])
         os.close(door)
-        self._notes: dict[tuple[int, int, int], deque[tuple[int, str]]] = defaultdict(deque)
+        # By sender and kind; a rank's notes come in the order in which it wrote them.
+        self._notes: dict[tuple[int, int], deque[tuple[int, str]]] = defaultdict(deque)
 
     def view(self, rank: int, offset: int, numel: int, dtype: torch.dtype) -> torch.Tensor:
-        """Memory of `rank`, which may be this rank's own."""
+        """Another rank's memory."""
         return self._peers[rank].view(offset, numel, dtype)
 
-    def note(self, kind: int, number: int, offset: int = -1, text: str = "") -> None:
+    def note(self, kind: int, offset: int, call: str) -> None:
         """Tell all others."""
-        packed = NOTE.pack(self.rank, kind, number, offset, text.encode()[:160])
+        packed = NOTE.pack(self.rank, kind, offset, call.encode())
         for outbox in self._outboxes.values():
             os.write(outbox, packed)
 
-    def read(self, rank: int, kind: int, number: int, waits: Callable[[int], None]) -> tuple[int, str]:
-        """Wait for `rank`'s note of that kind and number: its offset and its text. `waits` is told of a wait."""
-        queue = self._notes[rank, kind, number]
-        if not queue:
-            waits(rank)
+    def read(self, rank: int, kind: int, waits: Callable[[int | None], None]) -> tuple[int, str]:
+        """Wait for the next note of that kind from `rank`: its offset and its call. `waits` is told whom we wait
+        for, and when we do no more."""
+        queue = self._notes[rank, kind]
+        if queue:
+            return queue.popleft()
+        waits(rank)
         while not queue:
             packed = os.read(self._inbox, NOTE.size * self.size)
-            for sender, of_kind, of_number, offset, text in NOTE.iter_unpack(packed):
-                self._notes[sender, of_kind, of_number].append((offset, text.rstrip(b"\0").decode(errors="replace")))
-        note = queue.popleft()
-        if not queue:
-            del self._notes[rank, kind, number]
-        return note
+            for sender, of_kind, offset, call in NOTE.iter_unpack(packed):
+                self._notes[sender, of_kind].append((offset, call.rstrip(b"\0").decode(errors="replace")))
+        waits(None)
+        return queue.popleft()
 
     def close(self) -> None:
         for fd in (self._inbox, *self._outboxes.values()):
@@ -107,7 +111,7 @@ def tell_all(transport: Transport, numbers: list[int]) -> list[list[int]]:
     table[transport.rank] = torch.tensor(numbers)
     right, left = (transport.rank + 1) % transport.size, (transport.rank - 1) % transport.size
     for step in range(transport.size - 1):
-        transport.exchange(table[transport.rank - step], right, table[transport.rank - step - 1], left)
+        transport.exchange(table[transport.rank - step], right, table[transport.rank - step - 1], left, TAG)
     return table.tolist()
 
 

@@ -15,24 +15,20 @@ divides the tensor they are as many as the ring sends.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 import torch
-from torch.utils._python_dispatch import _disable_current_modes
 
 from zerolab.collectives.arena import Arena
 from zerolab.collectives.call import current_call
 from zerolab.collectives.contract import Collectives
 from zerolab.collectives.machine import Machine, is_possible
+from zerolab.collectives.meeting import Meeting
 from zerolab.collectives.transport import Transport
-from zerolab.errors import InputError, MismatchError
+from zerolab.errors import InputError
 from zerolab.flat.layout import chunk_bounds
 
 Tensor = torch.Tensor
 
-HERE, DONE = 0, 1
-BLOCK_BYTES = 1 << 18
+BLOCK_BYTES = 1 << 19
 """A sum is made in blocks of this size: its parts are still in a core's cache when the last summand comes."""
 
 
@@ -48,6 +44,7 @@ class SharedMemoryCollectives(Collectives):
             )
         self._arena = Arena()
         self._machine: Machine | None = None
+        self._closed = False
 
     def allocate(self, numel: int, dtype: torch.dtype = torch.float32) -> Tensor:
         """A 1-D tensor in shared memory; its content is arbitrary, as that of torch.empty."""
@@ -55,9 +52,11 @@ class SharedMemoryCollectives(Collectives):
 
     def close(self) -> None:
         super().close()
-        if self._machine is not None:
-            self._machine.close()
-        self._arena.close()
+        if not self._closed:
+            self._closed = True
+            if self._machine is not None:
+                self._machine.close()
+            self._arena.close()
 
     # The collectives.
 
@@ -82,9 +81,11 @@ class SharedMemoryCollectives(Collectives):
         with self._meeting(self._shared(shard)) as meeting:
             if shard.data_ptr() != out[own].data_ptr():
                 out[own].copy_(shard)
-            for rank, (start, stop) in self._others(bounds):
-                out[start:stop].copy_(meeting.view(rank, 0, stop - start))
-                self.transport.moved((stop - start) * out.element_size())
+            for step in range(1, self.size):
+                rank = (self.rank + step) % self.size
+                chunk = out[slice(*bounds[rank])]
+                chunk.copy_(meeting.view(rank, 0, chunk.numel()))
+                self.transport.moved(chunk.nbytes)
 
     def _broadcast(self, tensor: Tensor, src: int) -> None:
         flat = tensor.view(-1)
@@ -105,7 +106,7 @@ class SharedMemoryCollectives(Collectives):
         start, stop = chunk_bounds(tensor.numel(), self.size)[self.rank]
         with self._meeting(self._shared(tensor)) as meeting:
             add_up(meeting.views(start, stop), out, divisor)
-            self.transport.moved((self.size - 1) * out.nbytes)
+        self._moved(self.size - 1, out.nbytes)
 
     def _sum_everywhere(self, tensor: Tensor, divisor: int) -> None:
         flat = tensor.view(-1)
@@ -114,9 +115,13 @@ class SharedMemoryCollectives(Collectives):
         with self._meeting(shared) as meeting:
             *others, own = meeting.views(start, stop)
             add_up([*others, own], own, divisor, copies=others)
-            self.transport.moved(2 * (self.size - 1) * own.nbytes)
+        self._moved(2 * (self.size - 1), own.nbytes)
         if shared is not flat:
             flat.copy_(shared)
+
+    def _moved(self, times: int, nbytes: int) -> None:
+        for _ in range(times):
+            self.transport.moved(nbytes)
 
     # Meeting the others.
 
@@ -126,64 +131,12 @@ class SharedMemoryCollectives(Collectives):
             return tensor
         return self._arena.allocate(tensor.numel(), tensor.dtype).copy_(tensor)
 
-    @contextmanager
-    def _meeting(self, tensor: Tensor) -> Iterator[Meeting]:
-        """Say where this rank's `tensor` lies and learn where the others' do. Leave when all have done with it."""
+    def _meeting(self, tensor: Tensor) -> Meeting:
         if self._machine is None:
             self._machine = Machine(self.transport, self._arena)
         call = current_call.get()
         assert call is not None
-        offset = self._arena.offset(tensor) if tensor.numel() else None
-        self._machine.note(HERE, call.number, -1 if offset is None else offset, str(call))
-        offsets = dict(self._hear(HERE, call.number, str(call)))
-        # Peers' memory is no memory of this rank: a tracker must not count it.
-        with _disable_current_modes():
-            yield Meeting(self._machine, self.rank, tensor, offsets)
-        self._machine.note(DONE, call.number)
-        for _ in self._hear(DONE, call.number):
-            pass
-
-    def _hear(self, kind: int, number: int, text: str = "") -> Iterator[tuple[int, int]]:
-        """Wait for a note of every other rank: its rank and its offset."""
-        assert self._machine is not None
-        for rank in range(self.size):
-            if rank == self.rank:
-                continue
-            offset, theirs = self._machine.read(rank, kind, number, self.transport.waits)
-            if theirs != text:
-                raise MismatchError(
-                    f"rank {self.rank} is in {text} while rank {rank} is in {theirs}; every rank must call the same "
-                    "collectives in the same order, with the same sizes and dtypes"
-                )
-            yield rank, offset
-        self.transport.waits(None)
-
-    def _others(self, bounds: list[tuple[int, int]]) -> Iterator[tuple[int, tuple[int, int]]]:
-        """The other ranks' chunks that are not empty, our right neighbour's first: not all at one memory at once."""
-        for step in range(1, self.size):
-            rank = (self.rank + step) % self.size
-            if bounds[rank][0] < bounds[rank][1]:
-                yield rank, bounds[rank]
-
-
-class Meeting:
-    """Where all ranks' tensors lie during one call."""
-
-    def __init__(self, machine: Machine, rank: int, tensor: Tensor, offsets: dict[int, int]) -> None:
-        self._machine, self._rank, self._tensor, self._offsets = machine, rank, tensor, offsets
-
-    def view(self, rank: int, start: int, stop: int) -> Tensor:
-        """Elements `[start, stop)` of the tensor of `rank`."""
-        if rank == self._rank or start == stop:
-            return self._tensor[start:stop]
-        dtype = self._tensor.dtype
-        return self._machine.view(rank, self._offsets[rank] + start * dtype.itemsize, stop - start, dtype)
-
-    def views(self, start: int, stop: int) -> list[Tensor]:
-        """Those elements of all ranks' tensors, in the ring's order of addition: our right neighbour's first, our own
-        last."""
-        ranks = len(self._offsets) + 1
-        return [self.view((self._rank + step) % ranks, start, stop) for step in range(1, ranks + 1)]
+        return Meeting(self._machine, self.transport, str(call), tensor)
 
 
 def add_up(parts: list[Tensor], out: Tensor, divisor: int, copies: list[Tensor] | None = None) -> None:
@@ -192,12 +145,13 @@ def add_up(parts: list[Tensor], out: Tensor, divisor: int, copies: list[Tensor] 
     step = BLOCK_BYTES // out.element_size()
     scratch = out.new_empty(min(step, out.numel()))
     for at in range(0, out.numel(), step):
-        first, *middle, last = [part[at : at + step] for part in parts]
+        total, *rest = [part[at : at + step] for part in parts]
         target = out[at : at + step]
-        total = first
-        for part in middle:
-            total = torch.add(total, part, out=scratch[: target.numel()])
-        torch.add(total, last, out=target)
+        for part in rest:
+            # The last summand may be the target's own memory, so nothing is written there before it is added.
+            total = torch.add(total, part, out=target if part is rest[-1] else scratch[: target.numel()])
+        if not rest:
+            target.copy_(total)
         if divisor != 1:
             target.div_(divisor)
         for copy in copies or ():

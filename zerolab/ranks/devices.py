@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping, Sequence
 
 import torch
 
+from zerolab.collectives.machine import is_possible
 from zerolab.errors import InputError
 
 
@@ -22,6 +24,17 @@ def choose_devices(device: str, ranks: int) -> tuple[tuple[str, ...], str]:
         return ("cpu",) * ranks, "gloo"
     devices = tuple(f"cuda:{rank % gpus}" for rank in range(ranks))
     return devices, "cpu:gloo,cuda:nccl" if gpus >= ranks else "gloo"
+
+
+def choose_collectives(collectives: str, world: str, devices: Sequence[str], joined: Mapping[str, str] | None) -> str:
+    """What "auto" stands for: shared memory for several ranks on the CPU of one machine, else our rings. `joined` is
+    the environment of a world that somebody else has started."""
+    if collectives != "auto":
+        return collectives
+    one_machine = joined is None or joined.get("LOCAL_WORLD_SIZE") == joined["WORLD_SIZE"]
+    cpu = all(device == "cpu" for device in devices)
+    shared = world == "processes" and len(devices) > 1 and cpu and one_machine and is_possible()
+    return "shared" if shared else "ring"
 
 
 def threads_per_rank(ranks: int) -> int:

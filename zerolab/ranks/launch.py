@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from zerolab.errors import RankError
 from zerolab.ranks.arguments import MAX_RANKS, check_arguments, pack_function
-from zerolab.ranks.devices import choose_devices, threads_per_rank
+from zerolab.ranks.devices import choose_collectives, choose_devices, threads_per_rank
 from zerolab.ranks.job import Job, Outcome
 from zerolab.ranks.lockstep_world import run_lockstep
 from zerolab.ranks.processes import run_processes
@@ -36,7 +36,7 @@ def launch(
     ranks: int | None = 4,
     kwargs: Mapping[str, Any] | None = None,
     world: str = "processes",
-    collectives: str = "ring",
+    collectives: str = "auto",
     timeout: float = 300.0,
     device: str = "auto",
     link: Link | None = None,
@@ -53,7 +53,8 @@ def launch(
     ranks        how many; None means 4, or under torchrun as many as there are.
     world        "processes": real ones, a GPU each if there are enough. "lockstep": all in this process, one
                  running at a time, in the same order every time; a deadlock is seen at once and named.
-    collectives  "ring", "torch", "local" (one rank), or "transport" for the bare messages below them.
+    collectives  "shared" memory, "ring", "torch", "local" (one rank), or "transport" for the bare messages below them.
+                 "auto" is shared memory for ranks on the CPU of one Linux machine, else the ring.
     timeout      seconds until ranks that still run are ended and reported.
     device       "cpu", "cuda", or "auto": CUDA where there is some.
     link         a simulated wire: processes slow down to it, lockstep keeps a virtual clock by it.
@@ -79,7 +80,7 @@ def launch(
     job = Job(
         ranks=count,
         timeout=float(timeout),
-        collectives=collectives,
+        collectives=choose_collectives(collectives, world, devices, os.environ if joins else None),
         devices=devices,
         backend=backend,
         threads=threads or threads_per_rank(count),

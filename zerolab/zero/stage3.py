@@ -10,6 +10,8 @@ outside its unit gets a size error, not freed memory.
 
 from __future__ import annotations
 
+import torch
+
 from zerolab.collectives import Collectives, Handle
 from zerolab.flat.views import point_at, point_nowhere
 from zerolab.zero.stage2 import Stage2
@@ -27,9 +29,10 @@ class Stage3(Stage2):
 
     def place(self, bucket: Bucket) -> None:
         super().place(bucket)
-        # The whole bucket will be emptied; what this rank keeps lies in a buffer of its own.
+        # What this rank keeps lies where the others read; the whole bucket comes and goes, in memory of its own.
         kept = self.comm.allocate(bucket.layout.shard_numel, bucket.dtype)
         bucket.shard = kept.copy_(bucket.shard)
+        bucket.whole = torch.empty_like(bucket.whole)
         self._empty(bucket)
 
     def start_gathering(self, unit: Unit) -> None:

@@ -1,0 +1,276 @@
+"""Shared memory: what lies where, what is left, and what happens where there is none."""
+
+import os
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from zerolab.collectives import Collectives, LocalTransport, SharedMemoryCollectives, build
+from zerolab.collectives.arena import GRAIN, Arena, Blocks
+from zerolab.collectives.machine import is_possible
+from zerolab.errors import InputError, RankError
+from zerolab.flat import chunk_sizes
+from zerolab.ranks import launch
+from zerolab.ranks.devices import choose_collectives
+
+pytestmark = [
+    pytest.mark.timeout(100),
+    pytest.mark.skipif(not is_possible(), reason="shared memory takes Linux's memfd and /proc"),
+]
+
+
+def launched(fn: Any, *args: Any, ranks: int = 3, **options: Any) -> Any:
+    return launch(fn, *args, ranks=ranks, collectives="shared", timeout=40, **options)
+
+
+# Blocks of an arena
+
+
+@given(st.lists(st.tuples(st.integers(0, 5000), st.booleans()), max_size=60))
+def test_blocks_never_overlap_and_freed_ones_leave_nothing(steps: list[tuple[int, bool]]) -> None:
+    blocks = Blocks(capacity=1 << 16)
+    living: list[tuple[int, int]] = []
+    for nbytes, frees in steps:
+        start = blocks.take(nbytes)
+        if start is not None:
+            assert start % GRAIN == 0
+            assert start + nbytes <= blocks.capacity
+            assert all(start + max(nbytes, 1) <= a or a + max(n, 1) <= start for a, n in living)
+            living.append((start, nbytes))
+        if frees and living:
+            blocks.give_back(*living.pop(len(living) // 2))
+    for block in living:
+        blocks.give_back(*block)
+    assert (blocks.gaps, blocks.top) == ([], 0)
+
+
+def test_a_block_is_used_again_once_its_last_view_is_gone() -> None:
+    arena = Arena(1 << 20)
+    tensor = arena.allocate(1000, torch.float32)
+    place, part = arena.offset(tensor), tensor[10:20].view(2, 5)
+    del tensor
+    assert arena.offset(arena.allocate(1000, torch.float32)) != place
+    del part
+    assert arena.offset(arena.allocate(1000, torch.float32)) == place
+    arena.close()
+
+
+def test_each_tensor_has_a_storage_of_its_own_size() -> None:
+    arena = Arena(1 << 20)
+    assert [arena.allocate(n, torch.bfloat16).untyped_storage().nbytes() for n in (0, 1, 300)] == [0, 2, 600]
+    arena.close()
+
+
+def test_too_large_an_allocation_is_refused_in_one_sentence() -> None:
+    arena = Arena(1 << 16)
+    with pytest.raises(InputError, match=r"no room for 80000 bytes of shared memory .*; use fewer ranks"):
+        arena.allocate(20_000, torch.float32)
+    # The arena goes on.
+    assert arena.allocate(10_000, torch.float32).numel() == 10_000
+    arena.close()
+
+
+def test_a_limit_on_files_is_an_error_and_not_the_end_of_the_process() -> None:
+    def limited(comm: Collectives) -> str:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
+        try:
+            Arena()
+        except InputError as error:
+            return str(error)
+        return "none"
+
+    for said in launched(limited, ranks=2):
+        assert "ulimit -f" in said
+        assert 'collectives="ring"' in said
+
+
+@pytest.mark.skipif(
+    os.getuid() != 0 or not shutil.which("unshare"), reason="mounting a small /dev/shm takes root and unshare"
+)
+def test_a_container_with_one_megabyte_of_dev_shm_is_enough() -> None:
+    program = """
+import torch
+from zerolab.ranks import launch
+def total(comm):
+    x = comm.allocate(4_000_000).fill_(1.0)
+    return comm.all_reduce(x)[-1].item()
+if __name__ == "__main__":
+    print(list(launch(total, ranks=2, collectives="shared", timeout=60)))
+"""
+    mount = "mount -t tmpfs -o size=1m none /dev/shm && df --output=size /dev/shm"
+    script = f"{mount} && {sys.executable} - <<'E'\n{program}\nE"
+    done = subprocess.run(["unshare", "-m", "sh", "-c", script], capture_output=True, text=True, timeout=90)
+    if "mount" in done.stderr:
+        pytest.skip(f"this machine may not mount: {done.stderr.strip()}")
+    assert done.stdout.split() == ["1K-blocks", "1024", "[2.0,", "2.0]"], done.stderr
+
+
+# Sums
+
+
+@pytest.mark.ranks
+@pytest.mark.parametrize("ranks", [2, 3, 4])
+def test_sums_are_the_rings_to_the_bit_wherever_tensors_lie(ranks: int) -> None:
+    """Lengths within a block, over several blocks and not divisible; some ranks' tensors in shared memory, some not."""
+
+    def sums(comm: Collectives) -> list[torch.Tensor]:
+        found = []
+        for numel in (7, 1000, 300_001):
+            for dtype in (torch.float32, torch.bfloat16):
+                mine = torch.randn(numel, generator=torch.Generator().manual_seed(comm.rank)).to(dtype)
+                placed = comm.allocate(numel, dtype).copy_(mine) if comm.rank % 2 else mine.clone()
+                chunk = placed.tensor_split(comm.size)[comm.rank]
+                found += [comm.reduce_scatter(mine), comm.all_gather(mine.tensor_split(comm.size)[comm.rank], numel)]
+                found.append(comm.reduce_scatter(placed, average=True, out=chunk).clone())
+                found.append(comm.all_reduce(placed, average=True).clone())
+        return found
+
+    by_ring = launch(sums, ranks=ranks, collectives="ring", timeout=40)
+    for shared, ring in zip(launched(sums, ranks=ranks), by_ring, strict=True):
+        assert all(torch.equal(a, b) for a, b in zip(shared, ring, strict=True))
+
+
+@pytest.mark.ranks
+def test_nobody_sees_a_tensor_before_it_is_ready_or_writes_one_that_is_read() -> None:
+    """Ranks that come late, in turn, and overwrite their tensors as soon as a call has ended."""
+
+    def hurry(comm: Collectives) -> bool:
+        import time
+
+        whole = comm.allocate(60_000)
+        good = True
+        for at in range(40):
+            if at % comm.size == comm.rank:
+                time.sleep(0.002)
+            whole.fill_(at + comm.rank)
+            good &= bool((comm.reduce_scatter(whole) == comm.size * at + 3).all())
+            whole.fill_(-1.0)
+            shard = comm.allocate(20_000).fill_(at * comm.rank)
+            gathered = comm.all_gather(shard)
+            shard.fill_(-1.0)
+            good &= gathered.view(3, -1).eq(torch.arange(3.0)[:, None] * at).all().item()
+        return good
+
+    assert launched(hurry) == [True] * 3
+
+
+@pytest.mark.ranks
+def test_calls_in_a_row_take_no_more_memory_than_one() -> None:
+    def many(comm: Collectives) -> int:
+        assert isinstance(comm, SharedMemoryCollectives)
+        for _ in range(50):
+            comm.all_reduce(torch.ones(1000))
+            comm.all_reduce_async(comm.allocate(500).zero_()).wait()
+        return comm._arena._reserved
+
+    assert max(launched(many)) < 16_000
+
+
+# The end
+
+
+def shared_files() -> set[str]:
+    return set(os.listdir("/dev/shm"))
+
+
+def shared_bytes() -> int:
+    """What the whole machine holds in shared memory."""
+    return psutil.virtual_memory().shared
+
+
+@pytest.mark.ranks
+def test_nothing_is_left_when_a_rank_is_killed() -> None:
+    def die(comm: Collectives) -> None:
+        comm.all_reduce(comm.allocate(8_000_000).zero_())
+        if comm.rank == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        comm.barrier()
+
+    files, held = shared_files(), shared_bytes()
+    with pytest.raises(RankError, match="rank 1 was killed by SIGKILL"):
+        launched(die)
+    assert shared_files() == files
+    assert shared_bytes() < held + 16_000_000  # of 96 million
+
+
+@pytest.mark.ranks
+def test_descriptors_are_given_back_at_the_close() -> None:
+    """Under torchrun a process outlives its launches."""
+
+    def again(comm: Collectives) -> list[int]:
+        counts = []
+        for _ in range(3):
+            other = SharedMemoryCollectives(comm.transport)
+            other.all_reduce(torch.ones(3))
+            other.close()
+            counts.append(len(os.listdir("/proc/self/fd")))
+        return counts
+
+    for counts in launched(again):
+        assert counts[0] == counts[-1]
+
+
+# Where there is none
+
+
+def test_auto_is_shared_memory_only_where_all_ranks_can_have_it() -> None:
+    cpus, one = ("cpu", "cpu"), {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
+    assert choose_collectives("auto", "processes", cpus, None) == "shared"
+    assert choose_collectives("auto", "processes", cpus, one) == "shared"
+    assert choose_collectives("auto", "processes", cpus, {**one, "LOCAL_WORLD_SIZE": "1"}) == "ring"
+    assert choose_collectives("auto", "processes", ("cuda:0", "cuda:0"), None) == "ring"
+    assert choose_collectives("auto", "lockstep", cpus, None) == "ring"
+    assert choose_collectives("torch", "processes", cpus, None) == "torch"
+
+
+def test_ranks_of_a_launch_share_memory_by_default() -> None:
+    kinds = launch(lambda comm: (type(comm).__name__, chunk_sizes(5, comm.size)), ranks=2, timeout=40)
+    assert kinds == [("SharedMemoryCollectives", [3, 2])] * 2
+
+
+def test_shared_memory_on_a_gpu_or_in_lockstep_is_refused() -> None:
+    class OnGpu(LocalTransport):
+        device = torch.device("cuda")
+
+    with pytest.raises(InputError, match=r'ranks on the CPU, not on cuda; use "ring" or "torch"'):
+        build(OnGpu(), "shared")
+    with pytest.raises(InputError, match=r'collectives="shared" needs processes'):
+        launch(lambda comm: None, ranks=2, world="lockstep", collectives="shared")
+
+
+@pytest.mark.ranks
+def test_ranks_of_another_machine_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def elsewhere(comm: Collectives) -> None:
+        import zerolab.collectives.machine as machine
+
+        machine.host_number = lambda: comm.rank
+        comm.barrier()
+
+    with pytest.raises(RankError, match=r"rank \d runs on another machine than rank \d .*; use collectives="):
+        launched(elsewhere, ranks=2)
+
+
+def test_the_memory_of_an_alien_process_is_a_refusal() -> None:
+    assert Path("/proc/self/fd").is_dir()
+
+    def locked(comm: Collectives) -> None:
+        import zerolab.collectives.machine as machine
+
+        def refuse(*_: Any) -> int:
+            raise PermissionError(13, "Permission denied")
+
+        machine.os.open = refuse  # type: ignore[assignment]
+        comm.barrier()
+
+    with pytest.raises(RankError, match=r"may not open the shared memory of rank \d .*as one user in one container"):
+        launched(locked, ranks=2)
