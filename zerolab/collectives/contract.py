@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from zerolab.collectives.call import Call, current_phase
-from zerolab.collectives.handle import Handle, Issuer
+from zerolab.collectives.handle import Handle, Issuer, Order
 from zerolab.collectives.transport import Request, Transport
 from zerolab.errors import InputError
 from zerolab.flat.layout import check_count, chunk_bounds, chunk_sizes
@@ -48,7 +48,7 @@ class Collectives(ABC):
         self.rank = transport.rank
         self.size = transport.size
         self.device = transport.device
-        self._issuer = Issuer(transport)
+        self._issuer: Order = Issuer(transport)
         self.meter: Meter | None = None
         self.tracer: Tracer | None = None
 

@@ -11,12 +11,30 @@ import contextvars
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
 from zerolab.collectives.call import Call, current_call
 from zerolab.collectives.transport import Lane, Request, Transport
+
+
+class UnderWay(Protocol):
+    """A call that was issued. `arrive` returns when its result is here, `wait` when nobody needs its tensors."""
+
+    def arrive(self) -> None: ...
+
+    def wait(self) -> None: ...
+
+
+class Order(Protocol):
+    """Keeps a rank's calls in order."""
+
+    def issue(
+        self, call: Call, run: Callable[[], None], tensors: list[torch.Tensor], result: Any, now: bool
+    ) -> Handle: ...
+
+    def close(self) -> None: ...
 
 
 class Pending:
@@ -35,6 +53,9 @@ class Pending:
         if self._request is not None:
             self._request.wait()
             self._request = None
+
+    def arrive(self) -> None:
+        self.wait()
 
 
 class Streamed:
@@ -62,10 +83,19 @@ class Streamed:
 class Handle:
     """A collective under way. `wait` returns its result; the call's tensors may not be touched before."""
 
-    def __init__(self, result: Any, pending: Pending | None = None, streamed: Streamed | None = None) -> None:
+    def __init__(self, result: Any, pending: UnderWay | None = None, streamed: Streamed | None = None) -> None:
         self._result = result
         self._pending = pending
         self._streamed = streamed
+
+    def arrived(self) -> Any:
+        """The result as soon as it is here, for whoever only reads it. The tensors that the call was given are not
+        free before `wait`, of this call or of a later one: other ranks may still read them."""
+        if self._pending is not None:
+            self._pending.arrive()
+        if self._streamed is not None:
+            self._streamed.wait()
+        return self._result
 
     def wait(self) -> Any:
         """Block until the call has ended; raises what the call raised. May be called again."""

@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import hashlib
 import os
+import select
 import struct
 import sys
 from collections import defaultdict, deque
-from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -42,6 +42,7 @@ class Machine:
     def __init__(self, transport: Transport, arena: Arena) -> None:
         self.rank, self.size, self.arena = transport.rank, transport.size, arena
         inbox, door = os.pipe()
+        os.set_blocking(inbox, False)
         addresses = tell_all(transport, [os.getpid(), arena.fd, door, host_number()])
         self._outboxes: dict[int, int] = {}
         self._peers: dict[int, PeerMemory] = {}
@@ -60,24 +61,35 @@ class Machine:
         return self._peers[rank].view(offset, numel, dtype)
 
     def note(self, kind: int, offset: int, call: str) -> None:
-        """Tell all others."""
+        """Tell all others. Never waits for one who does not read: two who wait so for each other would for ever."""
         packed = NOTE.pack(self.rank, kind, offset, call.encode())
         for outbox in self._outboxes.values():
-            os.write(outbox, packed)
+            while True:
+                try:
+                    os.write(outbox, packed)
+                    break
+                except BlockingIOError:
+                    select.select([self._inbox], [outbox], [])
+                    self.listen()
 
-    def read(self, rank: int, kind: int, waits: Callable[[int | None], None]) -> tuple[int, str]:
-        """Wait for the next note of that kind from `rank`: its offset and its call. `waits` is told whom we wait
-        for, and when we do no more."""
-        queue = self._notes[rank, kind]
-        if queue:
-            return queue.popleft()
-        waits(rank)
-        while not queue:
-            packed = os.read(self._inbox, NOTE.size * self.size)
-            for sender, of_kind, offset, call in NOTE.iter_unpack(packed):
-                self._notes[sender, of_kind].append((offset, call.rstrip(b"\0").decode(errors="replace")))
-        waits(None)
-        return queue.popleft()
+    def take(self, rank: int, kind: int) -> tuple[int, str] | None:
+        """The next note of that kind from `rank`, its offset and its call, if it has come. Does not wait."""
+        notes = self._notes[rank, kind]
+        return notes.popleft() if notes else None
+
+    def listen(self, wait: bool = False) -> None:
+        """Read what has come, or wait until something comes."""
+        while not self._read() and wait:
+            select.select([self._inbox], [], [])
+
+    def _read(self) -> bool:
+        try:
+            packed = os.read(self._inbox, NOTE.size * 64)
+        except BlockingIOError:
+            return False
+        for sender, kind, offset, call in NOTE.iter_unpack(packed):
+            self._notes[sender, kind].append((offset, call.rstrip(b"\0").decode()))
+        return True
 
     def close(self) -> None:
         for fd in (self._inbox, *self._outboxes.values()):
@@ -95,7 +107,7 @@ class Machine:
                 self._peers[rank] = PeerMemory(memory)
             finally:
                 os.close(memory)
-            self._outboxes[rank] = os.open(f"/proc/{pid}/fd/{door}", os.O_WRONLY)
+            self._outboxes[rank] = os.open(f"/proc/{pid}/fd/{door}", os.O_WRONLY | os.O_NONBLOCK)
         except OSError as error:
             raise InputError(
                 f"rank {self.rank} may not open the shared memory of rank {rank} ({error}); run all ranks as one user "

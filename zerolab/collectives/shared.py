@@ -17,14 +17,15 @@ from __future__ import annotations
 
 import torch
 
+from zerolab.collectives.appointments import Appointments
 from zerolab.collectives.arena import Arena
-from zerolab.collectives.call import current_call
+from zerolab.collectives.call import Call
 from zerolab.collectives.contract import Collectives
 from zerolab.collectives.machine import Machine, is_possible
 from zerolab.collectives.meeting import Meeting
 from zerolab.collectives.transport import Transport
 from zerolab.errors import InputError
-from zerolab.flat.layout import chunk_bounds
+from zerolab.flat.layout import chunk_bounds, chunk_sizes
 
 Tensor = torch.Tensor
 
@@ -43,8 +44,7 @@ class SharedMemoryCollectives(Collectives):
                 f'collectives="shared" needs Linux, and ranks on the CPU, not on {self.device}; use "ring" or "torch"'
             )
         self._arena = Arena()
-        self._machine: Machine | None = None
-        self._closed = False
+        self._issuer = self._calls = Appointments(transport, lambda: Machine(transport, self._arena), self._announce)
 
     def allocate(self, numel: int, dtype: torch.dtype = torch.float32) -> Tensor:
         """A 1-D tensor in shared memory; its content is arbitrary, as that of torch.empty."""
@@ -52,13 +52,9 @@ class SharedMemoryCollectives(Collectives):
 
     def close(self) -> None:
         super().close()
-        if not self._closed:
-            self._closed = True
-            if self._machine is not None:
-                self._machine.close()
-            self._arena.close()
+        self._arena.close()
 
-    # The collectives.
+    # What a rank does in a call, once all have announced their tensors.
 
     def _all_reduce(self, tensor: Tensor) -> None:
         self._sum_everywhere(tensor, divisor=1)
@@ -73,70 +69,55 @@ class SharedMemoryCollectives(Collectives):
         self._sum_own_chunk(tensor, out, divisor=self.size)
 
     def _all_gather(self, shard: Tensor, out: Tensor) -> None:
-        bounds = chunk_bounds(out.numel(), self.size)
-        own = slice(*bounds[self.rank])
-        if self._arena.offset(shard) is None and self._arena.offset(out) is not None:
-            # The shard is wanted there anyway, and there the others can see it.
-            shard = out[own].copy_(shard)
-        with self._meeting(self._shared(shard)) as meeting:
-            if shard.data_ptr() != out[own].data_ptr():
-                out[own].copy_(shard)
-            for step in range(1, self.size):
-                rank = (self.rank + step) % self.size
-                chunk = out[slice(*bounds[rank])]
-                chunk.copy_(meeting.view(rank, 0, chunk.numel()))
-                self.transport.moved(chunk.nbytes)
+        chunks = out.split(chunk_sizes(out.numel(), self.size))
+        if chunks[self.rank].data_ptr() not in (shard.data_ptr(), self._calls.meeting.tensor.data_ptr()):
+            chunks[self.rank].copy_(shard)
+        for step in range(1, self.size):
+            rank = (self.rank + step) % self.size
+            chunks[rank].copy_(self._calls.meeting.view(rank, 0, chunks[rank].numel()))
+            self.transport.moved(chunks[rank].nbytes)
 
     def _broadcast(self, tensor: Tensor, src: int) -> None:
-        flat = tensor.view(-1)
-        if self.rank == src:
-            flat = self._shared(flat)
-        with self._meeting(flat) as meeting:
-            if self.rank != src:
-                flat.copy_(meeting.view(src, 0, flat.numel()))
-                self.transport.moved(flat.nbytes)
+        if self.rank != src:
+            flat = tensor.view(-1)
+            flat.copy_(self._calls.meeting.view(src, 0, flat.numel()))
+            self.transport.moved(flat.nbytes)
 
     def _barrier(self) -> None:
-        with self._meeting(torch.empty(0)):
-            pass
-
-    # Sums.
+        pass
 
     def _sum_own_chunk(self, tensor: Tensor, out: Tensor, divisor: int) -> None:
         start, stop = chunk_bounds(tensor.numel(), self.size)[self.rank]
-        with self._meeting(self._shared(tensor)) as meeting:
-            add_up(meeting.views(start, stop), out, divisor)
+        add_up(self._calls.meeting.views(start, stop), out, divisor)
         self._moved(self.size - 1, out.nbytes)
 
     def _sum_everywhere(self, tensor: Tensor, divisor: int) -> None:
-        flat = tensor.view(-1)
-        shared = self._shared(flat)
-        start, stop = chunk_bounds(flat.numel(), self.size)[self.rank]
-        with self._meeting(shared) as meeting:
-            *others, own = meeting.views(start, stop)
-            add_up([*others, own], own, divisor, copies=others)
+        meeting, flat = self._calls.meeting, tensor.view(-1)
+        *others, own = meeting.views(*chunk_bounds(flat.numel(), self.size)[self.rank])
+        add_up([*others, own], own, divisor, copies=others)
         self._moved(2 * (self.size - 1), own.nbytes)
-        if shared is not flat:
-            flat.copy_(shared)
+        if meeting.tensor.data_ptr() != flat.data_ptr():
+            meeting.at_the_end = lambda: flat.copy_(meeting.tensor)
 
     def _moved(self, times: int, nbytes: int) -> None:
         for _ in range(times):
             self.transport.moved(nbytes)
 
-    # Meeting the others.
+    # Before that.
 
-    def _shared(self, tensor: Tensor) -> Tensor:
-        """The tensor itself if the others can address it, else a copy that they can."""
-        if self.size == 1 or tensor.numel() == 0 or self._arena.offset(tensor) is not None:
-            return tensor
-        return self._arena.allocate(tensor.numel(), tensor.dtype).copy_(tensor)
-
-    def _meeting(self, tensor: Tensor) -> Meeting:
-        if self._machine is None:
-            self._machine = Machine(self.transport, self._arena)
-        call = current_call.get()
-        assert call is not None
-        return Meeting(self._machine, self.transport, str(call), tensor)
+    def _announce(self, machine: Machine, call: Call, tensors: list[Tensor]) -> Meeting:
+        """Tell the others where to find what this rank brings: the tensor itself if they can address it, else a copy
+        that they can."""
+        tensor = tensors[0].view(-1) if tensors else torch.empty(0)
+        if tensor.numel() and self._arena.offset(tensor) is None:
+            place = None
+            if call.name == "all_gather":
+                # The shard is wanted in the whole anyway.
+                place = tensors[1].split(chunk_sizes(call.numel, self.size))[self.rank]
+            if place is None or self._arena.offset(place) is None:
+                place = self._arena.allocate(tensor.numel(), tensor.dtype)
+            tensor = place.copy_(tensor)
+        return Meeting(machine, str(call), tensor)
 
 
 def add_up(parts: list[Tensor], out: Tensor, divisor: int, copies: list[Tensor] | None = None) -> None:

@@ -31,6 +31,7 @@ from zerolab.collectives.transport import Transport
 from zerolab.ranks.board import Board, BoardPen
 from zerolab.ranks.failure import PeerLost, ResultRefused, traceback_text
 from zerolab.ranks.job import Job, Outcome
+from zerolab.ranks.malloc import keep_freed_memory
 from zerolab.ranks.process_transport import ProcessTransport
 from zerolab.ranks.seeds import seed_all
 
@@ -50,6 +51,7 @@ def main(job: Job, rank: int, lifeline: Connection, report: Connection) -> None:
     watch = threading.Thread(target=_watch, args=(lifeline, job, finished, released), daemon=True)
     watch.start()
     try:
+        keep_freed_memory()
         torch.set_num_threads(job.threads)
         seed_all()
         transport = _join(job, rank)

@@ -27,6 +27,7 @@ from zerolab.ranks.child import make_comm
 from zerolab.ranks.devices import threads_per_rank
 from zerolab.ranks.failure import rank_failure, traceback_text
 from zerolab.ranks.job import Job
+from zerolab.ranks.malloc import keep_freed_memory
 from zerolab.ranks.process_transport import ProcessTransport
 from zerolab.ranks.seeds import seed_all
 
@@ -58,6 +59,7 @@ def run_torchrun(
     try:
         transport = _join(job)
         torch.set_num_threads(threads or threads_per_rank(int(os.environ.get("LOCAL_WORLD_SIZE", "1"))))
+        keep_freed_memory()
         seed_all()
         rank = transport.rank
         with _reported_when_overdue(job, transport):

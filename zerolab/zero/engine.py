@@ -198,7 +198,8 @@ class ZeroEngine:
 
     def synchronize(self) -> None:
         """Return once all parameters that a step published have come."""
-        for unit in list(self._publishing):
+        # The last one first: a wait for a call gets all those before it done.
+        for unit in reversed(list(self._publishing)):
             self._settle(unit)
 
     def parameters_of(self, unit: Unit) -> dict[str, torch.Tensor]:

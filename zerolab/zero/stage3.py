@@ -50,7 +50,9 @@ class Stage3(Stage2):
             return
         self.start_gathering(unit)
         for handle in self._under_way.pop(unit):
-            handle.wait()
+            # Others may still read this rank's shard. They have done so before its gradients are reduced, let alone
+            # before it is updated.
+            handle.arrived()
         for bucket in unit.buckets:
             point_at(bucket.whole, bucket.layout, bucket.parameters)
         self.here.add(unit)

@@ -1,0 +1,175 @@
+"""Those who train: each builds its model on one rank and then makes steps. All use AdamW, fused, with torch's
+defaults, and reduce while backward runs where they can."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from benchmarks.peers.workload import LEARNING_RATE, Workload
+from zerolab.collectives import build
+from zerolab.collectives.transport import Transport
+from zerolab.zero import ZeroEngine
+
+Step = Callable[[torch.Tensor, torch.Tensor], float]
+"""A whole training step on one rank's batch; returns that rank's loss."""
+
+Contender = Callable[[Workload, Transport], Step]
+
+
+def adamw(parameters: Any) -> torch.optim.AdamW:
+    return torch.optim.AdamW(parameters, lr=LEARNING_RATE, fused=True)
+
+
+def zerolab(stage: int, collectives: str, work: Workload, transport: Transport) -> Step:
+    engine = ZeroEngine(work.model(), build(transport, collectives), stage, optimizer=adamw)
+
+    def step(x: torch.Tensor, y: torch.Tensor) -> float:
+        loss = engine(x, y)
+        engine.backward(loss)
+        engine.step()
+        return loss.item()
+
+    return step
+
+
+def plain(model: nn.Module, optimizer: torch.optim.Optimizer) -> Step:
+    """The usual five lines."""
+
+    def step(x: torch.Tensor, y: torch.Tensor) -> float:
+        loss = model(x, y)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss.item()
+
+    return step
+
+
+def ddp(work: Workload, _: Transport) -> Step:
+    # The faster of its two settings here, and the one that takes less memory.
+    model = nn.parallel.DistributedDataParallel(work.model(), gradient_as_bucket_view=True)
+    return plain(model, adamw(model.parameters()))
+
+
+def zero_redundancy(work: Workload, _: Transport) -> Step:
+    from torch.distributed.optim import ZeroRedundancyOptimizer
+
+    model = nn.parallel.DistributedDataParallel(work.model(), gradient_as_bucket_view=True)
+    optimizer = ZeroRedundancyOptimizer(
+        model.parameters(), optimizer_class=torch.optim.AdamW, lr=LEARNING_RATE, fused=True
+    )
+    return plain(model, optimizer)
+
+
+def fsdp2(reshard: bool, work: Workload, transport: Transport) -> Step:
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    mesh = init_device_mesh("cpu", (transport.size,))
+    model = work.model()
+    for unit in work.units(model):
+        fully_shard(unit, mesh=mesh, reshard_after_forward=reshard)
+    fully_shard(model, mesh=mesh, reshard_after_forward=reshard)
+    return plain(model, adamw(model.parameters()))
+
+
+def deepspeed(stage: int, work: Workload, transport: Transport) -> Step:
+    # It looks for the world in the environment even where it is there already.
+    os.environ.update(
+        RANK=str(transport.rank),
+        LOCAL_RANK=str(transport.rank),
+        WORLD_SIZE=str(transport.size),
+        LOCAL_SIZE=str(transport.size),
+    )
+    import deepspeed as ds
+
+    ds.init_distributed(dist_backend="gloo", dist_init_required=False, verbose=False)
+    model = work.model()
+    config = {
+        "train_micro_batch_size_per_gpu": 1,
+        "gradient_accumulation_steps": 1,
+        "zero_optimization": {"stage": stage, "overlap_comm": True},
+        "zero_allow_untested_optimizer": True,
+        "steps_per_print": 10**9,
+    }
+    engine, *_ = ds.initialize(
+        model=model, model_parameters=model.parameters(), optimizer=adamw(model.parameters()), config=config
+    )
+
+    def step(x: torch.Tensor, y: torch.Tensor) -> float:
+        loss = engine(x, y)
+        engine.backward(loss)
+        engine.step()
+        return loss.item()
+
+    return step
+
+
+def compute(work: Workload, _: Transport) -> Step:
+    """Forward and backward, and nothing else: what no engine can avoid."""
+    model = work.model()
+
+    def step(x: torch.Tensor, y: torch.Tensor) -> float:
+        loss = model(x, y)
+        loss.backward()
+        for parameter in model.parameters():
+            parameter.grad = None
+        return loss.item()
+
+    return step
+
+
+def update(shards: Callable[[int], int], work: Workload, transport: Transport) -> Step:
+    """Fused AdamW on one flat tensor: all parameters, or a rank's share of them."""
+    numel = sum(parameter.numel() for parameter in work.model().parameters()) // shards(transport.size)
+    flat = torch.zeros(numel, requires_grad=True)
+    flat.grad = torch.zeros(numel)
+    optimizer = adamw([flat])
+
+    def step(*_: torch.Tensor) -> float:
+        optimizer.step()
+        return 0.0
+
+    return step
+
+
+def copy(work: Workload, _: Transport) -> Step:
+    """A copy of all parameters from one flat tensor to another: the bandwidth of memory with all ranks at it."""
+    numel = sum(parameter.numel() for parameter in work.model().parameters())
+    source, target = torch.zeros(numel), torch.zeros(numel)
+
+    def step(*_: torch.Tensor) -> float:
+        target.copy_(source)
+        return 0.0
+
+    return step
+
+
+OURS = {f"zerolab {stage}": partial(zerolab, stage, "shared") for stage in range(4)}
+RINGS = {f"zerolab {stage}, ring": partial(zerolab, stage, "ring") for stage in range(4)}
+TORCH: dict[str, Contender] = {
+    "DDP": ddp,
+    "ZeroRedundancyOptimizer": zero_redundancy,
+    "FSDP2, no reshard": partial(fsdp2, False),
+    "FSDP2": partial(fsdp2, True),
+}
+DEEPSPEED = {f"DeepSpeed {stage}": partial(deepspeed, stage) for stage in (1, 2, 3)}
+PARTS: dict[str, Contender] = {
+    "compute": compute,
+    "update, whole": partial(update, lambda ranks: 1),
+    "update, share": partial(update, lambda ranks: ranks),
+    "copy": copy,
+}
+
+
+def has_deepspeed() -> bool:
+    import importlib.util
+
+    return importlib.util.find_spec("deepspeed") is not None and dist.is_available()

@@ -1,0 +1,86 @@
+"""What every contender trains: a model and the batches of a rank, both functions of seeds alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from zerolab.models import build
+
+LEARNING_RATE = 1e-3
+WIDTH, BLOCKS = 512, 8
+
+
+class Block(nn.Module):
+    """A residual pair of linear layers, without attention: nothing but matrices, 2.1 million parameters."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(WIDTH)
+        self.up = nn.Linear(WIDTH, 4 * WIDTH)
+        self.down = nn.Linear(4 * WIDTH, WIDTH)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.down(F.gelu(self.up(self.norm(x))))
+
+
+class Stack(nn.Module):
+    """Eight blocks, 17 million parameters."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(Block() for _ in range(BLOCKS))
+
+    def units(self) -> list[nn.Module]:
+        return list(self.blocks)
+
+    def forward(self, x: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        for block in self.blocks:
+            x = block(x)
+        return F.mse_loss(x, target)
+
+
+@dataclass(frozen=True)
+class Workload:
+    """`make()` builds the model, `units(model)` are its layers, `batch(step, rank)` is what a rank sees."""
+
+    name: str
+    what: str
+    make: Callable[[], nn.Module]
+    units: Callable[[nn.Module], list[nn.Module]]
+    batch: Callable[[int, int], tuple[torch.Tensor, torch.Tensor]]
+
+    def model(self) -> nn.Module:
+        torch.manual_seed(0)
+        return self.make()
+
+
+def generator(step: int, rank: int) -> torch.Generator:
+    return torch.Generator().manual_seed(1000 * step + rank)
+
+
+def stack(rows: int) -> Workload:
+    def batch(step: int, rank: int) -> tuple[torch.Tensor, torch.Tensor]:
+        x = torch.randn(rows, WIDTH, generator=generator(step, rank))
+        return x, x.roll(1, dims=1)
+
+    what = f"a stack of {BLOCKS} blocks, {WIDTH} wide, {rows} rows a rank"
+    return Workload("stack", what, Stack, lambda model: list(model.blocks), batch)
+
+
+def llama(rows: int, tokens: int = 64) -> Workload:
+    def batch(step: int, rank: int) -> tuple[torch.Tensor, torch.Tensor]:
+        text = torch.randint(256, (rows, tokens + 1), generator=generator(step, rank))
+        return text[:, :-1], text[:, 1:]
+
+    what = f"LLaMA tiny, {rows} sequences of {tokens} tokens a rank"
+    return Workload(
+        "llama", what, lambda: build("llama", "tiny", max_seq_len=tokens), lambda model: model.units(), batch
+    )
+
+
+WORKLOADS = {"stack": stack, "llama": llama}
