@@ -3,13 +3,13 @@ defaults, and reduce while backward runs where they can."""
 
 from __future__ import annotations
 
+import importlib.util
 import os
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import nn
 
 from benchmarks.peers.workload import LEARNING_RATE, Workload
@@ -152,24 +152,34 @@ def copy(work: Workload, _: Transport) -> Step:
     return step
 
 
-OURS = {f"zerolab {stage}": partial(zerolab, stage, "shared") for stage in range(4)}
-RINGS = {f"zerolab {stage}, ring": partial(zerolab, stage, "ring") for stage in range(4)}
-TORCH: dict[str, Contender] = {
+STAGES = (0, 1, 2, 3)
+OURS: dict[str, Contender] = {f"zerolab {stage}": partial(zerolab, stage, "shared") for stage in STAGES}
+RINGS: dict[str, Contender] = {f"zerolab {stage}, ring": partial(zerolab, stage, "ring") for stage in STAGES}
+PEERS: dict[str, Contender] = {
     "DDP": ddp,
     "ZeroRedundancyOptimizer": zero_redundancy,
     "FSDP2, no reshard": partial(fsdp2, False),
     "FSDP2": partial(fsdp2, True),
+    "DeepSpeed 1": partial(deepspeed, 1),
+    "DeepSpeed 2": partial(deepspeed, 2),
+    "DeepSpeed 3": partial(deepspeed, 3),
 }
-DEEPSPEED = {f"DeepSpeed {stage}": partial(deepspeed, stage) for stage in (1, 2, 3)}
 PARTS: dict[str, Contender] = {
     "compute": compute,
     "update, whole": partial(update, lambda ranks: 1),
     "update, share": partial(update, lambda ranks: ranks),
     "copy": copy,
 }
+CONTENDERS = {**OURS, **RINGS, **PEERS, **PARTS}
+
+RIVALS = {
+    "zerolab 0": ["DDP"],
+    "zerolab 1": ["DDP", "ZeroRedundancyOptimizer", "DeepSpeed 1"],
+    "zerolab 2": ["DDP", "FSDP2, no reshard", "DeepSpeed 2"],
+    "zerolab 3": ["DDP", "FSDP2", "DeepSpeed 3"],
+}
+"""Whose step ours is compared with: DDP, and those who shard the same."""
 
 
-def has_deepspeed() -> bool:
-    import importlib.util
-
-    return importlib.util.find_spec("deepspeed") is not None and dist.is_available()
+def is_installed(name: str) -> bool:
+    return not name.startswith("DeepSpeed") or importlib.util.find_spec("deepspeed") is not None

@@ -1,69 +1,106 @@
-"""Rank functions: one times all contenders against each other, one trains a single contender to be watched."""
+"""Rank functions: a contender trains, alone in its processes, and is timed, or watched from outside."""
 
 from __future__ import annotations
 
+import os
+import threading
 import time
-from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
-import torch
 import torch.distributed as dist
 
-from benchmarks.peers import contenders as c
+from benchmarks.peers.contenders import CONTENDERS
 from benchmarks.peers.workload import WORKLOADS
 from zerolab.collectives.transport import Transport
 
-ALL: dict[str, c.Contender] = {**c.OURS, **c.RINGS, **c.TORCH, **c.DEEPSPEED, **c.PARTS}
 WARM_UP = 3
 
 
-def seconds(
-    transport: Transport, workload: tuple[str, int], names: list[str], rounds: int, steps: int
-) -> dict[str, Any]:
-    """Each contender's seconds a step in each round, and its losses. In a round every contender makes `steps` steps
-    in a row, in an order that turns; a barrier goes before each contender's turn."""
+def timed(transport: Transport, workload: tuple[str, int], name: str, steps: int) -> dict[str, list[float]]:
+    """This rank's seconds in each step, a barrier before each, and its losses. The first steps only warm up."""
     work = WORKLOADS[workload[0]](workload[1])
-    step = {name: ALL[name](work, transport) for name in names}
-    batches = [work.batch(at, transport.rank) for at in range(WARM_UP + rounds * steps)]
-    times: dict[str, list[float]] = {name: [] for name in names}
-    losses: dict[str, list[float]] = {name: [] for name in names}
-    for name in names:
-        losses[name] += [step[name](*batch) for batch in batches[:WARM_UP]]
-    for at in range(rounds):
-        turn = at % len(names)
-        now = batches[WARM_UP + at * steps :][:steps]
-        for name in names[turn:] + names[:turn]:
-            dist.barrier()
-            start = time.perf_counter()
-            losses[name] += [step[name](*batch) for batch in now]
-            times[name].append((time.perf_counter() - start) / steps)
+    batches = [work.batch(at, transport.rank) for at in range(WARM_UP + steps)]
+    step = CONTENDERS[name](work, transport)
+    seconds, losses = [], []
+    for batch in batches:
+        dist.barrier()
+        start = time.perf_counter()
+        losses.append(step(*batch))
+        seconds.append(time.perf_counter() - start)
     dist.barrier()
-    return {"seconds": times, "losses": losses}
+    return {"seconds": seconds[WARM_UP:], "losses": losses}
 
 
-def watched(transport: Transport, workload: tuple[str, int], name: str, steps: int, told: str) -> dict[str, float]:
-    """Train one contender. Before its model is built and after its steps, wait until the watcher has looked."""
+def watched(transport: Transport, workload: tuple[str, int], name: str, steps: int, folder: str) -> dict[str, float]:
+    """Train under the eyes of a `Watcher`. Returns the bytes held before the model was built, and the bytes that all
+    ranks together sent in a step."""
     work = WORKLOADS[workload[0]](workload[1])
     batches = [work.batch(at, transport.rank) for at in range(steps)]
-    dist.all_reduce(torch.zeros(1))
-    with open(f"{told}/ready-{transport.rank}", "w"):
-        pass
-    dist.barrier()
-    time.sleep(0.3)
-    step = ALL[name](work, transport)
+    # What a first use imports or opens does not count.
+    small = WORKLOADS["nothing"](1)
+    CONTENDERS[name](small, transport)(*small.batch(0, transport.rank))
+    before = held_bytes(os.getpid())
+    Path(folder, f"{os.getpid()}-{transport.rank}").touch()
+    step = CONTENDERS[name](work, transport)
     for batch in batches[:2]:
         step(*batch)
-    before = sent_bytes()
+    dist.barrier()
+    sent = sent_bytes()
+    dist.barrier()
     for batch in batches[2:]:
         step(*batch)
     dist.barrier()
-    return {"wire": (sent_bytes() - before) / (steps - 2)}
+    sent = (sent_bytes() - sent) // (steps - 2)
+    time.sleep(0.1)
+    return {"before": before, "sent": sent}
+
+
+def held_bytes(pid: int) -> int:
+    """What a process holds: its private pages, and those of the anonymous files that it opened (an arena of shared
+    memory is one). Pages that it only shares with others, such as a library's, are not its own."""
+    held = 0
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("RssAnon:"):
+            held = 1024 * int(line.split()[1])
+    for descriptor in os.scandir(f"/proc/{pid}/fd"):
+        try:
+            if os.readlink(descriptor.path).startswith("/memfd:"):
+                held += 512 * os.stat(descriptor.path).st_blocks
+        except FileNotFoundError:
+            continue
+    return held
 
 
 def sent_bytes() -> int:
-    """What this machine has sent over its loopback interface, all processes together."""
-    with open("/proc/net/dev") as table:
-        fields: Mapping[str, list[str]] = {
-            name.strip(): rest.split() for name, _, rest in (line.partition(":") for line in table) if rest
-        }
-    return int(fields["lo"][8])
+    """What this machine has sent over its loopback interface."""
+    lines = Path("/proc/net/dev").read_text().splitlines()
+    fields = next(line.split(":")[1].split() for line in lines if line.strip().startswith("lo:"))
+    return int(fields[8])
+
+
+class Watcher:
+    """Reads, from another process, what each rank holds, every two milliseconds; `peaks` has the most by rank."""
+
+    def __init__(self, folder: str) -> None:
+        self.peaks: dict[int, int] = {}
+        self._folder = Path(folder)
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+
+    def __enter__(self) -> Watcher:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        while not self._stop.wait(0.002):
+            for found in self._folder.iterdir():
+                pid, rank = map(int, found.name.split("-"))
+                try:
+                    self.peaks[rank] = max(self.peaks.get(rank, 0), held_bytes(pid))
+                except (FileNotFoundError, ProcessLookupError, PermissionError):
+                    continue

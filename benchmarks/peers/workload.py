@@ -48,7 +48,6 @@ class Stack(nn.Module):
 class Workload:
     """`make()` builds the model, `units(model)` are its layers, `batch(step, rank)` is what a rank sees."""
 
-    name: str
     what: str
     make: Callable[[], nn.Module]
     units: Callable[[nn.Module], list[nn.Module]]
@@ -69,7 +68,7 @@ def stack(rows: int) -> Workload:
         return x, x.roll(1, dims=1)
 
     what = f"a stack of {BLOCKS} blocks, {WIDTH} wide, {rows} rows a rank"
-    return Workload("stack", what, Stack, lambda model: list(model.blocks), batch)
+    return Workload(what, Stack, lambda model: list(model.get_submodule("blocks").children()), batch)
 
 
 def llama(rows: int, tokens: int = 64) -> Workload:
@@ -78,9 +77,32 @@ def llama(rows: int, tokens: int = 64) -> Workload:
         return text[:, :-1], text[:, 1:]
 
     what = f"LLaMA tiny, {rows} sequences of {tokens} tokens a rank"
+    # The embedding and the head share a weight, which FSDP2 wants with the root.
     return Workload(
-        "llama", what, lambda: build("llama", "tiny", max_seq_len=tokens), lambda model: model.units(), batch
+        what,
+        lambda: build("llama", "tiny", max_seq_len=tokens),
+        lambda model: list(model.get_submodule("blocks").children()),
+        batch,
     )
 
 
-WORKLOADS = {"stack": stack, "llama": llama}
+class Nothing(nn.Module):
+    """The smallest model, for the first use of a contender's code."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList([nn.Linear(8, 8), nn.Linear(8, 8)])
+
+    def forward(self, x: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        return F.mse_loss(self.layers[1](self.layers[0](x)), target)
+
+
+def nothing(rows: int) -> Workload:
+    def batch(step: int, rank: int) -> tuple[torch.Tensor, torch.Tensor]:
+        return torch.ones(rows, 8), torch.zeros(rows, 8)
+
+    return Workload("two small layers", Nothing, lambda model: list(model.get_submodule("layers").children()), batch)
+
+
+WORKLOADS = {"stack": stack, "llama": llama, "nothing": nothing}
+DEFAULT_ROWS = {"stack": 32, "llama": 2}

@@ -5,7 +5,8 @@ the computation beside it, and wait for its turn besides. So a call is announced
 its share of the call when it comes by again and finds the others announced, or at the latest when somebody waits for
 the result. In between, nobody has waited for anybody.
 
-Calls run in the order of issue, as everywhere. A wait for one runs those before it.
+Calls run in the order of issue, as everywhere. A wait for one runs those before it. A call whose tensor another call
+has yet to write, or which writes what the others have yet to read, is announced when that call is over.
 """
 
 from __future__ import annotations
@@ -30,11 +31,12 @@ Announce = Callable[[Machine, Call, list[torch.Tensor]], Meeting]
 
 
 class Appointment:
-    """A call that was announced."""
+    """A call that was issued. `tensors` are what it reads and what it writes, in this order; a barrier has none."""
 
-    def __init__(self, book: Appointments, call: Call, run: Callable[[], None], meeting: Meeting) -> None:
-        self.call, self.run, self.meeting = call, run, meeting
+    def __init__(self, book: Appointments, call: Call, run: Callable[[], None], tensors: list[torch.Tensor]) -> None:
+        self.call, self.run, self.tensors = call, run, tensors
         self._book = book
+        self.meeting: Meeting | None = None
         self.entered = self.ran = self.over = False
         self.error: BaseException | None = None
 
@@ -46,10 +48,29 @@ class Appointment:
         """Return when everybody has."""
         self._book.keep(self, until_over=True)
 
+    def must_follow(self, earlier: Appointment) -> bool:
+        """Whether this call may not even be announced before the earlier one is over."""
+        if not self.tensors or not earlier.tensors or earlier.meeting is None:
+            return earlier.meeting is None
+        return overlap(self.tensors[0], earlier.tensors[1]) or overlap(self.tensors[1], earlier.meeting.tensor)
+
     def end(self) -> None:
+        """The call is over for everybody. Its tensors are let go at once, whoever keeps the handle."""
+        assert self.meeting is not None
+        at_the_end, self.meeting.at_the_end = self.meeting.at_the_end, None
+        if at_the_end is not None:
+            with torch.no_grad():
+                at_the_end()
         self.over = True
-        if self.meeting.at_the_end is not None:
-            self.meeting.at_the_end()
+        self.meeting, self.tensors, self.run = None, [], _nothing
+
+
+def _nothing() -> None:
+    """What is left to do of a call that is over."""
+
+
+def overlap(one: torch.Tensor, other: torch.Tensor) -> bool:
+    return one.data_ptr() < other.data_ptr() + other.nbytes and other.data_ptr() < one.data_ptr() + one.nbytes
 
 
 class Appointments:
@@ -59,8 +80,8 @@ class Appointments:
         self._transport = transport
         self._open_machine, self._announce = open_machine, announce
         self._machine: Machine | None = None
-        self._ahead: deque[Appointment] = deque()  # announced
-        self._behind: deque[Appointment] = deque()  # our share is done, some others' is not
+        self._ahead: deque[Appointment] = deque()  # our share is to be done
+        self._behind: deque[Appointment] = deque()  # it is done, and some others' is not
         self.issued = 0
         self.meeting: Meeting
         """That of the call that runs."""
@@ -68,15 +89,11 @@ class Appointments:
     def issue(self, call: Call, run: Callable[[], None], tensors: list[torch.Tensor], result: Any, now: bool) -> Handle:
         self.issued += 1
         call = replace(call, number=self.issued)
+        appointment = Appointment(self, call, run, tensors)
         if self._machine is None:
-            # The others are met for the first time, which takes all of them.
-            self._transport.entered(call)
-            try:
-                self._machine = self._open_machine()
-            finally:
-                self._transport.left(call)
-        with torch.no_grad():
-            appointment = Appointment(self, call, run, self._announce(self._machine, call, tensors))
+            # The others are met for the first time, which takes all of them: a wait, in this call.
+            self._enter(appointment)
+            self._machine = self._open_machine()
         self._ahead.append(appointment)
         if now:
             appointment.wait()
@@ -89,10 +106,11 @@ class Appointments:
         if self._machine is None:
             return
         self._machine.listen()
-        while self._ahead and self._is_ready(self._ahead[0]):
-            self._do_share(self._ahead.popleft())
-        while self._behind and self._behind[0].meeting.missing(DONE) is None:
-            self._behind.popleft().end()
+        progress = True
+        while progress:
+            # The end of one call may let another be announced, for which the others may be waiting already.
+            self._announce_all()
+            progress = self._advance()
 
     def keep(self, appointment: Appointment, until_over: bool) -> None:
         """Wait until an appointment's share is done, or until it is over. Raises what its call raised."""
@@ -112,24 +130,52 @@ class Appointments:
             self._machine.close()
             self._machine = None
 
+    def _advance(self) -> bool:
+        """Do our share of the next call, or end the first, if either can be."""
+        if self._ahead and self._is_ready(self._ahead[0]):
+            self._do_share(self._ahead.popleft())
+        elif self._behind and self._is_over(self._behind[0]):
+            self._behind.popleft().end()
+        else:
+            return False
+        return True
+
+    def _announce_all(self) -> None:
+        """Announce what may be announced, in order."""
+        assert self._machine is not None
+        earlier = list(self._behind)
+        for appointment in self._ahead:
+            if appointment.meeting is None:
+                if any(map(appointment.must_follow, earlier)):
+                    return
+                with torch.no_grad():
+                    appointment.meeting = self._announce(self._machine, appointment.call, appointment.tensors)
+            earlier.append(appointment)
+
     def _wait_for_somebody(self) -> None:
         assert self._machine is not None
+        meeting, kind = None, HERE
         if self._ahead:
             self._enter(self._ahead[0])
-            missing = self._ahead[0].meeting.missing(HERE)
-        else:
-            missing = self._behind[0].meeting.missing(DONE)
-        self._transport.waits(missing)
+            meeting = self._ahead[0].meeting
+        if meeting is None:
+            # What is not announced yet follows one that is not over.
+            meeting, kind = self._behind[0].meeting, DONE
+        assert meeting is not None
+        self._transport.waits(meeting.missing(kind))
         self._machine.listen(wait=True)
         self._transport.waits(None)
 
     def _is_ready(self, appointment: Appointment) -> bool:
         try:
-            return appointment.meeting.missing(HERE) is None
+            return appointment.meeting is not None and appointment.meeting.missing(HERE) is None
         except MismatchError as error:
             # Whoever waits for this call hears of it.
             appointment.error = error
             return True
+
+    def _is_over(self, appointment: Appointment) -> bool:
+        return appointment.meeting is not None and appointment.meeting.missing(DONE) is None
 
     def _enter(self, appointment: Appointment) -> None:
         if not appointment.entered:
@@ -142,10 +188,12 @@ class Appointments:
             self._enter(appointment)
             if appointment.error is not None:
                 raise appointment.error
+            assert appointment.meeting is not None
             self.meeting = appointment.meeting
             # Peers' memory is no memory of this rank: a tracker must not count it.
             with torch.no_grad(), _disable_current_modes():
                 appointment.run()
+            del self.meeting
             appointment.meeting.leave()
             self._behind.append(appointment)
         except Exception as error:

@@ -102,7 +102,10 @@ class Arena:
 
     def close(self) -> None:
         """Give back the descriptor. Tensors keep the memory that they lie in, each until it is gone."""
-        os.close(self.fd)
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.memory.release()
+            self.fd = -1
 
     def _free(self, start: int, nbytes: int) -> None:
         del self._living[start]

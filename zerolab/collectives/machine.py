@@ -94,6 +94,7 @@ class Machine:
     def close(self) -> None:
         for fd in (self._inbox, *self._outboxes.values()):
             os.close(fd)
+        self._peers.clear()
 
     def _open(self, rank: int, pid: int, fd: int, door: int, alike: bool) -> None:
         if not alike:

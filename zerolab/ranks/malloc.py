@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # of glibc's malloc.h
 _NEVER, _MOST = 1 << 30, 1 << 25  # bytes; older versions of glibc take no larger threshold for maps than the second
@@ -11,7 +12,10 @@ _NEVER, _MOST = 1 << 30, 1 << 25  # bytes; older versions of glibc take no large
 def keep_freed_memory() -> None:
     """Ask glibc, where it is the allocator, not to hand freed memory back to the system. A training step frees and
     takes the same gradients, activations and gathered units again and again; each time the system would fill their
-    pages with zeros anew, which for a unit of ZeRO-3 takes as long as gathering it."""
+    pages with zeros anew, which for a unit of ZeRO-3 takes as long as gathering it. ZEROLAB_KEEP_FREED_MEMORY=0 leaves
+    glibc as it is."""
+    if os.environ.get("ZEROLAB_KEEP_FREED_MEMORY") == "0":
+        return
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
         # Either threshold alone would also end glibc's own adjustment of the other.
