@@ -57,19 +57,19 @@ def watched(transport: Transport, workload: tuple[str, int], name: str, steps: i
 
 
 def held_bytes(pid: int) -> int:
-    """What a process holds: its private pages, and those of the anonymous files that it opened (an arena of shared
-    memory is one). Pages that it only shares with others, such as a library's, are not its own."""
-    held = 0
+    """What a process holds: its private pages, and those of its arena of shared memory, an anonymous file that bears
+    its number. Pages that others own and it only maps, of a library or of a peer's arena, are not counted."""
+    held = arena = 0
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith("RssAnon:"):
             held = 1024 * int(line.split()[1])
     for descriptor in os.scandir(f"/proc/{pid}/fd"):
         try:
-            if os.readlink(descriptor.path).startswith("/memfd:"):
-                held += 512 * os.stat(descriptor.path).st_blocks
+            if os.readlink(descriptor.path).startswith(f"/memfd:zerolab-{pid} "):
+                arena = 512 * os.stat(descriptor.path).st_blocks
         except FileNotFoundError:
             continue
-    return held
+    return held + arena
 
 
 def sent_bytes() -> int:

@@ -66,7 +66,7 @@ class Arena:
 
     def __init__(self, capacity: int | None = None) -> None:
         capacity = capacity or os.sysconf("SC_PHYS_PAGES") * mmap.PAGESIZE
-        self.fd = os.memfd_create("zerolab")
+        self.fd = os.memfd_create(f"zerolab-{os.getpid()}")
         try:
             os.ftruncate(self.fd, capacity)
             self.memory = memoryview(mmap.mmap(self.fd, capacity))
