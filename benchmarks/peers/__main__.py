@@ -34,7 +34,7 @@ from typing import Any
 
 from tqdm import tqdm
 
-from benchmarks.peers.contenders import CONTENDERS, OURS, PARTS, PEERS, RINGS, is_installed
+from benchmarks.peers.contenders import OURS, PARTS, PEERS, RINGS, is_installed
 from benchmarks.peers.measure import Watcher, timed, watched
 from benchmarks.peers.report import Case, draw, machine, tables
 from benchmarks.peers.workload import DEFAULT_ROWS
@@ -79,7 +79,16 @@ def measure(case: Case, names: list[str], rounds: int, steps: int, same_malloc: 
         keeps = same_malloc or name not in PEERS
         env = {"DS_ACCELERATOR": "cpu", "ZEROLAB_KEEP_FREED_MEMORY": "1" if keeps else "0"}
         return launch(
-            fn, work, name, *args, ranks=case.ranks, collectives="transport", device="cpu", env=env, timeout=300
+            fn,
+            work,
+            name,
+            *args,
+            ranks=case.ranks,
+            collectives="transport",
+            device="cpu",
+            env=env,
+            timeout=300,
+            prints="quiet",
         )
 
     for name in names:
@@ -99,5 +108,4 @@ def measure(case: Case, names: list[str], rounds: int, steps: int, same_malloc: 
 
 
 if __name__ == "__main__":
-    assert CONTENDERS
     main()

@@ -52,16 +52,15 @@ def plain(model: nn.Module, optimizer: torch.optim.Optimizer) -> Step:
     return step
 
 
-def ddp(work: Workload, _: Transport) -> Step:
-    # The faster of its two settings here, and the one that takes less memory.
-    model = nn.parallel.DistributedDataParallel(work.model(), gradient_as_bucket_view=True)
+def ddp(bucket_views: bool, work: Workload, _: Transport) -> Step:
+    model = nn.parallel.DistributedDataParallel(work.model(), gradient_as_bucket_view=bucket_views)
     return plain(model, adamw(model.parameters()))
 
 
 def zero_redundancy(work: Workload, _: Transport) -> Step:
     from torch.distributed.optim import ZeroRedundancyOptimizer
 
-    model = nn.parallel.DistributedDataParallel(work.model(), gradient_as_bucket_view=True)
+    model = nn.parallel.DistributedDataParallel(work.model())
     optimizer = ZeroRedundancyOptimizer(
         model.parameters(), optimizer_class=torch.optim.AdamW, lr=LEARNING_RATE, fused=True
     )
@@ -156,7 +155,8 @@ STAGES = (0, 1, 2, 3)
 OURS: dict[str, Contender] = {f"zerolab {stage}": partial(zerolab, stage, "shared") for stage in STAGES}
 RINGS: dict[str, Contender] = {f"zerolab {stage}, ring": partial(zerolab, stage, "ring") for stage in STAGES}
 PEERS: dict[str, Contender] = {
-    "DDP": ddp,
+    "DDP": partial(ddp, False),
+    "DDP, bucket views": partial(ddp, True),
     "ZeroRedundancyOptimizer": zero_redundancy,
     "FSDP2, no reshard": partial(fsdp2, False),
     "FSDP2": partial(fsdp2, True),
@@ -173,7 +173,7 @@ PARTS: dict[str, Contender] = {
 CONTENDERS = {**OURS, **RINGS, **PEERS, **PARTS}
 
 RIVALS = {
-    "zerolab 0": ["DDP"],
+    "zerolab 0": ["DDP", "DDP, bucket views"],
     "zerolab 1": ["DDP", "ZeroRedundancyOptimizer", "DeepSpeed 1"],
     "zerolab 2": ["DDP", "FSDP2, no reshard", "DeepSpeed 2"],
     "zerolab 3": ["DDP", "FSDP2", "DeepSpeed 3"],

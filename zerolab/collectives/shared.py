@@ -29,7 +29,7 @@ from zerolab.flat.layout import chunk_bounds, chunk_sizes
 
 Tensor = torch.Tensor
 
-BLOCK_BYTES = 1 << 19
+BLOCK_BYTES = 1 << 20
 """A sum is made in blocks of this size: its parts are still in a core's cache when the last summand comes."""
 
 
