@@ -11,6 +11,8 @@ PY     := $(VENV)/bin/python
 PIP    := $(PY) -m pip --disable-pip-version-check
 STAMP  := $(VENV)/.installed
 LESSON := notebooks/01_ring_collectives.ipynb
+BENCHMARKS := $(sort $(basename $(notdir $(filter-out %__init__.py,$(wildcard benchmarks/*.py)))) \
+              $(patsubst benchmarks/%/__main__.py,%,$(wildcard benchmarks/*/__main__.py)))
 NBVAL  := --nbval --nbval-current-env --nbval-cell-timeout=100 --nbval-sanitize-with=tests/nbval_sanitize.cfg
 
 # Containers run as root, where Jupyter asks for this flag; elsewhere it stays off.
@@ -51,8 +53,7 @@ format: $(STAMP)  ## let ruff fix and format what it can
 	$(PY) -m ruff format .
 
 bench: $(STAMP)  ## run every benchmark; each says its method (peers that are not installed are left out; see bench-env)
-	@set -e; for name in $(sort $(basename $(notdir $(filter-out %__init__.py,$(wildcard benchmarks/*.py))))); do \
-	  echo "== benchmarks.$$name"; $(PY) -m benchmarks.$$name $(ARGS); done
+	@set -e; for name in $(BENCHMARKS); do echo "== benchmarks.$$name"; $(PY) -m benchmarks.$$name $(ARGS); done
 
 # DeepSpeed's build imports torch, so it must see the one in .venv instead of a build environment of its own.
 bench-env: $(STAMP)  ## add the peers that the benchmarks measure: DeepSpeed and transformers

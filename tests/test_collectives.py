@@ -211,6 +211,42 @@ def test_messages_of_a_rank_function_pass_beside_collectives_under_way() -> None
 
 @pytest.mark.ranks
 @every_world
+def test_a_message_may_wait_for_a_call_that_is_under_way(world: tuple[str, str]) -> None:
+    """Rank 1 ends the call before it sends, so rank 0 must get on with it while it waits for the message."""
+
+    def depend(comm: Collectives) -> list[float]:
+        summed, note = torch.ones(5), torch.zeros(1)
+        if comm.rank == 0:
+            handle = comm.all_reduce_async(summed)
+            comm.recv(note, 1)
+            handle.wait()
+        else:
+            comm.all_reduce(summed)
+            comm.send(note + 7, 0)
+        return [summed.sum().item(), note.item()]
+
+    assert run(depend, ranks=2, world=world) == [[10.0, 7.0], [10.0, 0.0]]
+
+
+@pytest.mark.ranks
+@every_world
+def test_a_call_follows_one_that_writes_what_it_reads(world: tuple[str, str]) -> None:
+    """Nobody waits in between: a shard is reduced and gathered, and then its place is written once more."""
+
+    def chain(comm: Collectives) -> list[float]:
+        whole, shard = comm.allocate(6).fill_(comm.rank + 1.0), comm.allocate(3)
+        comm.reduce_scatter_async(whole, out=shard)
+        gathered = comm.all_gather_async(shard)
+        comm.reduce_scatter_async(comm.allocate(6).fill_(5.0), out=shard)
+        last = comm.all_reduce_async(whole)
+        return [*gathered.wait().tolist(), *last.wait()[:1].tolist(), *shard[:1].tolist()]
+
+    for _ in range(5):
+        assert run(chain, ranks=2, world=world) == [[3.0] * 6 + [3.0, 10.0]] * 2
+
+
+@pytest.mark.ranks
+@every_world
 def test_closing_finishes_what_others_still_wait_for(world: tuple[str, str]) -> None:
     def leave_early(comm: Collectives) -> float:
         x = torch.ones(3)

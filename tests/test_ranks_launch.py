@@ -1,6 +1,8 @@
 """`launch` in processes: what a caller can count on when all goes well, and what is refused before anything starts."""
 
 import os
+import platform
+import resource
 import tempfile
 import threading
 from pathlib import Path
@@ -193,3 +195,23 @@ def test_the_launch_folder_is_private(monkeypatch, tmp_path):
 
 def _mode_of_the_launch_folder(comm, folder):
     return next(Path(folder).glob("zerolab-*")).stat().st_mode & 0o777
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc's malloc is asked")
+def test_memory_that_a_rank_frees_is_there_for_its_next_tensor():
+    """Seen by page faults: whoever gets memory from the system anew has one for every 4096 bytes. Tensors of 40 MB, for
+    which glibc asks the system each time unless it is told otherwise."""
+
+    def faults(comm):
+        def counted(numel):
+            before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+            torch.ones(numel)
+            return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+        # The first ones fill the gaps between live blocks until there are gaps that are large enough.
+        return sum([counted(10_000_000) for _ in range(20)][-8:])
+
+    kept = launch(faults, ranks=2, timeout=30)
+    handed_back = launch(faults, ranks=2, timeout=30, env={"ZEROLAB_KEEP_FREED_MEMORY": "0"})
+    assert min(handed_back) > 8 * 40_000_000 // 4096 * 0.9
+    assert max(kept) < min(handed_back) / 2

@@ -22,7 +22,8 @@ from zero_cases import (
     train_alone,
 )
 
-from zerolab.collectives import Collectives, LocalCollectives
+from zerolab.collectives import Collectives, LocalCollectives, build
+from zerolab.collectives.transport import Transport
 from zerolab.ranks import launch
 
 pytestmark = [pytest.mark.timeout(240), pytest.mark.ranks]
@@ -59,22 +60,33 @@ PLACES = [(name, ranks) for ranks in RANKS for name in (ALL if ranks == 3 else E
 ByRank = list[dict[str, list[Trained]]]
 
 
-def train_all(comm: Collectives, names: list[str]) -> dict[str, list[Trained]]:
+def runs_of(name: str) -> list[tuple[str, int, dict[str, Any]]]:
+    """Collectives, stage and engine options of each run of a case."""
+    collectives = ("shared", "ring") if name in EVERYWHERE else ("shared",)
+    return [(impl, stage, variant) for impl in collectives for stage, variant in VARIANTS]
+
+
+def train_all(transport: Transport, names: list[str]) -> dict[str, list[Trained]]:
     """Each case at every stage. Parameters travel once a case; digests stand for the others."""
+    comms = {impl: build(transport, impl) for impl in ("shared", "ring")}
     trained: dict[str, list[Trained]] = {}
     for name in names:
-        first, *others = [train(comm, ALL[name], stage, **variant) for stage, variant in VARIANTS]
+        first, *others = [train(comms[impl], ALL[name], stage, **variant) for impl, stage, variant in runs_of(name)]
         trained[name] = [first, *(replace(other, parameters={}) for other in others)]
+    for comm in comms.values():
+        comm.close()
     return trained
 
 
 @pytest.fixture(scope="module")
 def trained() -> dict[int, ByRank]:
     """What every rank ended with, by the number of ranks."""
-    return {
-        ranks: list(launch(train_all, [name for name, at in PLACES if at == ranks], ranks=ranks, timeout=180))
-        for ranks in RANKS
-    }
+
+    def of(ranks: int) -> ByRank:
+        names = [name for name, at in PLACES if at == ranks]
+        return list(launch(train_all, names, ranks=ranks, collectives="transport", device="cpu", timeout=180))
+
+    return {ranks: of(ranks) for ranks in RANKS}
 
 
 def tolerance(case: Case) -> float:
@@ -83,8 +95,9 @@ def tolerance(case: Case) -> float:
 
 @pytest.mark.parametrize(("name", "ranks"), PLACES)
 def test_all_stages_end_with_the_same_bits_on_every_rank(trained: dict[int, ByRank], name: str, ranks: int) -> None:
+    """And by the ring as in shared memory."""
     digests = [one.digest for of_rank in trained[ranks] for one in of_rank[name]]
-    assert len(digests) == ranks * len(VARIANTS) and len(set(digests)) == 1
+    assert len(digests) == ranks * len(runs_of(name)) and len(set(digests)) == 1
 
 
 @pytest.mark.parametrize(("name", "ranks"), PLACES)
@@ -152,7 +165,7 @@ def shard_fully(model: Any) -> nn.Module:
     return fully_shard(model, mesh=mesh)
 
 
-@pytest.mark.parametrize(("ranks", "collectives"), [(2, "torch"), (3, "ring")])
+@pytest.mark.parametrize(("ranks", "collectives"), [(2, "torch"), (2, "shared"), (3, "ring"), (3, "shared")])
 def test_every_stage_ends_where_ddp_and_fully_shard_do(ranks: int, collectives: str) -> None:
     case = Case(adamw(fused=False, foreach=False), clip_norm=CLIP)
     wrappers = {"ddp": nn.parallel.DistributedDataParallel, "fully_shard": shard_fully}

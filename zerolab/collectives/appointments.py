@@ -5,14 +5,18 @@ the computation beside it, and wait for its turn besides. So a call is announced
 its share of the call when it comes by again and finds the others announced, or at the latest when somebody waits for
 the result. In between, nobody has waited for anybody.
 
+While a rank computes, or waits for something that is not of `comm`, its calls stand still: others may wait for them.
+
 Calls run in the order of issue, as everywhere. A wait for one runs those before it. A call whose tensor another call
 has yet to write, or which writes what the others have yet to read, is announced when that call is over.
 """
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
@@ -23,7 +27,7 @@ from zerolab.collectives.call import Call, current_call
 from zerolab.collectives.handle import Handle
 from zerolab.collectives.machine import Machine
 from zerolab.collectives.meeting import DONE, HERE, Meeting
-from zerolab.collectives.transport import Transport
+from zerolab.collectives.transport import Request, Transport
 from zerolab.errors import MismatchError
 
 Announce = Callable[[Machine, Call, list[torch.Tensor]], Meeting]
@@ -111,6 +115,18 @@ class Appointments:
             # The end of one call may let another be announced, for which the others may be waiting already.
             self._announce_all()
             progress = self._advance()
+
+    def attend(self, request: Request) -> None:
+        """Wait for a message, and meanwhile do what others may wait for before they send it."""
+        if not self._ahead:
+            request.wait()
+            return
+        with ThreadPoolExecutor(1) as aside:
+            message = aside.submit(request.wait)
+            while not message.done():
+                self.poll()
+                time.sleep(1e-4)
+            message.result()
 
     def keep(self, appointment: Appointment, until_over: bool) -> None:
         """Wait until an appointment's share is done, or until it is over. Raises what its call raised."""

@@ -69,7 +69,7 @@ class Machine:
                     os.write(outbox, packed)
                     break
                 except BlockingIOError:
-                    select.select([self._inbox], [outbox], [])
+                    wait_for((self._inbox, select.POLLIN), (outbox, select.POLLOUT))
                     self.listen()
 
     def take(self, rank: int, kind: int) -> tuple[int, str] | None:
@@ -80,7 +80,7 @@ class Machine:
     def listen(self, wait: bool = False) -> None:
         """Read what has come, or wait until something comes."""
         while not self._read() and wait:
-            select.select([self._inbox], [], [])
+            wait_for((self._inbox, select.POLLIN))
 
     def _read(self) -> bool:
         try:
@@ -126,6 +126,14 @@ def tell_all(transport: Transport, numbers: list[int]) -> list[list[int]]:
     for step in range(transport.size - 1):
         transport.exchange(table[transport.rank - step], right, table[transport.rank - step - 1], left, TAG)
     return table.tolist()
+
+
+def wait_for(*events: tuple[int, int]) -> None:
+    """Sleep until one of the descriptors has its event. (`select.select` knows no descriptor above 1023.)"""
+    sleeper = select.poll()
+    for descriptor, event in events:
+        sleeper.register(descriptor, event)
+    sleeper.poll()
 
 
 def host_number() -> int:

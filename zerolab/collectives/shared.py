@@ -23,7 +23,7 @@ from zerolab.collectives.call import Call
 from zerolab.collectives.contract import Collectives
 from zerolab.collectives.machine import Machine, is_possible
 from zerolab.collectives.meeting import Meeting
-from zerolab.collectives.transport import Transport
+from zerolab.collectives.transport import Request, Transport
 from zerolab.errors import InputError
 from zerolab.flat.layout import chunk_bounds, chunk_sizes
 
@@ -49,6 +49,12 @@ class SharedMemoryCollectives(Collectives):
     def allocate(self, numel: int, dtype: torch.dtype = torch.float32) -> Tensor:
         """A 1-D tensor in shared memory; its content is arbitrary, as that of torch.empty."""
         return self._arena.allocate(numel, dtype)
+
+    def isend(self, tensor: Tensor, dst: int) -> Request:
+        return Attended(self._calls, super().isend(tensor, dst))
+
+    def irecv(self, tensor: Tensor, src: int) -> Request:
+        return Attended(self._calls, super().irecv(tensor, src))
 
     def close(self) -> None:
         super().close()
@@ -118,6 +124,16 @@ class SharedMemoryCollectives(Collectives):
                 place = self._arena.allocate(tensor.numel(), tensor.dtype)
             tensor = place.copy_(tensor)
         return Meeting(machine, str(call), tensor)
+
+
+class Attended:
+    """A message of the rank function's own. Who waits for one goes on with the calls under way."""
+
+    def __init__(self, calls: Appointments, request: Request) -> None:
+        self._calls, self._request = calls, request
+
+    def wait(self) -> None:
+        self._calls.attend(self._request)
 
 
 def add_up(parts: list[Tensor], out: Tensor, divisor: int, copies: list[Tensor] | None = None) -> None:

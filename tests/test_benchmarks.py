@@ -1,0 +1,100 @@
+"""What the benchmarks rest on: contenders that train the same, a watcher that sees everything, sums that add up."""
+
+import os
+from typing import Any
+
+import pytest
+import torch
+
+from benchmarks.collectives import least_bytes
+from benchmarks.peers.contenders import CONTENDERS, OURS, PARTS, RIVALS, is_installed
+from benchmarks.peers.measure import held_bytes, timed, watched
+from benchmarks.peers.report import Case, ratio, tables
+from benchmarks.peers.workload import WORKLOADS
+from zerolab.collectives import Collectives
+from zerolab.ranks import launch
+
+pytestmark = pytest.mark.timeout(100)
+
+TRAINED = [name for name in CONTENDERS if name not in PARTS]
+
+
+@pytest.mark.ranks
+@pytest.mark.parametrize("workload", [("nothing", 3), ("llama", 1)])
+def test_all_contenders_train_the_same_model_on_the_same_batches(workload: tuple[str, int]) -> None:
+    """DeepSpeed's AdamW departs where gradients are nearly zero, so it is compared for two steps only."""
+    losses = {}
+    for name in TRAINED:
+        if is_installed(name):
+            by_rank = launch(timed, workload, name, 2, ranks=2, collectives="transport", timeout=80, prints="quiet")
+            losses[name] = torch.tensor([rank["losses"] for rank in by_rank]).mean(dim=0)
+    assert len(set(losses["zerolab 0"].tolist())) == 5
+    for name, found in losses.items():
+        steps = 2 if name.startswith("DeepSpeed") else 5
+        torch.testing.assert_close(found[:steps], losses["DDP"][:steps], rtol=0, atol=2e-5)
+    assert all(torch.equal(losses[name], losses["zerolab 0"]) for name in losses if name.startswith("zerolab"))
+
+
+@pytest.mark.ranks
+def test_the_watcher_sees_private_and_shared_memory_but_not_a_peers() -> None:
+    def hold(comm: Collectives) -> list[int]:
+        grown, before = [], held_bytes(os.getpid())
+        kept = [torch.ones(8_000_000)]
+        grown.append(held_bytes(os.getpid()) - before)
+        before = held_bytes(os.getpid())
+        kept.append(comm.allocate(4_000_000).fill_(1.0))
+        grown.append(held_bytes(os.getpid()) - before)
+        before = held_bytes(os.getpid())
+        # Now each has touched the other's memory as well.
+        comm.all_reduce(kept[1])
+        grown.append(held_bytes(os.getpid()) - before)
+        return grown
+
+    for private, shared, peers in launch(hold, ranks=2, collectives="shared", timeout=60):
+        assert private == pytest.approx(32e6, abs=2e6)
+        assert shared == pytest.approx(16e6, abs=2e6)
+        assert peers == pytest.approx(0, abs=4e6)
+
+
+@pytest.mark.ranks
+def test_watched_training_reports_what_went_over_the_wire(tmp_path: Any) -> None:
+    by_rank = launch(
+        watched, ("nothing", 2), "DDP", 4, str(tmp_path), ranks=2, collectives="transport", timeout=60, prints="quiet"
+    )
+    assert all(rank["sent"] > 144 * 4 for rank in by_rank)
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_least_bytes_are_those_of_the_algorithms() -> None:
+    assert [least_bytes(name, 80, 4) for name in ("reduce_scatter", "all_gather", "all_reduce", "copy")] == [
+        100,
+        160,
+        160,
+        160,
+    ]
+
+
+def test_a_table_has_a_line_for_each_contender_and_each_rival() -> None:
+    case = Case("stack", 32, 2)
+    for place, name in enumerate(CONTENDERS, start=1):
+        case.seconds[name] = [[place, place, 90.0], [2 * place] * 3]
+        case.losses[name], case.peak[name], case.sent[name] = [1.0], place, place
+    text = tables(case)
+    assert all(f"| {name} |" in text for name in TRAINED)
+    assert all(f"| {ours} | {rival} |" in text for ours, rivals in RIVALS.items() for rival in rivals)
+    assert list(RIVALS) == list(OURS)
+    assert ratio(case.rounds("DDP"), case.rounds("DDP")) == "1.00 (1.00 to 1.00)"
+    assert case.floor(0) == [
+        compute + update + copy
+        for compute, update, copy in zip(*(case.rounds(n) for n in ("compute", "update, whole", "copy")), strict=True)
+    ]
+
+
+def test_workloads_are_functions_of_their_seeds() -> None:
+    for name, make in WORKLOADS.items():
+        work = make(2)
+        again, other = work.batch(3, 1), work.batch(3, 0)
+        assert all(torch.equal(a, b) for a, b in zip(work.batch(3, 1), again, strict=True))
+        assert name == "nothing" or not torch.equal(again[0], other[0])
+        pairs = zip(work.model().parameters(), work.model().parameters(), strict=True)
+        assert all(torch.equal(a, b) for a, b in pairs)
