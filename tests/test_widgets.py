@@ -1,0 +1,52 @@
+"""Controls move the picture: tested by setting values; a notebook and a browser do the rest."""
+
+import pytest
+
+from zerolab.errors import InputError
+from zerolab.plan import SHAPES, Run
+from zerolab.viz.calculator import memory_calculator
+from zerolab.widgets import Living, memory_sliders
+
+
+def test_each_control_changes_the_picture_and_the_numbers() -> None:
+    living = memory_sliders(ranks=4)
+    others = {
+        "model": "GPT-2 355M", "gpu": "16 GB", "ranks": 64, "stage": 1, "recipe": "fp32", "batch": 3, "tokens": 512,
+        "checkpointing": True, "offload": "optimizer",
+    }  # fmt: skip
+    assert set(others) == set(living.controls)
+    for name, value in others.items():
+        before, drawn = living._text.value, living._image.value
+        living.controls[name].value = value
+        assert living._text.value != before, name
+        assert living._image.value != drawn, name
+    assert living.settings() == others
+
+
+def test_the_picture_is_that_of_the_pure_function() -> None:
+    living = memory_sliders(model="GPT-3 13B", ranks=16, stage=2, gpu="40 GB")
+    assert living.picture.table == memory_calculator(Run(SHAPES["GPT-3 13B"], 16, 2), "40 GB").table
+
+
+def test_settings_that_cannot_go_together_keep_the_picture_and_say_why() -> None:
+    living = memory_sliders()
+    kept = living._image.value
+    living.controls["recipe"].value = "fsdp2"
+    assert "recipe fsdp2 has no stage 0" in living._text.value
+    assert living._image.value == kept
+    living.controls["stage"].value = 3
+    assert "Stage 3 fits" in living._text.value
+
+
+def test_a_notebook_without_a_kernel_shows_the_picture_and_its_numbers() -> None:
+    living = memory_sliders()
+    bundle = living._repr_mimebundle_()
+    assert bundle["image/png"].startswith(b"\x89PNG")
+    assert bundle["text/plain"] == living.picture.table
+    assert "application/vnd.jupyter.widget-view+json" in bundle
+
+
+def test_an_unknown_control_is_refused() -> None:
+    with pytest.raises(InputError, match="there is no control 'rank'; choose one of model"):
+        memory_sliders(rank=3)
+    assert isinstance(memory_sliders(), Living)

@@ -1,0 +1,63 @@
+"""Shapes of known transformers, from which their parameters and activations follow."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from zerolab.errors import InputError
+from zerolab.flat.layout import check_count
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A GPT: `layers` blocks of attention and a feed-forward of width 4 `hidden`, a tied head, learned positions."""
+
+    name: str
+    layers: int
+    hidden: int
+    heads: int
+    vocabulary: int = 50257
+    context: int = 2048
+
+    def __post_init__(self) -> None:
+        for what in ("layers", "hidden", "heads", "vocabulary", "context"):
+            check_count(what, getattr(self, what))
+        if self.hidden % self.heads:
+            raise InputError(f"hidden is {self.hidden}, which {self.heads} heads do not divide; change one of the two")
+
+    @property
+    def layer_parameters(self) -> int:
+        """12 h^2 in matrices (4 in attention, 8 in the feed-forward) and 13 h in biases and norms."""
+        return 12 * self.hidden**2 + 13 * self.hidden
+
+    @property
+    def parameters(self) -> int:
+        """All layers, both embeddings and the last norm; the head is the embedding once more."""
+        return self.layers * self.layer_parameters + (self.vocabulary + self.context + 2) * self.hidden
+
+    def activation_bytes(self, batch: int, tokens: int, checkpointing: bool) -> float:
+        """What the layers keep for backward, in 16 bits: s b h (34 + 5 a s / h) bytes a layer for b sequences of s
+        tokens; with checkpointing each layer's input, 2 s b h, and one layer whole (Korthikanti et al., arXiv
+        2205.05198, sections 4 and 5). Embedding, head and loss are not in it."""
+        check_count("batch", batch)
+        check_count("tokens", tokens)
+        entry = tokens * batch * self.hidden
+        whole = entry * (34 + 5 * self.heads * tokens / self.hidden)
+        return self.layers * 2 * entry + whole if checkpointing else self.layers * whole
+
+
+# Layers, width and heads: GPT-2's four from its paper (2019, table 2), the larger ones from GPT-3's (arXiv 2005.14165,
+# table 2.1).
+SHAPES = {
+    shape.name: shape
+    for shape in (
+        Shape("GPT-2 124M", 12, 768, 12, context=1024),
+        Shape("GPT-2 355M", 24, 1024, 16, context=1024),
+        Shape("GPT-2 774M", 36, 1280, 20, context=1024),
+        Shape("GPT-2 1.5B", 48, 1600, 25, context=1024),
+        Shape("GPT-3 2.7B", 32, 2560, 32),
+        Shape("GPT-3 6.7B", 32, 4096, 32),
+        Shape("GPT-3 13B", 40, 5120, 40),
+        Shape("GPT-3 175B", 96, 12288, 96),
+    )
+}

@@ -1,0 +1,52 @@
+"""A picture with controls: whoever moves one sees the picture drawn anew, with its numbers beneath it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from html import escape
+from typing import Any
+
+from ipywidgets import HTML, Image, Layout, ValueWidget, VBox
+
+from zerolab.errors import InputError
+from zerolab.viz.picture import Picture
+
+
+class Living(VBox):
+    """`draw(**settings)` with a control for each setting.
+
+    The picture is also part of the cell's stored output, so a notebook that is opened without a kernel shows it. There
+    is no Output widget and no global figure behind it; a test sets `controls[name].value` and reads `picture`.
+    """
+
+    def __init__(self, draw: Callable[..., Picture], **controls: ValueWidget) -> None:
+        self.controls = controls
+        self._draw = draw
+        self._image = Image(format="png", layout=Layout(max_width="760px"))
+        self._text = HTML()
+        super().__init__([*controls.values(), self._image, self._text])
+        for control in controls.values():
+            control.observe(lambda _: self.redraw(), names="value")
+        self.picture: Picture
+        self.redraw()
+
+    def settings(self) -> dict[str, Any]:
+        """What the controls are set to."""
+        return {name: control.value for name, control in self.controls.items()}
+
+    def redraw(self) -> None:
+        """Draw with the settings of now. Settings that cannot go together leave the picture and say why."""
+        try:
+            self.picture = self._draw(**self.settings())
+        except InputError as error:
+            self._text.value = f"<p>{escape(str(error))}</p>"
+            return
+        self._image.value = self.picture.png()
+        self._text.value = f"<pre>{escape(self.picture.table)}</pre>"
+
+    def _repr_mimebundle_(self, **kwargs: Any) -> Any:
+        bundle = super()._repr_mimebundle_(**kwargs)
+        data = bundle[0] if isinstance(bundle, tuple) else bundle
+        if data is not None:
+            data.update({"image/png": self.picture.png(), "text/plain": self.picture.table})
+        return bundle
