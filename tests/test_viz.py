@@ -4,15 +4,61 @@ import io
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from matplotlib import _pylab_helpers
 from matplotlib.image import imread
 
 from zerolab.collectives import Link, RingCollectives
 from zerolab.errors import InputError
+from zerolab.flat import lay_out
 from zerolab.ranks import launch
-from zerolab.viz import Picture, Source, bars, ring_steps, text_table, timeline, watch_ring
+from zerolab.viz import (
+    Picture,
+    Source,
+    bars,
+    bucket_explorer,
+    ring_steps,
+    shard_map,
+    text_table,
+    timeline,
+    watch_ring,
+)
 from zerolab.viz.picture import COLOURS, HATCHES, ink
 from zerolab.viz.ring import MOST_RANKS
+
+
+def test_a_shard_map_shows_each_ranks_pieces_to_scale_and_in_its_table() -> None:
+    layout = lay_out({"w": (6,), "b": (3,)}, ranks=2, align=4)
+    picture = shard_map(layout)
+    assert picture.table.splitlines() == [
+        "        parameter     elements  numel  bytes",
+        "rank 0          w  [0, 6) of 6      6     24",
+        "rank 0    padding                   2      8",
+        "rank 1          b  [0, 3) of 3      3     12",
+        "rank 1    padding                   5     20",
+    ]
+    drawn = [patch for patch in picture.figure.axes[0].patches if patch.get_facecolor()[:3] != (1.0, 1.0, 1.0)]
+    assert [(patch.get_x(), patch.get_width()) for patch in drawn] == [(0, 6), (0, 3)]
+
+
+@given(sizes=st.lists(st.integers(0, 300), min_size=1, max_size=6), ranks=st.integers(1, 5))
+def test_a_shard_map_accounts_for_every_element(sizes: list[int], ranks: int) -> None:
+    layout = lay_out({f"p{at}": (size,) for at, size in enumerate(sizes)}, ranks)
+    numels = [int(line.split()[-2]) for line in shard_map(layout).table.splitlines()[1:]]
+    assert sum(numels) == layout.numel
+
+
+def test_the_bucket_explorer_prices_each_size_by_the_links_formula() -> None:
+    shapes, link = {"w": (1000,), "v": (1000,), "u": (20,)}, Link(1.0, 100.0)
+    picture = bucket_explorer(shapes, 2, link, 1024, in_flight=1)
+    rows = {line.split()[0]: line.split() for line in picture.table.splitlines()[1:]}
+    lengths = [lay_out({"w": (1000,)}, 2).numel, lay_out({"v": (1000,)}, 2).numel, lay_out({"u": (20,)}, 2).numel]
+    by_hand = sum(link.ring_seconds("all_reduce", length, 4, 2) for length in lengths)
+    assert rows["256"][1] == "3" and float(rows["256"][2]) == pytest.approx(1e3 * by_hand, abs=0.01)
+    assert rows["1,024"][1:3] == ["(chosen)", "2"]
+    assert rows["4,096"][1] == "1"
+    assert float(rows["4,096"][2]) < float(rows["256"][2])
 
 
 @pytest.mark.parametrize("ranks", [2, 3, 4, 8])

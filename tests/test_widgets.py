@@ -5,7 +5,9 @@ import pytest
 from zerolab.errors import InputError
 from zerolab.plan import SHAPES, Run
 from zerolab.viz.calculator import memory_calculator
-from zerolab.widgets import Living, memory_sliders
+from zerolab.widgets import Living, bucket_sliders, memory_sliders, shard_sliders
+
+SHAPES_OF_A_LAYER = {"w": (400, 300), "b": (400,), "v": (170_000,)}
 
 
 def test_each_control_changes_the_picture_and_the_numbers() -> None:
@@ -21,6 +23,25 @@ def test_each_control_changes_the_picture_and_the_numbers() -> None:
         assert living._text.value != before, name
         assert living._image.value != drawn, name
     assert living.settings() == others
+
+
+@pytest.mark.parametrize(
+    ("living", "others"),
+    [
+        (shard_sliders(SHAPES_OF_A_LAYER), {"ranks": 3, "align": 1}),
+        (
+            bucket_sliders(SHAPES_OF_A_LAYER),
+            {"ranks": 8, "gbit_per_s": 1.0, "latency_us": 5.0, "bucket_numel": 1024, "overlapped": False},
+        ),
+    ],
+    ids=["shards", "buckets"],
+)
+def test_so_does_each_control_of_the_layouts(living: Living, others: dict[str, object]) -> None:
+    assert set(others) == set(living.controls)
+    for name, value in others.items():
+        before = living._text.value
+        living.controls[name].value = value
+        assert living._text.value != before, name
 
 
 def test_the_picture_is_that_of_the_pure_function() -> None:

@@ -1,9 +1,23 @@
 """Pictures of the course: pure functions from settings or traces to a figure and its numbers as text."""
 
 from zerolab.viz.bars import bars
+from zerolab.viz.buckets import bucket_explorer
+from zerolab.viz.calculator import memory_calculator
 from zerolab.viz.picture import Picture, text_table
 from zerolab.viz.ring import ring_steps, watch_ring
+from zerolab.viz.shards import shard_map
 from zerolab.viz.source import Source
 from zerolab.viz.timeline import timeline
 
-__all__ = ["Picture", "Source", "bars", "ring_steps", "text_table", "timeline", "watch_ring"]
+__all__ = [
+    "Picture",
+    "Source",
+    "bars",
+    "bucket_explorer",
+    "memory_calculator",
+    "ring_steps",
+    "shard_map",
+    "text_table",
+    "timeline",
+    "watch_ring",
+]

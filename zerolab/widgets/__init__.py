@@ -1,6 +1,7 @@
 """Sliders on the pictures of `zerolab.viz`. The pictures know nothing of them."""
 
+from zerolab.widgets.layouts import bucket_sliders, shard_sliders
 from zerolab.widgets.living import Living
 from zerolab.widgets.memory import memory_sliders
 
-__all__ = ["Living", "memory_sliders"]
+__all__ = ["Living", "bucket_sliders", "memory_sliders", "shard_sliders"]
