@@ -7,7 +7,7 @@ from zerolab.plan import SHAPES, Run
 from zerolab.viz.calculator import memory_calculator
 from zerolab.widgets import Living, bucket_sliders, memory_sliders, shard_sliders
 
-SHAPES_OF_A_LAYER = {"w": (400, 300), "b": (400,), "v": (170_000,)}
+SHAPES_OF_A_LAYER = {"w": (400, 300), "b": (403,), "v": (170_000,)}
 
 
 def test_each_control_changes_the_picture_and_the_numbers() -> None:
