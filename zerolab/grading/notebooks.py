@@ -41,6 +41,10 @@ def settle(notebook: NotebookNode) -> None:
     notebook.metadata = NotebookNode({"kernelspec": KERNEL, "language_info": {"name": "python"}, **kept})
     for cell in notebook.cells:
         cell.metadata.pop("execution", None)
+        for output in cell.get("outputs", []):
+            # A widget's number is another in each run, and leads nowhere without the kernel that made it. The picture
+            # and the text beside it stay.
+            output.get("data", {}).pop("application/vnd.jupyter.widget-view+json", None)
 
 
 def refresh(path: Path) -> bool:
