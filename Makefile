@@ -10,7 +10,7 @@ ARGS   ?=
 PY     := $(VENV)/bin/python
 PIP    := $(PY) -m pip --disable-pip-version-check
 STAMP  := $(VENV)/.installed
-LESSON := notebooks/01_ring_collectives.ipynb
+LESSON := $(firstword $(sort $(wildcard notebooks/*.ipynb)))
 BENCHMARKS := $(sort $(basename $(notdir $(filter-out %__init__.py,$(wildcard benchmarks/*.py)))) \
               $(patsubst benchmarks/%/__main__.py,%,$(wildcard benchmarks/*/__main__.py)))
 NBVAL  := --nbval --nbval-current-env --nbval-cell-timeout=100 --nbval-sanitize-with=tests/nbval_sanitize.cfg

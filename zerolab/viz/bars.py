@@ -42,7 +42,7 @@ def bars(
     axes.spines[["top", "right"]].set_visible(False)
     if formula:
         axes.plot([], [], "_", color="black", markersize=12, label="formula")
-    axes.legend(frameon=False, loc="upper left")
+    figure.legend(frameon=False, loc="outside upper center", ncols=4)
     head = ["", *(f"{name}, {kind}" for name in measured for kind in _kinds(name, formula))]
     columns = [
         column

@@ -34,9 +34,7 @@ def bucket_explorer(
     memory.set_ylabel("MB")
     times.set_ylim(0, 1.08 * max(milliseconds))
     memory.set_ylim(0, 1.08 * max(megabytes))
-    times.set_xticks(
-        sizes, [f"{size / 1e6:.3g}M" if size >= 1e6 else f"{size / 1e3:.3g}k" for size in sizes], fontsize=8
-    )
+    times.set_xticks(sizes, [short(size) for size in sizes], fontsize=8)
     times.minorticks_off()
     figure.legend(frameon=False, loc="outside upper center", ncols=2)
     for axes in (times, memory):
@@ -46,6 +44,11 @@ def bucket_explorer(
         for size, (count, seconds, nbytes) in found.items()
     ]
     return Picture(figure, text_table(["elements", "buckets", "ms", "MB alive"], rows))
+
+
+def short(count: int) -> str:
+    """Such as 256, 16.4k and 4.19M."""
+    return f"{count / 1e6:.3g}M" if count >= 1e6 else f"{count / 1e3:.3g}k" if count >= 1e3 else str(count)
 
 
 def costs(

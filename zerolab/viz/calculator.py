@@ -32,7 +32,8 @@ def memory_calculator(run: Run, gpu: str = "80 GB") -> Picture:
         bottoms = [bottom + height for bottom, height in zip(bottoms, heights, strict=True)]
     for place, (one, total) in enumerate(zip(runs, bottoms, strict=True)):
         mark = " (yours)" if one.stage == run.stage else ""
-        axes.annotate(f"{total:.3g} GB{mark}", (place, total), xytext=(0, 3), textcoords="offset points", ha="center")
+        size = f"{total:,.0f}" if total >= 100 else f"{total:.3g}"
+        axes.annotate(f"{size} GB{mark}", (place, total), xytext=(0, 3), textcoords="offset points", ha="center")
     axes.axhline(GPUS[gpu], color="black", linewidth=1.2, linestyle="--")
     axes.annotate(f"GPU {gpu}", (len(runs) - 0.55, GPUS[gpu]), xytext=(0, 3), textcoords="offset points", ha="right")
     axes.set_xticks(range(len(runs)), [f"stage {one.stage}" for one in runs])
