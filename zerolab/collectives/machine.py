@@ -52,7 +52,8 @@ class Machine:
                 self._open(rank, pid, fd, peers_door, alike=host == addresses[self.rank][3])
         # Nobody goes on, and perhaps ends, before everybody has opened what is his.
         tell_all(transport, [0])
-        os.close(door)
+        # Kept open: without a writer the inbox would be at its end as soon as all peers have left, and never sleep.
+        self._door = door
         # By sender and kind; a rank's notes come in the order in which it wrote them.
         self._notes: dict[tuple[int, int], deque[tuple[int, str]]] = defaultdict(deque)
 
@@ -92,7 +93,7 @@ class Machine:
         return True
 
     def close(self) -> None:
-        for fd in (self._inbox, *self._outboxes.values()):
+        for fd in (self._inbox, self._door, *self._outboxes.values()):
             os.close(fd)
         self._peers.clear()
 
