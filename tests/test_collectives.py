@@ -5,6 +5,7 @@ torch.equal; where the order of addition itself is the claim, they are not.
 """
 
 import threading
+import time
 from typing import Any
 
 import pytest
@@ -243,6 +244,24 @@ def test_a_call_follows_one_that_writes_what_it_reads(world: tuple[str, str]) ->
 
     for _ in range(5):
         assert run(chain, ranks=2, world=world) == [[3.0] * 6 + [3.0, 10.0]] * 2
+
+
+@pytest.mark.ranks
+@every_world
+def test_the_later_of_two_calls_that_write_one_place_is_what_stays(world: tuple[str, str]) -> None:
+    """Rank 1 comes late, so that rank 0 could have finished its share of the second before the first is over."""
+
+    def write_twice(comm: Collectives) -> list[float]:
+        place, ready = torch.ones(6), comm.allocate(6).fill_(4.0)
+        comm.all_reduce_async(place)
+        if comm.rank == 1:
+            time.sleep(0.05)
+        comm.reduce_scatter_async(ready, out=place[:3])
+        comm.barrier()
+        return place.tolist()
+
+    for _ in range(3):
+        assert run(write_twice, ranks=2, world=world) == [[8.0] * 3 + [2.0] * 3] * 2
 
 
 @pytest.mark.ranks

@@ -15,7 +15,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zerolab.collectives import Collectives, LocalTransport, SharedMemoryCollectives, build
+from zerolab.collectives import Collectives, Link, LocalTransport, SharedMemoryCollectives, build
 from zerolab.collectives.arena import GRAIN, Arena, Blocks
 from zerolab.collectives.machine import is_possible
 from zerolab.errors import InputError, RankError
@@ -231,6 +231,13 @@ def test_auto_is_shared_memory_only_where_all_ranks_can_have_it() -> None:
     assert choose_collectives("auto", "processes", ("cuda:0", "cuda:0"), None) == "ring"
     assert choose_collectives("auto", "lockstep", cpus, None) == "ring"
     assert choose_collectives("torch", "processes", cpus, None) == "torch"
+    assert choose_collectives("auto", "processes", cpus, None, linked=True) == "ring"
+
+
+def test_on_a_simulated_link_messages_travel_beside_the_computation() -> None:
+    """A link prices messages: with shared memory the rank itself would have to sleep through each."""
+    link = Link(gbit_per_s=1.0)
+    assert launch(lambda comm: type(comm).__name__, ranks=2, link=link, timeout=40) == ["RingCollectives"] * 2
 
 
 def test_ranks_of_a_launch_share_memory_by_default() -> None:

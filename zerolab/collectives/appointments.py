@@ -7,8 +7,8 @@ the result. In between, nobody has waited for anybody.
 
 While a rank computes, or waits for something that is not of `comm`, its calls stand still: others may wait for them.
 
-Calls run in the order of issue, as everywhere. A wait for one runs those before it. A call whose tensor another call
-has yet to write, or which writes what the others have yet to read, is announced when that call is over.
+Calls run in the order of issue, as everywhere. A wait for one runs those before it. A call that reads or writes
+what another has yet to write, or writes what the others have yet to read, is announced when that call is over.
 """
 
 from __future__ import annotations
@@ -56,7 +56,16 @@ class Appointment:
         """Whether this call may not even be announced before the earlier one is over."""
         if not self.tensors or not earlier.tensors or earlier.meeting is None:
             return earlier.meeting is None
-        return overlap(self.tensors[0], earlier.tensors[1]) or overlap(self.tensors[1], earlier.meeting.tensor)
+        reads, writes = self.tensors
+        # What an earlier call brings may still be read by others, and what it writes may come only when it is over.
+        return any(
+            overlap(one, other)
+            for one, other in [
+                (reads, earlier.tensors[1]),
+                (writes, earlier.tensors[1]),
+                (writes, earlier.meeting.tensor),
+            ]
+        )
 
     def end(self) -> None:
         """The call is over for everybody. Its tensors are let go at once, whoever keeps the handle."""

@@ -26,14 +26,17 @@ def choose_devices(device: str, ranks: int) -> tuple[tuple[str, ...], str]:
     return devices, "cpu:gloo,cuda:nccl" if gpus >= ranks else "gloo"
 
 
-def choose_collectives(collectives: str, world: str, devices: Sequence[str], joined: Mapping[str, str] | None) -> str:
-    """What "auto" stands for: shared memory for several ranks on the CPU of one machine, else our rings. `joined` is
-    the environment of a world that somebody else has started."""
+def choose_collectives(
+    collectives: str, world: str, devices: Sequence[str], joined: Mapping[str, str] | None, linked: bool = False
+) -> str:
+    """What "auto" stands for: shared memory for several ranks on the CPU of one machine, else our rings, and on a
+    simulated link (`linked`) too: it prices messages, which travel while a rank computes. `joined` is the environment
+    of a world that somebody else has started."""
     if collectives != "auto":
         return collectives
     one_machine = joined is None or joined.get("LOCAL_WORLD_SIZE") == joined["WORLD_SIZE"]
     cpu = all(device == "cpu" for device in devices)
-    shared = world == "processes" and len(devices) > 1 and cpu and one_machine and is_possible()
+    shared = not linked and world == "processes" and len(devices) > 1 and cpu and one_machine and is_possible()
     return "shared" if shared else "ring"
 
 

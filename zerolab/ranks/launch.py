@@ -54,7 +54,7 @@ def launch(
     world        "processes": real ones, a GPU each if there are enough. "lockstep": all in this process, one
                  running at a time, in the same order every time; a deadlock is seen at once and named.
     collectives  "shared" memory, "ring", "torch", "local" (one rank), or "transport" for the bare messages below them.
-                 "auto" is shared memory for ranks on the CPU of one Linux machine, else the ring.
+                 "auto" is shared memory for ranks on the CPU of one Linux machine, else, or with `link`, the ring.
     timeout      seconds until ranks that still run are ended and reported.
     device       "cpu", "cuda", or "auto": CUDA where there is some.
     link         a simulated wire: processes slow down to it, lockstep keeps a virtual clock by it.
@@ -80,7 +80,7 @@ def launch(
     job = Job(
         ranks=count,
         timeout=float(timeout),
-        collectives=choose_collectives(collectives, world, devices, os.environ if joins else None),
+        collectives=choose_collectives(collectives, world, devices, os.environ if joins else None, link is not None),
         devices=devices,
         backend=backend,
         threads=threads or threads_per_rank(count),
