@@ -231,6 +231,21 @@ def test_a_message_may_wait_for_a_call_that_is_under_way(world: tuple[str, str])
 
 @pytest.mark.ranks
 @every_world
+def test_a_receive_posted_before_the_first_collective_takes_no_message_of_it(world: tuple[str, str]) -> None:
+    def post_first(comm: Collectives) -> list[float]:
+        right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+        incoming = torch.zeros(comm.size * 4, dtype=torch.int64)
+        receiving = comm.irecv(incoming, left)
+        total = comm.all_reduce(torch.ones(3))
+        comm.isend(torch.full_like(incoming, comm.rank), right).wait()
+        receiving.wait()
+        return [total.sum().item(), incoming.float().mean().item()]
+
+    assert run(post_first, ranks=2, world=world) == [[6.0, 1.0], [6.0, 0.0]]
+
+
+@pytest.mark.ranks
+@every_world
 def test_a_call_follows_one_that_writes_what_it_reads(world: tuple[str, str]) -> None:
     """Nobody waits in between: a shard is reduced and gathered, and then its place is written once more."""
 
