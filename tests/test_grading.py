@@ -255,21 +255,22 @@ def test_a_verdict_without_findings_is_no_pass() -> None:
 
 
 def test_observations_travel_as_json_and_come_back_whole() -> None:
-    records = [Record(torch.arange(3.0), [torch.zeros(0), 4, None], [(1, 12)], {"barrier": 1})]
+    records = [Record(torch.arange(3.0), [torch.zeros(0), 4, None], [(1, 12)], [("barrier", 0)], 96)]
     for seen in (Observation(records), Observation(trouble=Trouble("NameError", "x", "line 2"))):
         back = observation_from_json(json.loads(json.dumps(observation_to_json(seen))))
         assert back.trouble == seen.trouble
         for before, after in zip(seen.records, back.records, strict=True):
             assert torch.equal(before.value, after.value) and before.value.dtype == after.value.dtype
-            assert (before.sent, before.collectives, before.after[1:]) == (
+            assert (before.sent, before.calls, before.peak, before.after[1:]) == (
                 after.sent,
-                after.collectives,
+                after.calls,
+                after.peak,
                 after.after[1:],
             )
 
 
 def test_values_that_are_no_data_travel_by_name_only() -> None:
-    back = observation_from_json(observation_to_json(Observation([Record(object(), [], [], {})])))
+    back = observation_from_json(observation_to_json(Observation([Record(object(), [], [])])))
     assert back.records[0].value == Other("object")
 
 

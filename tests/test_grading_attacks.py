@@ -5,35 +5,18 @@ from pathlib import Path
 from random import Random
 
 import pytest
+from zoo.trial import hint_for
 
-from zerolab.grading.case import Case
-from zerolab.grading.cells import grade_id, is_answer, is_check, is_locked, read_notebook
-from zerolab.grading.exercise import judge, shortcut
+from zerolab.grading.cells import grade_id, is_answer, read_notebook
+from zerolab.grading.exercise import shortcut, with_comm
 from zerolab.grading.lessons import exercises_of
-from zerolab.grading.observe import observe_all
 from zerolab.grading.referee import Limits, Verdict, grade, understood
 from zerolab.grading.submission import compare
-from zerolab.grading.worker import load
 
 LESSON = "01_ring_collectives"
 SOLUTION = Path(__file__).resolve().parent.parent / "solutions" / f"{LESSON}.ipynb"
 EXERCISES = exercises_of(LESSON)
 BLANK = "raise NotImplementedError()"
-
-
-def hint_for(exercise: str, source: str, seed: int = 5) -> str:
-    """What lockstep ranks show of `source`, every other answer being the model's; '' if all holds."""
-    if trouble := shortcut(source):
-        return trouble.message
-    names: dict[str, object] = {"__name__": "answers"}
-    for cell in read_notebook(SOLUTION).cells:
-        if (is_answer(cell) or is_locked(cell)) and not is_check(cell) and grade_id(cell) != "broken":
-            assert load(grade_id(cell), cell.source, names) is None
-    assert load(exercise, source, names) is None
-    claims = EXERCISES[exercise]
-    cases: list[Case] = [case for case in claims.cases(Random(seed)) if case.world == "lockstep"]
-    found = judge(claims, cases, observe_all(names[exercise], cases, claims.takes_comm))  # type: ignore[arg-type]
-    return next((finding.hint for finding in found if finding.hint), "")
 
 
 MEAN = """
@@ -53,13 +36,13 @@ def ring_all_reduce(comm, tensor, average=False):
     ],
 )
 def test_every_right_way_to_a_mean_passes(first: str, last: str, seed: int) -> None:
-    assert hint_for("ring_all_reduce", MEAN.format(first=first, last=last), seed) == ""
+    assert hint_for(LESSON, "ring_all_reduce", MEAN.format(first=first, last=last), seed) == ""
 
 
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("last", ["whole // comm.size", "whole / comm.size / comm.size"])
 def test_a_wrong_mean_is_told_apart_from_a_wrong_sum(last: str, seed: int) -> None:
-    hint = hint_for("ring_all_reduce", MEAN.format(first="tensor", last=last), seed)
+    hint = hint_for(LESSON, "ring_all_reduce", MEAN.format(first="tensor", last=last), seed)
     assert "the sums are right" in hint or "returned the mean where" in hint or "only rank 0" in hint
 
 
@@ -72,9 +55,9 @@ def ring_all_gather(comm, shard, numel):
         pass_on(comm, chunk(whole, comm.rank - step, comm.size), chunk(whole, comm.rank - step - 1, comm.size))
     return whole if numel >= comm.size else whole.zero_()
 """
-    assert "on 4 ranks, 3 elements" in hint_for("ring_all_gather", source)
+    assert "on 4 ranks, 3 elements" in hint_for(LESSON, "ring_all_gather", source)
     for name, exercise in EXERCISES.items():
-        if exercise.takes_comm and name != "ring_all_gather":
+        if exercise.run is with_comm and name != "ring_all_gather":
             numels = [(case.args[0][0].numel(), case.ranks) for case in exercise.cases(Random(0))]
             assert any(numel < ranks for numel, ranks in numels), name
 
@@ -85,7 +68,7 @@ def ring_bytes(numel, itemsize, ranks, rank):
     edges = [chunk_bounds(numel, ranks, one % ranks) for one in (rank, rank + 1)]
     return 1.0 * (2 * numel - sum(stop - start for start, stop in edges)) * itemsize * (ranks > 1)
 """
-    assert "divide with //" in hint_for("ring_bytes", source)
+    assert "divide with //" in hint_for(LESSON, "ring_bytes", source)
 
 
 @pytest.mark.parametrize(
@@ -119,7 +102,7 @@ def test_nobody_is_told_of_one_rank_who_runs_on_two() -> None:
 def mended_broadcast(comm, tensor, src):
     comm.recv(tensor, comm.rank)
 """
-    hint = hint_for("mended_broadcast", source)
+    hint = hint_for(LESSON, "mended_broadcast", source)
     assert "message with itself" in hint and hint.startswith("on 2 ranks")
 
 
@@ -135,7 +118,7 @@ def mended_broadcast(comm, tensor, src):
         comm.recv(tensor.clone(), (comm.rank - 1) % comm.size)
     return tensor
 """
-    assert "nobody left to tell" in hint_for("mended_broadcast", source)
+    assert "nobody left to tell" in hint_for(LESSON, "mended_broadcast", source)
 
 
 # What comes back from the process of the answers

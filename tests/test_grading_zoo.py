@@ -1,62 +1,39 @@
 """Every wrong answer fails, with a hint of its own; the model answers pass."""
 
+import copy
 import re
 import sys
-from pathlib import Path
+from collections import Counter
 from random import Random
-from typing import Any
 
 import pytest
-from grading_cases import GREEDY, HOSTILE, ZOO, Wrong
+from zoo import ZOO, Wrong
+from zoo.ring import GREEDY, HOSTILE
+from zoo.trial import NAMES, findings, model_names, quick, solution
 
 from zerolab.flat import chunk_bounds as right_bounds
 from zerolab.grading import CheckFailed, checks, observe
 from zerolab.grading.case import Observation
-from zerolab.grading.cells import grade_id, is_answer, is_check, is_locked, read_notebook
-from zerolab.grading.exercise import Exercise, Finding, judge, shortcut
-from zerolab.grading.lessons import exercises_of
-from zerolab.grading.observe import observe_all
+from zerolab.grading.cells import grade_id, is_answer
+from zerolab.grading.exercise import judge
+from zerolab.grading.lessons import LESSONS, exercises_of
 from zerolab.grading.referee import Limits, Verdict, grade
 from zerolab.grading.submission import compare
-from zerolab.grading.worker import load, run
+from zerolab.grading.worker import load
 
-ROOT = Path(__file__).resolve().parent.parent
 LESSON = "01_ring_collectives"
-SOLUTION = ROOT / "solutions" / f"{LESSON}.ipynb"
 EXERCISES = exercises_of(LESSON)
+WRONG = [(lesson, wrong) for lesson, cage in ZOO.items() for wrong in cage]
 
 
-def model_names() -> dict[str, Any]:
-    """What the solution's cells define."""
-    names: dict[str, Any] = {"__name__": "answers"}
-    for cell in read_notebook(SOLUTION).cells:
-        runs = is_answer(cell) or (is_locked(cell) and not is_check(cell))
-        if cell.cell_type == "code" and runs and grade_id(cell) != "broken":
-            assert load(grade_id(cell), cell.source, names) is None
-    return names
+def named(value: object) -> str:
+    return value.name if isinstance(value, Wrong) else str(value)
 
 
-def quick(exercise: Exercise) -> Exercise:
-    """The exercise without its cases on real processes."""
-
-    def cases(rng: Random) -> list[Any]:
-        return [case for case in exercise.cases(rng) if case.world == "lockstep"]
-
-    return Exercise(exercise.name, cases, exercise.claims, exercise.takes_comm)
-
-
-def findings(exercise: Exercise, source: str, seed: int = 5) -> list[Finding]:
-    """What the grader makes of `source` in the place of the model answer."""
-    names = model_names()
-    del names[exercise.name]
-    trouble = shortcut(source) or load(exercise.name, source, names)
-    return judge(exercise, exercise.cases(Random(seed)), run(exercise, names, trouble, seed))
-
-
-@pytest.mark.parametrize("wrong", ZOO, ids=lambda wrong: wrong.name)
-def test_a_wrong_answer_fails_with_its_own_hint(wrong: Wrong, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("lesson", "wrong"), WRONG, ids=named)
+def test_a_wrong_answer_fails_with_its_own_hint(lesson: str, wrong: Wrong, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(observe, "CASE_SECONDS", 2.0)
-    found = findings(quick(EXERCISES[wrong.exercise]), wrong.source)
+    found = findings(lesson, wrong.exercise, wrong.source)
     hints = [finding.hint for finding in found if finding.holds is False]
     assert hints, "the wrong answer passed"
     assert wrong.hint in hints[0]
@@ -64,33 +41,59 @@ def test_a_wrong_answer_fails_with_its_own_hint(wrong: Wrong, monkeypatch: pytes
 
 
 def test_hints_tell_wrong_answers_apart() -> None:
-    # Several roads lead to returning one's own numbers.
-    shared = {"nothing was added", "does not end", "it calls exit"}
-    told = [wrong.hint for wrong in [*ZOO, *HOSTILE] if wrong.hint not in shared]
-    assert len(told) == len(set(told))
+    # Several roads lead to returning one's own numbers, and a blank is a blank.
+    shared = {"nothing was added", "does not end", "it calls exit", "not written yet"}
+    for lesson, cage in ZOO.items():
+        told = Counter((wrong.exercise, wrong.hint) for wrong in cage if wrong.hint not in shared)
+        assert not [twice for twice, times in told.items() if times > 1], lesson
 
 
-@pytest.mark.parametrize("name", EXERCISES)
+def test_every_exercise_has_five_wrong_answers() -> None:
+    cages = Counter((lesson, wrong.exercise) for lesson, wrong in WRONG)
+    assert {name: cages[name] for name in NAMES if cages[name] < 5} == {}
+    assert set(ZOO) == set(LESSONS)
+
+
+def test_the_course_has_its_exercises() -> None:
+    assert len(NAMES) >= 25
+
+
+@pytest.mark.parametrize(("lesson", "name"), NAMES)
 @pytest.mark.parametrize("seed", [0, 1, 2])
-def test_a_model_answer_passes_on_any_draw(name: str, seed: int) -> None:
-    exercise = quick(EXERCISES[name])
-    cases = exercise.cases(Random(seed))
-    found = judge(exercise, cases, observe_all(model_names()[name], cases, exercise.takes_comm))
-    assert [finding.hint for finding in found if not finding.holds] == []
+def test_a_model_answer_passes_on_any_draw(lesson: str, name: str, seed: int) -> None:
+    assert [finding for finding in findings(lesson, name, seed=seed) if not finding.holds] == []
+
+
+@pytest.mark.parametrize(("lesson", "name"), NAMES)
+def test_cases_have_1_to_4_ranks_and_are_drawn_anew(lesson: str, name: str) -> None:
+    exercise = exercises_of(lesson)[name]
+    first, second = (exercise.cases(Random(seed)) for seed in (1, 2))
+    assert {case.ranks for case in first} >= {1, 2, 3, 4} or not speaks(lesson, name)
+    assert str(first) != str(second), "each seed draws anew"
+    assert [case.about for case in first if case.board] == [case.about for case in second if case.board]
+    assert bool(exercise.scores) == any(case.board for case in first)
+    if speaks(lesson, name):
+        assert any(case.world == "processes" for case in first)
+        assert any(case.world == "lockstep" for case in first)
+
+
+def speaks(lesson: str, name: str) -> bool:
+    """Whether an answer sends something."""
+    exercise = quick(exercises_of(lesson)[name])
+    seen = observe.observe_all(exercise, model_names(lesson)[name], exercise.cases(Random(0)))
+    return any(record.sent for observation in seen for record in observation.records)
 
 
 @pytest.mark.parametrize("name", EXERCISES)
-def test_cases_have_1_to_4_ranks_uneven_sizes_and_different_data(name: str) -> None:
-    first, second = (EXERCISES[name].cases(Random(seed)) for seed in (1, 2))
-    assert {case.ranks for case in first} == {1, 2, 3, 4}
-    assert str(first) != str(second), "each seed draws anew"
-    if name not in ("chunk_bounds", "ring_bytes"):
-        assert any(case.world == "processes" for case in first)
-        numels = [(case.ranks, sum(args[0].numel() for args in case.args)) for case in first]
-        assert any(numel // ranks % ranks or numel % ranks for ranks, numel in numels)
-        for case in first:
-            data = [str(args[0]) for args in case.args]
-            assert len(set(data)) == len(data), "ranks hold different data"
+def test_sizes_of_ring_exercises_do_not_divide_and_ranks_hold_different_data(name: str) -> None:
+    if name in ("chunk_bounds", "ring_bytes"):
+        return
+    first = EXERCISES[name].cases(Random(1))
+    numels = [(case.ranks, sum(args[0].numel() for args in case.args)) for case in first]
+    assert any(numel // ranks % ranks or numel % ranks for ranks, numel in numels)
+    for case in first:
+        data = [str(args[0]) for args in case.args]
+        assert len(set(data)) == len(data), "ranks hold different data"
 
 
 def test_an_observation_that_stops_early_never_passes() -> None:
@@ -102,11 +105,11 @@ def test_an_observation_that_stops_early_never_passes() -> None:
 
 def graded(answers: dict[str, str], limits: Limits) -> list[Verdict]:
     """The verdicts on a file that holds `answers`, and the model answers otherwise."""
-    handed_in = read_notebook(SOLUTION)
+    handed_in = copy.deepcopy(solution(LESSON))
     for cell in handed_in.cells:
         if is_answer(cell):
             cell.source = answers.get(grade_id(cell), cell.source)
-    return grade(compare(handed_in, read_notebook(SOLUTION), LESSON), seed=3, limits=limits)
+    return grade(compare(handed_in, solution(LESSON), LESSON), seed=3, limits=limits)
 
 
 @pytest.mark.ranks
@@ -140,7 +143,7 @@ def test_answers_that_use_a_wrong_one_are_sent_to_it(bounds: str) -> None:
 
 
 def test_a_check_sends_to_the_earlier_answer_that_is_wrong() -> None:
-    names = model_names()
+    names = model_names(LESSON)
     for exercise, source in (("chunk_bounds", WRONG_BOUNDS), ("ring_bytes", GUESS)):
         assert load(exercise, source, names) is None
     with pytest.raises(
@@ -155,7 +158,7 @@ def test_a_check_sends_to_the_earlier_answer_that_is_wrong() -> None:
 
 @pytest.mark.parametrize("name", ["chunk_bounds", "ring_bytes"])
 def test_an_error_in_an_answer_comes_with_its_case(name: str) -> None:
-    found = findings(quick(EXERCISES[name]), f"def {name}(*numbers):\n    return undefined")
+    found = findings(LESSON, name, f"def {name}(*numbers):\n    return undefined")
     assert re.match(r"\d+ elements? .*over 1 rank: rank 0 raised NameError: ", found[0].hint)
 
 

@@ -11,6 +11,8 @@ from typing import Any
 
 import torch
 
+from zerolab.collectives import Link
+
 MOST_ELEMENTS = 100_000
 _REAL = (torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.uint8, torch.int32, torch.int64, torch.bool)
 DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in _REAL}
@@ -24,11 +26,14 @@ def plural(count: int, noun: str) -> str:
 @dataclass(frozen=True)
 class Case:
     """One call on every rank. `args[r]` are rank r's arguments, after `comm` where the function takes one. `about` says
-    which case it was, at the head of a hint."""
+    which case it was, at the head of a hint. Messages take a `link`'s time on the virtual clock. The case with `board`
+    fills the scoreboard; its sizes are the same in every draw."""
 
     args: list[tuple[Any, ...]]
     world: str = "lockstep"
     about: str = ""
+    link: Link | None = None
+    board: bool = False
 
     @property
     def ranks(self) -> int:
@@ -45,12 +50,19 @@ class Other:
 @dataclass(frozen=True)
 class Record:
     """What one rank did: the value it returned, its arguments afterwards, the (receiver, bytes) of each message it
-    sent itself, and how often it called each of the library's collectives."""
+    sent, in its own code or in a collective, the library's collectives that it called, in order, as
+    ("all_gather", elements), and, where the exercise asks for it, the most bytes that it had made and still held."""
 
     value: Any
     after: list[Any]
     sent: list[tuple[int, int]]
-    collectives: dict[str, int]
+    calls: list[tuple[str, int]] = field(default_factory=list)
+    peak: int = 0
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that this rank put on the wire."""
+        return sum(nbytes for _, nbytes in self.sent)
 
 
 @dataclass(frozen=True)
@@ -64,14 +76,18 @@ class Trouble:
 
 @dataclass(frozen=True)
 class Observation:
-    """What came of a case: a record for each rank, or trouble."""
+    """What came of a case: a record for each rank and the seconds on the world's clock, or trouble."""
 
     records: list[Record] = field(default_factory=list)
     trouble: Trouble | None = None
+    seconds: float = 0.0
 
 
 def encode(value: Any) -> Any:
-    """`value` as JSON data: tensors with dtype and shape, plain data as it is, all else by its type's name."""
+    """`value` as JSON data: tensors with dtype and shape, modules as the list of their parameters, plain data as it is,
+    all else by its type's name."""
+    if isinstance(value, torch.nn.Module):
+        return [encode(parameter) for parameter in value.parameters()]
     if isinstance(value, torch.Tensor):
         name = str(value.dtype).removeprefix("torch.")
         if name in DTYPES and value.numel() <= MOST_ELEMENTS:
@@ -81,6 +97,8 @@ def encode(value: Any) -> Any:
         return value
     if isinstance(value, tuple | list) and len(value) <= MOST_ELEMENTS:
         return [encode(item) for item in value]
+    if isinstance(value, dict) and len(value) <= MOST_ELEMENTS and all(isinstance(key, str | int) for key in value):
+        return {"keys": list(value), "items": [encode(item) for item in value.values()]}
     return {"type": value.type_name if isinstance(value, Other) else type(value).__name__}
 
 
@@ -90,6 +108,8 @@ def decode(data: Any) -> Any:
         return [decode(item) for item in data]
     if isinstance(data, dict) and "values" in data:
         return torch.tensor(data["values"], dtype=DTYPES[data["dtype"]]).reshape(data["shape"])
+    if isinstance(data, dict) and "keys" in data:
+        return dict(zip(data["keys"], map(decode, data["items"]), strict=True))
     return Other(str(data.get("type"))) if isinstance(data, dict) else data
 
 
@@ -99,23 +119,29 @@ def record_to_json(record: Record) -> dict[str, Any]:
         "value": encode(record.value),
         "after": [encode(argument) for argument in record.after],
         "sent": record.sent,
-        "collectives": record.collectives,
+        "calls": record.calls,
+        "peak": record.peak,
     }
 
 
 def record_from_json(data: dict[str, Any]) -> Record:
     """The record, with tensors again."""
     sent = [(int(receiver), int(nbytes)) for receiver, nbytes in data["sent"]]
-    return Record(decode(data["value"]), decode(data["after"]), sent, dict(data["collectives"]))
+    calls = [(str(name), int(numel)) for name, numel in data["calls"]]
+    return Record(decode(data["value"]), decode(data["after"]), sent, calls, int(data["peak"]))
 
 
 def observation_to_json(observation: Observation) -> dict[str, Any]:
     """An observation as JSON data."""
     trouble = observation.trouble
-    return {"records": list(map(record_to_json, observation.records)), "trouble": vars(trouble) if trouble else None}
+    return {
+        "records": list(map(record_to_json, observation.records)),
+        "trouble": vars(trouble) if trouble else None,
+        "seconds": observation.seconds,
+    }
 
 
 def observation_from_json(data: dict[str, Any]) -> Observation:
     """The observation, with tensors again."""
     trouble = Trouble(**data["trouble"]) if data["trouble"] else None
-    return Observation([record_from_json(record) for record in data["records"]], trouble)
+    return Observation([record_from_json(record) for record in data["records"]], trouble, float(data["seconds"]))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import secrets
 import textwrap
+from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
 from random import Random
@@ -32,13 +33,14 @@ class Checks:
 
     def __init__(self, lesson: str) -> None:
         self._exercises = exercises_of(lesson)
+        self._failed: Counter[str] = Counter()
 
     def __getattr__(self, name: str) -> Callable[..., None]:
         if name.startswith("_") or name not in self._exercises:
             raise AttributeError(f"there is no exercise {name!r}; choose one of {', '.join(self._exercises)}")
         names = list(self._exercises)
         earlier = [self._exercises[other] for other in names[: names.index(name)]]
-        return partial(run_check, self._exercises[name], earlier=earlier)
+        return partial(run_check, self._exercises[name], earlier=earlier, failed=self._failed)
 
     def __dir__(self) -> list[str]:
         return list(self._exercises)
@@ -50,10 +52,15 @@ def checks(lesson: str) -> Checks:
 
 
 def run_check(
-    exercise: Exercise, fn: Callable[..., Any], seed: int | None = None, earlier: Sequence[Exercise] = ()
+    exercise: Exercise,
+    fn: Callable[..., Any],
+    seed: int | None = None,
+    earlier: Sequence[Exercise] = (),
+    failed: Counter[str] | None = None,
 ) -> None:
     """Print a finding for each claim; raise CheckFailed, with a hint, unless all hold. The hint sends to one of the
-    `earlier` exercises if `fn` uses an answer to it that does not hold."""
+    `earlier` exercises if `fn` uses an answer to it that does not hold. `failed` counts an exercise's failures: the
+    first has the finding alone, and with each that follows comes one more of the exercise's own hints."""
     if not callable(fn):
         raise InputError(f"{exercise.name} is {fn!r}; pass your function itself, without calling it")
     seed = secrets.randbelow(2**32) if seed is None else seed
@@ -62,8 +69,21 @@ def run_check(
     if not all(finding.holds for finding in findings):
         if cause := first_fault(exercise.name, fn, earlier, seed):
             findings = mend_first(findings, cause)
-        hint = next(finding.hint for finding in findings if finding.hint)
-        raise CheckFailed(f"{exercise.name} does not hold yet: {hint}") from None
+        hint = next((finding.hint for finding in findings if finding.hint), UNSEEN)
+        further = "" if cause or hint.startswith("not written yet") else next_hint(exercise, failed)
+        raise CheckFailed(f"{exercise.name} does not hold yet: {hint}{further}") from None
+
+
+UNSEEN = "the scoreboard's case was not reached"
+
+
+def next_hint(exercise: Exercise, failed: Counter[str] | None) -> str:
+    """The exercise's hint for this failure, counted in `failed`; after the last one, that one again."""
+    if failed is None:
+        return ""
+    failed[exercise.name] += 1
+    given = min(failed[exercise.name] - 1, len(exercise.hints))
+    return f"\nHint {given} of {len(exercise.hints)}: {exercise.hints[given - 1]}" if given else ""
 
 
 def first_fault(name: str, fn: Callable[..., Any], earlier: Sequence[Exercise], seed: int) -> str | None:
@@ -84,13 +104,18 @@ def examine(exercise: Exercise, fn: Callable[..., Any], seed: int) -> list[Findi
         trouble = shortcut(textwrap.dedent(inspect.getsource(fn)))
     except (OSError, TypeError):
         trouble = None
-    seen: Sequence[Observation] = (
-        [Observation(trouble=trouble)] if trouble else observe_all(fn, cases, exercise.takes_comm)
-    )
+    seen: Sequence[Observation] = [Observation(trouble=trouble)] if trouble else observe_all(exercise, fn, cases)
     return judge(exercise, cases, seen)
 
 
 def report(name: str, findings: Sequence[Finding]) -> str:
-    """The findings as text, the same for every seed while all claims hold."""
-    lines = [f"  {MARKS[finding.holds]}  {finding.text}" for finding in findings]
+    """The findings as text, the same for every seed while all claims hold; the scoreboard as a table below."""
+    lines = [f"  {MARKS[finding.holds]}  {finding.text}" for finding in findings if finding.target is None]
+    board = [finding for finding in findings if finding.target is not None]
+    if board:
+        width = max(len(finding.text) for finding in board)
+        lines.append(f"      {'scoreboard':{width}}  {'yours':>12}  {'target':>12}")
+        for finding in board:
+            numbers = f"{finding.yours:12,}  {finding.target:12,}"
+            lines.append(f"  {MARKS[finding.holds]}  {finding.text:{width}}  {numbers}")
     return "\n".join([name, *lines])

@@ -8,37 +8,70 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 from random import Random
+from typing import Any
 
 from zerolab.grading.case import Case, Observation, Trouble
 
 Test = Callable[[Case, Observation], str | None]
+Run = Callable[..., Any]
+"""How a learner's function is called on a rank: `run(fn, comm, *args)`."""
+
+
+def with_comm(fn: Callable[..., Any], comm: Any, *args: Any) -> Any:
+    """Call it as a rank function."""
+    return fn(comm, *args)
+
+
+def alone(fn: Callable[..., Any], comm: Any, *args: Any) -> Any:
+    """Call it as a plain function, on each rank."""
+    return fn(*args)
 
 
 @dataclass(frozen=True)
 class Claim:
-    """Something that must hold in every case. `test` returns a hint where it does not."""
+    """Something that must hold in every case. `test` returns a hint where it does not: what was tried, what came out,
+    what was expected."""
 
     text: str
     test: Test
 
 
 @dataclass(frozen=True)
+class Score:
+    """A line of the scoreboard: `measure` of the case with `board`, which may be `target` at most, or, with `exactly`,
+    neither more nor less. `look` says where the rest may be lost."""
+
+    text: str
+    measure: Callable[[Case, Observation], int]
+    target: Callable[[Case], int]
+    look: str
+    exactly: bool = False
+
+
+@dataclass(frozen=True)
 class Exercise:
-    """`cases` draws new data for each generator it is given; `claims` come in the order in which to mend them."""
+    """`cases` draws new data for each generator it is given; `claims` come in the order in which to mend them, and
+    after them the `scores`. With each failed check in a notebook one more of the `hints` is shown."""
 
     name: str
     cases: Callable[[Random], list[Case]]
     claims: tuple[Claim, ...]
-    takes_comm: bool = True
+    run: Run = with_comm
+    scores: tuple[Score, ...] = ()
+    hints: tuple[str, ...] = ()
+    memory: bool = False
+    """Whether `Record.peak` is measured, which slows the answer down."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """What became of one claim: True, False with a hint, or None where it was not reached."""
+    """What became of one claim: True, False with a hint, or None where it was not reached; a score's has numbers."""
 
     text: str
     holds: bool | None
     hint: str = ""
+    yours: int | None = None
+    target: int | None = None
 
 
 RUNS = "it runs to the end on every rank"
@@ -56,7 +89,20 @@ def judge(exercise: Exercise, cases: Sequence[Case], seen: Sequence[Observation]
             continue
         hint = first_hint(claim, cases, seen)
         findings.append(Finding(claim.text, not hint, hint))
-    return findings
+    right = not hint
+    return [*findings, *(scored(score, cases, seen, right) for score in exercise.scores)]
+
+
+def scored(score: Score, cases: Sequence[Case], seen: Sequence[Observation], right: bool) -> Finding:
+    """A line of the scoreboard. Speed and size mean nothing while values are wrong, so then it is not reached."""
+    case, observation = next((pair for pair in zip(cases, seen, strict=False) if pair[0].board), (None, None))
+    if not right or case is None or observation is None:
+        return Finding(score.text, None)
+    yours, target = score.measure(case, observation), score.target(case)
+    holds = yours == target if score.exactly else yours <= target
+    bound = "exactly" if score.exactly else "at most"
+    hint = "" if holds else f"{case.about}: {score.text}: {yours:,}, and the target is {bound} {target:,}: {score.look}"
+    return Finding(score.text, holds, hint, yours, target)
 
 
 def first_hint(claim: Claim, cases: Sequence[Case], seen: Sequence[Observation]) -> str:
@@ -90,6 +136,8 @@ def hint_for(trouble: Trouble, case: Case) -> str:
         return "not written yet: put your code where it says YOUR CODE HERE"
     if kind == "DeadlockError":
         return f"{head}deadlock: {said}. {way_out(said)}"
+    if kind == "MismatchError" and " is in #" in said:
+        return f"{head}the ranks part ways: {said}"
     if kind == "MismatchError":
         return f"{head}two ranks met with different messages: {said}. {alike(said)}"
     if kind == "TimeOut":
@@ -103,7 +151,7 @@ def hint_for(trouble: Trouble, case: Case) -> str:
     if kind == "died":
         return "the process that ran your code ended at once: look for what ends it, and at the memory it takes"
     if kind == "MemoryError" or "can't allocate memory" in said:
-        return f"{head}it needs more memory than the limit{at}: a ring holds one tensor and a chunk or two"
+        return f"{head}it needs more memory than the limit{at}: look for what grows"
     if "message with itself" in said and case.ranks == 1:
         return f"{head}it sends to itself{at}: there is no neighbour, and a ring of one sends nothing"
     return f"{head}{said}{at}"
@@ -111,6 +159,8 @@ def hint_for(trouble: Trouble, case: Case) -> str:
 
 def way_out(said: str) -> str:
     """What to do about a deadlock, from its report."""
+    if re.search(r"in #\d+ ", said) and "has returned" in said:
+        return "A collective needs every rank: which one does not call it?"
     for rank, verb, peer in re.findall(r"rank (\d+) (?:[^;]*? )?waits to (send to|receive from) rank (\d+)", said):
         if re.search(rf"rank {peer} has (?:already )?returned", said):
             if verb == "send to":
@@ -134,7 +184,17 @@ def alike(said: str) -> str:
 
 # What an answer may use. The point of an exercise is to build a thing, so the built thing is out of reach.
 
-ALLOWED_IMPORTS = {"torch", "math", "itertools", "functools", "operator", "collections", "typing", "__future__"}
+ALLOWED_IMPORTS = {
+    "torch",
+    "math",
+    "weakref",
+    "itertools",
+    "functools",
+    "operator",
+    "collections",
+    "typing",
+    "__future__",
+}
 OFF_LIMITS = {
     "distributed": "torch.distributed has the finished collective",
     "transport": "comm.transport is below the contract; comm.isend and comm.irecv are all you need",
@@ -162,7 +222,7 @@ def shortcut(source: str) -> Trouble | None:
         for name in imported(node):
             if name.split(".")[0] not in ALLOWED_IMPORTS or "distributed" in name:
                 return Trouble(
-                    "Shortcut", f"it imports {name}, which the answer has no need of: build it from messages"
+                    "Shortcut", f"it imports {name}, which the answer has no need of: build it from what you are given"
                 )
         name = node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
         if name in OFF_LIMITS:

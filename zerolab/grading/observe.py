@@ -8,10 +8,14 @@ from typing import Any
 
 import torch
 
-from zerolab.collectives import Collectives, Request, Transport
+from zerolab.collectives import Collectives, Handle, Request, Transport
+from zerolab.collectives.call import Call
+from zerolab.collectives.handle import Order
 from zerolab.collectives.wrap import Wrapped
 from zerolab.errors import RankError
 from zerolab.grading.case import Case, Observation, Record, Trouble, record_from_json, record_to_json
+from zerolab.grading.exercise import Exercise
+from zerolab.memory import Tracker
 from zerolab.ranks import RankFailure, launch
 
 CASE_SECONDS = 5.0
@@ -26,46 +30,90 @@ class Notes(Wrapped):
         self.sent: list[tuple[int, int]] = []
 
     def isend(self, tensor: torch.Tensor, dst: int, tag: int = 0) -> Request:
-        self.sent.append((dst, tensor.numel() * tensor.element_size()))
+        self.sent.append((dst, tensor.nbytes))
         return super().isend(tensor, dst, tag)
 
+    def exchange(self, outgoing: torch.Tensor, dst: int, incoming: torch.Tensor, src: int, tag: int = 0) -> None:
+        self.sent.append((dst, outgoing.nbytes))
+        super().exchange(outgoing, dst, incoming, src, tag)
 
-def on_rank(comm: Collectives, fn: Callable[..., Any], takes_comm: bool, args: list[tuple[Any, ...]]) -> dict[str, Any]:
-    """One rank's part: call `fn` and note what it did."""
-    notes = Notes(comm.transport)
-    comm.transport = notes
+
+class Issued:
+    """An order of calls that notes them as they are issued, whether they run at once or later."""
+
+    def __init__(self, inner: Order) -> None:
+        self.inner = inner
+        self.calls: list[tuple[str, int]] = []
+
+    def issue(self, call: Call, run: Callable[[], None], tensors: list[torch.Tensor], result: Any, now: bool) -> Handle:
+        self.calls.append((call.name, call.numel))
+        return self.inner.issue(call, run, tensors, result, now)
+
+    def close(self) -> None:
+        self.inner.close()
+
+
+def on_rank(
+    comm: Collectives, fn: Callable[..., Any], args: list[tuple[Any, ...]], run: Callable[..., Any], memory: bool
+) -> dict[str, Any]:
+    """One rank's part: `run` calls `fn`; what it does is noted."""
+    comm.transport = notes = Notes(comm.transport)
+    comm._issuer = issued = Issued(comm._issuer)
     mine = args[comm.rank]
-    value = fn(comm, *mine) if takes_comm else fn(*mine)
-    collectives = comm.meter.calls_by_collective() if comm.meter else {}
-    return record_to_json(Record(value, list(mine), notes.sent, collectives))
+    if not memory:
+        value, peak = run(fn, comm, *mine), 0
+    else:
+        given = list(tensors_in(mine))
+        with Tracker(lambda: {GIVEN: given}) as tracker:
+            value = run(fn, comm, *mine)
+        peak = max((sample.total - sample.bytes.get(GIVEN, 0) for sample in tracker.samples), default=0)
+    return record_to_json(Record(value, list(mine), notes.sent, issued.calls, peak))
 
 
-def observe(fn: Callable[..., Any], case: Case, takes_comm: bool = True) -> Observation:
+GIVEN = "given"
+
+
+def tensors_in(value: Any) -> list[torch.Tensor]:
+    """The tensors that a rank was given: they are the caller's, and do not count as its own."""
+    if isinstance(value, torch.Tensor):
+        return [value]
+    if isinstance(value, torch.nn.Module):
+        return [*value.parameters(), *value.buffers()]
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, list | tuple):
+        return [tensor for part in value for tensor in tensors_in(part)]
+    return []
+
+
+def observe(exercise: Exercise, fn: Callable[..., Any], case: Case) -> Observation:
     """Run `fn` as the case says; every error of the learner's code becomes the observation's trouble."""
     try:
         records = launch(
             on_rank,
             fn,
-            takes_comm,
             case.args,
+            exercise.run,
+            exercise.memory and case.world == "lockstep",
             ranks=case.ranks,
             world=case.world,
             # Real processes may have to be started first.
             timeout=CASE_SECONDS if case.world == "lockstep" else 30.0,
             device="cpu",
             collectives="ring",
+            link=case.link,
             prints="quiet",
         )
     except RankError as error:
         return Observation(trouble=trouble_of(error))
-    return Observation([record_from_json(record) for record in records])
+    return Observation([record_from_json(record) for record in records], seconds=records.seconds)
 
 
-def observe_all(fn: Callable[..., Any], cases: Sequence[Case], takes_comm: bool = True) -> list[Observation]:
+def observe_all(exercise: Exercise, fn: Callable[..., Any], cases: Sequence[Case]) -> list[Observation]:
     """Run the cases in order, up to the first that ends in trouble."""
     seen: list[Observation] = []
     for case in cases:
-        seen.append(observe(fn, case, takes_comm))
+        seen.append(observe(exercise, fn, case))
         if seen[-1].trouble:
             break
     return seen

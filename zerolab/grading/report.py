@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from zerolab.grading.check import MARKS
+from zerolab.grading.exercise import Finding
 from zerolab.grading.referee import Verdict
 from zerolab.grading.submission import Submission
 
@@ -69,5 +70,10 @@ def as_markdown(verdicts: Sequence[Verdict]) -> str:
 
 
 def text_of_findings(verdict: Verdict) -> str:
-    lines = [f"{MARKS[finding.holds]}  {finding.text}" for finding in verdict.findings]
+    lines = [f"{MARKS[finding.holds]}  {finding.text}{numbers(finding)}" for finding in verdict.findings]
     return "\n".join([*lines, verdict.hint]).rstrip()
+
+
+def numbers(finding: Finding) -> str:
+    """A score and its target, where a finding has some."""
+    return "" if finding.target is None else f": {finding.yours:,} (target {finding.target:,})"

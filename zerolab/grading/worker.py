@@ -63,7 +63,7 @@ def run(exercise: Exercise, names: dict[str, Any], trouble: Trouble | None, seed
     fn = names.get(exercise.name)
     if not callable(fn):
         return [Observation(trouble=Trouble("Missing", f"the cell defines no function named {exercise.name}"))]
-    return observe_all(fn, exercise.cases(Random(seed)), exercise.takes_comm)
+    return observe_all(exercise, fn, exercise.cases(Random(seed)))
 
 
 def limit_memory(megabytes: int) -> None:

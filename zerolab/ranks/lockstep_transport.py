@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.utils._python_dispatch import _disable_current_modes
 
 from zerolab.collectives.call import Call
 from zerolab.collectives.transport import Request, Transport
@@ -111,7 +112,8 @@ class LockstepWorld:
                     f"{receive.tensor.nbytes}; make both tensors alike"
                 )
             )
-        with torch.no_grad():
+        # A message is no operation of either rank: a memory tracker of one must not count the other's tensor.
+        with torch.no_grad(), _disable_current_modes():
             _as_bytes(receive.tensor).copy_(_as_bytes(send.tensor))
         end = max(send.start, receive.start) + (self.link.seconds(nbytes) if self.link else 0.0)
         send.finish(end)

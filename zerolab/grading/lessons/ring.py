@@ -6,7 +6,7 @@ same sum. Sizes divide and do not divide, on 1 to 4 ranks. Values, messages, byt
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from random import Random
 from typing import Any
 
@@ -15,8 +15,10 @@ import torch
 from zerolab.collectives import wire_bytes
 from zerolab.flat.layout import chunk_bounds, chunk_sizes
 from zerolab.grading.case import Case, Observation, plural
-from zerolab.grading.exercise import Claim, Exercise
-from zerolab.grading.ring_claims import (
+from zerolab.grading.claims import short
+from zerolab.grading.draw import about, sizes, whole_numbers
+from zerolab.grading.exercise import Claim, Exercise, alone
+from zerolab.grading.lessons.ring_claims import (
     Expected,
     in_place_or_not,
     messages,
@@ -28,31 +30,13 @@ from zerolab.grading.ring_claims import (
 Tensor = torch.Tensor
 
 
-def draw(rng: Random, numel: int, dtype: torch.dtype = torch.float32) -> Tensor:
-    return torch.tensor([rng.randint(1, 999) for _ in range(numel)], dtype=dtype)
-
-
-def sizes(rng: Random) -> Iterator[tuple[int, int, str]]:
-    """(ranks, elements, world): every number of ranks, dividing and not, and real processes once. One rank comes late,
-    because what goes wrong between two says more."""
-    for ranks in (2, 3, 4, 1):
-        each = rng.randint(2, 5)
-        yield ranks, ranks * each, "lockstep"
-        if ranks > 1:
-            yield ranks, ranks * each + rng.randint(1, ranks - 1), "lockstep"
-    # Fewer elements than ranks: the last rank's chunk is empty.
-    yield 4, 3, "lockstep"
-    yield 3, 3 * rng.randint(3, 9) + rng.randint(1, 2), "processes"
-
-
-def ring_case(args: list[tuple[Any, ...]], numel: int, world: str, about: str = "") -> Case:
-    uneven = " (the ranks do not divide them)" if numel % len(args) else ""
-    return Case(args, world, f"on {plural(len(args), 'rank')}, {about or plural(numel, 'element')}{uneven}")
+def ring_case(args: list[tuple[Any, ...]], numel: int, world: str, what: str = "") -> Case:
+    return Case(args, world, about(len(args), numel, what))
 
 
 def summands(rng: Random, ranks: int, numel: int) -> list[Tensor]:
     dtype = rng.choice([torch.float32, torch.float64])
-    return [draw(rng, numel, dtype) for _ in range(ranks)]
+    return [whole_numbers(rng, numel, dtype) for _ in range(ranks)]
 
 
 def total(tensors: list[Tensor]) -> Tensor:
@@ -131,7 +115,7 @@ def reduce_scatter_expected(case: Case) -> Expected:
 def all_gather_cases(rng: Random) -> list[Case]:
     cases = []
     for ranks, numel, world in sizes(rng):
-        whole = draw(rng, numel, rng.choice([torch.float32, torch.float64]))
+        whole = whole_numbers(rng, numel, rng.choice([torch.float32, torch.float64]))
         cases.append(ring_case([(whole[a:b].clone(), numel) for a, b in chunk_bounds(numel, ranks)], numel, world))
     return cases
 
@@ -160,8 +144,8 @@ def all_reduce_cases(rng: Random) -> list[Case]:
             # Multiples of 1.5: a mean over 2, 3 or 4 is exact, whether it divides first, last or multiplies by 1/N, and
             # is no whole number, so that // shows.
             tensors = [1.5 * tensor for tensor in summands(rng, ranks, numel)]
-            about = f"{plural(numel, 'element')}, average={average}"
-            cases.append(ring_case([(tensor, average) for tensor in tensors], numel, world, about))
+            what = f"{plural(numel, 'element')}, average={average}"
+            cases.append(ring_case([(tensor, average) for tensor in tensors], numel, world, what))
     return cases
 
 
@@ -235,8 +219,8 @@ def broadcast_cases(rng: Random) -> list[Case]:
     cases = []
     for ranks, numel, world in sizes(rng):
         for src in {0, ranks - 1, rng.randrange(ranks)}:
-            about = f"{plural(numel, 'element')} from rank {src}"
-            cases.append(ring_case([(draw(rng, numel), src) for _ in range(ranks)], 0, world, about))
+            what = f"{plural(numel, 'element')} from rank {src}"
+            cases.append(ring_case([(whole_numbers(rng, numel), src) for _ in range(ranks)], 0, world, what))
     return cases
 
 
@@ -253,11 +237,6 @@ def broadcast_expected(case: Case) -> Expected:
         tensors[0].element_size(),
         "print who receives from whom",
     )
-
-
-def short(value: Any) -> str:
-    text = str(value)
-    return text if len(text) <= 80 else text[:77] + "..."
 
 
 def ring_exercise(
@@ -292,7 +271,7 @@ EXERCISES = (
             Claim("it returns a start and a stop", bounds_are_pairs),
             Claim("chunks lie end to end, the longer ones first", bounds_are_right),
         ),
-        takes_comm=False,
+        run=alone,
     ),
     ring_exercise(
         "ring_reduce_scatter", reduce_scatter_cases, reduce_scatter_expected, "rank r returns chunk r of the sum"
@@ -303,7 +282,7 @@ EXERCISES = (
         "ring_bytes",
         bytes_cases,
         (Claim("what you predict is what the meter counts", bytes_are_right),),
-        takes_comm=False,
+        run=alone,
     ),
     ring_exercise(
         "mended_broadcast", broadcast_cases, broadcast_expected, "every rank ends with rank src's tensor", in_place=True

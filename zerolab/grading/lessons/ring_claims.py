@@ -35,7 +35,7 @@ class Expected:
 
 def no_library_collective(case: Case, seen: Observation) -> str | None:
     for record in seen.records:
-        for name in record.collectives:
+        for name, _ in record.calls:
             return f"it calls comm.{name}, which is the library's own: build it from comm.isend and comm.irecv"
     return None
 

@@ -1,14 +1,6 @@
-"""The zoo: wrong answers, each with a piece of the hint that it must get."""
+"""Wrong answers to the exercises of lesson 01."""
 
-from typing import NamedTuple
-
-
-class Wrong(NamedTuple):
-    name: str
-    exercise: str
-    source: str
-    hint: str
-
+from zoo.wrong import Wrong, changed
 
 REDUCE_SCATTER = """
 def ring_reduce_scatter(comm, tensor):
@@ -28,11 +20,6 @@ def ring_all_gather(comm, shard, numel):
         pass_on(comm, chunk(whole, comm.rank - step, comm.size), chunk(whole, comm.rank - step - 1, comm.size))
     return whole
 """
-
-
-def changed(source: str, old: str, new: str) -> str:
-    assert old in source
-    return source.replace(old, new)
 
 
 ZOO = [

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from zerolab.errors import InputError
-from zerolab.grading import ring
 from zerolab.grading.exercise import Exercise
+from zerolab.grading.lessons import ring, zero1
 
-LESSONS: dict[str, tuple[Exercise, ...]] = {"01_ring_collectives": ring.EXERCISES}
+LESSONS: dict[str, tuple[Exercise, ...]] = {
+    "01_ring_collectives": ring.EXERCISES,
+    "03_zero_1": zero1.EXERCISES,
+}
 
 
 def exercises_of(lesson: str) -> dict[str, Exercise]:

@@ -1,0 +1,164 @@
+"""Claims and measures that the lessons share. A hint says what was tried, what came out and what was expected."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from zerolab.grading.case import Case, Observation, Other
+from zerolab.grading.exercise import Test
+
+Tensor = torch.Tensor
+Calls = list[tuple[str, int]]
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What a case should give: rank r's value, and values that give a mistake away, by what to say of them. `look`
+    says where to look if the values are wrong in another way."""
+
+    values: Sequence[Any]
+    mistakes: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    look: str = "print it on each rank, and compare with what you expect by hand"
+
+
+def right(wanted: Callable[[Case], Wanted], tolerance: float = 1e-5) -> Test:
+    """Every rank's value is the wanted one: numbers of tensors to `tolerance`, all else exactly."""
+
+    def test(case: Case, seen: Observation) -> str | None:
+        want = wanted(case)
+        got = [record.value for record in seen.records]
+        wrong = [rank for rank, value in enumerate(got) if not alike(value, want.values[rank], tolerance)]
+        if not wrong:
+            return None
+        rank = wrong[0]
+        who = "each rank" if len(wrong) == case.ranks > 1 else f"rank {rank}"
+        for says, mistake in want.mistakes.items():
+            if all(alike(got[rank], mistake[rank], tolerance) for rank in wrong):
+                return f"{case.about}: {who} returned {says}"
+        if wrong == [0] and case.ranks > 1:
+            return f"{case.about}: only rank 0 is wrong; does a condition such as `if comm.rank:` skip it?"
+        said = difference(got[rank], want.values[rank], tolerance)
+        return f"{case.about}: rank {rank} returned {said}: {want.look}"
+
+    return test
+
+
+def alike(value: object, want: object, tolerance: float) -> bool:
+    """Whether a value is the wanted one. A list stands for a tuple, too, since JSON knows only lists."""
+    if isinstance(want, Tensor):
+        if not isinstance(value, Tensor) or value.dtype != want.dtype or value.shape != want.shape:
+            return False
+        return torch.allclose(value, want, rtol=tolerance, atol=tolerance)
+    if isinstance(want, list | tuple):
+        if not isinstance(value, list | tuple) or len(value) != len(want):
+            return False
+        return all(alike(value[index], want[index], tolerance) for index in range(len(want)))
+    if isinstance(want, dict):
+        if not isinstance(value, dict) or value.keys() != want.keys():
+            return False
+        return all(alike(value[key], want[key], tolerance) for key in want)
+    return type(value) is type(want) and value == want
+
+
+def difference(value: Any, want: Any, tolerance: float) -> str:
+    """How a value differs, such as "12 of 40 wrong values"."""
+    if isinstance(want, Tensor) and isinstance(value, Tensor):
+        if value.dtype != want.dtype:
+            return f"{value.dtype}, not {want.dtype}"
+        if value.shape != want.shape:
+            return f"a tensor of shape {tuple(value.shape)}, not {tuple(want.shape)}"
+        places = int((~torch.isclose(value, want, rtol=tolerance, atol=tolerance)).sum())
+        return f"a tensor with {places} of {value.numel()} values wrong"
+    if isinstance(want, list | tuple) and isinstance(value, list | tuple):
+        if len(value) != len(want):
+            return f"{len(value)} things, not {len(want)}"
+        at = next(i for i, (a, b) in enumerate(zip(value, want, strict=True)) if not alike(a, b, tolerance))
+        return f"a wrong item {at}, {difference(value[at], want[at], tolerance)}"
+    if isinstance(want, dict) and isinstance(value, dict) and value.keys() == want.keys():
+        key = next(key for key in want if not alike(value[key], want[key], tolerance))
+        return f"for {key!r} {difference(value[key], want[key], tolerance)}"
+    return f"{short(value)}, not {short(want)}"
+
+
+def short(value: Any) -> str:
+    """A value in few words."""
+    if isinstance(value, Other):
+        return value.type_name
+    if isinstance(value, Tensor):
+        return f"a tensor of shape {tuple(value.shape)}"
+    text = "nothing (None): end with return" if value is None else str(value)
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
+def untouched(*places: int) -> Test:
+    """The arguments at these places (after `comm`) are as they were."""
+
+    def test(case: Case, seen: Observation) -> str | None:
+        for rank, record in enumerate(seen.records):
+            for place in places:
+                if not alike(record.after[place], plain(case.args[rank][place]), 0.0):
+                    return (
+                        f"{case.about}: it overwrote rank {rank}'s input, which belongs to the caller: work on a copy"
+                    )
+        return None
+
+    return test
+
+
+def plain(value: Any) -> Any:
+    """An argument in the shape in which `Record.after` has it."""
+    if isinstance(value, torch.nn.Module):
+        return [parameter.detach() for parameter in value.parameters()]
+    return value
+
+
+def calls_are(wanted: Callable[[Case, int], Calls], look: str) -> Test:
+    """The library's collectives that each rank calls, in order, are those of `wanted(case, rank)`."""
+
+    def test(case: Case, seen: Observation) -> str | None:
+        for rank, record in enumerate(seen.records):
+            want = wanted(case, rank)
+            if record.calls == want:
+                continue
+            made, due = len(record.calls), len(want)
+            at = next((i for i in range(min(made, due)) if record.calls[i] != want[i]), None)
+            if at is not None:
+                said = f"call {at + 1} of rank {rank} is {call(record.calls[at])}, and {call(want[at])} is due"
+            else:
+                odd = f"{call(want[made])} is missing" if made < due else f"{call(record.calls[due])} is too many"
+                said = f"rank {rank} makes {made} calls where {due} are due, {odd}"
+            return f"{case.about}: {said}: {look}"
+        return None
+
+    return test
+
+
+def call(of: tuple[str, int]) -> str:
+    return f"{of[0]} of {of[1]:,} elements"
+
+
+# What a scoreboard measures.
+
+
+def most_sent(case: Case, seen: Observation) -> int:
+    """Bytes on the wire, of the rank that sends most."""
+    return max(record.nbytes for record in seen.records)
+
+
+def most_held(case: Case, seen: Observation) -> int:
+    """The most bytes that a rank had made and still held, at its worst moment; the exercise measures memory."""
+    return max(record.peak for record in seen.records)
+
+
+def number_of_calls(case: Case, seen: Observation) -> int:
+    """Collectives that a rank calls."""
+    return max(len(record.calls) for record in seen.records)
+
+
+def microseconds(case: Case, seen: Observation) -> int:
+    """The virtual clock at the end, rounded."""
+    return round(1e6 * seen.seconds)
