@@ -18,8 +18,8 @@ from zerolab.grading.exercise import Finding
 from zerolab.grading.lessons import LESSONS
 from zerolab.grading.progress import progress
 from zerolab.grading.referee import Verdict
-from zerolab.grading.report import as_json, as_markdown
-from zerolab.grading.submission import compare, read_submission
+from zerolab.grading.report import Graded, as_json, as_markdown
+from zerolab.grading.submission import Submission, compare, find_notebooks, read_submission
 
 ROOT = Path(__file__).resolve().parent.parent
 LESSON = "01_ring_collectives"
@@ -214,7 +214,7 @@ def test_blank_exercises_score_nothing_and_solutions_everything(
     shown, said = capsys.readouterr()
     assert said == "zerolab grade: running 6 exercises\n" * 2, "a plain line where nobody watches"
     assert "0 / 10" in shown and "10 / 10" in shown and "--seed" in shown
-    assert "| **together** | **10 / 10** | |" in (tmp_path / "full.md").read_text()
+    assert "| | **together** | **10 / 10** | |" in (tmp_path / "full.md").read_text()
 
 
 def test_a_terminal_gets_a_bar_that_names_the_exercise(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -229,22 +229,51 @@ def test_a_terminal_gets_a_bar_that_names_the_exercise(monkeypatch: pytest.Monke
     assert "ring_bytes" in shown and "| 4 of 6" in shown and "running" not in shown
 
 
+VERDICTS = (
+    Verdict("a", 2, (Finding("it runs", True), Finding("bytes", True, "", 7, 8))),
+    Verdict("b", 3, (Finding("it runs", False, "add x | y"), Finding("it is right", None))),
+)
+
+
+def graded(lesson: str) -> Graded:
+    return Graded(Path(f"{lesson}.ipynb"), Submission(lesson, (), ()), VERDICTS)
+
+
 def test_the_report_has_the_shape_of_gradescope() -> None:
-    verdicts = [
-        Verdict("a", 2, (Finding("it runs", True),)),
-        Verdict("b", 3, (Finding("it runs", False, "add x | y"), Finding("it is right", None))),
-    ]
-    assert as_json(verdicts) == {
+    assert as_json([graded("01")]) == {
         "score": 2,
         "max_score": 5,
         "status": "failed",
         "tests": [
-            {"name": "a", "score": 2, "max_score": 2, "status": "passed", "output": "ok  it runs"},
+            {"name": "a", "score": 2, "max_score": 2, "status": "passed",
+             "output": "ok  it runs\nok  bytes: 7 (target 8)"},
             {"name": "b", "score": 0, "max_score": 3, "status": "failed",
              "output": "NO  it runs\n--  it is right\nadd x | y"},
         ],
     }  # fmt: skip
-    assert "| b | 0 / 3 | add x / y |" in as_markdown(verdicts)
+    assert "| 01 | b | 0 / 3 | add x / y |" in as_markdown([graded("01")])
+
+
+def test_several_notebooks_add_up_and_say_which_lesson_is_meant() -> None:
+    both = as_json([graded("01"), graded("02")])
+    assert (both["score"], both["max_score"]) == (4, 10)
+    assert [test["name"] for test in both["tests"]] == ["01: a", "01: b", "02: a", "02: b"]
+    assert as_markdown([graded("01"), graded("02")]).endswith("| | **together** | **4 / 10** | |\n")
+
+
+def test_a_folder_stands_for_the_exercises_in_it(tmp_path: Path) -> None:
+    mine = tmp_path / "my answers.ipynb"
+    mine.write_text(EXERCISE.read_text())
+    (tmp_path / "notes.ipynb").write_text(json.dumps(nbformat.v4.new_notebook()))
+    assert find_notebooks([tmp_path, EXERCISE]) == [mine, EXERCISE]
+    mine.unlink()
+    with pytest.raises(InputError, match="no exercise of the course in the folder"):
+        find_notebooks([tmp_path])
+
+
+def test_one_source_is_not_for_two_notebooks(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main([str(EXERCISE), str(EXERCISE), "--source", str(SOLUTION)]) == 2
+    assert "--source is the source of one notebook" in capsys.readouterr().err
 
 
 def test_a_verdict_without_findings_is_no_pass() -> None:

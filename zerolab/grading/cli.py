@@ -1,4 +1,4 @@
-"""`zerolab grade`: grade an exercise notebook."""
+"""`zerolab grade`: grade exercise notebooks."""
 
 from __future__ import annotations
 
@@ -10,41 +10,59 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from zerolab.errors import InputError
-from zerolab.grading.progress import progress
+from zerolab.grading.progress import Watch, progress
 from zerolab.grading.referee import Limits, grade
-from zerolab.grading.report import as_json, as_markdown, print_report, totals
-from zerolab.grading.submission import read_submission
+from zerolab.grading.report import Graded, as_json, as_markdown, print_report, totals
+from zerolab.grading.submission import find_notebooks, read_submission
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Grade a file; 0 at full marks, 1 below, 2 where it cannot be graded."""
+    """Grade files; 0 at full marks, 1 below, 2 where something cannot be graded. Then nothing is run."""
     options = parser().parse_args(argv)
     try:
         limits = Limits(positive("--seconds", options.seconds), int(positive("--memory-mb", options.memory_mb)))
         for target in filter(None, (options.json, options.markdown)):
             if not target.resolve().parent.is_dir():
                 raise InputError(f"there is no folder {target.parent} to write {target.name} in; make it first")
-        submission = read_submission(options.notebook, options.source)
+        paths = find_notebooks(options.notebooks or [Path("exercises")])
+        if options.source and len(paths) > 1:
+            raise InputError(f"--source is the source of one notebook, and {len(paths)} are to be graded; name one")
+        submissions = [(path, read_submission(path, options.source)) for path in paths]
         seed = secrets.randbelow(2**32) if options.seed is None else options.seed
-        with progress(sum(step.graded for step in submission.steps)) as watch:
-            verdicts = grade(submission, seed, limits, watch)
+        results: list[Graded] = []
+        with progress(sum(step.graded for _, submission in submissions for step in submission.steps)) as watch:
+            for path, submission in submissions:
+                before = sum(len(result.verdicts) for result in results)
+                verdicts = grade(submission, seed, limits, from_there(watch, before))
+                results.append(Graded(path, submission, tuple(verdicts)))
         if options.json:
-            options.json.write_text(json.dumps(as_json(verdicts), indent=2) + "\n", encoding="utf-8")
+            options.json.write_text(json.dumps(as_json(results), indent=2) + "\n", encoding="utf-8")
         if options.markdown:
-            options.markdown.write_text(as_markdown(verdicts), encoding="utf-8")
+            options.markdown.write_text(as_markdown(results), encoding="utf-8")
     except (InputError, OSError) as error:
         print(f"zerolab grade: {error}", file=sys.stderr)
         return 2
-    print_report(submission, verdicts, seed)
-    score, most = totals(verdicts)
+    print_report(results, seed)
+    score, most = totals(results)
     return 0 if score == most else 1
+
+
+def from_there(watch: Watch, before: int) -> Watch:
+    """A watch for a file that comes after `before` exercises of other files."""
+    return lambda name, done: watch(name, before + done)
 
 
 def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(
-        prog="zerolab grade", description="Run the answers in a notebook on fresh data and say what holds."
+        prog="zerolab grade", description="Run the answers in notebooks on fresh data and say what holds."
     )
-    made.add_argument("notebook", type=Path, help="such as exercises/01_ring_collectives.ipynb")
+    made.add_argument(
+        "notebooks",
+        type=Path,
+        nargs="*",
+        metavar="NOTEBOOK|FOLDER",
+        help="such as exercises/01_ring_collectives.ipynb; of a folder, all its exercises; if left out, exercises/",
+    )
     made.add_argument("--json", type=Path, metavar="FILE", help="write the grade in Gradescope's shape")
     made.add_argument("--markdown", type=Path, metavar="FILE", help="write the grade as a Markdown table")
     made.add_argument("--seed", type=int, help="draw the data of an earlier run again")

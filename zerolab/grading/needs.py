@@ -13,7 +13,7 @@ from typing import Any
 from zerolab.grading.exercise import Finding
 
 Mentions = dict[str, set[str]]
-"""The names in the source of each function."""
+"""The names in the source of each function or class."""
 
 
 def mentions(sources: Iterable[str]) -> Mentions:
@@ -25,7 +25,7 @@ def mentions(sources: Iterable[str]) -> Mentions:
         except (SyntaxError, ValueError, RecursionError, MemoryError):
             continue
         for node in tree.body:
-            if isinstance(node, ast.FunctionDef):
+            if isinstance(node, ast.FunctionDef | ast.ClassDef):
                 found[node.name] = {inner.id for inner in ast.walk(node) if isinstance(inner, ast.Name)}
     return found
 

@@ -1,8 +1,10 @@
-"""A grade as a table for people and as JSON for a server."""
+"""Grades as tables for people and as JSON for a server."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -14,59 +16,87 @@ from zerolab.grading.referee import Verdict
 from zerolab.grading.submission import Submission
 
 
-def totals(verdicts: Sequence[Verdict]) -> tuple[float, float]:
+@dataclass(frozen=True)
+class Graded:
+    """A file, what was handed in with it, and a verdict on each of its exercises."""
+
+    path: Path
+    submission: Submission
+    verdicts: tuple[Verdict, ...]
+
+
+def totals(results: Sequence[Graded]) -> tuple[float, float]:
     """Points reached and points there are."""
+    verdicts = [verdict for result in results for verdict in result.verdicts]
     return sum(verdict.score for verdict in verdicts), sum(verdict.points for verdict in verdicts)
 
 
-def print_report(submission: Submission, verdicts: Sequence[Verdict], seed: int) -> None:
-    """Points by exercise, then a hint for each that does not hold yet."""
+def print_report(results: Sequence[Graded], seed: int) -> None:
+    """A table for each file, then a hint for each exercise that does not hold yet."""
     console = Console(highlight=False)
-    table = Table(title=submission.lesson, title_justify="left")
-    table.add_column("exercise")
-    table.add_column("points", justify="right")
-    table.add_column("claims that hold", justify="right")
-    for verdict in verdicts:
-        held = sum(finding.holds is True for finding in verdict.findings)
-        table.add_row(verdict.name, f"{verdict.score:g} / {verdict.points:g}", f"{held} of {len(verdict.findings)}")
-    score, most = totals(verdicts)
-    table.add_section()
-    table.add_row("together", f"{score:g} / {most:g}", "")
-    console.print(table)
-    for verdict in verdicts:
-        if not verdict.passed:
-            console.print(f"{verdict.name}: {verdict.hint}", markup=False, soft_wrap=True)
-    if submission.restored:
-        console.print(f"put back as they were: {', '.join(submission.restored)}", markup=False, soft_wrap=True)
+    for result in results:
+        console.print(table(result))
+        for verdict in result.verdicts:
+            if not verdict.passed:
+                console.print(f"{verdict.name}: {verdict.hint}", markup=False, soft_wrap=True)
+        if result.submission.restored:
+            console.print(
+                f"put back as they were: {', '.join(result.submission.restored)}", markup=False, soft_wrap=True
+            )
+        console.print(f"graded the file {result.path.resolve()}\n", markup=False, soft_wrap=True)
+    score, most = totals(results)
+    if len(results) > 1:
+        console.print(f"{len(results)} notebooks together: {score:g} / {most:g}")
     console.print(f"data drawn from seed {seed}; draw the same with --seed {seed}")
 
 
-def as_json(verdicts: Sequence[Verdict]) -> dict[str, Any]:
-    """The grade in the shape that Gradescope's autograders write."""
-    score, most = totals(verdicts)
+def table(result: Graded) -> Table:
+    """Points by exercise."""
+    made = Table(title=result.submission.lesson, title_justify="left")
+    made.add_column("exercise")
+    made.add_column("points", justify="right")
+    made.add_column("claims that hold", justify="right")
+    for verdict in result.verdicts:
+        held = sum(finding.holds is True for finding in verdict.findings)
+        made.add_row(verdict.name, f"{verdict.score:g} / {verdict.points:g}", f"{held} of {len(verdict.findings)}")
+    score, most = totals([result])
+    made.add_section()
+    made.add_row("together", f"{score:g} / {most:g}", "")
+    return made
+
+
+def as_json(results: Sequence[Graded]) -> dict[str, Any]:
+    """The grade in the shape that Gradescope's autograders write; names carry the lesson if there are several."""
+    score, most = totals(results)
     return {
         "score": score,
         "max_score": most,
         "status": "passed" if score == most else "failed",
         "tests": [
             {
-                "name": verdict.name,
+                "name": f"{result.submission.lesson}: {verdict.name}" if len(results) > 1 else verdict.name,
                 "score": verdict.score,
                 "max_score": verdict.points,
                 "status": "passed" if verdict.passed else "failed",
                 "output": text_of_findings(verdict),
             }
-            for verdict in verdicts
+            for result in results
+            for verdict in result.verdicts
         ],
     }
 
 
-def as_markdown(verdicts: Sequence[Verdict]) -> str:
+def as_markdown(results: Sequence[Graded]) -> str:
     """The grade as a Markdown table, such as for a comment on a pull request."""
-    score, most = totals(verdicts)
-    rows = [f"| {v.name} | {v.score:g} / {v.points:g} | {v.hint.replace('|', '/') or 'holds'} |" for v in verdicts]
-    head = ["| exercise | points | what to do |", "| --- | ---: | --- |"]
-    return "\n".join([*head, *rows, f"| **together** | **{score:g} / {most:g}** | |"]) + "\n"
+    lines = ["| lesson | exercise | points | what to do |", "| --- | --- | ---: | --- |"]
+    for result in results:
+        lesson = result.submission.lesson
+        lines += [
+            f"| {lesson} | {v.name} | {v.score:g} / {v.points:g} | {v.hint.replace('|', '/') or 'holds'} |"
+            for v in result.verdicts
+        ]
+    score, most = totals(results)
+    return "\n".join([*lines, f"| | **together** | **{score:g} / {most:g}** | |"]) + "\n"
 
 
 def text_of_findings(verdict: Verdict) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -33,10 +34,29 @@ class Submission:
     restored: tuple[str, ...]
 
 
+def find_notebooks(places: Sequence[Path]) -> list[Path]:
+    """The files named, and of folders the exercises in them; other notebooks there are left alone."""
+    found: list[Path] = []
+    for place in places:
+        if not place.is_dir():
+            found.append(place)
+            continue
+        inside = [path for path in sorted(place.glob("*.ipynb")) if lesson_of(read_notebook(path), path) in LESSONS]
+        if not inside:
+            raise InputError(f"there is no exercise of the course in the folder {place}; name a notebook")
+        found += inside
+    return found
+
+
+def lesson_of(notebook: NotebookNode, path: Path) -> str:
+    """The lesson that a notebook says it belongs to, else the one of its file's name."""
+    return str(notebook.metadata.get("zerolab", {}).get("lesson", path.stem))
+
+
 def read_submission(path: Path, source: Path | None = None) -> Submission:
     """Read a learner's notebook, and its source from `source` or from where the course keeps it."""
     handed_in = read_notebook(path)
-    lesson = str(handed_in.metadata.get("zerolab", {}).get("lesson", path.stem))
+    lesson = lesson_of(handed_in, path)
     if lesson not in LESSONS:
         raise InputError(
             f"{path} is no exercise of the course; name one, such as exercises/{next(iter(LESSONS))}.ipynb"
