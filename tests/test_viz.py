@@ -1,6 +1,7 @@
 """Pictures show what ran, and say the same in text."""
 
 import io
+from itertools import pairwise
 
 import pytest
 import torch
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 from matplotlib import _pylab_helpers
 from matplotlib.image import imread
 
-from zerolab.collectives import Link, RingCollectives
+from zerolab.collectives import Link, RingCollectives, wire_bytes
 from zerolab.errors import InputError
 from zerolab.flat import lay_out
 from zerolab.ranks import launch
@@ -18,12 +19,14 @@ from zerolab.viz import (
     Source,
     bars,
     bucket_explorer,
+    ring_moment,
     ring_steps,
     shard_map,
     text_table,
     timeline,
     watch_ring,
 )
+from zerolab.viz.film import COLLECTIVES, Moment, film
 from zerolab.viz.picture import COLOURS, HATCHES, ink
 from zerolab.viz.ring import MOST_RANKS
 
@@ -91,6 +94,58 @@ def test_ring_steps_says_in_text_what_it_draws() -> None:
 def test_a_ring_that_cannot_be_drawn_is_refused(collective: str, ranks: int) -> None:
     with pytest.raises(InputError):
         ring_steps(collective, ranks)
+
+
+def summands(moment: Moment) -> list[list[int]]:
+    return [[len(hop.ranks) if hop else 0 for hop in row] for row in moment.held]
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 5])
+@pytest.mark.parametrize("collective", COLLECTIVES)
+def test_a_film_ends_as_the_collective_promises(collective: str, ranks: int) -> None:
+    moments = film(collective, ranks, numel=17)
+    assert len(moments) == 1 + (ranks - 1) * (2 if collective == "all_reduce" else 1)
+    whole = [[ranks] * ranks for _ in range(ranks)]
+    own = [[ranks if chunk == rank else 1 for chunk in range(ranks)] for rank in range(ranks)]
+    assert summands(moments[-1]) == (own if collective == "reduce_scatter" else whole)
+    # 17 is divided by none of these: chunks are uneven, and the bytes are those of the wire.
+    assert moments[-1].sent == tuple(wire_bytes(collective, 17, 4, ranks, rank) for rank in range(ranks))
+
+
+@pytest.mark.parametrize("collective", COLLECTIVES)
+def test_what_a_message_brings_is_there_in_the_next_moment(collective: str) -> None:
+    moments = film(collective, 4)
+    for before, after in pairwise(moments):
+        assert [(message.src, message.dst) for message in before.messages] == [(0, 1), (1, 2), (2, 3), (3, 0)]
+        for message in before.messages:
+            here = after.held[message.dst][message.hop.chunk]
+            assert here and set(here.ranks) == {*message.hop.ranks, message.dst}
+        sent = [now + message.nbytes for now, message in zip(before.sent, before.messages, strict=True)]
+        assert sent == list(after.sent)
+
+
+def test_a_moment_of_a_ring_says_in_text_what_it_draws() -> None:
+    picture = ring_moment("reduce_scatter", 3, step=1)
+    assert picture.table.splitlines() == [
+        "reduce_scatter over 3 ranks, step 2 of 2: sums of 2 of 3 summands travel",
+        "summands of  chunk 0  chunk 1  chunk 2                       sends now  sent before",
+        "rank 0        1 of 3   2 of 3   1 of 3  chunk 1 to rank 1, 1,120 bytes        1,120",
+        "rank 1        1 of 3   1 of 3   2 of 3  chunk 2 to rank 2, 1,120 bytes        1,120",
+        "rank 2        2 of 3   1 of 3   1 of 3  chunk 0 to rank 0, 1,120 bytes        1,120",
+    ]
+    labels = [text.get_text() for text in picture.figure.axes[0].texts]
+    assert labels[1] == "g2+g0\n2 of 3", "rank 0's chunk 1, in the order in which it was added"
+    end = ring_moment("all_reduce", 3, step=4)
+    assert end.table.startswith("all_reduce over 3 ranks, after 4 steps: each rank has sent 4,480 bytes\n")
+    assert {text.get_text() for text in end.figure.axes[0].texts} == {"complete"}
+
+
+def test_a_moment_that_never_comes_is_refused() -> None:
+    for collective, ranks, step in (("gossip", 4, 0), ("all_gather", 1, 0), ("all_gather", 9, 0), ("all_gather", 4, 4)):
+        with pytest.raises(InputError):
+            ring_moment(collective, ranks, step)
+    with pytest.raises(InputError, match="3 elements leaves a rank without a chunk"):
+        ring_moment("all_gather", 4, 0, numel=3)
 
 
 def test_a_picture_is_white_opaque_the_same_twice_and_in_no_global_list() -> None:

@@ -4,8 +4,9 @@ import pytest
 
 from zerolab.errors import InputError
 from zerolab.plan import SHAPES, Run
+from zerolab.viz import ring_moment
 from zerolab.viz.calculator import memory_calculator
-from zerolab.widgets import Living, bucket_sliders, memory_sliders, shard_sliders
+from zerolab.widgets import Living, bucket_sliders, memory_sliders, ring_stepper, shard_sliders
 
 SHAPES_OF_A_LAYER = {"w": (400, 300), "b": (403,), "v": (170_000,)}
 
@@ -33,10 +34,11 @@ def test_each_control_changes_the_picture_and_the_numbers() -> None:
             bucket_sliders(SHAPES_OF_A_LAYER),
             {"ranks": 8, "gbit_per_s": 1.0, "latency_us": 5.0, "bucket_numel": 1024, "overlapped": False},
         ),
+        (ring_stepper(), {"collective": "all_gather", "ranks": 3, "step": 1}),
     ],
-    ids=["shards", "buckets"],
+    ids=["shards", "buckets", "ring"],
 )
-def test_so_does_each_control_of_the_layouts(living: Living, others: dict[str, object]) -> None:
+def test_so_does_each_control_of_the_others(living: Living, others: dict[str, object]) -> None:
     assert set(others) == set(living.controls)
     for name, value in others.items():
         before = living._text.value
@@ -47,6 +49,19 @@ def test_so_does_each_control_of_the_layouts(living: Living, others: dict[str, o
 def test_the_picture_is_that_of_the_pure_function() -> None:
     living = memory_sliders(model="GPT-3 13B", ranks=16, stage=2, gpu="40 GB")
     assert living.picture.table == memory_calculator(Run(SHAPES["GPT-3 13B"], 16, 2), "40 GB").table
+
+
+def test_the_stepper_goes_through_a_real_ring_to_its_end_and_no_further() -> None:
+    living = ring_stepper("all_reduce", ranks=3)
+    step = living.controls["step"]
+    for number in range(step.max + 1):
+        step.value = number
+        assert living.picture.table == ring_moment("all_reduce", 3, number).table
+    assert step.max == 4 and "after 4 steps" in living._text.value
+    living.controls["collective"].value = "reduce_scatter"
+    assert (step.max, step.value) == (2, 2) and "after 2 steps" in living._text.value
+    living.controls["ranks"].value = 8
+    assert (step.max, step.value) == (7, 2)
 
 
 def test_settings_that_cannot_go_together_keep_the_picture_and_say_why() -> None:

@@ -3,6 +3,7 @@
 from zerolab.viz.bars import bars
 from zerolab.viz.buckets import bucket_explorer
 from zerolab.viz.calculator import memory_calculator
+from zerolab.viz.moment import ring_moment
 from zerolab.viz.picture import Picture, text_table
 from zerolab.viz.ring import ring_steps, watch_ring
 from zerolab.viz.shards import shard_map
@@ -15,6 +16,7 @@ __all__ = [
     "bars",
     "bucket_explorer",
     "memory_calculator",
+    "ring_moment",
     "ring_steps",
     "shard_map",
     "text_table",

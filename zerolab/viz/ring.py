@@ -36,14 +36,14 @@ class Hop:
 
 
 class Witness(Wrapped):
-    """A transport that keeps a copy of each payload."""
+    """A transport that notes what each payload is; all elements of one are alike."""
 
     def __init__(self, inner: Transport) -> None:
         super().__init__(inner)
         self.payloads: list[int] = []
 
     def exchange(self, outgoing: torch.Tensor, dst: int, incoming: torch.Tensor, src: int, tag: int = 0) -> None:
-        self.payloads.append(int(outgoing.item()))
+        self.payloads.append(int(outgoing[0]))
         super().exchange(outgoing, dst, incoming, src, tag)
 
 
