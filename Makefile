@@ -20,7 +20,7 @@ ALLOW_ROOT := $(shell test "$$(id -u)" = 0 && echo --allow-root)
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: lab test setup lint types unit nbval notebooks bench bench-env lock format clean distclean help
+.PHONY: lab test setup lint types unit nbval notebooks exercises bench bench-env lock format clean distclean help
 
 lab: $(STAMP)  ## set up, then open JupyterLab at the first lesson (ARGS=--no-browser on a headless machine)
 	$(PY) -m jupyterlab $(ALLOW_ROOT) --ServerApp.root_dir="$(CURDIR)" $(addprefix --LabApp.default_url=/lab/tree/,$(wildcard $(LESSON))) $(ARGS)
@@ -43,10 +43,13 @@ unit: $(STAMP)  ## unit tests and rank tests
 nbval: $(STAMP)  ## run every lesson and solution, and compare each cell with its stored output
 	@found=$$(find notebooks solutions -name '*.ipynb' -not -path '*/.ipynb_checkpoints/*' 2>/dev/null | sort); \
 	if [ -z "$$found" ]; then echo "nbval: no notebook in notebooks/ or solutions/ yet, so there is nothing to compare."; \
-	else echo "$(PY) -m pytest $(NBVAL)" $$found; $(PY) -m pytest $(NBVAL) $$found; fi
+	else echo "$(PY) -m pytest $(NBVAL)" $$found; $(PY) -m pytest $(NBVAL) $$found && $(PY) tools/compared.py $$found; fi
 
 notebooks: $(STAMP)  ## run the lessons again and store their outputs; generate exercises from their source
 	$(PY) -m zerolab.grading.notebooks $(ARGS)
+
+exercises: $(STAMP)  ## make exercises/ from solutions/ anew; one that somebody has worked in is refused
+	$(PY) -m zerolab.grading.notebooks --no-run $(ARGS)
 
 format: $(STAMP)  ## let ruff fix and format what it can
 	$(PY) -m ruff check --fix .

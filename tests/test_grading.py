@@ -3,6 +3,7 @@
 import copy
 import io
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -45,19 +46,23 @@ def test_exercises_are_in_step_with_their_source(lesson: str) -> None:
     assert (ROOT / "exercises" / f"{lesson}.ipynb").read_text() == made, "run `make notebooks`"
 
 
-def test_an_exercise_holds_no_answer_no_marker_and_no_output(solution: nbformat.NotebookNode) -> None:
-    text = EXERCISE.read_text()
+@pytest.mark.parametrize("lesson", LESSONS)
+def test_an_exercise_holds_no_answer_no_marker_and_no_output(lesson: str) -> None:
+    solution, exercise = of(lesson), read_notebook(ROOT / "exercises" / f"{lesson}.ipynb")
+    text = text_of(exercise)
     assert cells.BEGIN not in text and cells.END not in text and 'outputs": [\n' not in text
     for cell in solution.cells:
         if is_answer(cell):
             inside = cell.source.split(cells.BEGIN)[1].split(cells.END)[0]
             hidden = [line.strip() for line in inside.splitlines()[1:-1] if len(line.strip()) > 24]
             assert hidden or grade_id(cell), "an answer without a line to hide"
-            shown = cell_named(read_notebook(EXERCISE), grade_id(cell)).source
+            shown = cell_named(exercise, grade_id(cell)).source
             assert not [line for line in hidden if line in shown]
 
 
-def test_an_exercise_is_what_nbgrader_makes_of_its_source(solution: nbformat.NotebookNode) -> None:
+@pytest.mark.parametrize("lesson", LESSONS)
+def test_an_exercise_is_what_nbgrader_makes_of_its_source(lesson: str) -> None:
+    solution = of(lesson)
     preprocessors = pytest.importorskip("nbgrader.preprocessors", reason="the instructor extra is not installed")
     names = ["LockCells", "ClearSolutions", "ClearOutput", "CheckCellMetadata", "ComputeChecksums"]
     names += ["ClearHiddenTests", "ClearMarkScheme", "ComputeChecksums", "CheckCellMetadata"]
@@ -124,10 +129,17 @@ def test_a_source_that_cannot_be_graded_is_refused(solution: nbformat.NotebookNo
         generate.check_source(solution)
 
 
-def test_every_exercise_has_a_check_and_the_points_are_ten(solution: nbformat.NotebookNode) -> None:
+@pytest.mark.parametrize("lesson", LESSONS)
+def test_every_exercise_has_a_check_a_line_count_and_hints(lesson: str) -> None:
+    solution = of(lesson)
     answers = [grade_id(cell) for cell in solution.cells if is_answer(cell)]
-    assert answers == [exercise.name for exercise in LESSONS[LESSON]]
-    assert sum(role(cell)["points"] for cell in solution.cells if is_check(cell)) == 10
+    assert answers == [exercise.name for exercise in LESSONS[lesson]]
+    assert {exercise.name for exercise in LESSONS[lesson] if not exercise.hints} == set()
+    text = "\n".join(cell.source for cell in solution.cells if cell.cell_type == "markdown")
+    assert len(re.findall(r"About \w+ lines?", text)) >= len(answers), "an expected line count for each"
+    checked = [cell for cell in solution.cells if is_check(cell)]
+    table = {name: int(points) for name, points in re.findall(r"^\| \d+ \| `(\w+)`.*\| (\d+) \|$", text, re.MULTILINE)}
+    assert table == {grade_id(cell).removeprefix("check_"): role(cell)["points"] for cell in checked}
 
 
 # What is handed in
@@ -199,22 +211,28 @@ def test_flags_that_cannot_work_are_refused_before_anything_runs(flags: list[str
 
 
 @pytest.mark.ranks
-@pytest.mark.timeout(110)
+@pytest.mark.timeout(300)
 def test_blank_exercises_score_nothing_and_solutions_everything(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert cli.main([str(EXERCISE), "--json", str(tmp_path / "blank.json")]) == 1
-    assert (
-        cli.main([str(SOLUTION), "--json", str(tmp_path / "full.json"), "--markdown", str(tmp_path / "full.md")]) == 0
-    )
+    most = sum(role(cell)["points"] for lesson in LESSONS for cell in of(lesson).cells if is_check(cell))
+    count = sum(map(len, LESSONS.values()))
+    exercises, solutions = str(ROOT / "exercises"), str(ROOT / "solutions")
+    assert cli.main([exercises, "--json", str(tmp_path / "blank.json")]) == 1
+    assert cli.main([solutions, "--json", str(tmp_path / "full.json"), "--markdown", str(tmp_path / "full.md")]) == 0
     blank, full = (json.loads((tmp_path / name).read_text()) for name in ("blank.json", "full.json"))
-    assert (blank["score"], blank["max_score"], blank["status"]) == (0, 10, "failed")
-    assert (full["score"], full["max_score"], full["status"]) == (10, 10, "passed")
-    assert all("not written yet" in test["output"] for test in blank["tests"])
+    assert (blank["score"], blank["max_score"], blank["status"]) == (0, most, "failed")
+    assert (full["score"], full["max_score"], full["status"]) == (most, most, "passed")
+    assert len(full["tests"]) == count and all("not written yet" in test["output"] for test in blank["tests"])
     shown, said = capsys.readouterr()
-    assert said == "zerolab grade: running 6 exercises\n" * 2, "a plain line where nobody watches"
-    assert "0 / 10" in shown and "10 / 10" in shown and "--seed" in shown
-    assert "| | **together** | **10 / 10** | |" in (tmp_path / "full.md").read_text()
+    assert said == f"zerolab grade: running {count} exercises\n" * 2, "a plain line where nobody watches"
+    assert f"0 / {most:g}" in shown and f"{most:g} / {most:g}" in shown and "--seed" in shown
+    assert f"graded the file {EXERCISE}" in shown and f"graded the file {SOLUTION}" in shown
+    assert f"**{most:g} / {most:g}** | |" in (tmp_path / "full.md").read_text()
+
+
+def of(lesson: str) -> nbformat.NotebookNode:
+    return read_notebook(ROOT / "solutions" / f"{lesson}.ipynb")
 
 
 def test_a_terminal_gets_a_bar_that_names_the_exercise(monkeypatch: pytest.MonkeyPatch) -> None:

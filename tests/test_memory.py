@@ -453,3 +453,14 @@ def test_cuda_counters_stand_beside_the_tracker() -> None:
 
 def test_states_are_named_alike_on_both_sides() -> None:
     assert tuple(predict([plan((8,))], 0, ADAM)) == tuple(predict_states(8, 2, 0)) == STATES
+
+
+def test_a_tracker_in_lockstep_counts_no_neighbours_tensors() -> None:
+    def gather(comm):  # type: ignore[no-untyped-def]
+        shard = torch.ones(1000)
+        with Tracker(lambda: {"own": [shard]}) as tracker:
+            whole = comm.all_gather(shard)
+        return sum(tracker.peak.values()), whole.nbytes
+
+    for peak, nbytes in launch(gather, ranks=3, world="lockstep", collectives="ring"):
+        assert peak == 4000 + nbytes

@@ -1,6 +1,7 @@
 """Lessons and solutions keep the course's rules: short cells, all run, no output that differs between runs."""
 
 import re
+import sys
 from pathlib import Path
 
 import nbformat
@@ -11,6 +12,9 @@ from zerolab.grading.cells import read_notebook, text_of
 from zerolab.grading.lessons import LESSONS as EXERCISES
 
 ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "tools"))
+import compared  # noqa: E402  (a script, not a part of the package)
+
 LESSONS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 RUN = [*LESSONS, *sorted((ROOT / "solutions").glob("*.ipynb"))]
 ALL = [*RUN, *sorted((ROOT / "exercises").glob("*.ipynb"))]
@@ -105,6 +109,19 @@ def test_links_to_other_files_lead_somewhere(path: Path) -> None:
     text = "\n".join(cell.source for cell in read_notebook(path).cells if cell.cell_type == "markdown")
     for target in re.findall(r"\]\(([^)#:]+)\)", text):
         assert (path.parent / target).exists(), target
+
+
+def test_most_cells_are_compared_and_the_count_can_fail(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert compared.main([str(path) for path in RUN]) == 0
+    assert re.search(r"nbval: \d+ of \d+ code cells compared \(\d+%\)", capsys.readouterr().out)
+    ignored = nbformat.v4.new_code_cell("1", execution_count=1, metadata={"tags": ["nbval-ignore-output"]})
+    picture = nbformat.v4.new_code_cell("2", execution_count=2)
+    picture.outputs = [nbformat.v4.new_output("display_data", {"image/png": "AA=="})]
+    never_run, plain = nbformat.v4.new_code_cell("3"), nbformat.v4.new_code_cell("4", execution_count=4)
+    assert [*map(compared.is_compared, (ignored, picture, never_run, plain))] == [False, False, False, True]
+    path = tmp_path / "lesson.ipynb"
+    path.write_text(text_of(nbformat.v4.new_notebook(cells=[ignored, plain])))
+    assert compared.main([str(path)]) == 1 and "1 of 2 code cells compared (50%)" in capsys.readouterr().out
 
 
 def test_a_refresh_drops_what_differs_between_runs() -> None:

@@ -1,0 +1,72 @@
+"""The same notebooks go through nbgrader itself: assigned, handed in, graded, exported."""
+
+import csv
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from zerolab.grading.cells import is_check, read_notebook, role
+from zerolab.grading.lessons import LESSONS
+
+ROOT = Path(__file__).resolve().parent.parent
+COURSE = "zero"
+
+
+@pytest.fixture
+def course(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A course of nbgrader's with our solutions as its source."""
+    pytest.importorskip("nbgrader", reason="the instructor extra is not installed")
+    # nbgrader calls alembic by name.
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+    source = tmp_path / "source" / COURSE
+    source.mkdir(parents=True)
+    for lesson in LESSONS:
+        shutil.copy(ROOT / "solutions" / f"{lesson}.ipynb", source)
+    (tmp_path / "nbgrader_config.py").write_text(
+        f"c = get_config()\nc.CourseDirectory.course_id = 'zerolab'\nc.CourseDirectory.root = {str(tmp_path)!r}\n"
+    )
+    return tmp_path
+
+
+def run(course: Path, *words: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "nbgrader", *words], cwd=course, capture_output=True, text=True, timeout=280, check=False
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+
+
+def hand_in(course: Path, student: str, folder: Path) -> None:
+    target = course / "submitted" / student / COURSE
+    target.mkdir(parents=True)
+    for lesson in LESSONS:
+        shutil.copy(folder / f"{lesson}.ipynb", target)
+
+
+@pytest.mark.ranks
+@pytest.mark.timeout(600)
+def test_nbgrader_assigns_grades_and_exports_every_exercise(course: Path) -> None:
+    run(course, "generate_assignment", COURSE)
+    for lesson in LESSONS:
+        released = read_notebook(course / "release" / COURSE / f"{lesson}.ipynb")
+        assert released.cells == read_notebook(ROOT / "exercises" / f"{lesson}.ipynb").cells, lesson
+    hand_in(course, "blank", ROOT / "exercises")
+    hand_in(course, "full", ROOT / "solutions")
+    run(course, "autograde", COURSE)
+    run(course, "export", "--to", "grades.csv")
+    with (course / "grades.csv").open() as file:
+        rows: dict[str, dict[str, Any]] = {row["student_id"]: row for row in csv.DictReader(file)}
+    most = sum(
+        role(cell)["points"]
+        for lesson in LESSONS
+        for cell in read_notebook(ROOT / "solutions" / f"{lesson}.ipynb").cells
+        if is_check(cell)
+    )
+    assert {name: (float(row["score"]), float(row["max_score"])) for name, row in rows.items()} == {
+        "blank": (0, most),
+        "full": (most, most),
+    }
