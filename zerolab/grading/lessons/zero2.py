@@ -1,0 +1,158 @@
+"""Exercises of lesson 04: ZeRO-2. Those on backward and on clipping have files of their own."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+import torch
+
+from zerolab.collectives import wire_bytes
+from zerolab.grading.case import Case, Observation, plural
+from zerolab.grading.claims import Calls, Wanted, calls_are, most_held, right, short, untouched
+from zerolab.grading.draw import about, signed, sizes
+from zerolab.grading.exercise import Claim, Exercise, Score, alone
+from zerolab.grading.lessons.zero2_backward import IN_TIME
+from zerolab.grading.lessons.zero2_flight import IN_FLIGHT
+from zerolab.grading.lessons.zero2_mended import MENDED
+from zerolab.grading.lessons.zero2_norm import CLIP
+
+# 3. Several micro-batches, in two ways.
+
+
+def micro_case(rng: Random, ranks: int, numel: int, count: int, each: bool, world: str, board: bool = False) -> Case:
+    args: list[tuple[Any, ...]] = [([signed(rng, numel) for _ in range(count)], each) for _ in range(ranks)]
+    what = f"{plural(count, 'micro-batch').replace('batchs', 'batches')} of {plural(numel, 'element')}, each={each}"
+    return Case(args, world, about(ranks, numel, what), board=board)
+
+
+def micro_cases(rng: Random) -> list[Case]:
+    cases = [micro_case(rng, 4, 4096, 6, True, "lockstep", board=True)]
+    for ranks, numel, world in sizes(rng):
+        for each in (True, False):
+            cases.append(micro_case(rng, ranks, numel, rng.randint(2, 4), each, world))
+    return [*cases, micro_case(rng, 2, 5, 1, True, "lockstep"), micro_case(rng, 2, 5, 1, False, "lockstep")]
+
+
+def micro_wanted(case: Case) -> Wanted:
+    ranks, count = case.ranks, len(case.args[0][0])
+    wholes = [torch.stack(args[0]).sum(0) for args in case.args]
+    total = torch.stack(wholes).sum(0)
+
+    def cut(whole: torch.Tensor) -> list[torch.Tensor]:
+        return list(whole.tensor_split(ranks))
+
+    last = torch.stack([args[0][-1] for args in case.args]).sum(0)
+    mistakes = {
+        "the sum over ranks and micro-batches: take the mean over both": cut(total),
+        "the mean over the ranks alone: there are several micro-batches, too": cut(total / ranks),
+        "the mean over the micro-batches alone: there are several ranks, too": cut(total / count),
+        "the whole mean: a rank keeps its shard": [total / ranks / count] * ranks,
+        "its shard of its own gradients: nothing was added to them": [
+            cut(whole / count)[rank] for rank, whole in enumerate(wholes)
+        ],
+        "the last micro-batch alone: a new shard is added to the old, not put in its place": cut(last / ranks),
+        "the last micro-batch alone, divided by their number: a new shard is added to the old": cut(
+            last / ranks / count
+        ),
+    }
+    return Wanted(cut(total / ranks / count), mistakes, "compute the mean by hand for two ranks and two micro-batches")
+
+
+def micro_calls(case: Case, rank: int) -> Calls:
+    gradients, each = case.args[0]
+    return [("reduce_scatter", gradients[0].numel())] * (len(gradients) if each else 1)
+
+
+def micro_held(case: Case) -> int:
+    """The shard added up so far, the next one, and the ring's two chunks."""
+    return 4 * case.args[0][0][0].nbytes // case.ranks + 64
+
+
+ACCUMULATE = Exercise(
+    "accumulate",
+    micro_cases,
+    (
+        Claim("every rank returns its shard of the mean over ranks and micro-batches", right(micro_wanted)),
+        Claim(
+            "each=True reduces every micro-batch, each=False once",
+            calls_are(micro_calls, "what is added up before the wire, and what behind it?"),
+        ),
+        Claim("the gradients stay as they were", untouched(0)),
+    ),
+    scores=(
+        Score(
+            "bytes held at the worst moment, each=True",
+            most_held,
+            micro_held,
+            "reduced each time, nothing but shards need be kept; add each to one running sum, in place",
+        ),
+    ),
+    hints=(
+        "A mean of means: divide by the number of micro-batches once, at the very end.",
+        "each=True: reduce first, and add up shards. each=False: add up a copy of whole gradients, and reduce that.",
+        "The first micro-batch's shard can be the running sum; add_ the next ones to it.",
+    ),
+    memory=True,
+)
+
+
+# 5. What it costs.
+
+
+def cost_cases(rng: Random) -> list[Case]:
+    cases = []
+    for ranks in (1, 2, 3, 4):
+        for each in (True, False):
+            numel, count = ranks * rng.randint(2, 3000), rng.randint(3, 8)
+            what = f"{plural(numel, 'parameter')}, {plural(ranks, 'rank')}, {count} micro-batches, each={each}"
+            cases.append(Case([(numel, ranks, count, each)], about=what))
+    return cases
+
+
+def cost_right(case: Case, seen: Observation) -> str | None:
+    numel, ranks, count, each = case.args[0]
+    half = wire_bytes("all_gather", numel, 4, ranks, 0)
+    want = (count + 1 if each else 2) * half
+    got = seen.records[0].value
+    if got == want and type(got) is int:
+        return None
+    said = f"{case.about}: you say {short(got)} bytes, and the meter counts {want}"
+    if not isinstance(got, int | float):
+        return said
+    if got == want:
+        return f"{said}. The number is right, but bytes are whole: divide with //"
+    if ranks == 1:
+        return f"{said}. One rank has nobody to send to"
+    if got * 4 == want:
+        return f"{said}. You counted elements; in fp32 each has 4 bytes"
+    if got * (ranks - 1) == want * ranks:
+        return f"{said}. A ring of N ranks sends (N-1)/N of a tensor, not all of it"
+    if each and got == 2 * half:
+        return f"{said}. That is what reducing once costs; here each micro-batch pays"
+    if got == (count if each else 1) * half:
+        return f"{said}. The updated parameters have to travel, too"
+    if got == 2 * count * half:
+        return f"{said}. Parameters change once a step, not once a micro-batch"
+    if got == (count + 1) * half:
+        return f"{said}. each=False adds up first, and reduces once"
+    return said
+
+
+EXERCISES = (
+    IN_TIME,
+    IN_FLIGHT,
+    ACCUMULATE,
+    CLIP,
+    Exercise(
+        "sent_bytes",
+        cost_cases,
+        (Claim("what you predict is what the meter counts", cost_right),),
+        run=alone,
+        hints=(
+            "Which collectives run in one step, and how often each? Section 3 of the lesson measured them.",
+            "A reduce-scatter or an all-gather sends (N-1)/N of the tensor; parameters are gathered once a step.",
+        ),
+    ),
+    MENDED,
+)

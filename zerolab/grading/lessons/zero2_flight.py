@@ -1,0 +1,188 @@
+"""The exercise of lesson 04 on reductions under way: a bound, a clock, and nothing whole that is not needed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from random import Random
+from typing import Any
+
+import torch
+
+from zerolab.collectives import Collectives, Handle, Link
+from zerolab.grading.case import Case, Observation, plural
+from zerolab.grading.claims import Wanted, calls_are, microseconds, most_held, right
+from zerolab.grading.draw import signed
+from zerolab.grading.exercise import Claim, Exercise, Score
+from zerolab.grading.lessons.zero2_backward import shards_by_rank
+from zerolab.ranks import spend
+
+Tensor = torch.Tensor
+LINK = Link(gbit_per_s=1, latency_us=10)
+COMPUTE_SECONDS = 200e-6
+
+
+def flight_case(rng: Random, ranks: int, numels: Sequence[int], limit: int, world: str, board: bool = False) -> Case:
+    args: list[tuple[Any, ...]] = [([signed(rng, numel) for numel in numels], limit) for _ in range(ranks)]
+    what = "16,384, 256 and 256 elements, three times" if board else f"{list(numels)} elements"
+    said = f"on {plural(ranks, 'rank')}, gradients of {what}, at most {limit} under way"
+    return Case(args, world, said, LINK if world == "lockstep" else None, board)
+
+
+def flight_cases(rng: Random) -> list[Case]:
+    def numels(count: int) -> list[int]:
+        return [rng.randint(1, 30) for _ in range(count)]
+
+    shapes = [(2, 4, 2), (3, 5, 1), (4, 6, 3), (2, 1, 3), (1, 3, 2), (3, 4, 9)]
+    cases = [flight_case(rng, ranks, numels(count), limit, "lockstep") for ranks, count, limit in shapes]
+    cases.append(flight_case(rng, 2, numels(3), 2, "processes"))
+    return [flight_case(rng, 4, [16384, 256, 256] * 3, 2, "lockstep", board=True), *cases]
+
+
+def as_they_come(gradients: Sequence[Tensor]) -> Iterator[Tensor]:
+    """What backward brings: each takes time, and belongs to whoever takes it."""
+    for gradient in gradients:
+        spend(COMPUTE_SECONDS)
+        yield gradient.clone()
+
+
+class Counted:
+    """A handle that says when it is waited for."""
+
+    def __init__(self, handle: Handle, watch: Watch) -> None:
+        self.handle, self.watch = handle, watch
+
+    def wait(self) -> Any:
+        result = self.handle.wait()
+        self.watch.under_way.discard(id(self))
+        return result
+
+
+class Watch:
+    """The rank's collectives, with a count of the reduce_scatters that nobody has waited for yet."""
+
+    def __init__(self, comm: Collectives) -> None:
+        self.comm = comm
+        self.under_way: set[int] = set()
+        self.most = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.comm, name)
+
+    def reduce_scatter_async(self, *args: Any, **kwargs: Any) -> Counted:
+        handle = Counted(self.comm.reduce_scatter_async(*args, **kwargs), self)
+        self.under_way.add(id(handle))
+        self.most = max(self.most, len(self.under_way))
+        return handle
+
+
+def run_flight(fn: Callable[..., Any], comm: Collectives, gradients: list[Tensor], limit: int) -> Any:
+    """Hand the gradients out one by one, and count what is under way."""
+    watch = Watch(comm)
+    shards = fn(watch, as_they_come(gradients), limit)
+    return {"shards": shards, "most": watch.most, "left": len(watch.under_way)}
+
+
+def flight_right(case: Case, seen: Observation) -> str | None:
+    part = Observation([replace(record, value=record.value["shards"]) for record in seen.records])
+    return right(flight_wanted)(case, part)
+
+
+def flight_wanted(case: Case) -> Wanted:
+    total = [torch.stack(parts).sum(0) for parts in zip(*(args[0] for args in case.args), strict=True)]
+    mean = [whole / case.ranks for whole in total]
+    good, limit = shards_by_rank(case, mean), case.args[0][1]
+    count = len(mean)
+    mistakes: dict[str, Sequence[Any]] = {
+        "shards of the sum over the ranks: take the mean": shards_by_rank(case, total),
+        "whole gradients: a rank keeps its shard of each": [mean] * case.ranks,
+        "no shard at all": [()] * case.ranks,
+        "the shards of its own gradients: nothing was added to them": [
+            shards_by_rank(case, args[0])[rank] for rank, args in enumerate(case.args)
+        ],
+    }
+    if count > limit:
+        mistakes["too few shards: those that were still under way at the end are lost"] = [
+            shards[: count - limit] for shards in good
+        ]
+    if count > 1:
+        mistakes["the shards in another order than the gradients came in: which handle is the oldest?"] = [
+            shards[::-1] for shards in good
+        ]
+    return Wanted(good, mistakes, "what belongs to a call must be left alone until its wait()")
+
+
+def under_limit(case: Case, seen: Observation) -> str | None:
+    limit, count = case.args[0][1], len(case.args[0][0])
+    for rank, record in enumerate(seen.records):
+        most = record.value["most"]
+        if most > limit:
+            return (
+                f"{case.about}: rank {rank} had {most} under way at once, and {limit} are allowed: wait for the "
+                "oldest before you start one more"
+            )
+        if most < min(limit, count):
+            said = "none at all" if not most else f"never more than {most}"
+            return (
+                f"{case.about}: rank {rank} had {said} under way, and {min(limit, count)} may be: a handle need not "
+                "be waited for at once"
+            )
+    return None
+
+
+def flight_target(case: Case) -> int:
+    """A gradient starts when it is here and the one `limit` before it has ended; the wire takes one at a time."""
+    gradients, limit = case.args[0]
+    now, ended = 0.0, [0.0]
+    for index, gradient in enumerate(gradients):
+        now += COMPUTE_SECONDS
+        if index >= limit:
+            now = max(now, ended[index - limit + 1])
+        ended.append(max(now, ended[-1]) + LINK.ring_seconds("reduce_scatter", gradient.numel(), 4, case.ranks))
+    return round(1e6 * ended[-1]) + 1
+
+
+def flight_held(case: Case) -> int:
+    """All shards, the whole gradients under way and the one that comes, the ring's two chunks."""
+    gradients, limit = case.args[0]
+    sizes = [gradient.nbytes for gradient in gradients]
+    whole = max(sum(sizes[at : at + limit + 1]) for at in range(len(sizes)))
+    return sum(sizes) // case.ranks + whole + 2 * max(sizes) // case.ranks
+
+
+IN_FLIGHT = Exercise(
+    "in_flight",
+    flight_cases,
+    (
+        Claim("every rank returns its shard of each mean gradient, in order", flight_right),
+        Claim("as many as allowed are under way, and never more", under_limit),
+        Claim(
+            "one reduce_scatter for each gradient",
+            calls_are(
+                lambda case, rank: [("reduce_scatter", gradient.numel()) for gradient in case.args[0][0]],
+                "start one for each gradient, as it comes",
+            ),
+        ),
+    ),
+    run=run_flight,
+    scores=(
+        Score(
+            "microseconds on the virtual clock",
+            microseconds,
+            flight_target,
+            "somebody waits where nothing forces it to: wait when the next gradient is here and finds no room",
+        ),
+        Score(
+            "bytes held at the worst moment",
+            most_held,
+            flight_held,
+            "which list, or which variable, still knows a whole gradient whose reduction has ended?",
+        ),
+    ),
+    hints=(
+        "comm.reduce_scatter_async(gradient, average=True) returns a handle at once; handle.wait() gives the shard.",
+        "Keep handles in a queue. If it is full when a gradient comes, the oldest leaves it first.",
+        "When no more gradients come, some handles are left: wait for them, in order.",
+    ),
+    memory=True,
+)

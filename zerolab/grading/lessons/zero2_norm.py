@@ -1,0 +1,197 @@
+"""The exercise of lesson 04 on the norm that no rank can compute alone."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from random import Random
+from typing import Any
+
+import torch
+
+from zerolab.grading.case import Case, Observation, Record, plural
+from zerolab.grading.claims import most_sent, number_of_calls, short
+from zerolab.grading.draw import signed
+from zerolab.grading.exercise import Claim, Exercise, Score
+
+Tensor = torch.Tensor
+POISON = 7777.0
+
+
+def clip_case(
+    rng: Random,
+    ranks: int,
+    used: Sequence[Sequence[int]],
+    norm_type: float,
+    share: float,
+    world: str = "lockstep",
+    poison: float | None = None,
+    board: bool = False,
+) -> Case:
+    """`used[rank]` are the elements of each shard that count; padding follows some. The limit is `share` of the norm. A
+    `poison` (NaN or inf) takes the place of one element of the last rank that has any."""
+    each = [[signed(rng, numel) for numel in numels] for numels in used]
+    limit = share * norm_of(each, norm_type)
+    if poison is not None:
+        shards = [shard for shard in each[-1] if shard.numel()]
+        shards[0][rng.randrange(len(shards[0]))] = poison
+    padding = [0 if board else rng.randint(0, 3) for _ in used[0]]
+    args: list[tuple[Any, ...]] = []
+    for numels, shards in zip(used, each, strict=True):
+        pads = [torch.full((more,), POISON) for more in padding]
+        padded = [torch.cat(pair) for pair in zip(shards, pads, strict=True)]
+        args.append((padded, list(numels), limit, norm_type))
+    size = "4 shards of 1,024 elements each" if board else f"used elements {[list(numels) for numels in used]}"
+    above = "above" if share < 1 else "below"
+    said = f"the norm is {above} the limit" if poison is None else f"rank {ranks - 1} has one {poison}"
+    return Case(args, world, f"on {plural(ranks, 'rank')}, {size}, norm_type {norm_type:g}, {said}", board=board)
+
+
+def clip_cases(rng: Random) -> list[Case]:
+    def used(ranks: int, count: int = 2) -> list[list[int]]:
+        return [[rng.randint(1, 6) for _ in range(count)] for _ in range(ranks)]
+
+    def share() -> float:
+        return rng.uniform(0.1, 0.4)
+
+    # Ranks whose shards are empty.
+    bare = [*used(3), [0, 0]]
+    return [
+        clip_case(rng, 4, [[1024] * 4] * 4, 2.0, 0.25, board=True),
+        clip_case(rng, 2, used(2), 2.0, share()),
+        clip_case(rng, 2, used(2), 2.0, rng.uniform(1.5, 3.0)),
+        clip_case(rng, 3, used(3), 1.0, share()),
+        clip_case(rng, 3, used(3), math.inf, share()),
+        clip_case(rng, 3, used(3), 3.0, share()),
+        clip_case(rng, 1, used(1), 2.0, share()),
+        clip_case(rng, 4, bare, 2.0, share()),
+        clip_case(rng, 4, bare, math.inf, share()),
+        clip_case(rng, 2, used(2), 2.0, share(), poison=math.inf),
+        clip_case(rng, 2, used(2), 2.0, share(), poison=math.nan),
+        clip_case(rng, 2, used(2), math.inf, share(), poison=math.nan),
+        clip_case(rng, 2, used(2), 2.0, share(), world="processes"),
+    ]
+
+
+def norm_of(each: Sequence[Sequence[Tensor]], norm_type: float) -> float:
+    """The norm of all shards of all ranks, end to end."""
+    whole = torch.cat([shard for shards in each for shard in shards]).double()
+    return torch.linalg.vector_norm(whole, norm_type).item() if whole.numel() else 0.0
+
+
+def counted(args: tuple[Any, ...]) -> list[Tensor]:
+    """A rank's shards without their padding."""
+    shards, used, *_ = args
+    return [shard[:numel] for shard, numel in zip(shards, used, strict=True)]
+
+
+def same(value: object, want: float) -> bool:
+    if not isinstance(value, float):
+        return False
+    return (math.isnan(value) and math.isnan(want)) or math.isclose(value, want, rel_tol=1e-4)
+
+
+def norm_right(case: Case, seen: Observation) -> str | None:
+    """Every rank returns the norm over all ranks, as a float."""
+    norm_type = case.args[0][3]
+    each = [counted(args) for args in case.args]
+    want = norm_of(each, norm_type)
+    for rank, record in enumerate(seen.records):
+        got = record.value
+        if same(got, want):
+            continue
+        if not isinstance(got, float):
+            return f"{case.about}: rank {rank} returned {short(got)}, and a float is due"
+        said = f"{case.about}: rank {rank} returned {got:g}, and the norm is {want:g}"
+        if math.isnan(want):
+            return f"{said}. Python's max() and min() drop a nan that does not come first, so look for it yourself"
+        for says, mistake in mistaken_norms(case, each, rank, norm_type).items():
+            if same(got, mistake):
+                return f"{said}. {says}"
+        return f"{said}. Put all shards end to end by hand, and compare what each rank contributes"
+    return None
+
+
+def mistaken_norms(case: Case, each: Sequence[Sequence[Tensor]], rank: int, norm_type: float) -> dict[str, float]:
+    """The norms that mistakes give, by what to say of them."""
+    norms = [norm_of([shards], norm_type) for shards in each]
+    mistakes = {
+        "That is the norm of its own shards: the ranks have to exchange something": norms[rank],
+        "Its padding counted: only the first `used` elements of a shard are gradients": norm_of(
+            [args[0] for args in case.args], norm_type
+        ),
+        "You added norms; what adds up is the sum of |g|^p, before the root": sum(norms),
+        "That is the 2-norm, whatever norm_type is": norm_of(each, 2.0),
+    }
+    if not math.isinf(norm_type):
+        power = norm_of(each, norm_type) ** norm_type
+        mistakes["The root is missing: the ranks' sums of |g|^p make the norm to the power of p"] = power
+        mistakes["That is a mean over the ranks, and a norm is a sum over them"] = (power / case.ranks) ** (
+            1 / norm_type
+        )
+    return mistakes
+
+
+def scaled(case: Case, seen: Observation) -> str | None:
+    """All ranks' shards were scaled in place, by one factor, down or not at all."""
+    _, _, limit, norm_type = case.args[0]
+    norm = norm_of([counted(args) for args in case.args], norm_type)
+    factor = limit / norm if math.isfinite(norm) and norm > limit else 1.0
+    for rank, record in enumerate(seen.records):
+        before, after = torch.cat(counted(case.args[rank])), used_after(record)
+        if not before.numel() or close(after, before * factor):
+            continue
+        found = ratio(before, after)
+        said = f"{case.about}: the gradients of rank {rank}"
+        if not math.isfinite(norm):
+            return f"{said} have changed; with a norm that is not finite, leave them alone: the step will be skipped"
+        if factor == 1.0:
+            return f"{said} were scaled by {found}; a norm below the limit is no reason to scale up"
+        if close(after, before):
+            return f"{said} are as they were: change the shards in place (mul_), a new tensor stays with you"
+        own = limit / norm_of([counted(case.args[rank])], norm_type)
+        if close(after, before * own):
+            return f"{said} were scaled by their own norm: one factor for all ranks keeps the direction"
+        if close(after, before * factor * factor):
+            return f"{said} were scaled twice over: once with limit / norm is enough"
+        return f"{said} were scaled by {found}, and limit / norm is {factor:.4g}"
+    return None
+
+
+def used_after(record: Record) -> Tensor:
+    return torch.cat(counted(tuple(record.after)))
+
+
+def close(got: Tensor, want: Tensor) -> bool:
+    return torch.allclose(got, want, rtol=1e-4, atol=1e-6, equal_nan=True)
+
+
+def ratio(before: Tensor, after: Tensor) -> str:
+    """By what the gradients were scaled, where that is one number."""
+    found = (after / before).nan_to_num()
+    low, high = found.min().item(), found.max().item()
+    return f"{low:.4g}" if math.isclose(low, high, rel_tol=1e-3) else f"{low:.4g} to {high:.4g}"
+
+
+CLIP = Exercise(
+    "clip_",
+    clip_cases,
+    (
+        Claim("every rank returns the norm over all ranks' shards, padding left out", norm_right),
+        Claim("all shards are scaled in place by one factor, and never up", scaled),
+    ),
+    scores=(
+        Score(
+            "bytes a rank sends",
+            most_sent,
+            lambda case: 8 * (case.ranks - 1),
+            "one number of each rank is enough, whatever the number of shards",
+        ),
+        Score("calls of collectives", number_of_calls, lambda case: 1, "put what the ranks exchange into one tensor"),
+    ),
+    hints=(
+        "Each rank has one number to tell: the sum of |g|^p over its used elements, or the largest |g| for p = inf.",
+        "comm.all_gather of a tensor with one float64 gives every rank all numbers, and all conclude alike.",
+        "Shards may be empty, so begin a maximum at 0; and see to it that a nan survives.",
+    ),
+)
