@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from zoo import ring
+from zoo import ring, zero2
 from zoo.wrong import Wrong, changed
 
 ZOO: dict[str, list[Wrong]] = {
     "01_ring_collectives": ring.ZOO,
     "03_zero_1": [],
+    "04_zero_2": zero2.ZOO,
 }
 
 __all__ = ["ZOO", "Wrong", "changed"]

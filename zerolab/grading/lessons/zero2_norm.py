@@ -16,6 +16,8 @@ from zerolab.grading.exercise import Claim, Exercise, Score
 
 Tensor = torch.Tensor
 POISON = 7777.0
+HUGE = 1e25
+"""Its square is no float32."""
 
 
 def clip_case(
@@ -26,11 +28,12 @@ def clip_case(
     share: float,
     world: str = "lockstep",
     poison: float | None = None,
+    scale: float = 1.0,
     board: bool = False,
 ) -> Case:
     """`used[rank]` are the elements of each shard that count; padding follows some. The limit is `share` of the norm. A
-    `poison` (NaN or inf) takes the place of one element of the last rank that has any."""
-    each = [[signed(rng, numel) for numel in numels] for numels in used]
+    `poison` (NaN or inf) takes the place of one element of the last rank, which must have some."""
+    each = [[scale * signed(rng, numel) for numel in numels] for numels in used]
     limit = share * norm_of(each, norm_type)
     if poison is not None:
         shards = [shard for shard in each[-1] if shard.numel()]
@@ -44,6 +47,7 @@ def clip_case(
     size = "4 shards of 1,024 elements each" if board else f"used elements {[list(numels) for numels in used]}"
     above = "above" if share < 1 else "below"
     said = f"the norm is {above} the limit" if poison is None else f"rank {ranks - 1} has one {poison}"
+    said += f", gradients near {scale:g}" if scale != 1.0 else ""
     return Case(args, world, f"on {plural(ranks, 'rank')}, {size}, norm_type {norm_type:g}, {said}", board=board)
 
 
@@ -64,6 +68,7 @@ def clip_cases(rng: Random) -> list[Case]:
         clip_case(rng, 3, used(3), math.inf, share()),
         clip_case(rng, 3, used(3), 3.0, share()),
         clip_case(rng, 1, used(1), 2.0, share()),
+        clip_case(rng, 2, used(2), 2.0, share(), scale=HUGE),
         clip_case(rng, 4, bare, 2.0, share()),
         clip_case(rng, 4, bare, math.inf, share()),
         clip_case(rng, 2, used(2), 2.0, share(), poison=math.inf),
@@ -105,6 +110,8 @@ def norm_right(case: Case, seen: Observation) -> str | None:
         said = f"{case.about}: rank {rank} returned {got:g}, and the norm is {want:g}"
         if math.isnan(want):
             return f"{said}. Python's max() and min() drop a nan that does not come first, so look for it yourself"
+        if math.isinf(got) and math.isfinite(want):
+            return f"{said}. Squares of large float32 numbers are no float32: convert before you take powers"
         for says, mistake in mistaken_norms(case, each, rank, norm_type).items():
             if same(got, mistake):
                 return f"{said}. {says}"
