@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from zoo import ring, zero2
+from zoo import flat, ring, zero2
 from zoo.wrong import Wrong, changed
 
 ZOO: dict[str, list[Wrong]] = {
     "01_ring_collectives": ring.ZOO,
+    "02_flat_buffers": flat.ZOO,
     "03_zero_1": [],
     "04_zero_2": zero2.ZOO,
 }

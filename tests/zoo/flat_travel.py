@@ -1,0 +1,166 @@
+"""Wrong answers to the exercises of lesson 02 in which gradients travel."""
+
+from zoo.wrong import Wrong, changed
+
+AVERAGE = """
+def average_gradients(comm, parameters):
+    trained = [parameter for parameter in parameters if parameter.requires_grad]
+    gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in trained]
+    row = torch.cat([gradient.detach().flatten() for gradient in gradients])
+    comm.all_reduce(row, average=True)
+    for parameter, part in zip(trained, row.split([p.numel() for p in trained])):
+        parameter.grad = part.view_as(parameter)
+"""
+OVERLAPPED = """
+def reduce_overlapped(comm, numels, backward, limit):
+    buckets, flat = [[]], torch.zeros(sum(numels))
+    for layer in reversed(range(len(numels))):
+        if buckets[-1] and sum(numels[other] for other in [layer, *buckets[-1]]) > limit:
+            buckets.append([])
+        buckets[-1].append(layer)
+    rows = flat.split([sum(numels[layer] for layer in bucket) for bucket in reversed(buckets)])[::-1]
+    parts, handles = flat.split(numels), []
+    for layer, gradient in backward:
+        parts[layer].copy_(gradient)
+        while len(handles) < len(rows) and buckets[len(handles)][-1] >= layer:
+            handles.append(comm.all_reduce_async(rows[len(handles)], average=True))
+    handles += [comm.all_reduce_async(row, average=True) for row in rows[len(handles) :]]
+    for handle in handles:
+        handle.wait()
+    return list(parts)
+"""
+START = """
+        while len(handles) < len(rows) and buckets[len(handles)][-1] >= layer:
+            handles.append(comm.all_reduce_async(rows[len(handles)], average=True))
+"""
+REST = "    handles += [comm.all_reduce_async(row, average=True) for row in rows[len(handles) :]]\n"
+CUT = """
+        if buckets[-1] and sum(numels[other] for other in [layer, *buckets[-1]]) > limit:
+            buckets.append([])
+        buckets[-1].append(layer)
+"""
+CULPRIT = """
+def culprit(calls):
+    for index in range(max(len(mine) for mine in calls)):
+        made = [mine[index] if index < len(mine) else None for mine in calls]
+        for rank, call in enumerate(made):
+            if made.count(call) == 1:
+                return rank, index
+    return None
+"""
+
+
+def average(name: str, old: str, new: str, hint: str) -> Wrong:
+    return Wrong(name, "average_gradients", changed(AVERAGE, old, new), hint)
+
+
+def overlapped(name: str, old: str, new: str, hint: str) -> Wrong:
+    return Wrong(name, "reduce_overlapped", changed(OVERLAPPED, old, new), hint)
+
+
+def culprit(name: str, old: str, new: str, hint: str) -> Wrong:
+    return Wrong(name, "culprit", changed(CULPRIT, old, new), hint)
+
+
+ZOO = [
+    Wrong("blank", "average_gradients", "def average_gradients(*args):\n    raise NotImplementedError()",
+          "not written yet"),
+    Wrong("one by one", "average_gradients", '''
+def average_gradients(comm, parameters):
+    for parameter in parameters:
+        if parameter.requires_grad:
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+            comm.all_reduce(parameter.grad, average=True)
+''', "what could travel together"),
+    Wrong("what has a gradient", "average_gradients", '''
+def average_gradients(comm, parameters):
+    for parameter in parameters:
+        if parameter.grad is not None:
+            comm.all_reduce(parameter.grad, average=True)
+''', "part ways"),
+    average("the sum", ", average=True", "", "the sum of the gradients"),
+    average("not written back", "parameter.grad = part", "gradient = part", "its own, as before"),
+    average("mean of those that have one", "    comm.all_reduce(row, average=True)\n",
+            "    there = torch.cat([torch.full((p.numel(),), float(p.grad is not None)) for p in trained])\n"
+            "    comm.all_reduce(row)\n    comm.all_reduce(there)\n    row /= there.clamp(min=1)\n",
+            "the others count as zeros"),
+    average("none stays none", "        parameter.grad = part",
+            "        if parameter.grad is not None:\n            parameter.grad = part",
+            "its copy of the model drifts"),
+    average("the frozen, too", " if parameter.requires_grad", "", "a gradient for a frozen parameter"),
+    average("everything to everybody", "    comm.all_reduce(row, average=True)\n",
+            "    row = comm.all_gather(row).view(comm.size, -1).mean(0)\n", "without sending everything to all"),
+    average("flat gradients", "part.view_as(parameter)", "part", "the same size"),
+    average("a step besides", "        parameter.grad = part.view_as(parameter)\n",
+            "        parameter.grad = part.view_as(parameter)\n        parameter.data -= parameter.grad\n",
+            "belongs to the caller"),
+    average("all but rank 0", "    comm.all", "    if comm.rank:\n        comm.all", "which one does not call it"),
+    Wrong("blank", "reduce_overlapped", "def reduce_overlapped(*args):\n    raise NotImplementedError()",
+          "not written yet"),
+    overlapped("one call a layer", "[layer, *buckets[-1]]) > limit", "[layer]) > 0", "neighbours share a bucket"),
+    overlapped("one row for all", "[layer, *buckets[-1]]) > limit", "[layer]) < 0", "before backward has ended"),
+    overlapped("filled from the front", "    rows = ", '''    buckets = [[]]
+    for layer in range(len(numels)):
+        if buckets[-1] and sum(numels[other] for other in [layer, *buckets[-1]]) > limit:
+            buckets.append([])
+        buckets[-1].insert(0, layer)
+    buckets.reverse()
+    rows = ''', "fill buckets from the last layer on"),
+    overlapped("waits in the loop", "rows[len(handles)], average=True))\n",
+               "rows[len(handles)], average=True))\n            handles[-1].wait()\n", "a wait inside the loop"),
+    overlapped("starts with the next layer", START.strip("\n"), START.strip("\n").replace(">= layer", "> layer"),
+               "who tells you early"),
+    overlapped("starts after backward", START, "\n", "or calls that start after it"),
+    overlapped("the lent gradient", "parts[layer].copy_(gradient)",
+               "parts = [*parts[:layer], gradient, *parts[layer + 1 :]]", "copy what it lends"),
+    overlapped("starts what is complete", START, '''
+        mine = next(number for number, bucket in enumerate(buckets) if layer in bucket)
+        if layer == buckets[mine][-1]:
+            handles.append(comm.all_reduce_async(rows[mine], average=True))
+''', "part ways"),
+    overlapped("the sum", ", average=True", "", "the sum of the gradients"),
+    overlapped("the last layer first", "list(parts)", "list(parts)[::-1]", "turn the list around"),
+    overlapped("the limit not reached", "> limit", ">= limit", "may have exactly"),
+    overlapped("the limit exceeded", CUT, '''
+        buckets[-1].append(layer)
+        if layer and sum(numels[other] for other in buckets[-1]) >= limit:
+            buckets.append([])
+''', "is closed before it would exceed"),
+    Wrong("closed by the next layer alone", "reduce_overlapped",
+          changed(changed(OVERLAPPED, REST, ""), ">= layer", "> layer"), "which one does not call it"),
+    Wrong("the last bucket forgotten", "reduce_overlapped",
+          changed(changed(OVERLAPPED, REST, ""), "< len(rows)", "< len(rows) - 1"), "no layer comes behind it"),
+    overlapped("no waiting", "        handle.wait()\n", "        pass\n", "when wait() of its handle returns"),
+    overlapped("whole buckets", "list(parts)", "list(rows)", "cut buckets into layers again"),
+    Wrong("nobody averages", "reduce_overlapped", changed(changed(OVERLAPPED, REST, ""), START, "\n"),
+          "which nobody averaged"),
+    overlapped("first layers first", START + REST, "\n" + REST.replace("rows[len(handles) :]", "rows[::-1]"),
+               "which bucket is ready first"),
+    overlapped("a barrier at the end", REST + "    for handle in handles:\n        handle.wait()\n",
+               REST + "    for handle in handles:\n        handle.wait()\n    comm.barrier()\n",
+               "one all_reduce for each bucket is all"),
+    Wrong("blank", "culprit", "def culprit(*args):\n    raise NotImplementedError()", "not written yet"),
+    culprit("zip", "max(len(mine)", "min(len(mine)", "as zip does"),
+    Wrong("unlike rank 0", "culprit", '''
+def culprit(calls):
+    for index in range(max(len(mine) for mine in calls)):
+        for rank, mine in enumerate(calls):
+            if mine[index : index + 1] != calls[0][index : index + 1]:
+                return rank, index
+''', "which may be the odd one"),
+    culprit("names alone", "[mine[index] if", "[mine[index][0] if", "you compare names only"),
+    culprit("sizes alone", "[mine[index] if", "[mine[index][1] if", "you compare sizes only"),
+    culprit("turned around", "return rank, index", "return index, rank", "the rank comes first"),
+    culprit("counted from 1", "return rank, index", "return rank, index + 1", "counted from 0"),
+    Wrong("fewest calls", "culprit", '''
+def culprit(calls):
+    lengths = [len(mine) for mine in calls]
+    if len(set(lengths)) == 1:
+        return None
+    return lengths.index(min(lengths)), min(lengths)
+''', "lists of equal length may differ"),
+    culprit("the last departure", "range(max(len(mine) for mine in calls))",
+            "reversed(range(max(len(mine) for mine in calls)))", "the first is the one that counts"),
+    culprit("always somebody", "    return None", "    return 0, 0", "nobody departs"),
+]  # fmt: skip

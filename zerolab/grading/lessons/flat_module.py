@@ -1,0 +1,202 @@
+"""Exercise of lesson 02: a module whose parameters are views of one row."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from random import Random
+from typing import Any
+
+import torch
+from torch import nn
+
+from zerolab.flat.layout import round_up
+from zerolab.grading.case import Case, Observation, plural
+from zerolab.grading.claims import alike, short
+from zerolab.grading.exercise import Claim, Exercise, Score
+from zerolab.memory import Tracker
+
+Tensor = torch.Tensor
+Answer = Callable[..., Any]
+
+
+def laid_out(numels: Sequence[int], ranks: int, align: int) -> tuple[list[int], int]:
+    """The model of `lay_out`."""
+    return laid(numels, lambda end: round_up(end, align), lambda end: round_up(end, ranks * align))
+
+
+def laid(
+    numels: Sequence[int], start: Callable[[int], int], length: Callable[[int], int], least: int = 0
+) -> tuple[list[int], int]:
+    """Starts and length under given rules: `start` of a parameter and `length` of the row, from where things end."""
+    starts, end = [], 0
+    for numel in numels:
+        starts.append(start(end))
+        end = starts[-1] + max(numel, least)
+    return starts, length(end)
+
+
+class Odd(nn.Module):
+    """Parameters of odd kinds: without dimension, without elements, transposed, frozen; and a buffer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.randn(()))
+        self.nothing = nn.Parameter(torch.empty(0))
+        self.turned = nn.Parameter(torch.randn(2, 3).t())
+        self.frozen = nn.Parameter(torch.randn(3), requires_grad=False)
+        self.register_buffer("seen", torch.zeros(5))
+
+
+def build(kind: str, seed: int) -> nn.Module:
+    """A small module, the same for each seed."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        if kind == "two layers":
+            return nn.Sequential(nn.Linear(3, 2), nn.Linear(2, 5))
+        if kind == "one layer used twice":
+            tied = nn.Linear(3, 3)
+            return nn.Sequential(tied, nn.ReLU(), tied)
+        if kind == "doubles":
+            return nn.Linear(3, 4).double()
+        return Odd() if kind == "parameters of odd kinds" else nn.Sequential(nn.Linear(64, 64), nn.Linear(64, 64))
+
+
+def flatten_cases(rng: Random) -> list[Case]:
+    kinds = ["two layers", "one layer used twice", "parameters of odd kinds", "doubles"]
+    cases = []
+    for kind in kinds:
+        ranks, align = rng.choice((2, 3, 4)), rng.choice((4, 8))
+        about = f"a module of {kind}, {plural(ranks, 'rank')}, align={align}"
+        cases.append(Case([(kind, rng.randrange(10**6), ranks, align)], about=about))
+    board = "two layers of 64 by 64, 4 ranks, align=16"
+    return [*cases, Case([("large", 0, 4, 16)], about=board, board=True)]
+
+
+def run_flatten(fn: Answer, comm: Any, kind: str, seed: int, ranks: int, align: int) -> dict[str, Any]:
+    """Flatten a new module, then write into the row and look at the module, and the reverse."""
+    # New memory is filled with NaN, so that padding which nobody wrote shows.
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    try:
+        with Tracker() as tracker:
+            module = build(kind, seed)
+            before = list(module.parameters())
+            row = fn(module, ranks, align)
+            kept, peak = sum(tracker.now().values()), sum(tracker.peak.values())
+    finally:
+        torch.use_deterministic_algorithms(False)
+    if not isinstance(row, Tensor):
+        return {"row": row}
+    after = list(module.parameters())
+    same = len(after) == len(before) and all(a is b for a, b in zip(after, before, strict=True))
+    seen = {"row": row.detach().clone(), "grad": row.requires_grad, "same": same, "kept": kept, "peak": peak}
+    with torch.no_grad():
+        seen["values"] = [parameter.clone() for parameter in after]
+        row.copy_(torch.arange(1, row.numel() + 1).view_as(row))
+        seen["from_row"] = [parameter.clone() for parameter in after]
+        for number, parameter in enumerate(after):
+            parameter.fill_(-1.0 - number)
+        seen["to_row"] = row.clone()
+    return seen
+
+
+def slots(case: Case) -> tuple[list[Tensor], list[int], int]:
+    """The parameters as they were, and where they should lie."""
+    kind, seed, ranks, align = case.args[0]
+    parameters = [parameter.detach() for parameter in build(kind, seed).parameters()]
+    return parameters, *laid_out([parameter.numel() for parameter in parameters], ranks, align)
+
+
+def row_holds_values(case: Case, seen: Observation) -> str | None:
+    value = seen.records[0].value
+    row, (parameters, starts, length) = value["row"], slots(case)
+    if not isinstance(row, Tensor):
+        return f"{case.about}: you return {short(row)}, not the row"
+    if row.dtype != parameters[0].dtype:
+        return f"{case.about}: the row is {row.dtype}, the parameters are {parameters[0].dtype}: make it of their dtype"
+    if row.shape != (length,):
+        due = sum(parameter.numel() for parameter in build(*case.args[0][:2]).state_dict().values())
+        used = sum(parameter.numel() for parameter in parameters)
+        said = f"{case.about}: your row has shape {tuple(row.shape)}, and ({length},) is due"
+        if due > used and row.numel() >= due:
+            return f"{said}: it holds buffers, or a tied weight twice; which list has each parameter once?"
+        return f"{said}: padding included, as lay_out says"
+    want = torch.zeros(length, dtype=row.dtype)
+    for start, parameter in zip(starts, parameters, strict=True):
+        want[start : start + parameter.numel()] = parameter.flatten()
+    if alike(row, want, 0.0):
+        return None
+    wrong = int((row != want).sum())
+    said = f"{case.about}: {wrong} of {length} elements of the row are wrong"
+    real = torch.cat([torch.arange(s, s + p.numel()) for s, p in zip(starts, parameters, strict=True)])
+    if alike(row[real], want[real], 0.0):
+        return f"{said}, all of them padding: new memory holds anything; fill it with zeros"
+    if not row[real].nan_to_num().any():
+        return f"{said}: nobody copied the parameters' values there"
+    return f"{said}: which values go to which start?"
+
+
+def module_lives_in_row(case: Case, seen: Observation) -> str | None:
+    value, (parameters, starts, length) = seen.records[0].value, slots(case)
+    if not value["same"]:
+        said = "the module has other Parameter objects than before, and an optimizer keeps the old"
+        return f"{case.about}: {said}: change .data"
+    if value["grad"]:
+        return f"{case.about}: the row requires gradients, as if autograd had made it: detach what you copy"
+    if not alike(value["values"], parameters, 0.0):
+        shapes = [tuple(now.shape) for now in value["values"]]
+        if shapes != [tuple(parameter.shape) for parameter in parameters]:
+            return f"{case.about}: parameters now have the shapes {shapes}: view each part in its parameter's shape"
+        return f"{case.about}: the module's parameters hold other values than before: copy first, then point at the row"
+    counted = torch.arange(1, length + 1).to(parameters[0].dtype)
+    want = [counted[s : s + p.numel()].view(p.shape) for s, p in zip(starts, parameters, strict=True)]
+    apart = [index for index, now in enumerate(value["from_row"]) if not alike(now, want[index], 0.0)]
+    if apart:
+        said = f"{len(apart)} of {plural(len(want), 'parameter')} did not change when the check wrote into the row"
+        return f"{case.about}: {said}: a copy has memory of its own, a view has not"
+    for number, (start, parameter) in enumerate(zip(starts, parameters, strict=True)):
+        if not bool((value["to_row"][start : start + parameter.numel()] == -1.0 - number).all()):
+            return f"{case.about}: the check wrote into parameter {number}, and the row does not show it"
+    return None
+
+
+def nothing_kept(case: Case, seen: Observation) -> str | None:
+    value, module = seen.records[0].value, build(*case.args[0][:2])
+    due = value["row"].nbytes + sum(buffer.nbytes for buffer in module.buffers())
+    if value["kept"] <= due:
+        return None
+    said = f"afterwards {value['kept']} bytes are held, and row and buffers are {due}"
+    return f"{case.about}: {said}: who still holds a second copy?"
+
+
+def flatten_peak(case: Case, seen: Observation) -> int:
+    return int(seen.records[0].value["peak"])
+
+
+def flatten_target(case: Case) -> int:
+    parameters, _, length = slots(case)
+    return sum(parameter.nbytes for parameter in parameters) + round(1.02 * length * 4)
+
+
+FLATTEN = Exercise(
+    "flatten",
+    flatten_cases,
+    (
+        Claim("the row holds each parameter once, at its start, and zeros between", row_holds_values),
+        Claim("row and module are the same memory, and the parameters the same objects", module_lives_in_row),
+        Claim("no second copy is kept", nothing_kept),
+    ),
+    run=run_flatten,
+    scores=(
+        Score(
+            "bytes held at the worst moment",
+            flatten_peak,
+            flatten_target,
+            "module and row must coexist for a moment; what else is as large as they are?",
+        ),
+    ),
+    hints=(
+        "module.parameters() lists a tied weight once, and no buffers.",
+        "Make the row at its full length first, of zeros; copy each parameter to its place.",
+        "A part of the row, row[a:b].view(shape), is a view. parameter.data = ... lets a parameter be one.",
+    ),
+)
