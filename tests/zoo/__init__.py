@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from zoo import flat, ring, zero2
+from zoo import flat, ring, zero2, zero3
 from zoo.wrong import Wrong, changed
 
 ZOO: dict[str, list[Wrong]] = {
@@ -10,6 +10,7 @@ ZOO: dict[str, list[Wrong]] = {
     "02_flat_buffers": flat.ZOO,
     "03_zero_1": [],
     "04_zero_2": zero2.ZOO,
+    "05_zero_3": zero3.ZOO,
 }
 
 __all__ = ["ZOO", "Wrong", "changed"]

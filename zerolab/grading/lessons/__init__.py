@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from zerolab.errors import InputError
 from zerolab.grading.exercise import Exercise
-from zerolab.grading.lessons import flat, ring, zero1, zero2
+from zerolab.grading.lessons import flat, ring, zero1, zero2, zero3
 
 LESSONS: dict[str, tuple[Exercise, ...]] = {
     "01_ring_collectives": ring.EXERCISES,
     "02_flat_buffers": flat.EXERCISES,
     "03_zero_1": zero1.EXERCISES,
     "04_zero_2": zero2.EXERCISES,
+    "05_zero_3": zero3.EXERCISES,
 }
 
 

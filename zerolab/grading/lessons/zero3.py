@@ -1,0 +1,10 @@
+"""Exercises of lesson 05: ZeRO-3."""
+
+from __future__ import annotations
+
+from zerolab.grading.lessons.zero3_layers import AHEAD, FORWARD
+from zerolab.grading.lessons.zero3_persistent import PERSISTENT
+from zerolab.grading.lessons.zero3_steps import COST, TRACE
+from zerolab.grading.lessons.zero3_training import TRAINS
+
+EXERCISES = (FORWARD, TRAINS, AHEAD, PERSISTENT, COST, TRACE)

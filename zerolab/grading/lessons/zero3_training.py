@@ -1,0 +1,225 @@
+"""The exercise of lesson 05 on training: a layer that is whole in its forward and its backward, and not between."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from random import Random
+from typing import Any
+
+import torch
+from torch.nn import functional as F
+
+from zerolab.collectives import Collectives, wire_bytes
+from zerolab.grading.case import Case, Observation, plural
+from zerolab.grading.claims import Wanted, most_held, most_sent, right, untouched
+from zerolab.grading.exercise import Claim, Exercise, Score
+from zerolab.grading.lessons.zero3_layers import (
+    ROWS,
+    Shape,
+    drawn_rows,
+    drawn_shards,
+    gathers,
+    in_words,
+    layers_of,
+    layouts,
+    through,
+)
+
+Tensor = torch.Tensor
+
+
+def training_cases(rng: Random) -> list[Case]:
+    cases = []
+    for ranks, shapes, world, board in layouts(rng):
+        shards = drawn_shards(rng, shapes, ranks)
+        batches = 1 if board else rng.randint(1, 2)
+        args: list[tuple[Any, ...]] = []
+        for rank in range(ranks):
+            xs = [drawn_rows(rng, ROWS, shapes[0][1]) for _ in range(batches)]
+            slopes = [drawn_rows(rng, ROWS, shapes[-1][0]) for _ in range(batches)]
+            args.append((shards[rank], shapes, xs, slopes))
+        about = f"{in_words(ranks, shapes)}, {plural(batches, 'micro-batch').replace('batchs', 'batches')}"
+        cases.append(Case(args, world, about, board=board))
+    return cases
+
+
+def run_training(
+    fn: Callable[..., Any],
+    comm: Collectives,
+    shards: list[Tensor],
+    shapes: list[Shape],
+    xs: list[Tensor],
+    slopes: list[Tensor],
+) -> Any:
+    """Train with layers made by `fn`: forward through all, then backward from sum(output * slope), once for each
+    micro-batch. Returns outputs, gradients of the inputs, and gradients of the shards."""
+    # On the given memory, so that only what the answer makes counts.
+    leaves = [shard.detach().requires_grad_() for shard in shards]
+    outputs, inputs = [], [x.detach().requires_grad_() for x in xs]
+    for x, slope in zip(inputs, slopes, strict=True):
+        y = x
+        for index, (leaf, shape) in enumerate(zip(leaves, shapes, strict=True)):
+            y = fn(comm, leaf, shape, F.relu(y) if index else y)
+        outputs.append(y.detach())
+        (y * slope).sum().backward()
+    return outputs, [x.grad for x in inputs], [leaf.grad for leaf in leaves]
+
+
+def plainly(layers: list[Tensor], xs: list[Tensor], slopes: list[Tensor]) -> tuple[list[Tensor], ...]:
+    """What plain PyTorch makes of one rank's micro-batches: outputs, gradients of inputs and of layers."""
+    leaves = [layer.clone().requires_grad_() for layer in layers]
+    inputs = [x.clone().requires_grad_() for x in xs]
+    outputs = [through(leaves, x) for x in inputs]
+    sum((y * slope).sum() for y, slope in zip(outputs, slopes, strict=True)).backward()  # type: ignore[union-attr]
+    return [y.detach() for y in outputs], [grad_of(x) for x in inputs], [grad_of(leaf) for leaf in leaves]
+
+
+def grad_of(leaf: Tensor) -> Tensor:
+    return leaf.grad if leaf.grad is not None else torch.zeros_like(leaf)
+
+
+def all_there(case: Case, seen: Observation) -> str | None:
+    """Outputs are there, and gradients, for inputs and for shards."""
+    for rank, record in enumerate(seen.records):
+        _, inputs, shards = record.value
+        for index, gradient in enumerate(shards):
+            if not isinstance(gradient, Tensor):
+                said = f"after backward() rank {rank}'s shard of layer {index} has no gradient"
+                return f"{case.about}: {said}: autograd does not follow collectives, so how does it hear of the shard?"
+        if not all(isinstance(gradient, Tensor) for gradient in inputs):
+            said = f"after backward() the input of rank {rank}'s first layer has no gradient"
+            return f"{case.about}: {said}: the layers before this one wait for it"
+    return None
+
+
+def of_outputs(case: Case, seen: Observation) -> str | None:
+    """The outputs alone, by the general claim."""
+    wanted = [plainly(layers_of(case), args[2], args[3])[0] for args in case.args]
+    outputs = [replace(record, value=record.value[0]) for record in seen.records]
+    look = "compare one layer with F.linear on the whole matrix"
+    return right(lambda _: Wanted(wanted, look=look))(case, Observation(outputs))
+
+
+def of_inputs(case: Case, seen: Observation) -> str | None:
+    """The gradients of the inputs alone."""
+    wanted = [plainly(layers_of(case), args[2], args[3])[1] for args in case.args]
+    mean = [torch.stack(list(gradients)).mean(0) for gradients in zip(*wanted, strict=True)]
+    mistakes = {
+        "the mean over ranks as its inputs' gradients: inputs are each rank's own, only layers are shared": [mean]
+        * case.ranks
+    }
+    gradients = [replace(record, value=record.value[1]) for record in seen.records]
+    look = "look at the gradients of the inputs: what is the derivative of x W^T by x?"
+    return right(lambda _: Wanted(wanted, mistakes, look))(case, Observation(gradients))
+
+
+def of_shards(case: Case, seen: Observation) -> str | None:
+    """The gradients of the shards alone."""
+    layers = layers_of(case)
+    ranks = case.ranks
+    whole = [plainly(layers, args[2], args[3])[2] for args in case.args]
+    last = [plainly(layers, args[2][-1:], args[3][-1:])[2] for args in case.args]
+
+    def cut(gradients: Sequence[Tensor], rank: int) -> list[Tensor]:
+        return [gradient.flatten().tensor_split(ranks)[rank] for gradient in gradients]
+
+    def summed(of: list[list[Tensor]], by: float) -> list[Tensor]:
+        return [torch.stack(list(gradients)).sum(0) / by for gradients in zip(*of, strict=True)]
+
+    mean, turned = summed(whole, ranks), [gradient.t() for gradient in summed(whole, ranks)]
+    every = range(ranks)
+    mistakes = {
+        "the sum of the ranks' gradients: ask for their mean": [cut(summed(whole, 1), rank) for rank in every],
+        "a piece of its own gradient, to which nothing was added": [cut(whole[rank], rank) for rank in every],
+        "the gradient of the last micro-batch alone: return the gradient to autograd, which adds it up": [
+            cut(summed(last, ranks), rank) for rank in every
+        ],
+        "the gradient of the transposed layer: a layer is (outputs, inputs), and so is its gradient": [
+            cut(turned, rank) for rank in every
+        ],
+    }
+    gradients = [replace(record, value=record.value[2]) for record in seen.records]
+    wanted = Wanted([cut(mean, rank) for rank in every], mistakes, "look at the gradients of the shards")
+    return right(lambda _: wanted)(case, Observation(gradients))
+
+
+def training_calls(case: Case, seen: Observation) -> str | None:
+    """Gathers in forward, in order; in backward a reduce_scatter a layer, from the last to the first. Whether backward
+    gathers again shows in memory."""
+    forth = gathers(case, 0)
+    back = [("reduce_scatter", numel) for _, numel in reversed(forth)]
+    batches = len(case.args[0][2])
+    for rank, record in enumerate(seen.records):
+        odd = sorted({name for name, _ in record.calls} - {"all_gather", "reduce_scatter"})
+        if odd:
+            said = f"rank {rank} calls {odd[0]}"
+            return f"{case.about}: {said}: a rank keeps one piece of a gradient, and reduce_scatter gives just that"
+        if record.calls[: len(forth)] != forth:
+            said = f"rank {rank} begins with {record.calls[: len(forth)]}"
+            return f"{case.about}: {said}: in forward each layer is gathered once, and nothing else is due"
+        reduced = [call for call in record.calls if call[0] == "reduce_scatter"]
+        if reduced != back * batches:
+            said = f"rank {rank} reduces {[numel for _, numel in reduced]}, and {[n for _, n in back * batches]} is due"
+            return f"{case.about}: {said}: one reduce_scatter of a layer's whole gradient in its backward"
+    return None
+
+
+def one_layer_and_gradient(case: Case) -> int:
+    """A whole layer and its whole gradient, two chunks that the ring receives into, a piece of gradient for each layer,
+    and a few activations."""
+    shapes, x = case.args[0][1], case.args[0][2][0]
+    layer = 4 * math.prod(shapes[0])
+    return int(2 * layer + 2 * layer // case.ranks + len(shapes) * (layer // case.ranks) + 8 * x.nbytes)
+
+
+def three_times(case: Case) -> int:
+    shapes = case.args[0][1]
+    return max(
+        sum(
+            2 * wire_bytes("all_gather", math.prod(shape), 4, case.ranks, rank)
+            + wire_bytes("reduce_scatter", math.prod(shape), 4, case.ranks, rank)
+            for shape in shapes
+        )
+        for rank in range(case.ranks)
+    )
+
+
+TRAINS = Exercise(
+    "sharded_linear",
+    training_cases,
+    (
+        Claim("every shard and every input has a gradient", all_there),
+        Claim("its outputs are those of the whole layer", of_outputs),
+        Claim("its input's gradient is that of the whole layer", of_inputs),
+        Claim("its shard's gradient is this rank's piece of the mean", of_shards),
+        Claim("its inputs stay as they were", untouched(0, 2)),
+        Claim("it gathers in forward and reduces and scatters in backward", training_calls),
+    ),
+    run=run_training,
+    scores=(
+        Score(
+            "bytes held at the worst moment",
+            most_held,
+            one_layer_and_gradient,
+            "who keeps the whole layers from forward to backward? Autograd does: all that F.linear saw, or that you "
+            "saved or set on ctx, stays",
+        ),
+        Score(
+            "bytes a rank sends in one step",
+            most_sent,
+            three_times,
+            "two gathers and one reduce_scatter a layer are enough",
+        ),
+    ),
+    hints=(
+        "A torch.autograd.Function has a forward and a backward of your own; what you save in ctx is all that lives "
+        "from one to the other. Save what is small.",
+        "For y = x Wᵀ: the gradient of x is grad @ W, that of W is gradᵀ @ x. Which of the two needs W?",
+        "In backward: gather W again for the gradient of x, let it go, then reduce and scatter the flattened gradient "
+        "of W.",
+        "backward returns one thing for each argument of forward, None for those that are no tensors.",
+    ),
+    memory=True,
+)
