@@ -9,6 +9,8 @@ import pytest
 import torch
 
 from benchmarks.stages import MEGABYTE, STATES, max_total, most_sent
+from zerolab.grading import CheckFailed, checks
+from zerolab.grading.lessons.zero1 import adam
 from zerolab.train import make_config, train
 
 README = (Path(__file__).parent.parent / "README.md").read_text()
@@ -30,6 +32,29 @@ def test_the_bytes_of_the_table_are_measured_again(stage: str, row: str) -> None
         # What torch allocates beside the states differs between its versions; the states and the wire do not.
         measured[4] = float(shown[4]) * MEGABYTE
     assert [f"{size / MEGABYTE:.2f}" for size in measured] == shown
+
+
+def all_reduced(comm, row, gradients):  # type: ignore[no-untyped-def]
+    """Stage 1 in 3Ψ: right, and above the scoreboard's targets."""
+    row = row.clone()
+    shard = row.tensor_split(comm.size)[comm.rank]
+    optimizer = adam(shard)
+    for gradient in gradients:
+        mean = comm.all_reduce(gradient.clone(), average=True)
+        shard.grad = mean.tensor_split(comm.size)[comm.rank]
+        optimizer.step()
+        comm.all_gather(shard, out=row)
+    return row
+
+
+@pytest.mark.ranks
+def test_the_check_that_is_shown_is_what_a_learner_reads(capsys: pytest.CaptureFixture[str]) -> None:
+    shown = re.search(r"```\n(train_sharded\n.*?)```", README, re.DOTALL)
+    assert shown is not None
+    with pytest.raises(CheckFailed) as caught:
+        checks("03_zero_1").train_sharded(all_reduced)
+    said = capsys.readouterr().out + str(caught.value)
+    assert said.split() == shown[1].split()
 
 
 @pytest.mark.ranks
