@@ -45,10 +45,10 @@ ZOO = [
           "a new tensor stays with you"),
     Wrong("a factor of one's own", "clip_",
           changed(CLIP, "gradient.mul_(limit / norm)",
-                  "gradient.mul_(limit / torch.linalg.vector_norm(torch.cat(gradients).double(), norm_type))")
-          .replace("for gradient in gradients:", "mine = torch.cat(gradients).double()\n        for gradient in gradients:")
-          .replace("torch.linalg.vector_norm(torch.cat(gradients).double(), norm_type)",
-                   "torch.linalg.vector_norm(mine, norm_type)"),
+                  "gradient.mul_(limit / own_norm)")
+          .replace("        for gradient in gradients:",
+                   "        own_norm = torch.linalg.vector_norm(sizes, norm_type) if len(sizes) else 1\n"
+                   "        for gradient in gradients:"),
           "scaled by their own norm"),
     Wrong("scales twice", "clip_", changed(CLIP, "mul_(limit / norm)", "mul_((limit / norm) ** 2)"),
           "scaled twice over"),

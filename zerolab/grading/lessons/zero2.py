@@ -27,11 +27,11 @@ def micro_case(rng: Random, ranks: int, numel: int, count: int, each: bool, worl
 
 
 def micro_cases(rng: Random) -> list[Case]:
-    cases = [micro_case(rng, 4, 4096, 6, True, "lockstep", board=True)]
-    for ranks, numel, world in sizes(rng):
-        for each in (True, False):
-            cases.append(micro_case(rng, ranks, numel, rng.randint(2, 4), each, world))
-    return [*cases, micro_case(rng, 2, 5, 1, True, "lockstep"), micro_case(rng, 2, 5, 1, False, "lockstep")]
+    cases = [micro_case(rng, 4, 1024, 6, True, "lockstep", board=True)]
+    for index, (ranks, numel, world) in enumerate(sizes(rng)):
+        cases.append(micro_case(rng, ranks, numel, rng.randint(2, 4), index % 2 == 0, world))
+    rest = [(2, 5, 3), (3, 7, 2), (2, 6, 1)]
+    return [*cases, *(micro_case(rng, ranks, numel, count, False, "lockstep") for ranks, numel, count in rest)]
 
 
 def micro_wanted(case: Case) -> Wanted:
@@ -104,7 +104,7 @@ def cost_cases(rng: Random) -> list[Case]:
     cases = []
     for ranks in (1, 2, 3, 4):
         for each in (True, False):
-            numel, count = ranks * rng.randint(2, 3000), rng.randint(3, 8)
+            numel, count = ranks * rng.randint(2, 3000), rng.choice((4, 5, 6, 8))
             what = f"{plural(numel, 'parameter')}, {plural(ranks, 'rank')}, {count} micro-batches, each={each}"
             cases.append(Case([(numel, ranks, count, each)], about=what))
     return cases

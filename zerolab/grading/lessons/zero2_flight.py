@@ -18,13 +18,13 @@ from zerolab.grading.lessons.zero2_backward import shards_by_rank
 from zerolab.ranks import spend
 
 Tensor = torch.Tensor
-LINK = Link(gbit_per_s=1, latency_us=10)
+LINK = Link(gbit_per_s=0.25, latency_us=10)
 COMPUTE_SECONDS = 200e-6
 
 
 def flight_case(rng: Random, ranks: int, numels: Sequence[int], limit: int, world: str, board: bool = False) -> Case:
     args: list[tuple[Any, ...]] = [([signed(rng, numel) for numel in numels], limit) for _ in range(ranks)]
-    what = "16,384, 256 and 256 elements, three times" if board else f"{list(numels)} elements"
+    what = "4,096, 64 and 64 elements, three times" if board else f"{list(numels)} elements"
     said = f"on {plural(ranks, 'rank')}, gradients of {what}, at most {limit} under way"
     return Case(args, world, said, LINK if world == "lockstep" else None, board)
 
@@ -36,7 +36,7 @@ def flight_cases(rng: Random) -> list[Case]:
     shapes = [(2, 4, 2), (3, 5, 1), (4, 6, 3), (2, 1, 3), (1, 3, 2), (3, 4, 9)]
     cases = [flight_case(rng, ranks, numels(count), limit, "lockstep") for ranks, count, limit in shapes]
     cases.append(flight_case(rng, 2, numels(3), 2, "processes"))
-    return [flight_case(rng, 4, [16384, 256, 256] * 3, 2, "lockstep", board=True), *cases]
+    return [flight_case(rng, 4, [4096, 64, 64] * 3, 2, "lockstep", board=True), *cases]
 
 
 def as_they_come(gradients: Sequence[Tensor]) -> Iterator[Tensor]:
@@ -105,9 +105,8 @@ def flight_wanted(case: Case) -> Wanted:
         mistakes["too few shards: those that were still under way at the end are lost"] = [
             shards[: count - limit] for shards in good
         ]
-    if count > 1:
         mistakes["the shards in another order than the gradients came in: which handle is the oldest?"] = [
-            shards[::-1] for shards in good
+            [*shards[limit - 1 : count - 1], *shards[: limit - 1], shards[-1]] for shards in good
         ]
     return Wanted(good, mistakes, "what belongs to a call must be left alone until its wait()")
 

@@ -14,6 +14,8 @@ from zerolab.grading.case import Case, Observation
 from zerolab.grading.claims import Wanted, most_held, most_sent, right
 from zerolab.grading.exercise import Claim, Exercise, Score
 from zerolab.grading.lessons.zero2_backward import (
+    flat,
+    gradients_of,
     in_time_target,
     model_cases,
     nothing_kept,
@@ -65,10 +67,15 @@ def wanted_after(case: Case, index: int) -> Wanted:
         return shards_by_rank(case, [whole / by for whole in wholes])
 
     mistakes = {
-        "whole gradients: a rank keeps its shard of each": [[whole / case.ranks for whole in total]] * case.ranks,
+        "whole gradients: a rank keeps its shard of each": [flat([whole / case.ranks for whole in total])] * case.ranks,
         "shards of the sum over the ranks: take the mean": shards(total, 1),
     }
-    if index:
+    if index == 0:
+        own = [gradients_of(model, inputs[0]) for model, inputs in case.args]
+        mistakes["shards of its own gradients: nothing was added to them"] = [
+            shards_by_rank(case, wholes)[rank] for rank, wholes in enumerate(own)
+        ]
+    else:
         twice = [2 * first + second for first, second in zip(*rounds, strict=True)]
         mistakes["shards of the last backward alone: a new shard is added to the old"] = shards(rounds[1])
         mistakes["shards in which the first backward counts twice: parameter.grad still held it"] = shards(twice)

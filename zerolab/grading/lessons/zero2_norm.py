@@ -44,7 +44,7 @@ def clip_case(
         pads = [torch.full((more,), POISON) for more in padding]
         padded = [torch.cat(pair) for pair in zip(shards, pads, strict=True)]
         args.append((padded, list(numels), limit, norm_type))
-    size = "4 shards of 1,024 elements each" if board else f"used elements {[list(numels) for numels in used]}"
+    size = "4 shards of 256 elements each" if board else f"used elements {[list(numels) for numels in used]}"
     above = "above" if share < 1 else "below"
     said = f"the norm is {above} the limit" if poison is None else f"rank {ranks - 1} has one {poison}"
     said += f", gradients near {scale:g}" if scale != 1.0 else ""
@@ -61,7 +61,7 @@ def clip_cases(rng: Random) -> list[Case]:
     # Ranks whose shards are empty.
     bare = [*used(3), [0, 0]]
     return [
-        clip_case(rng, 4, [[1024] * 4] * 4, 2.0, 0.25, board=True),
+        clip_case(rng, 4, [[256] * 4] * 4, 2.0, 0.25, board=True),
         clip_case(rng, 2, used(2), 2.0, share()),
         clip_case(rng, 2, used(2), 2.0, rng.uniform(1.5, 3.0)),
         clip_case(rng, 3, used(3), 1.0, share()),
@@ -188,13 +188,13 @@ CLIP = Exercise(
         Claim("all shards are scaled in place by one factor, and never up", scaled),
     ),
     scores=(
+        Score("calls of collectives", number_of_calls, lambda case: 1, "put what the ranks exchange into one tensor"),
         Score(
             "bytes a rank sends",
             most_sent,
             lambda case: 8 * (case.ranks - 1),
             "one number of each rank is enough, whatever the number of shards",
         ),
-        Score("calls of collectives", number_of_calls, lambda case: 1, "put what the ranks exchange into one tensor"),
     ),
     hints=(
         "Each rank has one number to tell: the sum of |g|^p over its used elements, or the largest |g| for p = inf.",
