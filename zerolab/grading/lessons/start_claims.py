@@ -1,0 +1,328 @@
+"""What answers to lesson 00 are held to: plain integers, and a hint for each way in which people miss them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+from itertools import pairwise
+from math import ceil
+
+from zerolab.grading.case import Case, Observation, plural
+from zerolab.grading.claims import short
+
+Recipe = tuple[int, int, int]
+"""Bytes a parameter: for itself, its gradient, its optimizer states."""
+
+SHARDED_FROM = {"parameters": 3, "gradients": 2, "optimizer_states": 1}
+FP32: Recipe = (4, 4, 8)
+
+
+def state_bytes(parameters: int, ranks: int, stage: int, recipe: Recipe) -> dict[str, int]:
+    """Bytes that the fullest rank keeps of each kind: shards hold whole elements."""
+    shard = -(-parameters // ranks)
+    return {
+        kind: each * (shard if stage >= first else parameters)
+        for (kind, first), each in zip(SHARDED_FROM.items(), recipe, strict=True)
+    }
+
+
+def needs(parameters: int, ranks: int, stage: int, recipe: Recipe) -> int:
+    return sum(state_bytes(parameters, ranks, stage, recipe).values())
+
+
+def is_whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+# 1. What a rank keeps.
+
+
+def measured_right(case: Case, seen: Observation) -> str | None:
+    """Each rank's answer is what it held itself after a real step."""
+    for rank, record in enumerate(seen.records):
+        said, held = record.value
+        want = state_bytes(*case.args[0])
+        if held is not None and held != want:
+            return f"{case.about}: rank {rank} held {short(held)}, and {short(want)} was due; run the check again"
+        if held is not None and (hint := states_wrong(case, said, want, f"rank {rank} really holds")):
+            return hint
+    return None
+
+
+def computed_right(case: Case, seen: Observation) -> str | None:
+    """The answer is right for sizes that no laptop holds, too."""
+    return states_wrong(case, seen.records[0].value[0], state_bytes(*case.args[0]), "the fullest rank keeps")
+
+
+def states_wrong(case: Case, said: object, want: Mapping[str, int], who: str) -> str | None:
+    if not isinstance(said, dict):
+        return f"{case.about}: you return {short(said)}, and a dict with the keys {', '.join(want)} is due"
+    if said.keys() != want.keys():
+        return f"{case.about}: your dict has the keys {', '.join(map(str, said))}, and {', '.join(want)} are due"
+    for kind, bytes_due in want.items():
+        if is_whole(said[kind]) and said[kind] == bytes_due:
+            continue
+        told = f"{case.about}: {kind}: you say {short(said[kind])} bytes, and {who} {bytes_due}"
+        why = why_states(kind, said[kind], *case.args[0])
+        return f"{told}. {why}" if why else told
+    return None
+
+
+def why_states(kind: str, said: object, parameters: int, ranks: int, stage: int, recipe: Recipe) -> str:
+    """What gave these bytes, if it is a known mistake."""
+    first, each = SHARDED_FROM[kind], dict(zip(SHARDED_FROM, recipe, strict=True))[kind]
+    of_fp32 = dict(zip(SHARDED_FROM, FP32, strict=True))[kind]
+    shard = -(-parameters // ranks)
+    sharded = stage >= first
+    elements = shard if sharded else parameters
+    if isinstance(said, float):
+        return "Bytes are whole numbers: divide elements with //, rounding up"
+    if sharded:
+        known = [
+            (each * parameters, f"That is all of them: from which stage on are {kind} shared out?"),
+            (each * (parameters // ranks), "That is the smallest rank's: the first ranks take what is left over"),
+            (-(-each * parameters // ranks), "You cut bytes: cut elements, and no rank keeps a part of one"),
+        ]
+    else:
+        known = [
+            (each * (parameters // ranks), f"At stage {stage} {kind} are not shared out yet"),
+            (each * shard, f"At stage {stage} {kind} are not shared out yet"),
+            (each * shard * ranks, "That is more than there is: where nothing is cut, nothing is rounded"),
+        ]
+    known += [
+        (of_fp32 * elements, "Those are the bytes of fp32 with Adam: read them from recipe"),
+        (elements, "You counted elements: what does each take?"),
+        (each * elements * ranks, "That is all ranks together: say what one keeps"),
+    ]
+    otherwise = "Bytes a parameter, times the elements that the rank keeps of this kind"
+    return next((why for value, why in known if said == value), otherwise)
+
+
+# 2. The lowest stage.
+
+
+def stage_right(case: Case, seen: Observation) -> str | None:
+    parameters, ranks, gpu_bytes, recipe = case.args[0]
+    each = [needs(parameters, ranks, stage, recipe) for stage in range(4)]
+    want = next((stage for stage in range(4) if each[stage] <= gpu_bytes), None)
+    got = seen.records[0].value
+    if (got is None and want is None) or (is_whole(got) and got == want):
+        return None
+    if isinstance(got, bool) or (got is not None and got not in range(4)):
+        return f"{case.about}: you say {short(got)}, and a stage from 0 to 3, or None, is due"
+    said = f"{case.about}: you say {got}"
+    if want is None:
+        return f"{said}, which keeps {each[got]} bytes. No stage fits here, not even 3: return None"
+    if got is None:
+        zero = "Stage 0 is a stage, though it counts as False" if want == 0 else "It need not leave anything free"
+        if each[want] == gpu_bytes and want:
+            zero = "What fills the memory to the last byte fits"
+        return f"{said}, and stage {want} keeps {each[want]} bytes. {zero}"
+    if got < want:
+        return f"{said}, which keeps {each[got]} bytes. {why_low(got, *case.args[0])}"
+    if each[want] == gpu_bytes:
+        return f"{said}, and stage {want} keeps {each[want]} bytes. What fills the memory to the last byte fits"
+    return f"{said}, and stage {want} fits already, with {each[want]} bytes: the lowest is asked for, it sends least"
+
+
+def why_low(got: int, parameters: int, ranks: int, gpu_bytes: int, recipe: Recipe) -> str:
+    """What made a stage that does not fit seem to fit."""
+    kinds = state_bytes(parameters, ranks, got, recipe)
+    if sum(unrounded(parameters, ranks, got, recipe)) <= gpu_bytes:
+        return "Its fullest shard is rounded up to whole elements"
+    # Of what seems to fit, the lowest is taken: so would a stage below it, were the sizes those of all GPUs.
+    lowest = next(stage for stage in range(4) if needs(parameters, ranks, stage, recipe) <= gpu_bytes * ranks)
+    if lowest == got and max(kinds.values()) > gpu_bytes:
+        return "The bytes are those of one GPU, and what one rank keeps must fit"
+    return "Sum up all three kinds"
+
+
+def unrounded(parameters: int, ranks: int, stage: int, recipe: Recipe) -> list[Fraction]:
+    return [
+        each * (Fraction(parameters, ranks) if stage >= first else Fraction(parameters))
+        for first, each in zip(SHARDED_FROM.values(), recipe, strict=True)
+    ]
+
+
+# 3. The largest model.
+
+
+def most(gpu_bytes: int, ranks: int, stage: int, recipe: Recipe) -> int:
+    """The most parameters whose states fit: no more than even shares allow, and less by what rounding up takes."""
+    each = sum(unrounded(1, ranks, stage, recipe))
+    parameters = int(gpu_bytes / each)
+    while needs(parameters, ranks, stage, recipe) > gpu_bytes:
+        parameters -= 1
+    return parameters
+
+
+def most_right(case: Case, seen: Observation) -> str | None:
+    gpu_bytes, ranks, stage, recipe = case.args[0]
+    got, want = seen.records[0].value, most(*case.args[0])
+    if is_whole(got) and got == want:
+        return None
+    said = f"{case.about}: you say {short(got)}"
+    if not is_whole(got):
+        return f"{said}, and a whole number of parameters is due"
+    if got < 0:
+        return f"{said}: no model has fewer than 0 parameters"
+    if got > want:
+        too_many = f"{said}, whose states take {needs(got, ranks, stage, recipe)} bytes"
+        even = int(gpu_bytes / sum(unrounded(1, ranks, stage, recipe)))
+        if got == want + 1 and got > even:
+            return f"{too_many}: that is one too many. Return the last that fits, not the first that does not"
+        if got <= even:
+            return f"{too_many}. They would fit in even shares, but no rank keeps a part of an element"
+        if got == most(gpu_bytes * ranks, ranks, stage, recipe):
+            return f"{too_many}. That is for the memory of all ranks together, but each keeps its own"
+        if got == most(gpu_bytes, ranks, 3, recipe):
+            return f"{too_many}. At stage {stage} not everything is cut in {ranks}"
+        if got == gpu_bytes // recipe[0]:
+            return f"{too_many}. You left room for the parameters alone"
+        return f"{too_many}: which kind did you leave out?"
+    if got == most(gpu_bytes - 1, ranks, stage, recipe):
+        return f"{said}, and {want} take {gpu_bytes} bytes: what fills the memory to the last byte fits"
+    if got == most(gpu_bytes, 1, stage, recipe):
+        return f"{said}, and {want} fit: {ranks} ranks share something out at stage {stage}"
+    if got == want - 1:
+        return f"{said}, and one more fits: where does your search stop?"
+    if got == most(gpu_bytes, ranks, stage, FP32):
+        return f"{said}, and {want} fit: bytes a parameter come from recipe"
+    if 0 < want - got <= ranks:
+        return f"{said}, and {want} fit: you are {plural(want - got, 'parameter')} short, so look at how you round"
+    return f"{said}, and {want} fit, with {needs(want, ranks, stage, recipe)} bytes"
+
+
+# 4. The peak.
+
+
+def totals(samples: Sequence[Mapping[str, int]]) -> list[int]:
+    return [sum(sample.values()) for sample in samples]
+
+
+def peak(samples: Sequence[Mapping[str, int]]) -> tuple[int, str]:
+    """The first of the highest moments, and the kind that takes most then."""
+    total = totals(samples)
+    at = total.index(max(total))
+    return at, largest(samples[at])
+
+
+def largest(sample: Mapping[str, int]) -> str:
+    return max(sample, key=lambda kind: sample[kind])
+
+
+def tallest(samples: Sequence[Mapping[str, int]]) -> str:
+    """The kind with the highest peak of its own."""
+    return largest({kind: max(sample[kind] for sample in samples) for kind in samples[0]})
+
+
+def peak_right(case: Case, seen: Observation) -> str | None:
+    samples = case.args[0][0]
+    got, (at, kind) = seen.records[0].value, peak(samples)
+    if not isinstance(got, list | tuple) or len(got) != 2:
+        return f"{case.about}: you return {short(got)}, and two things are due: an index and a kind"
+    total, (where, what) = totals(samples), got
+    if not is_whole(where) or not 0 <= where < len(samples):
+        return f"{case.about}: {short(where)} is no index of {plural(len(samples), 'moment')}"
+    if where != at:
+        said = f"{case.about}: at moment {where} there are {total[where]} bytes, and at the highest {max(total)}"
+        return f"{said}. {why_moment(samples, where, at)}"
+    if what == kind:
+        return None
+    said = f"{case.about}: moment {at} is right. Of it you name {short(what)}"
+    if what not in samples[at]:
+        return f"{said}, and a kind is due, such as 'gradients'"
+    said = f"{said}, with {samples[at][what]} bytes, and another kind has {samples[at][kind]}"
+    if what == tallest(samples):
+        return f"{said}. It is the tallest of all at some other moment, and that moment is not asked for"
+    if what == max(samples[at]):
+        return f"{said}. Did max compare the names? Compare their bytes"
+    return f"{said}. Look at all kinds of this moment"
+
+
+def why_moment(samples: Sequence[Mapping[str, int]], where: int, at: int) -> str:
+    total = totals(samples)
+    if total[where] == max(total):
+        return "Several moments are as high; the first is asked for"
+    if where == at + 1:
+        return "You are one late: Python counts from 0"
+    kind = max(samples[0], key=lambda name: max(sample[name] for sample in samples))
+    if samples[where][kind] == max(sample[kind] for sample in samples):
+        return f"There {kind} alone is at its highest; a moment's height is the sum of its kinds"
+    states = [sum(sample.get(name, 0) for name in SHARDED_FROM) for sample in samples]
+    if where == states.index(max(states)):
+        return "There the model states are at their highest; what passes counts, too"
+    if where == len(samples) - 1:
+        return "That is the last moment: a peak passes"
+    rises = [0, *(later - earlier for earlier, later in pairwise(total))]
+    if rises[where] == max(rises):
+        return "There the most is added; look at how much there is"
+    return "A moment's height is the sum of all its kinds"
+
+
+# 5. A claim.
+
+
+def fewest(factor: float, stage: int, recipe: Recipe) -> int | None:
+    """The fewest ranks on which a stage keeps `factor` times less than stage 0."""
+    shared = sum(recipe[3 - stage :])
+    left = sum(recipe) - Fraction(factor) * (sum(recipe) - shared)
+    return ceil(Fraction(factor) * shared / left) if left > 0 else None
+
+
+def saves(ranks: int, stage: int, recipe: Recipe) -> Fraction:
+    return Fraction(sum(recipe)) / sum(unrounded(1, ranks, stage, recipe))
+
+
+def fewest_right(case: Case, seen: Observation) -> str | None:
+    factor, stage, recipe = case.args[0]
+    got, want = seen.records[0].value, fewest(factor, stage, recipe)
+    if (got is None and want is None) or (is_whole(got) and got == want):
+        return None
+    said = f"{case.about}: you say {short(got) if got is not None else None}"
+    if got is None:
+        return why_none(f"{said}, and with {plural(want or 0, 'rank')} it is reached", factor, stage, recipe)
+    if not is_whole(got) or got < 1:
+        return f"{said}, and a whole number of ranks from 1 on, or None, is due"
+    shown = f"{float(saves(got, stage, recipe)):.3f}"
+    said = f"{said}, and on {plural(got, 'rank')} it saves {shown} times"
+    if want is None:
+        return why_never(said, factor, stage, recipe)
+    if got < want:
+        return f"{said}. {why_few(got, factor, stage, recipe)}"
+    if got == 2 ** (want - 1).bit_length() > want + 1:
+        return f"{said}. Ranks need not be a power of two: {want} are enough"
+    if saves(want, stage, recipe) == factor:
+        return f"{said}, and on {want} it is {factor} exactly, which is enough"
+    if got == want + 1:
+        return f"{said}: one rank fewer is enough, so do not add 1 to what is rounded up"
+    if got == fewest(factor, max(stage - 1, 1), recipe):
+        return f"{said}. Does stage {stage} not share out one kind more?"
+    return f"{said}, and {want} are enough"
+
+
+def why_none(said: str, factor: float, stage: int, recipe: Recipe) -> str:
+    if stage > 1 and fewest(factor, stage - 1, recipe) is None:
+        return f"{said}. At stage {stage - 1} it never is; stage {stage} shares out one kind more"
+    if recipe != FP32 and fewest(factor, stage, FP32) is None:
+        return f"{said}. In fp32 with Adam it never is: do you read the bytes from recipe?"
+    return f"{said}: what does the factor tend to, as N grows?"
+
+
+def why_never(said: str, factor: float, stage: int, recipe: Recipe) -> str:
+    whole = sum(recipe[: 3 - stage])
+    if sum(recipe) == factor * whole:
+        return f"{said}. {factor} is the limit, which no number of ranks reaches: return None"
+    return f"{said}. {whole} of {sum(recipe)} bytes stay whole on any number of ranks, so it never comes to {factor}"
+
+
+def why_few(got: int, factor: float, stage: int, recipe: Recipe) -> str:
+    if got == fewest(factor, stage, FP32) and recipe != FP32:
+        return "That is for fp32 with Adam: read the bytes from recipe"
+    if got + 1 == fewest(factor, stage, recipe):
+        return f"That is not yet {factor}: round up"
+    if stage < 2 and got == fewest(factor, stage + 1, recipe):
+        return f"Stage {stage} does not share out so much: which kinds stay whole?"
+    if got == ceil(factor):
+        return "Only what is shared out shrinks with N; the rest stays whole"
+    return f"That is less than {factor}"
