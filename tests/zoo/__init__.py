@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from zoo import flat, ring, zero2, zero3
+from zoo import flat, ring, start, zero2, zero3
 from zoo.wrong import Wrong, changed
 
 ZOO: dict[str, list[Wrong]] = {
+    "00_start_here": start.ZOO,
     "01_ring_collectives": ring.ZOO,
     "02_flat_buffers": flat.ZOO,
     "03_zero_1": [],

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from zerolab.errors import InputError
 from zerolab.grading.exercise import Exercise
-from zerolab.grading.lessons import flat, ring, zero1, zero2, zero3
+from zerolab.grading.lessons import flat, ring, start, zero1, zero2, zero3
 
 LESSONS: dict[str, tuple[Exercise, ...]] = {
+    "00_start_here": start.EXERCISES,
     "01_ring_collectives": ring.EXERCISES,
     "02_flat_buffers": flat.EXERCISES,
     "03_zero_1": zero1.EXERCISES,
