@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from zoo import flat, ring, start, zero2, zero3
+from zoo import flat, ring, start, zero1, zero2, zero3
 from zoo.wrong import Wrong, changed
 
 ZOO: dict[str, list[Wrong]] = {
     "00_start_here": start.ZOO,
     "01_ring_collectives": ring.ZOO,
     "02_flat_buffers": flat.ZOO,
-    "03_zero_1": [],
+    "03_zero_1": zero1.ZOO,
     "04_zero_2": zero2.ZOO,
     "05_zero_3": zero3.ZOO,
 }

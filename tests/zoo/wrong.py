@@ -18,3 +18,9 @@ def changed(source: str, old: str, new: str) -> str:
     """A model answer with one thing done wrong."""
     assert old in source
     return source.replace(old, new)
+
+
+def blank(exercise: str, head: str = "") -> Wrong:
+    """The exercise as it was handed out; `head` opens a class."""
+    head = head or f"def {exercise}(*args):\n"
+    return Wrong("blank", exercise, f"{head}    raise NotImplementedError()", "not written yet")

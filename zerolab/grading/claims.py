@@ -18,11 +18,12 @@ Calls = list[tuple[str, int]]
 @dataclass(frozen=True)
 class Wanted:
     """What a case should give: rank r's value, and values that give a mistake away, by what to say of them. `look`
-    says where to look if the values are wrong in another way."""
+    says where to look if the values are wrong in another way; `did` is the verb, for what is not returned."""
 
     values: Sequence[Any]
     mistakes: Mapping[str, Sequence[Any]] = field(default_factory=dict)
     look: str = "print it on each rank, and compare with what you expect by hand"
+    did: str = "returned"
 
 
 def right(wanted: Callable[[Case], Wanted], tolerance: float = 1e-5) -> Test:
@@ -38,11 +39,11 @@ def right(wanted: Callable[[Case], Wanted], tolerance: float = 1e-5) -> Test:
         who = "each rank" if len(wrong) == case.ranks > 1 else f"rank {rank}"
         for says, mistake in want.mistakes.items():
             if all(alike(got[rank], mistake[rank], tolerance) for rank in wrong):
-                return f"{case.about}: {who} returned {says}"
+                return f"{case.about}: {who} {want.did} {says}"
         if wrong == [0] and case.ranks > 1:
             return f"{case.about}: only rank 0 is wrong; does a condition such as `if comm.rank:` skip it?"
         said = difference(got[rank], want.values[rank], tolerance)
-        return f"{case.about}: rank {rank} returned {said}: {want.look}"
+        return f"{case.about}: rank {rank} {want.did} {said}: {want.look}"
 
     return test
 

@@ -39,12 +39,12 @@ class Claim:
 @dataclass(frozen=True)
 class Score:
     """A line of the scoreboard: `measure` of the case with `board`, which may be `target` at most, or, with `exactly`,
-    neither more nor less. `look` says where the rest may be lost."""
+    neither more nor less. `look` says where the rest may be lost, if need be from what was seen."""
 
     text: str
     measure: Callable[[Case, Observation], int]
     target: Callable[[Case], int]
-    look: str
+    look: str | Callable[[Case, Observation], str]
     exactly: bool = False
 
 
@@ -101,8 +101,11 @@ def scored(score: Score, cases: Sequence[Case], seen: Sequence[Observation], rig
     yours, target = score.measure(case, observation), score.target(case)
     holds = yours == target if score.exactly else yours <= target
     bound = "exactly" if score.exactly else "at most"
-    hint = "" if holds else f"{case.about}: {score.text}: {yours:,}, and the target is {bound} {target:,}: {score.look}"
-    return Finding(score.text, holds, hint, yours, target)
+    if holds:
+        return Finding(score.text, True, "", yours, target)
+    look = score.look if isinstance(score.look, str) else score.look(case, observation)
+    hint = f"{case.about}: {score.text}: {yours:,}, and the target is {bound} {target:,}: {look}"
+    return Finding(score.text, False, hint, yours, target)
 
 
 def first_hint(claim: Claim, cases: Sequence[Case], seen: Sequence[Observation]) -> str:
@@ -161,6 +164,8 @@ def way_out(said: str) -> str:
     """What to do about a deadlock, from its report."""
     if re.search(r"in #\d+ ", said) and "has returned" in said:
         return "A collective needs every rank: which one does not call it?"
+    if len(set(re.findall(r"in #(\d+) broadcast", said))) == 1 and said.count("waits to send") > 1:
+        return "In a broadcast one rank sends and the others receive: all ranks must name the same src"
     for rank, verb, peer in re.findall(r"rank (\d+) (?:[^;]*? )?waits to (send to|receive from) rank (\d+)", said):
         if re.search(rf"rank {peer} has (?:already )?returned", said):
             if verb == "send to":
