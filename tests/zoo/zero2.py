@@ -247,7 +247,7 @@ def sent_bytes(numel, ranks, micro_batches, each):
           changed(MENDED, "parameter, index=index:", "parameter:").replace(KEEP, "self.shards[index] = shard"),
           "long after the loop has ended"),
     Wrong("late binding, added up", "MendedBackward", changed(MENDED, "parameter, index=index:", "parameter:"),
-          "must match the size of tensor"),
+          "it adds shards of different sizes"),
     Wrong("a sum", "MendedBackward", changed(MENDED, ", average=True", ""), "shards of the sum over the ranks"),
     Wrong("overwrites", "MendedBackward", changed(MENDED, KEEP, "self.shards[index] = shard"),
           "shards of the last backward alone"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -33,7 +34,13 @@ def run_mended(fn: Callable[..., Any], comm: Collectives, model: nn.Module, roun
     mended = fn(comm, list(model.parameters()))
     after = []
     for inputs in rounds:
-        model(inputs).square().mean().backward()
+        try:
+            model(inputs).square().mean().backward()
+        except RuntimeError as error:
+            if re.search("size of tensor|shape", str(error)) is None:
+                raise
+            said = "it adds shards of different sizes, so of two parameters: which index does each hook see?"
+            raise RuntimeError(said) from error
         last = inputs is rounds[-1]
         after.append(mended.shards if last else copied(mended.shards))
         kept = sum(parameter.grad is not None for parameter in model.parameters())
