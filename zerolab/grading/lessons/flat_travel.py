@@ -94,7 +94,8 @@ def average_wanted(case: Case) -> Wanted:
             mean_of(gradients, values, case.ranks)
         ] * case.ranks,
     }  # fmt: skip
-    return Wanted([good] * case.ranks, mistakes, "does each part of the row go back to the parameter it came from?")
+    look = "does each part of the row go back to the parameter it came from?"
+    return Wanted([good] * case.ranks, mistakes, look, did="ended with")
 
 
 def average_bytes(case: Case) -> int:
