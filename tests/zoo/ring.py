@@ -1,6 +1,7 @@
 """Wrong answers to the exercises of lesson 01."""
 
-from zoo.wrong import Wrong, changed
+from zoo import ring_numbers
+from zoo.wrong import Wrong, blank, changed
 
 REDUCE_SCATTER = """
 def ring_reduce_scatter(comm, tensor):
@@ -23,8 +24,76 @@ def ring_all_gather(comm, shard, numel):
 
 
 ZOO = [
-    Wrong("blank", "ring_reduce_scatter", "def ring_reduce_scatter(comm, tensor):\n    raise NotImplementedError()",
-          "not written yet"),
+    *ring_numbers.ZOO,
+    *map(blank, ("ring_reduce_scatter", "ring_all_gather", "ring_all_reduce", "mended_broadcast")),
+    Wrong("chunks in two pieces", "ring_reduce_scatter",
+          changed(REDUCE_SCATTER, "pass_on(comm, chunk(work, comm.rank - 1 - step, comm.size), arrived)",
+                  "leaving = chunk(work, comm.rank - 1 - step, comm.size)\n"
+                  "        pass_on(comm, leaving[:1], arrived[:1])\n"
+                  "        pass_on(comm, leaving[1:], arrived[1:])"), "messages a rank sends: 6"),
+    Wrong("keeps all that came", "ring_reduce_scatter",
+          changed(changed(REDUCE_SCATTER, "work = tensor.clone()", "work, kept = tensor.clone(), []"),
+                  "mine += arrived", "kept.append(arrived)\n        mine += arrived"), "is used up when added"),
+    Wrong("gathers into a list", "ring_all_gather", '''
+def ring_all_gather(comm, shard, numel):
+    whole = shard.new_empty(numel)
+    parts = [chunk(whole, index, comm.size).clone() for index in range(comm.size)]
+    parts[comm.rank].copy_(shard)
+    for step in range(comm.size - 1):
+        pass_on(comm, parts[(comm.rank - step) % comm.size], parts[(comm.rank - step - 1) % comm.size])
+    return torch.cat(parts)
+''', "receive each chunk where it belongs"),
+    Wrong("everybody to everybody", "ring_all_gather", '''
+def ring_all_gather(comm, shard, numel):
+    whole = shard.new_empty(numel)
+    others = [rank for rank in range(comm.size) if rank != comm.rank]
+    sent = [comm.isend(shard, other) for other in others]
+    chunk(whole, comm.rank, comm.size).copy_(shard)
+    for other in others:
+        comm.recv(chunk(whole, other, comm.size), other)
+    for request in sent:
+        request.wait()
+    return whole
+''', "in this ring it sends to rank"),
+    Wrong("forgets its own shard", "ring_all_gather",
+          changed(changed(ALL_GATHER, "    chunk(whole, comm.rank, comm.size).copy_(shard)\n", ""),
+                  "new_empty", "new_zeros"), "put your own shard into the whole"),
+    Wrong("a step too few", "ring_all_gather",
+          changed(changed(ALL_GATHER, "comm.size - 1", "comm.size - 2"), "new_empty", "new_zeros"),
+          "all but the right neighbour's shard"),
+    Wrong("calls the library", "ring_all_gather",
+          "def ring_all_gather(comm, shard, numel):\n    return comm.all_gather(shard, numel)",
+          "comm.all_gather, which is the library's own"),
+    Wrong("reduces twice what is a mean", "ring_all_reduce", '''
+def ring_all_reduce(comm, tensor, average=False):
+    whole = ring_all_gather(comm, ring_reduce_scatter(comm, tensor), tensor.numel())
+    return whole // comm.size if average else whole
+''', "look at how the mean is made of them"),
+    Wrong("into its input", "ring_all_reduce", '''
+def ring_all_reduce(comm, tensor, average=False):
+    shard = ring_reduce_scatter(comm, tensor)
+    if average:
+        shard /= comm.size
+    return tensor.copy_(ring_all_gather(comm, shard, tensor.numel()))
+''', "it overwrote"),
+    Wrong("gathers everything, then adds", "ring_all_reduce", '''
+def ring_all_reduce(comm, tensor, average=False):
+    total, travelling = tensor.clone(), tensor
+    for step in range(comm.size - 1):
+        arrived = torch.empty_like(tensor)
+        pass_on(comm, travelling, arrived)
+        total += arrived
+        travelling = arrived
+    return total / comm.size if average else total
+''', "whole tensors"),
+    Wrong("keeps a copy", "ring_all_reduce", '''
+def ring_all_reduce(comm, tensor, average=False):
+    copy = tensor.clone()
+    shard = ring_reduce_scatter(comm, copy)
+    if average:
+        shard /= comm.size
+    return ring_all_gather(comm, shard, tensor.numel())
+''', "can go before the second begins"),
     Wrong("unsharded result", "ring_reduce_scatter",
           changed(REDUCE_SCATTER, "return chunk(work, comm.rank, comm.size).clone()",
                   "return ring_all_gather(comm, chunk(work, comm.rank, comm.size).clone(), tensor.numel())")
@@ -174,34 +243,6 @@ def ring_all_reduce(comm, tensor, average=False):
           "def ring_all_reduce(comm, tensor, average=False):\n    return tensor + undefined_helper", "keep helpers"),
     Wrong("is not Python", "ring_all_reduce", "def ring_all_reduce(comm, tensor average):\n    pass", "is not Python"),
     Wrong("defines another name", "ring_all_reduce", "def all_reduce(comm, tensor):\n    pass", "no function named"),
-    Wrong("drops the rest", "chunk_bounds", '''
-def chunk_bounds(numel, ranks, rank):
-    each = numel // ranks
-    return rank * each, (rank + 1) * each
-''', "to nobody"),
-    Wrong("longer ones last", "chunk_bounds", '''
-def chunk_bounds(numel, ranks, rank):
-    return rank * numel // ranks, (rank + 1) * numel // ranks
-''', "belong to the first ranks"),
-    Wrong("rounds up", "chunk_bounds", '''
-def chunk_bounds(numel, ranks, rank):
-    each = -(-numel // ranks)
-    return min(numel, rank * each), min(numel, (rank + 1) * each)
-''', "they should be"),
-    Wrong("a length", "chunk_bounds", "def chunk_bounds(numel, ranks, rank):\n    return numel // ranks",
-          "two whole numbers"),
-    Wrong("whole tensors", "ring_bytes",
-          "def ring_bytes(numel, itemsize, ranks, rank):\n    return (ranks - 1) * numel * itemsize",
-          "a ring passes chunks"),
-    Wrong("even sizes only", "ring_bytes", '''
-def ring_bytes(numel, itemsize, ranks, rank):
-    return round(2 * (ranks - 1) / ranks * numel) * itemsize
-''', "which one does this rank never send"),
-    Wrong("half of it", "ring_bytes", '''
-def ring_bytes(numel, itemsize, ranks, rank):
-    start, stop = chunk_bounds(numel, ranks, rank)
-    return (numel - stop + start) * itemsize
-''', "the all-gather comes on top"),
     Wrong("source is 0", "mended_broadcast", '''
 def mended_broadcast(comm, tensor, src):
     if comm.rank:
@@ -241,13 +282,6 @@ def mended_broadcast(comm, tensor, src):
     Wrong("receives float32 of any dtype", "ring_reduce_scatter",
           changed(REDUCE_SCATTER, "torch.empty_like(mine)", "torch.empty(len(mine))"),
           "new tensors take the input's dtype (empty_like, new_empty)"),
-    Wrong("a magic", "ring_bytes", "%%time\ndef ring_bytes(*numbers):\n    return 0",
-          "line 1 is a command to IPython (%%time)"),
-    Wrong("a shell line", "ring_bytes", "def ring_bytes(*numbers):\n    files = !ls solutions\n    return 0",
-          "line 2 is a command to IPython (files = !ls solutions)"),
-    Wrong("a magic as the notebook runs it", "ring_bytes",
-          "def ring_bytes(*numbers):\n    get_ipython().run_line_magic('ls', '')\n    return 0",
-          "it uses get_ipython"),
     Wrong("talks to itself", "mended_broadcast", '''
 def mended_broadcast(comm, tensor, src):
     if comm.rank != src:

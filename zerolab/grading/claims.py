@@ -150,6 +150,11 @@ def most_sent(case: Case, seen: Observation) -> int:
     return max(record.nbytes for record in seen.records)
 
 
+def most_messages(case: Case, seen: Observation) -> int:
+    """Messages of the rank that sends most of them."""
+    return max(len(record.sent) for record in seen.records)
+
+
 def most_held(case: Case, seen: Observation) -> int:
     """The most bytes that a rank had made and still held, at its worst moment; the exercise measures memory."""
     return max(record.peak for record in seen.records)

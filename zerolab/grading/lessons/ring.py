@@ -1,23 +1,30 @@
-"""Exercises of lesson 01: ring collectives.
-
-Data differ by rank and are drawn anew for each check; they are whole numbers, so that any order of addition gives the
-same sum. Sizes divide and do not divide, on 1 to 4 ranks. Values, messages, bytes and inputs are judged.
-"""
+"""Exercises of lesson 01: ring collectives. Values, messages, bytes sent, bytes held and inputs are judged."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from random import Random
-from typing import Any
-
-import torch
 
 from zerolab.collectives import wire_bytes
-from zerolab.flat.layout import chunk_bounds, chunk_sizes
-from zerolab.grading.case import Case, Observation, plural
-from zerolab.grading.claims import short
-from zerolab.grading.draw import about, sizes, whole_numbers
-from zerolab.grading.exercise import Claim, Exercise, alone
+from zerolab.grading.case import Case
+from zerolab.grading.claims import most_held, most_messages, most_sent
+from zerolab.grading.exercise import Claim, Exercise, Score, alone
+from zerolab.grading.lessons.ring_cases import (
+    BOARD,
+    all_gather_cases,
+    all_gather_expected,
+    all_reduce_cases,
+    all_reduce_expected,
+    bounds_are_pairs,
+    bounds_are_right,
+    bounds_cases,
+    broadcast_cases,
+    broadcast_expected,
+    bytes_are_right,
+    bytes_cases,
+    reduce_scatter_cases,
+    reduce_scatter_expected,
+)
 from zerolab.grading.lessons.ring_claims import (
     Expected,
     in_place_or_not,
@@ -27,215 +34,28 @@ from zerolab.grading.lessons.ring_claims import (
     traffic,
 )
 
-Tensor = torch.Tensor
 
+def ring_scores(collective: str, extra_chunks: int, look: str) -> tuple[Score, ...]:
+    """The scoreboard of a collective that may hold one whole tensor and `extra_chunks` chunks beside its input."""
+    halves = 2 if collective == "all_reduce" else 1
 
-def ring_case(args: list[tuple[Any, ...]], numel: int, world: str, what: str = "") -> Case:
-    return Case(args, world, about(len(args), numel, what))
+    def sent(case: Case) -> int:
+        return max(wire_bytes(collective, BOARD[1], 4, case.ranks, rank) for rank in range(case.ranks))
 
-
-def summands(rng: Random, ranks: int, numel: int) -> list[Tensor]:
-    dtype = rng.choice([torch.float32, torch.float64])
-    return [whole_numbers(rng, numel, dtype) for _ in range(ranks)]
-
-
-def total(tensors: list[Tensor]) -> Tensor:
-    return torch.stack(tensors).sum(0)
-
-
-# 1. Where a rank's chunk lies.
-
-
-def bounds_cases(rng: Random) -> list[Case]:
-    numels = [(ranks, rng.randint(0, 40)) for ranks in (1, 2, 3, 4) for _ in range(2)]
-    numels += [(4, 2), (3, 9), (4, 10), (3, 0)]
-    return [
-        Case(
-            [(numel, ranks, rank) for rank in range(ranks)],
-            about=f"{plural(numel, 'element')} over {plural(ranks, 'rank')}",
-        )
-        for ranks, numel in numels
-    ]
-
-
-def bounds_are_pairs(case: Case, seen: Observation) -> str | None:
-    for rank, record in enumerate(seen.records):
-        value = record.value
-        if not (isinstance(value, list) and len(value) == 2 and all(isinstance(edge, int) for edge in value)):
-            return f"chunk_bounds{case.args[rank]} returned {short(value)}: return two whole numbers, (start, stop)"
-    return None
-
-
-def bounds_are_right(case: Case, seen: Observation) -> str | None:
-    numel, ranks, _ = case.args[0]
-    got = [tuple(record.value) for record in seen.records]
-    want = chunk_bounds(numel, ranks)
-    if got == want:
-        return None
-    if got and got[-1][1] < numel:
-        return f"{case.about}: your chunks {got} leave {numel - got[-1][1]} at the end to nobody"
-    lengths = [stop - start for start, stop in got]
-    if sorted(lengths) == sorted(chunk_sizes(numel, ranks)):
-        return f"{case.about}: your chunks are {got}; the longer ones belong to the first ranks"
-    return f"{case.about}: your chunks are {got}; they should be {want}"
-
-
-# 2. to 4. The ring.
-
-
-def reduce_scatter_cases(rng: Random) -> list[Case]:
-    return [
-        ring_case([(tensor,) for tensor in summands(rng, ranks, numel)], numel, world)
-        for ranks, numel, world in sizes(rng)
-    ]
-
-
-def reduce_scatter_expected(case: Case) -> Expected:
-    tensors = [args[0] for args in case.args]
-    summed = total(tensors)
-    bounds = chunk_bounds(summed.numel(), case.ranks)
-    return Expected(
-        "reduce_scatter",
-        [summed[start:stop] for start, stop in bounds],
-        {
-            "all of the sum, unsharded: return your own chunk only": [summed] * case.ranks,
-            "its own summand, to which nothing was added": [
-                tensor[start:stop] for tensor, (start, stop) in zip(tensors, bounds, strict=True)
-            ],
-            "the next rank's chunk: shift your chunk index by one": rolled(summed, bounds, 1),
-            "the previous rank's chunk: shift your chunk index by one": rolled(summed, bounds, -1),
-            "the mean: this exercise asks for the sum": [summed[a:b] / case.ranks for a, b in bounds],
-        },
-        summed.numel(),
-        summed.element_size(),
-        "print which chunk it adds in each step",
-    )
-
-
-def all_gather_cases(rng: Random) -> list[Case]:
-    cases = []
-    for ranks, numel, world in sizes(rng):
-        whole = whole_numbers(rng, numel, rng.choice([torch.float32, torch.float64]))
-        cases.append(ring_case([(whole[a:b].clone(), numel) for a, b in chunk_bounds(numel, ranks)], numel, world))
-    return cases
-
-
-def all_gather_expected(case: Case) -> Expected:
-    shards = [args[0] for args in case.args]
-    whole = torch.cat(shards)
-    turned = [torch.cat([*shards[rank:], *shards[:rank]]) for rank in range(case.ranks)]
-    return Expected(
-        "all_gather",
-        [whole] * case.ranks,
-        {
-            "its own shard only": shards,
-            "the shards in the order in which they came: put shard r at the bounds of chunk r": turned,
-        },
-        whole.numel(),
-        whole.element_size(),
-        "print which chunk leaves and which one arrives in each step",
-    )
-
-
-def all_reduce_cases(rng: Random) -> list[Case]:
-    cases = []
-    for ranks, numel, world in sizes(rng):
-        for average in (False, True):
-            # Multiples of 1.5: a mean over 2, 3 or 4 is exact, whether it divides first, last or multiplies by 1/N, and
-            # is no whole number, so that // shows.
-            tensors = [1.5 * tensor for tensor in summands(rng, ranks, numel)]
-            what = f"{plural(numel, 'element')}, average={average}"
-            cases.append(ring_case([(tensor, average) for tensor in tensors], numel, world, what))
-    return cases
-
-
-def all_reduce_expected(case: Case) -> Expected:
-    tensors, average = [args[0] for args in case.args], case.args[0][1]
-    summed = total(tensors)
-    mean = summed / case.ranks
-    bounds = chunk_bounds(summed.numel(), case.ranks)
-    return Expected(
-        "all_reduce",
-        [mean if average else summed] * case.ranks,
-        {
-            "the sum where average=True asks for the mean: divide by comm.size": [summed] * case.ranks,
-            "the mean where average=False asks for the sum": [mean] * case.ranks,
-            "one chunk only: gather the chunks after you have reduced them": [summed[a:b] for a, b in bounds],
-            "its own tensor, to which nothing was added": tensors,
-        },
-        summed.numel(),
-        summed.element_size(),
-        "the sums are right, so look at how the mean is made of them" if average else "check each half by itself",
-    )
-
-
-def rolled(summed: Tensor, bounds: list[tuple[int, int]], by: int) -> list[Tensor]:
-    turned = [bounds[(rank + by) % len(bounds)] for rank in range(len(bounds))]
-    return [summed[start:stop] for start, stop in turned]
-
-
-# 5. What it costs.
-
-
-def bytes_cases(rng: Random) -> list[Case]:
-    shapes = [(ranks, rng.randint(4, 2000), rng.choice([2, 4, 8])) for ranks in (1, 2, 3, 4) for _ in range(2)]
-    shapes += [(4, 10, 4), (3, 12, 4)]
-    return [
-        Case(
-            [(numel, itemsize, ranks, rank) for rank in range(ranks)],
-            about=f"{plural(numel, 'element')} of {itemsize} bytes over {plural(ranks, 'rank')}",
-        )
-        for ranks, numel, itemsize in shapes
-    ]
-
-
-def bytes_are_right(case: Case, seen: Observation) -> str | None:
-    numel, itemsize, ranks, _ = case.args[0]
-    want = [wire_bytes("all_reduce", numel, itemsize, ranks, rank) for rank in range(ranks)]
-    got = [record.value for record in seen.records]
-    if got == want:
-        whole = all(isinstance(nbytes, int) for nbytes in got)
-        return (
-            None
-            if whole
-            else f"{case.about}: you say {short(got)}: the numbers are right, but bytes are whole; divide with //"
-        )
-    what = f"{case.about}: you say {short(got)}, the meter counts {want}"
-    if got == [(ranks - 1) * numel * itemsize] * ranks:
-        return f"{what}. (N-1) whole tensors is what sending everything to everybody costs; a ring passes chunks"
-    if got == [want_ // itemsize for want_ in want]:
-        return f"{what}. You counted elements; multiply by the bytes of one"
-    if all(isinstance(n, int | float) and abs(n - w) <= 2 * itemsize for n, w in zip(got, want, strict=True)):
-        return f"{what}. Chunks differ by one element: which one does this rank never send, in each half?"
-    if got == [wire_bytes("reduce_scatter", numel, itemsize, ranks, rank) for rank in range(ranks)]:
-        return f"{what}. That is the reduce-scatter alone; the all-gather comes on top"
-    return what
-
-
-# 6. A broken function, to be mended.
-
-
-def broadcast_cases(rng: Random) -> list[Case]:
-    cases = []
-    for ranks, numel, world in sizes(rng):
-        for src in {0, ranks - 1, rng.randrange(ranks)}:
-            what = f"{plural(numel, 'element')} from rank {src}"
-            cases.append(ring_case([(whole_numbers(rng, numel), src) for _ in range(ranks)], 0, world, what))
-    return cases
-
-
-def broadcast_expected(case: Case) -> Expected:
-    tensors, src = [args[0] for args in case.args], case.args[0][1]
-    return Expected(
-        "broadcast",
-        [tensors[src]] * case.ranks,
-        {
-            "rank 0's tensor, whatever src is: `if comm.rank:` means `if comm.rank != 0`": [tensors[0]] * case.ranks,
-            "its own tensor, as if nothing had come": tensors,
-        },
-        tensors[0].numel(),
-        tensors[0].element_size(),
-        "print who receives from whom",
+    return (
+        Score("bytes a rank sends", most_sent, sent, "in each step one chunk travels"),
+        Score(
+            "messages a rank sends",
+            most_messages,
+            lambda case: halves * (case.ranks - 1),
+            "each message waits for the network once more: send a chunk in one piece",
+        ),
+        Score(
+            "bytes held at the worst moment",
+            most_held,
+            lambda case: 4 * BOARD[1] * (case.ranks + extra_chunks) // case.ranks + 64,
+            look,
+        ),
     )
 
 
@@ -244,6 +64,8 @@ def ring_exercise(
     cases: Callable[[Random], list[Case]],
     expected: Callable[[Case], Expected],
     says: str,
+    hints: tuple[str, ...],
+    scores: tuple[Score, ...] = (),
     in_place: bool = False,
 ) -> Exercise:
     """An exercise whose function is a collective, judged by values, messages, bytes and inputs."""
@@ -260,6 +82,9 @@ def ring_exercise(
             Claim("each message goes to the right neighbour", messages),
             Claim("it sends what a ring sends, to the byte", traffic(expected)),
         ),
+        scores=scores,
+        hints=hints,
+        memory=bool(scores),
     )
 
 
@@ -272,19 +97,74 @@ EXERCISES = (
             Claim("chunks lie end to end, the longer ones first", bounds_are_right),
         ),
         run=alone,
+        hints=(
+            "divmod(numel, ranks) gives the length of a short chunk, and how many chunks are one longer.",
+            "A chunk's start is the length of all chunks before it: how many of those are longer ones?",
+            "Before rank r lie r chunks, and min(r, the number of longer ones) of them have one element more.",
+        ),
     ),
     ring_exercise(
-        "ring_reduce_scatter", reduce_scatter_cases, reduce_scatter_expected, "rank r returns chunk r of the sum"
+        "ring_reduce_scatter",
+        reduce_scatter_cases,
+        reduce_scatter_expected,
+        "rank r returns chunk r of the sum",
+        (
+            "Take the table for rank 0 and write down, for each step, which chunk leaves and which one arrives.",
+            "In step s rank r sends chunk r - 1 - s; its left neighbour does the same with its own r.",
+            "Work on a copy: what arrives is added to a chunk of it, and in the next step that chunk leaves.",
+        ),
+        ring_scores(
+            "reduce_scatter", 2, "one copy of the tensor is enough, and a chunk that arrived is used up when added"
+        ),
     ),
-    ring_exercise("ring_all_gather", all_gather_cases, all_gather_expected, "every rank returns all shards in order"),
-    ring_exercise("ring_all_reduce", all_reduce_cases, all_reduce_expected, "every rank returns the sum, or the mean"),
+    ring_exercise(
+        "ring_all_gather",
+        all_gather_cases,
+        all_gather_expected,
+        "every rank returns all shards in order",
+        (
+            "Make the whole tensor first (shard.new_empty), and put your shard where it belongs.",
+            "In step 0 rank r sends chunk r and gets the left neighbour's. A step later both are one chunk back.",
+            "A chunk is a view, so pass_on can receive straight into its place in the whole tensor.",
+        ),
+        ring_scores(
+            "all_gather", 0, "receive each chunk where it belongs in the whole tensor, then nothing is kept twice"
+        ),
+    ),
+    ring_exercise(
+        "ring_all_reduce",
+        all_reduce_cases,
+        all_reduce_expected,
+        "every rank returns the sum, or the mean",
+        (
+            "After a reduce-scatter each rank has a finished chunk; who needs it?",
+            "The second half needs the length of the whole: tensor.numel().",
+            "Divide where there is least to divide: between the halves, by comm.size.",
+        ),
+        ring_scores("all_reduce", 2, "what the first half worked on can go before the second begins"),
+    ),
     Exercise(
         "ring_bytes",
         bytes_cases,
         (Claim("what you predict is what the meter counts", bytes_are_right),),
         run=alone,
+        hints=(
+            "In each half a rank sends every chunk but one, so the cost is two tensors less two chunks.",
+            "In the reduce-scatter a rank never sends the chunk that ends with it.",
+            "In the all-gather it never sends the chunk that its right neighbour began with: ask chunk_bounds for "
+            "both, the index modulo ranks.",
+        ),
     ),
     ring_exercise(
-        "mended_broadcast", broadcast_cases, broadcast_expected, "every rank ends with rank src's tensor", in_place=True
+        "mended_broadcast",
+        broadcast_cases,
+        broadcast_expected,
+        "every rank ends with rank src's tensor",
+        (
+            "Who has nothing to receive? And whose right neighbour already has the tensor?",
+            "`if comm.rank:` asks whether this is rank 0; the text asks about another rank.",
+            "Each of the two calls needs a condition of its own, and both are about src.",
+        ),
+        in_place=True,
     ),
 )
