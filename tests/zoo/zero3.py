@@ -1,6 +1,7 @@
-"""Wrong answers to the exercises of lesson 05."""
+"""Wrong answers to the exercises of lesson 05; those on thresholds, costs and traces are in `zero3_plans`."""
 
-from zoo.wrong import Wrong, changed
+from zoo import zero3_plans
+from zoo.wrong import Wrong, blank, changed
 
 FORWARD = """
 def forward(comm, shards, shapes, x):
@@ -43,53 +44,6 @@ def prefetched(comm, shards, shapes, x, layer):
         x = layer(x, whole.view(*shape))
     return x
 """
-PERSISTENT = """
-class Persistent:
-    def __init__(self, comm, tensors, threshold):
-        self.comm, self.threshold = comm, threshold
-        self.shapes = [tensor.shape for tensor in tensors]
-        self.kept = [self.part(tensor) for tensor in tensors]
-
-    def part(self, tensor):
-        if tensor.numel() < self.threshold:
-            return tensor
-        return tensor.flatten().tensor_split(self.comm.size)[self.comm.rank].clone()
-
-    def whole(self, index):
-        shape = self.shapes[index]
-        if shape.numel() < self.threshold:
-            return self.kept[index]
-        return self.comm.all_gather(self.kept[index], shape.numel()).view(shape)
-"""
-COST = """
-def step_bytes(units, ranks, micro_batches, checkpointing):
-    first = next((index for index, (_, trains) in enumerate(units) if trains), len(units))
-    forth = sum(numel for numel, _ in units)
-    back = sum(numel for numel, _ in units[first:])
-    reduced = sum(numel for numel, trains in units if trains)
-    return micro_batches * 4 * (forth + back + reduced) // ranks * (ranks - 1)
-"""
-TRACE = """
-def explain_trace(trace):
-    here, away, most = set(), set(), 0
-    for event, unit in trace:
-        if event == "gather":
-            here.add(unit)
-        elif event == "release":
-            here.discard(unit)
-        elif unit not in here:
-            away.add(unit)
-        most = max(most, len(here))
-    return most, sorted(here), sorted(away)
-"""
-
-
-def blank(exercise: str, head: str = "") -> Wrong:
-    """The exercise as it was handed out; `head` opens a class."""
-    head = head or f"def {exercise}(*args):\n"
-    return Wrong("blank", exercise, f"{head}    raise NotImplementedError()", "not written yet")
-
-
 ALL_FIRST = """
 def forward(comm, shards, shapes, x):
     layers = [comm.all_gather(shard, math.prod(shape)).view(*shape) for shard, shape in zip(shards, shapes)]
@@ -111,7 +65,8 @@ FORWARDS = [
     Wrong("returns the input", "forward", changed(FORWARD, "x = F.linear(x, whole.view(*shape))", "pass")
           .replace("x = F.relu(x)", "pass"), "no layer went"),
     Wrong("assumes that the ranks divide", "forward",
-          changed(FORWARD, "comm.all_gather(shard, math.prod(shape))", "comm.all_gather(shard)"), "pass numel"),
+          changed(FORWARD, "comm.all_gather(shard, math.prod(shape))", "comm.all_gather(shard)"),
+          "the ranks part ways"),
     Wrong("uses its own shard", "forward",
           changed(FORWARD, "comm.all_gather(shard, math.prod(shape))", "shard"), "is invalid for input of size"),
     Wrong("transposed layers", "forward",
@@ -126,14 +81,182 @@ def forward(comm, shards, shapes, x):
 """, "overwrote"),
     Wrong("gathers twice", "forward",
           changed(FORWARD, "        whole =", "        comm.all_gather(shard, math.prod(shape))\n        whole ="),
-          "call 2 of rank 0"),
+          "6 are due, all_gather"),
     Wrong("broadcasts besides", "forward",
           changed(FORWARD, "        whole =", "        comm.broadcast(torch.ones(1))\n        whole ="),
           "is broadcast of 1"),
-    Wrong("gathers all first", "forward", ALL_FIRST, "6 layers"),
-    Wrong("holds two layers", "forward", changed(FORWARD, "        del whole\n", ""), "2 layers"),
+    Wrong("gathers all first", "forward", ALL_FIRST, "6 whole layers"),
+    Wrong("holds two layers", "forward", changed(FORWARD, "        del whole\n", ""), "one layer is enough"),
     Wrong("a view stays", "forward", changed(FORWARD, "x = F.linear(x, whole.view(*shape))",
-          "weight = whole.view(*shape)\n        x = F.linear(x, weight)"), "a view"),
+          "weight = whole.view(*shape)\n        x = F.linear(x, weight)"), "a view or a list"),
 ]  # fmt: skip
 
-ZOO = [*FORWARDS]
+NAIVE = """
+def sharded_linear(comm, shard, shape, x):
+    return F.linear(x, comm.all_gather(shard, math.prod(shape)).view(*shape))
+"""
+KEPT_BY_AUTOGRAD = """
+class Gathered(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, comm, shard, shape):
+        ctx.comm = comm
+        return comm.all_gather(shard, math.prod(shape)).view(*shape)
+
+    @staticmethod
+    def backward(ctx, grad):
+        return None, ctx.comm.reduce_scatter(grad.flatten(), average=True), None
+
+
+def sharded_linear(comm, shard, shape, x):
+    return F.linear(x, Gathered.apply(comm, shard, shape))
+"""
+WRITES_GRAD = changed(
+    TRAINS, "return None, of_shard, None, of_x", "shard.grad = of_shard\n        return None, None, None, of_x"
+)
+
+TRAININGS = [
+    blank("sharded_linear", "class GatheredLinear:\n"),
+    Wrong("without a backward", "sharded_linear", NAIVE, "autograd does not follow collectives"),
+    Wrong("no gradient for x", "sharded_linear",
+          changed(TRAINS, "return None, of_shard, None, of_x", "return None, of_shard, None, None"),
+          "the layers before this one wait"),
+    Wrong("the sum", "sharded_linear", changed(TRAINS, ", average=True", ""), "ask for their mean"),
+    Wrong("own data only", "sharded_linear",
+          changed(TRAINS, "ctx.comm.reduce_scatter((grad.t() @ x).flatten(), average=True)",
+                  "(grad.t() @ x).flatten().tensor_split(ctx.comm.size)[ctx.comm.rank]"), "its own gradient"),
+    Wrong("unsharded gradient", "sharded_linear",
+          changed(TRAINS, "ctx.comm.reduce_scatter((grad.t() @ x).flatten(), average=True)",
+                  "ctx.comm.all_reduce((grad.t() @ x).flatten(), average=True)"), "but expected shape compatible with"),
+    Wrong("writes shard.grad itself", "sharded_linear", WRITES_GRAD, "the last micro-batch alone"),
+    Wrong("transposed gradient", "sharded_linear",
+          changed(TRAINS, "(grad.t() @ x).flatten()", "(x.t() @ grad).flatten()"), "the transposed layer"),
+    Wrong("stale x", "sharded_linear",
+          changed(TRAINS, "ctx.save_for_backward(shard, x)", "ctx.save_for_backward(shard, torch.ones_like(x))"),
+          "look at the gradients of the shards"),
+    Wrong("a layer that is not linear", "sharded_linear",
+          changed(TRAINS, "return F.linear(x, comm", "return 2 * F.linear(x, comm"), "on the whole matrix"),
+    Wrong("forgets W on the way back", "sharded_linear",
+          changed(TRAINS, "return None, of_shard, None, of_x", "return None, of_shard, None, 0 * of_x"),
+          "the derivative of x W^T by x"),
+    Wrong("reduces for everybody", "sharded_linear",
+          changed(TRAINS, "ctx.comm.reduce_scatter((grad.t() @ x).flatten(), average=True)",
+                  "ctx.comm.all_reduce((grad.t() @ x).flatten(), average=True)"
+                  ".tensor_split(ctx.comm.size)[ctx.comm.rank]"),
+          "a rank keeps one piece of a gradient"),
+    Wrong("gathers twice in forward", "sharded_linear",
+          changed(TRAINS, "        return F.linear",
+                  "        comm.all_gather(shard, math.prod(shape))\n        return F.linear"),
+          "in forward each layer is gathered once"),
+    Wrong("reduces something else, too", "sharded_linear",
+          changed(TRAINS, "        return None, of",
+                  "        ctx.comm.reduce_scatter(grad.flatten())\n        return None, of"),
+          "in its backward"),
+    Wrong("changes its input", "sharded_linear",
+          changed(TRAINS, "ctx.save_for_backward(shard, x)", "ctx.save_for_backward(shard, x.clone())")
+          .replace("    return GatheredLinear.apply(comm, shard, shape, x)",
+                   "    y = GatheredLinear.apply(comm, shard, shape, x)\n    x.data.mul_(2)\n    return y"),
+          "overwrote"),
+    Wrong("autograd keeps the layers", "sharded_linear", KEPT_BY_AUTOGRAD, "who keeps the whole layers"),
+    Wrong("saves the layers", "sharded_linear", """
+class GatheredLinear(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, comm, shard, shape, x):
+        ctx.comm, whole = comm, comm.all_gather(shard, math.prod(shape)).view(*shape)
+        ctx.save_for_backward(whole, x)
+        return F.linear(x, whole)
+
+    @staticmethod
+    def backward(ctx, grad):
+        whole, x = ctx.saved_tensors
+        return None, ctx.comm.reduce_scatter((grad.t() @ x).flatten(), average=True), None, grad @ whole
+
+
+def sharded_linear(comm, shard, shape, x):
+    return GatheredLinear.apply(comm, shard, shape, x)
+""", "saved or set on ctx"),
+    Wrong("gathers once more in backward", "sharded_linear",
+          changed(TRAINS, "        of_shard",
+                  "        ctx.comm.all_gather(shard, math.prod(ctx.shape))\n        of_shard"),
+          "two gathers and one reduce_scatter"),
+]  # fmt: skip
+
+AHEADS = [
+    blank("prefetched"),
+    Wrong("waits at once", "prefetched", """
+def prefetched(comm, shards, shapes, x, layer):
+    for shard, shape in zip(shards, shapes):
+        whole = comm.all_gather_async(shard, math.prod(shape)).wait()
+        x = layer(x, whole.view(*shape))
+        del whole
+    return x
+""", "somebody waits for the wire"),
+    Wrong("starts all at once", "prefetched", """
+def prefetched(comm, shards, shapes, x, layer):
+    coming = [comm.all_gather_async(shard, math.prod(shape)) for shard, shape in zip(shards, shapes)]
+    for handle, shape in zip(coming, shapes):
+        x = layer(x, handle.wait().view(*shape))
+    return x
+""", "6 whole layers"),
+    Wrong("two ahead", "prefetched", """
+def prefetched(comm, shards, shapes, x, layer):
+    count = len(shards)
+    start = lambda i: comm.all_gather_async(shards[i], math.prod(shapes[i]))
+    coming = [start(i) for i in range(min(2, count))]
+    for index, shape in enumerate(shapes):
+        if index == 0:
+            whole = coming.pop(0).wait()
+        if index + 2 < count:
+            coming.append(start(index + 2))
+        x = layer(x, whole.view(*shape))
+        del whole
+        if coming:
+            whole = coming.pop(0).wait()
+    return x
+""", "two layers are enough"),
+    Wrong("forgets the last layer", "prefetched", """
+def prefetched(comm, shards, shapes, x, layer):
+    coming = comm.all_gather_async(shards[0], math.prod(shapes[0]))
+    for index in range(len(shapes) - 1):
+        whole = coming.wait()
+        coming = comm.all_gather_async(shards[index + 1], math.prod(shapes[index + 1]))
+        x = layer(x, whole.view(*shapes[index]))
+    coming.wait()
+    return x
+""", "who computes the layer that was fetched last"),
+    Wrong("reads what has not arrived", "prefetched", """
+def prefetched(comm, shards, shapes, x, layer):
+    for shard, shape in zip(shards, shapes):
+        whole = torch.zeros(math.prod(shape))
+        coming = comm.all_gather_async(shard, out=whole)
+        x = layer(x, whole.view(*shape))
+        coming.wait()
+    return x
+""", "wait() for it"),
+    Wrong("reads garbage", "prefetched", """
+def prefetched(comm, shards, shapes, x, layer):
+    for shard, shape in zip(shards, shapes):
+        whole = torch.full((math.prod(shape),), 7.0)
+        coming = comm.all_gather_async(shard, out=whole)
+        x = layer(x, whole.view(*shape))
+        coming.wait()
+    return x
+""", "still filling"),
+    Wrong("reads past the end", "prefetched",
+          changed(AHEAD, "if following < len(shapes):", "if True:"), "list index out of range"),
+    Wrong("off by one", "prefetched", """
+def prefetched(comm, shards, shapes, x, layer):
+    before = None
+    for shard, shape in zip(shards, shapes):
+        coming = comm.all_gather_async(shard, math.prod(shape))
+        x = layer(x, (before or coming).wait().view(*shape))
+        before = coming
+    return x
+""", "is invalid for input of size"),
+    Wrong("gathers the first one twice", "prefetched",
+          changed(AHEAD, "    for index", "    comm.all_gather(shards[0], numels[0])\n    for index"),
+          "in the order of use"),
+    Wrong("works on the input", "prefetched",
+          changed(AHEAD, "    return x\n", "    shards[0].zero_()\n    return x\n"), "overwrote"),
+]  # fmt: skip
+
+ZOO = [*FORWARDS, *TRAININGS, *AHEADS, *zero3_plans.ZOO]

@@ -31,7 +31,7 @@ def persistent_cases(rng: Random) -> list[Case]:
     def drawn() -> list[tuple[int, ...]]:
         width = rng.randint(3, 6)
         # As in a model: matrices, and biases that are much smaller.
-        return [(width, width), (width,), (width + 1, width), (width + 1,), (3, width), (3,)]
+        return [(width, width), (width,), (width + 1, width), (width + 1,), (5 * width, width), (3,)]
 
     cases = []
     for ranks in (2, 3, 4, 1):
@@ -59,9 +59,13 @@ def run_persistent(fn: Callable[..., Any], comm: Collectives, tensors: list[Tens
 def persistent_values(case: Case, seen: Observation) -> str | None:
     """`whole` gives each tensor back."""
     tensors = case.args[0][0]
-    flat = [tensor.flatten() for tensor in tensors]
-    mistakes = {"the right numbers in a row: give them their shape again": [flat] * case.ranks}
-    wanted = Wanted([tensors] * case.ranks, mistakes, "look at what `whole` gives for a matrix and for a bias")
+    for rank, record in enumerate(seen.records):
+        got = record.value["values"]
+        for index, (value, want) in enumerate(zip(got, tensors, strict=True)):
+            if isinstance(value, Tensor) and value.shape != want.shape and torch.equal(value.flatten(), want.flatten()):
+                shapes = f"{tuple(value.shape)}, not {tuple(want.shape)}"
+                return f"{case.about}: rank {rank}'s tensor {index} has the right numbers in the wrong shape: {shapes}"
+    wanted = Wanted([tensors] * case.ranks, look="look at what `whole` gives for a matrix and for a bias")
     records = [replace(record, value=record.value["values"]) for record in seen.records]
     return right(lambda _: wanted)(case, Observation(records))
 

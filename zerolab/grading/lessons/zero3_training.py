@@ -105,14 +105,9 @@ def of_outputs(case: Case, seen: Observation) -> str | None:
 def of_inputs(case: Case, seen: Observation) -> str | None:
     """The gradients of the inputs alone."""
     wanted = [plainly(layers_of(case), args[2], args[3])[1] for args in case.args]
-    mean = [torch.stack(list(gradients)).mean(0) for gradients in zip(*wanted, strict=True)]
-    mistakes = {
-        "the mean over ranks as its inputs' gradients: inputs are each rank's own, only layers are shared": [mean]
-        * case.ranks
-    }
     gradients = [replace(record, value=record.value[1]) for record in seen.records]
     look = "look at the gradients of the inputs: what is the derivative of x W^T by x?"
-    return right(lambda _: Wanted(wanted, mistakes, look))(case, Observation(gradients))
+    return right(lambda _: Wanted(wanted, look=look, did="ends with"))(case, Observation(gradients))
 
 
 def of_shards(case: Case, seen: Observation) -> str | None:
@@ -141,7 +136,7 @@ def of_shards(case: Case, seen: Observation) -> str | None:
         ],
     }
     gradients = [replace(record, value=record.value[2]) for record in seen.records]
-    wanted = Wanted([cut(mean, rank) for rank in every], mistakes, "look at the gradients of the shards")
+    wanted = Wanted([cut(mean, rank) for rank in every], mistakes, "look at the gradients of the shards", "ends with")
     return right(lambda _: wanted)(case, Observation(gradients))
 
 
