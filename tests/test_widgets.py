@@ -4,9 +4,9 @@ import pytest
 
 from zerolab.errors import InputError
 from zerolab.plan import SHAPES, Run
-from zerolab.viz import ring_moment
+from zerolab.viz import StepRun, ring_moment, step_skyline
 from zerolab.viz.calculator import memory_calculator
-from zerolab.widgets import Living, bucket_sliders, memory_sliders, ring_stepper, shard_sliders
+from zerolab.widgets import Living, bucket_sliders, memory_sliders, ring_stepper, shard_sliders, step_timeline
 
 SHAPES_OF_A_LAYER = {"w": (400, 300), "b": (403,), "v": (170_000,)}
 
@@ -35,8 +35,9 @@ def test_each_control_changes_the_picture_and_the_numbers() -> None:
             {"ranks": 8, "gbit_per_s": 1.0, "latency_us": 5.0, "bucket_numel": 1024, "overlapped": False},
         ),
         (ring_stepper(), {"collective": "all_gather", "ranks": 3, "step": 1}),
+        (step_timeline(ranks=2), {"stage": 2, "ranks": 3, "gbit_per_s": 25.0, "latency_us": 20.0, "prefetch": False}),
     ],
-    ids=["shards", "buckets", "ring"],
+    ids=["shards", "buckets", "ring", "step"],
 )
 def test_so_does_each_control_of_the_others(living: Living, others: dict[str, object]) -> None:
     assert set(others) == set(living.controls)
@@ -62,6 +63,14 @@ def test_the_stepper_goes_through_a_real_ring_to_its_end_and_no_further() -> Non
     assert (step.max, step.value) == (2, 2) and "after 2 steps" in living._text.value
     living.controls["ranks"].value = 8
     assert (step.max, step.value) == (7, 2)
+
+
+def test_the_timeline_is_that_of_a_real_step() -> None:
+    living = step_timeline(stage=1, ranks=2)
+    assert living.picture.table == step_skyline(StepRun(1, 2)).table
+    assert "stage 1 (shown)" in living._text.value
+    living.controls["stage"].value = 3
+    assert "stage 3 (shown)" in living._text.value
 
 
 def test_settings_that_cannot_go_together_keep_the_picture_and_say_why() -> None:

@@ -24,11 +24,13 @@ class Record:
 
 @dataclass(frozen=True)
 class Sample:
-    """What was alive after one operation that changed it. `order` counts operations from 1."""
+    """What was alive after one operation that changed it. `order` counts operations from 1; `time` is the tracker's
+    clock then, in seconds, or 0.0 if it has none."""
 
     order: int
     phase: str
     bytes: dict[str, int]
+    time: float = 0.0
 
     @property
     def total(self) -> int:
@@ -42,7 +44,7 @@ class Skyline:
     """Live bytes, their peaks, and if asked for their whole course."""
 
     def __init__(self, keep_samples: bool) -> None:
-        self._log: list[tuple[int, str, Changes]] = []
+        self._log: list[tuple[int, str, float, Changes]] = []
         self._keep_samples = keep_samples
         self.samples: list[Sample] = []
         self.live = dict.fromkeys(KINDS, 0)
@@ -52,10 +54,10 @@ class Skyline:
         self.peak = Sample(0, "", dict(self.live))
         self.peak_of = dict(self.live)
 
-    def note(self, order: int, phase: str, changes: Changes) -> None:
+    def note(self, order: int, phase: str, changes: Changes, time: float = 0.0) -> None:
         """Log what one operation changed. Growth and shrinkage of one operation count together."""
         if changes:
-            self._log.append((order, phase, changes))
+            self._log.append((order, phase, time, changes))
 
     @property
     def pending(self) -> int:
@@ -69,20 +71,41 @@ class Skyline:
 
     def count(self) -> None:
         """Count the log."""
-        for order, phase, changes in self._log:
+        for order, phase, time, changes in self._log:
             for record, delta in changes:
                 self._add(record.kind, delta)
                 record.counted += delta
-            self._compare(order, phase, {record.kind for record, _ in changes})
+            self._compare(order, phase, time, {record.kind for record, _ in changes})
         self._log.clear()
 
     def _add(self, kind: str, delta: int) -> None:
         self.live[kind] = self.live.get(kind, 0) + delta
 
-    def _compare(self, order: int, phase: str, kinds: Iterable[str]) -> None:
+    def _compare(self, order: int, phase: str, time: float, kinds: Iterable[str]) -> None:
         for kind in kinds:
             self.peak_of[kind] = max(self.peak_of.get(kind, 0), self.live[kind])
         if self._keep_samples:
-            self.samples.append(Sample(order, phase, dict(self.live)))
+            self.samples.append(Sample(order, phase, dict(self.live), time))
         if sum(self.live.values()) > self.peak.total:
-            self.peak = Sample(order, phase, dict(self.live))
+            self.peak = Sample(order, phase, dict(self.live), time)
+
+
+def by_time(samples: Iterable[Sample]) -> list[Sample]:
+    """The same changes in the order of the clock.
+
+    In lockstep a lane runs only when its rank waits: what it does comes late in the order of operations, but early on
+    the virtual clock. There the course and its peak are those of ranks whose lanes run beside them.
+    """
+    changes = []
+    before: dict[str, int] = {}
+    for sample in samples:
+        kinds = {**before, **sample.bytes}
+        changes.append((sample, {kind: sample.bytes.get(kind, 0) - before.get(kind, 0) for kind in kinds}))
+        before = sample.bytes
+    live: dict[str, int] = {}
+    course: list[Sample] = []
+    # Sorting keeps the order of operations where clocks agree.
+    for sample, change in sorted(changes, key=lambda pair: pair[0].time):
+        live = {kind: live.get(kind, 0) + change.get(kind, 0) for kind in {**live, **change}}
+        course.append(Sample(sample.order, sample.phase, live, sample.time))
+    return course

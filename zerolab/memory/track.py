@@ -15,8 +15,8 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections import deque
-from collections.abc import Iterator
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterator
 from functools import cache
 from typing import Any
 
@@ -27,10 +27,15 @@ from zerolab.collectives.call import current_call, current_phase
 from zerolab.errors import InputError
 from zerolab.memory.kinds import Labels
 from zerolab.memory.skyline import Changes, Record, Sample, Skyline
+from zerolab.ranks.lockstep import Stopped
 
 COUNT_EVERY = 4096
 """Operations after which the log is counted at the latest, so that it stays short in a long run. What is counted
 keeps the kinds that storages had by then, so this is no small number."""
+
+
+Moments = defaultdict[float, Changes]
+"""Changes by the clock; all at 0.0 if there is none."""
 
 
 class Watched(Record):
@@ -46,26 +51,35 @@ class Tracker(TorchDispatchMode):
     labels   says which tensors are parameters, gradients, ...; without it only the circumstances of a storage's
              birth tell kinds apart (`zerolab.memory.kinds`)
     samples  keep the course of memory, one entry for each operation that changed it
+    clock    seconds, read at each change and kept in its sample: `comm.transport.now` is the world's own clock,
+             real in processes, virtual in lockstep; see `memory.skyline.by_time`
 
     Collectives on a communication lane are seen, too: the lane enters the modes of the thread that issued them.
     """
 
-    def __init__(self, labels: Labels | None = None, samples: bool = True) -> None:
+    def __init__(
+        self, labels: Labels | None = None, samples: bool = True, clock: Callable[[], float] | None = None
+    ) -> None:
         super().__init__()
         if labels is not None and not callable(labels):
             raise InputError(f"labels is a {type(labels).__name__}; give a function that returns {{kind: [tensors]}}")
+        if clock is not None and not callable(clock):
+            raise InputError(f"clock is a {type(clock).__name__}; give a function that returns seconds")
         self._labels = labels
+        self._clock = clock or no_clock
         self._skyline = Skyline(samples)
         self._records: dict[int, Watched] = {}
         # Storages that have changed their size; torch does that behind the dispatcher, so these are read again
         # after every operation.
         self._elastic: set[Watched] = set()
         # Filled by the weak references, from whichever thread lets a storage go.
-        self._dead: deque[tuple[int, Watched]] = deque()
+        self._dead: deque[tuple[int, Watched, float]] = deque()
         self._lock = threading.RLock()
         self._owner: int | None = None
         self._phase = self._mark = ""
         self._order = 0
+        # When the owner's last operation ended.
+        self._left = 0.0
 
     def __enter__(self) -> Tracker:
         super().__enter__()
@@ -78,14 +92,15 @@ class Tracker(TorchDispatchMode):
 
     def __exit__(self, *exc_info: Any) -> None:
         super().__exit__(*exc_info)
-        if self._owner == threading.get_ident():
+        if self._on_own_thread():
             self._settle()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        begun = self._clock()
         result = func(*args, **kwargs)
         with self._lock:
-            self._after(func, args, kwargs, result)
+            self._after(func, args, kwargs, result, begun)
         return result
 
     # What was measured.
@@ -131,22 +146,30 @@ class Tracker(TorchDispatchMode):
 
     # What happens after an operation. The lock is held.
 
-    def _after(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
+    def _after(self, func: Any, args: Any, kwargs: Any, result: Any, begun: float) -> None:
         inside_call = current_call.get() is not None
         phase = current_phase.get() or self._mark
         if not inside_call and (phase != self._phase or self._skyline.pending >= COUNT_EVERY):
-            self._settle()
+            self._settle(begun)
             self._phase = phase
         self._order += 1
-        changes = self._buried()
+        moments = self._buried()
+        # An operation has its results from its start on.
+        changes = moments[begun]
         for storage in storages((*args, *kwargs.values())):
             self._see(storage, "other", changes)
         for storage in storages(result):
             self._see(storage, birth_kind(inside_call), changes)
-        for record in self._elastic:
-            self._read(record, changes)
-        self._skyline.note(self._order, phase, changes)
+        # A lane may be at another time than the rank, whose storages these are.
+        self._reread(list(self._elastic), moments, begun if self._on_own_thread() else self._left)
+        if self._on_own_thread():
+            self._left = self._clock()
+        self._note(phase, moments)
         self._claim_written(func, args, kwargs, inside_call)
+
+    def _note(self, phase: str, moments: Moments) -> None:
+        for time, changes in sorted(moments.items()):
+            self._skyline.note(self._order, phase, changes, time)
 
     def _see(self, storage: torch.UntypedStorage, kind: str, changes: Changes) -> Watched:
         """The record of a storage, made if it is new; its size is read anew."""
@@ -154,8 +177,8 @@ class Tracker(TorchDispatchMode):
         record = self._records.get(key)
         if record is None or record.ref() is not storage:
             record = self._records[key] = Watched(kind)
-            mourned = (key, record)
-            record.ref = weakref.ref(storage, lambda _: self._dead.append(mourned))
+            mourned = record
+            record.ref = weakref.ref(storage, lambda _: self._dead.append((key, mourned, self._time())))
             record.nbytes = storage.nbytes()
             changes.append((record, record.nbytes))
         self._read(record, changes)
@@ -168,17 +191,36 @@ class Tracker(TorchDispatchMode):
             changes.append((record, nbytes - record.nbytes))
             record.nbytes = nbytes
 
-    def _buried(self) -> Changes:
-        """Storages that nobody holds any more."""
-        changes: Changes = []
+    def _reread(self, records: list[Watched], moments: Moments, now: float) -> None:
+        """Find what changed its size since the last operation: what shrank did so right after that one, before the
+        rank waited for anything."""
+        found: Changes = []
+        for record in records:
+            self._read(record, found)
+        for change in found:
+            moments[now if change[1] > 0 else min(self._left, now)].append(change)
+
+    def _buried(self) -> Moments:
+        """Storages that nobody holds any more, by the time when they were let go."""
+        moments: Moments = defaultdict(list)
         while self._dead:
-            key, record = self._dead.popleft()
-            changes.append((record, -record.nbytes))
+            key, record, time = self._dead.popleft()
+            moments[time].append((record, -record.nbytes))
             record.nbytes = 0
             self._elastic.discard(record)
             if self._records.get(key) is record:
                 del self._records[key]
-        return changes
+        return moments
+
+    def _time(self) -> float:
+        """The clock, also where it has stopped: storages outlive a launch that failed."""
+        try:
+            return self._clock()
+        except Stopped:
+            return self._left
+
+    def _on_own_thread(self) -> bool:
+        return self._owner == threading.get_ident()
 
     def _claim_written(self, func: Any, args: Any, kwargs: Any, inside_call: bool) -> None:
         """Buffers are what is written in place: find out whose an unclaimed one is when that happens."""
@@ -189,23 +231,23 @@ class Tracker(TorchDispatchMode):
                 if record.claimed:
                     continue
                 if not inside_call:
-                    self._ask()
+                    self._ask(self._clock())
                     return
                 self._skyline.rename(record, "communication_buffers")
 
     # What happens now and then.
 
-    def _settle(self) -> None:
+    def _settle(self, now: float | None = None) -> None:
         """Read all sizes, ask for all labels, and count."""
+        now = self._time() if now is None else now
         with self._lock:
-            changes = self._buried()
-            for record in list(self._records.values()):
-                self._read(record, changes)
-            self._skyline.note(self._order, self._phase, changes)
-            self._ask()
+            moments = self._buried()
+            self._reread(list(self._records.values()), moments, now)
+            self._note(self._phase, moments)
+            self._ask(now)
             self._skyline.count()
 
-    def _ask(self) -> None:
+    def _ask(self, now: float) -> None:
         """Give storages the kinds that the labels say."""
         if self._labels is None:
             return
@@ -220,7 +262,11 @@ class Tracker(TorchDispatchMode):
                 record.claimed = True
                 if record.kind != kind:
                     self._skyline.rename(record, kind)
-        self._skyline.note(self._order, self._phase, changes)
+        self._skyline.note(self._order, self._phase, changes, now)
+
+
+def no_clock() -> float:
+    return 0.0
 
 
 def birth_kind(inside_call: bool) -> str:

@@ -3,6 +3,7 @@
 from zerolab.ranks.failure import RankFailure
 from zerolab.ranks.launch import launch
 from zerolab.ranks.lockstep_world import spend
+from zerolab.ranks.pace import Pace
 from zerolab.ranks.results import Results
 
-__all__ = ["RankFailure", "Results", "launch", "spend"]
+__all__ = ["Pace", "RankFailure", "Results", "launch", "spend"]

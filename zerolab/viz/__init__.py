@@ -7,19 +7,25 @@ from zerolab.viz.moment import ring_moment
 from zerolab.viz.picture import Picture, text_table
 from zerolab.viz.ring import ring_steps, watch_ring
 from zerolab.viz.shards import shard_map
+from zerolab.viz.skyline import draw_step, step_skyline
 from zerolab.viz.source import Source
+from zerolab.viz.step import StepRun, watch_step
 from zerolab.viz.timeline import timeline
 
 __all__ = [
     "Picture",
     "Source",
+    "StepRun",
     "bars",
     "bucket_explorer",
+    "draw_step",
     "memory_calculator",
     "ring_moment",
     "ring_steps",
     "shard_map",
+    "step_skyline",
     "text_table",
     "timeline",
     "watch_ring",
+    "watch_step",
 ]

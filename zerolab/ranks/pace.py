@@ -1,0 +1,84 @@
+"""How long computing takes on the virtual clock: each operation by the roofline of a device of given speed.
+
+    with Pace(comm, gflop_per_s=50, gbyte_per_s=10) as pace:
+        pace.label = "forward"
+        loss = engine(tokens, targets)
+    pace.spans      # when this rank computed what
+
+An operation takes as long as its arithmetic or its reading and writing, whichever is longer (Williams, Waterman and
+Patterson, 2009). Arithmetic is counted by torch's own formulas, which know matrix products; everything else costs its
+bytes. Views and empty tensors cost nothing.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import flop_registry
+
+from zerolab.collectives import Collectives, Span
+from zerolab.errors import InputError
+from zerolab.ranks.lockstep_world import spend
+
+FREE = {"_unsafe_view", "empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided"}
+
+
+class Pace(TorchDispatchMode):
+    """Lets operations take virtual time in lockstep (in other worlds the rank sleeps). Enter it before a
+    tracker, which then sees when operations begin and end.
+
+    gflop_per_s  billions of floating-point operations a second
+    gbyte_per_s  billions of bytes a second, read and written
+
+    What a collective adds up on a communication lane takes the lane's time, and has no span.
+    """
+
+    def __init__(self, comm: Collectives, gflop_per_s: float, gbyte_per_s: float) -> None:
+        super().__init__()
+        for name, value in (("gflop_per_s", gflop_per_s), ("gbyte_per_s", gbyte_per_s)):
+            if not (isinstance(value, int | float) and value > 0):
+                raise InputError(f"{name} is {value!r}; give a speed above 0, in billions a second")
+        self._comm = comm
+        self._flop_per_s, self._byte_per_s = 1e9 * gflop_per_s, 1e9 * gbyte_per_s
+        self._thread = threading.get_ident()
+        self.label = "compute"
+        self.spans: list[Span] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        result = func(*args, **kwargs)
+        if seconds := self.seconds(func, args, kwargs, result):
+            start = self._comm.transport.now()
+            spend(seconds)
+            if threading.get_ident() == self._thread:
+                self._record(start, self._comm.transport.now())
+        return result
+
+    def seconds(self, func: Any, args: Any, kwargs: Any, result: Any) -> float:
+        """How long an operation takes."""
+        packet = func._overloadpacket
+        if func.is_view or packet.__name__ in FREE:
+            return 0.0
+        flop = flop_registry[packet](*args, **kwargs, out_val=result) if packet in flop_registry else 0
+        nbytes = sum(tensor.nbytes for tensor in tensors((*args, *kwargs.values(), result)))
+        return max(flop / self._flop_per_s, nbytes / self._byte_per_s)
+
+    def _record(self, start: float, stop: float) -> None:
+        """Operations of one label, one right after the other, are one span."""
+        last = self.spans[-1] if self.spans else None
+        if last is not None and last.name == self.label and last.stop == start:
+            start = self.spans.pop().start
+        self.spans.append(Span(self._comm.rank, "compute", self.label, start, stop))
+
+
+def tensors(value: Any) -> Iterator[torch.Tensor]:
+    """All tensors in arguments or in a result; one that is written in place counts twice, as it is read and written."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, list | tuple):
+        for part in value:
+            yield from tensors(part)
