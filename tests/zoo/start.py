@@ -139,7 +139,8 @@ ZOO = [
           "max(samples[at], key=samples[at].get)",
           "max(samples[0], key=lambda kind: max(sample[kind] for sample in samples))"),
           "It is the tallest of all at some other moment"),
-    Wrong("max of the names", "name_the_peak", changed(PEAK, ", key=samples[at].get", ""), "Did max compare the names?"),
+    Wrong("max of the names", "name_the_peak", changed(PEAK, ", key=samples[at].get", ""),
+          "Did max compare the names?"),
     Wrong("the highest kind", "name_the_peak", changed(PEAK, "sum(sample", "max(sample"),
           "a moment's height is the sum of its kinds"),
     Wrong("model states alone", "name_the_peak", changed(PEAK, "sum(sample.values())",
@@ -158,7 +159,8 @@ ZOO = [
     Wrong("the name alone", "name_the_peak", changed(PEAK, "return at, ", "return "), "two things are due"),
     Wrong("the total for the index", "name_the_peak", changed(PEAK, "return at, ", "return totals[at], "),
           "is no index of"),
-    Wrong("drops what it has seen", "name_the_peak", changed(PEAK, "return at, ", "samples[0].clear()\n    return at, "),
+    Wrong("drops what it has seen", "name_the_peak", changed(
+          PEAK, "return at, ", "samples[0].clear()\n    return at, "),
           "it overwrote rank 0's input"),
 
     blank("fewest_ranks"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import ceil
 from random import Random
 from typing import Any
 
@@ -221,9 +222,11 @@ def fewest_cases(rng: Random) -> list[Case]:
         cases.append(Case([(factor, stage, recipe)], about=said))
 
     add(3.125, 1, MIXED)
+    add(2, 1, MIXED)
     # A limit, and what is beyond it.
     add(4, 1, MIXED)
     add(8, 2, MIXED)
+    add(4, 2, MIXED)
     add(2, 1, FP32)
     add(rng.randint(5, 9), 1, MIXED)
     add(rng.choice((1.25, 1.5, 2)), 1, PLAIN_SGD)
@@ -239,10 +242,13 @@ def fewest_cases(rng: Random) -> list[Case]:
 
 
 def steady(factor: float, stage: int, recipe: Recipe) -> bool:
-    """Whether floating point gives the same number of ranks as fractions do."""
+    """Whether floating point gives the same number of ranks as fractions do, however one writes it down."""
     want = fewest(factor, stage, recipe)
     whole, shared = sum(recipe[: 3 - stage]), sum(recipe[3 - stage :])
-    return want == next(ranks for ranks in range(1, 10**4) if sum(recipe) / (whole + shared / ranks) >= factor)
+    share = [each / (want or 1) if at >= 3 - stage else each for at, each in enumerate(recipe)]
+    solved = ceil(shared / (sum(recipe) / factor - whole))
+    counted = next(ranks for ranks in range(1, 10**4) if sum(recipe) / (whole + shared / ranks) >= factor)
+    return want == solved == counted and sum(recipe) >= factor * sum(share)
 
 
 EXERCISES = (
@@ -278,7 +284,7 @@ EXERCISES = (
         hints=(
             "Whether a size fits, state_bytes tells you. More parameters never take fewer bytes.",
             "Without rounding, one parameter takes P + G + O bytes, each divided by N where it is shared out. That "
-            "gives a size that is never too small.",
+            "gives a size that is never too small, if you count in whole numbers: // and not /.",
             "Either step down from there until it fits, or halve an interval between a size that fits and one that "
             "does not.",
         ),
