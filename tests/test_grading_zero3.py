@@ -1,0 +1,47 @@
+"""The exercise on the cost of a step asks for what the engine's meter counts."""
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from zerolab.collectives import Collectives
+from zerolab.grading.lessons.zero3_steps import stage3_bytes
+from zerolab.ranks import launch
+from zerolab.zero import ZeroEngine
+
+
+class Layers(nn.Module):
+    def __init__(self, trains: list[bool], checkpointing: bool) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList([nn.Linear(64, 64, bias=False).requires_grad_(each) for each in trains])
+        self.checkpointing = checkpointing
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            x = checkpoint(layer, x, use_reentrant=False) if self.checkpointing else layer(x)
+        return x
+
+
+def sent(comm: Collectives, trains: list[bool], micro_batches: int, checkpointing: bool) -> int:
+    engine = ZeroEngine(Layers(trains, checkpointing), comm, 3, lr=1e-3)
+    assert comm.meter is not None
+    comm.meter.reset()
+    for _ in range(micro_batches):
+        engine.backward(engine(torch.ones(2, 64)).square().mean())
+    engine.step()
+    return sum(comm.meter.bytes_by_collective().values())
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("checkpointing", [False, True])
+@pytest.mark.parametrize(
+    "trains", [[True, True], [False, False, True, True], [True, False, True], [False, True, False]]
+)
+def test_the_exercise_asks_for_what_the_meter_counts(trains: list[bool], checkpointing: bool) -> None:
+    for micro_batches in (1, 2):
+        counted = launch(
+            sent, trains, micro_batches, checkpointing, ranks=2, world="lockstep", collectives="ring", device="cpu"
+        )
+        wanted = stage3_bytes([(64 * 64, each) for each in trains], 2, micro_batches)
+        assert list(counted) == [wanted] * 2
