@@ -1,0 +1,178 @@
+"""The widgets in a real browser: a real JupyterLab runs a notebook of them, and each control is moved by hand."""
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.error import URLError
+from urllib.request import urlopen
+
+import nbformat
+import psutil
+import pytest
+
+from zerolab import widgets
+
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(180)]
+
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+SHAPES = '{"w": (400, 300), "b": (403,), "v": (170_000,)}'
+# Each widget, and the call that makes it. The step starts where a move of each control changes the picture.
+CALLS = {
+    "memory_sliders": "memory_sliders()",
+    "shard_sliders": f"shard_sliders({SHAPES})",
+    "bucket_sliders": f"bucket_sliders({SHAPES})",
+    "ring_stepper": "ring_stepper()",
+    "step_timeline": "step_timeline(stage=2, ranks=2)",
+}
+PATIENCE = 40
+"""Seconds for one thing to happen on a busy machine."""
+
+# Cells out of sight must be there, too, and nothing must ask the network.
+SETTINGS = {
+    "notebook-extension/tracker": '{"windowingMode": "none"}',
+    "apputils-extension/notification": '{"fetchNews": "false", "checkForUpdates": false}',
+}
+
+
+def a_notebook(path: Path) -> None:
+    cells = [nbformat.v4.new_code_cell(f"from zerolab.widgets import {name}\n\n{call}") for name, call in CALLS.items()]
+    kernel = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
+    nbformat.write(nbformat.v4.new_notebook(cells=cells, metadata=kernel), path)
+
+
+def free_port() -> int:
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        return int(listening.getsockname()[1])
+
+
+def wait_for(url: str, server: subprocess.Popen[bytes], log: Path) -> None:
+    until = time.monotonic() + PATIENCE
+    while time.monotonic() < until:
+        assert server.poll() is None, f"JupyterLab ended: {log.read_text()[-2000:]}"
+        try:
+            with urlopen(url, timeout=5):
+                return
+        except (URLError, ConnectionError, TimeoutError):
+            time.sleep(0.2)
+    pytest.fail(f"JupyterLab did not answer: {log.read_text()[-2000:]}")
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of the notebook in a JupyterLab with folders of its own; nothing of it is left afterwards."""
+    home = tmp_path_factory.mktemp("lab")
+    (home / "work").mkdir()
+    a_notebook(home / "work" / "widgets.ipynb")
+    for name, setting in SETTINGS.items():
+        path = home / "settings" / "@jupyterlab" / f"{name}.jupyterlab-settings"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(setting)
+    port, log = free_port(), home / "log"
+    own = {
+        "JUPYTER_CONFIG_DIR": home / "config", "JUPYTER_DATA_DIR": home / "data", "JUPYTER_RUNTIME_DIR": home / "run",
+        "JUPYTERLAB_SETTINGS_DIR": home / "settings", "JUPYTERLAB_WORKSPACES_DIR": home / "workspaces",
+        "IPYTHONDIR": home / "ipython",
+    }  # fmt: skip
+    command = [
+        sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root", "--expose-app-in-browser",
+        "--ServerApp.ip=127.0.0.1", f"--ServerApp.port={port}", "--ServerApp.port_retries=0",
+        "--IdentityProvider.token=", "--ServerApp.password=", f"--ServerApp.root_dir={home / 'work'}",
+    ]  # fmt: skip
+    with log.open("wb") as output:
+        server = subprocess.Popen(
+            command, env={**os.environ, **{name: str(path) for name, path in own.items()}},
+            stdout=output, stderr=output, start_new_session=True,
+        )  # fmt: skip
+    try:
+        wait_for(f"http://127.0.0.1:{port}/api", server, log)
+        yield f"http://127.0.0.1:{port}/lab/tree/widgets.ipynb"
+    finally:
+        end(server)
+
+
+def end(server: subprocess.Popen[bytes]) -> None:
+    """The server and all that it started: a kernel is in a process group of its own."""
+    with_children = [psutil.Process(server.pid), *psutil.Process(server.pid).children(recursive=True)]
+    server.terminate()
+    _, left = psutil.wait_procs(with_children, timeout=10)
+    for process in left:
+        process.kill()
+    psutil.wait_procs(left, timeout=5)
+    server.wait(timeout=5)
+
+
+@pytest.fixture(scope="module")
+def page(request: pytest.FixtureRequest) -> Iterator[Any]:
+    """The notebook in a browser, all its cells run."""
+    if CHROMIUM is None:
+        pytest.skip("there is no Chromium on PATH; install your system's chromium package")
+    api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed; install the dev extra")
+    lab = request.getfixturevalue("lab")
+    # Chromium's sandbox refuses root, and a container has little shared memory.
+    arguments = ["--disable-dev-shm-usage", *(["--no-sandbox"] if os.geteuid() == 0 else [])]
+    with api.sync_playwright() as play:
+        browser = play.chromium.launch(executable_path=CHROMIUM, args=arguments)
+        try:
+            page = browser.new_page(viewport={"width": 1300, "height": 1000})
+            page.set_default_timeout(1000 * PATIENCE)
+            page.goto(lab)
+            page.wait_for_selector(".jp-Notebook .jp-CodeCell")
+            page.wait_for_function(
+                "window.jupyterapp.shell.currentWidget.sessionContext?.session?.kernel?.status=='idle'"
+            )
+            page.evaluate("window.jupyterapp.commands.execute('notebook:run-all-cells')")
+            yield page
+        finally:
+            browser.close()
+
+
+def state(widget: Any) -> tuple[str, str]:
+    """The address of the picture's bytes, which is new for each picture, and the numbers."""
+    return widget.locator("img").get_attribute("src"), widget.locator("pre").inner_text()
+
+
+def move(control: Any) -> None:
+    """One step on, or back from the end."""
+    handle, choice = control.locator(".noUi-handle"), control.locator("select")
+    box, number = control.locator("input[type=checkbox]"), control.locator("input[type=number]")
+    if handle.count():
+        before = control.locator(".widget-readout").inner_text()
+        handle.press("ArrowRight")
+        if control.locator(".widget-readout").inner_text() == before:
+            handle.press("ArrowLeft")
+    elif choice.count():
+        choices = choice.locator("option").count()
+        choice.select_option(index=(choice.evaluate("it => it.selectedIndex") + 1) % choices)
+    elif box.count():
+        box.click()
+    else:
+        number.fill(str(int(number.input_value()) + 1))
+        number.press("Enter")
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_each_control_of_a_widget_changes_its_picture_and_its_numbers(page: Any, name: str) -> None:
+    cell = page.locator(".jp-Notebook .jp-CodeCell").nth(list(CALLS).index(name))
+    widget = cell.locator(".jp-OutputArea .widget-vbox").first
+    widget.locator("pre").wait_for()
+    controls = widget.locator(".widget-inline-hbox:not(:has(pre))")
+    made = eval(CALLS[name], vars(widgets))
+    assert controls.count() == len(made.controls)
+    assert widget.locator("pre").inner_text().strip() == made.picture.table.strip()
+    for number, named in enumerate(made.controls):
+        before, until = state(widget), time.monotonic() + PATIENCE
+        move(controls.nth(number))
+        while any(new == old for new, old in zip(state(widget), before, strict=True)):
+            assert time.monotonic() < until, f"{named} changed nothing, or only one of picture and numbers"
+            page.wait_for_timeout(50)
+        image = widget.locator("img")
+        page.wait_for_function("image => image.complete && image.naturalWidth > 100", arg=image.element_handle())
+        assert image.bounding_box()["width"] <= 900
+    assert not cell.locator("[data-mime-type='application/vnd.jupyter.stderr']").count()
