@@ -6,6 +6,7 @@ import json
 import re
 import sys
 from pathlib import Path
+from random import Random
 
 import nbformat
 import pytest
@@ -338,7 +339,7 @@ def test_a_check_prints_the_same_lines_for_every_draw(capsys: pytest.CaptureFixt
         texts.append(capsys.readouterr().out)
     assert texts[0] == texts[1]
     assert texts[0].splitlines()[1:] == [
-        "  ok  it runs to the end on every rank",
+        "  ok  it runs to the end",
         "  ok  what you predict is what the meter counts",
     ]
 
@@ -348,6 +349,43 @@ def test_a_check_raises_a_hint_without_a_traceback(capsys: pytest.CaptureFixture
         checks(LESSON).ring_bytes(lambda numel, itemsize, ranks, rank: 0)
     assert caught.value._render_traceback_() == [str(caught.value)]
     assert "  NO  what you predict" in capsys.readouterr().out
+
+
+def test_the_same_mistake_again_brings_one_more_hint_and_another_mistake_none() -> None:
+    mine = checks(LESSON)
+    hints = LESSONS[LESSON][4].hints
+
+    def told(fn) -> str:  # type: ignore[no-untyped-def]
+        with pytest.raises(CheckFailed) as caught:
+            mine.ring_bytes(fn)
+        return str(caught.value)
+
+    def wrong(numel: int, itemsize: int, ranks: int, rank: int) -> int:
+        return -1
+
+    def broken(*numbers: int) -> int:
+        raise ValueError("no")
+
+    texts = [told(wrong) for _ in range(len(hints) + 2)]
+    assert "Hint" not in texts[0]
+    for number, text in enumerate(texts[1:], start=1):
+        given = min(number, len(hints))
+        assert text.endswith(f"\nHint {given} of {len(hints)}: {hints[given - 1]}")
+    assert "Hint" not in told(broken) and "Hint" not in told(wrong)
+    assert "Hint" not in str(told(lambda *numbers: (_ for _ in ()).throw(NotImplementedError)))
+
+
+def test_a_clock_that_ran_out_while_others_computed_is_wound_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried: list[float] = []
+
+    def once(exercise, fn, case, seconds):  # type: ignore[no-untyped-def]
+        tried.append(seconds)
+        return Observation(trouble=Trouble("TimeOut", "")) if len(tried) == 1 else Observation()
+
+    monkeypatch.setattr(observe, "observe_once", once)
+    exercise = LESSONS[LESSON][0]
+    seen = observe.observe(exercise, good_bytes, exercise.cases(Random(0))[0])
+    assert seen.trouble is None and tried == [observe.CASE_SECONDS, 4 * observe.CASE_SECONDS]
 
 
 def test_a_check_refuses_what_is_no_function_and_names_its_exercises() -> None:

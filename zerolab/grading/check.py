@@ -5,8 +5,8 @@ from __future__ import annotations
 import inspect
 import secrets
 import textwrap
-from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from random import Random
 from typing import Any
@@ -33,7 +33,7 @@ class Checks:
 
     def __init__(self, lesson: str) -> None:
         self._exercises = exercises_of(lesson)
-        self._failed: Counter[str] = Counter()
+        self._failed: dict[str, Failed] = {}
 
     def __getattr__(self, name: str) -> Callable[..., None]:
         if name.startswith("_") or name not in self._exercises:
@@ -56,11 +56,11 @@ def run_check(
     fn: Callable[..., Any],
     seed: int | None = None,
     earlier: Sequence[Exercise] = (),
-    failed: Counter[str] | None = None,
+    failed: dict[str, Failed] | None = None,
 ) -> None:
     """Print a finding for each claim; raise CheckFailed, with a hint, unless all hold. The hint sends to one of the
-    `earlier` exercises if `fn` uses an answer to it that does not hold. `failed` counts an exercise's failures: the
-    first has the finding alone, and with each that follows comes one more of the exercise's own hints."""
+    `earlier` exercises if `fn` uses an answer to it that does not hold. `failed` remembers an exercise's failures: a
+    claim's first has the finding alone, and each time that the same claim fails again comes one more hint."""
     if not callable(fn):
         raise InputError(f"{exercise.name} is {fn!r}; pass your function itself, without calling it")
     seed = secrets.randbelow(2**32) if seed is None else seed
@@ -69,21 +69,32 @@ def run_check(
     if not all(finding.holds for finding in findings):
         if cause := first_fault(exercise.name, fn, earlier, seed):
             findings = mend_first(findings, cause)
-        hint = next((finding.hint for finding in findings if finding.hint), UNSEEN)
-        further = "" if cause or hint.startswith("not written yet") else next_hint(exercise, failed)
-        raise CheckFailed(f"{exercise.name} does not hold yet: {hint}{further}") from None
+        first = next((finding for finding in findings if finding.hint), UNSEEN)
+        began = not cause and not first.hint.startswith("not written yet")
+        further = next_hint(exercise, first.text, failed) if began and failed is not None else ""
+        raise CheckFailed(f"{exercise.name} does not hold yet: {first.hint}{further}") from None
 
 
-UNSEEN = "the scoreboard's case was not reached"
+UNSEEN = Finding("", None, "the scoreboard's case was not reached")
 
 
-def next_hint(exercise: Exercise, failed: Counter[str] | None) -> str:
-    """The exercise's hint for this failure, counted in `failed`; after the last one, that one again."""
-    if failed is None:
+@dataclass
+class Failed:
+    """Which claim of an exercise failed last, and how many of the exercise's hints have been given."""
+
+    claim: str = ""
+    given: int = 0
+
+
+def next_hint(exercise: Exercise, claim: str, failed: dict[str, Failed]) -> str:
+    """One more of the exercise's hints if the claim that failed is the one that failed last; after the last hint, that
+    one again."""
+    memory = failed.setdefault(exercise.name, Failed())
+    again, memory.claim = claim == memory.claim, claim
+    if not again or not exercise.hints:
         return ""
-    failed[exercise.name] += 1
-    given = min(failed[exercise.name] - 1, len(exercise.hints))
-    return f"\nHint {given} of {len(exercise.hints)}: {exercise.hints[given - 1]}" if given else ""
+    memory.given = min(memory.given + 1, len(exercise.hints))
+    return f"\nHint {memory.given} of {len(exercise.hints)}: {exercise.hints[memory.given - 1]}"
 
 
 def first_fault(name: str, fn: Callable[..., Any], earlier: Sequence[Exercise], seed: int) -> str | None:

@@ -91,8 +91,13 @@ def short(value: Any) -> str:
         return value.type_name
     if isinstance(value, Tensor):
         return f"a tensor of shape {tuple(value.shape)}"
-    text = "nothing (None): end with return" if value is None else str(value)
+    text = "nothing (None): end with return" if value is None else str(listed(value))
     return text if len(text) <= 80 else text[:77] + "..."
+
+
+def listed(value: Any) -> Any:
+    """Tuples as lists: an answer's came back as such, and both should look alike in a hint."""
+    return [listed(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def untouched(*places: int) -> Test:

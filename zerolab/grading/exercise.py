@@ -51,7 +51,7 @@ class Score:
 @dataclass(frozen=True)
 class Exercise:
     """`cases` draws new data for each generator it is given; `claims` come in the order in which to mend them, and
-    after them the `scores`. With each failed check in a notebook one more of the `hints` is shown."""
+    after them the `scores`. Whoever fails the same claim again is shown one more of the `hints`."""
 
     name: str
     cases: Callable[[Random], list[Case]]
@@ -74,13 +74,13 @@ class Finding:
     target: int | None = None
 
 
-RUNS = "it runs to the end on every rank"
+RUNS, RUNS_ALONE = "it runs to the end on every rank", "it runs to the end"
 
 
 def judge(exercise: Exercise, cases: Sequence[Case], seen: Sequence[Observation]) -> list[Finding]:
     """A finding for each claim, the first being that the function runs at all. Claims rest on those before them, so
     nothing is said of a claim after one that does not hold."""
-    claims = [Claim(RUNS, runs), *exercise.claims]
+    claims = [Claim(RUNS_ALONE if exercise.run is alone else RUNS, runs), *exercise.claims]
     findings: list[Finding] = []
     hint = ""
     for claim in claims:
@@ -144,7 +144,7 @@ def hint_for(trouble: Trouble, case: Case) -> str:
     if kind == "MismatchError":
         return f"{head}two ranks met with different messages: {said}. {alike(said)}"
     if kind == "TimeOut":
-        return f"{head}it does not end: {said}. Look for a loop whose condition never changes"
+        return f"{head}it takes too long, or does not end: {said}. Look for a loop that counts far, or has no end"
     if kind == "SystemExit":
         return "it calls exit: return a value instead, the grade comes from what your function does"
     if kind in ("Shortcut", "Tampered", "Missing"):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any
 
 import torch
@@ -18,7 +20,7 @@ from zerolab.grading.exercise import Exercise
 from zerolab.memory import Tracker
 from zerolab.ranks import RankFailure, launch
 
-CASE_SECONDS = 5.0
+CASE_SECONDS = 4.0
 """How long one call may take. The reference needs a hundredth of a second."""
 
 
@@ -88,6 +90,27 @@ def tensors_in(value: Any) -> list[torch.Tensor]:
 
 def observe(exercise: Exercise, fn: Callable[..., Any], case: Case) -> Observation:
     """Run `fn` as the case says; every error of the learner's code becomes the observation's trouble."""
+    warm_up()
+    begin = time.process_time()
+    seen = observe_once(exercise, fn, case, CASE_SECONDS)
+    idle = time.process_time() - begin < CASE_SECONDS / 2
+    if seen.trouble and seen.trouble.kind == "TimeOut" and idle and case.world == "lockstep":
+        # The clock ran out while others had the processor: that says nothing of the answer.
+        return observe_once(exercise, fn, case, 4 * CASE_SECONDS)
+    return seen
+
+
+@cache
+def warm_up() -> None:
+    """What torch imports at its first use must not count as a learner's time: optimizers, and modes."""
+    import torch._dynamo
+
+    with Tracker():
+        torch.optim.AdamW([torch.zeros(2, requires_grad=True)], fused=True).step()
+
+
+def observe_once(exercise: Exercise, fn: Callable[..., Any], case: Case, seconds: float) -> Observation:
+    """Run `fn` on a case, in lockstep for so many seconds at most."""
     try:
         records = launch(
             on_rank,
@@ -98,7 +121,7 @@ def observe(exercise: Exercise, fn: Callable[..., Any], case: Case) -> Observati
             ranks=case.ranks,
             world=case.world,
             # Real processes may have to be started first.
-            timeout=CASE_SECONDS if case.world == "lockstep" else 30.0,
+            timeout=seconds if case.world == "lockstep" else 30.0,
             device="cpu",
             collectives="ring",
             link=case.link,
