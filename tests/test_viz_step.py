@@ -173,8 +173,8 @@ def test_the_picture_says_what_the_run_said_and_names_the_peak() -> None:
     lines = picture.table.splitlines()
     largest = max(ranks[3].peak.bytes, key=lambda kind: ranks[3].peak.bytes[kind])
     named = f"peak {ranks[3].peak.total / 1e3:,.0f} kB in {ranks[3].peak_at}, the largest part {largest}"
-    assert lines[0] == f"stage 3, 2 ranks, 10 Gbit/s, with prefetch: {named}"
-    cells = {line[:22].strip(): line[22:].replace(",", "").split() for line in lines[2:]}
+    assert lines[:2] == ["stage 3, 2 ranks, 10 Gbit/s, 5 µs, with prefetch", named]
+    cells = {line[:22].strip(): line[22:].replace(",", "").split() for line in lines[3:]}
     assert [float(cell) for cell in cells["peak, kB"]] == [round(rank.peak.total / 1e3, 1) for rank in ranks]
     assert [int(cell) for cell in cells["step, µs"]] == [round(1e6 * rank.seconds) for rank in ranks]
     assert [int(cell) for cell in cells["both at once, µs"]] == [round(1e6 * rank.overlapped) for rank in ranks]

@@ -32,12 +32,10 @@ def step_skyline(run: StepRun | None = None) -> Picture:
 
 
 def headline(run: StepRun, rank: StepOfRank) -> str:
-    """The settings, and the peak by its name."""
+    """A line of settings, and one for the peak by its name."""
+    ranks = f"{run.ranks} rank{'s' * (run.ranks > 1)}"
     ahead = "with prefetch" if run.prefetch else "without prefetch"
-    return (
-        f"stage {run.stage}, {run.ranks} rank{'s' * (run.ranks > 1)}, {run.gbit_per_s:g} Gbit/s, {ahead}: "
-        f"{peak_name(rank)}"
-    )
+    return f"stage {run.stage}, {ranks}, {run.gbit_per_s:g} Gbit/s, {run.latency_us:g} µs, {ahead}\n{peak_name(rank)}"
 
 
 def peak_name(rank: StepOfRank) -> str:

@@ -22,7 +22,8 @@ class Living(VBox):
     def __init__(self, draw: Callable[..., Picture], **controls: ValueWidget) -> None:
         self.controls = controls
         self._draw = draw
-        self._image = Image(format="png", layout=Layout(max_width="760px"))
+        # At its own size: a column would stretch it.
+        self._image = Image(format="png", layout=Layout(max_width="760px", align_self="flex-start"))
         self._text = HTML()
         super().__init__([*controls.values(), self._image, self._text])
         for control in controls.values():
