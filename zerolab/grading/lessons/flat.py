@@ -59,7 +59,7 @@ LAID_OUT_WRONG: dict[str, Answer] = {
     "The starts are right; the length is a multiple of ranks only, and shards have to start at round places, too": (
         lambda numels, ranks, align: laid(numels, lambda end: round_up(end, align), lambda end: round_up(end, ranks))
     ),
-    "The starts are right; the length is a multiple of align only, so ranks may get unequal parts": (
+    "The starts are right; the length is a multiple of align only: shards may be unequal, or begin at odd places": (
         lambda numels, ranks, align: laid(numels, lambda end: round_up(end, align), lambda end: round_up(end, align))
     ),
     "The starts are right; you return the end of the last parameter, without padding for the ranks": (

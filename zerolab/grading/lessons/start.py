@@ -311,7 +311,8 @@ EXERCISES = (
             "Split the bytes a parameter in two: what stays whole at this stage, and what is divided by N.",
             "The factor is (whole + shared) / (whole + shared / N). What is it when N is huge? A factor as large as "
             "that is never reached.",
-            "Solve for N, and round up; or, once you know that it is reached, count N up from 1.",
+            "Once you know that it is reached, count N up from 1. Division of floats rounds, so multiply instead: is "
+            "total * N >= factor * (whole * N + shared)?",
         ),
     ),
 )

@@ -293,7 +293,7 @@ def fewest_right(case: Case, seen: Observation) -> str | None:
     if got == 2 ** (want - 1).bit_length() > want + 1:
         return f"{said}. Ranks need not be a power of two: {want} are enough"
     if saves(want, stage, recipe) == factor:
-        return f"{said}, and on {want} it is {factor} exactly, which is enough"
+        return f"{said}, and on {want} it is {factor} exactly, which is enough: where you divide, it rounds"
     if got == want + 1:
         return f"{said}: one rank fewer is enough, so do not add 1 to what is rounded up"
     if got == fewest(factor, max(stage - 1, 1), recipe):
