@@ -1,0 +1,17 @@
+"""Draws the README's timeline: `python tools/pictures.py`. The run is in lockstep, so the picture is always the same."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from zerolab.viz import StepRun, step_skyline
+
+DOCS = Path(__file__).resolve().parent.parent / "docs"
+
+
+def main() -> None:
+    (DOCS / "timeline.png").write_bytes(step_skyline(StepRun(stage=3, ranks=4)).png())
+
+
+if __name__ == "__main__":
+    main()
