@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -43,7 +44,8 @@ def right(wanted: Callable[[Case], Wanted], tolerance: float = 1e-5) -> Test:
         if wrong == [0] and case.ranks > 1:
             return f"{case.about}: only rank 0 is wrong; does a condition such as `if comm.rank:` skip it?"
         said = difference(got[rank], want.values[rank], tolerance)
-        return f"{case.about}: rank {rank} {want.did} {said}: {want.look}"
+        look = "keep the dtype" if re.search(r"torch\.\w+, not torch\.\w+$", said) else want.look
+        return f"{case.about}: rank {rank} {want.did} {said}: {look}"
 
     return test
 
@@ -113,6 +115,15 @@ def untouched(*places: int) -> Test:
         return None
 
     return test
+
+
+def leaves_nothing(case: Case, seen: Observation) -> str | None:
+    """Beside what an answer returned, no tensor of its making is alive; the exercise measures memory."""
+    for rank, record in enumerate(seen.records):
+        if record.left > 0:
+            left = f"when it has returned, {record.left:,} bytes on rank {rank} are alive that it did not return"
+            return f"{case.about}: {left}: what keeps them, a view of something larger, a global, an attribute?"
+    return None
 
 
 def plain(value: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import re
 import time
 from collections.abc import Callable, Sequence
@@ -63,13 +64,18 @@ def on_rank(
     comm._issuer = issued = Issued(comm._issuer)
     mine = args[comm.rank]
     if not memory:
-        value, peak = run(fn, comm, *mine), 0
+        value, peak, left = run(fn, comm, *mine), 0, 0
     else:
         given = list(tensors_in(mine))
         with Tracker(lambda: {GIVEN: given}) as tracker:
             value = run(fn, comm, *mine)
         peak = max((sample.total - sample.bytes.get(GIVEN, 0) for sample in tracker.samples), default=0)
-    return record_to_json(Record(value, list(mine), notes.sent, issued.calls, peak))
+        # A graph may hold itself until it is collected.
+        gc.collect()
+        returned = {id(tensor): tensor.nbytes for tensor in tensors_in(value)}
+        now = tracker.now()
+        left = sum(now.values()) - now.get(GIVEN, 0) - sum(returned.values())
+    return record_to_json(Record(value, list(mine), notes.sent, issued.calls, peak, left))
 
 
 GIVEN = "given"
