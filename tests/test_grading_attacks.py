@@ -86,6 +86,21 @@ def ring_bytes(numel, itemsize, ranks, rank):
         "torch.from_file('shared', shared=True)",
         "globals()['check']",
         "fn.__code__",
+        "(rank for rank in []).gi_frame.f_builtins['__import__']('zerolab')",
+        "import dataclasses\ndataclasses.builtins.eval('1')",
+        "from torch import sys as inside",
+        "from dataclasses import builtins as inside",
+        "from operator import attrgetter as inside",
+        "from operator import methodcaller",
+        "torch.importlib.import_module('zerolab')",
+        "match comm:\n    case object(transport=wire):\n        pass",
+        "fn.__call__.__self__",
+        "().__class__.__subclasses__()",
+        "comm.__getattribute__('meter')",
+        "comm.__reduce__()",
+        "exec('numbers = 1')",
+        "eval('1')",
+        "run = eval",
     ],
 )
 def test_ways_around_messages_are_refused_by_name(source: str) -> None:
@@ -95,6 +110,21 @@ def test_ways_around_messages_are_refused_by_name(source: str) -> None:
 
 def test_a_small_class_is_no_way_around() -> None:
     assert shortcut("class Ring:\n    def __init__(self):\n        super().__init__()") is None
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "module.eval()",
+        "max(range(3), key=totals.__getitem__)",
+        "list(map(left.__add__, right))",
+        "class Held:\n    __slots__ = ('shard',)\n    __repr__ = __str__ = lambda self: 'held'",
+        "from bisect import bisect_right\nfrom fractions import Fraction\nimport copy, heapq, statistics",
+        "from contextlib import contextmanager\nfrom dataclasses import dataclass, field",
+    ],
+)
+def test_what_honest_answers_use_is_no_shortcut(source: str) -> None:
+    assert shortcut(source) is None
 
 
 def test_nobody_is_told_of_one_rank_who_runs_on_two() -> None:

@@ -190,31 +190,48 @@ def alike(said: str) -> str:
 # What an answer may use. The point of an exercise is to build a thing, so the built thing is out of reach.
 
 ALLOWED_IMPORTS = {
-    "torch",
-    "math",
-    "weakref",
-    "itertools",
-    "functools",
-    "operator",
-    "collections",
-    "typing",
     "__future__",
+    "bisect",
+    "collections",
+    "contextlib",
+    "copy",
+    "dataclasses",
+    "fractions",
+    "functools",
+    "heapq",
+    "itertools",
+    "math",
+    "operator",
+    "statistics",
+    "torch",
+    "typing",
+    "weakref",
 }
+_INSIDE = ("sys", "inspect", "gc", "builtins", "vars", "globals", "locals", "compile", "methodcaller")
+_FRAMES = ("f_back", "f_globals", "f_locals", "f_builtins", "gi_frame", "cr_frame", "ag_frame", "tb_frame")
 OFF_LIMITS = {
     "distributed": "torch.distributed has the finished collective",
     "transport": "comm.transport is below the contract; comm.isend and comm.irecv are all you need",
     "meter": "comm.meter is what the check reads",
     **dict.fromkeys(("open", "save", "load", "from_file", "tofile"), "a file has no place in this answer"),
-    **dict.fromkeys(
-        ("sys", "inspect", "gc", "f_back", "getattr", "attrgetter", "setattr", "vars", "globals", "locals", "compile"),
-        "the numbers come in messages, not from inside Python",
-    ),
+    **dict.fromkeys((*_INSIDE, *_FRAMES), "work with what you are given, not from inside Python"),
+    **dict.fromkeys(("getattr", "setattr", "delattr", "attrgetter"), "write the attribute's name in the code itself"),
+    **dict.fromkeys(("importlib", "import_module"), "the answer has no need of it: build it from what you are given"),
     "get_ipython": "an answer runs as plain Python, so delete lines that begin with % or !",
-    "exec": "write the code itself, not a text of it",
-    "eval": "write the code itself, not a text of it",
     "exit": "a function that ends the process returns nothing",
     "_exit": "a function that ends the process returns nothing",
 }
+OFF_LIMITS_ALONE = dict.fromkeys(("exec", "eval"), "write the code itself, not a text of it")
+"""Names that are off limits by themselves. As a method, such as `module.eval()`, they are something else."""
+
+_ARITHMETIC = "add sub mul matmul truediv floordiv mod divmod pow and or xor lshift rshift"
+_VERBS = (
+    "init post_init name slots call enter exit repr str bool int float index hash eq ne lt le gt ge neg pos abs invert "
+    "len iter next reversed contains getitem setitem delitem"
+)
+ORDINARY = {f"__{verb}__" for verb in _VERBS.split()}
+ORDINARY |= {f"__{side}{verb}__" for verb in _ARITHMETIC.split() for side in ("", "r", "i")}
+"""What operators and statements call anyway. All else with such a name reaches into Python."""
 
 
 def shortcut(source: str) -> Trouble | None:
@@ -225,16 +242,36 @@ def shortcut(source: str) -> Trouble | None:
         return Trouble("SyntaxError", not_python(source, error))
     for node in ast.walk(tree):
         for name in imported(node):
-            if name.split(".")[0] not in ALLOWED_IMPORTS or "distributed" in name:
+            first, *rest = name.split(".")
+            if first not in ALLOWED_IMPORTS or "distributed" in name:
                 return Trouble(
                     "Shortcut", f"it imports {name}, which the answer has no need of: build it from what you are given"
                 )
-        name = node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
-        if name in OFF_LIMITS:
-            return Trouble("Shortcut", f"it uses {name}: {OFF_LIMITS[name]}")
-        if name.startswith("__") and name not in ("__init__", "__name__"):
-            return Trouble("Shortcut", f"it uses {name}: what has such a name is Python's own")
+            for part in rest:
+                if part in OFF_LIMITS:
+                    return Trouble("Shortcut", f"it uses {part}: {OFF_LIMITS[part]}")
+        for name in names_in(node):
+            if why := why_not(name, isinstance(node, ast.Name)):
+                return Trouble("Shortcut", f"it uses {name}: {why}")
     return None
+
+
+def names_in(node: ast.AST) -> list[str]:
+    """The names by which a node reaches for something. A class pattern reads attributes, too."""
+    if isinstance(node, ast.Attribute):
+        return [node.attr]
+    if isinstance(node, ast.Name):
+        return [node.id]
+    return node.kwd_attrs if isinstance(node, ast.MatchClass) else []
+
+
+def why_not(name: str, alone: bool) -> str | None:
+    """Why an answer may not use a name, if it may not; `alone`, if it is no attribute of something."""
+    if alone and name in OFF_LIMITS_ALONE:
+        return OFF_LIMITS_ALONE[name]
+    if name.startswith("__") and name not in ORDINARY:
+        return "what has such a name is Python's own"
+    return OFF_LIMITS.get(name)
 
 
 def not_python(source: str, error: SyntaxError) -> str:
