@@ -3,10 +3,11 @@
 import pytest
 
 from zerolab.errors import InputError
-from zerolab.plan import SHAPES, Run
+from zerolab.plan import SHAPES, Run, Shape
 from zerolab.viz import StepRun, ring_moment, step_skyline
 from zerolab.viz.calculator import memory_calculator
 from zerolab.widgets import Living, bucket_sliders, memory_sliders, ring_stepper, shard_sliders, step_timeline
+from zerolab.widgets.memory import CUSTOM, HEAD, WIDTHS
 
 SHAPES_OF_A_LAYER = {"w": (400, 300), "b": (403,), "v": (170_000,)}
 
@@ -14,8 +15,8 @@ SHAPES_OF_A_LAYER = {"w": (400, 300), "b": (403,), "v": (170_000,)}
 def test_each_control_changes_the_picture_and_the_numbers() -> None:
     living = memory_sliders(ranks=4)
     others = {
-        "model": "GPT-2 355M", "gpu": "16 GB", "ranks": 64, "stage": 1, "recipe": "fp32", "batch": 3, "tokens": 512,
-        "checkpointing": True, "offload": "optimizer",
+        "model": "GPT-2 355M", "layers": 48, "width": 2048, "gpu": "16 GB", "ranks": 64, "stage": 1, "recipe": "fp32",
+        "batch": 3, "tokens": 512, "checkpointing": True, "offload": "optimizer",
     }  # fmt: skip
     assert set(others) == set(living.controls)
     for name, value in others.items():
@@ -23,7 +24,20 @@ def test_each_control_changes_the_picture_and_the_numbers() -> None:
         living.controls[name].value = value
         assert living._text.value != before, name
         assert living._image.value != drawn, name
-    assert living.settings() == others
+    assert living.settings() == others | {"model": CUSTOM}
+
+
+def test_a_size_of_ones_own_and_a_known_model_take_turns() -> None:
+    living = memory_sliders(model="GPT-2 124M")
+    sizes = [living.controls[name] for name in ("model", "layers", "width")]
+    assert [control.value for control in sizes] == ["GPT-2 124M", 12, 768]
+    sizes[1].value = 24
+    assert [control.value for control in sizes] == [CUSTOM, 24, 768]
+    assert living.picture.table == memory_calculator(Run(Shape("mine", 24, 768, 12), 8), "80 GB").table
+    sizes[0].value = "GPT-3 175B"
+    assert [control.value for control in sizes] == ["GPT-3 175B", 96, 12288]
+    assert living.picture.table == memory_calculator(Run(SHAPES["GPT-3 175B"], 8), "80 GB").table
+    assert all(width % HEAD == 0 for width in WIDTHS)
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,11 @@ def memory_calculator(run: Run, gpu: str = "80 GB") -> Picture:
         size = f"{total:,.0f}" if total >= 100 else f"{total:.3g}"
         axes.annotate(f"{size} GB{mark}", (place, total), xytext=(0, 3), textcoords="offset points", ha="center")
     axes.axhline(GPUS[gpu], color="black", linewidth=1.2, linestyle="--")
-    axes.annotate(f"GPU {gpu}", (len(runs) - 0.55, GPUS[gpu]), xytext=(0, 3), textcoords="offset points", ha="right")
+    # On white, since a bar may stand behind it.
+    axes.annotate(
+        f"GPU {gpu}", (len(runs) - 0.55, GPUS[gpu]), xytext=(0, 4), textcoords="offset points", ha="right",
+        bbox={"facecolor": "white", "edgecolor": "none", "pad": 1, "alpha": 0.85},
+    )  # fmt: skip
     axes.set_xticks(range(len(runs)), [f"stage {one.stage}" for one in runs])
     axes.set_xlim(-0.6, len(runs) - 0.4)
     axes.set_ylabel("GB on one rank")
