@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from random import Random
 from typing import Any
 
 import torch
 
-from zerolab.collectives import wire_bytes
+from zerolab.collectives import Collectives, wire_bytes
 from zerolab.grading.case import Case, Observation, plural
 from zerolab.grading.claims import Calls, Wanted, calls_are, most_held, right, short, untouched
 from zerolab.grading.draw import about, signed, sizes
@@ -64,21 +66,47 @@ def micro_calls(case: Case, rank: int) -> Calls:
     return [("reduce_scatter", gradients[0].numel())] * (len(gradients) if each else 1)
 
 
+def run_micro(fn: Callable[..., Any], comm: Collectives, gradients: list[torch.Tensor], each: bool) -> Any:
+    """What it returns, and which gradients were written to, even if that was undone."""
+    before = [gradient._version for gradient in gradients]
+    given = list(gradients)
+    shard = fn(comm, gradients, each)
+    written = [index for index, gradient in enumerate(given) if gradient._version != before[index]]
+    return {"shard": shard, "written": written}
+
+
+def micro_right(case: Case, seen: Observation) -> str | None:
+    part = Observation([replace(record, value=record.value["shard"]) for record in seen.records])
+    return right(micro_wanted)(case, part)
+
+
+def micro_untouched(case: Case, seen: Observation) -> str | None:
+    if hint := untouched(0)(case, seen):
+        return hint
+    for rank, record in enumerate(seen.records):
+        if written := record.value["written"]:
+            return (
+                f"{case.about}: rank {rank} wrote to the gradients {written} and undid it: x + y - y need not be x, "
+                "and somebody may read them meanwhile"
+            )
+    return None
+
+
 def micro_held(case: Case) -> int:
-    """The shard added up so far, the next one, and the ring's two chunks."""
-    return 4 * case.args[0][0][0].nbytes // case.ranks + 64
+    """The shard added up so far, the last one, the next one, and the ring's two chunks."""
+    return 5 * case.args[0][0][0].nbytes // case.ranks + 64
 
 
 ACCUMULATE = Exercise(
     "accumulate",
     micro_cases,
     (
-        Claim("every rank returns its shard of the mean over ranks and micro-batches", right(micro_wanted)),
+        Claim("every rank returns its shard of the mean over ranks and micro-batches", micro_right),
         Claim(
             "each=True reduces every micro-batch, each=False once",
             calls_are(micro_calls, "what is added up before the wire, and what behind it?"),
         ),
-        Claim("the gradients stay as they were", untouched(0)),
+        Claim("the gradients stay as they were", micro_untouched),
     ),
     scores=(
         Score(
@@ -93,6 +121,7 @@ ACCUMULATE = Exercise(
         "each=True: reduce first, and add up shards. each=False: add up a copy of whole gradients, and reduce that.",
         "The first micro-batch's shard can be the running sum; add_ the next ones to it.",
     ),
+    run=run_micro,
     memory=True,
 )
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import gc
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -25,6 +27,19 @@ def shard(whole: Tensor, ranks: int, rank: int) -> Tensor:
     return whole.flatten().tensor_split(ranks)[rank]
 
 
+class Crossed(nn.Module):
+    """Holds its layers in another order than it calls them in: its last is called first."""
+
+    def __init__(self, layers: Sequence[nn.Module]) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList([*layers[1:], layers[0]])
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        for layer in [self.layers[-1], *self.layers[:-1]]:
+            inputs = layer(inputs)
+        return inputs
+
+
 def model_of(rng: Random, widths: Sequence[int], bias: bool = True) -> nn.Sequential:
     """Linear layers, drawn from `rng` alone, which neither raise nor lower what passes through them by much."""
     layers = []
@@ -37,26 +52,36 @@ def model_of(rng: Random, widths: Sequence[int], bias: bool = True) -> nn.Sequen
 
 
 def model_case(
-    rng: Random, ranks: int, widths: Sequence[int], rounds: int, world: str = "lockstep", board: bool = False
+    rng: Random,
+    ranks: int,
+    widths: Sequence[int],
+    rounds: int,
+    world: str = "lockstep",
+    board: bool = False,
+    crossed: bool = False,
 ) -> Case:
     """The same model on every rank; inputs of the rank's own for each round."""
-    model = model_of(rng, widths, bias=not board)
+    model: nn.Module = model_of(rng, widths, bias=not board)
+    if crossed:
+        model = Crossed(list(model.children()))
     batch = 1 if board else 2
     args: list[tuple[Any, ...]] = [
         (model, [signed(rng, batch * widths[0]).view(batch, -1) / 4 for _ in range(rounds)]) for _ in range(ranks)
     ]
     numels = [parameter.numel() for parameter in model.parameters()]
     what = f"{len(numels)} of {numels[0]:,}" if board else str(numels)
-    return Case(args, world, f"on {plural(ranks, 'rank')}, parameters of {what} elements", board=board)
+    other = ", layers called in another order than the model holds them in" if crossed else ""
+    return Case(args, world, f"on {plural(ranks, 'rank')}, parameters of {what} elements{other}", board=board)
 
 
-def model_cases(rng: Random) -> list[Case]:
+def model_cases(rng: Random, rounds: int = 2, board_rounds: int = 1) -> list[Case]:
     def widths() -> list[int]:
         return [rng.randint(2, 5), rng.randint(2, 5), rng.randint(1, 3)]
 
-    cases = [model_case(rng, ranks, widths(), 2) for ranks in (2, 3, 4, 1)]
-    cases.append(model_case(rng, 2, widths(), 2, "processes"))
-    return [model_case(rng, 4, [32] * 9, 1, board=True), *cases]
+    cases = [model_case(rng, ranks, widths(), rounds) for ranks in (2, 3, 4, 1)]
+    cases.append(model_case(rng, 2, widths(), rounds, crossed=True))
+    cases.append(model_case(rng, 2, widths(), rounds, "processes"))
+    return [model_case(rng, 4, [32] * 9, board_rounds, board=True), *cases]
 
 
 def gradients_of(model: nn.Module, inputs: Tensor) -> list[Tensor]:
@@ -81,15 +106,65 @@ def shards_by_rank(case: Case, wholes: Sequence[Tensor]) -> list[list[Tensor]]:
 
 
 def run_rounds(fn: Callable[..., Any], comm: Collectives, model: nn.Module, rounds: list[Tensor]) -> Any:
-    """Call it once for each round. What it left behind ends the rounds, since it would spoil the next one."""
+    """Call it once for each round. What it left behind ends the rounds, since it would spoil the next one. Of shards
+    that come in between, only copies are kept: the shards themselves should be gone."""
     shards: list[Any] = []
+    forwards: list[int] = []
+    count = model.register_forward_pre_hook(lambda module, inputs: forwards.append(1))
     for inputs in rounds:
-        shards.append(fn(comm, model, inputs))
+        before = traits(model, inputs)
+        got = fn(comm, model, inputs)
+        alive: list[Any] = []
+        if inputs is not rounds[-1]:
+            alive = [weakref.ref(shard) for shard in got if isinstance(shard, Tensor)] if isinstance(got, list) else []
+            got = copied(got)
+        shards.append(got)
         left = hooks_on(model)
         kept = sum(parameter.grad is not None for parameter in model.parameters())
-        if left or kept:
+        changed = changes(before, traits(model, inputs))
+        outlive = still_there(alive)
+        if left or kept or changed or outlive:
             break
-    return {"shards": shards, "hooks": left, "kept": kept}
+    count.remove()
+    state = {"hooks": left, "kept": kept, "changed": changed, "outlive": outlive}
+    return {"shards": shards, "forwards": len(forwards) / len(shards), **state}
+
+
+def copied(shards: Any) -> Any:
+    """A list with copies of its tensors; what is no list stays as it is."""
+    if not isinstance(shards, list | tuple):
+        return shards
+    return [shard.clone() if isinstance(shard, Tensor) else shard for shard in shards]
+
+
+def still_there(tensors: Sequence[Callable[[], Tensor | None]]) -> int:
+    """How many of the tensors, known by weak references, somebody still holds."""
+    if any(tensor() is not None for tensor in tensors):
+        gc.collect()
+    return sum(tensor() is not None for tensor in tensors)
+
+
+def traits(model: nn.Module, inputs: Tensor) -> dict[str, Any]:
+    """What a call could leave different besides numbers, by its name: switches, attributes, hooks on modules."""
+    found: dict[str, Any] = {"inputs.requires_grad": inputs.requires_grad}
+    for name, module in model.named_modules(prefix="model"):
+        found[f"{name}.training"] = module.training
+        found |= {f"{name}.{own}": "there" for own in vars(module) if own != "training"}
+        hooks = (module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks)
+        found[f"number of hooks on {name}"] = sum(map(len, hooks))
+    for name, parameter in model.named_parameters(prefix="model"):
+        found[f"{name}.requires_grad"] = parameter.requires_grad
+        found |= {f"{name}.{own}": "there" for own in vars(parameter) if not own.startswith("_")}
+    return found
+
+
+def changes(before: dict[str, Any], after: dict[str, Any]) -> str:
+    """The first trait that differs, in words, or ''."""
+    for name in [*before, *after]:
+        first, last = (state.get(name, "missing") for state in (before, after))
+        if first != last:
+            return f"{name} is {last} after the call, and was {first} before"
+    return ""
 
 
 def hooks_on(model: nn.Module) -> int:
@@ -108,6 +183,28 @@ def no_hooks_left(case: Case, seen: Observation) -> str | None:
     return None
 
 
+def one_forward(case: Case, seen: Observation) -> str | None:
+    for rank, record in enumerate(seen.records):
+        if (times := record.value["forwards"]) > 1:
+            return f"{case.about}: rank {rank} ran the model {times:g} times in a call: one forward, one backward"
+    return None
+
+
+def model_untouched(case: Case, seen: Observation) -> str | None:
+    """Neither numbers nor anything else of the model and its inputs has changed, and nobody holds a shard."""
+    if hint := untouched(0, 1)(case, seen):
+        return hint
+    for rank, record in enumerate(seen.records):
+        if changed := record.value["changed"]:
+            return f"{case.about}: on rank {rank} {changed}: whoever uses the model next would stumble over it"
+        if outlive := record.value["outlive"]:
+            return (
+                f"{case.about}: the caller of rank {rank} has dropped the shards of call 1, and {outlive} of them are "
+                "still held: which name outside the function, or which attribute, knows them?"
+            )
+    return None
+
+
 def shards_right(case: Case, seen: Observation) -> str | None:
     """The shards of each call are those of the mean."""
     for index in range(len(case.args[0][1])):
@@ -117,7 +214,17 @@ def shards_right(case: Case, seen: Observation) -> str | None:
     return None
 
 
+def arrival(model: nn.Module, inputs: Tensor) -> list[int]:
+    """The indices of a model's parameters, in the order in which backward completes their gradients."""
+    model, order = copy.deepcopy(model), []
+    for index, parameter in enumerate(model.parameters()):
+        parameter.register_post_accumulate_grad_hook(lambda parameter, index=index: order.append(index))
+    model(inputs).square().mean().backward()
+    return order
+
+
 def round_wanted(case: Case, index: int) -> Wanted:
+    order = arrival(case.args[0][0], case.args[0][1][index])
     own = [gradients_of(model, rounds[index]) for model, rounds in case.args]
     total = summed(case, index)
     mean = [whole / case.ranks for whole in total]
@@ -129,8 +236,11 @@ def round_wanted(case: Case, index: int) -> Wanted:
         "shards of its own gradients: nothing was added to them": [
             shards_by_rank(case, own[rank])[rank] for rank in range(case.ranks)
         ],
-        "the shards in the order in which backward brought them: the model's order is the other way round": [
-            shards[::-1] for shards in good
+        "the shards in the order in which backward brought them: model.parameters() has another": [
+            [shards[at] for at in order] for shards in good
+        ],
+        "the shards in backward's order, turned round: a model need not hold its layers in the order of their calls": [
+            [shards[at] for at in reversed(order)] for shards in good
         ],
     }
     if index:
@@ -169,7 +279,8 @@ IN_TIME = Exercise(
     (
         Claim("its hooks are gone when it returns", no_hooks_left),
         Claim("no parameter has a gradient when it returns", nothing_kept),
-        Claim("the model stays as it was", untouched(0)),
+        Claim("the model and the inputs stay as they were, and only the caller holds shards", model_untouched),
+        Claim("one forward for each backward", one_forward),
         Claim(
             "every rank returns its shard of each mean gradient, in the model's order, call after call", shards_right
         ),

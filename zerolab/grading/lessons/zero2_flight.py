@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -33,17 +34,19 @@ def flight_cases(rng: Random) -> list[Case]:
     def numels(count: int) -> list[int]:
         return [rng.randint(1, 30) for _ in range(count)]
 
-    shapes = [(2, 4, 2), (3, 5, 1), (4, 6, 3), (2, 1, 3), (1, 3, 2), (3, 4, 9)]
+    shapes = [(2, 4, 2), (3, 5, 1), (4, 6, 3), (2, 9, 6), (2, 1, 3), (1, 3, 2), (3, 4, 9)]
     cases = [flight_case(rng, ranks, numels(count), limit, "lockstep") for ranks, count, limit in shapes]
+    cases.append(flight_case(rng, 2, [*numels(2), 0, *numels(1)], 2, "lockstep"))
     cases.append(flight_case(rng, 2, numels(3), 2, "processes"))
     return [flight_case(rng, 4, [4096, 64, 64] * 3, 2, "lockstep", board=True), *cases]
 
 
-def as_they_come(gradients: Sequence[Tensor]) -> Iterator[Tensor]:
+def as_they_come(gradients: Sequence[Tensor], watch: Watch) -> Iterator[Tensor]:
     """What backward brings: each takes time, and belongs to whoever takes it."""
     for gradient in gradients:
         spend(COMPUTE_SECONDS)
         yield gradient.clone()
+    watch.more = False
 
 
 class Counted:
@@ -51,36 +54,51 @@ class Counted:
 
     def __init__(self, handle: Handle, watch: Watch) -> None:
         self.handle, self.watch = handle, watch
+        self.number = watch.start()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.handle, name)
 
     def wait(self) -> Any:
-        result = self.handle.wait()
-        self.watch.under_way.discard(id(self))
-        return result
+        self.watch.end(self.number)
+        return self.handle.wait()
 
 
 class Watch:
-    """The rank's collectives, with a count of the reduce_scatters that nobody has waited for yet."""
+    """The rank's collectives, with a count of the calls that nobody has waited for yet. `early` are the calls under
+    way when somebody first waited though there was room, and more to come."""
 
-    def __init__(self, comm: Collectives) -> None:
-        self.comm = comm
+    def __init__(self, comm: Collectives, limit: int) -> None:
+        self.comm, self.limit = comm, limit
         self.under_way: set[int] = set()
-        self.most = 0
+        self.started = self.most = 0
+        self.more = True
+        self.early: int | None = None
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self.comm, name)
+        found = getattr(self.comm, name)
+        return partial(self.counted, found) if name.endswith("_async") else found
 
-    def reduce_scatter_async(self, *args: Any, **kwargs: Any) -> Counted:
-        handle = Counted(self.comm.reduce_scatter_async(*args, **kwargs), self)
-        self.under_way.add(id(handle))
+    def counted(self, call: Callable[..., Handle], *args: Any, **kwargs: Any) -> Counted:
+        return Counted(call(*args, **kwargs), self)
+
+    def start(self) -> int:
+        self.started += 1
+        self.under_way.add(self.started)
         self.most = max(self.most, len(self.under_way))
-        return handle
+        return self.started
+
+    def end(self, number: int) -> None:
+        if number in self.under_way and self.more and len(self.under_way) < self.limit and self.early is None:
+            self.early = len(self.under_way)
+        self.under_way.discard(number)
 
 
 def run_flight(fn: Callable[..., Any], comm: Collectives, gradients: list[Tensor], limit: int) -> Any:
     """Hand the gradients out one by one, and count what is under way."""
-    watch = Watch(comm)
-    shards = fn(watch, as_they_come(gradients), limit)
-    return {"shards": shards, "most": watch.most, "left": len(watch.under_way)}
+    watch = Watch(comm, limit)
+    shards = fn(watch, as_they_come(gradients, watch), limit)
+    return {"shards": shards, "most": watch.most, "early": watch.early, "left": len(watch.under_way)}
 
 
 def flight_right(case: Case, seen: Observation) -> str | None:
@@ -101,6 +119,10 @@ def flight_wanted(case: Case) -> Wanted:
             shards_by_rank(case, args[0])[rank] for rank, args in enumerate(case.args)
         ],
     }
+    if not all(len(whole) for whole in mean):
+        mistakes["no shards of gradients without elements: these have an empty one"] = [
+            [part for whole, part in zip(mean, shards, strict=True) if len(whole)] for shards in good
+        ]
     if count > limit:
         mistakes["too few shards: those that were still under way at the end are lost"] = [
             shards[: count - limit] for shards in good
@@ -125,6 +147,13 @@ def under_limit(case: Case, seen: Observation) -> str | None:
             return (
                 f"{case.about}: rank {rank} had {said} under way, and {min(limit, count)} may be: a handle need not "
                 "be waited for at once"
+            )
+        if left := record.value["left"]:
+            return f"{case.about}: rank {rank} returned while {left} of its calls had met no wait(): each needs one"
+        if early := record.value["early"]:
+            return (
+                f"{case.about}: rank {rank} waited with {early} under way, and more gradients to come: do not wait "
+                "while there is room"
             )
     return None
 

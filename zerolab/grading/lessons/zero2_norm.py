@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any
 
 import torch
 
+from zerolab.collectives import Collectives
 from zerolab.grading.case import Case, Observation, Record, plural
 from zerolab.grading.claims import most_sent, number_of_calls, short
 from zerolab.grading.draw import signed
@@ -18,6 +19,16 @@ Tensor = torch.Tensor
 POISON = 7777.0
 HUGE = 1e25
 """Its square is no float32."""
+SMALL = 1e-5
+"""Near it, adding a little to a norm changes it."""
+
+
+def run_clip(fn: Callable[..., Any], comm: Collectives, shards: list[Tensor], *others: Any) -> Any:
+    """The norm it returns, the tensors that it was given, and the places of those that it put others in."""
+    given = list(shards)
+    norm = fn(comm, shards, *others)
+    swapped = [index for index, shard in enumerate(given) if index >= len(shards) or shards[index] is not shard]
+    return {"norm": norm, "shards": given, "swapped": swapped}
 
 
 def clip_case(
@@ -58,6 +69,7 @@ def clip_cases(rng: Random) -> list[Case]:
     def share() -> float:
         return rng.uniform(0.1, 0.4)
 
+    many = [[12, 12]] * 4
     # Ranks whose shards are empty.
     bare = [*used(3), [0, 0]]
     return [
@@ -67,7 +79,12 @@ def clip_cases(rng: Random) -> list[Case]:
         clip_case(rng, 3, used(3), 1.0, share()),
         clip_case(rng, 3, used(3), math.inf, share()),
         clip_case(rng, 3, used(3), 3.0, share()),
+        clip_case(rng, 2, used(2), 1.5, share()),
+        clip_case(rng, 3, used(3), 2.5, share()),
+        clip_case(rng, 4, many, 120.0, share()),
         clip_case(rng, 1, used(1), 2.0, share()),
+        clip_case(rng, 2, used(2), 2.0, 0.0),
+        clip_case(rng, 2, used(2), 2.0, share(), scale=SMALL),
         clip_case(rng, 2, used(2), 2.0, share(), scale=HUGE),
         clip_case(rng, 4, bare, 2.0, share()),
         clip_case(rng, 4, bare, math.inf, share()),
@@ -102,12 +119,14 @@ def norm_right(case: Case, seen: Observation) -> str | None:
     each = [counted(args) for args in case.args]
     want = norm_of(each, norm_type)
     for rank, record in enumerate(seen.records):
-        got = record.value
+        got = record.value["norm"]
         if same(got, want):
             continue
         if not isinstance(got, float):
             return f"{case.about}: rank {rank} returned {short(got)}, and a float is due"
         said = f"{case.about}: rank {rank} returned {got:g}, and the norm is {want:g}"
+        if math.isnan(want) and math.isinf(got):
+            return f"{said}. Say which of the two it is, inf or nan: the caller may tell them apart"
         if math.isnan(want):
             return f"{said}. Python's max() and min() drop a nan that does not come first, so look for it yourself"
         if math.isinf(got) and math.isfinite(want):
@@ -131,6 +150,9 @@ def mistaken_norms(case: Case, each: Sequence[Sequence[Tensor]], rank: int, norm
         "That is the 2-norm, whatever norm_type is": norm_of(each, 2.0),
     }
     if not math.isinf(norm_type):
+        whole = int(norm_type)
+        mistakes["That is the largest |g|: large is not yet inf"] = norm_of(each, math.inf)
+        mistakes[f"That is the {whole}-norm: norm_type need not be a whole number"] = norm_of(each, whole)
         power = norm_of(each, norm_type) ** norm_type
         mistakes["The root is missing: the ranks' sums of |g|^p make the norm to the power of p"] = power
         mistakes["That is a mean over the ranks, and a norm is a sum over them"] = (power / case.ranks) ** (
@@ -140,7 +162,7 @@ def mistaken_norms(case: Case, each: Sequence[Sequence[Tensor]], rank: int, norm
 
 
 def scaled(case: Case, seen: Observation) -> str | None:
-    """All ranks' shards were scaled in place, by one factor, down or not at all."""
+    """All ranks' shards were scaled in place, by one factor, down or not at all. Padding may be scaled or not."""
     _, _, limit, norm_type = case.args[0]
     norm = norm_of([counted(args) for args in case.args], norm_type)
     factor = limit / norm if math.isfinite(norm) and norm > limit else 1.0
@@ -154,6 +176,11 @@ def scaled(case: Case, seen: Observation) -> str | None:
             return f"{said} have changed; with a norm that is not finite, leave them alone: the step will be skipped"
         if factor == 1.0:
             return f"{said} were scaled by {found}; a norm below the limit is no reason to scale up"
+        if swapped := record.value["swapped"]:
+            where = ", ".join(f"shards[{index}]" for index in swapped)
+            return f"{said} are as they were: {where} became another tensor, and who holds the old one sees no change"
+        if close(after, before) and limit == 0.0:
+            return f"{said} are as they were, and 0 is a limit like any other: what is limit / norm?"
         if close(after, before):
             return f"{said} are as they were: change the shards in place (mul_), a new tensor stays with you"
         own = limit / norm_of([counted(case.args[rank])], norm_type)
@@ -161,23 +188,25 @@ def scaled(case: Case, seen: Observation) -> str | None:
             return f"{said} were scaled by their own norm: one factor for all ranks keeps the direction"
         if close(after, before * factor * factor):
             return f"{said} were scaled twice over: once with limit / norm is enough"
-        return f"{said} were scaled by {found}, and limit / norm is {factor:.4g}"
+        if close(after, before * (limit / (norm + 1e-6))):
+            return f"{said} were scaled by {found}, as if the norm were larger by 1e-6: divide by the norm alone"
+        return f"{said} were scaled by {found}, and limit / norm is {factor:.7g}"
     return None
 
 
 def used_after(record: Record) -> Tensor:
-    return torch.cat(counted(tuple(record.after)))
+    return torch.cat(counted((record.value["shards"], record.after[1])))
 
 
 def close(got: Tensor, want: Tensor) -> bool:
-    return torch.allclose(got, want, rtol=1e-4, atol=1e-6, equal_nan=True)
+    return torch.allclose(got, want, rtol=1e-5, atol=0.0, equal_nan=True)
 
 
 def ratio(before: Tensor, after: Tensor) -> str:
     """By what the gradients were scaled, where that is one number."""
     found = (after / before).nan_to_num()
     low, high = found.min().item(), found.max().item()
-    return f"{low:.4g}" if math.isclose(low, high, rel_tol=1e-3) else f"{low:.4g} to {high:.4g}"
+    return f"{low:.7g}" if math.isclose(low, high, rel_tol=1e-6) else f"{low:.7g} to {high:.7g}"
 
 
 CLIP = Exercise(
@@ -196,6 +225,7 @@ CLIP = Exercise(
             "one number of each rank is enough, whatever the number of shards",
         ),
     ),
+    run=run_clip,
     hints=(
         "Each rank has one number to tell: the sum of |g|^p over its used elements, or the largest |g| for p = inf.",
         "comm.all_gather of a tensor with one float64 gives every rank all numbers, and all conclude alike.",
