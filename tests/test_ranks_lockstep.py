@@ -1,6 +1,7 @@
 """Lockstep: the same values as processes, in an order that never changes, on a clock that can be computed."""
 
 import contextlib
+import os
 import random
 import sys
 
@@ -9,8 +10,8 @@ import pytest
 import rank_functions as functions
 import torch
 
-from zerolab.collectives import Link
-from zerolab.errors import DeadlockError, InputError
+from zerolab.collectives import Collectives, Link
+from zerolab.errors import DeadlockError, InputError, RankError
 from zerolab.ranks import launch, spend
 from zerolab.ranks.seeds import RandomState
 
@@ -212,3 +213,24 @@ def test_a_message_to_nobody_is_refused(peer, message):
 
 def _sends_to(comm, peer):
     comm.transport.isend(torch.ones(1), peer if comm.rank == 0 else 1 - comm.rank)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="asks /proc for the threads of the system")
+def test_a_failed_backward_leaves_no_thread_that_could_outlive_the_interpreter() -> None:
+    def fails(comm: Collectives) -> None:
+        layers = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 4))
+
+        def hook(parameter: torch.Tensor) -> None:
+            if comm.rank == 1:
+                raise ValueError("no")
+            comm.all_reduce(parameter.grad)
+
+        for parameter in layers.parameters():
+            parameter.register_post_accumulate_grad_hook(hook)
+        layers(torch.ones(2, 4)).sum().backward()
+
+    for _ in range(20):
+        before = set(os.listdir("/proc/self/task"))
+        with pytest.raises(RankError):
+            launch(fails, ranks=3, world="lockstep")
+        assert set(os.listdir("/proc/self/task")) <= before

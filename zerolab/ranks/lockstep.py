@@ -12,8 +12,10 @@ the rank itself started.
 from __future__ import annotations
 
 import ctypes
+import os
 import sys
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 
@@ -125,6 +127,8 @@ class Scheduler:
                 # In a loop that never waits: an exception from outside is all that Python offers.
                 _raise_in(task.thread, Stopped)
                 task.thread.join(UNWIND_SECONDS)
+        if self.error is not None:
+            wait_until_gone([task.thread for task in self.tasks if task.thread is not None])
         return sorted({task.rank for task in self.tasks if task.thread is not None and task.thread.is_alive()})
 
     def report(self) -> str:
@@ -171,6 +175,16 @@ def where(task: Task) -> str:
         own = own or f"computes in {frame.f_code.co_name}, line {frame.f_lineno}"
         frame = frame.f_back
     return own or "computes"
+
+
+def wait_until_gone(threads: list[threading.Thread]) -> None:
+    """Wait until the system, too, has ended these threads (Linux). A backward that failed leaves its graph in the
+    thread, which frees it after Python has let the thread go; an interpreter that ends at that moment aborts."""
+    until = time.monotonic() + UNWIND_SECONDS
+    for thread in threads:
+        own = f"/proc/self/task/{thread.native_id}"
+        while not thread.is_alive() and os.path.exists(own) and time.monotonic() < until:
+            time.sleep(1e-3)
 
 
 def _raise_in(thread: threading.Thread, kind: type[BaseException]) -> None:
