@@ -43,6 +43,14 @@ def fewest_ranks(factor, stage, recipe):
         return None
     return math.ceil(factor * shared / left)
 """
+COUNT = """
+def fewest_ranks(factor, stage, recipe):
+    whole, shared = sum(recipe[: 3 - stage]), sum(recipe[3 - stage :])
+    for ranks in range(1, {bound} + 1):
+        if whole + shared >= factor * (whole + shared / ranks):
+            return ranks
+    return None
+"""
 
 
 def blank(exercise: str) -> Wrong:
@@ -84,6 +92,10 @@ ZOO = [
           "your dict has the keys parameters, gradients, optimizer, and"),
     Wrong("counts the step counter", "state_bytes", changed(STATES, "recipe[2] *", "4 + recipe[2] *"),
           "Bytes a parameter, times the elements"),
+    Wrong("remembers the first call", "state_bytes", changed(STATES, "recipe):\n    shard = -(-parameters // ranks)\n",
+          "recipe, seen={}):\n    shard = seen.setdefault((ranks, stage, recipe), -(-parameters // ranks))\n"
+          "    parameters = seen.setdefault((ranks, recipe), parameters)\n"),
+          "A default argument does"),
 
     blank("choose_stage"),
     Wrong("the one that keeps least", "choose_stage", changed(CHOOSE, "range(4)", "range(3, -1, -1)"),
@@ -107,7 +119,9 @@ ZOO = [
           "        if parameters * whole + parameters * shared // ranks <= gpu_bytes:\n"
           "            return stage",
           "Its fullest shard is rounded up"),
-    Wrong("never stage 3", "choose_stage", changed(CHOOSE, "range(4)", "range(3)"), "It need not leave anything free"),
+    Wrong("never stage 3", "choose_stage", changed(CHOOSE, "range(4)", "range(3)"), "Is 3 among the stages"),
+    Wrong("a float", "choose_stage", changed(CHOOSE, "return stage", "return float(stage)"),
+          "0, and a stage from 0 to 3, or None, is due"),
 
     blank("most_parameters"),
     Wrong("the first that does not fit", "most_parameters", changed(MOST, "return fits", "return too_many"),
@@ -160,8 +174,19 @@ ZOO = [
     Wrong("the total for the index", "name_the_peak", changed(PEAK, "return at, ", "return totals[at], "),
           "is no index of"),
     Wrong("drops what it has seen", "name_the_peak", changed(
-          PEAK, "return at, ", "samples[0].clear()\n    return at, "),
+          PEAK, "return at, max(samples[at], key=samples[at].get)",
+          "kind = max(samples[at], key=samples[at].get)\n    samples[0].clear()\n    return at, kind"),
           "it overwrote rank 0's input"),
+    Wrong("rounds to KiB", "name_the_peak", changed(PEAK, "sum(sample.values())", "round(sum(sample.values()) / 1024)"),
+          "both are as high, so do not round"),
+    Wrong("rounds the kinds", "name_the_peak",
+          changed(PEAK, "key=samples[at].get", "key=lambda kind: samples[at][kind] // 512"),
+          "compare bytes, unrounded"),
+    Wrong("skips the first", "name_the_peak", changed(PEAK, "totals.index(max(totals))",
+          "max(range(1, len(totals)), key=totals.__getitem__) if totals[1:] else 0"),
+          "The highest is the first moment here"),
+    Wrong("skips the last", "name_the_peak", changed(PEAK, "max(totals)", "max(totals[:-1] or totals)"),
+          "The highest is the last moment here"),
 
     blank("fewest_ranks"),
     Wrong("rounds down", "fewest_ranks", changed(FEWEST, "math.ceil", "int"), "round up"),
@@ -194,4 +219,11 @@ def fewest_ranks(factor, stage, recipe):
           "which kinds stay whole?"),
     Wrong("powers of two", "fewest_ranks", changed(FEWEST, "return math.ceil(factor * shared / left)",
           "return 2 ** math.ceil(math.log2(factor * shared / left))"), "Ranks need not be a power of two"),
+    Wrong("stops counting at 64", "fewest_ranks", COUNT.format(bound=64), "ranks it is reached: so close"),
+    Wrong("stops counting at 100,000", "fewest_ranks", COUNT.format(bound=100_000),
+          "with 157284 ranks it is reached: so close"),
+    Wrong("allows a tolerance", "fewest_ranks", changed(FEWEST, "left <= 0", "left < 0.05"),
+          "with 1226 ranks it is reached: so close"),
+    Wrong("rounds to a digit first", "fewest_ranks", changed(FEWEST, "factor * shared / left",
+          "round(factor * shared / left, 1)"), "a hair less than"),
 ]  # fmt: skip

@@ -9,6 +9,7 @@ import linecache
 import os
 import sys
 from random import Random
+from types import ModuleType
 from typing import Any, TextIO
 
 # An optimizer's first use imports it, and it puts wrappers around functions of torch: that must be done before the
@@ -52,6 +53,8 @@ def load(name: str, source: str, names: dict[str, Any]) -> Trouble | None:
     file = f"<answer {name}>"
     # So that tracebacks quote the line.
     linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
+    # A dataclass looks up the module that it is defined in.
+    sys.modules.setdefault(names["__name__"], ModuleType(names["__name__"]))
     try:
         exec(compile(source, file, "exec"), names)
     except (Exception, SystemExit) as error:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from math import ceil
 from random import Random
 from typing import Any
 
@@ -15,34 +14,28 @@ from zerolab.grading.case import Case, plural
 from zerolab.grading.claims import untouched
 from zerolab.grading.exercise import Claim, Exercise, alone
 from zerolab.grading.lessons.start_claims import (
+    AGAIN,
     FP32,
+    MEGATRON,
+    MIXED,
+    MOMENTUM,
+    RECIPES,
     Recipe,
+    again_right,
     computed_right,
-    fewest,
-    fewest_right,
     measured_right,
     most_right,
     needs,
     peak,
     peak_right,
-    saves,
     stage_right,
     tallest,
 )
+from zerolab.grading.lessons.start_factor import fewest_cases, fewest_right
 from zerolab.memory import Tracker, model_labels
 from zerolab.ranks import launch
 from zerolab.zero import ZeroEngine, engine_labels
 
-MOMENTUM: Recipe = (4, 4, 4)
-MIXED: Recipe = (2, 2, 12)
-MEGATRON: Recipe = (2, 4, 12)
-PLAIN_SGD: Recipe = (4, 4, 0)
-RECIPES = {
-    FP32: "fp32 with Adam",
-    MIXED: "mixed precision",
-    MEGATRON: "mixed precision with fp32 gradients",
-    MOMENTUM: "fp32 with momentum",
-}
 GB = 10**9
 
 
@@ -76,9 +69,11 @@ def held(comm: Collectives, parameters: int, stage: int, recipe: Recipe) -> dict
 def run_states(
     fn: Callable[..., Any], comm: Collectives, parameters: int, ranks: int, stage: int, recipe: Recipe
 ) -> Any:
-    """The answer, and what this rank held; None where the case asks for more ranks than run."""
+    """The answer; what this rank held, or None where the case asks for more ranks than run; the answer for a larger
+    model, from a second call."""
     said = fn(parameters, ranks, stage, recipe)
-    return said, held(comm, parameters, stage, recipe) if comm.size == ranks else None
+    really = held(comm, parameters, stage, recipe) if comm.size == ranks else None
+    return said, really, fn(AGAIN * parameters, ranks, stage, recipe)
 
 
 def states_cases(rng: Random) -> list[Case]:
@@ -208,47 +203,12 @@ def peak_cases(rng: Random) -> list[Case]:
     width, rows = rng.randint(16, 40), rng.randint(2, 8)
     samples = launch(sharded_step, width, rows, ranks=2, world="lockstep", device="cpu", prints="quiet")[0]
     add(samples, f"stage 3 on rank 0 of 2, 4 layers of {width}, {plural(rows, 'example')}")
+    # A few bytes make the difference, and the highest moment comes first.
+    width, rows = rng.randint(2, 4), rng.randint(2, 4)
+    samples = watched(width, 2, rows, 2)
+    add(samples, f"step 2 of 2 layers of {width}, {rows} examples")
+    add(samples[peak(samples)[0] :], "the same step, watched from its highest moment on")
     return cases
-
-
-# 5. A claim to test: "stage 1 saves 4 times".
-
-
-def fewest_cases(rng: Random) -> list[Case]:
-    cases = []
-
-    def add(factor: float, stage: int, recipe: Recipe) -> None:
-        said = f"{factor} times at stage {stage}, recipe {recipe}"
-        cases.append(Case([(factor, stage, recipe)], about=said))
-
-    add(3.125, 1, MIXED)
-    add(2, 1, MIXED)
-    # A limit, and what is beyond it.
-    add(4, 1, MIXED)
-    add(8, 2, MIXED)
-    add(4, 2, MIXED)
-    add(2, 1, FP32)
-    add(rng.randint(5, 9), 1, MIXED)
-    add(rng.choice((1.25, 1.5, 2)), 1, PLAIN_SGD)
-    for recipe in (MIXED, FP32, MEGATRON, MOMENTUM):
-        for stage in (1, 2, 3):
-            limit = 20.0 if stage == 3 else sum(recipe) / sum(recipe[: 3 - stage])
-            factors = [quarter / 4 for quarter in range(5, int(4 * limit)) if quarter / 4 < limit]
-            add(rng.choice(factors), stage, recipe)
-            # Reached exactly, on a number of ranks.
-            exact = [float(saves(ranks, stage, recipe)) for ranks in range(2, 13)]
-            add(rng.choice([factor for factor in exact if factor * 4 % 1 == 0] or factors), stage, recipe)
-    return [case for case in cases if fewest(*case.args[0]) is None or steady(*case.args[0])]
-
-
-def steady(factor: float, stage: int, recipe: Recipe) -> bool:
-    """Whether floating point gives the same number of ranks as fractions do, however one writes it down."""
-    want = fewest(factor, stage, recipe)
-    whole, shared = sum(recipe[: 3 - stage]), sum(recipe[3 - stage :])
-    share = [each / (want or 1) if at >= 3 - stage else each for at, each in enumerate(recipe)]
-    solved = ceil(shared / (sum(recipe) / factor - whole))
-    counted = next(ranks for ranks in range(1, 10**4) if sum(recipe) / (whole + shared / ranks) >= factor)
-    return want == solved == counted and sum(recipe) >= factor * sum(share)
 
 
 EXERCISES = (
@@ -258,6 +218,7 @@ EXERCISES = (
         (
             Claim("it is what each rank of a real engine holds after a step", measured_right),
             Claim("it is right for models that fit on no laptop, and where N leaves a remainder", computed_right),
+            Claim("it is right when it is called again, for another size", again_right),
         ),
         run=run_states,
         hints=(
@@ -311,8 +272,8 @@ EXERCISES = (
             "Split the bytes a parameter in two: what stays whole at this stage, and what is divided by N.",
             "The factor is (whole + shared) / (whole + shared / N). What is it when N is huge? A factor as large as "
             "that is never reached.",
-            "Once you know that it is reached, count N up from 1. Division of floats rounds, so multiply instead: is "
-            "total * N >= factor * (whole * N + shared)?",
+            "Once you know that it is reached, count N up from 1, for as long as it takes. Division of floats rounds, "
+            "so multiply instead: is total * N >= factor * (whole * N + shared)?",
         ),
     ),
 )

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from itertools import pairwise
-from math import ceil
 
 from zerolab.grading.case import Case, Observation, plural
 from zerolab.grading.claims import short
@@ -15,6 +14,16 @@ Recipe = tuple[int, int, int]
 
 SHARDED_FROM = {"parameters": 3, "gradients": 2, "optimizer_states": 1}
 FP32: Recipe = (4, 4, 8)
+MOMENTUM: Recipe = (4, 4, 4)
+MIXED: Recipe = (2, 2, 12)
+MEGATRON: Recipe = (2, 4, 12)
+PLAIN_SGD: Recipe = (4, 4, 0)
+RECIPES = {
+    FP32: "fp32 with Adam",
+    MIXED: "mixed precision",
+    MEGATRON: "mixed precision with fp32 gradients",
+    MOMENTUM: "fp32 with momentum",
+}
 
 
 def state_bytes(parameters: int, ranks: int, stage: int, recipe: Recipe) -> dict[str, int]:
@@ -40,7 +49,7 @@ def is_whole(value: object) -> bool:
 def measured_right(case: Case, seen: Observation) -> str | None:
     """Each rank's answer is what it held itself after a real step."""
     for rank, record in enumerate(seen.records):
-        said, held = record.value
+        said, held, _ = record.value
         want = state_bytes(*case.args[0])
         if held is not None and held != want:
             return f"{case.about}: rank {rank} held {short(held)}, and {short(want)} was due; run the check again"
@@ -98,6 +107,25 @@ def why_states(kind: str, said: object, parameters: int, ranks: int, stage: int,
     return next((why for value, why in known if said == value), otherwise)
 
 
+AGAIN = 3
+"""The second call asks for so many times as many parameters."""
+
+
+def again_right(case: Case, seen: Observation) -> str | None:
+    """A second call does not give what the first one left behind."""
+    parameters, *rest = case.args[0]
+    want = state_bytes(AGAIN * parameters, *rest)
+    for record in seen.records:
+        said, _, again = record.value
+        if again == want:
+            continue
+        told = f"{case.about}: called again, for {AGAIN * parameters:,} parameters"
+        if again == said:
+            return f"{told}, you say the same as before: what stays behind from call to call? A default argument does"
+        return f"{told}, you say {short(again)}, and {short(want)} is due: does the first call change the second?"
+    return None
+
+
 # 2. The lowest stage.
 
 
@@ -108,21 +136,29 @@ def stage_right(case: Case, seen: Observation) -> str | None:
     got = seen.records[0].value
     if (got is None and want is None) or (is_whole(got) and got == want):
         return None
-    if isinstance(got, bool) or (got is not None and got not in range(4)):
+    if got is not None and (not is_whole(got) or got not in range(4)):
         return f"{case.about}: you say {short(got)}, and a stage from 0 to 3, or None, is due"
     said = f"{case.about}: you say {got}"
     if want is None:
         return f"{said}, which keeps {each[got]} bytes. No stage fits here, not even 3: return None"
     if got is None:
-        zero = "Stage 0 is a stage, though it counts as False" if want == 0 else "It need not leave anything free"
-        if each[want] == gpu_bytes and want:
-            zero = "What fills the memory to the last byte fits"
-        return f"{said}, and stage {want} keeps {each[want]} bytes. {zero}"
+        return f"{said}, and stage {want} keeps {each[want]} bytes. {why_no_stage(want, each[want], gpu_bytes)}"
     if got < want:
         return f"{said}, which keeps {each[got]} bytes. {why_low(got, *case.args[0])}"
     if each[want] == gpu_bytes:
         return f"{said}, and stage {want} keeps {each[want]} bytes. What fills the memory to the last byte fits"
     return f"{said}, and stage {want} fits already, with {each[want]} bytes: the lowest is asked for, it sends least"
+
+
+def why_no_stage(want: int, takes: int, gpu_bytes: int) -> str:
+    """What made it seem that no stage fits."""
+    if want == 0:
+        return "Stage 0 is a stage, though it counts as False"
+    if takes == gpu_bytes:
+        return "What fills the memory to the last byte fits"
+    if want == 3:
+        return "Is 3 among the stages that you try?"
+    return "It need not leave anything free"
 
 
 def why_low(got: int, parameters: int, ranks: int, gpu_bytes: int, recipe: Recipe) -> str:
@@ -233,6 +269,8 @@ def peak_right(case: Case, seen: Observation) -> str | None:
     if what not in samples[at]:
         return f"{said}, and a kind is due, such as 'gradients'"
     said = f"{said}, with {samples[at][what]} bytes, and another kind has {samples[at][kind]}"
+    if samples[at][kind] - samples[at][what] < FINE:
+        return f"{said}. So small a difference counts, too: compare bytes, unrounded"
     if what == tallest(samples):
         return f"{said}. It is the tallest of all at some other moment, and that moment is not asked for"
     if what == max(samples[at]):
@@ -242,8 +280,14 @@ def peak_right(case: Case, seen: Observation) -> str | None:
 
 def why_moment(samples: Sequence[Mapping[str, int]], where: int, at: int) -> str:
     total = totals(samples)
+    if at == 0:
+        return "The highest is the first moment here, number 0: does your search leave it out?"
     if total[where] == max(total):
         return "Several moments are as high; the first is asked for"
+    if at == len(samples) - 1 and where == total.index(max(total[:-1])):
+        return "The highest is the last moment here: does your search leave it out?"
+    if where in (rounded.index(max(rounded)) for rounded in coarse(total)):
+        return "In larger units both are as high, so do not round: compare bytes"
     if where == at + 1:
         return "You are one late: Python counts from 0"
     kind = max(samples[0], key=lambda name: max(sample[name] for sample in samples))
@@ -260,69 +304,10 @@ def why_moment(samples: Sequence[Mapping[str, int]], where: int, at: int) -> str
     return "A moment's height is the sum of all its kinds"
 
 
-# 5. A claim.
+FINE = 512
+"""Bytes that rounding to a unit of 2**10 may hide."""
 
 
-def fewest(factor: float, stage: int, recipe: Recipe) -> int | None:
-    """The fewest ranks on which a stage keeps `factor` times less than stage 0."""
-    shared = sum(recipe[3 - stage :])
-    left = sum(recipe) - Fraction(factor) * (sum(recipe) - shared)
-    return ceil(Fraction(factor) * shared / left) if left > 0 else None
-
-
-def saves(ranks: int, stage: int, recipe: Recipe) -> Fraction:
-    return Fraction(sum(recipe)) / sum(unrounded(1, ranks, stage, recipe))
-
-
-def fewest_right(case: Case, seen: Observation) -> str | None:
-    factor, stage, recipe = case.args[0]
-    got, want = seen.records[0].value, fewest(factor, stage, recipe)
-    if (got is None and want is None) or (is_whole(got) and got == want):
-        return None
-    said = f"{case.about}: you say {short(got) if got is not None else None}"
-    if got is None:
-        return why_none(f"{said}, and with {plural(want or 0, 'rank')} it is reached", factor, stage, recipe)
-    if not is_whole(got) or got < 1:
-        return f"{said}, and a whole number of ranks from 1 on, or None, is due"
-    shown = f"{float(saves(got, stage, recipe)):.3f}"
-    said = f"{said}, and on {plural(got, 'rank')} it saves {shown} times"
-    if want is None:
-        return why_never(said, factor, stage, recipe)
-    if got < want:
-        return f"{said}. {why_few(got, factor, stage, recipe)}"
-    if got == 2 ** (want - 1).bit_length() > want + 1:
-        return f"{said}. Ranks need not be a power of two: {want} are enough"
-    if saves(want, stage, recipe) == factor:
-        return f"{said}, and on {want} it is {factor} exactly, which is enough: where you divide, it rounds"
-    if got == want + 1:
-        return f"{said}: one rank fewer is enough, so do not add 1 to what is rounded up"
-    if got == fewest(factor, max(stage - 1, 1), recipe):
-        return f"{said}. Does stage {stage} not share out one kind more?"
-    return f"{said}, and {want} are enough"
-
-
-def why_none(said: str, factor: float, stage: int, recipe: Recipe) -> str:
-    if stage > 1 and fewest(factor, stage - 1, recipe) is None:
-        return f"{said}. At stage {stage - 1} it never is; stage {stage} shares out one kind more"
-    if recipe != FP32 and fewest(factor, stage, FP32) is None:
-        return f"{said}. In fp32 with Adam it never is: do you read the bytes from recipe?"
-    return f"{said}: what does the factor tend to, as N grows?"
-
-
-def why_never(said: str, factor: float, stage: int, recipe: Recipe) -> str:
-    whole = sum(recipe[: 3 - stage])
-    if sum(recipe) == factor * whole:
-        return f"{said}. {factor} is the limit, which no number of ranks reaches: return None"
-    return f"{said}. {whole} of {sum(recipe)} bytes stay whole on any number of ranks, so it never comes to {factor}"
-
-
-def why_few(got: int, factor: float, stage: int, recipe: Recipe) -> str:
-    if got == fewest(factor, stage, FP32) and recipe != FP32:
-        return "That is for fp32 with Adam: read the bytes from recipe"
-    if got + 1 == fewest(factor, stage, recipe):
-        return f"That is not yet {factor}: round up"
-    if stage < 2 and got == fewest(factor, stage + 1, recipe):
-        return f"Stage {stage} does not share out so much: which kinds stay whole?"
-    if got == ceil(factor):
-        return "Only what is shared out shrinks with N; the rest stays whole"
-    return f"That is less than {factor}"
+def coarse(total: Sequence[int]) -> list[list[int]]:
+    """Totals in larger units than a byte, rounded in either way."""
+    return [[how(each / unit) for each in total] for unit in (10**3, 2**10, 10**6, 2**20) for how in (int, round)]
