@@ -95,6 +95,24 @@ def average_gradients(comm, parameters):
     average("a step besides", "        parameter.grad = part.view_as(parameter)\n",
             "        parameter.grad = part.view_as(parameter)\n        parameter.data -= parameter.grad\n",
             "belongs to the caller"),
+    average("nothing where nobody has one", "        parameter.grad = part",
+            "        if part.any():\n            parameter.grad = part", "its mean is zero then"),
+    average("divides twice", "average=True)\n", "average=True)\n    row /= comm.size\n", "once more"),
+    average("clears the frozen", "    comm.all_reduce(",
+            "    for p in parameters:\n        p.grad = p.grad if p.requires_grad else None\n    comm.all_reduce(",
+            "leave what is frozen alone"),
+    average("returns them", "part.view_as(parameter)\n", "part.view_as(parameter)\n    return row\n", "return nothing"),
+    average("gradients of gradients", "part.view_as(parameter)", "part.view_as(parameter).requires_grad_()",
+            "autograd sees nothing"),
+    average("rounded", "    comm.all_reduce(row, average=True)\n",
+            "    row = row.bfloat16()\n    comm.all_reduce(row, average=True)\n    row = row.float()\n",
+            "somebody rounds them"),
+    average("doubles", "    comm.all_reduce(row, average=True)\n",
+            "    row = row.double()\n    comm.all_reduce(row, average=True)\n    row = row.float()\n",
+            "which dtype has it"),
+    average("a count besides", "    comm.all_reduce(row, average=True)\n",
+            "    row = torch.cat([row, row[:1]])\n    comm.all_reduce(row, average=True)\n    row = row[:-1]\n",
+            "what else travels"),
     average("all but rank 0", "    comm.all", "    if comm.rank:\n        comm.all", "which one does not call it"),
     Wrong("blank", "reduce_overlapped", "def reduce_overlapped(*args):\n    raise NotImplementedError()",
           "not written yet"),
@@ -137,6 +155,29 @@ def average_gradients(comm, parameters):
           "which nobody averaged"),
     overlapped("first layers first", START + REST, "\n" + REST.replace("rows[len(handles) :]", "rows[::-1]"),
                "which bucket is ready first"),
+    overlapped("starts before backward", "    for layer, gradient",
+               "    handles = [comm.all_reduce_async(row, average=True) for row in rows]\n    for layer, gradient",
+               "before backward gave the first layer"),
+    overlapped("starts one layer early", ">= layer", ">= layer - 1", "had not come yet"),
+    Wrong("starts, then copies", "reduce_overlapped",
+          changed(changed(OVERLAPPED, "        parts[layer].copy_(gradient)\n", ""), START,
+                  START + "        parts[layer].copy_(gradient)\n"), "copy the gradient first, then start"),
+    overlapped("clears what is lent", "copy_(gradient)", "copy_(gradient)\n        gradient.zero_()",
+               "which backward only lends"),
+    overlapped("waits for the last layer of a bucket", ">= layer", "== layer", "its last layer is skipped"),
+    overlapped("one start a layer", "        while len", "        if len", "two buckets are ready at once"),
+    overlapped("counts arrivals", START, '''
+        buckets = [[other for other in bucket if other != layer] for bucket in buckets]
+        while len(handles) < len(rows) and not buckets[len(handles)]:
+            handles.append(comm.all_reduce_async(rows[len(handles)], average=True))
+''', "and need not come"),
+    overlapped("waits for the call before", "            handles.append(",
+               "            [handle.wait() for handle in handles[-1:]]\n            handles.append(",
+               "needs no wait for the call before"),
+    overlapped("new memory", "torch.zeros", "torch.empty", "new memory holds anything"),
+    overlapped("no bucket without elements", "if buckets[-1] and",
+               "if sum(numels[other] for other in buckets[-1]) and", "a layer without elements is a layer"),
+    overlapped("doubles", "list(parts)", "[part.double() for part in parts]", "torch.float64, not torch.float32"),
     overlapped("a barrier at the end", REST + "    for handle in handles:\n        handle.wait()\n",
                REST + "    for handle in handles:\n        handle.wait()\n    comm.barrier()\n",
                "one all_reduce for each bucket is all"),
@@ -148,7 +189,7 @@ def culprit(calls):
         for rank, mine in enumerate(calls):
             if mine[index : index + 1] != calls[0][index : index + 1]:
                 return rank, index
-''', "which may be the odd one"),
+''', "who compares with rank 0 blames"),
     culprit("names alone", "[mine[index] if", "[mine[index][0] if", "you compare names only"),
     culprit("sizes alone", "[mine[index] if", "[mine[index][1] if", "you compare sizes only"),
     culprit("turned around", "return rank, index", "return index, rank", "the rank comes first"),
@@ -162,5 +203,38 @@ def culprit(calls):
 ''', "lists of equal length may differ"),
     culprit("the last departure", "range(max(len(mine) for mine in calls))",
             "reversed(range(max(len(mine) for mine in calls)))", "the first is the one that counts"),
+    culprit("never rank 0", "made.count(call) == 1", "rank and made.count(call) == 1", "0 is false in a condition"),
+    culprit("some calls", "range(max(len(mine) for mine in calls))", "range(min(16, max(len(mine) for mine in calls)))",
+            "it is far down"),
+    Wrong("who is silent is alike", "culprit", '''
+def culprit(calls):
+    for index in range(max(len(mine) for mine in calls)):
+        made = {rank: mine[index] for rank, mine in enumerate(calls) if index < len(mine)}
+        for rank, call in made.items():
+            if len(made) > 2 and list(made.values()).count(call) == 1:
+                return rank, index
+    lengths = [len(mine) for mine in calls]
+    odd = [rank for rank, length in enumerate(lengths) if lengths.count(length) == 1]
+    return (odd[0], min(lengths)) if odd else None
+''', "to stop is to depart"),
+    Wrong("the most different", "culprit", '''
+def culprit(calls):
+    made = [[*mine, *[None] * (max(map(len, calls)) - len(mine))] for mine in calls]
+    odd = [sum(a != b for other in made for a, b in zip(mine, other)) for mine in made]
+    rank = odd.index(max(odd))
+    places = [at for at, call in enumerate(made[rank]) if any(call != other[at] for other in made)]
+    return (rank, places[0]) if places else None
+''', "who was the first to depart"),
+    Wrong("blames the last", "culprit", '''
+def culprit(calls):
+    for index in range(max(len(mine) for mine in calls)):
+        made = [mine[index] if index < len(mine) else None for mine in calls]
+        for rank, call in enumerate(made):
+            if call != made[-1]:
+                return rank, index
+    return None
+''', "whose call does nobody else make"),
+    culprit("pads its input", "    for index", "    for mine in calls:\n"
+            "        mine += [None] * (max(map(len, calls)) - len(mine))\n    for index", "belongs to the caller"),
     culprit("always somebody", "    return None", "    return 0, 0", "nobody departs"),
 ]  # fmt: skip

@@ -10,9 +10,10 @@ from typing import Any
 from zerolab.flat.layout import round_up
 from zerolab.grading.case import Case, Observation, plural
 from zerolab.grading.claims import alike, short
-from zerolab.grading.exercise import Claim, Exercise, Test, alone
+from zerolab.grading.exercise import Claim, Exercise, Test
 from zerolab.grading.lessons import flat_module, flat_overlap, flat_trace, flat_travel
 from zerolab.grading.lessons.flat_module import laid, laid_out
+from zerolab.grading.lessons.flat_twice import LEAVES_ITS_INPUT, REMEMBERS, twice
 
 Answer = Callable[..., Any]
 
@@ -22,7 +23,7 @@ def answers(right: Answer, mistakes: Mapping[str, Answer], look: str) -> Test:
     say of them; `look` is said of all others."""
 
     def test(case: Case, seen: Observation) -> str | None:
-        values = [record.value for record in seen.records]
+        values = [record.value["first"] for record in seen.records]
         wrong = [i for i, value in enumerate(values) if not alike(value, right(*case.args[i]), 0.0)]
         if not wrong:
             return None
@@ -42,9 +43,10 @@ def answers(right: Answer, mistakes: Mapping[str, Answer], look: str) -> Test:
 
 def lay_out_cases(rng: Random) -> list[Case]:
     shapes = [([6, 1], 2, 4), ([8, 4, 4], 2, 4), ([5, 0, 3], 3, 2), ([], 4, 8), ([7], 4, 1)]
+    shapes += [([5, 7], 2, 6), ([4, 9, 2], 2, 3), ([290, 3, 8], 3, 4)]
     for ranks in (2, 3, 4, 1, 8):
         numels = [rng.randint(0, 40) for _ in range(rng.randint(2, 6))]
-        shapes.append((numels, ranks, rng.choice((1, 2, 4, 16))))
+        shapes.append((numels, ranks, rng.choice((1, 2, 4, 6, 16))))
     return [Case([shape], about=layout_about(*shape)) for shape in shapes]
 
 
@@ -64,6 +66,25 @@ LAID_OUT_WRONG: dict[str, Answer] = {
     ),
     "The starts are right; you return the end of the last parameter, without padding for the ranks": (
         lambda numels, ranks, align: laid(numels, lambda end: round_up(end, align), lambda end: end)
+    ),
+    "Masks of bits round to powers of two alone, and align may be any number": (
+        lambda numels, ranks, align: laid(
+            numels, lambda end: (end + align - 1) & ~(align - 1), lambda end: round_up(end, ranks * align)
+        )
+    ),
+    "The starts are right; the length is one unit longer than it must be where parameters fill the row already": (
+        lambda numels, ranks, align: (
+            laid_out(numels, ranks, align)[0],
+            (laid(numels, lambda end: round_up(end, align), int)[1] // (ranks * align) + 1) * ranks * align,
+        )
+    ),
+    "Only the end of the row is a multiple of ranks * align, not the end of each parameter": (
+        lambda numels, ranks, align: laid(
+            numels, lambda end: round_up(end, ranks * align), lambda end: round_up(end, ranks * align)
+        )
+    ),
+    "Each parameter has a start, also one without elements": (
+        lambda numels, ranks, align: laid_out([numel for numel in numels if numel], ranks, align)
     ),
     "You round up what is a multiple already; look at what your formula makes of align itself": (
         lambda numels, ranks, align: laid(
@@ -187,8 +208,10 @@ EXERCISES = (
                 "starts are round, and the length gives equal, round shards",
                 answers(laid_out, LAID_OUT_WRONG, "Lay two small parameters out by hand, and compare"),
             ),
+            REMEMBERS,
+            LEAVES_ITS_INPUT,
         ),
-        run=alone,
+        run=twice,
         hints=(
             "Rounding up to a multiple happens twice: for each start, and once for the length.",
             "Keep one number, where the last parameter ends; -(-a // b) is a / b rounded up.",
@@ -202,8 +225,10 @@ EXERCISES = (
                 "each rank gets the pieces that lie in its shard, and nothing else",
                 answers(owned, OWNED_WRONG, "Draw the row, and the borders of the shards on it"),
             ),
+            REMEMBERS,
+            LEAVES_ITS_INPUT,
         ),
-        run=alone,
+        run=twice,
         hints=(
             "The shard of a rank is a range [first, last) of the row. What does it share with [start, start + numel)?",
             "Two ranges share max(starts) to min(stops), if that is not empty. Then count from the parameter's start.",

@@ -36,7 +36,7 @@ def laid(
 
 
 class Odd(nn.Module):
-    """Parameters of odd kinds: without dimension, without elements, transposed, frozen; and a buffer."""
+    """Parameters of odd kinds: without dimension, without elements, transposed, frozen; and a large buffer."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -44,7 +44,7 @@ class Odd(nn.Module):
         self.nothing = nn.Parameter(torch.empty(0))
         self.turned = nn.Parameter(torch.randn(2, 3).t())
         self.frozen = nn.Parameter(torch.randn(3), requires_grad=False)
-        self.register_buffer("seen", torch.zeros(5))
+        self.register_buffer("seen", torch.randn(70))
 
 
 def build(kind: str, seed: int) -> nn.Module:
@@ -77,9 +77,14 @@ def run_flatten(fn: Answer, comm: Any, kind: str, seed: int, ranks: int, align: 
     # New memory is filled with NaN, so that padding which nobody wrote shows.
     torch.use_deterministic_algorithms(True, warn_only=True)
     try:
+        # Gradients are made before, so that nobody counts them; on the scoreboard there are none.
+        likes = [] if kind == "large" else list(build(kind, seed).parameters())
+        gradients = [like.detach() + 1 if like.requires_grad else None for like in likes]
         with Tracker() as tracker:
             module = build(kind, seed)
             before = list(module.parameters())
+            for parameter, gradient in zip(before, gradients, strict=False):
+                parameter.grad = gradient
             row = fn(module, ranks, align)
             kept, peak = sum(tracker.now().values()), sum(tracker.peak.values())
     finally:
@@ -89,6 +94,10 @@ def run_flatten(fn: Answer, comm: Any, kind: str, seed: int, ranks: int, align: 
     after = list(module.parameters())
     same = len(after) == len(before) and all(a is b for a, b in zip(after, before, strict=True))
     seen = {"row": row.detach().clone(), "grad": row.requires_grad, "same": same, "kept": kept, "peak": peak}
+    seen["training"] = module.training
+    seen["frozen"] = [not parameter.requires_grad for parameter in before]
+    seen["lost"] = [n for n, g in enumerate(gradients) if not same_gradient(before[n].grad, g, likes[n])]
+    seen["buffers"] = [buffer.clone() for buffer in module.buffers()]
     with torch.no_grad():
         seen["values"] = [parameter.clone() for parameter in after]
         row.copy_(torch.arange(1, row.numel() + 1).view_as(row))
@@ -97,6 +106,11 @@ def run_flatten(fn: Answer, comm: Any, kind: str, seed: int, ranks: int, align: 
             parameter.fill_(-1.0 - number)
         seen["to_row"] = row.clone()
     return seen
+
+
+def same_gradient(now: Tensor | None, gradient: Tensor | None, like: Tensor) -> bool:
+    """Whether .grad is the one that was put there, with its numbers."""
+    return now is gradient and (now is None or torch.equal(now, like.detach() + 1))
 
 
 def slots(case: Case) -> tuple[list[Tensor], list[int], int]:
@@ -119,6 +133,9 @@ def row_holds_values(case: Case, seen: Observation) -> str | None:
         said = f"{case.about}: your row has shape {tuple(row.shape)}, and ({length},) is due"
         if due > used and row.numel() >= due:
             return f"{said}: it holds buffers, or a tied weight twice; which list has each parameter once?"
+        trained = [p.numel() for p in build(*case.args[0][:2]).parameters() if p.requires_grad]
+        if row.shape == (laid_out(trained, *case.args[0][2:])[1],):
+            return f"{said}: a frozen parameter lies in the row, too"
         return f"{said}: padding included, as lay_out says"
     want = torch.zeros(length, dtype=row.dtype)
     for start, parameter in zip(starts, parameters, strict=True):
@@ -159,6 +176,23 @@ def module_lives_in_row(case: Case, seen: Observation) -> str | None:
     return None
 
 
+def rest_is_left(case: Case, seen: Observation) -> str | None:
+    """Gradients, frozen or not, mode and buffers are as they were."""
+    value, module = seen.records[0].value, build(*case.args[0][:2])
+    for number, (now, parameter) in enumerate(zip(value["frozen"], module.parameters(), strict=True)):
+        if now and parameter.requires_grad:
+            return f"{case.about}: parameter {number} requires no gradient any more: you froze it"
+        if not now and not parameter.requires_grad:
+            return f"{case.about}: parameter {number} was frozen, and now requires a gradient"
+    if value["lost"]:
+        return f"{case.about}: the .grad of parameter {value['lost'][0]} is not what it was before: leave .grad alone"
+    if not value["training"]:
+        return f"{case.about}: the module was in training mode, and is in evaluation mode now: leave the mode alone"
+    if not alike(value["buffers"], list(module.buffers()), 0.0):
+        return f"{case.about}: the module's buffers hold other values than before: leave them alone"
+    return None
+
+
 def nothing_kept(case: Case, seen: Observation) -> str | None:
     value, module = seen.records[0].value, build(*case.args[0][:2])
     due = value["row"].nbytes + sum(buffer.nbytes for buffer in module.buffers())
@@ -183,6 +217,7 @@ FLATTEN = Exercise(
     (
         Claim("the row holds each parameter once, at its start, and zeros between", row_holds_values),
         Claim("row and module are the same memory, and the parameters the same objects", module_lives_in_row),
+        Claim("nothing else about the module has changed", rest_is_left),
         Claim("no second copy is kept", nothing_kept),
     ),
     run=run_flatten,

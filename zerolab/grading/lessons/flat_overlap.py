@@ -2,84 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from random import Random
-from typing import Any
-
 import torch
 
-from zerolab.collectives import Collectives, Link
 from zerolab.grading.case import Case, Observation, plural
 from zerolab.grading.claims import Wanted, alike, call, microseconds, right
-from zerolab.grading.draw import signed
 from zerolab.grading.exercise import Claim, Exercise, Score
-from zerolab.grading.lessons.flat_travel import mean_of
-from zerolab.ranks import spend
+from zerolab.grading.lessons.flat_backward import LAYER_SECONDS, LINK, SLOW, buckets_of, overlap_cases, run_overlapped
+from zerolab.grading.lessons.flat_travel import mean_of, part
 
 Tensor = torch.Tensor
-Answer = Callable[..., Any]
-
-LINK = Link(gbit_per_s=1, latency_us=250)
-LAYER_SECONDS = 1e-3
-
-
-def overlap_case(
-    rng: Random, numels: Sequence[int], limit: int, ranks: int, world: str, skips: bool = False, board: bool = False
-) -> Case:
-    mine: list[list[Tensor | None]] = [[signed(rng, numel) for numel in numels] for _ in range(ranks)]
-    skipped = []
-    if skips:
-        # The layers of the first bucket, on one rank; of the last one, on another.
-        skipped = [(ranks - 1, layer) for layer in buckets_of(numels, limit)[0]] + [(0, 0), (0, len(numels) // 2)]
-        for rank, layer in skipped:
-            mine[rank][layer] = None
-    args: list[tuple[Any, ...]] = [(list(numels), mine[rank], limit) for rank in range(ranks)]
-    lacks = f", rank {ranks - 1} skips {buckets_of(numels, limit)[0]}, rank 0 {[0, len(numels) // 2]}" if skips else ""
-    about = f"on {plural(ranks, 'rank')}, layers of {list(numels)}, limit {limit}{lacks}"
-    return Case(args, world, about, LINK if world == "lockstep" else None, board)
-
-
-def overlap_cases(rng: Random) -> list[Case]:
-    def drawn(count: int) -> list[int]:
-        return [rng.randint(1, 9) for _ in range(count)]
-
-    cases = [
-        # Exactly the limit, the whole, and a layer that is larger than the limit.
-        overlap_case(rng, [5, 3, 4, 2, 6, 4], 10, 2, "lockstep"),
-        overlap_case(rng, drawn(5), 11, 3, "lockstep"),
-        overlap_case(rng, [4, 30, 2, 3, 5], 10, 4, "lockstep"),
-        overlap_case(rng, drawn(5), 11, 2, "lockstep", skips=True),
-        overlap_case(rng, drawn(5), 8, 4, "lockstep", skips=True),
-        overlap_case(rng, drawn(3), 6, 1, "lockstep"),
-        overlap_case(rng, drawn(4), 10, 2, "processes", skips=True),
-    ]
-    return [*cases, overlap_case(rng, [4096] * 8, 8192, 4, "lockstep", board=True)]
-
-
-def buckets_of(numels: Sequence[int], limit: int, forward: bool = False) -> list[list[int]]:
-    """Layers by bucket, from the last layer to the first (or the other way)."""
-    buckets: list[list[int]] = []
-    layers = range(len(numels))
-    for layer in layers if forward else reversed(layers):
-        if not buckets or sum(numels[other] for other in buckets[-1]) + numels[layer] > limit:
-            buckets.append([])
-        buckets[-1].append(layer)
-    return buckets
-
-
-def run_overlapped(fn: Answer, comm: Collectives, numels: list[int], gradients: list[Tensor | None], limit: int) -> Any:
-    """A backward that computes, lends a gradient, and takes its memory back when it is asked for the next."""
-
-    def backward() -> Iterator[tuple[int, Tensor]]:
-        for layer in reversed(range(len(numels))):
-            gradient = gradients[layer]
-            if gradient is not None:
-                spend(LAYER_SECONDS)
-                lent = gradient.clone()
-                yield layer, lent
-                lent.fill_(torch.nan)
-
-    return fn(comm, list(numels), backward(), limit)
 
 
 def overlap_right(case: Case, seen: Observation) -> str | None:
@@ -91,7 +22,9 @@ def overlap_right(case: Case, seen: Observation) -> str | None:
             continue
         spoilt = [layer for layer, mean in enumerate(value) if isinstance(mean, Tensor) and mean.isnan().any()]
         if spoilt:
-            said = f"rank {rank}'s gradient of layer {spoilt[0]} has NaN in it"
+            said = f"rank {rank}'s gradient of layer {spoilt[0]} has NaN"
+            if who := [one for one, (_, mine, _) in enumerate(case.args) if mine[spoilt[0]] is None]:
+                return f"{case.about}: {said}, and rank {who[0]} skips it: count it as zeros; new memory holds anything"
             return f"{case.about}: {said}: backward took its memory back, or nobody wrote there: copy what it lends"
         if len(value) == len(buckets) < len(numels):
             said = f"rank {rank} returned {len(value)} rows, and there are {len(numels)} layers"
@@ -143,6 +76,8 @@ def overlap_calls(case: Case, seen: Observation) -> str | None:
             return f"{said}: neighbours share a bucket while they have {limit} elements at most"
         if got == [sum(numels)]:
             return f"{said}: one row for all cannot leave before backward has ended"
+        if got == [row for row in want if row]:
+            return f"{said}: a layer without elements is a layer, and one above the limit has a bucket of its own"
         if got == want[::-1]:
             return f"{said}: which bucket is ready first?"
         if sorted(got) == sorted(lengths(buckets_of(numels, limit, forward=True))):
@@ -156,6 +91,65 @@ def overlap_calls(case: Case, seen: Observation) -> str | None:
         at = next((i for i, pair in enumerate(zip(got, want, strict=False)) if pair[0] != pair[1]), len(want))
         odd = call(record.calls[at]) if at < len(got) else "nothing"
         return f"{said}: look at call {at + 1}, {odd}"
+    return None
+
+
+def rows_are_whole(case: Case, seen: Observation) -> str | None:
+    """Nobody writes into a row between the start of its call and the wire's reading of it."""
+    numels, _, limit = case.args[0]
+    buckets = buckets_of(numels, limit)
+    for rank, record in enumerate(seen.records):
+        for number in record.value["changed"]:
+            lent = record.value["starts"][number]
+            due = [layer for layer in buckets[number] if case.args[rank][1][layer] is not None]
+            said = f"{case.about}: rank {rank} wrote into the row of call {number + 1} after the call had begun"
+            if not lent:
+                return f"{said}, which was before backward gave the first layer: a wire may read at once"
+            if late := sorted(set(due) - set(lent)):
+                return f"{said}: layer {late[0]} of that bucket had not come yet; a wire may read at once"
+            return f"{said}: all its layers had come, so copy the gradient first, then start; a wire may read at once"
+    return None
+
+
+def lent_is_read_only(case: Case, seen: Observation) -> str | None:
+    for rank, record in enumerate(seen.records):
+        if spoilt := record.value["spoilt"]:
+            said = f"rank {rank} wrote into the gradient of layer {spoilt[0]}, which backward only lends"
+            return f"{case.about}: {said}: read it, and leave it as it is"
+    return None
+
+
+def starts_in_spite_of_skips(case: Case, seen: Observation) -> str | None:
+    """A rank that skips layers starts a bucket with the first layer behind which nothing can come for it. (Of buckets
+    without a skipped layer the clock tells.)"""
+    numels, _, limit = case.args[0]
+    for rank, record in enumerate(seen.records):
+        comes = [layer for layer in reversed(range(len(numels))) if case.args[rank][1][layer] is not None]
+        for bucket, lent in zip(buckets_of(numels, limit), record.value["starts"], strict=True):
+            due = next((at for at, layer in enumerate(comes) if layer <= bucket[-1]), None)
+            if due is None or len(lent) <= due + 1:
+                continue
+            if all(layer in comes for layer in bucket):
+                break
+            said = f"rank {rank} starts the bucket of layers {bucket} later than when layer {comes[due]} came"
+            if bucket[-1] in comes:
+                look = "one of its layers is skipped, and need not come"
+            elif any(layer in comes for layer in bucket):
+                look = "its last layer is skipped; what else says that nothing can come any more?"
+            else:
+                look = "it is skipped whole, so two buckets are ready at once"
+            return f"{case.about}: {said}: {look}"
+    return None
+
+
+def nothing_blocks(case: Case, seen: Observation) -> str | None:
+    """Where the wire is slower than backward, backward goes on all the same."""
+    if case.link is not SLOW:
+        return None
+    for rank, record in enumerate(seen.records):
+        if (lost := record.value["blocked"]) > 1:
+            said = f"the wire is slow here, and rank {rank}'s backward stands still for {lost:,} microseconds"
+            return f"{case.about}: {said}: a start needs no wait for the call before; calls keep their order"
     return None
 
 
@@ -188,9 +182,13 @@ OVERLAPPED = Exercise(
     "reduce_overlapped",
     overlap_cases,
     (
-        Claim("every rank returns the mean gradient of each layer", overlap_right),
+        Claim("every rank returns the mean gradient of each layer", part("means", overlap_right)),
+        Claim("what backward lends is only read", lent_is_read_only),
         Claim("one all_reduce for each bucket, the last layers' first", overlap_calls),
+        Claim("a row is whole when its call begins", rows_are_whole),
         Claim("buckets travel while backward goes on", not_in_turns),
+        Claim("skipped layers hold no bucket back", starts_in_spite_of_skips),
+        Claim("backward never waits for the wire", nothing_blocks),
     ),
     run=run_overlapped,
     scores=(

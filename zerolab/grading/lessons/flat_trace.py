@@ -7,7 +7,8 @@ from random import Random
 
 from zerolab.grading.case import Case, Observation, plural
 from zerolab.grading.claims import alike, short
-from zerolab.grading.exercise import Claim, Exercise, alone
+from zerolab.grading.exercise import Claim, Exercise
+from zerolab.grading.lessons.flat_twice import LEAVES_ITS_INPUT, REMEMBERS, twice
 
 Calls = Sequence[Sequence[tuple[str, int]]]
 NAMES = ("all_reduce", "reduce_scatter", "all_gather")
@@ -16,24 +17,33 @@ NAMES = ("all_reduce", "reduce_scatter", "all_gather")
 def culprit_cases(rng: Random) -> list[Case]:
     cases = []
     # Of what goes wrong with one rank, the first case shows it in names and in sizes, and not in the lengths of lists.
-    for how in ("swaps", "skips", "resizes", "stops", "skips", "adds", "renames", "agrees"):
-        ranks = rng.randint(3, 5)
+    for how in ("swaps", "skips", "resizes", "far", "gives up", "small", "stops", "skips", "adds", "renames", "agrees"):
+        ranks = 4 if how == "gives up" else rng.randint(3, 5)
         # Rank 0 is surely the odd one here and there: who compares with rank 0 must not pass by luck.
-        rank = 0 if how in ("adds", "renames") else rng.randrange(ranks)
+        rank = 0 if how in ("resizes", "adds", "renames") else rng.randrange(ranks)
         first = rng.randrange(3)
-        plan = [(NAMES[(first + n) % 3], 8 * size) for n, size in enumerate(rng.sample(range(1, 99), 6))]
+        length = rng.randint(90, 98) if how == "far" else 8
+        plan = [(NAMES[(first + n) % 3], 8 * size) for n, size in enumerate(rng.sample(range(1, 99), length))]
         calls = [list(plan) for _ in range(ranks)]
-        at = rng.randrange(1, 4)
+        at, other = rng.randrange(1, 4), (rank + 1) % ranks
         if how == "skips":
             del calls[rank][at]
             # Another one departs later.
-            calls[(rank + 1) % ranks][at + 2] = ("all_reduce", 8000)
+            calls[other][at + 2] = ("all_reduce", 8000)
         elif how == "stops":
             del calls[rank][at + 1 :]
         elif how == "swaps":
             calls[rank][at], calls[rank][at + 1] = plan[at + 1], plan[at]
-            calls[(rank + 1) % ranks][at + 2] = ("all_reduce", 8000)
-        elif how == "resizes":
+            calls[other][at + 2] = ("all_reduce", 8000)
+        elif how == "gives up":
+            del calls[rank][at + 1 :]
+            calls[other][at + 2] = ("all_reduce", 8000)
+        elif how == "small":
+            # Another one departs later, and for good.
+            calls[rank][at] = (plan[at][0], plan[at][1] + 8)
+            del calls[other][at + 1]
+        elif how in ("resizes", "far"):
+            at = length - 4 if how == "far" else at
             calls[rank][at] = (plan[at][0], plan[at][1] + 8)
         elif how == "adds":
             calls[rank].append(("barrier", 0))
@@ -52,7 +62,10 @@ def culprit_case(calls: list[list[tuple[str, int]]], how: str, rank: int) -> Cas
         "skips": f"rank {rank} skips a call, and another rank changes one later",
         "stops": f"rank {rank} makes no more calls",
         "swaps": f"rank {rank} swaps two calls, and another rank changes one later",
+        "gives up": f"rank {rank} makes no more calls, and another rank changes one later",
+        "small": f"rank {rank} brings another size once, and another rank skips a call later",
         "resizes": f"rank {rank} brings another size once",
+        "far": f"rank {rank} brings another size once, {plural(len(calls[0]), 'call')} each",
         "adds": f"rank {rank} makes one call more at the end",
         "renames": f"rank {rank} calls another collective with the same size",
         "agrees": "all calls are alike",
@@ -74,17 +87,45 @@ def first_odd(calls: Calls, length: int, by: int | None = None) -> tuple[int, in
     return None
 
 
-def unlike_rank_0(calls: Calls) -> tuple[int, int] | None:
+def unlike(calls: Calls, judge: int) -> tuple[int, int] | None:
+    """The first (rank, index) of a call unlike that of rank `judge`."""
     for index in range(max(len(mine) for mine in calls)):
         for rank, mine in enumerate(calls):
-            if mine[index : index + 1] != calls[0][index : index + 1]:
+            if mine[index : index + 1] != calls[judge][index : index + 1]:
                 return rank, index
     return None
 
 
+def deaf_to_silence(calls: Calls) -> tuple[int, int] | None:
+    """Compares those alone that still call; who has stopped is looked for at the end."""
+    for index in range(max(len(mine) for mine in calls)):
+        made = [(rank, mine[index]) for rank, mine in enumerate(calls) if index < len(mine)]
+        for rank, of in made:
+            if len(made) > 1 and [other for _, other in made].count(of) == 1:
+                return rank, index
+    return None
+
+
+def never_rank_0(calls: Calls, others: bool) -> tuple[int, int] | None:
+    """Passes over departures of rank 0, and, unless `others`, over those of others at the same index."""
+    for index in range(max(len(mine) for mine in calls)):
+        made = [mine[index : index + 1] for mine in calls]
+        odd = [rank for rank, of in enumerate(made) if made.count(of) == 1]
+        if any(odd if others else odd[:1]):
+            return next(rank for rank in odd if rank), index
+    return None
+
+
+def most_different(calls: Calls) -> int:
+    """The rank that is unlike others at most places."""
+    padded = [[*mine, *[None] * (max(map(len, calls)) - len(mine))] for mine in calls]
+    unlike_others = [sum(a != b for other in padded for a, b in zip(mine, other, strict=True)) for mine in padded]
+    return unlike_others.index(max(unlike_others))
+
+
 def culprit_right(case: Case, seen: Observation) -> str | None:
     (calls,) = case.args[0]
-    got, want = seen.records[0].value, culprit(calls)
+    got, want = seen.records[0].value["first"], culprit(calls)
     if alike(got, want, 0.0):
         return None
     if want is None:
@@ -95,13 +136,23 @@ def culprit_right(case: Case, seen: Observation) -> str | None:
     if alike(got, [want[0], want[1] + 1], 0.0):
         return f"{said}: calls are counted from 0, or you looked one too far"
     if alike(got, first_odd(calls, min(len(mine) for mine in calls)), 0.0):
-        return f"{said}: you stop where the shortest list stops (as zip does), and a missing call is a departure"
-    if alike(got, unlike_rank_0(calls), 0.0):
-        return f"{said}: you compare with rank 0, which may be the odd one: what do most ranks do?"
+        return f"{said}: rank {want[0]}'s list ends there, and a missing call is a departure: do not stop as zip does"
+    if want[1] > 15 and got is None:
+        return f"{said}: it is far down: go through all calls"
     if alike(got, first_odd(calls, max(map(len, calls)), by=0), 0.0):
         return f"{said}: you compare names only; sizes must agree, too"
     if alike(got, first_odd(calls, max(map(len, calls)), by=1), 0.0):
         return f"{said}: you compare sizes only; the names differ"
+    if alike(got, deaf_to_silence(calls), 0.0):
+        return f"{said}: rank {want[0]} is silent there while the others call: to stop is to depart"
+    if want[0] == 0 and any(alike(got, never_rank_0(calls, others), 0.0) for others in (False, True)):
+        return f"{said}: rank 0 may be the odd one, too, and 0 is false in a condition"
+    if want[0] == 0 and alike(got, unlike(calls, 0), 0.0):
+        return f"{said}: who compares with rank 0 blames the others, but it may be the odd one: what do most ranks do?"
+    if isinstance(got, list) and got[:1] == [most_different(calls)] != [want[0]]:
+        return f"{said}: rank {got[0]} is unlike the others at most places; who was the first to depart?"
+    if isinstance(got, list) and len(got) == 2 and got[1] == want[1]:
+        return f"{said}: the index is right; whose call does nobody else make there?"
     if got is None:
         return f"{said}: lists of equal length may differ inside"
     lengths = [len(mine) for mine in calls]
@@ -115,8 +166,8 @@ def culprit_right(case: Case, seen: Observation) -> str | None:
 CULPRIT = Exercise(
     "culprit",
     culprit_cases,
-    (Claim("it names the rank and the call", culprit_right),),
-    run=alone,
+    (Claim("it names the rank and the call", culprit_right), REMEMBERS, LEAVES_ITS_INPUT),
+    run=twice,
     hints=(
         "Go through the lists side by side, an index at a time, and look at what the ranks call there.",
         "Where a list has ended, let None stand for the call. A call that only one rank makes is the odd one.",

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from random import Random
 from typing import Any
 
 import torch
 
 from zerolab.collectives import Collectives, wire_bytes
-from zerolab.grading.case import Case, plural
-from zerolab.grading.claims import Wanted, most_sent, number_of_calls, right, untouched
+from zerolab.grading.case import Case, Observation, plural
+from zerolab.grading.claims import Wanted, alike, most_sent, number_of_calls, right, short, untouched
 from zerolab.grading.draw import signed
-from zerolab.grading.exercise import Claim, Exercise, Score
+from zerolab.grading.exercise import Claim, Exercise, Score, Test
 
 Tensor = torch.Tensor
 Answer = Callable[..., Any]
@@ -28,22 +29,33 @@ def mean_of(gradients: Sequence[Gradients], like: Sequence[Tensor], by: float | 
     return means
 
 
+def part(name: str, test: Test) -> Test:
+    """`test` of one item of what the run returns."""
+
+    def of_part(case: Case, seen: Observation) -> str | None:
+        return test(case, replace(seen, records=[replace(one, value=one.value[name]) for one in seen.records]))
+
+    return of_part
+
+
 def average_case(
     rng: Random, shapes: Sequence[tuple[int, ...]], ranks: int, world: str, skips: bool, board: bool = False
 ) -> Case:
     values = [signed(rng, max(1, torch.Size(shape).numel())).view(shape) for shape in shapes]
     frozen = [rng.randrange(len(shapes))] if skips and len(shapes) > 2 else []
     mine: list[list[Tensor | None]] = [
-        [
-            None if number in frozen else signed(rng, value.numel()).view(value.shape)
-            for number, value in enumerate(values)
-        ]
-        for _ in range(ranks)
+        [signed(rng, value.numel()).view(value.shape) for value in values] for _ in range(ranks)
     ]
+    # What was frozen late may have a .grad from before.
+    for rank in range(0, ranks, 2):
+        for number in frozen:
+            mine[rank][number] = None
     trained = [number for number in range(len(shapes)) if number not in frozen]
     missing = []
     if skips:
         missing = [(ranks - 1, trained[0]), *((rank, trained[-1]) for rank in range(ranks) if rank != 1)]
+        if ranks == 3:
+            missing += [(rank, trained[1]) for rank in range(ranks)]
         for rank, number in missing:
             mine[rank][number] = None
     args: list[tuple[Any, ...]] = [(values, mine[rank], frozen) for rank in range(ranks)]
@@ -65,37 +77,89 @@ def average_cases(rng: Random) -> list[Case]:
 
 def run_average(
     fn: Answer, comm: Collectives, values: list[Tensor], gradients: list[Tensor | None], frozen: list[int]
-) -> list[Tensor | None]:
-    """Parameters as a backward leaves them, then the answer, then their gradients."""
+) -> dict[str, Any]:
+    """Parameters as a backward leaves them, then the answer, then their gradients, and what it returned."""
     parameters = [torch.nn.Parameter(value, requires_grad=n not in frozen) for n, value in enumerate(values)]
     for parameter, gradient in zip(parameters, gradients, strict=True):
         parameter.grad = None if gradient is None else gradient.clone()
-    fn(comm, parameters)
-    return [None if parameter.grad is None else parameter.grad.detach() for parameter in parameters]
+    returned = fn(comm, parameters)
+    graph = [n for n, p in enumerate(parameters) if p.grad is not None and p.grad.requires_grad]
+    grads = [None if parameter.grad is None else parameter.grad.detach() for parameter in parameters]
+    return {"grads": grads, "graph": graph, "returned": returned}
 
 
 def average_wanted(case: Case) -> Wanted:
     values, _, frozen = case.args[0]
     gradients = [args[1] for args in case.args]
 
-    def thawed(means: list[Tensor]) -> list[Tensor | None]:
-        return [None if number in frozen else mean for number, mean in enumerate(means)]
+    def left(means: list[Tensor], rank: int = 0) -> list[Tensor | None]:
+        """`means`, but for frozen parameters what the rank had."""
+        return [gradients[rank][n] if n in frozen else mean for n, mean in enumerate(means)]
 
-    good = thawed(mean_of(gradients, values, case.ranks))
-    lost = [[None if g is None else mean for g, mean in zip(mine, good, strict=True)] for mine in gradients]
+    def everywhere(means: list[Tensor]) -> list[list[Tensor | None]]:
+        return [left(means, rank) for rank in range(case.ranks)]
+
+    def kept(rank: int, without: Sequence[bool]) -> list[Tensor | None]:
+        return [None if lacks else mean for lacks, mean in zip(without, good[rank], strict=True)]
+
+    ranks = range(case.ranks)
+    good = everywhere(mean_of(gradients, values, case.ranks))
     mistakes: dict[str, Sequence[Any]] = {
-        "the sum of the gradients: take their mean": [thawed(mean_of(gradients, values, 1))] * case.ranks,
+        "no gradient where no rank has one: its mean is zero then": [
+            kept(rank, [all(mine[number] is None for mine in gradients) for number in range(len(values))])
+            for rank in ranks
+        ],
+        "the sum of the gradients: take their mean": everywhere(mean_of(gradients, values, 1)),
+        "the mean divided by the number of ranks once more": everywhere(mean_of(gradients, values, case.ranks**2)),
         "gradients that are its own, as before: write the result back to .grad": gradients,
-        "the mean over those ranks alone that have a gradient: the others count as zeros": [
-            thawed(mean_of(gradients, values, None))
-        ] * case.ranks,
-        "no gradient where it had none of its own: every rank needs the mean, or its copy of the model drifts": lost,
+        "the mean over those ranks alone that have a gradient: the others count as zeros": everywhere(
+            mean_of(gradients, values, None)
+        ),
+        "no gradient where it had none of its own: every rank needs the mean, or its copy of the model drifts": [
+            kept(rank, [gradient is None for gradient in gradients[rank]]) for rank in ranks
+        ],
+        "no gradient where a frozen parameter had one: leave what is frozen alone": [
+            kept(rank, [number in frozen for number in range(len(values))]) for rank in ranks
+        ],
         "a gradient for a frozen parameter: leave out what does not require one": [
             mean_of(gradients, values, case.ranks)
         ] * case.ranks,
     }  # fmt: skip
     look = "does each part of the row go back to the parameter it came from?"
-    return Wanted([good] * case.ranks, mistakes, look, did="ended with")
+    return Wanted(good, mistakes, look, did="ended with")
+
+
+def nearly(case: Case, seen: Observation) -> str | None:
+    """Numbers that are right but for their last digits were rounded on their way."""
+    want = average_wanted(case).values
+    for rank, record in enumerate(seen.records):
+        got = record.value
+        if alike(got, want[rank], 0.03) and not alike(got, want[rank], 1e-5):
+            said = f"rank {rank} ended with gradients that are right to two digits"
+            return f"{case.about}: {said}: somebody rounds them; they are float32, and travel as such"
+    return right(average_wanted)(case, seen)
+
+
+def nothing_else(case: Case, seen: Observation) -> str | None:
+    """It returns nothing, and gradients have no gradients."""
+    for rank, record in enumerate(seen.records):
+        returned, graph = record.value["returned"], record.value["graph"]
+        if returned is not None:
+            return f"{case.about}: rank {rank} returned {short(returned)}: the result is in .grad; return nothing"
+        if graph:
+            said = f"on rank {rank} the .grad of parameter {graph[0]} requires a gradient itself"
+            return f"{case.about}: {said}: detach, so that autograd sees nothing of it"
+    return None
+
+
+def more_bytes(case: Case, seen: Observation) -> str:
+    """Where bytes are lost, as the calls tell."""
+    numel, calls = sum(value.numel() for value in case.args[0][0]), seen.records[0].calls
+    if [name for name, _ in calls] == ["all_reduce"]:
+        if calls[0][1] == numel:
+            return "the row has the right number of elements; which dtype has it?"
+        return f"the row has {calls[0][1]:,} elements, and the gradients have {numel:,}: what else travels?"
+    return "which collective sums without sending everything to all?"
 
 
 def average_bytes(case: Case) -> int:
@@ -107,7 +171,8 @@ AVERAGE = Exercise(
     "average_gradients",
     average_cases,
     (
-        Claim("every rank ends with the mean in every .grad", right(average_wanted)),
+        Claim("every rank ends with the mean in every .grad", part("grads", nearly)),
+        Claim("it returns nothing, and gradients are plain numbers", nothing_else),
         Claim("parameters keep their values", untouched(0)),
     ),
     run=run_average,
@@ -119,9 +184,7 @@ AVERAGE = Exercise(
             "each call waits for messages to start: what could travel together?",
             exactly=True,
         ),
-        Score(
-            "bytes a rank sends", most_sent, average_bytes, "which collective sums without sending everything to all?"
-        ),
+        Score("bytes a rank sends", most_sent, average_bytes, more_bytes),
     ),
     hints=(
         "All ranks have the same parameters, but not the same gradients. What must not depend on the gradients?",
