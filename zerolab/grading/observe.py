@@ -70,15 +70,22 @@ def on_rank(
         with Tracker(lambda: {GIVEN: given}) as tracker:
             value = run(fn, comm, *mine)
         peak = max((sample.total - sample.bytes.get(GIVEN, 0) for sample in tracker.samples), default=0)
-        # A graph may hold itself until it is collected.
-        gc.collect()
-        returned = {id(tensor): tensor.nbytes for tensor in tensors_in(value)}
-        now = tracker.now()
-        left = sum(now.values()) - now.get(GIVEN, 0) - sum(returned.values())
+        returned = sum({id(tensor): tensor.nbytes for tensor in tensors_in(value)}.values())
+        left = made(tracker) - returned
+        if left > 0:
+            # A graph may hold itself until it is collected, which takes long: only if something is there.
+            gc.collect()
+            left = made(tracker) - returned
     return record_to_json(Record(value, list(mine), notes.sent, issued.calls, peak, left))
 
 
 GIVEN = "given"
+
+
+def made(tracker: Tracker) -> int:
+    """Bytes alive that the caller did not give."""
+    now = tracker.now()
+    return sum(now.values()) - now.get(GIVEN, 0)
 
 
 def tensors_in(value: Any) -> list[torch.Tensor]:
