@@ -285,7 +285,7 @@ def why_moment(samples: Sequence[Mapping[str, int]], where: int, at: int) -> str
     if total[where] == max(total):
         return "Several moments are as high; the first is asked for"
     if at == len(samples) - 1 and where == total.index(max(total[:-1])):
-        return "The highest is the last moment here: does your search leave it out?"
+        return "The highest is the last moment here: does your search leave it out, or round?"
     if where in (rounded.index(max(rounded)) for rounded in coarse(total)):
         return "In larger units both are as high, so do not round: compare bytes"
     if where == at + 1:
