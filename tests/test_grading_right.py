@@ -86,3 +86,78 @@ def state_bytes(parameters, ranks, stage, recipe):
     return {kind: each * (shard if stage >= first else parameters) for kind, each, first in kinds}
 """
     assert hint_for("00_start_here", "state_bytes", source) == ""
+
+
+FLAT = [
+    (
+        "flatten",
+        """
+def flatten(module, ranks, align):
+    parameters = [*module.parameters()]
+    starts, length = lay_out([parameter.numel() for parameter in parameters], ranks, align)
+    row = parameters[0].detach().new_zeros(length)
+    with torch.no_grad():
+        for start, parameter in zip(starts, parameters):
+            place = row[start : start + parameter.numel()].view_as(parameter)
+            place.copy_(parameter)
+            parameter.set_(place)
+    return row
+""",
+    ),
+    (
+        "average_gradients",
+        """
+from torch.nn.utils import parameters_to_vector, vector_to_parameters
+def average_gradients(comm, parameters):
+    trained = [parameter for parameter in parameters if parameter.requires_grad]
+    for parameter in trained:
+        if parameter.grad is None:
+            parameter.grad = torch.zeros_like(parameter)
+    row = parameters_to_vector([parameter.grad for parameter in trained])
+    comm.all_reduce(row, average=True)
+    vector_to_parameters(row, [parameter.grad for parameter in trained])
+""",
+    ),
+    (
+        "reduce_overlapped",
+        """
+def reduce_overlapped(comm, numels, backward, limit):
+    plan, means, sent, came = [], {}, [], {}
+    for layer in reversed(range(len(numels))):
+        if plan and sum(numels[other] for other in plan[-1]) + numels[layer] <= limit:
+            plan[-1].append(layer)
+        else:
+            plan.append([layer])
+    def ship(bucket):
+        row = torch.cat([came.pop(layer, torch.zeros(numels[layer])) for layer in bucket])
+        sent.append((bucket, comm.all_reduce_async(row)))
+    for layer, gradient in backward:
+        came[layer] = gradient.clone()
+        while plan and layer <= plan[0][-1]:
+            ship(plan.pop(0))
+    for bucket in plan:
+        ship(bucket)
+    # Calls run in the order of their start, so the last to end is the last that began.
+    for bucket, handle in reversed(sent):
+        means.update(zip(bucket, (handle.wait() / comm.size).split([numels[layer] for layer in bucket])))
+    return [means[layer] for layer in range(len(numels))]
+""",
+    ),
+    (
+        "culprit",
+        """
+from itertools import zip_longest
+def culprit(calls):
+    for index, made in enumerate(zip_longest(*calls)):
+        usual = max(made, key=made.count)
+        if made.count(usual) < len(made):
+            return [call == usual for call in made].index(False), index
+""",
+    ),
+]
+
+
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize(("name", "source"), FLAT)
+def test_every_right_answer_to_lesson_02_passes(name: str, source: str, seed: int) -> None:
+    assert hint_for("02_flat_buffers", name, source, seed) == ""

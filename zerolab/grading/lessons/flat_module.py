@@ -149,6 +149,10 @@ def row_holds_values(case: Case, seen: Observation) -> str | None:
         return f"{said}, all of them padding: new memory holds anything; fill it with zeros"
     if not row[real].nan_to_num().any():
         return f"{said}: nobody copied the parameters' values there"
+    frozen = [not parameter.requires_grad for parameter in build(*case.args[0][:2]).parameters()]
+    places = [row[s : s + p.numel()] for s, p, still in zip(starts, parameters, frozen, strict=True) if still]
+    if places and not torch.cat(places).any():
+        return f"{said}: a frozen parameter lies in the row, too"
     return f"{said}: which values go to which start?"
 
 

@@ -11,16 +11,30 @@ from zerolab.grading.exercise import Claim, Exercise
 from zerolab.grading.lessons.flat_twice import LEAVES_ITS_INPUT, REMEMBERS, twice
 
 Calls = Sequence[Sequence[tuple[str, int]]]
+HOWS = (
+    "swaps",
+    "skips",
+    "others",
+    "resizes",
+    "far",
+    "gives up",
+    "small",
+    "stops",
+    "skips",
+    "adds",
+    "renames",
+    "agrees",
+)
 NAMES = ("all_reduce", "reduce_scatter", "all_gather")
 
 
 def culprit_cases(rng: Random) -> list[Case]:
     cases = []
     # Of what goes wrong with one rank, the first case shows it in names and in sizes, and not in the lengths of lists.
-    for how in ("swaps", "skips", "resizes", "far", "gives up", "small", "stops", "skips", "adds", "renames", "agrees"):
+    for how in HOWS:
         ranks = 4 if how == "gives up" else rng.randint(3, 5)
         # Rank 0 is surely the odd one here and there: who compares with rank 0 must not pass by luck.
-        rank = 0 if how in ("resizes", "adds", "renames") else rng.randrange(ranks)
+        rank = 0 if how in ("others", "adds", "renames") else rng.randrange(how == "swaps", ranks)
         first = rng.randrange(3)
         length = rng.randint(90, 98) if how == "far" else 8
         plan = [(NAMES[(first + n) % 3], 8 * size) for n, size in enumerate(rng.sample(range(1, 99), length))]
@@ -47,6 +61,8 @@ def culprit_cases(rng: Random) -> list[Case]:
             calls[rank][at] = (plan[at][0], plan[at][1] + 8)
         elif how == "adds":
             calls[rank].append(("barrier", 0))
+        elif how == "others":
+            calls[rank][at] = ("broadcast", plan[at][1] + 8)
         elif how == "renames":
             calls[rank][at] = ("broadcast", plan[at][1])
         cases.append(culprit_case(calls, how, rank))
@@ -64,6 +80,7 @@ def culprit_case(calls: list[list[tuple[str, int]]], how: str, rank: int) -> Cas
         "swaps": f"rank {rank} swaps two calls, and another rank changes one later",
         "gives up": f"rank {rank} makes no more calls, and another rank changes one later",
         "small": f"rank {rank} brings another size once, and another rank skips a call later",
+        "others": f"rank {rank} calls something else once",
         "resizes": f"rank {rank} brings another size once",
         "far": f"rank {rank} brings another size once, {plural(len(calls[0]), 'call')} each",
         "adds": f"rank {rank} makes one call more at the end",
@@ -147,10 +164,10 @@ def culprit_right(case: Case, seen: Observation) -> str | None:
         return f"{said}: rank {want[0]} is silent there while the others call: to stop is to depart"
     if want[0] == 0 and any(alike(got, never_rank_0(calls, others), 0.0) for others in (False, True)):
         return f"{said}: rank 0 may be the odd one, too, and 0 is false in a condition"
-    if want[0] == 0 and alike(got, unlike(calls, 0), 0.0):
-        return f"{said}: who compares with rank 0 blames the others, but it may be the odd one: what do most ranks do?"
     if isinstance(got, list) and got[:1] == [most_different(calls)] != [want[0]]:
         return f"{said}: rank {got[0]} is unlike the others at most places; who was the first to depart?"
+    if want[0] == 0 and alike(got, unlike(calls, 0), 0.0):
+        return f"{said}: who compares with rank 0 blames the others, but it may be the odd one: what do most ranks do?"
     if isinstance(got, list) and len(got) == 2 and got[1] == want[1]:
         return f"{said}: the index is right; whose call does nobody else make there?"
     if got is None:
