@@ -1,6 +1,6 @@
 """Wrong answers to the exercises of lesson 01."""
 
-from zoo import ring_numbers
+from zoo import ring_mended, ring_numbers
 from zoo.wrong import Wrong, blank, changed
 
 REDUCE_SCATTER = """
@@ -25,7 +25,8 @@ def ring_all_gather(comm, shard, numel):
 
 ZOO = [
     *ring_numbers.ZOO,
-    *map(blank, ("ring_reduce_scatter", "ring_all_gather", "ring_all_reduce", "mended_broadcast")),
+    *ring_mended.ZOO,
+    *map(blank, ("ring_reduce_scatter", "ring_all_gather", "ring_all_reduce")),
     Wrong("chunks in two pieces", "ring_reduce_scatter",
           changed(REDUCE_SCATTER, "pass_on(comm, chunk(work, comm.rank - 1 - step, comm.size), arrived)",
                   "leaving = chunk(work, comm.rank - 1 - step, comm.size)\n"
@@ -34,6 +35,44 @@ ZOO = [
     Wrong("keeps all that came", "ring_reduce_scatter",
           changed(changed(REDUCE_SCATTER, "work = tensor.clone()", "work, kept = tensor.clone(), []"),
                   "mine += arrived", "kept.append(arrived)\n        mine += arrived"), "is used up when added"),
+    Wrong("returns a view of its copy", "ring_reduce_scatter",
+          changed(REDUCE_SCATTER, "comm.rank, comm.size).clone()", "comm.rank, comm.size)"),
+          "a view of something larger"),
+    Wrong("keeps its copy", "ring_reduce_scatter",
+          changed("KEPT = {}" + REDUCE_SCATTER, "work = tensor.clone()", "KEPT[comm.rank] = work = tensor.clone()"),
+          "are alive that it did not return"),
+    Wrong("one rank returns its input", "ring_reduce_scatter",
+          changed(REDUCE_SCATTER, "work = tensor.clone()",
+                  "if comm.size == 1:\n        return tensor\n    work = tensor.clone()"),
+          "so that who changes one changes both"),
+    Wrong("one rank returns its shard", "ring_all_gather",
+          changed(ALL_GATHER, "    whole =", "    if comm.size == 1:\n        return shard\n    whole ="),
+          "returned the memory of its input"),
+    Wrong("one rank returns its tensor", "ring_all_reduce", '''
+def ring_all_reduce(comm, tensor, average=False):
+    if comm.size == 1:
+        return tensor
+    shard = ring_reduce_scatter(comm, tensor)
+    if average:
+        shard /= comm.size
+    return ring_all_gather(comm, shard, tensor.numel())
+''', "on 1 rank, 5 elements, average=False: rank 0 returned the memory"),
+    Wrong("knows two dtypes", "ring_reduce_scatter",
+          changed(REDUCE_SCATTER, "    work =",
+                  "    if tensor.dtype not in (torch.float32, torch.float64):\n"
+                  "        raise TypeError('floats only')\n    work ="), "floats only"),
+    Wrong("sums in float32", "ring_reduce_scatter",
+          changed(changed(REDUCE_SCATTER, "tensor.clone()", "tensor.to(torch.float32, copy=True)"),
+                  "comm.size).clone()", "comm.size).to(tensor.dtype, copy=True)"),
+          "travel in 4 bytes each, and the input's take 8"),
+    Wrong("gathers in float64", "ring_all_gather",
+          changed(changed(ALL_GATHER, "shard.new_empty(numel)", "torch.empty(numel, dtype=torch.float64)"),
+                  "return whole", "return whole.to(shard.dtype)"), "travel in 8 bytes each, and the input's take 4"),
+    Wrong("the mean in a new tensor", "ring_all_reduce", '''
+def ring_all_reduce(comm, tensor, average=False):
+    whole = ring_all_gather(comm, ring_reduce_scatter(comm, tensor), tensor.numel())
+    return whole / comm.size if average else whole
+''', "two whole tensors at once"),
     Wrong("gathers into a list", "ring_all_gather", '''
 def ring_all_gather(comm, shard, numel):
     whole = shard.new_empty(numel)
@@ -243,62 +282,9 @@ def ring_all_reduce(comm, tensor, average=False):
           "def ring_all_reduce(comm, tensor, average=False):\n    return tensor + undefined_helper", "keep helpers"),
     Wrong("is not Python", "ring_all_reduce", "def ring_all_reduce(comm, tensor average):\n    pass", "is not Python"),
     Wrong("defines another name", "ring_all_reduce", "def all_reduce(comm, tensor):\n    pass", "no function named"),
-    Wrong("source is 0", "mended_broadcast", '''
-def mended_broadcast(comm, tensor, src):
-    if comm.rank:
-        comm.recv(tensor, comm.rank - 1)
-    if comm.rank + 1 < comm.size:
-        comm.send(tensor, comm.rank + 1)
-    return tensor
-''', "rank 0's tensor, whatever src is"),
-    Wrong("still broken", "mended_broadcast", '''
-def mended_broadcast(comm, tensor, src):
-    if comm.rank:
-        comm.recv(tensor, (comm.rank - 1) % comm.size)
-    comm.send(tensor, (comm.rank + 1) % comm.size)
-    return tensor
-''', "from rank 0: deadlock"),
-    Wrong("half mended: the source does not wait", "mended_broadcast", '''
-def mended_broadcast(comm, tensor, src):
-    if comm.rank != src:
-        comm.recv(tensor, (comm.rank - 1) % comm.size)
-    comm.send(tensor, (comm.rank + 1) % comm.size)
-    return tensor
-''', "sends to a rank that has already finished: who should not send?"),
-    Wrong("half mended: nobody sends back", "mended_broadcast", '''
-def mended_broadcast(comm, tensor, src):
-    if comm.rank:
-        comm.recv(tensor, (comm.rank - 1) % comm.size)
-    if (comm.rank + 1) % comm.size != src:
-        comm.send(tensor, (comm.rank + 1) % comm.size)
-    return tensor
-''', "receive from a rank that has already finished: who has nothing to receive?"),
-    Wrong("everybody receives first", "mended_broadcast", '''
-def mended_broadcast(comm, tensor, src):
-    comm.recv(tensor, (comm.rank - 1) % comm.size)
-    comm.send(tensor, (comm.rank + 1) % comm.size)
-    return tensor
-''', "and sends first?"),
     Wrong("receives float32 of any dtype", "ring_reduce_scatter",
           changed(REDUCE_SCATTER, "torch.empty_like(mine)", "torch.empty(len(mine))"),
           "new tensors take the input's dtype (empty_like, new_empty)"),
-    Wrong("talks to itself", "mended_broadcast", '''
-def mended_broadcast(comm, tensor, src):
-    if comm.rank != src:
-        comm.recv(tensor, (comm.rank - 1) % comm.size)
-    if (comm.rank + 1) % comm.size != src or comm.size == 1:
-        comm.send(tensor, (comm.rank + 1) % comm.size)
-    return tensor
-''', "a ring of one sends nothing"),
-    Wrong("a copy", "mended_broadcast", '''
-def mended_broadcast(comm, tensor, src):
-    tensor, right = tensor.clone(), (comm.rank + 1) % comm.size
-    if comm.rank != src:
-        comm.recv(tensor, (comm.rank - 1) % comm.size)
-    if right != src:
-        comm.send(tensor, right)
-    return tensor
-''', "receive into it"),
 ]  # fmt: skip
 
 # These take down the process that runs them, or reach for the checker in it, so they are tried in a worker.

@@ -22,6 +22,11 @@ def ring_bytes(numel, itemsize, ranks, rank):
     lengths = [chunk_bounds(numel, ranks, index % ranks) for index in (rank, rank + 1)]
     return 2 * numel - sum(stop - start for start, stop in lengths)
 ''', "You counted elements"),
+    Wrong("elements of 4 bytes", "ring_bytes", '''
+def ring_bytes(numel, itemsize, ranks, rank):
+    lengths = [chunk_bounds(numel, ranks, index % ranks) for index in (rank, rank + 1)]
+    return 4 * (2 * numel - sum(stop - start for start, stop in lengths))
+''', "You took 4 bytes for an element"),
     Wrong("of all ranks", "ring_bytes",
           "def ring_bytes(numel, itemsize, ranks, rank):\n    return 2 * (ranks - 1) * numel * itemsize",
           "what all ranks together send"),

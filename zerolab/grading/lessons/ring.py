@@ -6,9 +6,9 @@ from collections.abc import Callable
 from random import Random
 
 from zerolab.collectives import wire_bytes
-from zerolab.grading.case import Case
-from zerolab.grading.claims import most_held, most_messages, most_sent
-from zerolab.grading.exercise import Claim, Exercise, Score, alone
+from zerolab.grading.case import Case, Observation
+from zerolab.grading.claims import leaves_nothing, most_held, most_messages, most_sent
+from zerolab.grading.exercise import Claim, Exercise, Run, Score, alone, with_comm
 from zerolab.grading.lessons.ring_cases import (
     BOARD,
     all_gather_cases,
@@ -27,15 +27,19 @@ from zerolab.grading.lessons.ring_cases import (
 )
 from zerolab.grading.lessons.ring_claims import (
     Expected,
+    broadcast_and_overwrite,
     in_place_or_not,
     messages,
+    new_tensor,
     no_library_collective,
     right_values,
     traffic,
 )
 
 
-def ring_scores(collective: str, extra_chunks: int, look: str) -> tuple[Score, ...]:
+def ring_scores(
+    collective: str, extra_chunks: int, look: str | Callable[[Case, Observation], str]
+) -> tuple[Score, ...]:
     """The scoreboard of a collective that may hold one whole tensor and `extra_chunks` chunks beside its input."""
     halves = 2 if collective == "all_reduce" else 1
 
@@ -59,6 +63,15 @@ def ring_scores(collective: str, extra_chunks: int, look: str) -> tuple[Score, .
     )
 
 
+def two_wholes(case: Case, seen: Observation) -> str:
+    """Where an all-reduce that holds too much may do so. A mean in a tensor of its own makes two whole ones."""
+    if most_held(case, seen) == 2 * 4 * BOARD[1]:
+        return (
+            "two whole tensors at once: is the mean made in a new one, where dividing in place, or a chunk, would do?"
+        )
+    return "what the first half worked on can go before the second begins"
+
+
 def ring_exercise(
     name: str,
     cases: Callable[[Random], list[Case]],
@@ -67,8 +80,10 @@ def ring_exercise(
     hints: tuple[str, ...],
     scores: tuple[Score, ...] = (),
     in_place: bool = False,
+    run: Run = with_comm,
 ) -> Exercise:
     """An exercise whose function is a collective, judged by values, messages, bytes and inputs."""
+    kept = (Claim("it returns a new tensor", new_tensor), Claim("it leaves nothing else behind", leaves_nothing))
     return Exercise(
         name,
         cases,
@@ -81,7 +96,9 @@ def ring_exercise(
             ),
             Claim("each message goes to the right neighbour", messages),
             Claim("it sends what a ring sends, to the byte", traffic(expected)),
+            *(() if in_place else kept),
         ),
+        run=run,
         scores=scores,
         hints=hints,
         memory=bool(scores),
@@ -141,7 +158,7 @@ EXERCISES = (
             "The second half needs the length of the whole: tensor.numel().",
             "Divide where there is least to divide: between the halves, by comm.size.",
         ),
-        ring_scores("all_reduce", 2, "what the first half worked on can go before the second begins"),
+        ring_scores("all_reduce", 2, two_wholes),
     ),
     Exercise(
         "ring_bytes",
@@ -166,5 +183,6 @@ EXERCISES = (
             "Each of the two calls needs a condition of its own, and both are about src.",
         ),
         in_place=True,
+        run=broadcast_and_overwrite,
     ),
 )

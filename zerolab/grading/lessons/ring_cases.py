@@ -6,6 +6,7 @@ same sum. Sizes divide and do not divide, on 1 to 4 ranks. Values, messages, byt
 
 from __future__ import annotations
 
+from itertools import cycle
 from random import Random
 from typing import Any
 
@@ -29,13 +30,19 @@ BOARD = (4, 4096)
 """Ranks and float32 elements of the case on the scoreboard."""
 
 
-def summands(rng: Random, ranks: int, numel: int) -> list[Tensor]:
-    dtype = rng.choice([torch.float32, torch.float64])
-    return [whole_numbers(rng, numel, dtype) for _ in range(ranks)]
+FLOATS = (torch.float64, torch.float32, torch.float16)
+"""In turn, so that each check tries them all: two ranks with a size that divides come first, and there float64 tells
+a narrower dtype apart from a whole tensor; the next size does so for a wider one."""
+DTYPES = (*FLOATS, torch.int32)
+
+
+def summands(rng: Random, ranks: int, numel: int, dtype: torch.dtype) -> list[Tensor]:
+    # At most 99, because float16 counts to 2048 without a gap.
+    return [whole_numbers(rng, numel, dtype, most=99) for _ in range(ranks)]
 
 
 def total(tensors: list[Tensor]) -> Tensor:
-    return torch.stack(tensors).sum(0)
+    return torch.stack(tensors).sum(0, dtype=tensors[0].dtype)
 
 
 # 1. Where a rank's chunk lies.
@@ -90,8 +97,8 @@ def bounds_are_right(case: Case, seen: Observation) -> str | None:
 
 def reduce_scatter_cases(rng: Random) -> list[Case]:
     cases = [
-        ring_case([(tensor,) for tensor in summands(rng, ranks, numel)], numel, world)
-        for ranks, numel, world in sizes(rng)
+        ring_case([(tensor,) for tensor in summands(rng, ranks, numel, dtype)], numel, world)
+        for (ranks, numel, world), dtype in zip(sizes(rng), cycle(DTYPES), strict=False)
     ]
     ranks, numel = BOARD
     args: list[tuple[Any, ...]] = [(whole_numbers(rng, numel),) for _ in range(ranks)]
@@ -122,8 +129,8 @@ def reduce_scatter_expected(case: Case) -> Expected:
 
 def all_gather_cases(rng: Random) -> list[Case]:
     cases = []
-    for ranks, numel, world in sizes(rng):
-        whole = whole_numbers(rng, numel, rng.choice([torch.float32, torch.float64]))
+    for (ranks, numel, world), dtype in zip(sizes(rng), cycle(DTYPES), strict=False):
+        whole = whole_numbers(rng, numel, dtype)
         cases.append(gather_case(whole, ranks, world))
     ranks, numel = BOARD
     return [*cases, gather_case(whole_numbers(rng, numel), ranks, "lockstep", board=True)]
@@ -160,16 +167,16 @@ def all_gather_expected(case: Case) -> Expected:
 
 def all_reduce_cases(rng: Random) -> list[Case]:
     cases = []
-    for ranks, numel, world in sizes(rng):
+    for (ranks, numel, world), dtype in zip(sizes(rng), cycle(FLOATS), strict=False):
         for average in (False, True):
             # Multiples of 1.5: a mean over 2, 3 or 4 is exact, whether it divides first, last or multiplies by 1/N, and
             # is no whole number, so that // shows.
-            tensors = [1.5 * tensor for tensor in summands(rng, ranks, numel)]
+            tensors = [1.5 * tensor for tensor in summands(rng, ranks, numel, dtype)]
             what = f"{plural(numel, 'element')}, average={average}"
             cases.append(ring_case([(tensor, average) for tensor in tensors], numel, world, what))
     ranks, numel = BOARD
-    args: list[tuple[Any, ...]] = [(whole_numbers(rng, numel), False) for _ in range(ranks)]
-    return [*cases, ring_case(args, numel, "lockstep", f"{plural(numel, 'element')}, average=False", board=True)]
+    args: list[tuple[Any, ...]] = [(whole_numbers(rng, numel), True) for _ in range(ranks)]
+    return [*cases, ring_case(args, numel, "lockstep", f"{plural(numel, 'element')}, average=True", board=True)]
 
 
 def all_reduce_expected(case: Case) -> Expected:
@@ -201,8 +208,11 @@ def rolled(summed: Tensor, bounds: list[tuple[int, int]], by: int) -> list[Tenso
 
 
 def bytes_cases(rng: Random) -> list[Case]:
-    shapes = [(ranks, rng.randint(4, 2000), rng.choice([2, 4, 8])) for ranks in (1, 2, 3, 4) for _ in range(2)]
-    shapes += [(4, 10, 4), (3, 12, 4)]
+    # Elements of 4 bytes come first: of others, one mistake's bytes may be those of another. Then 4 is wrong.
+    shapes = [
+        (ranks, rng.randint(20, 2000), itemsize) for ranks in (1, 2, 3, 4) for itemsize in (4, rng.choice([2, 8]))
+    ]
+    shapes += [(4, 10, 4), (3, 12, 2)]
     return [
         Case(
             [(numel, itemsize, ranks, rank) for rank in range(ranks)],
@@ -228,6 +238,8 @@ def bytes_are_right(case: Case, seen: Observation) -> str | None:
         return f"{what}. One rank has nobody to send to: a ring takes N-1 steps"
     if got == [(ranks - 1) * numel * itemsize] * ranks:
         return f"{what}. (N-1) whole tensors is what sending everything to everybody costs; a ring passes chunks"
+    if itemsize != 4 and got == [want_ * 4 // itemsize for want_ in want]:
+        return f"{what}. You took 4 bytes for an element; `itemsize` says how many it has"
     if got == [want_ // itemsize for want_ in want]:
         return f"{what}. You counted elements; multiply by the bytes of one"
     if got == [sum(want)] * ranks:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
-from zerolab.collectives import wire_bytes
-from zerolab.grading.case import Case, Observation, Other
+from zerolab.collectives import Collectives, wire_bytes
+from zerolab.grading.case import Case, Observation, Other, Record
 from zerolab.grading.exercise import Test
 
 Tensor = torch.Tensor
@@ -33,6 +34,18 @@ class Expected:
         return [wire_bytes(self.collective, self.numel, self.itemsize, ranks, rank) for rank in range(ranks)]
 
 
+def broadcast_and_overwrite(fn: Callable[..., Any], comm: Collectives, tensor: Tensor, src: int) -> list[Any]:
+    """What a broadcast returns, and the tensor afterwards; then the caller uses its tensor again, at once."""
+    value = fn(comm, tensor, src)
+    seen = [value.clone() if isinstance(value, Tensor) else value, tensor.clone()]
+    tensor.fill_(USED_AGAIN)
+    return seen
+
+
+USED_AGAIN = -1.0
+"""What the caller writes into its tensor when the broadcast has returned; no case has such a number."""
+
+
 def no_library_collective(case: Case, seen: Observation) -> str | None:
     for record in seen.records:
         for name, _ in record.calls:
@@ -43,7 +56,7 @@ def no_library_collective(case: Case, seen: Observation) -> str | None:
 def right_values(expected: Callable[[Case], Expected]) -> Test:
     def test(case: Case, seen: Observation) -> str | None:
         want = expected(case)
-        got = [record.value for record in seen.records]
+        got = [returned(record, want) for record in seen.records]
         wrong = [rank for rank, value in enumerate(got) if not same(value, want.values[rank])]
         if not wrong:
             return None
@@ -54,6 +67,11 @@ def right_values(expected: Callable[[Case], Expected]) -> Test:
         if wrong == [0] and case.ranks > 1:
             skipped = "does a condition such as `if comm.rank:` skip it? 0 counts as False"
             return f"{case.about}: only rank 0 is wrong; {skipped}"
+        if want.collective == "broadcast" and bool((value == USED_AGAIN).any()):
+            return (
+                f"{case.about}: rank {rank} got what its neighbour wrote into the tensor after it had returned: "
+                "does the neighbour wait() for what it sends?"
+            )
         for says, mistake in want.mistakes.items():
             if all(same(got[rank], mistake[rank]) for rank in wrong):
                 return f"{case.about}: {'each rank' if len(wrong) > 1 else f'rank {rank}'} returned {says}"
@@ -73,7 +91,8 @@ def in_place_or_not(expected: Callable[[Case], Expected], in_place: bool) -> Tes
 
     def test(case: Case, seen: Observation) -> str | None:
         for rank, record in enumerate(seen.records):
-            before, after = case.args[rank][0], record.after[0]
+            before = case.args[rank][0]
+            after = record.value[1] if in_place else record.after[0]
             if in_place and not same(after, expected(case).values[rank]):
                 lost = f"rank {rank}'s own tensor does not hold the result"
                 return f"{case.about}: {lost}: receive into it and do not replace it"
@@ -83,6 +102,20 @@ def in_place_or_not(expected: Callable[[Case], Expected], in_place: bool) -> Tes
         return None
 
     return test
+
+
+def returned(record: Record, want: Expected) -> Any:
+    """The value, which is the first of the two that `broadcast_and_overwrite` gives."""
+    return record.value[0] if want.collective == "broadcast" else record.value
+
+
+def new_tensor(case: Case, seen: Observation) -> str | None:
+    """What comes back shares no memory with the input; seen where memory is measured."""
+    for rank, record in enumerate(seen.records):
+        if record.left < 0:
+            gave = f"rank {rank} returned the memory of its input"
+            return f"{case.about}: {gave}, so that who changes one changes both: return a new tensor"
+    return None
 
 
 def messages(case: Case, seen: Observation) -> str | None:
@@ -95,6 +128,15 @@ def messages(case: Case, seen: Observation) -> str | None:
     return None
 
 
+def wider_or_narrower(seen: Observation, bound: list[int], itemsize: int) -> int | None:
+    """The bytes of an element if each rank sent as many elements as a ring sends, in a dtype of another size."""
+    sent = [record.nbytes for record in seen.records]
+    for other in {1, 2, 4, 8} - {itemsize}:
+        if [nbytes * itemsize for nbytes in sent] == [nbytes * other for nbytes in bound]:
+            return other
+    return None
+
+
 def traffic(expected: Callable[[Case], Expected]) -> Test:
     def test(case: Case, seen: Observation) -> str | None:
         want = expected(case)
@@ -103,6 +145,10 @@ def traffic(expected: Callable[[Case], Expected]) -> Test:
         if want.collective == "broadcast":
             # Nobody sends the tensor back to its source.
             sent, bound = sorted(sent), [0, *bound]
+            for rank, record in enumerate(seen.records):
+                if len(record.sent) > 1 and record.nbytes == want.numel * want.itemsize:
+                    many = f"rank {rank} sent the tensor in {len(record.sent)} messages"
+                    return f"{case.about}: {many}: at most one is asked for, with the whole tensor"
         if sent == bound:
             return None
         rank = next(rank for rank in range(case.ranks) if sent[rank] != bound[rank])
@@ -113,10 +159,16 @@ def traffic(expected: Callable[[Case], Expected]) -> Test:
                 f"{case.about}: together they sent {sum(sent)} bytes, and N-1 messages "
                 f"make {sum(bound)}: ask which rank has nobody left to tell"
             )
+        wholes = f"{size}: your messages are whole tensors, send one chunk in each step"
+        if sent[rank] == (case.ranks - 1) * whole:
+            return wholes
+        if other := wider_or_narrower(seen, bound, want.itemsize):
+            dtypes = f"its elements travel in {other} bytes each, and the input's take {want.itemsize}"
+            return f"{size}: {dtypes}: send in the input's dtype"
         if sent[rank] >= (case.ranks - 1) * whole:
-            return f"{size}: your messages are whole tensors, send one chunk in each step"
+            return wholes
         if sent[rank] < bound[rank]:
-            return f"{size}: values came to it by another way than messages"
+            return f"{size}: which elements of a chunk does it not send?"
         return f"{size}: N-1 steps are enough for each half, and each sends one chunk"
 
     return test
