@@ -161,3 +161,97 @@ def culprit(calls):
 @pytest.mark.parametrize(("name", "source"), FLAT)
 def test_every_right_answer_to_lesson_02_passes(name: str, source: str, seed: int) -> None:
     assert hint_for("02_flat_buffers", name, source, seed) == ""
+
+
+RING = [
+    (
+        "ring_reduce_scatter",
+        """
+def ring_reduce_scatter(comm, tensor):
+    carry = chunk(tensor, comm.rank - 1, comm.size).clone()
+    for step in range(2, comm.size + 1):
+        mine = chunk(tensor, comm.rank - step, comm.size)
+        arrived = torch.empty_like(mine)
+        pass_on(comm, carry, arrived)
+        carry = arrived.add_(mine)
+    return carry
+""",
+    ),
+    (
+        "ring_all_gather",
+        """
+def ring_all_gather(comm, shard, numel):
+    whole = torch.empty(numel, dtype=shard.dtype)
+    leaving = shard
+    for step in range(1, comm.size):
+        arriving = chunk(whole, comm.rank - step, comm.size)
+        pass_on(comm, leaving, arriving)
+        leaving = arriving
+    chunk(whole, comm.rank, comm.size).copy_(shard)
+    return whole
+""",
+    ),
+    (
+        "ring_all_reduce",
+        """
+def ring_all_reduce(comm, tensor, average=False):
+    whole = ring_all_gather(comm, ring_reduce_scatter(comm, tensor), tensor.numel())
+    return whole.div_(comm.size) if average else whole
+""",
+    ),
+    (
+        "mended_broadcast",
+        """
+def mended_broadcast(comm, tensor, src):
+    away = (comm.rank - src) % comm.size
+    if away > 0:
+        comm.irecv(tensor, (comm.rank - 1) % comm.size).wait()
+    if away < comm.size - 1:
+        comm.isend(tensor, (comm.rank + 1) % comm.size).wait()
+    return tensor
+""",
+    ),
+]
+
+
+@pytest.mark.parametrize(("name", "source"), RING)
+def test_every_right_answer_to_lesson_01_passes(name: str, source: str) -> None:
+    assert hint_for("01_ring_collectives", name, source) == ""
+
+ZERO_2 = [
+    (
+        "accumulate",
+        """
+def accumulate(comm, micro_batches, each):
+    total = None
+    for gradient in micro_batches if each else [sum(micro_batches)]:
+        shard = comm.reduce_scatter(gradient, average=True)
+        total = shard if total is None else total.add_(shard)
+    return total / len(micro_batches)
+""",
+    ),
+    (
+        "MendedBackward",
+        """
+class MendedBackward:
+    def __init__(self, comm, parameters):
+        self.shards = []
+        for parameter in parameters:
+            own = torch.empty(parameter.numel(), device="meta").tensor_split(comm.size)[comm.rank]
+            self.shards.append(torch.zeros(len(own), dtype=parameter.dtype))
+            parameter.register_post_accumulate_grad_hook(self.hook_for(comm, self.shards[-1]))
+
+    def hook_for(self, comm, shard):
+        def hook(parameter):
+            whole, parameter.grad = parameter.grad.reshape(-1), None
+            shard.add_(comm.reduce_scatter(whole, average=True))
+        return hook
+""",
+    ),
+]
+
+
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize(("name", "source"), ZERO_2)
+def test_every_right_answer_to_lesson_04_passes(name: str, source: str, seed: int) -> None:
+    assert hint_for("04_zero_2", name, source, seed) == ""

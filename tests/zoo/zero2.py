@@ -99,7 +99,7 @@ def shards_in_time(comm, model, inputs):
     for hook in hooks:
         hook.remove()
     return shards
-''', "the model's order is the other way round"),
+''', "backward brought them: model.parameters() has another"),
     Wrong("hooks stay", "shards_in_time", changed(IN_TIME, "hook.remove()", "pass"), "outlive the call"),
     Wrong("drops nothing", "shards_in_time", changed(IN_TIME, "parameter.grad = None", "pass"),
           "still have a whole gradient"),
@@ -252,7 +252,7 @@ def sent_bytes(numel, ranks, micro_batches, each):
     Wrong("overwrites", "MendedBackward", changed(MENDED, KEEP, "self.shards[index] = shard"),
           "shards of the last backward alone"),
     Wrong("adds up twice", "MendedBackward", changed(MENDED, "parameter.grad = None", "pass"),
-          "the first backward counts twice"),
+          "the first backward counts more than once"),
     Wrong("lets parameter.grad add up", "MendedBackward",
           changed(MENDED, KEEP, "self.shards[index] = shard").replace("parameter.grad = None", "pass"),
           "still have a whole gradient"),

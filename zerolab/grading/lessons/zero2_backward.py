@@ -140,7 +140,7 @@ def copied(shards: Any) -> Any:
 def still_there(tensors: Sequence[Callable[[], Tensor | None]]) -> int:
     """How many of the tensors, known by weak references, somebody still holds."""
     if any(tensor() is not None for tensor in tensors):
-        gc.collect()
+        gc.collect(1)  # cycles of late; a whole collection takes long
     return sum(tensor() is not None for tensor in tensors)
 
 

@@ -69,7 +69,7 @@ def run_mended(fn: Callable[..., Any], comm: Collectives, model: nn.Module, roun
                 raise
             said = "it adds shards of different sizes, so of two parameters: which index does each hook see?"
             raise RuntimeError(said) from error
-        after.append(encode(mended.shards))
+        after.append(mended.shards if inputs is rounds[-1] else encode(mended.shards))
         kept = sum(parameter.grad is not None for parameter in model.parameters())
     own = {storage(shard) for shard in mended.shards if isinstance(shard, Tensor)}
     others = [result for result in results.known if storage(result()) not in own]
