@@ -89,6 +89,13 @@ def forward(comm, shards, shapes, x):
     Wrong("holds two layers", "forward", changed(FORWARD, "        del whole\n", ""), "one layer is enough"),
     Wrong("a view stays", "forward", changed(FORWARD, "x = F.linear(x, whole.view(*shape))",
           "weight = whole.view(*shape)\n        x = F.linear(x, weight)"), "a view or a list"),
+    Wrong("a single layer gets a ReLU", "forward",
+          changed(FORWARD, "    return x", "    return x if len(shards) > 1 else F.relu(x) - 1"),
+          "a single layer of 15"),
+    Wrong("a global keeps the last layer", "forward",
+          changed(FORWARD, "        del whole\n", "        last[comm.rank] = whole\n        del whole\n")
+          .replace("        whole =", "        last.clear()\n        whole =") + "\n\nlast = {}\n",
+          "are alive that it did not return"),
 ]  # fmt: skip
 
 NAIVE = """
@@ -178,6 +185,22 @@ def sharded_linear(comm, shard, shape, x):
           changed(TRAINS, "        of_shard",
                   "        ctx.comm.all_gather(shard, math.prod(ctx.shape))\n        of_shard"),
           "two gathers and one reduce_scatter"),
+    Wrong("changes the gradient it was handed", "sharded_linear",
+          changed(TRAINS, "        of_shard = ", "        grad /= ctx.comm.size\n        of_shard = ")
+          .replace(", average=True", ""), "overwrote the gradient it was handed"),
+    Wrong("a global keeps one layer until backward", "sharded_linear",
+          changed(TRAINS, "        return F.linear(x, comm.all_gather(shard, math.prod(shape)).view(*shape))",
+                  "        kept[comm.rank] = comm.all_gather(shard, math.prod(shape)).view(*shape)\n"
+                  "        return F.linear(x, kept[comm.rank])")
+          .replace("        of_shard", "        kept.pop(ctx.comm.rank, None)\n        of_shard") + "\n\nkept = {}\n",
+          "holds 4,096 bytes in one tensor"),
+    Wrong("keeps the last gradient whole", "sharded_linear",
+          changed(TRAINS, "        return None, of",
+                  "        kept[ctx.comm.rank] = grad.t() @ x\n        return None, of")
+          + "\n\nkept = {}\n", "what keeps them"),
+    Wrong("keeps all gradients whole until the step", "sharded_linear",
+          changed(TRAINS, "        return None, of", "        shard.whole = grad.t() @ x\n        return None, of"),
+          "those of the layers before"),
 ]  # fmt: skip
 
 AHEADS = [
@@ -257,6 +280,18 @@ def prefetched(comm, shards, shapes, x, layer):
           "in the order of use"),
     Wrong("works on the input", "prefetched",
           changed(AHEAD, "    return x\n", "    shards[0].zero_()\n    return x\n"), "overwrote"),
+    Wrong("never calls layer", "prefetched",
+          changed(AHEAD, "layer(x, whole.view(*shape))", "F.relu(F.linear(x, whole.view(*shape)))"),
+          "call the `layer` that you are handed"),
+    Wrong("computes twice", "prefetched",
+          changed(AHEAD, "        x = layer", "        layer(x, whole.view(*shape))\n        x = layer"),
+          "each layer computes once"),
+    Wrong("a single layer is none", "prefetched",
+          changed(AHEAD, "    numels", "    if len(shapes) == 1:\n        return x\n    numels"),
+          "a single layer is one, too"),
+    Wrong("a global keeps the last layer", "prefetched",
+          changed(AHEAD, "        x = layer", "        last[comm.rank] = whole\n        x = layer") + "\n\nlast = {}\n",
+          "are alive that it did not return"),
 ]  # fmt: skip
 
 ZOO = [*FORWARDS, *TRAININGS, *AHEADS, *zero3_plans.ZOO]

@@ -85,6 +85,30 @@ class Persistent:
     Wrong("gathers in advance", "Persistent",
           changed(PERSISTENT, "for tensor in tensors]\n\n", "for tensor in tensors]\n        comm.barrier()\n\n"),
           "call 1 of rank 0 is barrier"),
+    Wrong("keeps what it gathered last", "Persistent",
+          changed(PERSISTENT, "        return self.comm.all_gather(self.kept[index], shape.numel()).view(shape)",
+                  "        self.last = self.comm.all_gather(self.kept[index], shape.numel()).view(shape)\n"
+                  "        return self.last"), "or for what was gathered"),
+    Wrong("one rank needs no call", "Persistent",
+          changed(PERSISTENT, "            return self.kept[index]\n",
+                  "            return self.kept[index]\n        if self.comm.size == 1:\n"
+                  "            return self.kept[index].view(shape)\n"), "on one rank, too, and is gathered"),
+    Wrong("goes by dimensions", "Persistent",
+          changed(PERSISTENT, "shape.numel() < self.threshold", "len(shape) < 2")
+          .replace("tensor.numel() < self.threshold", "tensor.dim() < 2"), "the number of dimensions"),
+    Wrong("empties the list", "Persistent",
+          changed(PERSISTENT, "for tensor in tensors]\n\n", "for tensor in tensors]\n        tensors.clear()\n\n"),
+          "they belong to the caller"),
+    Wrong("empties the tensors", "Persistent",
+          changed(PERSISTENT, "tensor in tensors]\n\n", "tensor in tensors]\n        for tensor in tensors:\n"
+                  "            if tensor.numel() >= threshold:\n                tensor.data = torch.empty(0)\n\n"),
+          "or a tensor in it, has changed"),
+    Wrong("shapes on the class", "Persistent",
+          changed(PERSISTENT, "self.shapes", "Persistent.shapes"), "fails once a second Persistent"),
+    Wrong("the threshold on the class", "Persistent",
+          changed(PERSISTENT, "self.threshold", "Persistent.threshold")
+          .replace("self.comm, Persistent.threshold = comm, threshold",
+                   "self.comm = comm\n        Persistent.threshold = threshold"), "once a second"),
 ]  # fmt: skip
 
 
@@ -106,6 +130,11 @@ COSTS = [
     cost("all of it", "// ranks * (ranks - 1)", "", "(N-1)/N of a tensor"),
     cost("all_reduce", "+ reduced)", "+ 2 * reduced)", "two half rings"),
     cost("a float", "// ranks", "/ ranks", "divide with //"),
+    cost("always two micro-batches", "return micro_batches", "return 2", "So much would 2 micro-batches send"),
+    cost("no unit trains", "len(units))", "0)", "there is no backward"),
+    cost("reduces once a step", "micro_batches * 4 * (forth + back + reduced)",
+         "4 * (micro_batches * (forth + back) + reduced)", "each micro-batch reduces its gradients"),
+    cost("empties the list", "    return micro", "    units.clear()\n    return micro", "overwrote"),
 ]  # fmt: skip
 
 
@@ -131,6 +160,13 @@ TRACES = [
     trace("each use", "sorted(away)", "[u for e, u in trace if e == 'use' and u in away]", "however often it was used"),
     trace("keeps those that were gathered", "elif unit not in here:",
           "elif ('gather', unit) not in [tuple(t) for t in trace]:", "may have been released since"),
+    Wrong("looks before the event", "explain_trace",
+          changed(TRACE, "        most = max(most, len(here))\n", "")
+          .replace("trace:\n", "trace:\n        most = max(most, len(here))\n"), "look after an event"),
+    trace("a use brings a unit", "away.add(unit)", "away.add(unit)\n            here.add(unit)", "only a gather does"),
+    trace("a default argument", "def explain_trace(trace):\n    here, away, most = set(), set(), 0",
+          "def explain_trace(trace, away=set()):\n    here, most = set(), 0", "stays from call to call"),
+    trace("empties the trace", "    return most", "    trace.clear()\n    return most", "overwrote"),
 ]  # fmt: skip
 
 ZOO = [*PERSISTENTS, *COSTS, *TRACES]

@@ -110,6 +110,11 @@ class Tracker(TorchDispatchMode):
         self._settle()
         return dict(self._skyline.live)
 
+    def largest(self) -> int:
+        """Bytes of the largest storage that is alive."""
+        self._settle()
+        return max((record.nbytes for record in self._records.values()), default=0)
+
     @property
     def peak(self) -> dict[str, int]:
         """Bytes by kind at the moment of the highest total."""

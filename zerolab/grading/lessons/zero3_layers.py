@@ -8,16 +8,17 @@ its layers from one that only says so.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from random import Random
 from typing import Any
 
 import torch
 from torch.nn import functional as F
 
-from zerolab.collectives import Link
+from zerolab.collectives import Collectives, Link
 from zerolab.grading.case import Case, Observation, plural
-from zerolab.grading.claims import Calls, Wanted, calls_are, microseconds, most_held, right, untouched
+from zerolab.grading.claims import Calls, Wanted, calls_are, leaves_nothing, microseconds, most_held, right, untouched
 from zerolab.grading.draw import signed
 from zerolab.grading.exercise import Claim, Exercise, Score
 from zerolab.ranks import spend
@@ -51,6 +52,8 @@ def in_words(ranks: int, shapes: Sequence[Shape]) -> str:
     uneven = " (the ranks do not divide all of them)" if any(numel % ranks for numel in numels) else ""
     alike = len(numels) > 1 and len(set(numels)) == 1
     what = f"{len(numels)} layers of {numels[0]:,}" if alike else f"layers of {numels}"
+    if len(numels) == 1:
+        what = f"a single layer of {numels[0]}"
     return f"on {plural(ranks, 'rank')}, {what} elements{uneven}"
 
 
@@ -60,8 +63,9 @@ def layouts(rng: Random) -> list[tuple[int, list[Shape], str, bool]]:
     drawn = [(ranks, drawn_shapes(rng, rng.randint(2, 3)), "lockstep", False) for ranks in (2, 3, 4, 1)]
     uneven = (3, [(5, 2), (4, 5)], "lockstep", False)
     tiny = (4, [(1, 3), (2, 1)], "lockstep", False)
+    single = (2, [(5, 3)], "lockstep", False)
     processes = (2, drawn_shapes(rng, 2), "processes", False)
-    return [(4, board, "lockstep", True), *drawn, uneven, tiny, processes]
+    return [(4, board, "lockstep", True), *drawn, uneven, tiny, single, processes]
 
 
 def gathers(case: Case, rank: int) -> Calls:
@@ -142,6 +146,7 @@ FORWARD = Exercise(
         Claim("its inputs stay as they were", untouched(0, 2)),
         Claim("it gathers each layer once", calls_are(gathers, "one all_gather a layer, when its turn comes")),
         Claim("it lets layers go again", lets_go),
+        Claim("it leaves nothing behind", leaves_nothing),
     ),
     scores=(
         Score(
@@ -168,10 +173,19 @@ LINK = Link(gbit_per_s=1, latency_us=100)
 LAYER_SECONDS = 1e-3
 
 
-def layer(x: Tensor, weight: Tensor) -> Tensor:
-    """A layer with ReLU; it takes a millisecond."""
-    spend(LAYER_SECONDS)
-    return F.relu(F.linear(x, weight))
+def run_ahead(
+    fn: Callable[..., Any], comm: Collectives, shards: list[Tensor], shapes: list[Shape], x: Tensor, shift: int
+) -> Any:
+    """Hand the answer a layer with ReLU that takes a millisecond. It adds `shift`, so that nobody gets along without
+    calling it. Returns the output, and the shape of each layer that was computed."""
+    computed = []
+
+    def layer(x: Tensor, weight: Tensor) -> Tensor:
+        spend(LAYER_SECONDS)
+        computed.append(list(weight.shape))
+        return F.linear(x, weight).add_(shift).relu_()
+
+    return {"y": fn(comm, shards, shapes, x, layer), "computed": computed}
 
 
 def ahead_cases(rng: Random) -> list[Case]:
@@ -179,29 +193,51 @@ def ahead_cases(rng: Random) -> list[Case]:
     for ranks, shapes, world, board in layouts(rng):
         shards = drawn_shards(rng, shapes, ranks)
         args: list[tuple[Any, ...]] = [
-            (shards[rank], shapes, drawn_rows(rng, ROWS, shapes[0][1]), layer) for rank in range(ranks)
+            (shards[rank], shapes, drawn_rows(rng, ROWS, shapes[0][1]), rng.randint(1, 3)) for rank in range(ranks)
         ]
         cases.append(Case(args, world, in_words(ranks, shapes), LINK if world == "lockstep" else None, board))
     return cases
 
 
 def ahead_wanted(case: Case) -> Wanted:
-    def passed(layers: Sequence[Tensor], x: Tensor) -> Tensor:
-        for weight in layers:
-            x = F.relu(F.linear(x, weight))
-        return x
+    layers = layers_of(case)
 
-    layers, inputs = layers_of(case), [args[2] for args in case.args]
+    def passed(layers: Sequence[Tensor], adds: bool = True) -> list[Tensor]:
+        """What each rank's input becomes."""
+        outputs = []
+        for _, _, x, shift in case.args:
+            for weight in layers:
+                x = F.relu(F.linear(x, weight) + shift * adds)
+            outputs.append(x)
+        return outputs
+
     mistakes = {
-        "what comes out of the last layer but one: who computes the layer that was fetched last?": [
-            passed(layers[:-1], x) for x in inputs
-        ],
-        "zeros: the layer had not arrived when it was used, so wait() for it": [
-            torch.zeros(ROWS, layers[-1].shape[0]) for _ in inputs
-        ],
+        "its input, through which no layer went: a single layer is one, too": passed([]),
+        "what comes out of the last layer but one: who computes the layer that was fetched last?": passed(layers[:-1]),
+        "what empty layers give: the layer had not arrived when it was used, so wait() for it": passed(
+            [torch.zeros_like(weight) for weight in layers]
+        ),
+        "what F.relu(F.linear(x, weight)) gives, time after time: call the `layer` that you are handed": passed(
+            layers, adds=False
+        ),
     }
     look = "what a call is still filling must not be read: is there a wait() before each use?"
-    return Wanted([passed(layers, x) for x in inputs], mistakes, look)
+    return Wanted(passed(layers), mistakes, look)
+
+
+def ahead_values(case: Case, seen: Observation) -> str | None:
+    """The outputs alone, by the general claim."""
+    outputs = [replace(record, value=record.value["y"]) for record in seen.records]
+    return right(ahead_wanted)(case, replace(seen, records=outputs))
+
+
+def computes_once(case: Case, seen: Observation) -> str | None:
+    want = [list(shape) for shape in case.args[0][1]]
+    for rank, record in enumerate(seen.records):
+        if (got := record.value["computed"]) != want:
+            said = f"rank {rank} calls layer() {len(got)} times, with weights of shape {got}, and {want} are due"
+            return f"{case.about}: {said}: each layer computes once, in order"
+    return None
 
 
 def hidden_time(case: Case) -> int:
@@ -219,11 +255,14 @@ AHEAD = Exercise(
     "prefetched",
     ahead_cases,
     (
-        Claim("every rank returns what the whole layers make of its input", right(ahead_wanted)),
+        Claim("every rank returns what the whole layers make of its input", ahead_values),
         Claim("its inputs stay as they were", untouched(0, 2)),
+        Claim("it computes each layer once", computes_once),
         Claim("it gathers each layer once", calls_are(gathers, "one all_gather a layer, in the order of use")),
         Claim("it lets layers go again", lets_go),
+        Claim("it leaves nothing behind", leaves_nothing),
     ),
+    run=run_ahead,
     scores=(
         Score(
             "microseconds on the virtual clock",

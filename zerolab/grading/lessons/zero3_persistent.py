@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from random import Random
@@ -11,9 +10,10 @@ from typing import Any
 import torch
 
 from zerolab.collectives import Collectives
+from zerolab.errors import InputError
 from zerolab.flat.layout import chunk_sizes
 from zerolab.grading.case import Case, Observation, plural
-from zerolab.grading.claims import Wanted, calls_are, right
+from zerolab.grading.claims import Calls, Wanted, alike, calls_are, right
 from zerolab.grading.draw import signed
 from zerolab.grading.exercise import Claim, Exercise
 
@@ -44,20 +44,26 @@ def persistent_cases(rng: Random) -> list[Case]:
 
 
 def run_persistent(fn: Callable[..., Any], comm: Collectives, tensors: list[Tensor], threshold: int) -> Any:
-    """Hand whole tensors to the answer and let go of them; then ask for each one. What it kept is counted by memory:
-    the given storages that are still alive, and those of `kept`."""
+    """Hand whole tensors to the answer, ask for each one, and once more when a second answer is alive beside it. The
+    answer is returned, too, though only its type's name gets out: while it lives, what it holds is measured."""
     own = [tensor.clone() for tensor in tensors]
-    given = [weakref.ref(tensor.untyped_storage()) for tensor in own]
     answer = fn(comm, own, threshold)
-    del own
-    alive = {storage.data_ptr(): storage.nbytes() for ref in given if (storage := ref()) is not None}
-    alive |= {part.untyped_storage().data_ptr(): part.untyped_storage().nbytes() for part in answer.kept}
     values = [answer.whole(index).clone() for index in range(len(tensors))]
-    return {"values": values, "kept": [part.numel() for part in answer.kept], "bytes": sum(alive.values())}
+    intact = alike(own, tensors, 0.0)
+    del own
+    fn(comm, [-tensor for tensor in reversed(tensors)], 2 * threshold + 1).whole(0)
+    try:
+        again = [answer.whole(index).clone() for index in range(len(tensors))]
+    except Exception as error:
+        raise InputError(f"whole() fails once a second {SECOND} ({error})") from error
+    return {"values": values, "again": again, "intact": intact, "kept": list(answer.kept), "answer": answer}
+
+
+SECOND = "Persistent has been made, of other tensors: what belongs to one has its place in self, not in the class"
 
 
 def persistent_values(case: Case, seen: Observation) -> str | None:
-    """`whole` gives each tensor back."""
+    """`whole` gives each tensor back, each time."""
     tensors = case.args[0][0]
     for rank, record in enumerate(seen.records):
         got = record.value["values"]
@@ -67,7 +73,17 @@ def persistent_values(case: Case, seen: Observation) -> str | None:
                 return f"{case.about}: rank {rank}'s tensor {index} has the right numbers in the wrong shape: {shapes}"
     wanted = Wanted([tensors] * case.ranks, look="look at what `whole` gives for a matrix and for a bias")
     records = [replace(record, value=record.value["values"]) for record in seen.records]
-    return right(lambda _: wanted)(case, Observation(records))
+    if hint := right(lambda _: wanted)(case, Observation(records)):
+        return hint
+    wrong = [rank for rank, record in enumerate(seen.records) if not alike(record.value["again"], tensors, 1e-5)]
+    said = f"{case.about}: whole() gives other numbers to rank {wrong[0]} once a second {SECOND}" if wrong else None
+    return said
+
+
+def caller_intact(case: Case, seen: Observation) -> str | None:
+    if all(record.value["intact"] for record in seen.records):
+        return None
+    return f"{case.about}: the list of tensors that it got, or a tensor in it, has changed: they belong to the caller"
 
 
 def staying(numels: Sequence[int], threshold: int) -> list[bool]:
@@ -99,13 +115,14 @@ def persistent_cut(case: Case, seen: Observation) -> str | None:
         "the threshold is no budget that is used up from the first on": as_budget(
             numels, threshold, range(len(numels))
         ),
+        "you go by the number of dimensions; the threshold counts elements": [tensor.dim() < 2 for tensor in tensors],
     }
     for rank, record in enumerate(seen.records):
 
         def lengths(stays: Sequence[bool], rank: int = rank) -> list[int]:
             return [n if s else chunk_sizes(n, case.ranks)[rank] for n, s in zip(numels, stays, strict=True)]
 
-        got, want = record.value["kept"], lengths(staying(numels, threshold))
+        got, want = [part.numel() for part in record.value["kept"]], lengths(staying(numels, threshold))
         if got != want:
             said = f"{case.about}: rank {rank} keeps {got} elements, and {want} are due"
             reason = next((says for says, stays in rules.items() if lengths(stays) == got), "")
@@ -116,11 +133,26 @@ def persistent_cut(case: Case, seen: Observation) -> str | None:
 def persistent_bytes(case: Case, seen: Observation) -> str | None:
     """No memory stays besides."""
     for rank, record in enumerate(seen.records):
-        want, got = 4 * sum(record.value["kept"]), record.value["bytes"]
-        if got > want:
-            said = f"rank {rank}'s parts have {want} bytes, and {got} are alive"
-            return f"{case.about}: {said}: a view keeps all the memory of its tensor, and so does each name for it"
+        if record.left > 0:
+            kept = sum(part.nbytes for part in record.value["kept"])
+            said = f"rank {rank}'s parts have {kept} bytes, and {kept + record.left} are alive"
+            look = "a view keeps all the memory of its tensor, and so does each name for it, or for what was gathered"
+            return f"{case.about}: {said}: {look}"
     return None
+
+
+def persistent_calls(case: Case, seen: Observation) -> str | None:
+    """What was cut is gathered, each time; the rest needs no call."""
+    tensors, threshold = case.args[0]
+
+    def due(tensors: Sequence[Tensor], threshold: int) -> Calls:
+        return [("all_gather", tensor.numel()) for tensor in tensors if tensor.numel() >= threshold]
+
+    want = due(tensors, threshold)
+    want = [*want, *due(tensors[-1:], 2 * threshold + 1), *want]
+    few = any(len(record.calls) < len(want) for record in seen.records)
+    more = "what reaches the threshold counts as cut, on one rank, too, and is gathered each time"
+    return calls_are(lambda case, rank: want, more if few else "what is whole already needs no call")(case, seen)
 
 
 PERSISTENT = Exercise(
@@ -128,17 +160,10 @@ PERSISTENT = Exercise(
     persistent_cases,
     (
         Claim("it gives each tensor back, whole and in its shape", persistent_values),
+        Claim("it leaves the caller's tensors as they are", caller_intact),
         Claim("it keeps small tensors whole and a shard of the others", persistent_cut),
         Claim("it keeps no other memory", persistent_bytes),
-        Claim(
-            "it gathers what is cut, and nothing else",
-            calls_are(
-                lambda case, rank: [
-                    ("all_gather", tensor.numel()) for tensor in case.args[0][0] if tensor.numel() >= case.args[0][1]
-                ],
-                "what is whole already needs no call",
-            ),
-        ),
+        Claim("it gathers what is cut, and nothing else", persistent_calls),
     ),
     run=run_persistent,
     hints=(
@@ -147,4 +172,5 @@ PERSISTENT = Exercise(
         "In `whole`, kept[index] has fewer elements than its shape if it was cut; but on one rank, and for an empty "
         "shape, it has not. So decide by the threshold, in both places.",
     ),
+    memory=True,
 )

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any
 
-from zerolab.collectives import wire_bytes
+from zerolab.collectives import Collectives, wire_bytes
 from zerolab.grading.case import Case, Observation, plural
-from zerolab.grading.claims import short
+from zerolab.grading.claims import short, untouched
 from zerolab.grading.exercise import Claim, Exercise, alone
 
 # 5. What a step costs.
@@ -24,7 +24,8 @@ def cost_cases(rng: Random) -> list[Case]:
         for pattern in patterns:
             units = [(ranks * rng.randint(1, 500), trains) for trains in pattern]
             cases.append(cost_case(units, ranks, rng.randint(1, 4), rng.random() < 0.5))
-    return [cost_case([(240, True)] * 3, 2, 1, checkpointing) for checkpointing in (False, True)] + cases
+    # On 2 ranks a forgotten (N-1)/N doubles the number, as do micro-batches; on 3 it does not.
+    return [cost_case([(240, True)] * 3, 3, 1, checkpointing) for checkpointing in (False, True)] + cases
 
 
 def cost_case(units: Units, ranks: int, micro_batches: int, checkpointing: bool) -> Case:
@@ -62,7 +63,13 @@ def cost_right(case: Case, seen: Observation) -> str | None:
     said = f"{case.about}: you say {short(got)} bytes, and the meter counts {want}"
     if got == want:
         return f"{said}. The number is right, but bytes are whole: divide with //"
+    trained = sum(numel for numel, trains in units if trains)
     mistakes = {
+        "No unit trains: there is no backward, and so nothing to gather for it": (
+            0 if trained else stage3_bytes(units, ranks, micro_batches, skips_frozen_start=False)
+        ),
+        "You reduce once a step; here each micro-batch reduces its gradients": want
+        - (micro_batches - 1) * wire_bytes("all_gather", trained, 4, ranks, 0),
         "You gather once; backward needs each unit again": stage3_bytes(units, ranks, micro_batches, backward=0),
         "You gather for recomputing, too; that forward runs inside backward, where the unit is here": (
             stage3_bytes(units, ranks, micro_batches, forward=1 + checkpointing)
@@ -78,7 +85,12 @@ def cost_right(case: Case, seen: Observation) -> str | None:
         "You counted elements; in fp32 each has 4 bytes": want // 4,
         "A ring of N ranks sends (N-1)/N of a tensor, not all of it": want * ranks // max(ranks - 1, 1),
         "You reduce for everybody: an all_reduce is two half rings, and stage 3 needs the first one only": want
-        + micro_batches * wire_bytes("all_gather", sum(numel for numel, trains in units if trains), 4, ranks, 0),
+        + micro_batches * wire_bytes("all_gather", trained, 4, ranks, 0),
+        **{
+            f"So much would {count} micro-batches send": stage3_bytes(units, ranks, count)
+            for count in (2, 3, 4)
+            if count != micro_batches
+        },
     }
     reason = next((says for says, number in mistakes.items() if got == number), "")
     return f"{said}. {reason}" if reason else said
@@ -87,7 +99,10 @@ def cost_right(case: Case, seen: Observation) -> str | None:
 COST = Exercise(
     "step_bytes",
     cost_cases,
-    (Claim("what you predict is what the meter counts", cost_right),),
+    (
+        Claim("what you predict is what the meter counts", cost_right),
+        Claim("its list of units stays as it was", untouched(0)),
+    ),
     run=alone,
     hints=(
         "For each unit: how often is it gathered, how often is its gradient reduced?",
@@ -128,6 +143,7 @@ TRACES: list[list[Event]] = [
     [("gather", "a"), ("use", "a"), ("release", "a"), ("gather", "a"), ("use", "a")],
     [("gather", "a"), ("gather", "a"), ("use", "a"), ("release", "a")],
     [("gather", "b"), ("gather", "a"), ("use", "b"), ("use", "c"), ("use", "c"), ("release", "d")],
+    [("gather", "a")],
     [],
 ]
 
@@ -137,8 +153,9 @@ def trace_cases(rng: Random) -> list[Case]:
     return [Case([([list(event) for event in trace],)], about=f"[{in_short(trace)}]") for trace in traces]
 
 
-def explained(trace: Sequence[Sequence[str]]) -> list[Any]:
-    """[the most units here at once, those here at the end, those used while away]."""
+def explained(trace: Sequence[Sequence[str]], use_gathers: bool = False) -> list[Any]:
+    """[the most units here at once, those here at the end, those used while away]. With `use_gathers`, wrongly, a use
+    brings a unit."""
     here: set[str] = set()
     away: set[str] = set()
     most = 0
@@ -149,8 +166,26 @@ def explained(trace: Sequence[Sequence[str]]) -> list[Any]:
             here.discard(unit)
         elif unit not in here:
             away.add(unit)
+            here |= {unit} if use_gathers else set()
         most = max(most, len(here))
     return [most, sorted(here), sorted(away)]
+
+
+EARLIER = [("use", "z"), ("gather", "y")]
+
+
+def run_after(fn: Callable[..., Any], comm: Collectives, trace: list[Any]) -> Any:
+    """The answer's second call, after one with another trace."""
+    fn([list(event) for event in EARLIER])
+    return fn(trace)
+
+
+def each_anew(case: Case, seen: Observation) -> str | None:
+    _, kept, away = seen.records[0].value
+    if not {"y", "z"} & set(kept + away):
+        return None
+    said = f"you return {short(seen.records[0].value)}, with a unit of the trace of an earlier call"
+    return f"{case.about}: {said}: what stays from call to call, a default argument, a global?"
 
 
 def is_a_triple(case: Case, seen: Observation) -> str | None:
@@ -166,8 +201,12 @@ def most_right(case: Case, seen: Observation) -> str | None:
     if type(got) is int and got == want:
         return None
     said = f"{case.about}: you say that {short(got)} were here at once, and it was {want}"
+    if got == explained(trace[:-1])[0]:
+        return f"{said}. The last event counts, too: look after an event, not before it"
     if got == len(explained(trace)[1]):
         return f"{said}. You count at the end; the worst moment may lie before it"
+    if got == explained(trace, use_gathers=True)[0]:
+        return f"{said}. To use a unit brings it nowhere, only a gather does"
     if got == most_events(trace):
         reason = "A unit is here or not, however often it was gathered, and only one that is here can be released"
         return f"{said}. {reason}"
@@ -229,11 +268,13 @@ TRACE = Exercise(
     trace_cases,
     (
         Claim("it returns a number and two lists", is_a_triple),
+        Claim("each call begins anew", each_anew),
         Claim("it finds the most units that are here at once", most_right),
         Claim("it finds what was never released", kept_right),
         Claim("it finds what was used while away", away_right),
+        Claim("its trace stays as it was", untouched(0)),
     ),
-    run=alone,
+    run=run_after,
     hints=(
         "Walk through the trace once, with the set of units that are here.",
         "A second set takes the units that are used while they are not in the first.",

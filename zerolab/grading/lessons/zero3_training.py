@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from zerolab.collectives import Collectives, wire_bytes
 from zerolab.grading.case import Case, Observation, plural
-from zerolab.grading.claims import Wanted, most_held, most_sent, right, untouched
+from zerolab.grading.claims import Wanted, leaves_nothing, most_held, most_sent, right, untouched
 from zerolab.grading.exercise import Claim, Exercise, Score
 from zerolab.grading.lessons.zero3_layers import (
     ROWS,
@@ -26,6 +26,7 @@ from zerolab.grading.lessons.zero3_layers import (
     layouts,
     through,
 )
+from zerolab.memory import Tracker
 
 Tensor = torch.Tensor
 
@@ -53,18 +54,22 @@ def run_training(
     xs: list[Tensor],
     slopes: list[Tensor],
 ) -> Any:
-    """Train with layers made by `fn`: forward through all, then backward from sum(output * slope), once for each
-    micro-batch. Returns outputs, gradients of the inputs, and gradients of the shards."""
+    """Train with layers made by `fn`: forward through all, then backward with `slope` for the gradient of the output,
+    once for each micro-batch. Returns outputs, gradients of the inputs, gradients of the shards, and the bytes of the
+    largest tensor that lived between a forward and its backward."""
     # On the given memory, so that only what the answer makes counts.
     leaves = [shard.detach().requires_grad_() for shard in shards]
-    outputs, inputs = [], [x.detach().requires_grad_() for x in xs]
+    outputs, inputs, between = [], [x.detach().requires_grad_() for x in xs], 0
     for x, slope in zip(inputs, slopes, strict=True):
         y = x
-        for index, (leaf, shape) in enumerate(zip(leaves, shapes, strict=True)):
-            y = fn(comm, leaf, shape, F.relu(y) if index else y)
+        with Tracker() as tracker:
+            for index, (leaf, shape) in enumerate(zip(leaves, shapes, strict=True)):
+                y = fn(comm, leaf, shape, F.relu(y) if index else y)
+        between = max(between, tracker.largest())
         outputs.append(y.detach())
-        (y * slope).sum().backward()
-    return outputs, [x.grad for x in inputs], [leaf.grad for leaf in leaves]
+        # The slope itself, so that a backward that overwrites what it is handed overwrites an argument.
+        y.backward(slope)
+    return outputs, [x.grad for x in inputs], [leaf.grad for leaf in leaves], between
 
 
 def plainly(layers: list[Tensor], xs: list[Tensor], slopes: list[Tensor]) -> tuple[list[Tensor], ...]:
@@ -83,7 +88,7 @@ def grad_of(leaf: Tensor) -> Tensor:
 def all_there(case: Case, seen: Observation) -> str | None:
     """Outputs are there, and gradients, for inputs and for shards."""
     for rank, record in enumerate(seen.records):
-        _, inputs, shards = record.value
+        _, inputs, shards, _ = record.value
         for index, gradient in enumerate(shards):
             if not isinstance(gradient, Tensor):
                 said = f"after backward() rank {rank}'s shard of layer {index} has no gradient"
@@ -161,6 +166,24 @@ def training_calls(case: Case, seen: Observation) -> str | None:
     return None
 
 
+def hands_on(case: Case, seen: Observation) -> str | None:
+    """The gradients that backward is handed are as they were."""
+    if untouched(3)(case, seen) is None:
+        return None
+    return f"{case.about}: backward overwrote the gradient it was handed, which others may still need: divide a copy"
+
+
+def empty_between(case: Case, seen: Observation) -> str | None:
+    """On the scoreboard's case: no tensor as large as a layer lives between forward and backward."""
+    layer = 4 * math.prod(case.args[0][1][0])
+    for rank, record in enumerate(seen.records):
+        if case.board and record.value[3] >= layer:
+            said = f"between forward and backward rank {rank} holds {record.value[3]:,} bytes in one tensor"
+            why = "Autograd keeps what F.linear saw, and what you saved or set on ctx; a global keeps it, too"
+            return f"{case.about}: {said}, and a layer has {layer:,}: who keeps the whole layers? {why}"
+    return None
+
+
 def one_layer_and_gradient(case: Case) -> int:
     """A whole layer and its whole gradient, two chunks that the ring receives into, a piece of gradient for each layer,
     and a few activations."""
@@ -191,6 +214,9 @@ TRAINS = Exercise(
         Claim("its shard's gradient is this rank's piece of the mean", of_shards),
         Claim("its inputs stay as they were", untouched(0, 2)),
         Claim("it gathers in forward and reduces and scatters in backward", training_calls),
+        Claim("it leaves the gradient that backward is handed as it was", hands_on),
+        Claim("between forward and backward no layer is whole", empty_between),
+        Claim("it leaves nothing behind", leaves_nothing),
     ),
     run=run_training,
     scores=(
@@ -198,8 +224,8 @@ TRAINS = Exercise(
             "bytes held at the worst moment",
             most_held,
             one_layer_and_gradient,
-            "who keeps the whole layers from forward to backward? Autograd does: all that F.linear saw, or that you "
-            "saved or set on ctx, stays",
+            "at each moment one layer and its gradient are whole: a name, an attribute or a list may keep those of "
+            "the layers before",
         ),
         Score(
             "bytes a rank sends in one step",
