@@ -69,6 +69,12 @@ def fullest_rank(numels, ranks):
     Wrong("every load", "fullest_rank", changed(FULLEST, "max(loads)", "loads"), "one number is asked for"),
     Wrong("a tensor's number", "fullest_rank",
           changed(FULLEST, "max(loads)", "loads.index(max(loads))"), "That is which rank it is"),
+    Wrong("rank 0", "fullest_rank", changed(FULLEST, "max(loads)", "loads[0]"), "That is rank 0"),
+    Wrong("equal sizes count once", "fullest_rank", changed(FULLEST, "sorted(numels", "sorted(set(numels)"),
+          "tensors of equal size once"),
+    Wrong("sorts the caller's list", "fullest_rank",
+          changed(FULLEST, "    for numel in sorted(numels, reverse=True)",
+                  "    numels.sort(reverse=True)\n    for numel in numels"), "it overwrote"),
     Wrong("a float", "fullest_rank", changed(FULLEST, "max(loads)", "float(max(loads))"), "elements are whole"),
 ]  # fmt: skip
 
@@ -117,8 +123,15 @@ def train_sharded(comm, row, gradients):
         comm.all_gather(row.tensor_split(comm.size)[comm.rank], out=row)
     return row
 ''', "the row as it began"),
-    Wrong("the shard is a copy", "train_sharded", changed(SHARDED, "[comm.rank]", "[comm.rank].clone()"),
-          "is the shard a view of the row, or a copy beside it"),
+    Wrong("a state that outlives the call", "train_sharded", "states = {}\n" + changed(changed(SHARDED,
+          "    optimizer = adam(shard)\n",
+          "    optimizer = adam(shard)\n    if comm.rank in states:\n"
+          "        optimizer.state[shard] = states[comm.rank]\n"),
+          "    return row", "    states[comm.rank] = optimizer.state[shard]\n    return row"),
+          "when it was called again"),
+    Wrong("fp16 on the wire", "train_sharded",
+          changed(SHARDED, "comm.reduce_scatter(gradient, average=True)",
+                  "(comm.reduce_scatter(gradient.half()) / comm.size).float()"), "too few for fp32"),
     Wrong("a new optimizer in each step", "train_sharded", '''
 def train_sharded(comm, row, gradients):
     row = row.clone()
@@ -216,6 +229,18 @@ def train_grouped(comm, row, gradients, groups):
             comm.all_gather(part, out=row[start:stop])
     return row
 ''', "call 1 of rank 0 is reduce_scatter of"),
+    Wrong("whole states", "train_grouped", '''
+def train_grouped(comm, row, gradients, groups):
+    row = row.clone()
+    parts = [(start, stop, row[start:stop], decay) for start, stop, decay in groups]
+    parts = [(start, stop, part, adam(part, decay)) for start, stop, part, decay in parts]
+    for gradient in gradients:
+        mean = comm.all_gather(comm.reduce_scatter(gradient, average=True), gradient.numel())
+        for start, stop, part, optimizer in parts:
+            part.grad = mean[start:stop]
+            optimizer.step()
+    return row
+''', "know more than the shard"),
     Wrong("does not shard", "train_grouped", '''
 def train_grouped(comm, row, gradients, groups):
     row = row.clone()

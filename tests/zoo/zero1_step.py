@@ -126,6 +126,18 @@ def step_overlapped(comm, rows, gradients, update):
         gathers.append(comm.all_gather_async(shard, out=row))
     return [gather.wait() for gather in gathers] + rows[-1:]
 ''', "the last bucket as it began"),
+    Wrong("guesses the update", "step_overlapped",
+          changed(OVERLAPPED, "update(shard, reduction.wait())", "shard.sub_(0.1 * reduction.wait())"),
+          "it never calls update"),
+    Wrong("updates twice", "step_overlapped",
+          changed(OVERLAPPED, "        update(shard,", "        update(shard.clone(), shard)\n        update(shard,"),
+          "once for each"),
+    Wrong("backwards", "step_overlapped",
+          changed(OVERLAPPED, "rows = [row.clone() for row in rows]",
+                  "rows, gradients = [row.clone() for row in rows[::-1]], gradients[::-1]"), "in another order"),
+    Wrong("reduces into the gradients", "step_overlapped",
+          changed(OVERLAPPED, "average=True)",
+                  "average=True, out=gradient.tensor_split(comm.size)[comm.rank])"), "it overwrote rank 0's"),
     Wrong("overwrites the rows", "step_overlapped",
           changed(OVERLAPPED, "row.clone() for", "row for"), "it overwrote"),
     Wrong("one long bucket", "step_overlapped", '''
@@ -208,9 +220,20 @@ class MendedOptimizer:
         parts = self.row.split([parameter.numel() for parameter in self.parameters])
         for parameter, part in zip(self.parameters, parts, strict=True):
             parameter.copy_(part.view_as(parameter))
-''', "It sees every element"),
-    Wrong("hides its optimizer", "MendedOptimizer", MENDED.replace("self.optimizer", "self.inner"),
-          "no attribute 'optimizer'"),
+''', "They see every element"),
+    Wrong("a decoy", "MendedOptimizer",
+          changed(MENDED, "self.optimizer = make(self.shard)",
+                  "self.optimizer = make(self.shard)\n        self.decoy = make(self.row)").replace(
+                      "self.optimizer.step()", "self.optimizer.step()\n        self.decoy.param_groups[0]"
+                      "['params'][0].grad = torch.zeros_like(self.row)\n        self.decoy.step()"),
+          "numbers, and two for each"),
+    Wrong("clears the gradients", "MendedOptimizer",
+          changed(MENDED, "            parameter.copy_",
+                  "            parameter.grad = None\n            parameter.copy_"),
+          "changes the .grad"),
+    Wrong("moves the parameters", "MendedOptimizer",
+          changed(MENDED, "parameter.copy_(part.view_as(parameter))", "parameter.data = part.view_as(parameter)"),
+          "have moved to new memory"),
 ]  # fmt: skip
 
 ZOO = [*BUCKETS, *FAULTS]

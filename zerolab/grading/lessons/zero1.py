@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -10,25 +11,25 @@ import torch
 
 from zerolab.collectives import Collectives, Link, wire_bytes
 from zerolab.grading.case import Case, Observation, plural
-from zerolab.grading.claims import calls_are, microseconds, most_held, most_sent, number_of_calls, right, untouched
+from zerolab.grading.claims import alike, microseconds, most_held, most_sent, number_of_calls, right, untouched
 from zerolab.grading.draw import about, signed, sizes
 from zerolab.grading.exercise import Claim, Exercise, Score, alone
 from zerolab.grading.lessons.zero1_claims import (
-    adam,
     bucket_calls,
-    buckets_wanted,
+    buckets_right,
     cost_right,
     fullest,
     fullest_mistakes,
     fullest_right,
-    sketch_right,
-    sketch_small,
+    grouped_calls,
     stage1_wanted,
 )
+from zerolab.grading.lessons.zero1_mended import MENDED
 from zerolab.ranks import spend
 
 Tensor = torch.Tensor
 STEPS = 3
+BOARD_NUMEL = 4096
 
 
 # 1. Whole tensors.
@@ -37,7 +38,8 @@ STEPS = 3
 def fullest_cases(rng: Random) -> list[Case]:
     drawn = [(telling(rng, ranks), ranks) for ranks in (3, 4)]
     drawn += [([rng.randint(1, 60) for _ in range(ranks + rng.randint(0, 6))], ranks) for ranks in (2, 3, 4, 8, 1)]
-    drawn += [([100, 3, 2, 1], 4)]
+    # On the last, another way to share comes to less.
+    drawn += [([100, 3, 2, 1], 4), ([3, 3, 2, 2, 2], 2)]
     return [Case([args], about=f"tensors of {args[0]} elements, {plural(args[1], 'rank')}") for args in drawn]
 
 
@@ -64,7 +66,7 @@ def training_case(
 
 def training_cases(rng: Random) -> list[Case]:
     cases = [training_case(rng, ranks, numel, world) for ranks, numel, world in sizes(rng)]
-    return [training_case(rng, 4, 4096, "lockstep", board=True), *cases]
+    return [training_case(rng, 4, BOARD_NUMEL, "lockstep", board=True), *cases]
 
 
 def steps_sent(name: str) -> Callable[[Case], int]:
@@ -79,24 +81,57 @@ def steps_sent(name: str) -> Callable[[Case], int]:
 
 
 def state_target(case: Case) -> int:
-    """The row; of a shard two states, the gradient of the last step and of this one, and the ring's two chunks."""
+    """The row, and a gathered one; of a shard two states, the gradient of the last step and of this one, and the ring's
+    two chunks."""
     nbytes = case.args[0][0].nbytes
-    return nbytes + 6 * nbytes // case.ranks + 64
+    return 2 * nbytes + 6 * nbytes // case.ranks + 64
 
 
-def held_by(case: Case, seen: Observation) -> str:
-    """Where the bytes above the target may be."""
-    if most_held(case, seen) > state_target(case) + case.args[0][0].nbytes // 2:
-        return "does the optimizer know more than the shard, or is a whole gradient kept?"
-    return "is the shard a view of the row, or a copy beside it?"
+HELD = Score(
+    "bytes held at the worst moment",
+    most_held,
+    state_target,
+    "does the optimizer know more than the shard, or is a whole gradient kept?",
+)
+
+
+def run_again(fn: Callable[..., Any], comm: Collectives, row: Tensor, gradients: list[Tensor]) -> Any:
+    """What two calls return; one alone where it is measured."""
+    first = fn(comm, row, gradients)
+    return [first, None if row.numel() >= BOARD_NUMEL else fn(comm, row.clone(), gradients)]
+
+
+def first_right(case: Case, seen: Observation) -> str | None:
+    records = [replace(record, value=record.value[0]) for record in seen.records]
+    return right(stage1_wanted)(case, replace(seen, records=records))
+
+
+def second_right(case: Case, seen: Observation) -> str | None:
+    for rank, record in enumerate(seen.records):
+        first, second = record.value
+        if second is not None and not alike(second, first, 1e-5):
+            said = f"{case.about}: rank {rank} returned something else when it was called again with the same numbers"
+            return f"{said}: what does a call leave behind for the next?"
+    return None
+
+
+def full_width(case: Case, seen: Observation) -> str | None:
+    for rank, record in enumerate(seen.records):
+        known = [call for call in record.calls if call[0] in ("reduce_scatter", "all_gather", "all_reduce")]
+        if record.nbytes < sum(wire_bytes(name, numel, 4, case.ranks, rank) for name, numel in known):
+            said = f"rank {rank} sends {record.nbytes:,} bytes, too few for fp32"
+            return f"{case.about}: {said}: gradients and parameters travel in their own dtype"
+    return None
 
 
 STAGE1 = Exercise(
     "train_sharded",
     training_cases,
     (
-        Claim("every rank returns the row that one optimizer would have trained", right(stage1_wanted)),
+        Claim("every rank returns the row that one optimizer would have trained", first_right),
         Claim("its inputs stay as they were", untouched(0, 1)),
+        Claim("a second call begins anew", second_right),
+        Claim("what travels keeps its dtype", full_width),
     ),
     scores=(
         Score(
@@ -106,12 +141,7 @@ STAGE1 = Exercise(
             "an all-reduce hands everybody gradients that nobody uses; which collective stops halfway?",
         ),
         Score("calls of collectives", number_of_calls, lambda case: 2 * STEPS, "two calls a step are enough"),
-        Score(
-            "bytes held at the worst moment",
-            most_held,
-            state_target,
-            held_by,
-        ),
+        HELD,
     ),
     hints=(
         "A rank's shard is row.tensor_split(comm.size)[comm.rank], a view: what an optimizer does to it, it does to "
@@ -119,6 +149,7 @@ STAGE1 = Exercise(
         "Each step: a mean of gradients that arrives as a shard, an update of the shard, and the shards end to end.",
         "comm.all_gather(shard, out=row) writes all shards into the row; it knows the length from out.",
     ),
+    run=run_again,
     memory=True,
 )
 
@@ -129,15 +160,25 @@ LINK = Link(gbit_per_s=1, latency_us=100)
 UPDATE_SECONDS = 1e-3
 
 
-def update(shard: Tensor, gradient: Tensor) -> None:
-    """A step of plain SGD on a shard, in place; it takes a millisecond."""
-    spend(UPDATE_SECONDS)
-    shard.sub_(0.1 * gradient)
+def run_step(
+    fn: Callable[..., Any], comm: Collectives, rows: list[Tensor], gradients: list[Tensor], rate: float
+) -> Any:
+    """One step, with a plain SGD that takes a millisecond for each shard. [The rows, how often it was called]."""
+    updates = 0
+
+    def update(shard: Tensor, gradient: Tensor) -> None:
+        nonlocal updates
+        updates += 1
+        spend(UPDATE_SECONDS)
+        shard.sub_(rate * gradient)
+
+    return [fn(comm, rows, gradients, update), updates]
 
 
 def bucket_case(rng: Random, ranks: int, buckets: int, numel: int, world: str, board: bool = False) -> Case:
     rows = [signed(rng, numel) for _ in range(buckets)]
-    args: list[tuple[Any, ...]] = [(rows, [signed(rng, numel) for _ in rows], update) for _ in range(ranks)]
+    rate = rng.choice((0.0625, 0.125, 0.25, 0.5))
+    args: list[tuple[Any, ...]] = [(rows, [signed(rng, numel) for _ in rows], rate) for _ in range(ranks)]
     what = f"{plural(buckets, 'bucket')} of {plural(numel, 'element')}"
     return Case(args, world, about(ranks, numel, what), LINK if world == "lockstep" else None, board)
 
@@ -173,9 +214,9 @@ OVERLAPPED = Exercise(
     "step_overlapped",
     bucket_cases,
     (
-        Claim("every rank returns all rows, updated everywhere", right(buckets_wanted)),
-        Claim("the rows it is given stay as they were", untouched(0)),
-        Claim("one reduce_scatter and one all_gather for each bucket", bucket_calls),
+        Claim("every rank returns all rows, updated everywhere", buckets_right),
+        Claim("the rows and gradients it is given stay as they were", untouched(0, 1)),
+        Claim("one reduce_scatter, one update and one all_gather for each bucket", bucket_calls),
     ),
     scores=(
         Score(
@@ -190,6 +231,7 @@ OVERLAPPED = Exercise(
         "Nothing keeps you from starting all reduce_scatters before you wait for the first.",
         "A bucket's all_gather can travel while the next bucket is updated: keep its handle, and wait at the very end.",
     ),
+    run=run_step,
 )
 
 
@@ -208,7 +250,10 @@ def group_case(rng: Random, ranks: int, numel: int, world: str, borders: Sequenc
 def grouped_sizes(rng: Random) -> list[Case]:
     # On the first, all mistakes give different rows.
     first = group_case(rng, 2, 8, "lockstep", (0, 2, 5, 8))
-    return [first, *(group_case(rng, ranks, numel, world) for ranks, numel, world in sizes(rng))]
+    cases = [group_case(rng, ranks, numel, world) for ranks, numel, world in sizes(rng)]
+    board = group_case(rng, 4, BOARD_NUMEL, "lockstep", (0, 1000, 1500, BOARD_NUMEL))
+    said = about(4, BOARD_NUMEL, f"a row of {BOARD_NUMEL} elements, three groups")
+    return [first, *cases, replace(board, about=said, board=True)]
 
 
 GROUPED = Exercise(
@@ -219,78 +264,16 @@ GROUPED = Exercise(
             "every rank returns the row that one optimizer with these groups would have trained", right(stage1_wanted)
         ),
         Claim("its inputs stay as they were", untouched(0, 1)),
-        Claim(
-            "it reduces and gathers once a step",
-            calls_are(
-                lambda case, rank: [(n, case.args[0][0].numel()) for n in ("reduce_scatter", "all_gather")] * STEPS,
-                "groups are the optimizer's business, the wire sees the row",
-            ),
-        ),
+        Claim("it reduces once a step, and gathers as often or at the end", grouped_calls),
     ),
+    scores=(HELD,),
     hints=(
         "Which part of a group [start, stop) lies in a shard [first, last)? max(start, first) to min(stop, last), if "
         "that is not empty.",
         "An optimizer for each group's part of your shard, made once, before the first step.",
         "A rank may own no part of a group, and then has no optimizer for it.",
     ),
-)
-
-
-# 5. The sketch.
-
-
-def sketch_case(rng: Random, ranks: int, numels: Sequence[int], world: str) -> Case:
-    tensors = [signed(rng, numel) for numel in numels]
-    args: list[tuple[Any, ...]] = [
-        (tensors, [[signed(rng, numel) for numel in numels] for _ in range(2)]) for _ in range(ranks)
-    ]
-    return Case(args, world, f"on {plural(ranks, 'rank')}, tensors of {list(numels)} elements")
-
-
-def sketch_cases(rng: Random) -> list[Case]:
-    def drawn(count: int) -> list[int]:
-        return [rng.randint(1, 9) for _ in range(count)]
-
-    shapes = [(2, [4, 4]), (2, drawn(3)), (3, drawn(4)), (4, drawn(3)), (1, drawn(2)), (4, [1])]
-    return [sketch_case(rng, ranks, numels, "lockstep") for ranks, numels in shapes] + [
-        sketch_case(rng, 2, drawn(3), "processes")
-    ]
-
-
-def run_optimizer(fn: Callable[..., Any], comm: Collectives, tensors: list[Tensor], steps: list[list[Tensor]]) -> Any:
-    """Build the optimizer on parameters of this rank's own, and take steps with the gradients given."""
-    parameters = [torch.nn.Parameter(tensor.clone()) for tensor in tensors]
-    optimizer = fn(comm, parameters, adam)
-    kept = states_of(optimizer)
-    for gradients in steps:
-        for parameter, gradient in zip(parameters, gradients, strict=True):
-            parameter.grad = gradient.clone()
-        optimizer.step()
-        kept = states_of(optimizer)
-    return [parameter.detach() for parameter in parameters], kept
-
-
-def states_of(optimizer: Any) -> int:
-    """Elements in the states of the torch optimizer that an optimizer holds as `optimizer`."""
-    inner = optimizer.optimizer
-    states = inner.state.values() if isinstance(inner, torch.optim.Optimizer) else ()
-    return sum(value.numel() for state in states for value in state.values() if value.dim())
-
-
-MENDED = Exercise(
-    "MendedOptimizer",
-    sketch_cases,
-    (
-        Claim("every rank ends with the parameters that one optimizer would have trained", sketch_right),
-        Claim("no rank's optimizer keeps more than one N-th", sketch_small),
-    ),
-    run=run_optimizer,
-    hints=(
-        "Three tensors over two ranks: which of them does the broken one never give to anybody?",
-        "Put the parameters end to end (torch.cat), and give each rank its piece of that row, whatever it cuts.",
-        "In step: the row of gradients, reduced to the mean of your piece; update; gather; copy the row back into the "
-        "parameters.",
-    ),
+    memory=True,
 )
 
 
@@ -312,7 +295,10 @@ EXERCISES = (
     Exercise(
         "fullest_rank",
         fullest_cases,
-        (Claim("it finds the load of the fullest rank", fullest_right),),
+        (
+            Claim("it finds the load of the fullest rank", fullest_right),
+            Claim("the list it is given stays as it was", untouched(0)),
+        ),
         run=alone,
         hints=(
             "Sort the tensors, the largest first.",

@@ -16,7 +16,7 @@ import torch
 from zerolab.collectives import wire_bytes
 from zerolab.flat.layout import chunk_bounds
 from zerolab.grading.case import Case, Observation, Other, plural
-from zerolab.grading.claims import Wanted, right, short
+from zerolab.grading.claims import Wanted, calls_are, right, short
 
 Tensor = torch.Tensor
 Spans = Sequence[tuple[int, int, float]]
@@ -94,6 +94,10 @@ def fullest_mistakes(numels: Sequence[int], ranks: int) -> dict[str, int]:
         "the rank that has least": sum(falling[::ranks]),
         "That is the largest tensor; a rank may have others besides": falling[0],
         "That is all of them together; how many of them does one rank get?": sum(numels),
+        "That is rank 0; memory has to suffice for the fullest": loads[0],
+        "You count tensors of equal size once; each takes its place": max(
+            loads_of(sorted(set(numels), reverse=True), ranks)
+        ),
         "That is the emptiest rank; memory has to suffice for the fullest": min(loads),
         "That is which rank it is; how much does it have?": loads.index(max(loads)),
     }
@@ -112,6 +116,8 @@ def fullest_right(case: Case, seen: Observation) -> str | None:
     for says, mistake in fullest_mistakes(numels, ranks).items():
         if got == mistake:
             return f"{said}. {says}"
+    if isinstance(got, int) and -(-sum(numels) // ranks) <= got < want:
+        return f"{said}. Less may be possible, but the rule is asked for: the largest first, to the rank that has least"
     return said
 
 
@@ -150,6 +156,9 @@ def stage1_wanted(case: Case) -> Wanted:
         "the row after one step too few: each gradient counts, the last one, too": everywhere(before),
         "gradients where parameters are wanted: what do you gather?": everywhere(means[-1]),
         ANEW: everywhere(trained(row, means, spans, anew=True)),
+        "what gradients give that were rounded to fp16: keep their dtype": everywhere(
+            trained(row, [(mean * ranks).half().div(ranks).float() for mean in means], spans)
+        ),
         "what gradients give in which earlier steps are still in: each step has its own": everywhere(
             trained(row, list(accumulate(means)), spans)
         ),
@@ -194,11 +203,11 @@ def wrong_cuts(row: Tensor, ranks: int, spans: Spans) -> dict[str, Spans]:
 
 
 def buckets_wanted(case: Case) -> Wanted:
-    ranks, rows = case.ranks, case.args[0][0]
+    ranks, rows, rate = case.ranks, case.args[0][0], case.args[0][2]
     gradients = [[args[1][index] for args in case.args] for index in range(len(rows))]
 
     def after(by: float) -> list[Tensor]:
-        return [row - 0.1 * (torch.stack(parts).sum(0) / by) for row, parts in zip(rows, gradients, strict=True)]
+        return [row - rate * (torch.stack(parts).sum(0) / by) for row, parts in zip(rows, gradients, strict=True)]
 
     good = after(ranks)
     stale = [
@@ -206,7 +215,7 @@ def buckets_wanted(case: Case) -> Wanted:
         for rank in range(ranks)
     ]
     own = [
-        patched(ranks, row, [row - 0.1 * part for part in parts]) for row, parts in zip(rows, gradients, strict=True)
+        patched(ranks, row, [row - rate * part for part in parts]) for row, parts in zip(rows, gradients, strict=True)
     ]
     mistakes: dict[str, list[Any]] = {
         "rows in which its own shards alone are new: hand the shards around after the update, and wait until they "
@@ -220,11 +229,19 @@ def buckets_wanted(case: Case) -> Wanted:
         ]
         * ranks,
         "the rows with the last bucket as it began: does the loop end too early?": [[*good[:-1], rows[-1]]] * ranks,
+        "the rows in another order: item i is what became of rows[i]": [good[::-1]] * ranks,
         "one row too few: the last bucket counts, too": [good[:-1]] * ranks,
         "handles: handle.wait() gives the row": [[Other("Handle")] * len(rows)] * ranks,
     }
-    look = "what a call is still filling must not be read: which wait() comes too late?"
+    look = "print one row: is it read before its call has ended, and changed by anything but its own update?"
     return Wanted([good] * ranks, mistakes, look)
+
+
+def buckets_right(case: Case, seen: Observation) -> str | None:
+    if not any(record.value[1] for record in seen.records):
+        return f"{case.about}: it never calls update, which alone knows how a gradient changes a shard"
+    records = [replace(record, value=record.value[0]) for record in seen.records]
+    return right(buckets_wanted)(case, replace(seen, records=records))
 
 
 def bucket_calls(case: Case, seen: Observation) -> str | None:
@@ -239,71 +256,20 @@ def bucket_calls(case: Case, seen: Observation) -> str | None:
             if sorted(got) != sorted(numels):
                 said = f"rank {rank} calls {name} {len(got)} times, and {plural(len(numels), 'bucket')} are due"
                 return f"{case.about}: {said}: one reduce_scatter and one all_gather for each"
+        if record.value[1] != len(numels):
+            said = f"rank {rank} calls update {record.value[1]} times, and {plural(len(numels), 'bucket')} are due"
+            return f"{case.about}: {said}: once for each"
     return None
 
 
-# 5. The sketch. An answer's value is [the parameters, the elements in its optimizer's states].
-
-
-def sketch_wanted(case: Case) -> Wanted:
-    tensors, ranks = case.args[0][0], case.ranks
-    lengths = [tensor.numel() for tensor in tensors]
-    row = torch.cat(list(tensors))
-    rows = [[torch.cat(list(step)) for step in args[1]] for args in case.args]
-    steps = [torch.stack(step) for step in zip(*rows, strict=True)]
-    good = trained(row, [step.mean(0) for step in steps])
-    # Tensors that are left over where each rank takes len(tensors) // ranks.
-    dealt = sum(lengths[: len(tensors) // ranks * ranks])
-
-    def everywhere(value: Tensor) -> list[list[Tensor]]:
-        return [list(value.split(lengths))] * ranks
-
-    mistakes = {
-        "every tensor as it began: copy the row back into the parameters": everywhere(row),
-        "the tensors at the end of the list as they began: no rank owns them": everywhere(
-            torch.cat([good[:dealt], row[dealt:]])
-        ),
-        "the last elements of the row as they began: numel // N leaves a rest": everywhere(uncut(ranks, row, good)),
-        "the other ranks' pieces as they began: nobody sent them here": [
-            list(patched(ranks, row, only(ranks, rank, good)).split(lengths)) for rank in range(ranks)
-        ],
-        SUM: everywhere(trained(row, [step.sum(0) for step in steps])),
-        TWICE: everywhere(trained(row, [step.mean(0) / ranks for step in steps])),
-        UNSHARED: everywhere(patched(ranks, row, [trained(row, gradients) for gradients in rows])),
-        ANEW: everywhere(trained(row, [step.mean(0) for step in steps], anew=True)),
-        "what gradients of different elements give: in one call all ranks must bring the same ones": everywhere(
-            trained(row, [mixed(step) for step in steps])
-        ),
-    }
-    return Wanted(
-        [list(good.split(lengths))] * ranks, mistakes, "who updates it, and with whose gradient?", did="ends with"
-    )
-
-
-def mixed(step: Tensor) -> Tensor:
-    """The mean that comes out where each rank brings its own piece of its gradients, padded, to an all-reduce."""
-    ranks, numel = step.shape
-    each = -(-numel // ranks)
-    pieces = torch.nn.functional.pad(step, (0, each * ranks - numel)).view(ranks, ranks, each)
-    return pieces.diagonal().mean(1).repeat(ranks)[:numel]
-
-
-def sketch_right(case: Case, seen: Observation) -> str | None:
-    records = [replace(record, value=record.value[0]) for record in seen.records]
-    return right(sketch_wanted)(case, replace(seen, records=records))
-
-
-def sketch_small(case: Case, seen: Observation) -> str | None:
-    numel = sum(tensor.numel() for tensor in case.args[0][0])
-    most = -(-numel // case.ranks)
-    kept = [record.value[1] for record in seen.records]
-    rank = kept.index(max(kept))
-    if kept[rank] <= 2 * most:
+def grouped_calls(case: Case, seen: Observation) -> str | None:
+    """A reduce_scatter in each step, and an all_gather in each or after the last."""
+    steps, numel = len(case.args[0][1]), case.args[0][0].numel()
+    reduction, gather = ("reduce_scatter", numel), ("all_gather", numel)
+    if all(record.calls == [*[reduction] * steps, gather] for record in seen.records):
         return None
-    said = f"rank {rank}'s optimizer keeps {kept[rank]} numbers, and two for each of {most} elements are due"
-    if min(kept) == 2 * numel:
-        return f"{case.about}: {said}. It sees every element on every rank: make it for a piece alone"
-    return f"{case.about}: {said}: cut through tensors, as lesson 02 does"
+    look = "groups are the optimizer's business, the wire sees the row"
+    return calls_are(lambda case, rank: [reduction, gather] * steps, look)(case, seen)
 
 
 # 6. The cost.
