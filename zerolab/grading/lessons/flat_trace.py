@@ -39,6 +39,8 @@ def culprit_cases(rng: Random) -> list[Case]:
         length = rng.randint(90, 98) if how == "far" else 8
         plan = [(NAMES[(first + n) % 3], 8 * size) for n, size in enumerate(rng.sample(range(1, 99), length))]
         calls = [list(plan) for _ in range(ranks)]
+        # The other one that departs, later, comes before the culprit in the list, too.
+        rank = ranks - 1 if how == "gives up" else rank
         at, other = rng.randrange(1, 4), (rank + 1) % ranks
         if how == "skips":
             del calls[rank][at]
