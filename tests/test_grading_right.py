@@ -255,3 +255,48 @@ class MendedBackward:
 @pytest.mark.parametrize(("name", "source"), ZERO_2)
 def test_every_right_answer_to_lesson_04_passes(name: str, source: str, seed: int) -> None:
     assert hint_for("04_zero_2", name, source, seed) == ""
+
+
+ZERO1 = [
+    (
+        "train_sharded",
+        """
+def train_sharded(comm, row, gradients):
+    part = torch.nn.Parameter(row.tensor_split(comm.size)[comm.rank].clone())
+    optimizer, whole = adam(part), row.clone()
+    for gradient in gradients:
+        part.grad = comm.reduce_scatter(gradient, average=True)
+        optimizer.step()
+        whole.copy_(comm.all_gather(part.detach(), row.numel()))
+    return whole
+""",
+    ),
+    (
+        "train_grouped",
+        """
+def train_grouped(comm, row, gradients, groups):
+    cuts = [0]
+    for chunk in row.tensor_split(comm.size):
+        cuts.append(cuts[-1] + chunk.numel())
+    low, high = cuts[comm.rank : comm.rank + 2]
+    jobs = []
+    for start, stop, decay in groups:
+        start, stop = max(start, low), min(stop, high)
+        if start < stop:
+            part = row[start:stop].clone()
+            jobs.append((slice(start - low, stop - low), part, adam(part, decay)))
+    for gradient in gradients:
+        mean = comm.reduce_scatter(gradient, average=True)
+        for where, part, optimizer in jobs:
+            part.grad = mean[where].clone()
+            optimizer.step()
+    mine = torch.cat([part for _, part, _ in jobs]) if jobs else row[:0].clone()
+    return comm.all_gather(mine, row.numel())
+""",
+    ),
+]
+
+
+@pytest.mark.parametrize(("exercise", "source"), ZERO1)
+def test_every_right_way_to_shard_an_optimizer_passes(exercise: str, source: str) -> None:
+    assert hint_for("03_zero_1", exercise, source) == ""
