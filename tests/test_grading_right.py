@@ -218,6 +218,7 @@ def mended_broadcast(comm, tensor, src):
 def test_every_right_answer_to_lesson_01_passes(name: str, source: str) -> None:
     assert hint_for("01_ring_collectives", name, source) == ""
 
+
 ZERO_2 = [
     (
         "accumulate",
