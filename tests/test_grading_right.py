@@ -301,3 +301,82 @@ def train_grouped(comm, row, gradients, groups):
 @pytest.mark.parametrize(("exercise", "source"), ZERO1)
 def test_every_right_way_to_shard_an_optimizer_passes(exercise: str, source: str) -> None:
     assert hint_for("03_zero_1", exercise, source) == ""
+
+
+ZERO_3 = [
+    (
+        "forward",
+        """
+def forward(comm, shards, shapes, x):
+    row = torch.empty(max(map(math.prod, shapes)))
+    for index, (shard, shape) in enumerate(zip(shards, shapes)):
+        layer = comm.all_gather(shard, out=row[: math.prod(shape)]).view(shape)
+        x = (x.relu() if index else x) @ layer.t()
+    return x
+""",
+    ),
+    (
+        "sharded_linear",
+        """
+from torch.utils.checkpoint import checkpoint
+class Gathered(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, comm, shard, shape):
+        ctx.comm = comm
+        return comm.all_gather(shard, math.prod(shape)).view(*shape)
+    @staticmethod
+    def backward(ctx, grad):
+        return None, ctx.comm.reduce_scatter(grad.flatten(), average=True), None
+def sharded_linear(comm, shard, shape, x):
+    layer = lambda shard, x: F.linear(x, Gathered.apply(comm, shard, shape))
+    return checkpoint(layer, shard, x, use_reentrant=False, preserve_rng_state=False)
+""",
+    ),
+    (
+        "prefetched",
+        """
+def prefetched(comm, shards, shapes, x, layer):
+    rows = [torch.empty(max(map(math.prod, shapes))) for _ in range(2)]
+    start = lambda index: comm.all_gather_async(shards[index], out=rows[index % 2][: math.prod(shapes[index])])
+    coming = start(0)
+    for index, shape in enumerate(shapes):
+        weight = coming.wait().view(shape)
+        coming = start(index + 1) if index + 1 < len(shapes) else None
+        x = layer(x, weight)
+    return x
+""",
+    ),
+    (
+        "Persistent",
+        """
+class Persistent:
+    def __init__(self, comm, tensors, threshold):
+        self.kept, self.wholes = [], []
+        for tensor in tensors:
+            cut = tensor.numel() >= threshold
+            part = tensor.flatten().tensor_split(comm.size)[comm.rank] if cut else tensor
+            self.kept.append(part.clone())
+            self.wholes.append(self.way(comm, self.kept[-1], tensor.shape, cut))
+    def way(self, comm, part, shape, cut):
+        return lambda: comm.all_gather(part, shape.numel()).view(shape) if cut else part
+    def whole(self, index):
+        return self.wholes[index]()
+""",
+    ),
+    (
+        "step_bytes",
+        """
+def step_bytes(units, ranks, micro_batches, checkpointing):
+    total, reached = 0, False
+    for numel, trains in units:
+        reached = reached or trains
+        total += numel // ranks * (ranks - 1) * 4 * (1 + reached + trains)
+    return total * micro_batches
+""",
+    ),
+]
+
+
+@pytest.mark.parametrize(("name", "source"), ZERO_3)
+def test_every_right_answer_to_lesson_05_passes(name: str, source: str) -> None:
+    assert hint_for("05_zero_3", name, source) == ""
