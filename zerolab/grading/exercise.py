@@ -80,7 +80,8 @@ RUNS, RUNS_ALONE = "it runs to the end on every rank", "it runs to the end"
 def judge(exercise: Exercise, cases: Sequence[Case], seen: Sequence[Observation]) -> list[Finding]:
     """A finding for each claim, the first being that the function runs at all. Claims rest on those before them, so
     nothing is said of a claim after one that does not hold."""
-    claims = [Claim(RUNS_ALONE if exercise.run is alone else RUNS, runs), *exercise.claims]
+    single = exercise.run is alone or all(case.ranks == 1 for case in cases)
+    claims = [Claim(RUNS_ALONE if single else RUNS, runs), *exercise.claims]
     findings: list[Finding] = []
     hint = ""
     for claim in claims:
