@@ -124,6 +124,8 @@ def warm_up() -> None:
 
 def observe_once(exercise: Exercise, fn: Callable[..., Any], case: Case, seconds: float) -> Observation:
     """Run `fn` on a case, in lockstep for so many seconds at most."""
+    # What was there before is nobody's garbage here, and a notebook's whole memory takes long to search.
+    gc.freeze()
     try:
         records = launch(
             on_rank,
@@ -142,6 +144,8 @@ def observe_once(exercise: Exercise, fn: Callable[..., Any], case: Case, seconds
         )
     except RankError as error:
         return Observation(trouble=trouble_of(error))
+    finally:
+        gc.unfreeze()
     return Observation([record_from_json(record) for record in records], seconds=records.seconds)
 
 
