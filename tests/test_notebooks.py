@@ -104,15 +104,18 @@ def test_a_lesson_has_what_every_lesson_has(path: Path) -> None:
     assert pictures and all(output.data["text/plain"].count("\n") for output in pictures), "numbers beside a picture"
 
 
-# What a sentence says, and what a cell of the same lesson shows. A cell that changes must not leave its sentence behind.
+# What a sentence says, and what a cell of the same lesson shows: a cell that changes may not leave its sentence behind.
 SAID = [
     ("00", "is 2.29, not four", "{'mixed': [2.29, 3.82, 4.0], 'fp32': [1.6, 1.97, 2.0]}"),
     ("00", "From 120 GB", "{0: 120.0, 1: 31.4, 2: 16.6, 3: 1.9}"),
     ("00", "keeps six megabytes", "6,000,012 bytes of activations"),
-    ("01", "It is right for two ranks only", "2: 'claimed 1.0 times the bytes',\n 3: 'claimed 1.5 times the bytes'"),
+    ("01", "It is right for two ranks only",
+     "2: 'claimed 1.0 times the bytes',\n 3: 'claimed 1.5 times the bytes'"),
     ("01", "the all-reduce takes 4.9 ms, the computing 5 ms", "'9.9 ms one after the other, 5.0 ms together'"),
-    ("02", "nearly all of it is waiting", "['6.16 ms, of which 6.00 waiting', '0.46 ms, of which 0.30 waiting']"),
-    ("02", "the next multiple of `2 * 4` is 16", "rank 1          b  [0, 3) of 3      3     12\nrank 1    padding                   5"),
+    ("02", "nearly all of it is waiting",
+     "['6.16 ms, of which 6.00 waiting', '0.46 ms, of which 0.30 waiting']"),
+    ("02", "the next multiple of `2 * 4` is 16",
+     "rank 1          b  [0, 3) of 3      3     12\nrank 1    padding                   5"),
     ("03", "Two, three, two.", "{'stage 0': 2.0, 'stage 1, all-reduce': 3.0, 'stage 1, reduce-scatter': 2.0}"),
     ("03", "almost a third of the model", "4 ranks                       31                        25"),
     ("03", "three quarters of its parameters", "'old parameters on each rank': [768, 768, 768, 768]"),
@@ -123,7 +126,7 @@ SAID = [
     ("05", "Two for gathering, one for gradients", "{'all_gather': 2.0, 'reduce_scatter': 1.0}"),
     ("05", "gathering one takes 0.86", "{'prefetch False': '29.8 ms', 'prefetch True': '23.7 ms'}"),
     ("05", "One layer, or two.", "{'prefetch False': [1.0, 1.0], 'prefetch True': [2.0, 2.0]}"),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("lesson", "said", "shown"), SAID)

@@ -215,6 +215,12 @@ def _sends_to(comm, peer):
     comm.transport.isend(torch.ones(1), peer if comm.rank == 0 else 1 - comm.rank)
 
 
+@pytest.mark.parametrize("seconds", [-1e-3, float("nan"), float("inf")])
+def test_nobody_turns_the_clock_back(seconds: float) -> None:
+    with pytest.raises(RankError, match="time goes forward"):
+        lockstep(lambda comm: spend(seconds), ranks=2)
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="asks /proc for the threads of the system")
 def test_a_failed_backward_leaves_no_thread_that_could_outlive_the_interpreter() -> None:
     def fails(comm: Collectives) -> None:

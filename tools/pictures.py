@@ -1,4 +1,4 @@
-"""Draws the README's timeline: `python tools/pictures.py`. The run is in lockstep, so the picture is always the same."""
+"""Draws the README's timeline: `python tools/pictures.py`. The run is in lockstep, so it is always the same picture."""
 
 from __future__ import annotations
 

@@ -8,6 +8,7 @@ belongs to the whole process (module globals, the current directory) is shared; 
 from __future__ import annotations
 
 import io
+import math
 import os
 import sys
 import threading
@@ -44,6 +45,8 @@ def run_lockstep(job: Job, function: bytes, prints: str) -> tuple[list[Outcome],
 
 def spend(seconds: float) -> None:
     """Stand for `seconds` of computing: in lockstep the rank's virtual clock moves on, elsewhere the rank sleeps."""
+    if not 0 <= seconds < math.inf:
+        raise InputError(f"spend({seconds}): time goes forward; give a number of seconds that is not negative")
     if _active is not None:
         _active.running().clock += seconds
     else:
