@@ -27,16 +27,17 @@ def ring_all_reduce(comm, tensor, average=False):
 
 
 @pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("last", ["whole.div_(comm.size)", "whole.mul_(1 / comm.size)"])
+def test_every_right_way_to_a_mean_passes(last: str, seed: int) -> None:
+    assert hint_for(LESSON, "ring_all_reduce", MEAN.format(first="tensor", last=last), seed) == ""
+
+
 @pytest.mark.parametrize(
-    ("first", "last"),
-    [
-        ("tensor", "whole / comm.size"),
-        ("tensor", "whole * (1 / comm.size)"),
-        ("tensor / comm.size if average else tensor", "whole"),
-    ],
+    ("first", "last"), [("tensor", "whole / comm.size"), ("tensor / comm.size if average else tensor", "whole")]
 )
-def test_every_right_way_to_a_mean_passes(first: str, last: str, seed: int) -> None:
-    assert hint_for(LESSON, "ring_all_reduce", MEAN.format(first=first, last=last), seed) == ""
+def test_a_right_mean_that_takes_a_second_tensor_is_told_so_by_the_scoreboard(first: str, last: str) -> None:
+    hint = hint_for(LESSON, "ring_all_reduce", MEAN.format(first=first, last=last))
+    assert "average=True: bytes held at the worst moment" in hint
 
 
 @pytest.mark.parametrize("seed", range(4))
