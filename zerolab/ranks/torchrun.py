@@ -8,6 +8,7 @@ torchrun ends the others.
 from __future__ import annotations
 
 import atexit
+import gc
 import os
 import sys
 import tempfile
@@ -101,8 +102,11 @@ def _join(job: Job) -> ProcessTransport:
 
 
 def _leave() -> None:
+    """Close the connections while the interpreter is whole: a thread of theirs that lets a tensor go later, when Python
+    is already being taken apart, aborts the process."""
     if dist.is_initialized():
         dist.destroy_process_group()
+    gc.collect()
 
 
 def _private_pen(size: int, rank: int) -> BoardPen:
