@@ -376,6 +376,13 @@ def test_the_same_mistake_again_brings_one_more_hint_and_another_mistake_none() 
     assert "Hint" not in str(told(lambda *numbers: (_ for _ in ()).throw(NotImplementedError)))
 
 
+def test_what_is_returned_twice_does_not_make_up_for_what_is_kept() -> None:
+    row = torch.zeros(10)
+    assert observe.returned_bytes([row, row]) == 40
+    assert observe.returned_bytes([row.view(2, 5), row.view(5, 2), row[:3]]) == 40
+    assert observe.returned_bytes([row[:3], torch.zeros(4)]) == 28
+
+
 def test_a_clock_that_ran_out_while_others_computed_is_wound_again(monkeypatch: pytest.MonkeyPatch) -> None:
     tried: list[float] = []
 

@@ -103,11 +103,11 @@ def listed(value: Any) -> Any:
 
 
 def untouched(*places: int) -> Test:
-    """The arguments at these places (after `comm`) are as they were."""
+    """The arguments at these places (after `comm`), or all if none is named, are as they were."""
 
     def test(case: Case, seen: Observation) -> str | None:
         for rank, record in enumerate(seen.records):
-            for place in places:
+            for place in places or range(len(record.after)):
                 if not alike(record.after[place], plain(case.args[rank][place]), 0.0):
                     return (
                         f"{case.about}: it overwrote rank {rank}'s input, which belongs to the caller: work on a copy"

@@ -70,7 +70,7 @@ def on_rank(
         with Tracker(lambda: {GIVEN: given}) as tracker:
             value = run(fn, comm, *mine)
         peak = max((sample.total - sample.bytes.get(GIVEN, 0) for sample in tracker.samples), default=0)
-        returned = sum({id(tensor): tensor.nbytes for tensor in tensors_in(value)}.values())
+        returned = returned_bytes(tensors_in(value))
         left = made(tracker) - returned
         if left > 0:
             # A graph may hold itself until it is collected, which takes long: only if something is there.
@@ -86,6 +86,17 @@ def made(tracker: Tracker) -> int:
     """Bytes alive that the caller did not give."""
     now = tracker.now()
     return sum(now.values()) - now.get(GIVEN, 0)
+
+
+def returned_bytes(tensors: Sequence[torch.Tensor]) -> int:
+    """What an answer may leave alive. Views of one storage count no more than that storage: they may not make up for
+    something that is kept."""
+    sizes: dict[int, int] = {}
+    storages = {tensor.untyped_storage()._cdata: tensor.untyped_storage().nbytes() for tensor in tensors}
+    for tensor in {id(tensor): tensor for tensor in tensors}.values():
+        place = tensor.untyped_storage()._cdata
+        sizes[place] = min(sizes.get(place, 0) + tensor.nbytes, storages[place])
+    return sum(sizes.values())
 
 
 def tensors_in(value: Any) -> list[torch.Tensor]:
