@@ -25,3 +25,7 @@ class MismatchError(RankError):
 
 class StateError(ZerolabError, RuntimeError):
     """Calls came in an order that cannot work, such as a step before any backward."""
+
+
+class OffloadError(ZerolabError, RuntimeError):
+    """A disk or the host's memory did not do what offloading asked of it; the message names the file or the bytes."""

@@ -20,15 +20,24 @@ KINDS = (
     "communication_buffers",
     "activations",
     "other",
+    "step_buffers",
 )
 """parameters to optimizer_states stay from step to step; the rest passes:
 
 gathered_units         whole parameters of a unit at hand (stage 3)
 gradient_buffers       gradients of this rank alone, on their way to be reduced
 communication_buffers  made, or first written, by a collective
+step_buffers           states at hand in another dtype than they rest in, and their gradients, while the optimizer steps
 activations            made while gradients are recorded: forward, and recomputation inside backward
 other                  gradients of activations, temporary results, what was there before and has no label
+
+A kind with a place before it ("host:gradients") is in the ledger of that place. Where the device is the CPU, both
+ledgers are of one memory.
 """
+
+ELSEWHERE = ("host:", "disk:")
+"""How the kinds of the other ledgers begin."""
+
 
 Labels = Callable[[], Mapping[str, Iterable[torch.Tensor | None]]]
 """Names tensors by kind. Where two kinds name one storage, the first counts it."""

@@ -6,32 +6,63 @@ own name, for a model that runs its units in the order of the plans and in rever
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from itertools import groupby
+
+import torch
 
 from zerolab.errors import InputError
 from zerolab.flat import BucketPlan
 from zerolab.memory.states import StateSize, check_stage
+from zerolab.offload.groups import on_disk, sub_groups
+from zerolab.offload.places import NOWHERE, Offload, ledger
+from zerolab.offload.rest import limit_of, rest_of
+from zerolab.precision.recipe import Precision
 
 IN_FLIGHT = 2
 """Buckets under reduction at once while the next one fills, where gradients are sharded."""
 
 
-def predict(plans: Sequence[BucketPlan], stage: int, state_size: StateSize) -> dict[str, list[int]]:
+def predict(
+    plans: Sequence[BucketPlan],
+    stage: int,
+    state_size: StateSize,
+    precision: Precision | None = None,
+    offload: Offload = NOWHERE,
+) -> dict[str, list[int]]:
     """Bytes of each kind of state that each rank keeps between two steps: {kind: [bytes by rank]}.
 
-    Frozen buckets have parameters only. Raises InputError for an unknown stage and for no plans.
+    A kind off the device has its place before its name ("host:optimizer_states"). Without a `precision` every state
+    has its parameters' dtype. Frozen buckets have parameters only. Raises InputError for an unknown stage, for no
+    plans, and for what the stage cannot do (`check_places`).
     """
     check_plans(plans, stage)
-    ranks = range(plans[0].layout.ranks)
-    trainable = [plan for plan in plans if plan.trainable]
-    return {
-        "parameters": [sum(kept(plan, sharded=stage >= 3) for plan in plans) for _ in ranks],
-        "gradients": [sum(kept(plan, sharded=stage >= 2) for plan in trainable) for _ in ranks],
-        "optimizer_states": [
-            sum(optimizer_bytes(plan, rank if stage >= 1 else None, state_size) for plan in trainable) for rank in ranks
-        ],
-    }
+    check_places(stage, precision, offload)
+    ranks = plans[0].layout.ranks
+    states = {"parameters": 0, "gradients": 0, "optimizer_states": 0}
+    books: list[dict[str, int]] = [dict(states) for _ in range(ranks)]
+    gradients = ledger("host" if stage >= 2 and offload.optimizer != "device" else "device", "gradients")
+    for rank, book in enumerate(books):
+        for place, nbytes in parameter_bytes(plans, stage, precision, offload):
+            book[place] = book.get(place, 0) + nbytes
+        for plan in plans:
+            if plan.trainable:
+                width = precision.itemsize("main_grads") if precision else plan.itemsize
+                book[gradients] = book.get(gradients, 0) + numel(plan, sharded=stage >= 2) * width
+        for place, nbytes in optimizer_bytes(plans, rank if stage >= 1 else None, state_size, precision, offload):
+            book[place] = book.get(place, 0) + nbytes
+    return {kind: [book.get(kind, 0) for book in books] for kind in books[0]}
+
+
+def check_places(stage: int, precision: Precision | None, offload: Offload) -> None:
+    """Refuse what a stage cannot do: parameters rest elsewhere, or are cast when they are gathered, at stage 3 only."""
+    if offload.parameters != "device" and stage != 3:
+        raise InputError(
+            f"parameters can rest on the {offload.parameters} at stage 3, where nobody keeps them whole, not at stage "
+            f"{stage}; offload the optimizer, or take stage 3"
+        )
+    if precision is not None and precision.sharded_main and stage != 3:
+        raise InputError(f"main parameters can be what is sharded at stage 3, not at {stage}; choose another precision")
 
 
 def predict_peaks(
@@ -69,14 +100,51 @@ def predict_peaks(
     return {kind: [bound] * ranks for kind, bound in bounds.items()}
 
 
-def kept(plan: BucketPlan, sharded: bool = False) -> int:
-    """Bytes of a buffer as long as the bucket, or as its shard."""
-    return (plan.layout.shard_numel if sharded else plan.layout.numel) * plan.itemsize
+def numel(plan: BucketPlan, sharded: bool = False) -> int:
+    return plan.layout.shard_numel if sharded else plan.layout.numel
 
 
-def optimizer_bytes(plan: BucketPlan, rank: int | None, state_size: StateSize) -> int:
-    """Bytes of optimizer states for one rank's segments of a bucket, or for those of the whole of it."""
-    return sum(state_size.bytes(segment.numel, plan.itemsize) for segment in plan.segments(rank))
+def kept(plan: BucketPlan, sharded: bool = False, width: int | None = None) -> int:
+    """Bytes of a buffer as long as the bucket, or as its shard; of its own dtype, or of values so many bytes wide."""
+    return numel(plan, sharded) * (plan.itemsize if width is None else width)
+
+
+def parameter_bytes(
+    plans: Sequence[BucketPlan], stage: int, precision: Precision | None, offload: Offload
+) -> Iterator[tuple[str, int]]:
+    """Where parameters rest, and their bytes, bucket by bucket."""
+    staying = offload.max_in_cpu
+    for plan in plans:
+        cast = precision is not None and precision.sharded_main and plan.itemsize == precision.itemsize("params")
+        width = precision.itemsize("main_params") if precision is not None and cast else plan.itemsize
+        nbytes = kept(plan, sharded=stage >= 3, width=width)
+        if offload.parameters != "disk":
+            yield ledger(offload.parameters, "parameters"), nbytes
+        elif plan.layout.shard_numel <= staying:
+            staying -= plan.layout.shard_numel
+            yield ledger("host", "parameters"), nbytes
+        else:
+            yield ledger("disk", "parameters"), on_disk(nbytes)
+
+
+def optimizer_bytes(
+    plans: Sequence[BucketPlan], rank: int | None, state_size: StateSize, precision: Precision | None, offload: Offload
+) -> Iterator[tuple[str, int]]:
+    """Where states rest, and their bytes: those of one rank's segments, or of whole buckets. Step counters stay in
+    memory."""
+    segments = ((at, segment, plan.layout.align) for at, plan in enumerate(plans) for segment in plan.segments(rank))
+    memory = "host" if offload.optimizer == "disk" else offload.optimizer
+    for group in sub_groups(segments, limit_of(precision, offload)):
+        nbytes = 0
+        for at, segment in group:
+            native = NATIVE[plans[at].itemsize]
+            nbytes += rest_of(native, precision, offload, state_size.names).nbytes(segment.numel)
+        yield ledger(memory, "optimizer_states"), state_size.bytes_per_tensor * len(group)
+        yield ledger(offload.optimizer, "optimizer_states"), on_disk(nbytes) if offload.optimizer == "disk" else nbytes
+
+
+NATIVE = {1: torch.uint8, 2: torch.bfloat16, 4: torch.float32, 8: torch.float64, 16: torch.complex128}
+"""A dtype of each width: where states are as the model's parameters are, only that matters."""
 
 
 def gathered_units(plans: Sequence[BucketPlan], at_once: int, resident: Collection[str]) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from zerolab.memory.kinds import KINDS
+from zerolab.memory.kinds import ELSEWHERE, KINDS
 
 
 @dataclass(eq=False, slots=True)
@@ -34,7 +34,12 @@ class Sample:
 
     @property
     def total(self) -> int:
-        return sum(self.bytes.values())
+        """On the device."""
+        return device_total(self.bytes)
+
+
+def device_total(kinds: dict[str, int]) -> int:
+    return sum(nbytes for kind, nbytes in kinds.items() if not kind.startswith(ELSEWHERE))
 
 
 Changes = list[tuple[Record, int]]
@@ -86,7 +91,7 @@ class Skyline:
             self.peak_of[kind] = max(self.peak_of.get(kind, 0), self.live[kind])
         if self._keep_samples:
             self.samples.append(Sample(order, phase, dict(self.live), time))
-        if sum(self.live.values()) > self.peak.total:
+        if device_total(self.live) > self.peak.total:
             self.peak = Sample(order, phase, dict(self.live), time)
 
 

@@ -15,19 +15,23 @@ from dataclasses import dataclass
 
 from zerolab.errors import InputError
 from zerolab.flat.layout import check_count
+from zerolab.precision.recipe import Precision
 
 STAGES = (0, 1, 2, 3)
 
 
 @dataclass(frozen=True)
 class StateSize:
-    """What an optimizer keeps for a tensor: tensors as long as it, and tensors of fixed size (a step counter)."""
+    """What an optimizer keeps for a tensor: tensors as long as it, by name if that matters, and tensors of fixed size
+    (a step counter)."""
 
     tensors_per_element: int
     bytes_per_tensor: int
+    names: tuple[str, ...] = ()
 
-    def bytes(self, numel: int, itemsize: int) -> int:
-        return self.tensors_per_element * itemsize * numel + self.bytes_per_tensor
+    def __post_init__(self) -> None:
+        if not self.names:
+            object.__setattr__(self, "names", tuple(f"state {at}" for at in range(self.tensors_per_element)))
 
 
 @dataclass(frozen=True)
@@ -57,6 +61,15 @@ RECIPES = {
     "fsdp2": Recipe(4, 4, 0, 4, 4, stages=(3,)),
 }
 """Add your own: `Recipe(2, 2, 4, 1, 1)` keeps 8-bit moments."""
+
+
+def recipe_of(precision: Precision) -> Recipe:
+    """Bytes a parameter of a precision. The scales of 8-bit moments are left out: 4 bytes for each 128 of them."""
+    size = precision.itemsize
+    main, moments = size("main_params"), (size("exp_avg"), size("exp_avg_sq"))
+    if precision.sharded_main:
+        return Recipe(main, size("main_grads"), 0, *moments, stages=(3,))
+    return Recipe(size("params"), size("main_grads"), 0 if precision.shares_main else main, *moments)
 
 
 def predict_states(parameters: int, ranks: int, stage: int, recipe: str | Recipe = "mixed") -> dict[str, float]:

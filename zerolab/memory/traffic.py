@@ -9,6 +9,8 @@ from zerolab.errors import InputError
 from zerolab.flat import BucketPlan
 from zerolab.flat.layout import check_count
 from zerolab.memory.predict import by_unit, check_plans
+from zerolab.offload.places import NOWHERE, Offload
+from zerolab.precision.recipe import Precision
 
 Sent = tuple[str, int, int]
 """One collective: its name, the elements of its whole tensor, bytes an element."""
@@ -22,12 +24,16 @@ def predict_traffic(
     reduction: str = "reduce_scatter",
     reduce_each: bool = True,
     clip: bool = False,
+    precision: Precision | None = None,
+    offload: Offload = NOWHERE,
 ) -> dict[str, list[int]]:
     """Bytes that each rank sends in one step with ring collectives: {collective: [bytes by rank]}.
 
     reduction    stage 1 only: "reduce_scatter" or "all_reduce"
     reduce_each  gradients are reduced in every micro-batch, not only in the last
-    clip         the step clips by the global norm: N numbers of 8 bytes are gathered
+    clip         the step clips by the global norm: N numbers of 8 bytes are gathered, as they are for a scaled loss
+    precision    gradients travel in its `reduce`, else in their parameters' dtype
+    offload      with the optimizer on disk ranks tell each other whether theirs failed: 8 bytes each
 
     Exact for a model that runs each unit once a forward, in the order of the plans. At stage 3 frozen units before
     the first that trains are not gathered in backward, as no gradient passes through them.
@@ -40,12 +46,14 @@ def predict_traffic(
         raise InputError(f"ranks is {ranks!r}, but the plans are cut for {made_for}; lay the model out for {ranks!r}")
     if reduction not in ("reduce_scatter", "all_reduce"):
         raise InputError(f"reduction is {reduction!r}; choose reduce_scatter or all_reduce")
-    calls = [*reductions(plans, stage, reduction)] * (micro_batches if reduce_each else 1)
+    calls = [*reductions(plans, stage, reduction, precision)] * (micro_batches if reduce_each else 1)
     if stage == 3:
         calls += [*gathers(plans)] * micro_batches
     elif stage > 0:
         calls += [("all_gather", plan.layout.numel, plan.itemsize) for plan in plans if plan.trainable]
-    if clip:
+    if clip or (precision is not None and precision.scales_loss):
+        calls.append(("all_gather", ranks, 8))
+    if offload.optimizer == "disk":
         calls.append(("all_gather", ranks, 8))
     sent: dict[str, list[int]] = {}
     for name, numel, itemsize in calls:
@@ -55,10 +63,12 @@ def predict_traffic(
     return sent
 
 
-def reductions(plans: Sequence[BucketPlan], stage: int, reduction: str) -> Iterable[Sent]:
+def reductions(plans: Sequence[BucketPlan], stage: int, reduction: str, precision: Precision | None) -> Iterable[Sent]:
     """Each trainable bucket's gradients, once."""
     name = "all_reduce" if stage == 0 or (stage == 1 and reduction == "all_reduce") else "reduce_scatter"
-    return ((name, plan.layout.numel, plan.itemsize) for plan in plans if plan.trainable)
+    for plan in plans:
+        if plan.trainable:
+            yield name, plan.layout.numel, plan.itemsize if precision is None else precision.itemsize("reduce")
 
 
 def gathers(plans: Sequence[BucketPlan]) -> Iterable[Sent]:

@@ -4,8 +4,10 @@ from zerolab.viz.bars import bars
 from zerolab.viz.buckets import bucket_explorer
 from zerolab.viz.calculator import memory_calculator
 from zerolab.viz.moment import ring_moment
+from zerolab.viz.numbers import number_line
 from zerolab.viz.picture import Picture, text_table
 from zerolab.viz.ring import ring_steps, watch_ring
+from zerolab.viz.scale import ScaleCourse, loss_scale
 from zerolab.viz.shards import shard_map
 from zerolab.viz.skyline import draw_step, step_skyline
 from zerolab.viz.source import Source
@@ -14,12 +16,15 @@ from zerolab.viz.timeline import timeline
 
 __all__ = [
     "Picture",
+    "ScaleCourse",
     "Source",
     "StepRun",
     "bars",
     "bucket_explorer",
     "draw_step",
+    "loss_scale",
     "memory_calculator",
+    "number_line",
     "ring_moment",
     "ring_steps",
     "shard_map",

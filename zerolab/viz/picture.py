@@ -10,10 +10,10 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 
-# Okabe and Ito's colours, which people with any colour vision can tell apart; black is kept for text. Yellow, the
-# faintest on white, comes late. No picture relies on colour alone: labels or HATCHES say the same.
-COLOURS = ("#56B4E9", "#E69F00", "#009E73", "#CC79A7", "#0072B2", "#D55E00", "#F0E442", "#999999")
-HATCHES = ("", "//", "..", "xx", "\\\\", "oo", "++", "--")
+# Okabe and Ito's colours, and Tol's wine, which people with any colour vision can tell apart; black is kept for text.
+# Yellow, the faintest on white, comes late. No picture relies on colour alone: labels or HATCHES say the same.
+COLOURS = ("#56B4E9", "#E69F00", "#009E73", "#CC79A7", "#0072B2", "#D55E00", "#F0E442", "#999999", "#882255")
+HATCHES = ("", "//", "..", "xx", "\\\\", "oo", "++", "--", "**")
 DPI = 96
 
 

@@ -1,6 +1,7 @@
 """ZeRO stages 0 to 3 on one path."""
 
-from zerolab.zero.engine import STAGES, StepResult, ZeroEngine
+from zerolab.memory.states import STAGES
+from zerolab.zero.engine import StepResult, ZeroEngine
 from zerolab.zero.labels import engine_labels
 from zerolab.zero.units import Bucket, Unit, find_units
 

@@ -37,12 +37,9 @@ def gradient_norm(comm: Collectives, buckets: list[Bucket], norm_type: float = 2
     return float(sum(partials) ** (1.0 / norm_type))
 
 
-@torch.no_grad()
-def scale_gradients(gradients: list[torch.Tensor], norm: float, max_norm: float) -> None:
-    """Scale gradients of the given norm down to `max_norm`, as torch.nn.utils.clip_grad_norm_ does."""
-    factor = max_norm / (norm + 1e-6)
-    if factor < 1.0:
-        torch._foreach_mul_(gradients, factor)
+def clip_factor(norm: float | None, max_norm: float | None) -> float:
+    """What brings gradients of the given norm down to `max_norm`, as torch.nn.utils.clip_grad_norm_ does; else 1."""
+    return 1.0 if norm is None or max_norm is None else min(1.0, max_norm / (norm + 1e-6))
 
 
 def _partial(rank: int, buckets: list[Bucket], norm_type: float) -> float:

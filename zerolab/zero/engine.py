@@ -17,43 +17,34 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.utils._pytree import tree_map
 
 from zerolab.collectives import Collectives, Handle, phase
 from zerolab.errors import InputError, StateError
 from zerolab.flat import ALIGN, BucketPlan
+from zerolab.flat.layout import round_up
+from zerolab.offload.places import NOWHERE, Offload, ledger
+from zerolab.offload.rest import align_of
+from zerolab.precision.fp8 import advance, fp8_linears
+from zerolab.precision.recipe import Precision, find_precision
+from zerolab.precision.scaler import LossScaler
 from zerolab.zero import optimizer as optimizers
 from zerolab.zero.check import check_loss, check_model, engaged
-from zerolab.zero.clip import check_norm, gradient_norm, scale_gradients
+from zerolab.zero.choose import make_scaler, make_stage, make_update
+from zerolab.zero.clip import check_norm, clip_factor, gradient_norm
 from zerolab.zero.lifetimes import Lifetimes
 from zerolab.zero.reducer import Reducer
-from zerolab.zero.stage import Stage
-from zerolab.zero.stage0 import Stage0
-from zerolab.zero.stage1 import stage1
-from zerolab.zero.stage2 import Stage2
-from zerolab.zero.stage3 import Stage3
 from zerolab.zero.units import Bucket, GroupOf, Unit, find_units
-
-STAGES = (0, 1, 2, 3)
-REDUCTIONS = ("reduce_scatter", "all_reduce")
 
 
 @dataclass(frozen=True)
 class StepResult:
-    """What a step did. `norm` is the gradients' norm before clipping, or None if clipping is off."""
+    """What a step did. `norm` is the gradients' norm before clipping, or None if clipping is off; `loss_scale` is that
+    of the step, 1.0 if losses are not scaled."""
 
     norm: float | None = None
     skipped: bool = False
-
-
-@dataclass(frozen=True)
-class Owned:
-    """A segment `[start, stop)` of what this rank keeps of a bucket, as a tensor that the optimizer updates."""
-
-    bucket: Bucket
-    group: Any
-    start: int
-    stop: int
-    tensor: torch.Tensor
+    loss_scale: float = 1.0
 
 
 class ZeroEngine:
@@ -68,6 +59,9 @@ class ZeroEngine:
                   all ranks skip the step
     groups        optimizer options per parameter: groups(name, parameter) -> {"weight_decay": 0.0, ...}
     reduction     stage 1 only: "reduce_scatter" (2Ψ on the wire) or "all_reduce" (3Ψ, as most texts have it)
+    precision     dtypes of the states, by name or as a Precision (`zerolab.precision`); None: as the model has them
+    scaler        how losses are scaled where the precision has fp16; default: LossScaler()
+    offload       where the states rest (`zerolab.offload`); default: all on the device
     overlap       reduce gradients while backward runs on
     overlap_gather  stages 1 and 2: let step() return before all new parameters have come. A unit waits for its
                   own when it runs; to read parameters yourself, call `synchronize()` first
@@ -93,6 +87,9 @@ class ZeroEngine:
         norm_type: float = 2.0,
         groups: GroupOf | None = None,
         reduction: str = "reduce_scatter",
+        precision: Precision | str | None = None,
+        scaler: LossScaler | None = None,
+        offload: Offload = NOWHERE,
         overlap: bool = True,
         overlap_gather: bool = False,
         prefetch: bool = True,
@@ -109,21 +106,27 @@ class ZeroEngine:
         self.comm = comm
         self.clip_norm, self.norm_type = clip_norm, norm_type
         self.overlap_gather = overlap_gather
-        self.stage = make_stage(stage, comm, reduction)
+        self.precision = find_precision(precision)
+        self.offload = offload
+        self.scaler = make_scaler(self.precision, scaler)
+        self.stage = make_stage(stage, comm, reduction, self.precision, offload)
         factory = optimizer if lr is None else optimizers.default_factory(lr)
         assert factory is not None
         self.state_size = optimizers.probe(factory)
-        self.units = find_units(model, comm.size, units, groups, bucket_numel, align)
+        if self._computes_in_fp8:
+            fp8_linears(model)
+        align = round_up(align, align_of(self.precision))
+        self.units = find_units(model, comm.size, units, groups, bucket_numel, align, self.precision)
         self.buckets = [bucket for unit in self.units for bucket in unit.buckets]
         engaged.add(model)
         with phase("setup"), torch.no_grad():
+            self.stage.prepare(self.buckets)
             for bucket in self.buckets:
                 self.stage.place(bucket)
             for buffer in model.buffers():
                 buffer.copy_(self._of_rank_0(buffer))
-        self.owned = self._own()
-        groups_in_order = [group for plan in self.plans if plan.trainable for group in plan.groups]
-        self.optimizer = optimizers.build(factory, groups_in_order, [(own.group, own.tensor) for own in self.owned])
+        self.update = make_update(self.stage, self.buckets, factory, self.precision, self.state_size)
+        self.optimizer = self.update.optimizer
         self.reducer = Reducer(self.stage, self.buckets, overlap)
         self.lifetimes = Lifetimes(model, self.stage, self.units, prefetch, self._settle)
         self._publishing: dict[Unit, list[Handle]] = {}
@@ -140,8 +143,14 @@ class ZeroEngine:
         """The geometry of all buckets, from which memory and traffic are predicted."""
         return [bucket.plan for bucket in self.buckets]
 
+    @property
+    def _computes_in_fp8(self) -> bool:
+        return self.precision is not None and self.precision.fp8
+
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """The model's forward."""
+        """The model's forward. A precision casts arguments to the dtype of its parameters, as FSDP2 does."""
+        if self.precision is not None:
+            args, kwargs = cast((args, kwargs), self.precision.dtype("params"))
         try:
             with phase("forward"):
                 return self.model(*args, **kwargs)
@@ -163,12 +172,14 @@ class ZeroEngine:
         check_loss(loss)
         if self._failed:
             raise StateError("an earlier backward failed half-way; call zero_grad() and repeat the whole step")
+        if self.update.half_done:
+            raise StateError("a step ended half-way when its disk failed; call step() again before the next backward")
         self._failed = True
         self.lifetimes.in_backward = True
         self.reducer.begin(reduce)
         try:
             with phase("backward"):
-                loss.backward()
+                (loss if self.scaler is None else loss.float() * self.scaler.scale).backward()
                 self.reducer.finish()
         finally:
             self.lifetimes.end_backward()
@@ -184,10 +195,15 @@ class ZeroEngine:
             raise StateError("gradients were not reduced; make the last backward of a step with reduce=True")
         if not all(bucket.has_reduced for bucket in trainable):
             raise StateError("there are no gradients to step with; call backward(loss) first")
-        result = self._clip() if self.clip_norm is not None else StepResult()
+        result, factor = self._measure()
         if not result.skipped:
-            self._update()
+            self._update(factor)
         self.zero_grad()
+        if self._computes_in_fp8:
+            # Each rank scales by what it has seen itself, so nothing travels.
+            advance(self.model)
+        if self.scaler is not None:
+            self.scaler.update(result.skipped)
         return result
 
     def zero_grad(self) -> None:
@@ -231,6 +247,13 @@ class ZeroEngine:
         self.lifetimes.remove()
         for taker in self._takers:
             taker.remove()
+        self.update.close()
+        self.stage.close()
+
+    def disk_bytes(self) -> dict[str, int]:
+        """Bytes of states in this rank's files, as the file system has them, under the names of `memory.predict`."""
+        found = {"parameters": self.stage.disk_bytes(), "optimizer_states": self.update.disk_bytes()}
+        return {ledger("disk", kind): nbytes for kind, nbytes in found.items() if nbytes}
 
     # Parts of a step.
 
@@ -238,31 +261,21 @@ class ZeroEngine:
     def _of_rank_0(self, buffer: torch.Tensor) -> torch.Tensor:
         return self.comm.broadcast(buffer.clone(memory_format=torch.contiguous_format))
 
-    def _own(self) -> list[Owned]:
-        """What this rank's optimizer updates: its shard's segments, or all of them at stage 0."""
-        owned = []
-        for bucket in self.buckets:
-            rank, first, flat = None, 0, bucket.whole
-            if self.stage.shards_optimizer:
-                rank, flat = self.comm.rank, bucket.shard
-                first, _ = bucket.layout.shard(rank)
-            for segment in bucket.plan.segments(rank):
-                start, stop = segment.start - first, segment.stop - first
-                owned.append(Owned(bucket, segment.group, start, stop, flat[start:stop]))
-        return owned
-
-    def _clip(self) -> StepResult:
-        assert self.clip_norm is not None
-        norm = gradient_norm(self.comm, self.reducer.order, self.norm_type)
+    def _measure(self) -> tuple[StepResult, float]:
+        """Whether to step, which all ranks see alike, and the factor that unscales and clips the gradients."""
+        scale = 1.0 if self.scaler is None else self.scaler.scale
+        if self.clip_norm is None and self.scaler is None:
+            return StepResult(), 1.0
+        # Without clipping the largest gradient is enough to see an overflow.
+        kind = float("inf") if self.clip_norm is None else self.norm_type
+        norm = gradient_norm(self.comm, self.reducer.order, kind) / scale
+        clipped = None if self.clip_norm is None else norm
         if not norm < float("inf"):
-            return StepResult(norm, skipped=True)
-        scale_gradients([self.stage.optimized(bucket) for bucket in self.reducer.order], norm, self.clip_norm)
-        return StepResult(norm)
+            return StepResult(clipped, True, scale), 0.0
+        return StepResult(clipped, False, scale), clip_factor(clipped, self.clip_norm) / scale
 
-    def _update(self) -> None:
-        for own in self.owned:
-            own.tensor.grad = self.stage.optimized(own.bucket)[own.start : own.stop]
-        self.optimizer.step()
+    def _update(self, factor: float) -> None:
+        self.update.step(factor)
         # What the step before published has come: its collectives ended before this step's reductions.
         with phase("publish"):
             for unit in self.units:
@@ -292,15 +305,10 @@ class ZeroEngine:
         return take
 
 
-def make_stage(stage: int, comm: Collectives, reduction: str) -> Stage:
-    if reduction not in REDUCTIONS:
-        raise InputError(f"reduction is {reduction!r}; choose one of {', '.join(REDUCTIONS)}")
-    if isinstance(stage, bool) or stage not in STAGES:
-        raise InputError(f"there is no ZeRO stage {stage!r}; choose 0, 1, 2 or 3")
-    if comm.size == 1:
-        # One rank owns every shard. What the stages do beyond stage 0 would cost copies and save nothing.
-        return Stage0(comm)
-    if stage == 1:
-        return stage1(comm, reduction)
-    kinds: dict[int, Callable[[Collectives], Stage]] = {0: Stage0, 2: Stage2, 3: Stage3}
-    return kinds[stage](comm)
+def cast(tree: Any, dtype: torch.dtype) -> Any:
+    """Floating-point tensors among arguments, in another dtype."""
+
+    def one(leaf: Any) -> Any:
+        return leaf.to(dtype) if isinstance(leaf, torch.Tensor) and leaf.is_floating_point() else leaf
+
+    return tree_map(one, tree)

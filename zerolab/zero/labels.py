@@ -5,20 +5,25 @@ from __future__ import annotations
 import torch
 
 from zerolab.memory import Labels
-from zerolab.memory.kinds import state_tensors
+from zerolab.offload.places import ledger
 from zerolab.zero.engine import ZeroEngine
 
 
 def engine_labels(engine: ZeroEngine) -> Labels:
     """Labels for a tracker. At stages 0 to 2 a bucket's `whole` is the storage of its `shard`, at stage 0 and 1 its
     `local` may be that of `reduced`: the kind that stays is named first."""
+    offload, update = engine.offload, engine.update
+    memory = "device" if offload.optimizer == "device" else "host"
+    parameters = "device" if offload.parameters == "device" else "host"
+    gradients = memory if engine.stage.shards_gradients else "device"
 
     def labels() -> dict[str, list[torch.Tensor | None]]:
         buckets = engine.buckets
         return {
-            "parameters": [bucket.shard for bucket in buckets],
-            "gradients": [bucket.reduced for bucket in buckets],
-            "optimizer_states": [*state_tensors(engine.optimizer)],
+            ledger(parameters, "parameters"): [bucket.shard for bucket in buckets],
+            ledger(gradients, "gradients"): [bucket.reduced for bucket in buckets],
+            ledger(memory, "optimizer_states"): [*update.resting()],
+            ledger(memory, "step_buffers"): update.passing(),
             "gathered_units": [bucket.whole for bucket in buckets],
             "gradient_buffers": [bucket.local for bucket in buckets],
         }

@@ -118,11 +118,11 @@ class Lifetimes:
         if self._ran[unit] % len(unit.modules) == 0:
             self.stage.release(unit)
 
-    def _next_in_forward(self) -> Unit | None:
-        """What followed, in the last forward, the call at the place where this one is; None if they differ."""
+    def _next_in_forward(self) -> list[Unit]:
+        """What followed, in the last forward, the call at the place where this one is; nothing if they differ."""
         here = len(self._running)
         alike = here < len(self._order) and self._order[here - 1] is self._running[-1]
-        return self._order[here] if alike else None
+        return self._order[here : here + 2] if alike else []
 
     # Backward.
 
@@ -172,17 +172,19 @@ class Lifetimes:
         if complete and unit in self._begun and self._open[unit] == 0:
             self.stage.release(unit)
 
-    def _next_in_backward(self, unit: Unit) -> Unit | None:
+    def _next_in_backward(self, unit: Unit) -> list[Unit]:
         """What ran before the last call of `unit` whose backward had not begun."""
         while self._returning:
             if self._returning.pop() is unit:
-                return self._returning[-1] if self._returning else None
-        return None
+                return self._returning[:-3:-1]
+        return []
 
-    def _fetch_ahead(self, unit: Unit | None) -> None:
-        """Start to gather the unit that comes next."""
-        if self.prefetch and unit is not None:
-            self.stage.start_gathering(unit)
+    def _fetch_ahead(self, coming: list[Unit]) -> None:
+        """Start to gather the unit that comes next, and to read the one after it, should it rest on a disk."""
+        if self.prefetch and coming:
+            self.stage.start_gathering(coming[0])
+            for unit in coming[1:]:
+                self.stage.expect(unit)
 
 
 def once(tensor: torch.Tensor, hook: Callable[[torch.Tensor], None]) -> None:

@@ -59,9 +59,9 @@ def probe(factory: Factory) -> StateSize:
             f"{type(optimizer).__name__} is not elementwise (a tensor and its two halves are updated differently), so "
             "its state cannot be sharded by elements; use AdamW, Adam, SGD or another elementwise optimizer"
         )
-    kept = [value for value in optimizer.state[whole].values() if torch.is_tensor(value)]
-    long = [value for value in kept if value.shape == whole.shape]
-    return StateSize(len(long), sum(v.numel() * v.element_size() for v in kept if v.shape != whole.shape))
+    kept = {name: value for name, value in optimizer.state[whole].items() if torch.is_tensor(value)}
+    long = tuple(name for name, value in kept.items() if value.shape == whole.shape)
+    return StateSize(len(long), sum(value.nbytes for name, value in kept.items() if name not in long), long)
 
 
 def _updated(factory: Factory, tensors: list[torch.Tensor], gradients: torch.Tensor) -> torch.optim.Optimizer:

@@ -100,7 +100,7 @@ class Reducer:
         return len(bucket.arrived) == len(bucket.parameters)
 
     def _start(self, bucket: Bucket) -> None:
-        frees = self.stage.shards_gradients or bucket.has_reduced
+        frees = bucket.local is not bucket.reduced
         if frees and len(self._in_flight) >= IN_FLIGHT:
             self._collect()
         self._in_flight.append((bucket, self.stage.reduce(bucket, self.overlap)))

@@ -9,11 +9,13 @@ Forward, backward, clipping and the optimizer step are the same code for all of 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 
 import torch
 
 from zerolab.collectives import Collectives, Handle
 from zerolab.flat.views import fill, point_at, zero_gaps
+from zerolab.offload.places import NOWHERE, Offload
 from zerolab.zero.units import Bucket, Unit
 
 
@@ -25,19 +27,27 @@ class Stage(ABC):
     shards_gradients = False
     shards_parameters = False
 
-    def __init__(self, comm: Collectives) -> None:
+    def __init__(self, comm: Collectives, offload: Offload = NOWHERE) -> None:
         self.comm = comm
+        self.offload = offload
 
     # Where parameters come from.
 
+    def prepare(self, buckets: Sequence[Bucket]) -> None:
+        """Before the first `place`."""
+
     def place(self, bucket: Bucket) -> None:
         """Move a bucket's parameters into one flat buffer, rank 0's values on every rank."""
-        bucket.whole = self.comm.allocate(bucket.layout.numel, bucket.dtype)
-        fill(bucket.whole, bucket.layout, bucket.parameters)
-        self.comm.broadcast(bucket.whole)
+        first = self.comm.allocate(bucket.layout.numel, bucket.dtypes.main)
+        fill(first, bucket.layout, bucket.parameters)
+        self.comm.broadcast(first)
+        bucket.whole = first
+        if bucket.dtypes.main != bucket.dtype:
+            bucket.whole = self.comm.allocate(bucket.layout.numel, bucket.dtype).copy_(first)
+            if bucket.trainable:
+                bucket.first = self.own(bucket, first).clone() if self.shards_optimizer else first
         point_at(bucket.whole, bucket.layout, bucket.parameters)
-        start, stop = bucket.layout.shard(self.comm.rank)
-        bucket.shard = bucket.whole[start:stop]
+        bucket.shard = self.own(bucket, bucket.whole)
 
     def start_gathering(self, unit: Unit) -> None:
         """Begin to bring a unit's parameters here, if they are not."""
@@ -52,6 +62,23 @@ class Stage(ABC):
         """After the optimizer step: hand this rank's new parameters to the others."""
         return None
 
+    def expect(self, unit: Unit) -> None:
+        """A unit will be gathered, but not next: begin what takes longest."""
+
+    def open_shard(self, bucket: Bucket) -> torch.Tensor:
+        """What this rank's optimizer updates of the parameters, to be written; buckets come one after the other."""
+        return bucket.shard if self.shards_optimizer else bucket.whole
+
+    def close_shards(self) -> None:
+        """After the last one is written."""
+
+    def close(self) -> None:
+        """Let go what outlives tensors."""
+
+    def disk_bytes(self) -> int:
+        """Bytes of parameters on the disk, as the file system has them."""
+        return 0
+
     # Where gradients go.
 
     @abstractmethod
@@ -65,9 +92,9 @@ class Stage(ABC):
     def collect(self, bucket: Bucket, handle: Handle) -> None:
         """Once reduced: add to `bucket.reduced`, unless it came there by itself, and let `bucket.local` go."""
         average = handle.wait()
+        assert bucket.reduced is not None
         if average is not bucket.reduced:
-            assert bucket.reduced is not None
-            bucket.reduced.add_(average)
+            add(bucket.reduced, average, bucket.has_reduced)
         bucket.local = None
 
     def optimized(self, bucket: Bucket) -> torch.Tensor:
@@ -77,13 +104,35 @@ class Stage(ABC):
 
     # Helpers of the stages.
 
-    def new_local(self, bucket: Bucket) -> torch.Tensor:
-        local = self.comm.allocate(bucket.layout.numel, bucket.dtype)
-        zero_gaps(local, bucket.layout)
-        return local
+    def new_gradients(self, bucket: Bucket, dtype: torch.dtype) -> torch.Tensor:
+        """A buffer as long as the bucket, its padding zero."""
+        gradients = self.comm.allocate(bucket.layout.numel, dtype)
+        zero_gaps(gradients, bucket.layout)
+        return gradients
+
+    def to_reduce(self, bucket: Bucket) -> torch.Tensor:
+        """`bucket.local` in the dtype in which it travels and is added up."""
+        assert bucket.local is not None
+        if bucket.local.dtype != bucket.dtypes.reduce:
+            bucket.local = self.comm.allocate(bucket.layout.numel, bucket.dtypes.reduce).copy_(bucket.local)
+        return bucket.local
+
+    def own(self, bucket: Bucket, whole: torch.Tensor) -> torch.Tensor:
+        """This rank's part of a buffer as long as the bucket."""
+        start, stop = bucket.layout.shard(self.comm.rank)
+        return whole[start:stop]
 
     def all_reduce(self, tensor: torch.Tensor, overlap: bool) -> Handle:
         return self.comm.all_reduce_async(tensor, average=True, now=not overlap)
 
     def reduce_scatter(self, tensor: torch.Tensor, out: torch.Tensor, overlap: bool) -> Handle:
         return self.comm.reduce_scatter_async(tensor, average=True, out=out, now=not overlap)
+
+
+def add(total: torch.Tensor, more: torch.Tensor, begun: bool) -> None:
+    """Add to a sum of gradients, wherever it lies and whatever its dtype; or begin it."""
+    more = more.to(total.device)
+    if begun:
+        total.add_(more)
+    else:
+        total.copy_(more)

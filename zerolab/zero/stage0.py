@@ -15,11 +15,13 @@ class Stage0(Stage):
     shards_optimizer = False
 
     def open_local(self, bucket: Bucket) -> torch.Tensor:
+        dtypes = bucket.dtypes
         if bucket.reduced is None:
-            bucket.reduced = self.new_local(bucket)
+            bucket.reduced = self.new_gradients(bucket, dtypes.main_grads)
         # The first gradients of a step may be reduced where they stay; later ones must not mix with their sum.
-        return self.new_local(bucket) if bucket.has_reduced else bucket.reduced
+        if dtypes.one_gradient and not bucket.has_reduced:
+            return bucket.reduced
+        return self.new_gradients(bucket, dtypes.grads)
 
     def reduce(self, bucket: Bucket, overlap: bool) -> Handle:
-        assert bucket.local is not None
-        return self.all_reduce(bucket.local, overlap)
+        return self.all_reduce(self.to_reduce(bucket), overlap)

@@ -11,7 +11,8 @@ from __future__ import annotations
 import torch
 
 from zerolab.collectives import Collectives, Handle
-from zerolab.zero.stage import Stage
+from zerolab.offload.places import Offload
+from zerolab.zero.stage import Stage, add
 from zerolab.zero.stage0 import Stage0
 from zerolab.zero.units import Bucket
 
@@ -29,26 +30,21 @@ class Stage1(Stage0):
     def publish(self, bucket: Bucket) -> Handle | None:
         return self.comm.all_gather_async(bucket.shard, out=bucket.whole)
 
-    def own(self, bucket: Bucket, whole: torch.Tensor) -> torch.Tensor:
-        """This rank's part of a buffer as long as the bucket."""
-        start, stop = bucket.layout.shard(self.comm.rank)
-        return whole[start:stop]
-
 
 class Stage1ReduceScatter(Stage1):
     """Stage 1 with reduce-scatter."""
 
     def reduce(self, bucket: Bucket, overlap: bool) -> Handle:
-        assert bucket.local is not None
-        return self.reduce_scatter(bucket.local, self.own(bucket, bucket.local), overlap)
+        local = self.to_reduce(bucket)
+        return self.reduce_scatter(local, self.own(bucket, local), overlap)
 
     def collect(self, bucket: Bucket, handle: Handle) -> None:
         average = handle.wait()
         assert bucket.reduced is not None
         if bucket.local is not bucket.reduced:
-            self.own(bucket, bucket.reduced).add_(average)
+            add(self.own(bucket, bucket.reduced), average, bucket.has_reduced)
         bucket.local = None
 
 
-def stage1(comm: Collectives, reduction: str) -> Stage:
-    return Stage1(comm) if reduction == "all_reduce" else Stage1ReduceScatter(comm)
+def stage1(comm: Collectives, offload: Offload, reduction: str) -> Stage:
+    return Stage1(comm, offload) if reduction == "all_reduce" else Stage1ReduceScatter(comm, offload)

@@ -7,6 +7,7 @@ from __future__ import annotations
 import torch
 
 from zerolab.collectives import Handle
+from zerolab.offload.places import host_empty
 from zerolab.zero.stage import Stage
 from zerolab.zero.units import Bucket
 
@@ -16,14 +17,17 @@ class Stage2(Stage):
     shards_gradients = True
 
     def open_local(self, bucket: Bucket) -> torch.Tensor:
-        return self.new_local(bucket)
+        return self.new_gradients(bucket, bucket.dtypes.grads)
 
     def reduce(self, bucket: Bucket, overlap: bool) -> Handle:
-        assert bucket.local is not None
+        local, on_device = self.to_reduce(bucket), self.offload.optimizer == "device"
         if bucket.reduced is None:
-            bucket.reduced = self.comm.allocate(bucket.layout.shard_numel, bucket.dtype)
-        out = torch.empty_like(bucket.reduced) if bucket.has_reduced else bucket.reduced
-        return self.reduce_scatter(bucket.local, out, overlap)
+            allocate = self.comm.allocate if on_device else host_empty
+            bucket.reduced = allocate(bucket.layout.shard_numel, bucket.dtypes.main_grads)
+        out = bucket.reduced
+        if bucket.has_reduced or not on_device or out.dtype != local.dtype:
+            out = local.new_empty(bucket.layout.shard_numel)
+        return self.reduce_scatter(local, out, overlap)
 
     def publish(self, bucket: Bucket) -> Handle | None:
         return self.comm.all_gather_async(bucket.shard, out=bucket.whole)

@@ -10,10 +10,14 @@ outside its unit gets a size error, not freed memory.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 
 from zerolab.collectives import Collectives, Handle
 from zerolab.flat.views import point_at, point_nowhere
+from zerolab.offload.places import NOWHERE, Offload
+from zerolab.zero.shards import DiskShards, HostShards
 from zerolab.zero.stage2 import Stage2
 from zerolab.zero.units import Bucket, Unit
 
@@ -22,16 +26,31 @@ class Stage3(Stage2):
     number = 3
     shards_parameters = True
 
-    def __init__(self, comm: Collectives) -> None:
-        super().__init__(comm)
+    def __init__(self, comm: Collectives, offload: Offload = NOWHERE) -> None:
+        super().__init__(comm, offload)
+        # Without offload the shards lie where the others read them.
+        self.shards: HostShards | None = None
+        if offload.parameters != "device":
+            self.shards = HostShards() if offload.parameters == "host" else DiskShards(offload, comm.rank)
         self._under_way: dict[Unit, list[Handle]] = {}
         self.here: set[Unit] = set()
 
+    def prepare(self, buckets: Sequence[Bucket]) -> None:
+        if self.shards is not None:
+            self.shards.prepare(buckets)
+
     def place(self, bucket: Bucket) -> None:
         super().place(bucket)
-        # What this rank keeps lies where the others read; the whole bucket comes and goes, in memory of its own.
-        kept = self.comm.allocate(bucket.layout.shard_numel, bucket.dtype)
-        bucket.shard = kept.copy_(bucket.shard)
+        shard = bucket.shard
+        if bucket.dtypes.shard != bucket.dtype and bucket.first is not None:
+            shard = bucket.first
+        elif bucket.trainable and bucket.first is None and self.offload.parameters == "disk":
+            bucket.first = shard.clone()
+        if self.shards is not None:
+            bucket.shard = self.shards.keep(bucket, shard.to(bucket.dtypes.shard))
+        else:
+            # The whole bucket comes and goes, in memory of its own; what this rank keeps lies where the others read.
+            bucket.shard = self.comm.allocate(bucket.layout.shard_numel, bucket.dtypes.shard).copy_(shard)
         bucket.whole = torch.empty_like(bucket.whole)
         self._empty(bucket)
 
@@ -42,7 +61,8 @@ class Stage3(Stage2):
             bucket.whole.untyped_storage().resize_(bucket.layout.numel * bucket.dtype.itemsize)
         # The unit's name keeps ranks that run different layers from taking each other's for their own.
         self._under_way[unit] = [
-            self.comm.all_gather_async(bucket.shard, out=bucket.whole, label=unit.name) for bucket in unit.buckets
+            self.comm.all_gather_async(self._to_send(bucket), out=bucket.whole, label=unit.name)
+            for bucket in unit.buckets
         ]
 
     def gather(self, unit: Unit) -> None:
@@ -67,8 +87,34 @@ class Stage3(Stage2):
         for bucket in unit.buckets:
             self._empty(bucket)
 
+    def expect(self, unit: Unit) -> None:
+        if self.shards is not None and unit not in self.here and unit not in self._under_way:
+            for bucket in unit.buckets:
+                self.shards.expect(bucket)
+
+    def open_shard(self, bucket: Bucket) -> torch.Tensor:
+        return super().open_shard(bucket) if self.shards is None else self.shards.open(bucket)
+
+    def close_shards(self) -> None:
+        if self.shards is not None:
+            self.shards.close_open()
+
+    def close(self) -> None:
+        if self.shards is not None:
+            self.shards.close()
+
+    def disk_bytes(self) -> int:
+        return 0 if self.shards is None else self.shards.disk_bytes()
+
     def publish(self, bucket: Bucket) -> Handle | None:
         return None
+
+    def _to_send(self, bucket: Bucket) -> torch.Tensor:
+        """The shard as it travels: where it rests elsewhere or in a wider dtype, a copy at its place in the whole."""
+        place = self.own(bucket, bucket.whole)
+        if self.shards is not None:
+            return self.shards.fetch(bucket, place)
+        return bucket.shard if bucket.dtypes.shard == bucket.dtype else place.copy_(bucket.shard)
 
     def _empty(self, bucket: Bucket) -> None:
         point_nowhere(bucket.parameters)

@@ -8,6 +8,7 @@ their own, so that no byte is reduced or updated for nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -15,9 +16,37 @@ from torch import nn
 
 from zerolab.errors import InputError
 from zerolab.flat import ALIGN, BucketPlan, lay_out, split_by_size
+from zerolab.precision.recipe import Precision
 
 GroupOf = Callable[[str, nn.Parameter], Mapping[str, Any]]
 """Optimizer options of a parameter, such as {"weight_decay": 0.0}; those alike share a group."""
+
+
+@dataclass(frozen=True)
+class Dtypes:
+    """The dtypes of a bucket's states: of the parameters as they are used, of the main ones, of gradients until, in and
+    after their reduction, and of the shard that stage 3 keeps."""
+
+    params: torch.dtype
+    main: torch.dtype
+    grads: torch.dtype
+    reduce: torch.dtype
+    main_grads: torch.dtype
+    shard: torch.dtype
+
+    @property
+    def one_gradient(self) -> bool:
+        """Whether gradients can be reduced where they stay."""
+        return self.grads == self.reduce == self.main_grads
+
+
+def dtypes_of(dtype: torch.dtype, precision: Precision | None) -> Dtypes:
+    """What a recipe makes of parameters of some dtype. Without one, and for whole numbers, all is as it was."""
+    if precision is None or not dtype.is_floating_point:
+        return Dtypes(*[dtype] * 6)
+    of = precision.dtype
+    shard = of("main_params") if precision.sharded_main else of("params")
+    return Dtypes(of("params"), of("main_params"), of("grads"), of("reduce"), of("main_grads"), shard)
 
 
 class Bucket:
@@ -27,19 +56,22 @@ class Bucket:
     shard    what this rank keeps for good: a view of `whole`, or at stage 3 a tensor of its own
     local    gradients of this rank alone, from the first that backward brings until they are reduced
     reduced  gradients summed over ranks: as long as `whole` at stages 0 and 1, as `shard` at 2 and 3
+    first    the parameters as the model had them, where `whole` rounds them: until the main ones are made from it
     """
 
-    def __init__(self, plan: BucketPlan, parameters: list[nn.Parameter]) -> None:
+    def __init__(self, plan: BucketPlan, parameters: list[nn.Parameter], dtypes: Dtypes) -> None:
         self.plan = plan
         self.layout = plan.layout
         self.parameters = parameters
         self.slots = dict(zip(map(id, parameters), plan.layout.slots, strict=True))
-        self.dtype = parameters[0].dtype
+        self.dtype = dtypes.params
+        self.dtypes = dtypes
         self.trainable = plan.trainable
         self.whole: torch.Tensor
         self.shard: torch.Tensor
         self.local: torch.Tensor | None = None
         self.reduced: torch.Tensor | None = None
+        self.first: torch.Tensor | None = None
         # Whether `reduced` holds gradients of this step, and `local` some that wait for their reduction.
         self.has_reduced = False
         self.has_local = False
@@ -70,6 +102,7 @@ def find_units(
     group_of: GroupOf | None = None,
     bucket_numel: int | None = None,
     align: int = ALIGN,
+    precision: Precision | None = None,
 ) -> list[Unit]:
     """Cut `model` into units, in forward order, and lay each one out for `ranks`. The model may lie on the meta
     device. `modules` says what the units are; else `model.units()` does, else `guess_modules`."""
@@ -83,7 +116,7 @@ def find_units(
     units = []
     for members, owned in join_tied(model, modules):
         name = names[id(members[0])] or "root"
-        units.append(Unit(name, members, cut_buckets(name, owned, ranks, group_of, bucket_numel, align)))
+        units.append(Unit(name, members, cut_buckets(name, owned, ranks, group_of, bucket_numel, align, precision)))
     if not units:
         raise InputError(f"{type(model).__name__} has no parameters; there is nothing to shard")
     return units
@@ -154,19 +187,22 @@ def cut_buckets(
     group_of: GroupOf | None,
     bucket_numel: int | None,
     align: int,
+    precision: Precision | None,
 ) -> list[Bucket]:
     """Buckets of one unit: by dtype and by whether they train, each of at most `bucket_numel` elements unless a
     single parameter is larger. Narrow dtypes are aligned to as many bytes as fp32."""
-    kinds: dict[tuple[torch.dtype, bool], dict[str, nn.Parameter]] = {}
+    kinds: dict[tuple[Dtypes, bool], dict[str, nn.Parameter]] = {}
     for name, parameter in parameters:
-        kinds.setdefault((parameter.dtype, parameter.requires_grad), {})[name] = parameter
+        key = dtypes_of(parameter.dtype, precision), parameter.requires_grad
+        kinds.setdefault(key, {})[name] = parameter
     buckets = []
-    for (dtype, trainable), named in kinds.items():
+    for (dtypes, trainable), named in kinds.items():
+        itemsize = dtypes.params.itemsize
         for run in split_by_size(((name, parameter.numel()) for name, parameter in named.items()), bucket_numel):
-            layout = lay_out({name: named[name].shape for name in run}, ranks, align * max(1, 4 // dtype.itemsize))
+            layout = lay_out({name: named[name].shape for name in run}, ranks, align * max(1, 4 // itemsize))
             groups = tuple(group_key(name, group_of(name, named[name]) if group_of else {}) for name in run)
-            plan = BucketPlan(unit, layout, dtype.itemsize, trainable, groups)
-            buckets.append(Bucket(plan, [named[name] for name in run]))
+            plan = BucketPlan(unit, layout, itemsize, trainable, groups)
+            buckets.append(Bucket(plan, [named[name] for name in run], dtypes))
     return buckets
 
 

@@ -1,0 +1,80 @@
+"""Host memory that starts at a page, for direct I/O and for copies from and to a GPU."""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+
+import torch
+
+from zerolab.errors import InputError, OffloadError, StateError
+from zerolab.flat.layout import check_count
+from zerolab.offload.groups import PAGE, on_disk
+
+
+def aligned(nbytes: int, pin: bool | None = None) -> torch.Tensor:
+    """`nbytes` zeros (uint8) that start at a page, rounded up to whole pages; the memory lives as long as the tensor
+    or a view of it does.
+
+    `pin` locks the pages, so that a GPU copies them at full speed and beside other work; None does so where there is a
+    GPU. Torch's allocator of locked memory rounds up to a power of two.
+    """
+    check_count("the size of a buffer", nbytes)
+    nbytes = on_disk(nbytes)
+    try:
+        return _pinned(nbytes) if (torch.cuda.is_available() if pin is None else pin) else _mapped(nbytes)
+    except (OSError, RuntimeError) as error:
+        raise OffloadError(
+            f"the host has no room for a buffer of {nbytes} bytes ({error}); use fewer or smaller buffers"
+        ) from error
+
+
+def _pinned(nbytes: int) -> torch.Tensor:
+    memory = torch.zeros(nbytes, dtype=torch.uint8, pin_memory=True)
+    if memory.data_ptr() % PAGE == 0:
+        return memory
+    memory = torch.zeros(nbytes + PAGE, dtype=torch.uint8, pin_memory=True)
+    return memory.narrow(0, -memory.data_ptr() % PAGE, nbytes)
+
+
+def _mapped(nbytes: int) -> torch.Tensor:
+    # Private: a forked child must not write into it. In huge pages a transfer has fewer pieces for the kernel to list.
+    memory = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        with contextlib.suppress(OSError):  # a kernel without them
+            memory.madvise(mmap.MADV_HUGEPAGE)
+    # The tensor's storage holds the mapping, which is unmapped with the last tensor on it.
+    return torch.frombuffer(memory, dtype=torch.uint8)
+
+
+class Pool:
+    """`count` buffers of `nbytes` each, made once and used again."""
+
+    def __init__(self, count: int, nbytes: int, pin: bool | None = None) -> None:
+        check_count("the number of buffers", count)
+        self._free = [aligned(nbytes, pin) for _ in range(count)]
+        self._taken: dict[int, torch.Tensor] = {}
+
+    @property
+    def free(self) -> int:
+        """How many buffers `take` can give."""
+        return len(self._free)
+
+    @property
+    def buffers(self) -> list[torch.Tensor]:
+        """All of them, for the ledger."""
+        return [*self._free, *self._taken.values()]
+
+    def take(self) -> torch.Tensor:
+        """A free buffer; its content is arbitrary."""
+        if not self._free:
+            raise StateError(f"all {len(self._taken)} buffers of the pool are in use; give one back, or make it larger")
+        buffer = self._free.pop()
+        self._taken[buffer.data_ptr()] = buffer
+        return buffer
+
+    def give(self, buffer: torch.Tensor) -> None:
+        """Back what `take` returned; no transfer of it may be under way."""
+        if self._taken.get(buffer.data_ptr()) is not buffer:
+            raise InputError("the buffer is not one that take() gave and that is still out; give each back once")
+        self._free.append(self._taken.pop(buffer.data_ptr()))

@@ -1,0 +1,75 @@
+"""Where states rest: device, host or disk (ZeRO-Offload, arXiv 2101.06840; ZeRO-Infinity, arXiv 2104.07857).
+
+    optimizer    main parameters and moments. Off the device the step is computed on the host, by torch's fused AdamW.
+    parameters   at stage 3, each rank's shards of the parameters
+
+Where the optimizer is off the device, sharded gradients (stages 2 and 3) rest on the host: that is where they are used.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from zerolab.errors import InputError
+from zerolab.flat.layout import check_count
+
+TIERS = ("device", "host", "disk")
+
+
+@dataclass(frozen=True)
+class Offload:
+    """Places of states, and how they travel. Counts are elements.
+
+    path              the folder of swap files; needed for the disk
+    buffer_count      host buffers through which the disk's states pass: 1 reads, computes and writes in turn, 2 read
+                      ahead, 3 also write behind
+    sub_group_numel   the step updates so many elements at a time where states are not at hand as they rest
+    max_in_cpu        of parameters on disk, so many elements of a rank's shards stay on the host
+
+    Raises InputError for an unknown tier, counts below their least, and a disk without a path.
+    """
+
+    optimizer: str = "device"
+    parameters: str = "device"
+    path: Path | str | None = None
+    buffer_count: int = 3
+    sub_group_numel: int = 1 << 22
+    max_in_cpu: int = 0
+
+    def __post_init__(self) -> None:
+        for what in ("optimizer", "parameters"):
+            if getattr(self, what) not in TIERS:
+                raise InputError(f"offload {what} to {getattr(self, what)!r}; choose one of {', '.join(TIERS)}")
+        check_count("buffer_count", self.buffer_count)
+        check_count("sub_group_numel", self.sub_group_numel)
+        check_count("max_in_cpu", self.max_in_cpu, least=0)
+        if "disk" in (self.optimizer, self.parameters) and self.path is None:
+            raise InputError("states go to the disk but no path is given; name a folder on the disk that is to be used")
+        if self.max_in_cpu and self.parameters != "disk":
+            raise InputError(
+                f"max_in_cpu is {self.max_in_cpu} but parameters rest on the {self.parameters}; it says how many of "
+                "those on disk stay on the host, so leave it out"
+            )
+
+    @property
+    def folder(self) -> Path:
+        assert self.path is not None
+        return Path(os.path.expanduser(self.path))
+
+
+NOWHERE = Offload()
+"""Everything on the device."""
+
+
+def host_empty(numel: int, dtype: torch.dtype) -> torch.Tensor:
+    """Memory of the host; pinned where a GPU is, which copies to and from it without a detour."""
+    return torch.empty(numel, dtype=dtype, pin_memory=torch.cuda.is_available())
+
+
+def ledger(tier: str, kind: str) -> str:
+    """The name of a kind of state in a tier's ledger: "gradients", "host:gradients", "disk:parameters"."""
+    return kind if tier == "device" else f"{tier}:{kind}"

@@ -1,0 +1,85 @@
+"""How a state rests in fewer bytes than it is computed with: values to bytes and back.
+
+    plain     fp32, bf16, or whatever the model has: a cast
+    scaled    fp16, fp8: blocks of 128 values with an fp32 scale each, which moves the block's largest value to the top
+              of the format's range (Dettmers et al., arXiv 2110.02861, on why per block)
+
+Adam divides by the root of its second moment, whose values span twice as many powers of two as the first's: a scaled
+format keeps the root, and a value that is not zero never becomes zero, since a step divided by nothing would have no
+bound (it becomes the format's smallest normal value, so the step is too short rather than too long).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+BLOCK = 128
+"""Values that share a scale: 4 bytes for 128, 3 % of fp8."""
+
+FORMATS = {
+    "fp32": torch.float32,
+    "bf16": torch.bfloat16,
+    "fp16": torch.float16,
+    "fp8": torch.float8_e4m3fn,
+}
+TOPS = {torch.float16: 2.0**15, torch.float8_e4m3fn: 448.0}
+"""Where a scaled format's largest value goes."""
+
+
+@dataclass(frozen=True)
+class Codec:
+    """One state's form at rest; `root` for a state that is never negative and divides."""
+
+    dtype: torch.dtype
+    scaled: bool = False
+    root: bool = False
+
+    def nbytes(self, numel: int) -> int:
+        """Bytes of `numel` values (whole blocks), scales included."""
+        return numel * self.dtype.itemsize + (4 * (numel // BLOCK) if self.scaled else 0)
+
+    def put(self, values: torch.Tensor, raw: torch.Tensor) -> None:
+        """Encode `values` (1-D, fp32) into uint8 `raw` [nbytes(numel)]."""
+        codes, scales = self._split(raw, values.numel())
+        if scales is None:
+            codes.copy_(values)
+            return
+        top = TOPS[self.dtype]
+        blocks = values.view(-1, BLOCK)
+        if self.root:
+            blocks = blocks.sqrt()
+        largest = blocks.abs().amax(1, keepdim=True)
+        scales.copy_(largest.squeeze(1) / top)
+        # A block of zeros has the scale 0 and codes 0.
+        scaled = torch.where(largest > 0, blocks * (top / largest), 0.0)
+        if self.root:
+            scaled = torch.where(blocks > 0, scaled.clamp_min(torch.finfo(self.dtype).smallest_normal), scaled)
+        codes.view(-1, BLOCK).copy_(scaled)
+
+    def get(self, raw: torch.Tensor, out: torch.Tensor) -> None:
+        """Decode `raw` into `out` (1-D, fp32)."""
+        codes, scales = self._split(raw, out.numel())
+        out.copy_(codes)
+        if scales is not None:
+            blocks = out.view(-1, BLOCK)
+            blocks.mul_(scales.unsqueeze(1))
+            if self.root:
+                blocks.square_()
+
+    def view(self, raw: torch.Tensor, numel: int) -> torch.Tensor:
+        """The values themselves, where the form at rest is plain."""
+        return self._split(raw, numel)[0]
+
+    def _split(self, raw: torch.Tensor, numel: int) -> tuple[torch.Tensor, torch.Tensor | None]:
+        end = numel * self.dtype.itemsize
+        codes = raw[:end].view(self.dtype)
+        return codes, raw[end : self.nbytes(numel)].view(torch.float32) if self.scaled else None
+
+
+def codec_of(state: str, format: str) -> Codec:
+    """The codec of an optimizer's state by torch's name for it ("exp_avg", ...), in a format by name."""
+    dtype = FORMATS[format]
+    scaled = dtype in TOPS
+    return Codec(dtype, scaled, root=scaled and state == "exp_avg_sq")

@@ -1,0 +1,152 @@
+"""The factor by which fp16 training multiplies its loss, so that small gradients do not become 0.
+
+Scaling the loss is from Micikevicius et al. (arXiv 1710.03740, section 3.2): backward then computes gradients that are
+larger by the factor, above the smallest numbers of fp16, and the step divides by it. The factor must not be so large
+that a gradient passes 65,504, fp16's largest number. A dynamic factor finds its own height: it doubles after a while
+without overflow; a step whose gradients hold inf or NaN is skipped, and the factor halves.
+
+The rule here is DeepSpeed's (`DynamicLossScaler` in `deepspeed/runtime/fp16/loss_scaler.py`, version 0.19), step by
+step, with the two parts that torch's `GradScaler` does not have: hysteresis, which forgives some overflows, and a
+floor. With `hysteresis=1` they still differ, in three points:
+
+- **When the factor grows.** GradScaler doubles on the `window`-th clean step in a row. DeepSpeed does on the one after
+  it, since its count starts with the first clean step and not before: at the start and after each overflow, growth
+  comes one step later. Further growth in the same row comes every `window` steps in both.
+- **The floor.** GradScaler halves on, below 1. DeepSpeed stops at `min_scale`, and an overflow there ends the run.
+- **The ceiling.** GradScaler's factor is an fp32 number and stops at 2**127. DeepSpeed's is a Python float, which after
+  2**1023 becomes inf and never comes down again; ours stops at 2**1023, the only place where it leaves DeepSpeed's way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import isfinite
+
+from zerolab.errors import InputError, ZerolabError
+from zerolab.flat.layout import check_count
+
+FACTOR = 2.0
+MOST_POWER = 127
+"""2**127 is the largest power of two in fp32, in which the loss is scaled."""
+
+
+class ScaleError(ZerolabError, ArithmeticError):
+    """Gradients overflow although the loss scale is as small as it may be."""
+
+
+class LossScaler:
+    """The loss scale of a run, from step to step: `scale` before a step, `update(overflow)` after it.
+
+    All ranks must give `update` the same answers, those of all shards together; then they keep the same scale.
+
+    initial_power           the scale starts at 2**initial_power
+    window                  clean steps in a row, after the first, before the scale doubles
+    hysteresis              the overflow that halves the scale: with 2, one is forgiven and the second halves. The
+                            count goes on until the scale doubles, so that every later overflow halves, too
+    min_scale               the scale is never below it
+    static                  a fixed scale instead, which no overflow changes
+    consecutive_hysteresis  a clean step, and not only a doubling, forgives all overflows before it
+    """
+
+    def __init__(
+        self,
+        initial_power: int = 16,
+        window: int = 1000,
+        hysteresis: int = 2,
+        min_scale: float = 1.0,
+        static: float | None = None,
+        consecutive_hysteresis: bool = False,
+    ) -> None:
+        check_count("initial_power", initial_power, 0)
+        if initial_power > MOST_POWER:
+            raise InputError(f"initial_power is {initial_power}, beyond fp32; give at most {MOST_POWER}")
+        check_count("window", window)
+        check_count("hysteresis", hysteresis)
+        _check_scale("min_scale", min_scale)
+        if static is not None:
+            _check_scale("static", static, " or None for a scale that follows the overflows")
+        elif 2.0**initial_power < min_scale:
+            raise InputError(
+                f"min_scale is {min_scale:g}, above the scale at the start, 2**{initial_power}; "
+                "give a smaller min_scale or a larger initial_power"
+            )
+        if not isinstance(consecutive_hysteresis, bool):
+            raise InputError(f"consecutive_hysteresis is {consecutive_hysteresis!r}; give True or False")
+        self.initial_power = initial_power
+        self.window = window
+        self.hysteresis = hysteresis
+        self.min_scale = float(min_scale)
+        self.static = None if static is None else float(static)
+        self.consecutive_hysteresis = consecutive_hysteresis
+        self._scale = 2.0**initial_power if self.static is None else self.static
+        self._clean = 0  # steps since the last overflow
+        self._left = hysteresis  # overflows, up to and with the one that halves
+
+    @property
+    def scale(self) -> float:
+        """What the next loss is to be multiplied by."""
+        return self._scale
+
+    def update(self, overflow: bool) -> None:
+        """Take note of a step: with `overflow` it was skipped, since a gradient of some rank was inf or NaN.
+
+        Raises ScaleError, and changes nothing, for an overflow that should halve a scale that is at its floor.
+        """
+        if self.static is not None:
+            return
+        if overflow:
+            self._shrink()
+            self._clean = 0
+            return
+        # Not on the first clean step, though 0 is a multiple, too: this is where DeepSpeed counts one step more.
+        if self._clean and self._clean % self.window == 0:
+            self._left = self.hysteresis
+            self._scale = _doubled(self._scale)
+        if self.consecutive_hysteresis:
+            self._left = self.hysteresis
+        self._clean += 1
+
+    def _shrink(self) -> None:
+        if self._left > 1:
+            self._left -= 1
+        elif self._scale == self.min_scale:
+            raise ScaleError(
+                f"gradients overflow at the smallest loss scale, {self.min_scale:g}; "
+                "train in bf16, lower the learning rate, or give a smaller min_scale"
+            )
+        else:
+            self._scale = max(self._scale / FACTOR, self.min_scale)
+
+    def state(self) -> dict[str, float | int]:
+        """What a checkpoint must keep. The settings are not part of it."""
+        return {"scale": self._scale, "clean": self._clean, "left": self._left}
+
+    def load(self, state: Mapping[str, float | int]) -> None:
+        """Go on where `state()` was taken, with the settings of this scaler: a static scale stays as it is, and no
+        more overflows are forgiven than its hysteresis allows."""
+        if set(state) != {"scale", "clean", "left"}:
+            raise InputError(
+                f"a loss scaler's state has scale, clean and left, not {', '.join(map(str, state)) or 'nothing'}; "
+                "give what state() returned"
+            )
+        _check_scale("scale in the state", state["scale"])
+        check_count("clean in the state", state["clean"], 0)  # type: ignore[arg-type]
+        check_count("left in the state", state["left"])  # type: ignore[arg-type]
+        if self.static is None and state["scale"] < self.min_scale:
+            raise InputError(
+                f"scale in the state is {state['scale']:g}, below min_scale, {self.min_scale:g}; "
+                "give a smaller min_scale"
+            )
+        if self.static is None:
+            self._scale = float(state["scale"])
+        self._clean = int(state["clean"])
+        self._left = min(int(state["left"]), self.hysteresis)
+
+
+def _doubled(scale: float) -> float:
+    return scale * FACTOR if isfinite(scale * FACTOR) else scale
+
+
+def _check_scale(what: str, value: float, otherwise: str = "") -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not isfinite(value) or value <= 0:
+        raise InputError(f"{what} is {value!r}; give a finite number above 0{otherwise}")

@@ -1,0 +1,70 @@
+"""What an engine is made of, by its settings: the stage, the way of its step, the scaler of its losses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from zerolab.collectives import Collectives
+from zerolab.errors import InputError
+from zerolab.memory import StateSize
+from zerolab.memory.predict import check_places
+from zerolab.memory.states import check_stage
+from zerolab.offload.places import NOWHERE, Offload
+from zerolab.offload.rest import rest_of
+from zerolab.precision.recipe import Precision
+from zerolab.precision.scaler import LossScaler
+from zerolab.zero import optimizer as optimizers
+from zerolab.zero.packed import Packed
+from zerolab.zero.stage import Stage
+from zerolab.zero.stage0 import Stage0
+from zerolab.zero.stage1 import stage1
+from zerolab.zero.stage2 import Stage2
+from zerolab.zero.stage3 import Stage3
+from zerolab.zero.swapped import Swapped
+from zerolab.zero.units import Bucket
+from zerolab.zero.update import Update
+
+REDUCTIONS = ("reduce_scatter", "all_reduce")
+
+
+def make_stage(stage: int, comm: Collectives, reduction: str, precision: Precision | None, offload: Offload) -> Stage:
+    check_stage(stage)
+    check_places(stage, precision, offload)
+    if reduction not in REDUCTIONS:
+        raise InputError(f"reduction is {reduction!r}; choose one of {', '.join(REDUCTIONS)}")
+    if comm.size == 1 and offload == NOWHERE and not (precision is not None and precision.sharded_main):
+        # One rank owns every shard. What the stages do beyond stage 0 would cost copies and save nothing.
+        return Stage0(comm)
+    if stage == 1:
+        return stage1(comm, offload, reduction)
+    kinds: dict[int, Callable[[Collectives, Offload], Stage]] = {0: Stage0, 2: Stage2, 3: Stage3}
+    return kinds[stage](comm, offload)
+
+
+def make_scaler(precision: Precision | None, scaler: LossScaler | None) -> LossScaler | None:
+    if precision is not None and precision.scales_loss:
+        return scaler or LossScaler()
+    if scaler is not None:
+        raise InputError("a loss scaler is given, but no state is fp16; leave it out, or choose precision fp16")
+    return None
+
+
+def make_update(
+    stage: Stage,
+    buckets: Sequence[Bucket],
+    factory: optimizers.Factory,
+    precision: Precision | None,
+    state_size: StateSize,
+) -> Update:
+    kind: type[Update] = Swapped
+    if stage.offload.optimizer != "disk":
+        kind = Update if all(at_hand(bucket, stage, precision, state_size) for bucket in buckets) else Packed
+    return kind(stage, buckets, factory, precision, state_size)
+
+
+def at_hand(bucket: Bucket, stage: Stage, precision: Precision | None, state_size: StateSize) -> bool:
+    """Whether a bucket's states rest in memory as the step uses them."""
+    if not bucket.trainable:
+        return True
+    rest = rest_of(bucket.dtype, precision, stage.offload, state_size.names)
+    return rest.is_plain and (rest.main is not None or bucket.dtypes.shard == rest.hand)

@@ -1,0 +1,162 @@
+"""Stage 3's shards of the parameters, where they do not rest on the device: on the host, or in a file on a disk.
+
+From a file a shard passes through one of a few host buffers, both when its unit is gathered and after the optimizer
+has updated it. Reads begin ahead (`expect`), as far as there are free buffers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from zerolab.offload.buffers import Pool
+from zerolab.offload.files import SwapFile
+from zerolab.offload.lane import Lane, Transfer
+from zerolab.offload.places import Offload, host_empty
+from zerolab.zero.units import Bucket
+
+Tensor = torch.Tensor
+
+
+class HostShards:
+    """Shards in the host's memory."""
+
+    def prepare(self, buckets: Sequence[Bucket]) -> None:
+        """Before the first `keep`."""
+
+    def keep(self, bucket: Bucket, shard: Tensor) -> Tensor:
+        """Take a shard; what of it stays in memory."""
+        return host_empty(shard.numel(), shard.dtype).copy_(shard)
+
+    def expect(self, bucket: Bucket) -> None:
+        """The shard will soon be fetched."""
+
+    def fetch(self, bucket: Bucket, out: Tensor) -> Tensor:
+        """Copy a shard to `out`, which may have another dtype."""
+        return out.copy_(bucket.shard)
+
+    def open(self, bucket: Bucket) -> Tensor:
+        """Where the new values of a shard are written."""
+        return bucket.shard
+
+    def close_open(self) -> None:
+        """All that was opened is written."""
+
+    def close(self) -> None:
+        pass
+
+    def disk_bytes(self) -> int:
+        return 0
+
+
+class DiskShards(HostShards):
+    """Shards in a file; as many elements as `max_in_cpu` says, of the first buckets, stay on the host."""
+
+    def __init__(self, offload: Offload, rank: int) -> None:
+        self.offload, self.rank = offload, rank
+        self._numbers: dict[Bucket, int] = {}
+        self._file: SwapFile | None = None
+        self._coming: dict[Bucket, tuple[Transfer, Tensor]] = {}
+        self._leaving: list[tuple[Transfer, Tensor]] = []
+        self._open: tuple[Bucket, Tensor] | None = None
+
+    def prepare(self, buckets: Sequence[Bucket]) -> None:
+        staying = self.offload.max_in_cpu
+        sizes: list[int] = []
+        for bucket in buckets:
+            numel = bucket.layout.shard_numel
+            if numel <= staying:
+                staying -= numel
+            else:
+                self._numbers[bucket] = len(sizes)
+                sizes.append(numel * bucket.dtypes.shard.itemsize)
+        if sizes:
+            self._file = SwapFile(self.offload.folder, f"parameters-rank{self.rank}", sizes)
+            largest = max(map(self._file.span, range(len(sizes))))
+            # One to write while another is read, at least.
+            self.pool = Pool(max(2, self.offload.buffer_count), largest)
+        self._lane = Lane([self._file] if self._file else [])
+
+    def keep(self, bucket: Bucket, shard: Tensor) -> Tensor:
+        if bucket not in self._numbers:
+            return super().keep(bucket, shard)
+        self.open(bucket).copy_(shard)
+        self.close_open()
+        return shard.new_empty(0)
+
+    def expect(self, bucket: Bucket) -> None:
+        if bucket in self._numbers and bucket not in self._coming and self.pool.free:
+            self._read(bucket)
+
+    def fetch(self, bucket: Bucket, out: Tensor) -> Tensor:
+        if bucket not in self._numbers:
+            return super().fetch(bucket, out)
+        if bucket not in self._coming:
+            self._make_room()
+            self._read(bucket)
+        transfer, buffer = self._coming.pop(bucket)
+        try:
+            transfer.wait()
+            return out.copy_(self._values(bucket, buffer))
+        finally:
+            self.pool.give(buffer)
+
+    def open(self, bucket: Bucket) -> Tensor:
+        if bucket not in self._numbers:
+            return super().open(bucket)
+        if self._open is None or self._open[0] is not bucket:
+            self._write_open()
+            # What was read ahead is of before this step.
+            self._drop_coming()
+            self._make_room()
+            # Zeros where the bucket has padding.
+            self._open = (bucket, self.pool.take().zero_())
+        return self._values(*self._open)
+
+    def close_open(self) -> None:
+        self._write_open()
+        self._collect_writes()
+
+    def close(self) -> None:
+        self._lane.close()
+
+    def disk_bytes(self) -> int:
+        return self._file.measure() if self._file else 0
+
+    def _values(self, bucket: Bucket, buffer: Tensor) -> Tensor:
+        dtype = bucket.dtypes.shard
+        return buffer[: bucket.layout.shard_numel * dtype.itemsize].view(dtype)
+
+    def _read(self, bucket: Bucket) -> None:
+        assert self._file is not None
+        buffer = self.pool.take()
+        self._coming[bucket] = self._lane.read(self._file, self._numbers[bucket], buffer), buffer
+
+    def _write_open(self) -> None:
+        if self._open is not None:
+            assert self._file is not None
+            bucket, buffer = self._open
+            self._open = None
+            self._leaving.append((self._lane.write(self._file, self._numbers[bucket], buffer), buffer))
+
+    def _make_room(self) -> None:
+        """A free buffer, if need be of one that was read ahead for nothing."""
+        if not self.pool.free:
+            self._collect_writes()
+        if not self.pool.free:
+            self._drop_coming()
+
+    def _collect_writes(self) -> None:
+        leaving, self._leaving = self._leaving, []
+        for transfer, buffer in leaving:
+            try:
+                transfer.wait()
+            finally:
+                self.pool.give(buffer)
+
+    def _drop_coming(self) -> None:
+        for transfer, buffer in self._coming.values():
+            transfer.wait()
+            self.pool.give(buffer)
+        self._coming.clear()

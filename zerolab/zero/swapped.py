@@ -1,0 +1,117 @@
+"""States that rest on a disk: sub-group k+1 is read while k steps and k-1 is written (ZeRO-Infinity, section 6.3).
+
+A record is what `packed.py` says; at hand it lies in one of a few host buffers. A transfer that fails does not lose the
+step: sub-groups that were updated and not yet written stay in their buffers, and the next call of `step` writes them,
+then goes on with those that the first did not reach.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from typing import Any
+
+import torch
+
+from zerolab.collectives import phase
+from zerolab.errors import OffloadError
+from zerolab.offload.buffers import aligned
+from zerolab.offload.files import SwapFile
+from zerolab.offload.lane import Lane, Transfer
+from zerolab.offload.pipeline import Trace, pipeline
+from zerolab.zero.packed import Packed, record_bytes
+from zerolab.zero.update import Owned
+
+Tensor = torch.Tensor
+
+
+class Swapped(Packed):
+    """The step where states rest in a file of this rank's own. `trace` is told when what was read, computed, written
+    (`zerolab.offload.pipeline`)."""
+
+    may_fail = True
+    trace: Trace[int] | None = None
+
+    def prepare(self) -> None:
+        offload = self.stage.offload
+        sizes = [record_bytes(group) for group in self.groups]
+        self.file = SwapFile(offload.folder, f"optimizer-rank{self.stage.comm.rank}", sizes) if sizes else None
+        self._lane = Lane([self.file] if self.file else [])
+        count = min(offload.buffer_count, len(sizes))
+        largest = max((self.file.span(k) for k in range(len(sizes))), default=0) if self.file else 0
+        self._buffers = [aligned(largest) for _ in range(count)]
+        # Of the step under way: the buffers of updated sub-groups by number, and which of them are written.
+        self._updated: dict[int, Tensor] = {}
+        self._written: set[int] = set()
+
+    def begin(self, group: list[Owned]) -> None:
+        number, buffer = self.groups.index(group), self._buffers[0]
+        buffer.zero_()
+        self.write_main(group, buffer)
+        self._write(number, 0).wait()
+
+    def step(self, factor: float) -> None:
+        """A rank whose disk failed stops all, before any new parameter is handed around."""
+        error: OffloadError | None = None
+        try:
+            super().step(factor)
+        except OffloadError as failure:
+            error = failure
+        comm = self.stage.comm
+        own = torch.tensor([error is not None], dtype=torch.float64, device=comm.device)
+        with phase("norm"):
+            failed = [rank for rank, flag in enumerate(comm.all_gather(own).tolist()) if flag]
+        if failed:
+            hint = "this step is half done and nothing is lost: see to the disk, then call step() again on all ranks"
+            raise OffloadError(f"rank {failed[0]} failed to swap ({error or 'see there'}); {hint}") from error
+        self._updated.clear()
+        self._written.clear()
+
+    @property
+    def half_done(self) -> bool:
+        return bool(self._updated)
+
+    def at_hand(self) -> Iterator[list[Owned]]:
+        self._finish_writing()
+        left = [number for number in range(len(self.groups)) if number not in self._updated]
+        with closing(pipeline(left, self._read, self._write, max(1, len(self._buffers)), self._note)) as walk:
+            for number, at in walk:
+                buffer = self._buffers[at]
+                self.unpack(self.groups[number], buffer)
+                yield self.groups[number]
+                self.pack(self.groups[number], buffer)
+                self._updated[number] = buffer
+
+    def resting(self) -> list[Tensor]:
+        return self._counters()
+
+    def passing(self) -> list[Tensor | None]:
+        return [*self._buffers, *super().passing()]
+
+    def disk_bytes(self) -> int:
+        return self.file.measure() if self.file else 0
+
+    def close(self) -> None:
+        self._lane.close()
+
+    def _read(self, number: int, at: int) -> Transfer:
+        assert self.file is not None
+        return self._lane.read(self.file, number, self._buffers[at])
+
+    def _write(self, number: int, at: int) -> Transfer:
+        assert self.file is not None
+        return self._lane.write(self.file, number, self._buffers[at])
+
+    def _note(self, kind: str, number: int, start: float, stop: float) -> None:
+        if kind == "write":
+            self._written.add(number)
+        if self.trace is not None:
+            self.trace(kind, number, start, stop)
+
+    def _finish_writing(self) -> None:
+        """Of a step that failed: what was updated and may not be on the disk."""
+        for number, buffer in self._updated.items():
+            if number not in self._written:
+                transfer: Any = self._lane.write(self.file, number, buffer) if self.file else None
+                transfer.wait()
+                self._written.add(number)
