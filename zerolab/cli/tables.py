@@ -8,6 +8,8 @@ from itertools import groupby
 from rich.console import Console
 from rich.table import Table
 
+from zerolab.memory.kinds import ELSEWHERE
+from zerolab.precision.recipe import STATES
 from zerolab.train import Report
 
 MIB = 2**20
@@ -23,6 +25,8 @@ def print_report(report: Report) -> None:
         f"median step {report.median_step_seconds * 1e3:.0f} ms",
         f"parameters sha256 {report.parameters_sha256}",
     ]
+    if run.make_precision() is not None:
+        lines.append(f"precision: {precision(report)}")
     for line in lines:
         console.print(line, soft_wrap=True)
     console.print(compare("traffic: bytes sent a step", report.traffic_predicted, report.traffic_measured))
@@ -51,11 +55,24 @@ def compare(title: str, predicted: dict[str, list[int]], measured: dict[str, lis
     return table
 
 
+def precision(report: Report) -> str:
+    """The dtype of each state that is not fp32, and what the loss scale did."""
+    states = report.config.make_precision()
+    assert states is not None
+    named = [f"{state} {getattr(states, state)}" for state in STATES if getattr(states, state) != "fp32"]
+    text = ", ".join([*named, *(["linear layers compute in emulated fp8"] if states.fp8 else [])]) or "all fp32"
+    if not states.scales_loss:
+        return text
+    skipped = ", ".join(map(str, report.skipped_steps)) or "none"
+    return f"{text}; loss scale {report.loss_scale[0]:g} -> {report.loss_scale[-1]:g}, skipped steps: {skipped}"
+
+
 def peak(kinds: dict[str, list[int]]) -> Table:
-    """What the rank that held most held at the highest moment of a step."""
+    """What the rank that held most held on its device at the highest moment of a step."""
+    kinds = {kind: sizes for kind, sizes in kinds.items() if not kind.startswith(ELSEWHERE)}
     totals = [sum(of_rank) for of_rank in zip(*kinds.values(), strict=True)]
     rank = totals.index(max(totals))
-    table = Table(title=f"memory at the peak of a step, rank {rank}", title_justify="left")
+    table = Table(title=f"device memory at the peak of a step, rank {rank}", title_justify="left")
     table.add_column("kind", no_wrap=True)
     table.add_column("bytes", justify="right", no_wrap=True)
     table.add_column("MiB", justify="right", no_wrap=True)

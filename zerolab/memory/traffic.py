@@ -26,6 +26,7 @@ def predict_traffic(
     clip: bool = False,
     precision: Precision | None = None,
     offload: Offload = NOWHERE,
+    skipped: bool = False,
 ) -> dict[str, list[int]]:
     """Bytes that each rank sends in one step with ring collectives: {collective: [bytes by rank]}.
 
@@ -33,6 +34,7 @@ def predict_traffic(
     reduce_each  gradients are reduced in every micro-batch, not only in the last
     clip         the step clips by the global norm: N numbers of 8 bytes are gathered, as they are for a scaled loss
     precision    gradients travel in its `reduce`, else in their parameters' dtype
+    skipped      a step that an overflow ends before the optimizer
     offload      with the optimizer on disk ranks tell each other whether theirs failed: 8 bytes each
 
     Exact for a model that runs each unit once a forward, in the order of the plans. At stage 3 frozen units before
@@ -49,11 +51,11 @@ def predict_traffic(
     calls = [*reductions(plans, stage, reduction, precision)] * (micro_batches if reduce_each else 1)
     if stage == 3:
         calls += [*gathers(plans)] * micro_batches
-    elif stage > 0:
+    elif stage > 0 and not skipped:
         calls += [("all_gather", plan.layout.numel, plan.itemsize) for plan in plans if plan.trainable]
     if clip or (precision is not None and precision.scales_loss):
         calls.append(("all_gather", ranks, 8))
-    if offload.optimizer == "disk":
+    if offload.optimizer == "disk" and not skipped:
         calls.append(("all_gather", ranks, 8))
     sent: dict[str, list[int]] = {}
     for name, numel, itemsize in calls:

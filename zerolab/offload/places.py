@@ -28,6 +28,7 @@ class Offload:
     buffer_count      host buffers through which the disk's states pass: 1 reads, computes and writes in turn, 2 read
                       ahead, 3 also write behind
     sub_group_numel   the step updates so many elements at a time where states are not at hand as they rest
+    buffer_numel      parameters on disk: elements of a host buffer; None: as many as the largest shard of a bucket
     max_in_cpu        of parameters on disk, so many elements of a rank's shards stay on the host
 
     Raises InputError for an unknown tier, counts below their least, and a disk without a path.
@@ -38,6 +39,7 @@ class Offload:
     path: Path | str | None = None
     buffer_count: int = 3
     sub_group_numel: int = 1 << 22
+    buffer_numel: int | None = None
     max_in_cpu: int = 0
 
     def __post_init__(self) -> None:
@@ -46,6 +48,8 @@ class Offload:
                 raise InputError(f"offload {what} to {getattr(self, what)!r}; choose one of {', '.join(TIERS)}")
         check_count("buffer_count", self.buffer_count)
         check_count("sub_group_numel", self.sub_group_numel)
+        if self.buffer_numel is not None:
+            check_count("buffer_numel", self.buffer_numel)
         check_count("max_in_cpu", self.max_in_cpu, least=0)
         if "disk" in (self.optimizer, self.parameters) and self.path is None:
             raise InputError("states go to the disk but no path is given; name a folder on the disk that is to be used")

@@ -5,15 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import ConfigDict, Field, ValidationError, model_validator
 
 from zerolab.collectives import Link
 from zerolab.data import check_division
 from zerolab.errors import InputError
+from zerolab.memory.predict import check_places
 from zerolab.models import Config, config_of
+from zerolab.offload.files import check_folder
+from zerolab.train.states import OffloadSettings, PrecisionSettings
 
 
-class TrainConfig(BaseModel):
+class TrainConfig(PrecisionSettings, OffloadSettings):
     """A run of `zerolab train`. Field names are its flags; descriptions are its help."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -52,6 +55,16 @@ class TrainConfig(BaseModel):
     def _fits(self) -> TrainConfig:
         check_division(self.batch_size, self.ranks, self.grad_accum_steps)
         config_of(self.model, self.model_size, max_seq_len=self.seq_len)
+        precision, offload = self.make_precision(), self.make_offload()
+        self.make_scaler()
+        check_places(self.zero_stage, precision, offload)
+        if self.offload_path is not None and "disk" not in (offload.optimizer, offload.parameters):
+            raise InputError(
+                f"offload_path is {str(self.offload_path)!r} but no state rests on the disk; give offload_optimizer or "
+                "offload_param, or leave the path out"
+            )
+        if "disk" in (offload.optimizer, offload.parameters):
+            check_folder(offload.folder, 0)
         if self.latency_us and self.gbit_per_s is None:
             raise InputError(f"latency_us is {self.latency_us} but there is no simulated link; give gbit_per_s too")
         if self.profile_json is not None and not self.profile_json.parent.is_dir():

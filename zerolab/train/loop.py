@@ -50,6 +50,9 @@ def train_rank(comm: Collectives, config: TrainConfig, corpus: Corpus, progress:
         overlap_gather=config.overlap,
         prefetch=config.prefetch,
         bucket_numel=config.bucket_numel,
+        precision=config.make_precision(),
+        scaler=config.make_scaler(),
+        offload=config.make_offload(),
     )
     batches = Batches(
         corpus.train, config.seq_len, config.batch_size, comm.size, comm.rank, config.grad_accum_steps, config.seed
@@ -58,12 +61,16 @@ def train_rank(comm: Collectives, config: TrainConfig, corpus: Corpus, progress:
     comm.meter.reset()
     run = Run(comm, engine, batches, config, Steps(progress if comm.rank == 0 else None))
     tracker = Tracker(engine_labels(engine), samples=False)
+    step = 0
     with tracker:
-        for step in range(min(TRACKED_STEPS, config.max_steps)):
+        # A skipped step makes no states and frees none.
+        while step < config.max_steps and step - len(run.skipped) < TRACKED_STEPS:
             run.step(step)
+            step += 1
         run.settle()
-        memory, peak = tracker.now(), tracker.peak
-    for step in range(TRACKED_STEPS, config.max_steps):
+        memory, peak = tracker.now() | engine.disk_bytes(), tracker.peak
+    tracked = step
+    for step in range(tracked, config.max_steps):
         run.step(step)
     run.finish()
     with phase("report"):
@@ -73,8 +80,11 @@ def train_rank(comm: Collectives, config: TrainConfig, corpus: Corpus, progress:
     return {
         "ranks": of_ranks,
         "loss": run.losses,
+        "loss_scale": run.scales,
+        "skipped_steps": run.skipped,
+        "tracked_steps": tracked,
         "parameters_sha256": digest,
-        "predicted": predictions(engine, config),
+        "predicted": predictions(engine, config, len(run.skipped)),
     }
 
 
@@ -87,6 +97,8 @@ class Run:
         self.comm, self.engine, self.batches, self.config, self.steps = comm, engine, batches, config, steps
         self.losses: list[float] = []
         self.seconds: list[float] = []
+        self.scales: list[float] = []
+        self.skipped: list[int] = []
         self._reported: Handle | None = None
 
     def step(self, step: int) -> None:
@@ -99,7 +111,11 @@ class Run:
             last = index == len(micro_batches) - 1
             self.engine.backward(loss, reduce=last or not self.config.defer_reduction)
             total += loss.detach()
-        self.engine.step()
+        result = self.engine.step()
+        self.scales.append(result.loss_scale)
+        if result.skipped:
+            self.skipped.append(step + 1)
+            self.steps.skipped(step + 1, result.loss_scale, self.engine.loss_scale)
         self._collect_loss()
         # Parameters may still be on their way to the others; the loss queues behind them and is read a step later.
         with phase("report"):
@@ -119,8 +135,7 @@ class Run:
         """Bytes sent a step in each collective; whole numbers if all steps sent alike."""
         assert self.comm.meter is not None
         sent = self.comm.meter.bytes_by_collective(*PHASES_OF_A_STEP)
-        count = len(self.seconds)
-        return {name: total // count if total % count == 0 else total / count for name, total in sent.items()}
+        return {name: mean(total, len(self.seconds)) for name, total in sent.items()}
 
     def _collect_loss(self) -> None:
         if self._reported is not None:
@@ -129,19 +144,39 @@ class Run:
             self._reported = None
 
 
-def predictions(engine: ZeroEngine, config: TrainConfig) -> dict[str, Any]:
-    """What memory and traffic should be, by rank, from the layout alone."""
-    memory = predict(engine.plans, config.zero_stage, engine.state_size)
-    traffic = predict_traffic(
-        engine.plans,
-        config.zero_stage,
-        engine.comm.size,
-        micro_batches=config.grad_accum_steps,
-        reduction=config.reduction,
-        reduce_each=not config.defer_reduction,
-        clip=bool(config.clip_norm),
+def predictions(engine: ZeroEngine, config: TrainConfig, skipped: int) -> dict[str, Any]:
+    """What memory and traffic should be, by rank, from the layout alone; traffic as the mean over all steps."""
+    stage, precision, offload = config.zero_stage, engine.precision, engine.offload
+    memory = predict(engine.plans, stage, engine.state_size, precision, offload)
+    whole, cut = (
+        predict_traffic(
+            engine.plans,
+            stage,
+            engine.comm.size,
+            micro_batches=config.grad_accum_steps,
+            reduction=config.reduction,
+            reduce_each=not config.defer_reduction,
+            clip=bool(config.clip_norm),
+            precision=precision,
+            offload=offload,
+            skipped=is_skipped,
+        )
+        for is_skipped in (False, True)
     )
+    steps = config.max_steps
+    traffic = {
+        name: [
+            mean(all_of * (steps - skipped) + less * skipped, steps)
+            for all_of, less in zip(sent, cut.get(name, [0] * len(sent)), strict=True)
+        ]
+        for name, sent in whole.items()
+    }
     return {"memory": memory, "traffic": traffic}
+
+
+def mean(total: int, count: int) -> int | float:
+    """A whole number if it is one."""
+    return total // count if total % count == 0 else total / count
 
 
 def parameters_sha256(engine: ZeroEngine) -> str:

@@ -23,6 +23,12 @@ class Steps:
         if self._file:
             self._file.write(f"{loss:.4f}\n")
 
+    def skipped(self, step: int, scale: float, now: float) -> None:
+        """A step whose gradients were not finite on some rank."""
+        if self._file:
+            change = f"goes from {scale:g} to {now:g}" if now != scale else f"stays at {scale:g}"
+            self._file.write(f"# step {step} was skipped, its gradients overflowed; the loss scale {change}\n")
+
     def close(self) -> None:
         if self._file:
             self._file.close()
@@ -52,5 +58,8 @@ def _watch(path: Path, bar: tqdm, ended: threading.Event) -> None:
             # Read once more after the end, so that the bar shows every step.
             last = ended.wait(0.2)
             for line in lines:
+                if line.startswith("#"):
+                    bar.write(line[2:].rstrip(), file=sys.stderr)
+                    continue
                 bar.set_postfix_str(f"loss {line.strip()}", refresh=False)
                 bar.update()

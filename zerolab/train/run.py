@@ -6,7 +6,7 @@ import json
 import os
 import platform
 import statistics
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -36,11 +36,14 @@ class Report:
     traffic_predicted: ByRank
     traffic_measured: ByRank
     text: str
+    loss_scale: list[float] = field(default_factory=list)
+    skipped_steps: list[int] = field(default_factory=list)
+    tracked_steps: int = TRACKED_STEPS
 
     @property
     def median_step_seconds(self) -> float:
         """Of the steps that no tracker slowed down, or of all if there were no others."""
-        return statistics.median(self.step_seconds[TRACKED_STEPS:] or self.step_seconds)
+        return statistics.median(self.step_seconds[self.tracked_steps :] or self.step_seconds)
 
     def as_json(self) -> dict[str, Any]:
         """What `--profile-json` writes."""
@@ -48,8 +51,10 @@ class Report:
             "zero_stage": self.config.zero_stage,
             "ranks": self.ranks,
             "loss": self.loss,
+            "loss_scale": self.loss_scale,
+            "skipped_steps": self.skipped_steps,
             "step_seconds": self.step_seconds,
-            "tracked_steps": min(TRACKED_STEPS, len(self.loss)),
+            "tracked_steps": self.tracked_steps,
             "parameters_sha256": self.parameters_sha256,
             "memory": {
                 "predicted": self.memory_predicted,
@@ -105,6 +110,9 @@ def make_report(config: TrainConfig, record: dict[str, Any], corpus: Corpus) -> 
         traffic_predicted=traffic,
         traffic_measured=by_rank([dict.fromkeys(traffic, 0) | of["traffic"] for of in of_ranks]),
         text=corpus.text.note or corpus.text.source,
+        loss_scale=record["loss_scale"],
+        skipped_steps=record["skipped_steps"],
+        tracked_steps=record["tracked_steps"],
     )
 
 

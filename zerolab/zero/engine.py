@@ -144,6 +144,11 @@ class ZeroEngine:
         return [bucket.plan for bucket in self.buckets]
 
     @property
+    def loss_scale(self) -> float:
+        """What the next loss is multiplied by."""
+        return 1.0 if self.scaler is None else self.scaler.scale
+
+    @property
     def _computes_in_fp8(self) -> bool:
         return self.precision is not None and self.precision.fp8
 
@@ -263,7 +268,7 @@ class ZeroEngine:
 
     def _measure(self) -> tuple[StepResult, float]:
         """Whether to step, which all ranks see alike, and the factor that unscales and clips the gradients."""
-        scale = 1.0 if self.scaler is None else self.scaler.scale
+        scale = self.loss_scale
         if self.clip_norm is None and self.scaler is None:
             return StepResult(), 1.0
         # Without clipping the largest gradient is enough to see an overflow.

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 import torch
 
+from zerolab.errors import InputError
 from zerolab.offload.buffers import Pool
 from zerolab.offload.files import SwapFile
 from zerolab.offload.lane import Lane, Transfer
@@ -74,9 +75,18 @@ class DiskShards(HostShards):
         if sizes:
             self._file = SwapFile(self.offload.folder, f"parameters-rank{self.rank}", sizes)
             largest = max(map(self._file.span, range(len(sizes))))
+            self._check_buffer(max(bucket.layout.shard_numel for bucket in self._numbers))
             # One to write while another is read, at least.
             self.pool = Pool(max(2, self.offload.buffer_count), largest)
         self._lane = Lane([self._file] if self._file else [])
+
+    def _check_buffer(self, largest: int) -> None:
+        numel = self.offload.buffer_numel
+        if numel is not None and numel < largest:
+            raise InputError(
+                f"a buffer of {numel} elements is shorter than the largest shard on disk, {largest} elements; make "
+                "buffers larger, or buckets smaller (bucket_numel)"
+            )
 
     def keep(self, bucket: Bucket, shard: Tensor) -> Tensor:
         if bucket not in self._numbers:

@@ -1,0 +1,110 @@
+"""The settings of a run that say in which dtype and in which place its states are; their names are those of
+Megatron-LM (dtypes) and DeepSpeed (loss scale, offload)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, Field
+
+from zerolab.errors import InputError
+from zerolab.offload import Offload
+from zerolab.precision import PRECISIONS, LossScaler, Precision
+
+Float = Literal["fp32", "bf16", "fp16"]
+Moment = Literal["fp32", "bf16", "fp16", "fp8"]
+Place = Literal["device", "host", "disk", "none", "cpu", "nvme"]
+
+TIER_OF = {"none": "device", "cpu": "host", "nvme": "disk"}
+"""DeepSpeed's names."""
+STATE_OF = {
+    "params_dtype": "params",
+    "main_params_dtype": "main_params",
+    "grads_dtype": "grads",
+    "main_grads_dtype": "main_grads",
+    "reduce_dtype": "reduce",
+    "exp_avg_dtype": "exp_avg",
+    "exp_avg_sq_dtype": "exp_avg_sq",
+}
+
+
+class PrecisionSettings(BaseModel):
+    """A recipe by name or by switch, dtypes that depart from it, and the loss scale."""
+
+    precision: str | None = Field(None, description=f"dtypes of all states: {', '.join(PRECISIONS)}; none: fp32")
+    fp16: bool = Field(False, description="the same as --precision fp16, with a dynamic loss scale")
+    bf16: bool = Field(False, description="the same as --precision bf16")
+    fp8: bool = Field(False, description="the same as --precision fp8: linear layers compute in fp8, states as in bf16")
+    fp8_backend: Literal["emulated"] = Field("emulated", description="fp8 is rounded to and multiplied in bf16")
+    params_dtype: Float | None = Field(None, description="parameters, as forward and backward use them")
+    main_params_dtype: Float | None = Field(None, description="parameters, as the optimizer updates them")
+    grads_dtype: Float | None = Field(None, description="gradients of one rank until they are reduced")
+    main_grads_dtype: Float | None = Field(None, description="reduced gradients until the step")
+    reduce_dtype: Float | None = Field(None, description="gradients while they travel and are added up")
+    exp_avg_dtype: Moment | None = Field(None, description="Adam's first moment")
+    exp_avg_sq_dtype: Moment | None = Field(None, description="Adam's second moment")
+    loss_scale: float = Field(0.0, ge=0, description="a fixed loss scale for fp16; 0: dynamic")
+    initial_scale_power: int = Field(16, ge=0, le=127, description="the dynamic scale begins at 2 to this power")
+    loss_scale_window: int = Field(1000, ge=1, description="clean steps after which the scale doubles")
+    hysteresis: int = Field(2, ge=1, description="overflows until the scale is halved")
+    min_loss_scale: float = Field(1.0, gt=0, description="the scale is not halved below this")
+
+    def make_precision(self) -> Precision | None:
+        """The recipe; None if nothing is asked for. Raises InputError for settings that contradict each other."""
+        asked = [name for name in ("fp16", "bf16", "fp8") if getattr(self, name)]
+        asked += [f"precision {self.precision}"] if self.precision else []
+        if len(asked) > 1:
+            raise InputError(f"{' and '.join(asked)} are both asked for; a run has one precision, so choose one")
+        name = self.precision or (asked[0] if asked else None)
+        if name is not None and name not in PRECISIONS:
+            raise InputError(f"there is no precision {name!r}; choose one of {', '.join(PRECISIONS)}")
+        changes = {STATE_OF[flag]: getattr(self, flag) for flag in STATE_OF if getattr(self, flag) is not None}
+        if name is None and not changes:
+            return None
+        base = PRECISIONS[name or "fp32"]
+        if name is not None and changes.get("params", base.params) != base.params:
+            raise InputError(
+                f"{asked[0]} computes with {base.params} parameters but params_dtype is {self.params_dtype}; "
+                "leave one of the two out"
+            )
+        if "grads" in changes and "reduce" not in changes:
+            changes["reduce"] = changes["grads"]
+        return replace(base, **changes)
+
+    def make_scaler(self) -> LossScaler | None:
+        """The loss scale where the precision has fp16. Raises InputError if one is asked for and there is no fp16."""
+        precision = self.make_precision()
+        if precision is not None and precision.scales_loss:
+            return LossScaler(
+                self.initial_scale_power, self.loss_scale_window, self.hysteresis, self.min_loss_scale,
+                static=self.loss_scale or None,
+            )  # fmt: skip
+        for name in ("loss_scale", "initial_scale_power", "loss_scale_window", "hysteresis", "min_loss_scale"):
+            if getattr(self, name) != PrecisionSettings.model_fields[name].default:
+                raise InputError(f"{name} is {getattr(self, name)} but no state is fp16; leave it out, or choose fp16")
+        return None
+
+
+class OffloadSettings(BaseModel):
+    """Where the states rest."""
+
+    offload_optimizer: Place = Field("device", description="where main parameters and moments rest; step on the host")
+    offload_param: Place = Field("device", description="stage 3: where the shards of the parameters rest")
+    offload_path: Path | None = Field(None, description="folder for what rests on the disk (DeepSpeed: nvme_path)")
+    buffer_count: int = Field(3, ge=1, description="host buffers between disk and step; with 3 all of it overlaps")
+    buffer_size: int | None = Field(None, ge=1, description="elements of a host buffer for parameters on disk")
+    sub_group_size: int = Field(1 << 22, ge=1, description="elements that the step updates at a time")
+    max_in_cpu: int = Field(0, ge=0, description="elements of the parameters on disk that stay on the host")
+
+    def make_offload(self) -> Offload:
+        return Offload(
+            TIER_OF.get(self.offload_optimizer, self.offload_optimizer),
+            TIER_OF.get(self.offload_param, self.offload_param),
+            path=self.offload_path,
+            buffer_count=self.buffer_count,
+            buffer_numel=self.buffer_size,
+            sub_group_numel=self.sub_group_size,
+            max_in_cpu=self.max_in_cpu,
+        )
