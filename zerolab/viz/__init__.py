@@ -6,6 +6,7 @@ from zerolab.viz.calculator import memory_calculator
 from zerolab.viz.moment import ring_moment
 from zerolab.viz.numbers import number_line
 from zerolab.viz.picture import Picture, text_table
+from zerolab.viz.pipeline import offload_pipeline, recorded_pipeline
 from zerolab.viz.ring import ring_steps, watch_ring
 from zerolab.viz.scale import ScaleCourse, loss_scale
 from zerolab.viz.shards import shard_map
@@ -25,6 +26,8 @@ __all__ = [
     "loss_scale",
     "memory_calculator",
     "number_line",
+    "offload_pipeline",
+    "recorded_pipeline",
     "ring_moment",
     "ring_steps",
     "shard_map",
