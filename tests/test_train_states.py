@@ -55,11 +55,12 @@ def test_skipped_steps_are_logged_listed_and_counted_in_the_traffic(
     assert main(["train", *MIXED, *flags, *places]) == 0
     seen, record = capfd.readouterr(), json.loads(profile.read_text())
     skipped = record["skipped_steps"]
-    assert skipped == list(range(1, len(skipped) + 1)) and 1 <= len(skipped) < 10
-    assert record["loss_scale"] == [2.0 ** (20 - min(at, len(skipped))) for at in range(12)]
+    assert 1 in skipped and len(skipped) < 10
+    assert record["loss_scale"] == [2.0 ** (20 - sum(step <= at for step in skipped)) for at in range(12)]
     assert f"skipped steps: {', '.join(map(str, skipped))}" in seen.out
     assert re.findall(r"step (\d+) was skipped", seen.err) == [*map(str, skipped)]
-    assert record["tracked_steps"] == len(skipped) + 2
+    done = [step for step in range(1, 13) if step not in skipped]
+    assert record["tracked_steps"] == done[1]
     assert "NO" not in seen.out
 
 

@@ -1,0 +1,663 @@
+"""States on the host and on a disk: no tier changes a bit, whatever is trained; and a disk that fails loses nothing."""
+
+import errno
+import gc
+import logging
+import os
+import shutil
+import threading
+from collections import namedtuple
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from zero_cases import adamw, decay_matrices, digest, sgd
+from zero_models import Residual, build, loss_of, model, rows
+
+from zerolab.collectives import Collectives, LocalCollectives
+from zerolab.errors import InputError, OffloadError, RankError, StateError
+from zerolab.memory import Tracker, predict
+from zerolab.offload import Offload
+from zerolab.precision import Precision
+from zerolab.ranks import launch
+from zerolab.zero import ZeroEngine, engine_labels
+
+pytestmark = pytest.mark.timeout(100)
+
+SMALL = {"sub_group_numel": 40}
+"""Elements: the small models have several sub-groups on each rank, and parameters that are larger than one."""
+PLACES: tuple[tuple[int, dict[str, Any]], ...] = (
+    (0, {}),
+    (0, {"optimizer": "host"}),
+    (0, {"optimizer": "disk", **SMALL}),
+    (1, {"optimizer": "host", **SMALL}),
+    (1, {"optimizer": "disk", **SMALL, "buffer_count": 1}),
+    (2, {"optimizer": "host"}),
+    (2, {"optimizer": "disk", **SMALL, "buffer_count": 2}),
+    (3, {"optimizer": "host", "parameters": "host"}),
+    (3, {"optimizer": "disk", "parameters": "host", **SMALL}),
+    (3, {"optimizer": "disk", "parameters": "disk", **SMALL, "buffer_count": 4}),
+    (3, {"parameters": "disk", "max_in_cpu": 50}),
+)
+"""A stage, and where its states rest."""
+
+Build = Callable[[], nn.Module]
+
+
+def offload(folder: Path, places: dict[str, Any]) -> Offload:
+    return Offload(path=folder, **places)
+
+
+def fit(
+    comm: Collectives, of: Build, stage: int, folder: Path, places: dict[str, Any], *, steps: int = 3,
+    micro_batches: int = 1, reduce_each: bool = True, **options: Any,
+) -> tuple[str, bool]:  # fmt: skip
+    """A digest of the trained parameters, and whether the ledgers agree after a step."""
+    settings = {"optimizer": sgd(), **options}
+    engine = ZeroEngine(of(), comm, stage, offload=offload(folder, places), **settings)
+    agree = False
+    for step in range(steps):
+        for micro in range(micro_batches):
+            loss = loss_of(engine(rows(comm.rank, micro_batches * step + micro).repeat(2, 1)))
+            engine.backward(loss / micro_batches, reduce=reduce_each or micro + 1 == micro_batches)
+        if step == 1:
+            with Tracker(engine_labels(engine)) as tracker:
+                tracked = tracker.now() | engine.disk_bytes()
+            predicted = predict(engine.plans, stage, engine.state_size, engine.precision, engine.offload)
+            agree = all(tracked.get(kind, 0) == of_rank[comm.rank] for kind, of_rank in predicted.items())
+        engine.step()
+    ended = digest(engine.consolidate())
+    engine.close()
+    return ended, agree
+
+
+def at_every_place(comm: Collectives, of: Build, folder: Path, **options: Any) -> tuple[set[str], bool]:
+    found = [fit(comm, of, stage, folder, places, **options) for stage, places in PLACES]
+    return {ended for ended, _ in found}, all(agree for _, agree in found)
+
+
+def agree(by_rank: Any, folder: Path) -> bool:
+    """Whether all ranks and places ended alike, with ledgers that agree, and left no file."""
+    return (
+        len(set.union(*(ended for ended, _ in by_rank))) == 1
+        and all(ledgers for _, ledgers in by_rank)
+        and not list(folder.iterdir())
+    )
+
+
+# Every tier does what the device does
+
+O = torch.optim  # noqa: E741
+OPTIMIZERS: dict[str, Callable[..., O.Optimizer]] = {
+    "sgd": sgd(),
+    "sgd with momentum": sgd(momentum=0.9, nesterov=True, weight_decay=0.1),
+    "adam with a third state": partial(O.Adam, lr=1e-2, amsgrad=True),
+    "adamw, fused": adamw(1e-2),
+    "rmsprop": partial(O.RMSprop, lr=1e-3, centered=True),
+    "adagrad": partial(O.Adagrad, lr=1e-2),
+    "adagrad from a sum above 0": partial(O.Adagrad, lr=1e-2, initial_accumulator_value=0.3),
+    "nadam": partial(O.NAdam, lr=1e-3),
+    "rprop": partial(O.Rprop, lr=1e-3),
+}
+
+
+def all_optimizers(comm: Collectives, folder: Path) -> dict[str, tuple[set[str], bool]]:
+    return {name: at_every_place(comm, model, folder, optimizer=of) for name, of in OPTIMIZERS.items()}
+
+
+@pytest.fixture(scope="module")
+def optimized(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[dict[str, tuple[set[str], bool]]], Path]:
+    folder = tmp_path_factory.mktemp("swap")
+    return list(launch(all_optimizers, folder, ranks=2, timeout=90)), folder
+
+
+@pytest.mark.ranks
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_any_optimizer_ends_with_the_same_bits_on_every_tier(optimized: Any, name: str) -> None:
+    by_rank, folder = optimized
+    assert agree([of_rank[name] for of_rank in by_rank], folder)
+
+
+def test_optimizers_differ(optimized: Any) -> None:
+    """Or the test above would hold for one that is never called."""
+    by_rank, _ = optimized
+    assert len(set.union(*(ended for ended, _ in by_rank[0].values()))) == len(OPTIMIZERS)
+
+
+ACCUMULATED = [(m, each, clip) for m, each in ((1, True), (3, True), (3, False)) for clip in (None, 0.05)]
+
+
+def all_accumulations(comm: Collectives, folder: Path) -> list[tuple[set[str], bool]]:
+    return [
+        at_every_place(
+            comm, model, folder, optimizer=adamw(1e-2), micro_batches=m, reduce_each=each, clip_norm=clip,
+            groups=decay_matrices,
+        )
+        for m, each, clip in ACCUMULATED
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("world", "collectives"), [("processes", "auto"), ("lockstep", "ring")])
+def test_accumulation_and_clipping_do_the_same_with_the_optimizer_off_the_device(
+    tmp_path: Path, world: str, collectives: str
+) -> None:
+    by_rank = launch(all_accumulations, tmp_path, ranks=2, world=world, collectives=collectives, timeout=60)
+    for cases in zip(*by_rank, strict=True):
+        assert agree(cases, tmp_path)
+    ended = [next(iter(of)) for of, _ in by_rank[0]]
+    assert len(set(ended)) == len(ACCUMULATED)
+
+
+MODELS = [
+    "fewer elements than ranks", "tied within a unit", "tied across units", "partly frozen", "unused",
+    "scalar, empty, whole numbers", "used twice, recomputed", "two units in one checkpoint", "one layer",
+]  # fmt: skip
+
+
+def all_models(comm: Collectives, folder: Path) -> list[tuple[set[str], bool]]:
+    return [at_every_place(comm, partial(build, name), folder, optimizer=adamw(1e-2), align=1) for name in MODELS]
+
+
+@pytest.mark.parametrize("ranks", [1, 4])
+def test_any_model_ends_with_the_same_bits_on_every_tier(tmp_path: Path, ranks: int) -> None:
+    """On four ranks shards are uneven, parts of parameters, or empty."""
+    by_rank = launch(all_models, tmp_path, ranks=ranks, world="lockstep", timeout=90)
+    for cases in zip(*by_rank, strict=True):
+        assert agree(cases, tmp_path)
+
+
+SETTINGS: list[dict[str, Any]] = [
+    *({"sub_group_numel": numel} for numel in (1, 15, 17, 33, 10**9)),
+    *({"sub_group_numel": 16, "buffer_count": count} for count in (1, 2, 3, 4, 100)),
+    *({"parameters": "disk", "max_in_cpu": numel, "buffer_count": 1} for numel in (0, 64, 10**12)),
+]
+
+
+def all_settings(comm: Collectives, folder: Path) -> set[str]:
+    given = {"optimizer": adamw(1e-2), "clip_norm": 0.05}
+    ended = {fit(comm, model, 3, folder, {}, **given)[0]}
+    for settings in SETTINGS:
+        places = {"optimizer": "disk", **settings}
+        for stage in (3,) if "parameters" in settings else (0, 2):
+            ended.add(fit(comm, model, stage, folder, places, **given)[0])
+    return ended
+
+
+@pytest.mark.ranks
+@pytest.mark.parametrize("collectives", ["shared", "ring", "torch"])
+def test_sizes_of_sub_groups_buffers_and_host_share_change_no_bit(tmp_path: Path, collectives: str) -> None:
+    by_rank = launch(all_settings, tmp_path, ranks=2, collectives=collectives, timeout=60)
+    assert len(set.union(*by_rank)) == 1 and not list(tmp_path.iterdir())
+
+
+def test_a_rank_that_owns_nothing_needs_no_file(tmp_path: Path) -> None:
+    def own(comm: Collectives) -> tuple[int, int]:
+        engine = ZeroEngine(
+            nn.Linear(1, 1), comm, 2, lr=0.1, align=1, offload=Offload(optimizer="disk", path=tmp_path)
+        )
+        engine.backward(loss_of(engine(torch.ones(2, 1))))
+        engine.step()
+        found = sum(owned.numel for owned in engine.update.owned), sum(engine.disk_bytes().values())
+        engine.close()
+        return found
+
+    found = launch(own, ranks=4, world="lockstep", timeout=30)
+    assert {(numel > 0, nbytes > 0) for numel, nbytes in found} == {(True, True), (False, False)}
+
+
+# What a person does wrong
+
+
+class BreakError(Exception):
+    pass
+
+
+def test_an_accumulation_that_failed_and_is_repeated_leaves_no_trace_on_any_tier(tmp_path: Path) -> None:
+    def run(comm: Collectives) -> set[str]:
+        ended = set()
+        for (stage, places), failing, each in [(p, f, e) for p in PLACES for f in (False, True) for e in (False, True)]:
+            engine = ZeroEngine(model(), comm, stage, optimizer=adamw(1e-2), offload=offload(tmp_path, places))
+            with pytest.raises(StateError, match=r"call backward\(loss\)"):
+                engine.step()
+            for at in (0, 1):
+                if failing:
+                    engine.backward(loss_of(engine(rows(comm.rank, 9))), reduce=each)
+                    with pytest.raises(BreakError):
+                        fail_half_way(engine, rows(comm.rank, 9))
+                    with pytest.raises(StateError, match="zero_grad"):
+                        engine.step()
+                    engine.zero_grad()
+                for micro in (0, 1):
+                    # Whole parts first, so that both ways of reducing add up alike.
+                    engine.backward(loss_of(engine(rows(comm.rank, 2 * at + micro))))
+                engine.step()
+            ended.add(digest(engine.consolidate()))
+            engine.close()
+        return ended
+
+    for world in ("lockstep", "processes"):
+        assert len(set.union(*launch(run, ranks=2, world=world, timeout=60))) == 1
+
+
+def fail_half_way(engine: ZeroEngine, x: torch.Tensor) -> None:
+    def fail(_: torch.Tensor) -> None:
+        raise BreakError
+
+    hook = engine.model[1].register_forward_hook(lambda _module, _args, output: output.register_hook(fail) and None)
+    try:
+        loss = loss_of(engine(x))
+    finally:
+        hook.remove()
+    engine.backward(loss)
+
+
+def engine_of(folder: Any, stage: int = 3, precision: Any = None, **places: Any) -> ZeroEngine:
+    given = {"optimizer": "disk", "path": folder, **places}
+    return ZeroEngine(model(), LocalCollectives(), stage, lr=0.1, offload=Offload(**given), precision=precision)
+
+
+REFUSED: list[tuple[Callable[[Path], object], list[str]]] = [
+    (lambda at: engine_of(at / "none"), ["none", "does not exist", "create it"]),
+    (lambda at: engine_of(at / "file"), ["file", "not a folder"]),
+    (lambda at: engine_of(None), ["no path", "name a folder"]),
+    (lambda at: engine_of(None, optimizer="device", parameters="disk"), ["no path"]),
+    (lambda at: engine_of(7), ["path", "7"]),
+    (lambda at: engine_of(at, optimizer="tape"), ["optimizer", "'tape'", "device, host, disk"]),
+    (lambda at: engine_of(at, parameters="nvme"), ["parameters", "'nvme'", "device, host, disk"]),
+    (lambda at: engine_of(at, stage=1, parameters="disk"), ["stage 3", "stage 1"]),
+    (lambda at: engine_of(at, stage=2, parameters="host"), ["host", "stage 3", "stage 2"]),
+    (lambda at: engine_of(at, stage=1, precision="fsdp2"), ["sharded", "stage 3"]),
+    (lambda at: engine_of(at, max_in_cpu=3), ["max_in_cpu is 3", "device"]),
+    (lambda at: engine_of(at, parameters="disk", max_in_cpu=-1), ["max_in_cpu is -1"]),
+    (lambda at: engine_of(at, buffer_count=0), ["buffer_count is 0"]),
+    (lambda at: engine_of(at, buffer_count=True), ["buffer_count is True"]),
+    (lambda at: engine_of(at, sub_group_numel=0), ["sub_group_numel is 0"]),
+    (lambda at: engine_of(at, precision="int8"), ["'int8'", "bf16"]),
+    (lambda at: engine_of(at, precision=torch.bfloat16), ["torch.bfloat16", "bf16"]),
+    (lambda at: engine_of(at, precision=Precision(grads="fp8")), ["grads is 'fp8'", "bf16"]),
+    (lambda at: engine_of(at, precision=Precision(params="fp32", main_params="bf16")), ["bf16", "fp32", "narrower"]),
+]
+
+
+@pytest.mark.parametrize(("call", "names"), REFUSED)
+def test_a_place_that_cannot_be_is_refused_by_value_and_with_a_way_out(
+    tmp_path: Path, call: Callable[[Path], object], names: list[str]
+) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(InputError) as refused:
+        call(tmp_path)
+    assert all(name in str(refused.value) for name in names), str(refused.value)
+    gc.collect()
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+@pytest.mark.parametrize("places", [{}, {"parameters": "disk"}], ids=str)
+@pytest.mark.parametrize("fault", ["missing", "read-only", "full"])
+def test_a_folder_that_cannot_be_used_is_refused_before_the_model_is_touched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str, places: dict[str, Any]
+) -> None:
+    folder = tmp_path / "swap"
+    if fault != "missing":
+        folder.mkdir()
+    if fault == "read-only":
+        # Root may write anywhere, so the answer of the system is simulated.
+        monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != folder)
+    if fault == "full":
+        usage = namedtuple("usage", "total used free")
+        monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(10**6, 10**6, 0))
+    made = model()
+    before = digest({name: p.detach() for name, p in made.named_parameters()})
+    given = Offload(optimizer="disk", path=folder, **places)
+    with pytest.raises(InputError, match=str(folder)) as refused:
+        ZeroEngine(made, LocalCollectives(), 3, lr=0.1, offload=given)
+    said = {"missing": "does not exist", "read-only": "not writable", "full": "0 bytes are free"}
+    assert said[fault] in str(refused.value)
+    assert digest({name: p.detach() for name, p in made.named_parameters()}) == before
+    # And the model can go where there is room.
+    monkeypatch.undo()
+    folder.mkdir(exist_ok=True)
+    ZeroEngine(made, LocalCollectives(), 3, lr=0.1, offload=given).close()
+
+
+# Files
+
+
+def test_files_go_with_the_engine_closed_or_forgotten(tmp_path: Path) -> None:
+    def use(comm: Collectives, closed: bool) -> tuple[int, int]:
+        engine = ZeroEngine(
+            model(), comm, 3, lr=0.1, offload=Offload(optimizer="disk", parameters="disk", path=tmp_path)
+        )
+        engine.backward(loss_of(engine(rows(comm.rank, 0))))
+        engine.step()
+        comm.barrier()
+        there = len(list(tmp_path.iterdir()))
+        comm.barrier()
+        if closed:
+            engine.close()
+        del engine
+        gc.collect()
+        comm.barrier()
+        return there, len(list(tmp_path.iterdir()))
+
+    for closed in (True, False):
+        assert launch(use, closed, ranks=2, timeout=30) == [(4, 0)] * 2
+
+
+def test_files_go_when_ranks_end_with_an_error(tmp_path: Path) -> None:
+    def use(comm: Collectives) -> None:
+        engine = ZeroEngine(
+            model(), comm, 3, lr=0.1, offload=Offload(optimizer="disk", parameters="disk", path=tmp_path)
+        )
+        engine.backward(loss_of(engine(rows(comm.rank, 0))))
+        if comm.rank == 1:
+            raise BreakError
+        engine.step()
+
+    with pytest.raises(RankError, match="BreakError"):
+        launch(use, ranks=2, timeout=30)
+    assert not list(tmp_path.iterdir())
+
+
+def test_two_runs_on_one_path_keep_apart(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    def use(comm: Collectives, at_once: int) -> list[str]:
+        places = {"optimizer": "disk", "parameters": "disk", **SMALL}
+        engines = [
+            ZeroEngine(model(), comm, 3, optimizer=adamw(lr), offload=offload(tmp_path, places))
+            for lr in (1e-2, 1e-3)[:at_once]
+        ]
+        for step in range(3):
+            for engine in engines:
+                engine.backward(loss_of(engine(rows(comm.rank, step))))
+            for engine in engines:
+                engine.step()
+        ended = [digest(engine.consolidate()) for engine in engines]
+        for engine in engines:
+            engine.close()
+        return ended
+
+    alone = launch(use, 1, ranks=2, world="lockstep", timeout=30)
+    together = launch(use, 2, ranks=2, world="lockstep", timeout=30)
+    assert [both[0] for both in together] == [one[0] for one in alone]
+    assert together[0][1] != together[0][0]
+    assert "killed" not in caplog.text
+
+
+def test_what_a_killed_run_left_is_named_and_stays(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    left = tmp_path / "zerolab-optimizer-rank0-1-0a0b0c0d.swap"
+    left.write_bytes(b"some states")
+    with caplog.at_level(logging.WARNING, "zerolab.offload"):
+        engine_of(tmp_path).close()
+    assert f"rm '{left}'" in caplog.text
+    assert left.read_bytes() == b"some states"
+
+
+# A disk that fails in the middle of a step
+
+
+class Fault:
+    """The k-th call of a system call from now on fails, and all after it, until `mend`."""
+
+    def __init__(self, name: str, at: int, scribble: bool = False) -> None:
+        self.name, self.left, self.scribble = name, at, scribble
+        self.call = getattr(os, name)
+        self.failed = threading.Event()
+        setattr(os, name, self)
+
+    def __call__(self, fd: int, memory: list[Any], offset: int) -> int:
+        self.left -= 1
+        if self.left >= 0:
+            return self.call(fd, memory, offset)
+        if self.scribble:
+            # A transfer that ends half-way has written a part of its buffer.
+            memory[0].raw = b"\x2a" * len(memory[0])
+        self.failed.set()
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    def mend(self) -> None:
+        setattr(os, self.name, self.call)
+
+
+@contextmanager
+def fault(name: str, at: int, sick: bool = True, scribble: bool = False) -> Iterator[Fault | None]:
+    found = Fault(name, at, scribble) if sick else None
+    try:
+        yield found
+    finally:
+        if found is not None:
+            found.mend()
+
+
+SWAPPED: tuple[tuple[int, dict[str, Any]], ...] = (
+    (0, {"buffer_count": 3}),
+    (1, {"buffer_count": 2}),
+    (2, {"buffer_count": 1}),
+    (2, {"buffer_count": 3}),
+    (3, {"buffer_count": 4, "parameters": "host"}),
+)
+GROUPS = 3
+"""Sub-groups that the ranks have in the tests below, at least."""
+
+
+def one_failing_run(
+    comm: Collectives, folder: Path, stage: int, places: dict[str, Any], name: str, at: int, sick: bool
+) -> tuple[str, list[str], int]:
+    engine = ZeroEngine(
+        model(), comm, stage, optimizer=adamw(1e-2), clip_norm=0.05,
+        offload=Offload(optimizer="disk", path=folder, sub_group_numel=32, **places),
+    )  # fmt: skip
+    said: list[str] = []
+    for step in range(3):
+        engine.backward(loss_of(engine(rows(comm.rank, step))))
+        if step == 1 and at >= 0:
+            with fault(name, at, sick, scribble=name == "preadv"):
+                # The second time it fails at once, or at another place.
+                for _ in range(2):
+                    with pytest.raises(OffloadError) as failed:
+                        engine.step()
+                    said.append(str(failed.value))
+            refused(engine, lambda: engine.backward(torch.ones((), requires_grad=True)))
+        engine.step()
+    count = len(engine.update.groups)
+    ended = digest(engine.consolidate())
+    engine.close()
+    return ended, said, count
+
+
+def refused(engine: ZeroEngine, call: Callable[[], object]) -> None:
+    with pytest.raises(StateError, match=r"call step\(\) again"):
+        call()
+
+
+def failing_runs(comm: Collectives, folder: Path) -> list[Any]:
+    found = []
+    for stage, places in SWAPPED:
+        whole, _, count = one_failing_run(comm, folder, stage, places, "", -1, False)
+        assert count >= GROUPS
+        for name, at, everybody in [(n, a, e) for n in ("pwritev", "preadv") for a in (0, 1, 2) for e in (0, 1)]:
+            sick = bool(everybody) or comm.rank == 1
+            ended, said, _ = one_failing_run(comm, folder, stage, places, name, at, sick)
+            found.append((ended == whole, said, everybody))
+    return found
+
+
+@pytest.mark.ranks
+def test_a_disk_that_fails_in_a_step_stops_all_ranks_and_loses_nothing(tmp_path: Path) -> None:
+    by_rank = launch(failing_runs, tmp_path, ranks=2, timeout=90)
+    for of_rank in by_rank:
+        assert len(of_rank) == 12 * len(SWAPPED)
+        for right, said, everybody in of_rank:
+            assert right
+            for one in said:
+                assert f"rank {0 if everybody else 1} failed to swap" in one and "call step() again" in one
+                assert "\n" not in one
+    assert any("the disk is full" in said[0] for _, said, _ in by_rank[1])
+    assert not list(tmp_path.iterdir())
+
+
+def test_until_a_half_done_step_is_repeated_nothing_else_is_begun(tmp_path: Path) -> None:
+    """On every rank alike, also on one whose disk failed before it had updated anything."""
+
+    def run(comm: Collectives) -> tuple[str, str]:
+        ended = []
+        for fails in (False, True):
+            engine = ZeroEngine(
+                model(), comm, 2, optimizer=adamw(1e-2), offload=Offload(optimizer="disk", path=tmp_path, **SMALL)
+            )
+            for step in range(2):
+                x = rows(comm.rank, step)
+                loss = loss_of(engine(x))
+                engine.backward(loss)
+                if fails and step == 0:
+                    with fault("preadv", 0, comm.rank == 1), pytest.raises(OffloadError):
+                        engine.step()
+                    later = torch.ones((), requires_grad=True)
+                    for call in (
+                        lambda: engine.backward(later), lambda: engine(x), engine.zero_grad, engine.consolidate
+                    ):  # fmt: skip
+                        refused(engine, call)
+                engine.step()
+            ended.append(digest(engine.consolidate()))
+            engine.close()
+        return ended[0], ended[1]
+
+    assert len({one for pair in launch(run, ranks=2, timeout=30) for one in pair}) == 1
+
+
+def test_a_half_done_step_can_be_given_up_by_closing_the_engine(tmp_path: Path) -> None:
+    def run(comm: Collectives) -> None:
+        engine = ZeroEngine(model(), comm, 2, lr=0.1, offload=Offload(optimizer="disk", path=tmp_path, **SMALL))
+        engine.backward(loss_of(engine(rows(comm.rank, 0))))
+        with fault("pwritev", 1), pytest.raises(OffloadError):
+            engine.step()
+        engine.close()
+
+    launch(run, ranks=2, timeout=30)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_buffer_that_is_read_into_again_is_not_written_as_the_group_that_it_held_before(tmp_path: Path) -> None:
+    """Group 0 is written, its buffer goes to the read of group 3, and that fails before the walk has heard of either."""
+
+    def run(comm: Collectives) -> tuple[str, str]:
+        ended = []
+        for fails in (False, True):
+            engine = ZeroEngine(
+                model(), comm, 2, optimizer=adamw(1e-2),
+                offload=Offload(optimizer="disk", path=tmp_path, sub_group_numel=32, buffer_count=3),
+            )  # fmt: skip
+            assert len(engine.update.groups) > 3
+            for step in range(3):
+                engine.backward(loss_of(engine(rows(comm.rank, step))))
+                if fails and step == 1:
+                    with fault("preadv", 3, scribble=True) as broken:
+                        assert broken is not None
+                        with pytest.raises(OffloadError):
+                            wait_in_third_group(engine, broken.failed)
+                engine.step()
+            ended.append(digest(engine.consolidate()))
+            engine.close()
+        return ended[0], ended[1]
+
+    assert len({one for pair in launch(run, ranks=2, timeout=30) for one in pair}) == 1
+
+
+def wait_in_third_group(engine: ZeroEngine, failed: threading.Event) -> None:
+    """Step, and compute the third sub-group for as long as it takes until the disk has failed."""
+    calls = 0
+    step = engine.optimizer.step
+
+    def slow() -> None:
+        nonlocal calls
+        calls += 1
+        step()
+        if calls == 3:
+            failed.wait(10)
+            # What failed is noted a moment later, by another thread.
+            threading.Event().wait(0.1)
+
+    engine.optimizer.step = slow  # type: ignore[method-assign]
+    try:
+        engine.step()
+    finally:
+        del engine.optimizer.step
+
+
+# A disk that fails under stage 3's parameters
+
+
+def parameters_on_disk(comm: Collectives, folder: Path, optimizer: str = "device") -> ZeroEngine:
+    torch.manual_seed(0)
+    blocks = nn.Sequential(*(Residual() for _ in range(4)))
+    given = Offload(optimizer=optimizer, parameters="disk", path=folder, buffer_count=2)
+    return ZeroEngine(blocks, comm, 3, optimizer=adamw(1e-2), offload=given)
+
+
+@pytest.mark.parametrize("at", [0, 1, 2, 5, 6])
+def test_parameters_that_could_not_be_read_are_read_again(tmp_path: Path, at: int) -> None:
+    """In forward and in backward, at hand and ahead."""
+
+    def run(comm: Collectives) -> tuple[str, str, int]:
+        ended, failures = [], 0
+        for fails in (False, True):
+            engine = parameters_on_disk(comm, tmp_path)
+            for step in range(3):
+                if fails and step == 1:
+                    with fault("preadv", at, scribble=True), pytest.raises(OffloadError, match="could not be read"):
+                        engine.backward(loss_of(engine(rows(comm.rank, step))))
+                    failures += 1
+                    engine.zero_grad()
+                engine.backward(loss_of(engine(rows(comm.rank, step))))
+                engine.step()
+            ended.append(digest(engine.consolidate()))
+            engine.close()
+        return ended[0], ended[1], failures
+
+    # All ranks fail alike, so that all can repeat.
+    found = launch(run, ranks=2, timeout=30)
+    assert len({one for *both, _ in found for one in both}) == 1
+    assert [failures for *_, failures in found] == [1, 1]
+
+
+def test_a_rank_whose_parameters_cannot_be_read_ends_the_run_and_is_named(tmp_path: Path) -> None:
+    def run(comm: Collectives) -> None:
+        engine = parameters_on_disk(comm, tmp_path)
+        with fault("preadv", 1, comm.rank == 1):
+            engine.backward(loss_of(engine(rows(comm.rank, 0))))
+
+    with pytest.raises(RankError, match=r"(?s)rank 1.*OffloadError.*could not be read"):
+        launch(run, ranks=2, timeout=30)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("optimizer", ["device", "host", "disk"])
+def test_parameters_that_could_not_be_written_are_not_trained_on(tmp_path: Path, optimizer: str) -> None:
+    """The new values are lost with the buffers that held them; every later call says so."""
+
+    def run(comm: Collectives, at: int) -> list[str]:
+        engine = parameters_on_disk(comm, tmp_path, optimizer)
+        said = []
+        for step in range(2):
+            engine.backward(loss_of(engine(rows(comm.rank, step))))
+            if step == 0:
+                engine.step()
+        with fault("pwritev", at), pytest.raises(OffloadError) as failed:
+            engine.step()
+        said.append(str(failed.value))
+        for call in (engine.step, lambda: engine(rows(comm.rank, 0)), engine.consolidate):
+            with pytest.raises((OffloadError, StateError)) as again:
+                call()
+            said.append(str(again.value))
+        engine.close()
+        return said
+
+    # The optimizer's one record is written last.
+    for at in (0, 2):
+        for said in launch(run, at, ranks=2, timeout=30):
+            assert "begin again" in said[0] and "nothing is lost" not in said[0]
+            assert all("begin again" in one or "half-way" in one for one in said[1:])
+    assert not list(tmp_path.iterdir())
