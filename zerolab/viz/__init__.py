@@ -3,6 +3,7 @@
 from zerolab.viz.bars import bars
 from zerolab.viz.buckets import bucket_explorer
 from zerolab.viz.calculator import memory_calculator
+from zerolab.viz.gradients import gradient_windows
 from zerolab.viz.moment import ring_moment
 from zerolab.viz.numbers import number_line
 from zerolab.viz.picture import Picture, text_table
@@ -23,6 +24,7 @@ __all__ = [
     "bars",
     "bucket_explorer",
     "draw_step",
+    "gradient_windows",
     "loss_scale",
     "memory_calculator",
     "number_line",

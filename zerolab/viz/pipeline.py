@@ -40,8 +40,8 @@ def offload_pipeline(groups: int, buffers: int, read: float, compute: float, wri
     for count in sorted({*range(1, MOST_BUFFERS + 1), buffers}):
         found = duration(schedule(groups, count, read, compute, write))
         shown = " (shown)" if count == buffers else ""
-        times = f"{serial / found:.2f}" if found else "1.00"
-        rows.append([f"{count}{shown}", f"{found:g}", times, bottleneck(count, read, compute, write)])
+        held_there = bottleneck(count, read, compute, write)
+        rows.append([f"{count}{shown}", f"{found:g}", f"{serial / found:.2f}", held_there])
     head = [f"{groups} groups, buffers", unit, "times faster", "held up by"]
     above = f"one after the other {serial:g} {unit}; no number of buffers gets below {bound:g} {unit}"
     return Picture(figure, f"{title}\n{above}\n{text_table(head, rows)}")
@@ -60,9 +60,8 @@ def recorded_pipeline(trace: Iterable[tuple[str, Any, float, float]], buffers: i
     parts = [Part(kind, group, 1e3 * (start - first), 1e3 * (stop - first)) for kind, group, start, stop in parts]
     total, busy = duration(parts), busy_by_kind(parts)
     busiest = max(busy, key=lambda kind: busy[kind])
-    title = (
-        f"{buffers} buffer{'s' * (buffers > 1)}: {total:.3g} ms, {busiest} is busy {busy[busiest] / total:.0%} of it"
-    )
+    share = busy[busiest] / total
+    title = f"{buffers} buffer{'s' * (buffers > 1)}: {total:.3g} ms, {busiest} is busy {share:.0%} of the time"
     serial = sum(part.stop - part.start for part in parts)
     rows = [[kind, f"{milliseconds:.3g}", f"{milliseconds / total:.0%}"] for kind, milliseconds in busy.items()]
     table = text_table(["", "busy, ms", "of the time"], rows)
@@ -78,6 +77,8 @@ def schedule(groups: int, buffers: int, read: float, compute: float, write: floa
     for name, value in (("read", read), ("compute", compute), ("write", write)):
         if not isinstance(value, int | float) or not isfinite(value) or value < 0:
             raise InputError(f"{name} takes {value!r}; give a finite time of 0 or more")
+    if not read + compute + write:
+        raise InputError("nothing takes any time, so there is nothing to draw; give read, compute or write above 0")
     parts: list[Part] = []
     written: list[float] = []
     read_until = computed_until = written_until = 0.0
@@ -108,7 +109,8 @@ def bottleneck(buffers: int, read: float, compute: float, write: float) -> str:
     most = max(times.values())
     if sum(times.values()) / buffers > most * (1 + 1e-9):
         return "too few buffers"
-    return " and ".join(kind for kind, time in times.items() if time == most)
+    slowest = [kind for kind, time in times.items() if time == most]
+    return "all three alike" if len(slowest) == len(times) else " and ".join(slowest)
 
 
 def duration(parts: Sequence[Part]) -> float:
@@ -140,12 +142,12 @@ def draw(parts: Sequence[Part], buffers: int, title: str, unit: str) -> Any:
             row, width, 0.72, left=part.start, color=colour, hatch=hatch, edgecolor="black", linewidth=0.5, alpha=0.9
         )  # fmt: skip
         name = str(part.group)
-        if total and (0.08 * len(name) + 0.08) < width / total * INCHES:
+        if (0.08 * len(name) + 0.08) < width / total * INCHES:
             ground = {"boxstyle": "round,pad=0.12", "facecolor": "white", "edgecolor": "none", "alpha": 0.9}
             axes.text(part.start + width / 2, row, name, ha="center", va="center", fontsize=8, bbox=ground)
     axes.set_yticks(range(used), [f"buffer {at}" for at in range(used)])
     axes.set_ylim(used - 0.5, -0.5)
-    axes.set_xlim(0, total or 1)
+    axes.set_xlim(0, total)
     axes.set_xlabel(f"{unit}; the number in a bar is that of its group")
     axes.set_title(title, loc="left", fontsize=10)
     axes.spines[["top", "right"]].set_visible(False)

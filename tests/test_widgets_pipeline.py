@@ -1,0 +1,50 @@
+"""Controls on the pipeline of an offloaded step, and what is shown where it was measured."""
+
+from typing import Any
+
+import pytest
+
+from zerolab.viz.bars import bars
+from zerolab.viz.pipeline import offload_pipeline
+from zerolab.widgets.here import NOTE, Here
+from zerolab.widgets.pipeline import pipeline_sliders
+
+
+def stored(widget: Any) -> dict[str, Any]:
+    """What a notebook keeps of it, once the number of the widget is dropped."""
+    bundle = widget._repr_mimebundle_()
+    data = bundle[0] if isinstance(bundle, tuple) else bundle
+    return {kind: value for kind, value in data.items() if "widget" not in kind}
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("buffers", 4), ("groups", 9), ("read", 3.0), ("compute", 0.5), ("write", 8.0)]
+)
+def test_each_control_changes_the_picture_and_the_numbers(name: str, value: float) -> None:
+    living = pipeline_sliders()
+    text, image = living._text.value, living._image.value
+    living.controls[name].value = value
+    assert living._text.value != text and living._image.value != image
+
+
+def test_buffers_go_from_1_to_4() -> None:
+    slider = pipeline_sliders().controls["buffers"]
+    assert (slider.min, slider.max) == (1, 4)
+
+
+def test_the_picture_is_that_of_the_pure_function() -> None:
+    living = pipeline_sliders(groups=5, buffers=3, read=1.0, compute=4.0, write=2.0)
+    assert living.picture.table == offload_pipeline(5, 3, 1, 4, 2).table
+    assert stored(living)["text/plain"] == living.picture.table
+
+
+def test_what_was_measured_is_shown_and_not_stored() -> None:
+    assert Here("5 GB/s & more").children[0].value == "<pre>5 GB/s &amp; more</pre>"
+    assert stored(Here("5 GB/s")) == stored(Here("6 GB/s")) == {"text/plain": NOTE}
+
+
+def test_a_measured_picture_is_shown_above_its_numbers_and_not_stored() -> None:
+    picture = bars(["a"], {"b": [1.5]})
+    here = Here(picture)
+    assert here.children[0].value == picture.png() and here.text == picture.table
+    assert stored(here) == {"text/plain": NOTE}
