@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import tempfile
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -15,7 +16,11 @@ from torch import nn
 from benchmarks.peers.workload import LEARNING_RATE, Workload
 from zerolab.collectives import build
 from zerolab.collectives.transport import Transport
+from zerolab.offload import Offload
 from zerolab.zero import ZeroEngine
+
+SWAP = "ZEROLAB_BENCHMARK_SWAP"
+"""The environment's word for the folder of swap files."""
 
 Step = Callable[[torch.Tensor, torch.Tensor], float]
 """A whole training step on one rank's batch; returns that rank's loss."""
@@ -28,8 +33,19 @@ def adamw(parameters: Any) -> torch.optim.AdamW:
 
 
 def zerolab(stage: int, collectives: str, work: Workload, transport: Transport) -> Step:
-    engine = ZeroEngine(work.model(), build(transport, collectives), stage, optimizer=adamw)
+    return driven(ZeroEngine(work.model(), build(transport, collectives), stage, optimizer=adamw))
 
+
+def offloaded(stage: int, optimizer: str, parameters: str, work: Workload, transport: Transport) -> Step:
+    offload = Offload(optimizer, parameters, path=swap_folder(), sub_group_numel=1 << 20)
+    return driven(ZeroEngine(work.model(), build(transport, "shared"), stage, optimizer=adamw, offload=offload))
+
+
+def swap_folder() -> str:
+    return os.environ.get(SWAP, tempfile.gettempdir())
+
+
+def driven(engine: ZeroEngine) -> Step:
     def step(x: torch.Tensor, y: torch.Tensor) -> float:
         loss = engine(x, y)
         engine.backward(loss)
@@ -79,7 +95,9 @@ def fsdp2(reshard: bool, work: Workload, transport: Transport) -> Step:
     return plain(model, adamw(model.parameters()))
 
 
-def deepspeed(stage: int, work: Workload, transport: Transport) -> Step:
+def deepspeed(
+    stage: int, work: Workload, transport: Transport, optimizer: str = "none", parameters: str = "none"
+) -> Step:
     # It looks for the world in the environment even where it is there already.
     os.environ.update(
         RANK=str(transport.rank),
@@ -94,8 +112,18 @@ def deepspeed(stage: int, work: Workload, transport: Transport) -> Step:
     config = {
         "train_micro_batch_size_per_gpu": 1,
         "gradient_accumulation_steps": 1,
-        "zero_optimization": {"stage": stage, "overlap_comm": True},
+        "zero_optimization": {
+            "stage": stage,
+            "overlap_comm": True,
+            **{
+                f"offload_{what}": {"device": tier, **({"nvme_path": swap_folder()} if tier == "nvme" else {})}
+                for what, tier in (("optimizer", optimizer), ("param", parameters))
+                if tier != "none"
+            },
+        },
         "zero_allow_untested_optimizer": True,
+        # Torch's own fused AdamW steps on the host, as ours does.
+        "zero_force_ds_cpu_optimizer": False,
         "steps_per_print": 10**9,
     }
     engine, *_ = ds.initialize(
@@ -164,13 +192,27 @@ PEERS: dict[str, Contender] = {
     "DeepSpeed 2": partial(deepspeed, 2),
     "DeepSpeed 3": partial(deepspeed, 3),
 }
+OFFLOADED: dict[str, Contender] = {
+    "zerolab 2, host": partial(offloaded, 2, "host", "device"),
+    "zerolab 2, disk": partial(offloaded, 2, "disk", "device"),
+    "zerolab 3, host": partial(offloaded, 3, "host", "device"),
+    "zerolab 3, all on the host": partial(offloaded, 3, "host", "host"),
+    "zerolab 3, disk": partial(offloaded, 3, "disk", "device"),
+    "zerolab 3, all on the disk": partial(offloaded, 3, "disk", "disk"),
+    "DeepSpeed 2, host": partial(deepspeed, 2, optimizer="cpu"),
+    "DeepSpeed 3, host": partial(deepspeed, 3, optimizer="cpu"),
+    "DeepSpeed 3, all on the host": partial(deepspeed, 3, optimizer="cpu", parameters="cpu"),
+    "DeepSpeed 3, disk": partial(deepspeed, 3, optimizer="nvme"),
+    "DeepSpeed 3, all on the disk": partial(deepspeed, 3, optimizer="nvme", parameters="nvme"),
+}
+"""States off the device; of the optimizer alone, or all of them."""
 PARTS: dict[str, Contender] = {
     "compute": compute,
     "update, whole": partial(update, lambda ranks: 1),
     "update, share": partial(update, lambda ranks: ranks),
     "copy": copy,
 }
-CONTENDERS = {**OURS, **RINGS, **PEERS, **PARTS}
+CONTENDERS = {**OURS, **RINGS, **PEERS, **OFFLOADED, **PARTS}
 
 RIVALS = {
     "zerolab 0": ["DDP", "DDP, bucket views"],
