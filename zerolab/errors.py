@@ -29,3 +29,7 @@ class StateError(ZerolabError, RuntimeError):
 
 class OffloadError(ZerolabError, RuntimeError):
     """A disk or the host's memory did not do what offloading asked of it; the message names the file or the bytes."""
+
+
+class LostError(OffloadError):
+    """What could not be written is nowhere else; the run goes on from a checkpoint only."""

@@ -31,7 +31,7 @@ class Offload:
     buffer_numel      parameters on disk: elements of a host buffer; None: as many as the largest shard of a bucket
     max_in_cpu        of parameters on disk, so many elements of a rank's shards stay on the host
 
-    Raises InputError for an unknown tier, counts below their least, and a disk without a path.
+    Raises InputError for an unknown tier, counts below their least, a path that is none, and a disk without a path.
     """
 
     optimizer: str = "device"
@@ -51,6 +51,8 @@ class Offload:
         if self.buffer_numel is not None:
             check_count("buffer_numel", self.buffer_numel)
         check_count("max_in_cpu", self.max_in_cpu, least=0)
+        if self.path is not None and not isinstance(self.path, str | os.PathLike):
+            raise InputError(f"the path of swap files is {self.path!r}; name a folder")
         if "disk" in (self.optimizer, self.parameters) and self.path is None:
             raise InputError("states go to the disk but no path is given; name a folder on the disk that is to be used")
         if self.max_in_cpu and self.parameters != "disk":

@@ -6,9 +6,11 @@ from collections.abc import Callable, Sequence
 
 from zerolab.collectives import Collectives
 from zerolab.errors import InputError
+from zerolab.flat import BucketPlan
 from zerolab.memory import StateSize
-from zerolab.memory.predict import check_places
+from zerolab.memory.predict import check_places, predict
 from zerolab.memory.states import check_stage
+from zerolab.offload.files import check_folder
 from zerolab.offload.places import NOWHERE, Offload
 from zerolab.offload.rest import rest_of
 from zerolab.precision.recipe import Precision
@@ -39,6 +41,20 @@ def make_stage(stage: int, comm: Collectives, reduction: str, precision: Precisi
         return stage1(comm, offload, reduction)
     kinds: dict[int, Callable[[Collectives, Offload], Stage]] = {0: Stage0, 2: Stage2, 3: Stage3}
     return kinds[stage](comm, offload)
+
+
+def check_disk(
+    rank: int,
+    stage: int,
+    plans: Sequence[BucketPlan],
+    state_size: StateSize,
+    precision: Precision | None,
+    offload: Offload,
+) -> None:
+    """Refuse a folder that cannot take this rank's files, while the model is as it was."""
+    if "disk" in (offload.optimizer, offload.parameters):
+        books = predict(plans, stage, state_size, precision, offload)
+        check_folder(offload.folder, sum(of_rank[rank] for kind, of_rank in books.items() if kind.startswith("disk:")))
 
 
 def make_scaler(precision: Precision | None, scaler: LossScaler | None) -> LossScaler | None:

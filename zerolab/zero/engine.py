@@ -11,6 +11,7 @@ whole batch; with the ring, stages 0 to 3 end with the same bits.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -25,12 +26,12 @@ from zerolab.flat import ALIGN, BucketPlan
 from zerolab.flat.layout import round_up
 from zerolab.offload.places import NOWHERE, Offload, ledger
 from zerolab.offload.rest import align_of
-from zerolab.precision.fp8 import advance, fp8_linears
+from zerolab.precision.fp8 import advance, fp8_layers, fp8_linears
 from zerolab.precision.recipe import Precision, find_precision
 from zerolab.precision.scaler import LossScaler
 from zerolab.zero import optimizer as optimizers
 from zerolab.zero.check import check_loss, check_model, engaged
-from zerolab.zero.choose import make_scaler, make_stage, make_update
+from zerolab.zero.choose import check_disk, make_scaler, make_stage, make_update
 from zerolab.zero.clip import check_norm, clip_factor, gradient_norm
 from zerolab.zero.lifetimes import Lifetimes
 from zerolab.zero.reducer import Reducer
@@ -113,11 +114,12 @@ class ZeroEngine:
         factory = optimizer if lr is None else optimizers.default_factory(lr)
         assert factory is not None
         self.state_size = optimizers.probe(factory)
-        if self._computes_in_fp8:
-            fp8_linears(model)
         align = round_up(align, align_of(self.precision))
         self.units = find_units(model, comm.size, units, groups, bucket_numel, align, self.precision)
         self.buckets = [bucket for unit in self.units for bucket in unit.buckets]
+        check_disk(comm.rank, stage, self.plans, self.state_size, self.precision, offload)
+        if self._computes_in_fp8 and not fp8_layers(model):
+            fp8_linears(model)
         engaged.add(model)
         with phase("setup"), torch.no_grad():
             self.stage.prepare(self.buckets)
@@ -154,6 +156,7 @@ class ZeroEngine:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """The model's forward. A precision casts arguments to the dtype of its parameters, as FSDP2 does."""
+        self._check_whole()
         if self.precision is not None:
             args, kwargs = cast((args, kwargs), self.precision.dtype("params"))
         try:
@@ -177,8 +180,7 @@ class ZeroEngine:
         check_loss(loss)
         if self._failed:
             raise StateError("an earlier backward failed half-way; call zero_grad() and repeat the whole step")
-        if self.update.half_done:
-            raise StateError("a step ended half-way when its disk failed; call step() again before the next backward")
+        self._check_whole()
         self._failed = True
         self.lifetimes.in_backward = True
         self.reducer.begin(reduce)
@@ -203,7 +205,7 @@ class ZeroEngine:
         result, factor = self._measure()
         if not result.skipped:
             self._update(factor)
-        self.zero_grad()
+        self._forget()
         if self._computes_in_fp8:
             # Each rank scales by what it has seen itself, so nothing travels.
             advance(self.model)
@@ -213,9 +215,8 @@ class ZeroEngine:
 
     def zero_grad(self) -> None:
         """Forget the gradients of this step, and let go what a failed forward or backward left here."""
-        self.reducer.reset()
-        self.lifetimes.end_backward()
-        self._failed = False
+        self._check_whole()
+        self._forget()
 
     def synchronize(self) -> None:
         """Return once all parameters that a step published have come."""
@@ -225,6 +226,7 @@ class ZeroEngine:
 
     def parameters_of(self, unit: Unit) -> dict[str, torch.Tensor]:
         """Copies of a unit's parameters by name, whole, on the CPU. A collective: every rank calls it."""
+        self._check_whole()
         self._settle(unit)
         with phase("consolidate"):
             self.stage.gather(unit)
@@ -236,6 +238,7 @@ class ZeroEngine:
     def consolidate(self) -> dict[str, torch.Tensor]:
         """The whole model's parameters and rank 0's buffers by name, on the CPU of every rank; a tied parameter
         stands under its first name. One unit is gathered at a time. A collective: every rank calls it."""
+        self._check_whole()
         with phase("consolidate"):
             state = {name: self._of_rank_0(buffer).cpu() for name, buffer in self.model.named_buffers()}
         for unit in self.units:
@@ -246,7 +249,7 @@ class ZeroEngine:
         """Take the engine's hooks off the model. At stages 0 to 2 it keeps its parameters and may go into another
         engine; at stage 3 it keeps none, so `consolidate` first."""
         self.synchronize()
-        self.zero_grad()
+        self._forget()
         if not self.stage.shards_parameters:
             engaged.discard(self.model)
         self.lifetimes.remove()
@@ -261,6 +264,18 @@ class ZeroEngine:
         return {ledger("disk", kind): nbytes for kind, nbytes in found.items() if nbytes}
 
     # Parts of a step.
+
+    def _check_whole(self) -> None:
+        if self.update.half_done:
+            raise StateError(
+                "a step ended half-way when a disk failed, and parameters are partly new; call step() again before "
+                "anything else, or begin again from a checkpoint"
+            )
+
+    def _forget(self) -> None:
+        self.reducer.reset()
+        self.lifetimes.end_backward()
+        self._failed = False
 
     @torch.no_grad()
     def _of_rank_0(self, buffer: torch.Tensor) -> torch.Tensor:
@@ -296,8 +311,12 @@ class ZeroEngine:
 
     def _taker(self, unit: Unit, bucket: Bucket) -> Callable[[torch.Tensor], None]:
         """The hook that takes a parameter's gradient as soon as backward has it."""
+        # Weak: Python does not see what a parameter's hooks hold, and would never let go an engine that is forgotten.
+        engine, unit_, bucket_ = weakref.ref(self), weakref.ref(unit), weakref.ref(bucket)
 
         def take(parameter: torch.Tensor) -> None:
+            self, unit, bucket = engine(), unit_(), bucket_()
+            assert self is not None and unit is not None and bucket is not None
             if not self.lifetimes.in_backward:
                 parameter.grad = None
                 raise StateError(

@@ -22,6 +22,11 @@ Tensor = torch.Tensor
 class Packed(Update):
     """The step where states rest in memory, encoded."""
 
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        for owned in self.owned:
+            owned.tensor.data = owned.tensor.data.new_empty(0)
+
     def prepare(self) -> None:
         self._records: list[Tensor] = []
 
@@ -29,6 +34,13 @@ class Packed(Update):
         raw = self.allocate(record_bytes(group), torch.uint8)
         self._records.append(raw)
         self.write_main(group, raw)
+        self.stand_in(group)
+
+    def stand_in(self, group: list[Owned]) -> None:
+        """One element for each part. An optimizer that makes its states at once (Adagrad) shows on it what they begin
+        with."""
+        for owned in group:
+            owned.tensor = torch.zeros(1, dtype=owned.rest.hand, device=self.device)
 
     def at_hand(self) -> Iterator[list[Owned]]:
         for group, raw in zip(self.groups, self._records, strict=True):
@@ -70,7 +82,10 @@ class Packed(Update):
             if name == "main":
                 owned.tensor.data = taken(codec, place, owned)
             elif state:
+                beginning = state[name]
                 state[name] = taken(codec, place, owned)
+                if beginning.numel() == 1:
+                    state[name].fill_(beginning.item())
 
     def pack(self, group: list[Owned], raw: Tensor) -> None:
         for owned, name, codec, place in fields(group, raw):

@@ -1,16 +1,18 @@
 """Stage 3's shards of the parameters, where they do not rest on the device: on the host, or in a file on a disk.
 
 From a file a shard passes through one of a few host buffers, both when its unit is gathered and after the optimizer
-has updated it. Reads begin ahead (`expect`), as far as there are free buffers.
+has updated it. Reads begin ahead (`expect`), as far as there are free buffers. A read that failed may be repeated; new
+values that could not be written are lost, and whoever asks for a shard after that is told so.
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 
 import torch
 
-from zerolab.errors import InputError
+from zerolab.errors import InputError, LostError, OffloadError
 from zerolab.offload.buffers import Pool
 from zerolab.offload.files import SwapFile
 from zerolab.offload.lane import Lane, Transfer
@@ -44,6 +46,9 @@ class HostShards:
     def close_open(self) -> None:
         """All that was opened is written."""
 
+    def settle(self) -> None:
+        """All that was opened is written, but for the last."""
+
     def close(self) -> None:
         pass
 
@@ -61,6 +66,8 @@ class DiskShards(HostShards):
         self._coming: dict[Bucket, tuple[Transfer, Tensor]] = {}
         self._leaving: list[tuple[Transfer, Tensor]] = []
         self._open: tuple[Bucket, Tensor] | None = None
+        # The first write that failed.
+        self._failed: OffloadError | None = None
 
     def prepare(self, buckets: Sequence[Bucket]) -> None:
         staying = self.offload.max_in_cpu
@@ -102,6 +109,7 @@ class DiskShards(HostShards):
     def fetch(self, bucket: Bucket, out: Tensor) -> Tensor:
         if bucket not in self._numbers:
             return super().fetch(bucket, out)
+        self._check_written()
         if bucket not in self._coming:
             self._make_room()
             self._read(bucket)
@@ -115,6 +123,7 @@ class DiskShards(HostShards):
     def open(self, bucket: Bucket) -> Tensor:
         if bucket not in self._numbers:
             return super().open(bucket)
+        self._check_written()
         if self._open is None or self._open[0] is not bucket:
             self._write_open()
             # What was read ahead is of before this step.
@@ -126,6 +135,9 @@ class DiskShards(HostShards):
 
     def close_open(self) -> None:
         self._write_open()
+        self._collect_writes()
+
+    def settle(self) -> None:
         self._collect_writes()
 
     def close(self) -> None:
@@ -162,11 +174,21 @@ class DiskShards(HostShards):
         for transfer, buffer in leaving:
             try:
                 transfer.wait()
-            finally:
-                self.pool.give(buffer)
+            except OffloadError as error:
+                self._failed = self._failed or error
+            self.pool.give(buffer)
+        self._check_written()
+
+    def _check_written(self) -> None:
+        if self._failed is not None:
+            raise LostError(
+                f"new parameters of rank {self.rank} are lost ({self._failed}); begin again from a checkpoint"
+            ) from self._failed
 
     def _drop_coming(self) -> None:
         for transfer, buffer in self._coming.values():
-            transfer.wait()
+            # Nobody needs what could not be read.
+            with contextlib.suppress(OffloadError):
+                transfer.wait()
             self.pool.give(buffer)
         self._coming.clear()

@@ -72,6 +72,9 @@ class Stage(ABC):
     def close_shards(self) -> None:
         """After the last one is written."""
 
+    def settle_shards(self) -> None:
+        """Where a step ends half-way: wait until what was written is; one that is open stays so."""
+
     def close(self) -> None:
         """Let go what outlives tensors."""
 

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 import torch
 
 from zerolab.collectives import Collectives, Handle
+from zerolab.errors import OffloadError
 from zerolab.flat.views import point_at, point_nowhere
 from zerolab.offload.places import NOWHERE, Offload
 from zerolab.zero.shards import DiskShards, HostShards
@@ -59,10 +60,17 @@ class Stage3(Stage2):
             return
         for bucket in unit.buckets:
             bucket.whole.untyped_storage().resize_(bucket.layout.numel * bucket.dtype.itemsize)
+        try:
+            # All of them before the first call: a rank that cannot read its shards must not be half-way into a unit.
+            shards = [self._to_send(bucket) for bucket in unit.buckets]
+        except OffloadError:
+            for bucket in unit.buckets:
+                self._empty(bucket)
+            raise
         # The unit's name keeps ranks that run different layers from taking each other's for their own.
         self._under_way[unit] = [
-            self.comm.all_gather_async(self._to_send(bucket), out=bucket.whole, label=unit.name)
-            for bucket in unit.buckets
+            self.comm.all_gather_async(shard, out=bucket.whole, label=unit.name)
+            for shard, bucket in zip(shards, unit.buckets, strict=True)
         ]
 
     def gather(self, unit: Unit) -> None:
@@ -98,6 +106,10 @@ class Stage3(Stage2):
     def close_shards(self) -> None:
         if self.shards is not None:
             self.shards.close_open()
+
+    def settle_shards(self) -> None:
+        if self.shards is not None:
+            self.shards.settle()
 
     def close(self) -> None:
         if self.shards is not None:

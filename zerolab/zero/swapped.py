@@ -2,19 +2,19 @@
 
 A record is what `packed.py` says; at hand it lies in one of a few host buffers. A transfer that fails does not lose the
 step: sub-groups that were updated and not yet written stay in their buffers, and the next call of `step` writes them,
-then goes on with those that the first did not reach.
+then goes on with those that the first did not reach. Until then parameters are those of two steps, on each rank others,
+so the engine does nothing else.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing
-from typing import Any
 
 import torch
 
 from zerolab.collectives import phase
-from zerolab.errors import OffloadError
+from zerolab.errors import LostError, OffloadError
 from zerolab.offload.buffers import aligned
 from zerolab.offload.files import SwapFile
 from zerolab.offload.lane import Lane, Transfer
@@ -40,14 +40,15 @@ class Swapped(Packed):
         count = min(offload.buffer_count, len(sizes))
         largest = max((self.file.span(k) for k in range(len(sizes))), default=0) if self.file else 0
         self._buffers = [aligned(largest) for _ in range(count)]
-        # Of the step under way: the buffers of updated sub-groups by number, and which of them are written.
-        self._updated: dict[int, Tensor] = {}
-        self._written: set[int] = set()
+        # Of the step under way: the buffers of updated sub-groups by number; None once written, when others use it.
+        self._updated: dict[int, Tensor | None] = {}
+        self._half_done = False
 
     def begin(self, group: list[Owned]) -> None:
         number, buffer = self.groups.index(group), self._buffers[0]
         buffer.zero_()
         self.write_main(group, buffer)
+        self.stand_in(group)
         self._write(number, 0).wait()
 
     def step(self, factor: float) -> None:
@@ -57,19 +58,30 @@ class Swapped(Packed):
             super().step(factor)
         except OffloadError as failure:
             error = failure
+            try:
+                self.stage.settle_shards()
+            except LostError as worse:
+                error = worse
         comm = self.stage.comm
-        own = torch.tensor([error is not None], dtype=torch.float64, device=comm.device)
+        flag = 0 if error is None else 2 if isinstance(error, LostError) else 1
         with phase("norm"):
-            failed = [rank for rank, flag in enumerate(comm.all_gather(own).tolist()) if flag]
-        if failed:
-            hint = "this step is half done and nothing is lost: see to the disk, then call step() again on all ranks"
-            raise OffloadError(f"rank {failed[0]} failed to swap ({error or 'see there'}); {hint}") from error
+            flags = comm.all_gather(torch.tensor([flag], dtype=torch.float64, device=comm.device)).tolist()
+        # Alike on all ranks: one that was ready before the others failed waits for them.
+        self._half_done = any(flags)
+        if self._half_done:
+            rank, lost = flags.index(max(flags)), max(flags) > 1
+            kind = LostError if lost else OffloadError
+            hint = (
+                "parameters of this step are lost: see to the disk, then begin again from a checkpoint"
+                if lost
+                else "this step is half done and nothing is lost: see to the disk, then call step() again on all ranks"
+            )
+            raise kind(f"rank {rank} failed to swap ({error or 'see there'}); {hint}") from error
         self._updated.clear()
-        self._written.clear()
 
     @property
     def half_done(self) -> bool:
-        return bool(self._updated)
+        return self._half_done
 
     def at_hand(self) -> Iterator[list[Owned]]:
         self._finish_writing()
@@ -80,6 +92,7 @@ class Swapped(Packed):
                 self.unpack(self.groups[number], buffer)
                 yield self.groups[number]
                 self.pack(self.groups[number], buffer)
+                # The walk begins to write it at the next turn.
                 self._updated[number] = buffer
 
     def resting(self) -> list[Tensor]:
@@ -100,18 +113,24 @@ class Swapped(Packed):
 
     def _write(self, number: int, at: int) -> Transfer:
         assert self.file is not None
-        return self._lane.write(self.file, number, self._buffers[at])
+        transfer = self._lane.write(self.file, number, self._buffers[at])
+
+        def ended() -> None:
+            # At once, not when the walk comes to hear of it: by then the next sub-group may be in this buffer.
+            if transfer.error is None and number in self._updated:
+                self._updated[number] = None
+
+        transfer.then(ended)
+        return transfer
 
     def _note(self, kind: str, number: int, start: float, stop: float) -> None:
-        if kind == "write":
-            self._written.add(number)
         if self.trace is not None:
             self.trace(kind, number, start, stop)
 
     def _finish_writing(self) -> None:
         """Of a step that failed: what was updated and may not be on the disk."""
         for number, buffer in self._updated.items():
-            if number not in self._written:
-                transfer: Any = self._lane.write(self.file, number, buffer) if self.file else None
-                transfer.wait()
-                self._written.add(number)
+            if buffer is not None:
+                assert self.file is not None
+                self._lane.write(self.file, number, buffer).wait()
+                self._updated[number] = None
