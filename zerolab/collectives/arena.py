@@ -11,6 +11,7 @@ from __future__ import annotations
 import mmap
 import os
 import weakref
+from collections import deque
 from dataclasses import dataclass, field
 
 import torch
@@ -80,19 +81,24 @@ class Arena:
         self._blocks = Blocks(capacity)
         self._reserved = 0
         self._living: dict[int, weakref.ref[memoryview]] = {}
+        # Blocks whose tensors are gone. Python's search for circles may end one at any moment, also while the blocks
+        # are being looked at.
+        self._freed: deque[tuple[int, int]] = deque()
 
     def allocate(self, numel: int, dtype: torch.dtype) -> torch.Tensor:
         """A 1-D tensor with a storage of its own; its content is arbitrary."""
         nbytes = numel * dtype.itemsize
         if nbytes == 0:
             return torch.empty(0, dtype=dtype)
+        while self._freed:
+            self._free(*self._freed.popleft())
         start = self._blocks.take(nbytes)
         if start is None:
             raise no_room(nbytes, f"{self._blocks.capacity} bytes, all memory of this machine, are the limit")
         self._reserve(start, nbytes)
         piece = self.memory[start : start + nbytes]
         # The tensor's storage holds `piece` and nobody else does.
-        self._living[start] = weakref.ref(piece, lambda _: self._free(start, nbytes))
+        self._living[start] = weakref.ref(piece, lambda _: self._freed.append((start, nbytes)))
         return torch.frombuffer(piece, dtype=dtype)
 
     def offset(self, tensor: torch.Tensor) -> int | None:
