@@ -10,6 +10,7 @@ from zerolab.plan import GB, OFFLOADS, SHAPES, Run, Shape, advice
 from zerolab.viz.calculator import GPUS, KINDS, memory_calculator, verdict
 
 LARGE = SHAPES["GPT-3 175B"]
+STATES = ["parameters", "gradients", "optimizer_states"]
 
 
 @pytest.mark.parametrize(
@@ -41,8 +42,10 @@ def test_states_are_those_of_the_papers_arithmetic(stage: int) -> None:
 
 
 def test_what_is_offloaded_is_on_the_host_and_nowhere_else() -> None:
+    """And sharded gradients with the optimizer that uses them; whole ones stay."""
+    assert Run(LARGE, ranks=64, stage=1, offload="optimizer").needs()["gradients"] > 0
     at_home = Run(LARGE, ranks=64, stage=3)
-    for offload, moved in [("optimizer", ["optimizer_states"]), (OFFLOADS[2], ["optimizer_states", "parameters"])]:
+    for offload, moved in [("optimizer", STATES[1:]), (OFFLOADS[2], STATES)]:
         away = Run(LARGE, ranks=64, stage=3, offload=offload)
         assert all(away.needs()[kind] == 0 for kind in moved)
         assert away.needs()["host"] == pytest.approx(sum(at_home.needs()[kind] for kind in moved))

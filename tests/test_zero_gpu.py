@@ -1,10 +1,13 @@
 """The same claims on CUDA; skipped where there is none. Ranks that outnumber the GPUs share them over gloo."""
 
+from pathlib import Path
+
 import pytest
 import torch
 from zero_cases import VARIANTS, Case, largest_difference, train, train_alone
 
 from zerolab.collectives import Collectives
+from zerolab.offload import Offload
 from zerolab.ranks import launch
 
 pytestmark = [
@@ -28,6 +31,35 @@ def test_all_stages_agree_on_a_gpu_with_each_other_and_with_one_process(case: Ca
         for parameters in of_rank:
             assert largest_difference(parameters, of_rank[0]) == 0
             assert largest_difference(parameters, alone) < 1e-4
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp16", "fp8", "bf16_fp8_moments", "fsdp2"])
+def test_a_precision_ends_with_the_same_bits_at_every_stage_on_a_gpu(precision: str) -> None:
+    def run(comm: Collectives) -> set[str]:
+        torch.use_deterministic_algorithms(True)
+        stages = (3,) if precision == "fsdp2" else range(4)
+        return {train(comm, Case(), stage, precision=precision).digest for stage in stages}
+
+    found = launch(run, ranks=2, device="cuda", env={"CUBLAS_WORKSPACE_CONFIG": ":4096:8"}, timeout=100)
+    assert len(set.union(*found)) == 1
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_host_and_disk_end_with_the_same_bits_on_a_gpu(precision: str, tmp_path: Path) -> None:
+    """Both step on the host; without offload the GPU's own AdamW does, which rounds otherwise."""
+
+    def run(comm: Collectives) -> list[dict[str, torch.Tensor]]:
+        torch.use_deterministic_algorithms(True)
+        places = [Offload(*tiers, path=tmp_path, sub_group_numel=700) for tiers in TIERS]
+        return [train(comm, Case(), 3, precision=precision, offload=place).parameters for place in places]
+
+    for of_rank in launch(run, ranks=2, device="cuda", env={"CUBLAS_WORKSPACE_CONFIG": ":4096:8"}, timeout=100):
+        on_device, *others = of_rank
+        assert all(largest_difference(others[0], other) == 0 for other in others)
+        assert largest_difference(on_device, others[0]) < 1e-2
+
+
+TIERS = (("device", "device"), ("host", "device"), ("host", "host"), ("disk", "device"), ("disk", "disk"))
 
 
 def test_stage_3_allocates_less_than_stage_0_at_its_peak() -> None:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from zerolab.errors import InputError
 from zerolab.flat.layout import check_count
-from zerolab.precision.recipe import Precision
+from zerolab.precision.recipe import PRECISIONS, Precision
 
 STAGES = (0, 1, 2, 3)
 
@@ -59,6 +59,9 @@ RECIPES = {
     "mixed_fp32_grads": Recipe(2, 4, 4, 4, 4),
     # FSDP2: the fp32 shard is the master. The 16-bit unit at hand comes on top, as a gathered unit.
     "fsdp2": Recipe(4, 4, 0, 4, 4, stages=(3,)),
+    "pure_bf16": Recipe(2, 2, 0, 2, 2),
+    # Scales of the moments left out: 3 % of them.
+    "mixed_fp8_moments": Recipe(2, 2, 4, 1, 1),
 }
 """Add your own: `Recipe(2, 2, 4, 1, 1)` keeps 8-bit moments."""
 
@@ -82,9 +85,10 @@ def predict_states(parameters: int, ranks: int, stage: int, recipe: str | Recipe
     check_count("ranks", ranks)
     check_stage(stage)
     if isinstance(recipe, str):
-        if recipe not in RECIPES:
-            raise InputError(f"there is no recipe {recipe!r}; choose one of {', '.join(RECIPES)}, or give a Recipe")
-        name, recipe = recipe, RECIPES[recipe]
+        if recipe not in RECIPES and recipe not in PRECISIONS:
+            known = ", ".join(dict.fromkeys([*RECIPES, *PRECISIONS]))
+            raise InputError(f"there is no recipe {recipe!r}; choose one of {known}, or give a Recipe")
+        name, recipe = recipe, RECIPES[recipe] if recipe in RECIPES else recipe_of(PRECISIONS[recipe])
     else:
         name = str(recipe)
     if stage not in recipe.stages:

@@ -51,6 +51,10 @@ class Run:
         if self.offload != "nothing":
             host += states.pop("optimizer_states")
             states["optimizer_states"] = 0.0
+            if self.stage >= 2:
+                # Gradients go where they are used, as soon as they are reduced; whole ones stay.
+                host += states["gradients"]
+                states["gradients"] = 0.0
         if self.offload == "optimizer and parameters":
             host += states["parameters"]
             states["parameters"] = 0.0
