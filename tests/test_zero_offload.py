@@ -195,9 +195,7 @@ def test_sizes_of_sub_groups_buffers_and_host_share_change_no_bit(tmp_path: Path
 
 def test_a_rank_that_owns_nothing_needs_no_file(tmp_path: Path) -> None:
     def own(comm: Collectives) -> tuple[int, int]:
-        engine = ZeroEngine(
-            nn.Linear(1, 1), comm, 2, lr=0.1, align=1, offload=Offload(optimizer="disk", path=tmp_path)
-        )
+        engine = ZeroEngine(nn.Linear(1, 1), comm, 2, lr=0.1, align=1, offload=Offload(optimizer="disk", path=tmp_path))
         engine.backward(loss_of(engine(torch.ones(2, 1))))
         engine.step()
         found = sum(owned.numel for owned in engine.update.owned), sum(engine.disk_bytes().values())
@@ -514,10 +512,10 @@ def test_until_a_half_done_step_is_repeated_nothing_else_is_begun(tmp_path: Path
                     with fault("preadv", 0, comm.rank == 1), pytest.raises(OffloadError):
                         engine.step()
                     later = torch.ones((), requires_grad=True)
-                    for call in (
-                        lambda: engine.backward(later), lambda: engine(x), engine.zero_grad, engine.consolidate
-                    ):  # fmt: skip
-                        refused(engine, call)
+                    refused(engine, partial(engine.backward, later))
+                    refused(engine, partial(engine, x))
+                    refused(engine, engine.zero_grad)
+                    refused(engine, engine.consolidate)
                 engine.step()
             ended.append(digest(engine.consolidate()))
             engine.close()
@@ -539,7 +537,7 @@ def test_a_half_done_step_can_be_given_up_by_closing_the_engine(tmp_path: Path) 
 
 
 def test_a_buffer_that_is_read_into_again_is_not_written_as_the_group_that_it_held_before(tmp_path: Path) -> None:
-    """Group 0 is written, its buffer goes to the read of group 3, and that fails before the walk has heard of either."""
+    """Group 0 is written, its buffer goes to the read of group 3, which fails before the walk has heard of either."""
 
     def run(comm: Collectives) -> tuple[str, str]:
         ended = []
