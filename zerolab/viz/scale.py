@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from math import cos, isfinite, isinf, log2, pi
 from typing import Any
 
+from matplotlib.ticker import MaxNLocator
+
 from zerolab.errors import InputError
 from zerolab.precision.formats import FORMATS, rounded
 from zerolab.precision.scaler import LossScaler, ScaleError
@@ -117,6 +119,7 @@ def _frame(axes: Any, low: float, high: float, count: int) -> None:
     axes.grid(axis="y", color="#dddddd", linewidth=0.6)
     axes.set_axisbelow(True)
     axes.set_ylabel("loss scale")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_xlabel("step")
     axes.spines[["top", "right"]].set_visible(False)
 
