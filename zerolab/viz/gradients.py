@@ -89,7 +89,7 @@ def _window(axes: Axes, row: int, form: Format, shift: float, low: float, high: 
 
 
 def _frame(axes: Axes, windows: Sequence[Window], low: int, high: int) -> None:
-    axes.set_yticks(range(len(windows)), [_named(window) for window in windows])
+    axes.set_yticks(range(len(windows)), [_named(window, "$2^{{{:.0f}}}$") for window in windows])
     axes.set_ylim(len(windows) - 0.4, -0.6)
     axes.tick_params(axis="y", length=0)
     axes.set_xlim(low, high)
@@ -100,9 +100,9 @@ def _frame(axes: Axes, windows: Sequence[Window], low: int, high: int) -> None:
     axes.spines[["top", "right", "left"]].set_visible(False)
 
 
-def _named(window: Window) -> str:
+def _named(window: Window, two_to: str = "2^{:.0f}") -> str:
     name, scale = window
     if scale == 1:
         return name
     power = log2(scale)
-    return f"{name} x 2^{power:.0f}" if power.is_integer() else f"{name} x {scale:g}"
+    return f"{name} x {two_to.format(power)}" if power.is_integer() else f"{name} x {scale:g}"

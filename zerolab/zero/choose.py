@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from torch import nn
+
 from zerolab.collectives import Collectives
 from zerolab.errors import InputError
 from zerolab.flat import BucketPlan
@@ -26,6 +28,7 @@ from zerolab.zero.swapped import Swapped
 from zerolab.zero.units import Bucket
 from zerolab.zero.update import Update
 
+NORMS = (nn.modules.batchnorm._BatchNorm, nn.modules.instancenorm._InstanceNorm)
 REDUCTIONS = ("reduce_scatter", "all_reduce")
 
 
@@ -55,6 +58,26 @@ def check_disk(
     if "disk" in (offload.optimizer, offload.parameters):
         books = predict(plans, stage, state_size, precision, offload)
         check_folder(offload.folder, sum(of_rank[rank] for kind, of_rank in books.items() if kind.startswith("disk:")))
+
+
+def check_kinds(model: nn.Module, precision: Precision | None) -> None:
+    """Refuse what a recipe has no form for, or torch no kernel."""
+    if precision is None:
+        return
+    for name, parameter in model.named_parameters():
+        if parameter.dtype.is_complex and parameter.requires_grad:
+            raise InputError(
+                f"{name} is complex, and a precision says nothing of complex numbers; leave precision out, or keep the "
+                "real and imaginary parts in two parameters"
+            )
+    for name, module in model.named_modules():
+        dtype = precision.dtype("params")
+        running = getattr(module, "running_mean", None)
+        if isinstance(module, NORMS) and module.affine and running is not None and running.dtype != dtype:
+            raise InputError(
+                f"{name or 'the model'} keeps running statistics in {running.dtype}, which torch does not use with "
+                f"parameters in {dtype}; take LayerNorm or GroupNorm, or say affine=False"
+            )
 
 
 def make_scaler(precision: Precision | None, scaler: LossScaler | None) -> LossScaler | None:

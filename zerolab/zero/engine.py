@@ -31,7 +31,7 @@ from zerolab.precision.recipe import Precision, find_precision
 from zerolab.precision.scaler import LossScaler
 from zerolab.zero import optimizer as optimizers
 from zerolab.zero.check import check_loss, check_model, engaged
-from zerolab.zero.choose import check_disk, make_scaler, make_stage, make_update
+from zerolab.zero.choose import check_disk, check_kinds, make_scaler, make_stage, make_update
 from zerolab.zero.clip import check_norm, clip_factor, gradient_norm
 from zerolab.zero.lifetimes import Lifetimes
 from zerolab.zero.reducer import Reducer
@@ -108,6 +108,7 @@ class ZeroEngine:
         self.clip_norm, self.norm_type = clip_norm, norm_type
         self.overlap_gather = overlap_gather
         self.precision = find_precision(precision)
+        check_kinds(model, self.precision)
         self.offload = offload
         self.scaler = make_scaler(self.precision, scaler)
         self.stage = make_stage(stage, comm, reduction, self.precision, offload)

@@ -92,6 +92,10 @@ class Packed(Update):
             state = self.optimizer.state[owned.tensor]
             value = owned.tensor if name == "main" else state[name]
             if value.data_ptr() != place.data_ptr():
+                if codec.scaled:
+                    # Padding is in no gradient; where something else put it there, it must not share a scale.
+                    for start, stop in owned.gaps:
+                        value.detach()[start:stop] = 0
                 codec.put(value.detach(), place)
             if name != "main":
                 state[name] = value.new_empty(0)

@@ -1,4 +1,4 @@
-"""Stage 3's shards of the parameters, where they do not rest on the device: on the host, or in a file on a disk.
+"""Where stage 3's shards of the parameters rest: on the device, on the host, or in a file on a disk.
 
 From a file a shard passes through one of a few host buffers, both when its unit is gathered and after the optimizer
 has updated it. Reads begin ahead (`expect`), as far as there are free buffers. A read that failed may be repeated; new
@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 import torch
 
+from zerolab.collectives import Collectives
 from zerolab.errors import InputError, LostError, OffloadError
 from zerolab.offload.buffers import Pool
 from zerolab.offload.files import SwapFile
@@ -22,22 +23,25 @@ from zerolab.zero.units import Bucket
 Tensor = torch.Tensor
 
 
-class HostShards:
-    """Shards in the host's memory."""
+class Shards:
+    """Shards on the device, where the other ranks read them."""
+
+    def __init__(self, comm: Collectives) -> None:
+        self.comm = comm
 
     def prepare(self, buckets: Sequence[Bucket]) -> None:
         """Before the first `keep`."""
 
     def keep(self, bucket: Bucket, shard: Tensor) -> Tensor:
         """Take a shard; what of it stays in memory."""
-        return host_empty(shard.numel(), shard.dtype).copy_(shard)
+        return self.comm.allocate(shard.numel(), bucket.dtypes.shard).copy_(shard)
 
     def expect(self, bucket: Bucket) -> None:
         """The shard will soon be fetched."""
 
-    def fetch(self, bucket: Bucket, out: Tensor) -> Tensor:
-        """Copy a shard to `out`, which may have another dtype."""
-        return out.copy_(bucket.shard)
+    def fetch(self, bucket: Bucket, place: Tensor) -> Tensor:
+        """A shard as it travels: where it rests elsewhere or in a wider dtype, a copy at its place in the whole."""
+        return bucket.shard if bucket.shard.dtype == place.dtype else place.copy_(bucket.shard)
 
     def open(self, bucket: Bucket) -> Tensor:
         """Where the new values of a shard are written."""
@@ -50,17 +54,28 @@ class HostShards:
         """All that was opened is written, but for the last."""
 
     def close(self) -> None:
-        pass
+        """Let go what outlives tensors."""
 
     def disk_bytes(self) -> int:
         return 0
 
 
+class HostShards(Shards):
+    """Shards in the host's memory."""
+
+    def keep(self, bucket: Bucket, shard: Tensor) -> Tensor:
+        return host_empty(shard.numel(), bucket.dtypes.shard).copy_(shard)
+
+    def fetch(self, bucket: Bucket, place: Tensor) -> Tensor:
+        return place.copy_(bucket.shard)
+
+
 class DiskShards(HostShards):
     """Shards in a file; as many elements as `max_in_cpu` says, of the first buckets, stay on the host."""
 
-    def __init__(self, offload: Offload, rank: int) -> None:
-        self.offload, self.rank = offload, rank
+    def __init__(self, comm: Collectives, offload: Offload) -> None:
+        super().__init__(comm)
+        self.offload = offload
         self._numbers: dict[Bucket, int] = {}
         self._file: SwapFile | None = None
         self._coming: dict[Bucket, tuple[Transfer, Tensor]] = {}
@@ -80,7 +95,7 @@ class DiskShards(HostShards):
                 self._numbers[bucket] = len(sizes)
                 sizes.append(numel * bucket.dtypes.shard.itemsize)
         if sizes:
-            self._file = SwapFile(self.offload.folder, f"parameters-rank{self.rank}", sizes)
+            self._file = SwapFile(self.offload.folder, f"parameters-rank{self.comm.rank}", sizes)
             largest = max(map(self._file.span, range(len(sizes))))
             self._check_buffer(max(bucket.layout.shard_numel for bucket in self._numbers))
             # One to write while another is read, at least.
@@ -100,15 +115,15 @@ class DiskShards(HostShards):
             return super().keep(bucket, shard)
         self.open(bucket).copy_(shard)
         self.close_open()
-        return shard.new_empty(0)
+        return torch.empty(0, dtype=bucket.dtypes.shard)
 
     def expect(self, bucket: Bucket) -> None:
         if bucket in self._numbers and bucket not in self._coming and self.pool.free:
             self._read(bucket)
 
-    def fetch(self, bucket: Bucket, out: Tensor) -> Tensor:
+    def fetch(self, bucket: Bucket, place: Tensor) -> Tensor:
         if bucket not in self._numbers:
-            return super().fetch(bucket, out)
+            return super().fetch(bucket, place)
         self._check_written()
         if bucket not in self._coming:
             self._make_room()
@@ -116,7 +131,7 @@ class DiskShards(HostShards):
         transfer, buffer = self._coming.pop(bucket)
         try:
             transfer.wait()
-            return out.copy_(self._values(bucket, buffer))
+            return place.copy_(self._values(bucket, buffer))
         finally:
             self.pool.give(buffer)
 
@@ -182,7 +197,7 @@ class DiskShards(HostShards):
     def _check_written(self) -> None:
         if self._failed is not None:
             raise LostError(
-                f"new parameters of rank {self.rank} are lost ({self._failed}); begin again from a checkpoint"
+                f"new parameters of rank {self.comm.rank} are lost ({self._failed}); begin again from a checkpoint"
             ) from self._failed
 
     def _drop_coming(self) -> None:
@@ -192,3 +207,9 @@ class DiskShards(HostShards):
                 transfer.wait()
             self.pool.give(buffer)
         self._coming.clear()
+
+
+def make_shards(comm: Collectives, offload: Offload) -> Shards:
+    if offload.parameters == "disk":
+        return DiskShards(comm, offload)
+    return HostShards(comm) if offload.parameters == "host" else Shards(comm)

@@ -18,7 +18,7 @@ from zerolab.collectives import Collectives, Handle
 from zerolab.errors import OffloadError
 from zerolab.flat.views import point_at, point_nowhere
 from zerolab.offload.places import NOWHERE, Offload
-from zerolab.zero.shards import DiskShards, HostShards
+from zerolab.zero.shards import make_shards
 from zerolab.zero.stage2 import Stage2
 from zerolab.zero.units import Bucket, Unit
 
@@ -29,16 +29,12 @@ class Stage3(Stage2):
 
     def __init__(self, comm: Collectives, offload: Offload = NOWHERE) -> None:
         super().__init__(comm, offload)
-        # Without offload the shards lie where the others read them.
-        self.shards: HostShards | None = None
-        if offload.parameters != "device":
-            self.shards = HostShards() if offload.parameters == "host" else DiskShards(offload, comm.rank)
+        self.shards = make_shards(comm, offload)
         self._under_way: dict[Unit, list[Handle]] = {}
         self.here: set[Unit] = set()
 
     def prepare(self, buckets: Sequence[Bucket]) -> None:
-        if self.shards is not None:
-            self.shards.prepare(buckets)
+        self.shards.prepare(buckets)
 
     def place(self, bucket: Bucket) -> None:
         super().place(bucket)
@@ -47,11 +43,8 @@ class Stage3(Stage2):
             shard = bucket.first
         elif bucket.trainable and bucket.first is None and self.offload.parameters == "disk":
             bucket.first = shard.clone()
-        if self.shards is not None:
-            bucket.shard = self.shards.keep(bucket, shard.to(bucket.dtypes.shard))
-        else:
-            # The whole bucket comes and goes, in memory of its own; what this rank keeps lies where the others read.
-            bucket.shard = self.comm.allocate(bucket.layout.shard_numel, bucket.dtypes.shard).copy_(shard)
+        # The whole bucket comes and goes, in memory of its own.
+        bucket.shard = self.shards.keep(bucket, shard)
         bucket.whole = torch.empty_like(bucket.whole)
         self._empty(bucket)
 
@@ -62,7 +55,7 @@ class Stage3(Stage2):
             bucket.whole.untyped_storage().resize_(bucket.layout.numel * bucket.dtype.itemsize)
         try:
             # All of them before the first call: a rank that cannot read its shards must not be half-way into a unit.
-            shards = [self._to_send(bucket) for bucket in unit.buckets]
+            shards = [self.shards.fetch(bucket, self.own(bucket, bucket.whole)) for bucket in unit.buckets]
         except OffloadError:
             for bucket in unit.buckets:
                 self._empty(bucket)
@@ -96,37 +89,27 @@ class Stage3(Stage2):
             self._empty(bucket)
 
     def expect(self, unit: Unit) -> None:
-        if self.shards is not None and unit not in self.here and unit not in self._under_way:
+        if unit not in self.here and unit not in self._under_way:
             for bucket in unit.buckets:
                 self.shards.expect(bucket)
 
     def open_shard(self, bucket: Bucket) -> torch.Tensor:
-        return super().open_shard(bucket) if self.shards is None else self.shards.open(bucket)
+        return self.shards.open(bucket)
 
     def close_shards(self) -> None:
-        if self.shards is not None:
-            self.shards.close_open()
+        self.shards.close_open()
 
     def settle_shards(self) -> None:
-        if self.shards is not None:
-            self.shards.settle()
+        self.shards.settle()
 
     def close(self) -> None:
-        if self.shards is not None:
-            self.shards.close()
+        self.shards.close()
 
     def disk_bytes(self) -> int:
-        return 0 if self.shards is None else self.shards.disk_bytes()
+        return self.shards.disk_bytes()
 
     def publish(self, bucket: Bucket) -> Handle | None:
         return None
-
-    def _to_send(self, bucket: Bucket) -> torch.Tensor:
-        """The shard as it travels: where it rests elsewhere or in a wider dtype, a copy at its place in the whole."""
-        place = self.own(bucket, bucket.whole)
-        if self.shards is not None:
-            return self.shards.fetch(bucket, place)
-        return bucket.shard if bucket.dtypes.shard == bucket.dtype else place.copy_(bucket.shard)
 
     def _empty(self, bucket: Bucket) -> None:
         point_nowhere(bucket.parameters)

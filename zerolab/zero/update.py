@@ -30,7 +30,7 @@ from zerolab.zero.units import Bucket
 @dataclass(eq=False)
 class Owned:
     """A part `[start, stop)` of what this rank keeps of a bucket. `tensor` is what torch's optimizer updates: the main
-    parameters while they are at hand, else without elements."""
+    parameters while they are at hand, else without elements; `gaps` is the padding in it."""
 
     bucket: Bucket
     group: Any
@@ -38,6 +38,7 @@ class Owned:
     stop: int
     rest: Rest
     tensor: torch.Tensor
+    gaps: list[tuple[int, int]]
 
     @property
     def numel(self) -> int:
@@ -178,6 +179,8 @@ def own(
             rest = rest_of(bucket.dtype, precision, stage.offload, state_size.names)
             nothing = torch.empty(0, dtype=rest.hand, device=device)
             start, stop = segment.start - offset, segment.stop - offset
-            group.append(Owned(bucket, segment.group, start, stop, rest, nothing))
+            inside = ((max(a, segment.start), min(b, segment.stop)) for a, b in bucket.layout.gaps())
+            gaps = [(a - segment.start, b - segment.start) for a, b in inside if a < b]
+            group.append(Owned(bucket, segment.group, start, stop, rest, nothing, gaps))
         groups.append(group)
     return groups

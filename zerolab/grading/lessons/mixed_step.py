@@ -1,0 +1,255 @@
+"""The exercise of lesson 06 on main parameters: fp32 for the own shard, bf16 for all that is computed with or sent.
+
+The numbers are such that fp32 has them exactly: starts are whole multiples of 2**-17, gradients of 12, the rate of
+2**-16. So the order of additions does not matter, and what differs at all has been rounded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from random import Random
+from typing import Any
+
+import torch
+
+from zerolab.collectives import Collectives, wire_bytes
+from zerolab.grading.case import Case, Observation, Other, decode, encode, plural
+from zerolab.grading.claims import Wanted, most_held, most_sent, number_of_calls, right, short, untouched
+from zerolab.grading.draw import about, sizes
+from zerolab.grading.exercise import Claim, Exercise, Score
+
+Tensor = torch.Tensor
+STEPS = 5
+BOARD_NUMEL = 4096
+EXACT = 1e-8
+
+
+def one_case(rng: Random, ranks: int, numel: int, world: str, board: bool = False) -> Case:
+    start = torch.tensor([start_value(rng) for _ in range(numel)])
+    rate = rng.choice((5, 7, 11)) * 2.0**-16
+    args: list[tuple[Any, ...]] = [
+        (start, [gradient(rng, numel) for _ in range(STEPS)], STEPS, rate) for _ in range(ranks)
+    ]
+    return Case(args, world, about(ranks, numel, plural(numel, "parameter")), board=board)
+
+
+def start_value(rng: Random) -> float:
+    """From 1 to 2 in size, with bits that bf16 does not have."""
+    return rng.choice((-1, 1)) * (1 + rng.randrange(128) / 128 + rng.randrange(1, 100, 2) * 2.0**-16)
+
+
+def gradient(rng: Random, numel: int) -> Tensor:
+    """Multiples of 12: their mean over 1 to 4 ranks is exact in bf16, too."""
+    return torch.tensor([12.0 * rng.choice((-1, 1)) * rng.randint(1, 9) for _ in range(numel)], dtype=torch.bfloat16)
+
+
+def cases(rng: Random) -> list[Case]:
+    drawn = [one_case(rng, ranks, numel, world) for ranks, numel, world in sizes(rng)]
+    # The first has elements enough to show every mistake.
+    return [one_case(rng, 4, BOARD_NUMEL, "lockstep", board=True), one_case(rng, 2, 40, "lockstep"), *drawn]
+
+
+def run_training(
+    fn: Callable[..., Any], comm: Collectives, start: Tensor, gradients: list[Tensor], steps: int, rate: float
+) -> Any:
+    """Hand out a gradient for each call of backward, and note the parameters that it sees, as plain data."""
+    seen: list[Any] = []
+
+    def backward(params: Tensor) -> Tensor:
+        if len(seen) == steps:
+            raise RuntimeError(f"backward is called more often than the {steps} steps")
+        seen.append(encode(params))
+        return gradients[len(seen) - 1].clone()
+
+    return {"value": fn(comm, start, backward, steps, rate), "seen": seen}
+
+
+@dataclass
+class Way:
+    """A way to train, right unless a field says otherwise."""
+
+    mean_by: float = 0.0  # what the sum is divided by; N if 0
+    main: torch.dtype = torch.float32  # what the update changes
+    update: torch.dtype = torch.float32  # what rate * mean is computed in
+    rounded_start: bool = False  # main parameters begin as the bf16 ones
+    shared: bool = True  # gradients are reduced
+
+
+def train(case: Case, way: Way) -> list[tuple[Tensor, Tensor]]:
+    """(all parameters in bf16, all main parameters in fp32) before the first step and after each."""
+    start, _, steps, rate = case.args[0]
+    main = (start.bfloat16() if way.rounded_start else start).to(way.main).clone()
+    states = [(main.bfloat16(), main.float())]
+    for step in range(steps):
+        each = [args[1][step].float() for args in case.args]
+        mean = torch.stack(each).sum(0) / (way.mean_by or case.ranks)
+        if not way.shared:
+            mean = torch.cat([part.tensor_split(case.ranks)[rank] for rank, part in enumerate(each)])
+        main = main - (rate * mean.to(way.update)).to(way.main)
+        states.append((main.bfloat16(), main.float()))
+    return states
+
+
+def end(case: Case, way: Way) -> list[list[Tensor]]:
+    """What every rank returns where all train in this way."""
+    params, main = train(case, way)[-1]
+    return [[params, shard] for shard in main.tensor_split(case.ranks)]
+
+
+def stale(case: Case, base: Tensor, good: Tensor, ranks: Sequence[int] | None = None) -> list[Tensor]:
+    """For each rank: `base`, with its own shard of `good` alone."""
+    rows = []
+    for rank in range(case.ranks):
+        row = base.clone()
+        row.tensor_split(case.ranks)[rank].copy_(good.tensor_split(case.ranks)[rank])
+        rows.append(row)
+    return rows
+
+
+def wanted(case: Case) -> Wanted:
+    states = train(case, Way())
+    (begun, start), (before, _), (params, main) = states[0], states[-2], states[-1]
+    shards = list(main.tensor_split(case.ranks))
+    even = len(main) // case.ranks * case.ranks
+    cut = torch.cat([params[:even], begun[even:]])
+    mistakes: dict[str, Sequence[Any]] = {
+        "the parameters alone: return the shard of main parameters, too": [params] * case.ranks,
+        "the main parameters of all: keep and return your own shard": [[params, main]] * case.ranks,
+        "main parameters that began as the bf16 ones: what start has in its last bits belongs to them": end(
+            case, Way(rounded_start=True)
+        ),
+        "what an update of the bf16 parameters gives: small steps are rounded away there": end(
+            case, Way(main=torch.bfloat16)
+        ),
+        "what it gives to update bf16 parameters, that began as such, in bf16: who collects the small steps?": end(
+            case, Way(main=torch.bfloat16, update=torch.bfloat16)
+        ),
+        "what rate * mean gives in bf16: convert the mean to fp32 first": end(case, Way(update=torch.bfloat16)),
+        "what the sum of the gradients gives: take their mean": end(case, Way(mean_by=1)),
+        "what gradients give that are divided by N twice: average=True has divided them already": end(
+            case, Way(mean_by=case.ranks**2)
+        ),
+        "shards that were trained without the other ranks' gradients: reduce before you update": end(
+            case, Way(shared=False)
+        ),
+        "parameters in which its own shard alone is new: hand the shards around": [
+            [row, shard] for row, shard in zip(stale(case, begun, params), shards, strict=True)
+        ],
+        "the parameters as they began: what becomes of them after an update?": [[begun, shard] for shard in shards],
+        "parameters that are one step late: cast and gather after the update": [[before, shard] for shard in shards],
+        "parameters in fp32: what is computed with and sent has 16 bits": [[main, shard] for shard in shards],
+        "fp32 parameters rounded to bf16 numbers: they should have the dtype, too": [
+            [params.float(), shard] for shard in shards
+        ],
+        "main parameters in bf16: a cast of them may have been kept in their place": [
+            [params, shard.bfloat16()] for shard in shards
+        ],
+        "the main parameters rounded to what bf16 has: is the cast a tensor of its own?": [
+            [params, shard.bfloat16().float()] for shard in shards
+        ],
+        "the main parameters as they began: does the update reach what you return?": [
+            [params, shard] for shard in start.tensor_split(case.ranks)
+        ],
+        "the two in the other order: first the parameters": [[shard, params] for shard in shards],
+        "parameters with elements at the end as they began: numel // N leaves a rest": [
+            [cut, shard] for shard in shards
+        ],
+    }
+    return Wanted([[params, shard] for shard in shards], mistakes, "train one step on two ranks by hand")
+
+
+def returned(case: Case, seen: Observation) -> str | None:
+    """The value, judged exactly."""
+    records = [replace(record, value=record.value["value"]) for record in seen.records]
+    for rank, record in enumerate(records):
+        if isinstance(record.value, Tensor | Other) or not isinstance(record.value, list):
+            if isinstance(record.value, Tensor) and record.value.dtype == torch.bfloat16:
+                break
+            said = f"{case.about}: rank {rank} returned {short(record.value)}"
+            return f"{said}: two tensors are due, the parameters and your main shard"
+    return right(wanted, EXACT)(case, replace(seen, records=records))
+
+
+def called(case: Case, seen: Observation) -> str | None:
+    """backward is called once a step, and sees all parameters in bf16."""
+    numel, steps = len(case.args[0][0]), case.args[0][2]
+    for rank, record in enumerate(seen.records):
+        rows = [decode(row) for row in record.value["seen"]]
+        if len(rows) != steps:
+            said = f"rank {rank} calls backward {len(rows)} times, and {steps} steps are due"
+            return f"{case.about}: {said}: a gradient for each step"
+        for row in rows:
+            if not isinstance(row, Tensor) or row.numel() != numel:
+                said = f"rank {rank} gives backward {short(row)}, and {plural(numel, 'parameter')} are due"
+                return f"{case.about}: {said}: it computes with the whole model"
+            if row.dtype != torch.bfloat16:
+                said = f"rank {rank} gives backward {row.dtype}, and bf16 is due"
+                return f"{case.about}: {said}: forward and backward compute in 16 bits"
+    return None
+
+
+def seen_fresh(case: Case, seen: Observation) -> str | None:
+    """Each backward sees what the step before has published."""
+    states = [params for params, _ in train(case, Way())]
+    for rank, record in enumerate(seen.records):
+        for step, row in enumerate(map(decode, record.value["seen"])):
+            if torch.equal(row, states[step]):
+                continue
+            said = f"{case.about}: backward {step + 1} of rank {rank} sees"
+            if step and torch.equal(row, states[0]):
+                return f"{said} the parameters as they began: it computes with the newest, so gather in every step"
+            if step and torch.equal(row, stale(case, states[0], states[step])[rank]):
+                return f"{said} new parameters in its own shard alone: it computes with the newest of all"
+            return f"{said} parameters that are not those of the step before: gather after every update"
+    return None
+
+
+def sent_target(case: Case) -> int:
+    """A reduce-scatter and an all-gather a step, of two bytes an element."""
+    numel = len(case.args[0][0])
+    return STEPS * max(
+        wire_bytes("reduce_scatter", numel, 2, case.ranks, rank) + wire_bytes("all_gather", numel, 2, case.ranks, rank)
+        for rank in range(case.ranks)
+    )
+
+
+def held_target(case: Case) -> int:
+    """The parameters and a gradient, 2 + 2 bytes; of a shard the main parameters, the mean, its fp32 copy and the
+    update, 4 + 2 + 4 + 4, and what a ring receives into, 2 + 2."""
+    numel = len(case.args[0][0])
+    return 4 * numel + 18 * numel // case.ranks + 64
+
+
+MIXED = Exercise(
+    "train_mixed",
+    cases,
+    (
+        Claim("backward is called once a step, with all parameters in bf16", called),
+        Claim("every rank returns all parameters in bf16 and its own shard of main parameters in fp32", returned),
+        Claim("each backward sees the parameters of the step before", seen_fresh),
+        Claim("the start stays as it was", untouched(0)),
+    ),
+    scores=(
+        Score(
+            f"bytes a rank sends in {STEPS} steps",
+            most_sent,
+            sent_target,
+            "what travels in fp32, or as a whole? Two halves of an all-reduce, two bytes an element",
+        ),
+        Score("calls of collectives", number_of_calls, lambda case: 2 * STEPS, "two calls a step are enough"),
+        Score(
+            "bytes held at the worst moment",
+            most_held,
+            held_target,
+            "what is there in fp32 for the whole model, or which gradient is kept for too long?",
+        ),
+    ),
+    hints=(
+        "Two copies: all parameters in bf16, and of your own shard an fp32 one, cut from `start` before it is cast.",
+        "A step: backward, the mean gradient of your shard, an update in fp32, its cast, the casts end to end.",
+        "comm.all_gather(shard, out=params) writes over the parameters; the shard must have their dtype.",
+    ),
+    run=run_training,
+    memory=True,
+)

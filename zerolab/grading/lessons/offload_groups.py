@@ -1,0 +1,184 @@
+"""The exercise of lesson 07 on sub-groups: what is updated at a time, and where its record lies in the file."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from random import Random
+from typing import Any
+
+from zerolab.flat import Segment
+from zerolab.grading.case import Case, Observation, plural
+from zerolab.grading.claims import short, untouched
+from zerolab.grading.exercise import Claim, Exercise, alone
+from zerolab.grading.lessons.offload_slips import answers, same
+from zerolab.offload import groups as library
+from zerolab.offload.groups import on_disk
+
+Span = tuple[int, int]
+Spans = Sequence[Span]
+Record = tuple[int, list[Span]]
+
+
+def wanted(segments: Spans, limit: int, align: int, width: int) -> list[Record]:
+    """What the library does, with the place of each record in its file."""
+    cut = library.sub_groups([(0, Segment(None, *segment), align) for segment in segments], limit)
+    return placed([[(part.segment.start, part.segment.stop) for part in group] for group in cut], width)
+
+
+def placed(groups: Sequence[list[Span]], width: int, rounded: bool = True) -> list[Record]:
+    records, offset = [], 0
+    for group in groups:
+        records.append((offset, group))
+        nbytes = width * sum(stop - start for start, stop in group)
+        offset += on_disk(nbytes) if rounded else nbytes
+    return records
+
+
+def cut_up(segments: Spans, limit: int, align: int, width: int, slip: str = "") -> list[Record]:
+    """The rule, open to slips."""
+    groups: list[list[Span]] = []
+    room = 0
+    for start, stop in segments:
+        if slip == "anew":
+            room = 0
+        if slip == "uncut" and stop - start > room:
+            room = 0
+        while start < stop or (slip == "empty" and start == stop):
+            size = min(stop - start, room // align * align)
+            if slip == "unaligned":
+                size = min(stop - start, room)
+            if slip == "always aligned":
+                size = min(stop - start, room) // align * align or (stop - start if room >= stop - start else 0)
+            if size == 0 and not (start == stop and groups):
+                groups.append([])
+                room = max(limit, align)
+                continue
+            groups[-1].append((start, start + size))
+            start, room = start + size, room - size
+            if slip == "empty" and start == stop:
+                break
+    return placed(groups, width, rounded=slip != "unrounded")
+
+
+def in_pages(segments: Spans, limit: int, align: int, width: int) -> list[Record]:
+    return [(offset // 4096, group) for offset, group in wanted(segments, limit, align, width)]
+
+
+def in_elements(segments: Spans, limit: int, align: int, width: int) -> list[Record]:
+    return wanted(segments, limit, align, 1)
+
+
+SLIPS = {
+    "Every sub-group but the last has room left: does each segment begin a new one?": partial(cut_up, slip="anew"),
+    "A segment that does not fit is cut, and its first part fills the room that is left": partial(cut_up, slip="uncut"),
+    "A cut lies a multiple of `align` elements behind the part's start": partial(cut_up, slip="unaligned"),
+    "Only cuts are aligned; the end of a segment stays with the rest of it if there is room": partial(
+        cut_up, slip="always aligned"
+    ),
+    "A segment without elements has no part": partial(cut_up, slip="empty"),
+    "A record begins where a page does: how many bytes does the one before take, with the rest of its page?": partial(
+        cut_up, slip="unrounded"
+    ),
+    "You count offsets in pages; they are bytes": in_pages,
+    "You count offsets in elements; each has `width` bytes": in_elements,
+    "The last sub-group is missing: it is kept even if it is not full": lambda *args: wanted(*args)[:-1],
+    "Parts alone are not enough: each sub-group comes with its offset": lambda *args: [g for _, g in wanted(*args)],
+}
+
+
+def nothing_lost(case: Case, seen: Observation) -> str | None:
+    """What can be said of any answer before its numbers are looked at."""
+    segments, limit, align, _ = case.args[0]
+    got = seen.records[0].value
+    if not shaped(got):
+        return f"{case.about}: you return {short(got)}: a list of (offset, parts) is due, parts being (start, stop)"
+    parts = [tuple(part) for _, group in got for part in group]
+    if any(not group for _, group in got):
+        return f"{case.about}: a sub-group has no parts: begin one when there is something to put into it"
+    most = max(sum(stop - start for start, stop in group) for _, group in got)
+    if most > max(limit, align):
+        said = f"a sub-group has {most} elements, and {max(limit, align)} are allowed"
+        return f"{case.about}: {said}: how much room is left after each part?"
+    due, there = (elements([span for span in spans if span[0] < span[1]]) for spans in (segments, parts))
+    if there == due:
+        return None
+    missing, twice = len(set(due) - set(there)), len(there) - len(set(there))
+    if missing and same(got, wanted(*case.args[0])[:-1]):
+        return f"{case.about}: the last sub-group is missing: it is kept even if it is not full"
+    if missing:
+        first = min(set(due) - set(there))
+        return f"{case.about}: {plural(missing, 'element')} are in no sub-group, the first is {first}: what follows a cut?"
+    if twice:
+        return f"{case.about}: {plural(twice, 'element')} are in two sub-groups: where does the part after a cut begin?"
+    return f"{case.about}: the parts come in another order than the segments, or hold what is in none: {short(got)}"
+
+
+def shaped(value: Any) -> bool:
+    def whole(item: Any) -> bool:
+        return type(item) is int
+
+    def pair(item: Any) -> bool:
+        return isinstance(item, list | tuple) and len(item) == 2
+
+    return isinstance(value, list | tuple) and all(
+        pair(record)
+        and whole(record[0])
+        and isinstance(record[1], list | tuple)
+        and all(pair(part) and all(map(whole, part)) for part in record[1])
+        for record in value
+    )
+
+
+def elements(spans: Any) -> list[int]:
+    return [at for start, stop in spans for at in range(start, stop)]
+
+
+def drawn(rng: Random, numels: Sequence[int], limit: int, align: int) -> Case:
+    segments, at = [], rng.randint(0, 5) * 16
+    for numel in numels:
+        segments.append((at, at + numel))
+        at += numel + rng.choice((0, 0, 16, 48))
+    args = (segments, limit, align, rng.choice((12, 14)))
+    shown = f"segments of {list(numels)} elements, at most {limit}, align {align}, {args[3]} bytes each"
+    return Case([args], about=shown)
+
+
+def group_cases(rng: Random) -> list[Case]:
+    def some(count: int, most: int) -> list[int]:
+        return [rng.randint(1, most) for _ in range(count)]
+
+    whole = rng.randint(3, 9)
+    shapes = [
+        ([whole * 16 + 5, 7, 40 + whole], 64, 1),
+        ([rng.randint(70, 90), 30], 50, 16),
+        ([10, 0, 12, 400], 360, 16),
+        ([rng.randint(900, 1500), *some(3, 200)], 350, 16),
+        (some(6, 100), rng.randint(30, 90), 8),
+        (some(4, 40), 1000, 16),
+        ([rng.randint(20, 50)], 5, 16),
+        ([64, 64, 64], 64, 16),
+        ([0, 0], 32, 4),
+        ([], 32, 4),
+        (some(8, 30), 1, 1),
+        ([33], 16, 16),
+    ]
+    return [drawn(rng, *shape) for shape in shapes]
+
+
+GROUPS = Exercise(
+    "sub_groups",
+    group_cases,
+    (
+        Claim("every element is in one sub-group, and no sub-group is too large or empty", nothing_lost),
+        Claim("segments are cut, and records laid out, as the rule says", answers(wanted, SLIPS)),
+        Claim("the list of segments stays as it was", untouched(0)),
+    ),
+    run=alone,
+    hints=(
+        "Keep the room that is left in the last sub-group. At first there is none.",
+        "While a segment has elements left: how many fit? The smaller of what is left, and of the room rounded down to "
+        "`align`. If none fit, begin a new sub-group.",
+        "When you begin one, its offset is that of the one before plus the bytes of that one, rounded up to 4,096.",
+    ),
+)

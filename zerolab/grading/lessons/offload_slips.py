@@ -1,0 +1,55 @@
+"""How a plain function's answer is judged: against the right one, and against those of known slips."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from zerolab.grading.case import Case, Observation
+from zerolab.grading.claims import short
+from zerolab.grading.exercise import Test
+
+Slips = Mapping[str, Callable[..., Any]]
+"""What to say of a mistake, and the function that makes it."""
+
+
+def answers(wanted: Callable[..., Any], slips: Slips, look: str = "") -> Test:
+    """The value is `wanted(*args)`. What a slip gives is answered with the slip's text, all else with `look`."""
+
+    def test(case: Case, seen: Observation) -> str | None:
+        args, got = case.args[0], seen.records[0].value
+        want = wanted(*args)
+        if same(got, want):
+            return None
+        said = f"{case.about}: you return {short(got)}, and {short(want)} is due"
+        for text, slip in slips.items():
+            if same(got, slip(*args)):
+                return f"{said}. {text}"
+        return f"{said}. {look}" if look else said
+
+    return test
+
+
+def same(value: Any, want: Any) -> bool:
+    """Equal, floating point numbers nearly so; a list stands for a tuple, and nothing else for a whole number."""
+    if isinstance(want, float):
+        return isinstance(value, int | float) and math.isclose(value, want, rel_tol=1e-9)
+    if isinstance(want, list | tuple):
+        return isinstance(value, list | tuple) and len(value) == len(want) and all(map(same, value, want))
+    if isinstance(want, dict):
+        return isinstance(value, dict) and value.keys() == want.keys() and all(same(value[k], want[k]) for k in want)
+    return type(value) is type(want) and bool(value == want)
+
+
+def telling(args: tuple[Any, ...], wanted: Callable[..., Any], slips: Slips) -> bool:
+    """Whether each slip that shows here shows in a way of its own, so that a hint names the one that was made."""
+    shown: list[Any] = [wanted(*args)]
+    for slip in slips.values():
+        value = slip(*args)
+        if same(value, shown[0]):
+            continue
+        if any(same(value, other) for other in shown):
+            return False
+        shown.append(value)
+    return True
