@@ -343,7 +343,6 @@ def test_files_go_with_the_engine_closed_or_forgotten(tmp_path: Path) -> None:
         assert launch(use, closed, ranks=2, timeout=30) == [(4, 0)] * 2
 
 
-@pytest.mark.xfail(reason="a rank that failed, and those ended with it, leave by os._exit", strict=True)
 def test_files_go_when_ranks_end_with_an_error(tmp_path: Path) -> None:
     def use(comm: Collectives) -> None:
         engine = ZeroEngine(

@@ -22,6 +22,7 @@ import secrets
 import shutil
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import accumulate
 from multiprocessing.util import Finalize
 from pathlib import Path
@@ -32,6 +33,7 @@ import torch
 from zerolab.errors import InputError, OffloadError, StateError
 from zerolab.flat.layout import check_count
 from zerolab.offload.groups import PAGE, on_disk
+from zerolab.ranks.leave import farewells
 
 FULL = {errno.ENOSPC: "the disk is full", errno.EDQUOT: "the quota is used up", errno.EFBIG: "it is beyond a limit"}
 
@@ -74,6 +76,8 @@ class SwapFile:
         # Not weakref.finalize: a rank ends as multiprocessing's processes do, without what `atexit` holds. It does
         # nothing in a forked child, whose parent still uses the file.
         self._remove = Finalize(self, _remove, (self._fd, self.path), exitpriority=10)
+        self._unlink = partial(os.unlink, self.path)
+        farewells.add(self._unlink)
 
     def offset(self, i: int) -> int:
         """Where record `i` starts: a multiple of a page."""

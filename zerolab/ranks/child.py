@@ -31,6 +31,7 @@ from zerolab.collectives.transport import Transport
 from zerolab.ranks.board import Board, BoardPen
 from zerolab.ranks.failure import PeerLost, ResultRefused, traceback_text
 from zerolab.ranks.job import Job, Outcome
+from zerolab.ranks.leave import leave
 from zerolab.ranks.malloc import keep_freed_memory
 from zerolab.ranks.process_transport import ProcessTransport
 from zerolab.ranks.seeds import seed_all
@@ -66,7 +67,7 @@ def main(job: Job, rank: int, lifeline: Connection, report: Connection) -> None:
     report.send_bytes(rank.to_bytes(4, "little"))
     released.wait()
     if outcome.error:
-        os._exit(1)
+        leave(1)
     if "nccl" in job.backend:
         dist.destroy_process_group()
     # gloo's group ends with the process: taking it apart first would take a quarter of a short launch.
@@ -186,4 +187,4 @@ def _watch(lifeline: Connection, job: Job, finished: threading.Event, released: 
     else:
         # A parent that lives has read what it needs; one that was killed cannot clean up.
         shutil.rmtree(job.directory, ignore_errors=True)
-        os._exit(1)
+        leave(1)

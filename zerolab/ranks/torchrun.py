@@ -28,6 +28,7 @@ from zerolab.ranks.child import make_comm
 from zerolab.ranks.devices import threads_per_rank
 from zerolab.ranks.failure import rank_failure, traceback_text
 from zerolab.ranks.job import Job
+from zerolab.ranks.leave import leave
 from zerolab.ranks.malloc import keep_freed_memory
 from zerolab.ranks.process_transport import ProcessTransport
 from zerolab.ranks.seeds import seed_all
@@ -123,7 +124,7 @@ def _reported_when_overdue(job: Job, transport: ProcessTransport) -> Iterator[No
         pending = transport.pending() or "computes"
         sys.stderr.write(f"zerolab: rank {transport.rank} did not finish within {job.timeout:g} s: it {pending}\n")
         sys.stderr.flush()
-        os._exit(1)
+        leave(1)
 
     timer = threading.Timer(job.timeout, overdue)
     timer.daemon = True
