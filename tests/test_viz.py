@@ -184,6 +184,7 @@ def test_bars_put_the_formula_beside_the_measured_value() -> None:
             bars(["2", "4"], wrong)
     with pytest.raises(InputError, match="belongs to no bar"):
         bars(["2"], {"ring": [1]}, {"mesh": [1]})
+    assert bars(["2"], {"ring": [1]}, kind="computed").table.split()[:2] == ["ring,", "computed"]
 
 
 def test_the_timeline_ends_with_the_virtual_clock() -> None:

@@ -13,8 +13,10 @@ def bars(
     measured: Mapping[str, Sequence[float]],
     formula: Mapping[str, Sequence[float]] | None = None,
     unit: str = "",
+    kind: str = "measured",
 ) -> Picture:
-    """A group of bars for each place, one bar for each name of `measured`; `formula` marks the same names."""
+    """A group of bars for each place, one bar for each name of `measured`; `formula` marks the same names. `kind` is
+    what the table calls the bars' values, for those that nobody measured."""
     formula = formula or {}
     for name, values in [*measured.items(), *formula.items()]:
         if len(values) != len(places):
@@ -43,7 +45,7 @@ def bars(
     if formula:
         axes.plot([], [], "_", color="black", markersize=12, label="formula")
     figure.legend(frameon=False, loc="outside upper center", ncols=4)
-    head = ["", *(f"{name}, {kind}" for name in measured for kind in _kinds(name, formula))]
+    head = ["", *(f"{name}, {of}" for name in measured for of in _kinds(name, formula, kind))]
     columns = [
         column
         for name in measured
@@ -53,5 +55,5 @@ def bars(
     return Picture(figure, text_table(head, rows))
 
 
-def _kinds(name: str, formula: Mapping[str, Sequence[float]]) -> list[str]:
-    return ["measured", "formula"] if name in formula else ["measured"]
+def _kinds(name: str, formula: Mapping[str, Sequence[float]], kind: str) -> list[str]:
+    return [kind, "formula"] if name in formula else [kind]
