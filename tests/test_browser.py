@@ -29,6 +29,7 @@ CALLS = {
     "bucket_sliders": f"bucket_sliders({SHAPES})",
     "ring_stepper": "ring_stepper()",
     "step_timeline": "step_timeline(stage=2, ranks=2)",
+    "pipeline_sliders": "pipeline_sliders()",
 }
 PATIENCE = 40
 """Seconds for one thing to happen on a busy machine."""
