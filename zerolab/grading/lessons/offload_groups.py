@@ -11,7 +11,7 @@ from zerolab.flat import Segment
 from zerolab.grading.case import Case, Observation, plural
 from zerolab.grading.claims import short, untouched
 from zerolab.grading.exercise import Claim, Exercise, alone
-from zerolab.grading.lessons.offload_slips import answers, same
+from zerolab.grading.lessons.offload_slips import Slips, answers, same
 from zerolab.offload import groups as library
 from zerolab.offload.groups import on_disk
 
@@ -48,6 +48,8 @@ def cut_up(segments: Spans, limit: int, align: int, width: int, slip: str = "") 
             size = min(stop - start, room // align * align)
             if slip == "unaligned":
                 size = min(stop - start, room)
+            if slip == "fits" and stop - start <= room:
+                size = stop - start
             if slip == "always aligned":
                 size = min(stop - start, room) // align * align or (stop - start if room >= stop - start else 0)
             if size == 0 and not (start == stop and groups):
@@ -69,11 +71,12 @@ def in_elements(segments: Spans, limit: int, align: int, width: int) -> list[Rec
     return wanted(segments, limit, align, 1)
 
 
-SLIPS = {
+SLIPS: Slips = {
     "Every sub-group but the last has room left: does each segment begin a new one?": partial(cut_up, slip="anew"),
     "A segment that does not fit is cut, and its first part fills the room that is left": partial(cut_up, slip="uncut"),
     "A cut lies a multiple of `align` elements behind the part's start": partial(cut_up, slip="unaligned"),
-    "Only cuts are aligned; the end of a segment stays with the rest of it if there is room": partial(
+    "Room counts in whole multiples of `align`, also for a rest that would just fit": partial(cut_up, slip="fits"),
+    "The end of a segment stays with the rest of it if there is room: no cut without need": partial(
         cut_up, slip="always aligned"
     ),
     "A segment without elements has no part": partial(cut_up, slip="empty"),
@@ -96,7 +99,7 @@ def nothing_lost(case: Case, seen: Observation) -> str | None:
     parts = [tuple(part) for _, group in got for part in group]
     if any(not group for _, group in got):
         return f"{case.about}: a sub-group has no parts: begin one when there is something to put into it"
-    most = max(sum(stop - start for start, stop in group) for _, group in got)
+    most = max((sum(stop - start for start, stop in group) for _, group in got), default=0)
     if most > max(limit, align):
         said = f"a sub-group has {most} elements, and {max(limit, align)} are allowed"
         return f"{case.about}: {said}: how much room is left after each part?"
@@ -108,7 +111,9 @@ def nothing_lost(case: Case, seen: Observation) -> str | None:
         return f"{case.about}: the last sub-group is missing: it is kept even if it is not full"
     if missing:
         first = min(set(due) - set(there))
-        return f"{case.about}: {plural(missing, 'element')} are in no sub-group, the first is {first}: what follows a cut?"
+        return (
+            f"{case.about}: {plural(missing, 'element')} are in no sub-group, the first is {first}: what follows a cut?"
+        )
     if twice:
         return f"{case.about}: {plural(twice, 'element')} are in two sub-groups: where does the part after a cut begin?"
     return f"{case.about}: the parts come in another order than the segments, or hold what is in none: {short(got)}"

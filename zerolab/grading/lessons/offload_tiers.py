@@ -56,12 +56,14 @@ def counted(
     *,
     sharded: tuple[int, int, int] = (3, 2, 1),
     gradients_move: int = 2,
+    follow: bool = False,
     copies: str = "",
     page: int = PAGE,
     paged: tuple[str, ...] = ("disk",),
 ) -> Book:
     """The formula, open to slips: from which stages parameters, gradients and states are shards, from which stage
-    gradients follow the optimizer, when two copies are one, and what is rounded to pages."""
+    gradients go to the host, or, with `follow`, wherever the optimizer is, when two copies are one, and what is
+    rounded to pages."""
     held = [numel // ranks if stage >= first else numel for first in sharded]
     alike = recipe["params"] == recipe["main_params"]
     one = alike and optimizer == parameters != "disk"
@@ -72,7 +74,7 @@ def counted(
     book = dict.fromkeys(TIERS, 0)
     for place, nbytes in (
         (parameters, held[0] * recipe["params"]),
-        ("host" if moved else "device", held[1] * recipe["grads"]),
+        ((optimizer if follow else "host") if moved else "device", held[1] * recipe["grads"]),
         (optimizer, held[2] * (recipe["moments"] + (0 if one else recipe["main_params"]))),
     ):
         book[place] += round_up(nbytes, page) if place in paged else nbytes
@@ -80,21 +82,8 @@ def counted(
 
 
 def with_recipe(change: Callable[[Recipe], Recipe], *args: Any) -> Book:
-    numel, ranks, stage, recipe, *places = args
-    return counted(numel, ranks, stage, change(recipe), *places)
-
-
-def gradients_with_states(*args: Any) -> Book:
-    """Gradients go wherever the optimizer is, to the disk, too."""
     numel, ranks, stage, recipe, optimizer, parameters = args
-    book = counted(*args)
-    if stage >= 2 and optimizer == "disk":
-        nbytes = numel // ranks * recipe["grads"]
-        book["host"] -= nbytes
-        states = counted(numel, ranks, stage, recipe | {"grads": 0, "params": 0}, optimizer, "device", copies="")
-        width = recipe["moments"] + recipe["main_params"] + recipe["grads"]
-        book["disk"] += round_up(numel // ranks * width, PAGE) - states["disk"]
-    return book
+    return counted(numel, ranks, stage, change(recipe), optimizer, parameters)
 
 
 def rounded_once(*args: Any) -> Book:
@@ -109,8 +98,8 @@ def in_elements(*args: Any) -> Book:
 
 
 def swapped(*args: Any) -> Book:
-    *others, optimizer, parameters = args
-    return counted(*others, parameters, optimizer)
+    numel, ranks, stage, recipe, optimizer, parameters = args
+    return counted(numel, ranks, stage, recipe, parameters, optimizer)
 
 
 SLIPS: Slips = {
@@ -124,7 +113,7 @@ SLIPS: Slips = {
         counted, gradients_move=4
     ),
     "Only sharded gradients go to the host; whole ones stay on the device": partial(counted, gradients_move=0),
-    "Gradients wait on the host, also where the states are on the disk": gradients_with_states,
+    "Gradients wait on the host, also where the states are on the disk": partial(counted, follow=True),
     "Main parameters are not in moments; where are they?": partial(
         with_recipe, lambda recipe: recipe | {"main_params": 0}
     ),
@@ -143,7 +132,7 @@ SLIPS: Slips = {
 }
 
 
-def drawn(rng: Random, ranks: int, stage: int, name: str, optimizer: str, parameters: str = "device") -> Case:
+def drawn(rng: Random, ranks: int, stage: int, name: str, optimizer: str, parameters: str) -> Case:
     recipe = widths(PRECISIONS[name])
     for _ in range(20):
         args = (ranks * 64 * rng.randint(20, 900), ranks, stage, recipe, optimizer, parameters)
@@ -155,22 +144,22 @@ def drawn(rng: Random, ranks: int, stage: int, name: str, optimizer: str, parame
 
 
 def tier_cases(rng: Random) -> list[Case]:
-    shapes = [
-        (4, 3, "bf16", "device"),
-        (4, 1, "bf16", "device"),
-        (4, 2, "bf16", "device"),
-        (4, 1, "bf16", "host"),
-        (3, 2, "bf16_fp32_grads", "disk"),
+    shapes: list[tuple[int, int, str, str, str]] = [
+        (4, 3, "bf16", "device", "device"),
+        (4, 1, "bf16", "device", "device"),
+        (4, 2, "bf16", "device", "device"),
+        (4, 1, "bf16", "host", "device"),
+        (3, 2, "bf16_fp32_grads", "disk", "device"),
         (2, 3, "bf16", "disk", "disk"),
         (3, 3, "fp32", "host", "host"),
         (4, 3, "fp32", "host", "device"),
         (2, 3, "pure_bf16", "disk", "disk"),
         (3, 3, "bf16", "device", "host"),
         (4, 3, "bf16_fp32_grads", "host", "disk"),
-        (2, 0, "bf16", "host"),
-        (3, 2, "fp32", "device"),
-        (2, 1, "pure_bf16", "disk"),
-        (1, 2, "bf16", "host"),
+        (2, 0, "bf16", "host", "device"),
+        (3, 2, "fp32", "device", "device"),
+        (2, 1, "pure_bf16", "disk", "device"),
+        (1, 2, "bf16", "host", "device"),
         (8, 3, "bf16", "disk", "host"),
     ]
     return [drawn(rng, *shape) for shape in shapes]

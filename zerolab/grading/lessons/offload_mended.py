@@ -1,0 +1,270 @@
+"""The exercise of lesson 07 that mends a step from a file with four faults. The file is a mock, which does everything
+at the last moment that its contract allows."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from random import Random
+from typing import Any
+
+import torch
+
+from zerolab.collectives import Collectives
+from zerolab.grading.case import Case, Observation, plural
+from zerolab.grading.claims import Wanted, right, untouched
+from zerolab.grading.draw import signed
+from zerolab.grading.exercise import Claim, Exercise
+
+Tensor = torch.Tensor
+RATE, MOMENTUM = 0.125, 0.5
+HUGE = 3e38
+"""Finite in fp32, and twice of it is not."""
+
+
+class Ticket:
+    """A transfer, which takes place when it is first waited for."""
+
+    def __init__(self, move: Callable[[], None]) -> None:
+        left = [move]
+        self.wait: Callable[[], None] = lambda: left.pop()() if left else None
+
+
+class File:
+    """Records of a rank, and which write is to fail, once. A write that fails has changed nothing."""
+
+    def __init__(self, records: list[Tensor]) -> None:
+        self.records = records
+        self.prepare(None)
+
+    def prepare(self, fails_at: int | None) -> None:
+        self.writes, self.fails_at = 0, fails_at
+
+    def take(self, k: int, buffer: Tensor) -> None:
+        buffer.copy_(self.records[k])
+
+    def put(self, k: int, buffer: Tensor) -> None:
+        self.writes += 1
+        if self.writes == self.fails_at:
+            raise OSError(errno.ENOSPC, "the disk is full")
+        self.records[k].copy_(buffer)
+
+
+class Disk:
+    """What an answer sees of a file. A transfer may happen at any time until its wait() returns; here it does at the
+    last moment, and until then a buffer to be read into holds no numbers."""
+
+    def __init__(self, file: File) -> None:
+        def read(k: int, buffer: Tensor) -> Ticket:
+            buffer.fill_(torch.nan)
+            return Ticket(lambda: file.take(k, buffer))
+
+        self.count = len(file.records)
+        self.read = read
+        self.write: Callable[[int, Tensor], Ticket] = lambda k, buffer: Ticket(lambda: file.put(k, buffer))
+
+
+def update(buffer: Tensor, gradient: Tensor) -> Tensor:
+    """SGD with momentum on a record in a buffer, in place: parameters, then momentum. Returns the new parameters."""
+    main, momentum = buffer.chunk(2)
+    momentum.mul_(MOMENTUM).add_(gradient)
+    main.sub_(RATE * momentum)
+    return main
+
+
+def run_step(fn: Callable[..., Any], comm: Collectives, row: Tensor, steps: list[Any], groups: int) -> Any:
+    """One call for each gradient, and another where a disk failed. steps: (gradient, which write fails or None)."""
+    shard = row.tensor_split(comm.size)[comm.rank]
+    records = [torch.cat([piece, torch.zeros_like(piece)]) for piece in shard.chunk(groups)]
+    file = File(records)
+    step = fn(comm, Disk(file), [torch.empty_like(records[0]) for _ in range(2)], update)
+    said, heard = [], []
+    for gradient, fails_at in steps:
+        file.prepare(fails_at)
+        try:
+            said.append(step.step(row, gradient))
+            heard.append(False)
+        except OSError:
+            file.prepare(None)
+            said.append(step.step(row, gradient))
+            heard.append(True)
+    return {"row": row, "records": torch.cat(records), "said": said, "heard": heard}
+
+
+def case_of(rng: Random, ranks: int, groups: int, kinds: Sequence[str], world: str = "lockstep") -> Case:
+    """`kinds` of steps: plain; "inf" on one rank only; "huge", which only the sum cannot hold; "full" for a disk."""
+    numel = ranks * groups * rng.randint(2, 4)
+    row = signed(rng, numel)
+    steps: list[list[Any]] = [[] for _ in range(ranks)]
+    for kind in kinds:
+        where, who = rng.randrange(numel), rng.randrange(ranks)
+        fails_at = rng.randint(1, groups) if kind == "full" else None
+        for rank in range(ranks):
+            gradient = signed(rng, numel)
+            if kind == "huge":
+                gradient[where] = HUGE if ranks > 1 else torch.inf
+            if kind == "inf" and rank == who:
+                gradient[where] = torch.inf
+            steps[rank].append((gradient, fails_at))
+    said = f"on {plural(ranks, 'rank')}, {plural(groups, 'group')} a rank, steps: {', '.join(kinds)}"
+    return Case([(row.clone(), steps[rank], groups) for rank in range(ranks)], world, said)
+
+
+def step_cases(rng: Random) -> list[Case]:
+    plain = ("plain", "plain", "plain")
+    shapes = [
+        (1, 1, plain),
+        (2, 2, plain),
+        (2, 4, plain),
+        (3, 3, ("plain", "inf", "plain")),
+        (2, 2, ("huge", "plain")),
+        (2, 3, ("plain", "full", "plain")),
+        (4, 3, ("full", "inf", "full", "plain")),
+        (1, 3, ("plain", "huge", "full")),
+    ]
+    cases = [case_of(rng, ranks, groups, kinds) for ranks, groups, kinds in shapes]
+    return [*cases, case_of(rng, 2, 2, ("plain", "inf", "full"), "processes")]
+
+
+def bad(case: Case, number: int) -> bool:
+    total = torch.stack([args[1][number][0] for args in case.args]).sum(0)
+    return not bool(total.isfinite().all())
+
+
+def trained(
+    case: Case, *, by: float = 0.0, twice: bool = False, group: Callable[[int, int], bool] | None = None
+) -> list[Tensor]:
+    """[Row, momentum] after all steps, gradients divided by N or by `by`. With `twice`, a step whose disk failed does
+    its groups before the failure again. `group(k, groups)` says whether a group's states come back to the file."""
+    row, momentum = case.args[0][0].clone(), torch.zeros_like(case.args[0][0])
+    groups, ranks = case.args[0][2], case.ranks
+    each = row.numel() // ranks // groups
+    kept = row.clone()
+    number_of = (torch.arange(row.numel()) // each) % groups
+    back = torch.tensor([group is None or group(int(k), groups) for k in number_of])
+    for number, (_, fails_at) in enumerate(case.args[0][1]):
+        if bad(case, number):
+            continue
+        mean = torch.stack([args[1][number][0] for args in case.args]).sum(0) / (by or ranks)
+        again = number_of < (fails_at - 1 if twice and fails_at else 0)
+        for mask in (torch.ones_like(again), again):
+            new = torch.where(mask, MOMENTUM * momentum + mean, momentum)
+            row = torch.where(mask, kept - RATE * new, row)
+            momentum = torch.where(back, new, momentum)
+            kept = torch.where(back & mask, row, kept)
+    return [row, kept, momentum]
+
+
+def by_rank(case: Case, main: Tensor, momentum: Tensor) -> list[Tensor]:
+    """Each rank's records, end to end."""
+    groups = case.args[0][2]
+    values = []
+    for rank in range(case.ranks):
+        pieces = [part.tensor_split(case.ranks)[rank].chunk(groups) for part in (main, momentum)]
+        values.append(torch.cat([torch.cat(pair) for pair in zip(*pieces, strict=True)]))
+    return values
+
+
+def skipped_alike(case: Case, seen: Observation) -> str | None:
+    due = [not bad(case, number) for number in range(len(case.args[0][1]))]
+    for rank, record in enumerate(seen.records):
+        said = record.value["said"]
+        if not all(isinstance(one, bool) for one in said):
+            text = f"step() of rank {rank} returned {said}"
+            return f"{case.about}: {text}: True where it has stepped, False where it has skipped"
+        for number, (one, want) in enumerate(zip(said, due, strict=True)):
+            if one and not want:
+                text = f"rank {rank} steps with gradients that are not finite (step {number + 1})"
+                return f"{case.about}: {text}: look at the mean before any state is touched, and agree"
+            if want and not one:
+                return f"{case.about}: rank {rank} skips step {number + 1}, whose gradients are finite"
+    return None
+
+
+def heard_of(case: Case, seen: Observation) -> str | None:
+    due = [fails_at is not None and not bad(case, at) for at, (_, fails_at) in enumerate(case.args[0][1])]
+    for rank, record in enumerate(seen.records):
+        if (heard := record.value["heard"]) != due:
+            number = next(at for at, (one, want) in enumerate(zip(heard, due, strict=True)) if one != want)
+            if heard[number]:
+                return f"{case.about}: step {number + 1} of rank {rank} raises an OSError though all is well"
+            said = f"in step {number + 1} the disk is full, and rank {rank}'s caller does not hear of it"
+            return f"{case.about}: {said}: let the error through, and write each group once"
+    return None
+
+
+def states_wanted(case: Case) -> Wanted:
+    row, began = case.args[0][0], torch.zeros_like(case.args[0][0])
+
+    def states(**slips: Any) -> list[Tensor]:
+        _, kept, momentum = trained(case, **slips)
+        return by_rank(case, kept, momentum)
+
+    mistakes: dict[str, Sequence[Any]] = {
+        "records as they began: which write has ever been waited for?": by_rank(case, row, began),
+        "records of which the last never came back to the file": states(group=lambda k, groups: k < groups - 1),
+        "records of which only the first came back to the file": states(group=lambda k, groups: k == 0),
+        "records in which some groups were updated twice: after a full disk, step() comes again, and what has been "
+        "written is done": states(twice=True),
+        "what the sum of the gradients gives: take their mean": states(by=1),
+        "what gradients give that are divided by N twice": states(by=case.ranks**2),
+    }
+    look = "which group's states are in which record? A buffer may be read into when its last write has been waited for"
+    return Wanted(states(), mistakes, look, did="ends with")
+
+
+def states_right(case: Case, seen: Observation) -> str | None:
+    for rank, record in enumerate(seen.records):
+        if not bool(record.value["records"].isfinite().all()):
+            said = f"rank {rank}'s file has numbers that are none"
+            return (
+                f"{case.about}: {said}: a record was written from a buffer that was being read into, or updated before "
+                "its read had ended"
+            )
+    return right(states_wanted)(case, part(seen, "records"))
+
+
+def row_wanted(case: Case) -> Wanted:
+    good, began = trained(case)[0], case.args[0][0]
+
+    def everywhere(row: Tensor) -> list[Tensor]:
+        return [row] * case.ranks
+
+    mine = []
+    for rank in range(case.ranks):
+        row = began.clone()
+        row.tensor_split(case.ranks)[rank].copy_(good.tensor_split(case.ranks)[rank])
+        mine.append(row)
+    mistakes: dict[str, Sequence[Any]] = {
+        "the row as it began: new parameters go into it": everywhere(began),
+        "a row in which its own shard alone is new: hand the shards around": mine,
+    }
+    return Wanted(
+        everywhere(good), mistakes, "does each group's piece of the shard get what update() returns?", "ends with"
+    )
+
+
+def part(seen: Observation, name: str) -> Observation:
+    return replace(seen, records=[replace(record, value=record.value[name]) for record in seen.records])
+
+
+MENDED = Exercise(
+    "MendedStep",
+    step_cases,
+    (
+        Claim("no rank steps with gradients that are not finite, and all others step", skipped_alike),
+        Claim("whoever calls hears of a full disk", heard_of),
+        Claim("each rank's file ends with the states that the steps give", states_right),
+        Claim("every rank ends with the whole row", lambda case, seen: right(row_wanted)(case, part(seen, "row"))),
+        Claim("gradients stay as they were", untouched(1)),
+    ),
+    run=run_step,
+    hints=(
+        "First be right: one group after the other, with a wait() behind every read and every write.",
+        "An overflow shows in the reduced mean, and only on the rank whose shard it is in. A flag that all ranks add "
+        "up tells everybody.",
+        "A step that fails half-way comes again, with the same gradients. Remember which groups are written, until the "
+        "step is whole.",
+    ),
+)

@@ -1,0 +1,171 @@
+"""The exercise of lesson 07 on when offloading pays: which place fits, and which of those is fastest."""
+
+from __future__ import annotations
+
+from functools import partial
+from math import ceil
+from random import Random
+from typing import Any
+
+from zerolab.grading.case import Case, plural
+from zerolab.grading.claims import untouched
+from zerolab.grading.exercise import Claim, Exercise, alone
+from zerolab.grading.lessons.offload_slips import Slips, answers, same
+
+Machine = dict[str, int]
+GB = 10**9
+
+
+def best(
+    numel: int,
+    ranks: int,
+    tokens: int,
+    machine: Machine,
+    *,
+    slip: str = "",
+) -> list[Any] | None:
+    """[Place, seconds of a step] of the fastest that fits, open to slips."""
+    found: list[list[Any]] = []
+    for place in ("device", "host", "disk"):
+        fits, seconds = priced(place, numel, ranks, tokens, machine, slip)
+        if fits:
+            found.append([place, seconds])
+    if not found:
+        return None
+    if slip == "first":
+        return found[0]
+    if slip == "slowest":
+        return max(found, key=lambda one: one[1])
+    return min(found, key=lambda one: one[1])
+
+
+def priced(place: str, numel: int, ranks: int, tokens: int, machine: Machine, slip: str) -> tuple[bool, float]:
+    """Whether a place has room, and the seconds of a step there."""
+    share = numel / (1 if slip == "not shared" else ranks)
+    held = {"device": 0.0, "host": 0.0, "disk": 0.0}
+    held["device"] = 2.0 * (share if slip == "stage 3" else numel)
+    held["host" if place != "device" else "device"] += 2 * share
+    held[place] += 12 * share
+    if slip == "gradients stay" and place != "device":
+        held["device"], held["host"] = held["device"] + 2 * share, held["host"] - 2 * share
+    room = machine["device_bytes"] - held["device"]
+    micro = int(room // machine["token_bytes"])
+    if micro < 1:
+        return False, 0.0
+    if slip != "room" and (held["host"] > machine["host_bytes"] or held["disk"] > machine["disk_bytes"]):
+        return False, 0.0
+    times: float = ceil(tokens / micro)
+    times = {"one": 1, "fraction": tokens / micro, "floor": max(1, tokens // micro)}.get(slip, times)
+    seconds = times * machine["micro_us"] / 1e6
+    seconds += (2 if slip == "forward" else 6) * numel * tokens / machine["flop_per_s"]
+    return True, seconds + moving(place, share, machine, slip)
+
+
+def moving(place: str, share: float, machine: Machine, slip: str) -> float:
+    if place == "device" or slip == "free":
+        return 0.0
+    link = (2 if slip == "one way" else 4) * share / machine["link_bytes_per_s"]
+    step = 28 * share / machine["host_bytes_per_s"]
+    if place == "host":
+        return (0.0 if slip == "no link" else link) + (0.0 if slip == "no step" else step)
+    sharing = 1 if slip == "own disk" else machine["ranks_per_disk"]
+    swap = (12 if slip == "read only" else 24) * share * sharing / machine["disk_bytes_per_s"]
+    beside = {"sum": step + swap, "swap only": swap}.get(slip, max(step, swap))
+    return (0.0 if slip in ("no link", "past the link") else link) + beside
+
+
+TEXTS = {
+    "first": "You take the first place that fits; a later one may leave room for larger micro-batches",
+    "slowest": "That is the slowest of the places that fit",
+    "one": "What the device has left may not hold all tokens at once: how many micro-batches are there?",
+    "floor": "A rest of tokens needs a micro-batch, too: round up",
+    "fraction": "There are only whole micro-batches: round up",
+    "forward": "You count 2 operations a parameter and token; with backward there are 6",
+    "not shared": "A rank moves and keeps states of its N-th of the parameters",
+    "stage 3": "At stage 2 the parameters on the device are whole",
+    "gradients stay": "Sharded gradients rest where the step is computed, and leave the device with the optimizer",
+    "room": "The host and the disk have to have room, too",
+    "free": "You count nothing for gradients that go down, for the step, for parameters that come up",
+    "one way": "Two bytes go down the link, and two come up",
+    "no link": "What crosses the link takes time",
+    "past the link": "Also with states on the disk gradients go down the link, and parameters up",
+    "no step": "The host's step reads and writes 28 bytes a parameter, at the pace of its memory",
+    "own disk": "Ranks that share a disk share its speed",
+    "read only": "12 bytes are read, and 12 written",
+    "sum": "The step goes on beside the disk: the longer of the two counts",
+    "swap only": "Beside the disk the step may take longer",
+}
+SLIPS: Slips = {text: partial(best, slip=slip) for slip, text in TEXTS.items()} | {
+    "The place alone is not enough: [place, seconds]": lambda *args: (best(*args) or [None])[0],
+    "The seconds alone are not enough: [place, seconds]": lambda *args: (best(*args) or [None, None])[1],
+}
+
+
+def drawn(rng: Random, small_host: bool) -> tuple[Any, ...]:
+    ranks = rng.choice((1, 2, 4, 8))
+    numel = ranks * 10**6 * rng.randint(50, 1500)
+    states = 2 * numel + 14 * numel // ranks
+    token = rng.randint(100, 900) * 1000
+    machine = {
+        "device_bytes": int(rng.choice((0.5, 1.01, 1.1, 1.4, 2.0)) * states) + token // 2,
+        "host_bytes": int(rng.choice((1.5, 4.0)) * 14 * numel // ranks * (0.4 if small_host else 1)),
+        "disk_bytes": 12 * numel // ranks * rng.choice((2, 4, 8)) // rng.choice((1, 1, 4)),
+        "token_bytes": token,
+        "micro_us": rng.randint(5, 300) * 1000,
+        "flop_per_s": rng.randint(50, 400) * 10**12,
+        "link_bytes_per_s": rng.randint(8, 50) * GB,
+        "host_bytes_per_s": rng.randint(5, 60) * GB,
+        "disk_bytes_per_s": rng.randint(1, 60) * GB,
+        "ranks_per_disk": rng.choice((2, 4)),
+    }
+    return numel, ranks, rng.randint(1, 30) * 1000 + rng.randint(1, 999), machine
+
+
+def pays_cases(rng: Random) -> list[Case]:
+    """A case for each slip, in which it shows and no other looks the same; and one for each place, and for none."""
+    cases = [found(rng, place) for place in ("host", "device", "disk", "")]
+    for slip in TEXTS:
+        if slip not in ("slowest", "fraction"):
+            cases.append(found(rng, None, slip))
+    return cases
+
+
+def found(rng: Random, place: str | None, slip: str = "") -> Case:
+    for _ in range(5000):
+        # A machine whose host has too little room is where the slips about disks show.
+        args = drawn(rng, small_host=place == "disk" or slip in ("own disk", "read only", "sum", "swap only", "room"))
+        if suits(args, place, slip):
+            break
+    numel, ranks, tokens, _ = args
+    about = f"{numel / 1e6:,.0f} million parameters, {plural(ranks, 'rank')}, {tokens:,} tokens a rank"
+    return Case([args], about=about)
+
+
+def suits(args: tuple[Any, ...], place: str | None, slip: str) -> bool:
+    """Whether the place is the best, if one is given; and whether the slip shows, and as itself."""
+    want = best(*args)
+    if place is not None and (want[0] if want else "") != place:
+        return False
+    wrong = best(*args, slip=slip)
+    earlier = list(TEXTS)[: list(TEXTS).index(slip)] if slip else []
+    others = [best(*args, slip=other) for other in earlier]
+    return not slip or not any(same(wrong, other) for other in [want, *others])
+
+
+PAYS = Exercise(
+    "best_place",
+    pays_cases,
+    (
+        Claim(
+            "it finds the fastest place that fits, and the seconds of a step there",
+            answers(best, SLIPS, "Write down the seconds of each of the three places, and which of them fit"),
+        ),
+        Claim("the machine stays as it was", untouched(3)),
+    ),
+    run=alone,
+    hints=(
+        "For each place four numbers: bytes on device, host and disk, and the seconds that moving takes.",
+        "Room for activations is what the device has left; by it the tokens are divided into micro-batches.",
+        "Of the places that fit keep the fastest so far; if none fits, None.",
+    ),
+)
