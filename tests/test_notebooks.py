@@ -126,6 +126,19 @@ SAID = [
     ("05", "Two for gathering, one for gradients", "{'all_gather': 2.0, 'reduce_scatter': 1.0}"),
     ("05", "gathering one takes 0.86", "{'prefetch False': '29.8 ms', 'prefetch True': '23.7 ms'}"),
     ("05", "One layer, or two.", "{'prefetch False': [1.0, 1.0], 'prefetch True': [2.0, 2.0]}"),
+    ("07", "at least four bytes a parameter", "gradients, optimizer                            4                   2"),
+    ("07", "keeps 2Ψ there, however many ranks", "'stage 2, host': '2.0 bytes a parameter'"),
+    ("07", "Stage 1 keeps 4Ψ", "'stage 1, host': '4.0 bytes a parameter'"),
+    ("07", "Twelve for the states and two for the parameter: seven times", "'times the 16-bit model': 7.0"),
+    ("07", "A fourth has nothing left to do", "{1: 36.0, 2: 20.0, 3: 16.0, 4: 16.0}"),
+    ("07", "Three are enough for all", "{1: 0, 2: 87, 3: 125, 4: 125}"),
+    ("07", "Six bytes a parameter on each of two ranks", "'bytes read a parameter': 6.0"),
+    ("07", "eight bytes more between the ranks", "{'all_gather': 8, 'reduce_scatter': 0}"),
+    ("07", "Rank 0 stopped, too", "step 2: rank 1 failed to swap (see there)"),
+    ("07", "the bits of one that nothing disturbed", "the same bits at the end: True"),
+    ("07", "A skipped step costs the disk nothing", "'skipped True: 0 read, 0 written'"),
+    ("07", "Above a hundred thousand", "'equal at tokens': 133333"),
+    ("07", "Each holds in a narrow strip", "80,000 to 120,000  10,000 to 15,000  1,250 to 1,875"),
 ]  # fmt: skip
 
 
