@@ -1,11 +1,15 @@
 """Controls move the picture: tested by setting values; a notebook and a browser do the rest."""
 
+from threading import Event, Thread
+
 import pytest
+from ipywidgets import IntSlider
 
 from zerolab.errors import InputError
 from zerolab.plan import SHAPES, Run, Shape
 from zerolab.viz import StepRun, ring_moment, step_skyline
 from zerolab.viz.calculator import memory_calculator
+from zerolab.viz.picture import Picture, blank
 from zerolab.widgets import Living, bucket_sliders, memory_sliders, ring_stepper, shard_sliders, step_timeline
 from zerolab.widgets.memory import CUSTOM, HEAD, WIDTHS
 
@@ -103,6 +107,41 @@ def test_a_notebook_without_a_kernel_shows_the_picture_and_its_numbers() -> None
     assert bundle["image/png"].startswith(b"\x89PNG")
     assert bundle["text/plain"] == living.picture.table
     assert "application/vnd.jupyter.widget-view+json" in bundle
+
+
+def test_two_controls_that_move_in_two_threads_end_with_the_picture_of_both() -> None:
+    drawing, go_on = Event(), Event()
+
+    def draw(one: int, other: int) -> Picture:
+        if (one, other) == (1, 0):
+            drawing.set()
+            assert go_on.wait(20)
+        return Picture(blank(1, 1), f"{one} {other}")
+
+    living = Living(draw, one=IntSlider(), other=IntSlider())
+    threads = [Thread(target=setattr, args=(living.controls[name], "value", 1)) for name in living.controls]
+    threads[0].start()
+    assert drawing.wait(20)
+    threads[1].start()
+    threads[1].join(0.2)  # a picture that does not wait for the one before it is drawn by now
+    go_on.set()
+    for thread in threads:
+        thread.join(20)
+    assert living.picture.table == "1 1" and "1 1" in living._text.value
+
+
+def test_settings_are_drawn_once_though_one_control_moved_another() -> None:
+    drawn: list[float] = []
+
+    def draw(one: int, other: int) -> Picture:
+        drawn.append(one)
+        return Picture(blank(1, 1), f"{one} {other}")
+
+    one, other = IntSlider(), IntSlider()
+    one.observe(lambda change: other.set_trait("value", change["new"]), names="value")
+    living = Living(draw, one=one, other=other)
+    one.value = 3
+    assert drawn == [0, 3] and living.picture.table == "3 3"
 
 
 def test_an_unknown_control_is_refused() -> None:

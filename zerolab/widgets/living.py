@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from html import escape
+from threading import RLock
 from typing import Any
 
 from ipywidgets import HTML, Image, Layout, ValueWidget, VBox
 
 from zerolab.errors import InputError
 from zerolab.viz.picture import Picture
+
+DRAWING = RLock()
+"""JupyterLab hands a kernel the moves of two controls in two threads (subshells). Whoever draws last must have seen the
+settings of both, and matplotlib draws in one thread at a time."""
 
 
 class Living(VBox):
@@ -22,6 +27,7 @@ class Living(VBox):
     def __init__(self, draw: Callable[..., Picture], **controls: ValueWidget) -> None:
         self.controls = controls
         self._draw = draw
+        self._drawn: dict[str, Any] | None = None
         # At its own size: a column would stretch it.
         self._image = Image(format="png", layout=Layout(max_width="760px", align_self="flex-start"))
         self._text = HTML()
@@ -37,13 +43,18 @@ class Living(VBox):
 
     def redraw(self) -> None:
         """Draw with the settings of now. Settings that cannot go together leave the picture and say why."""
-        try:
-            self.picture = self._draw(**self.settings())
-        except InputError as error:
-            self._text.value = f"<p>{escape(str(error))}</p>"
-            return
-        self._image.value = self.picture.png()
-        self._text.value = f"<pre>{escape(self.picture.table)}</pre>"
+        with DRAWING:
+            settings = self.settings()
+            if settings == self._drawn:  # a control that moved another one: both call
+                return
+            try:
+                self.picture = self._draw(**settings)
+            except InputError as error:
+                self._text.value = f"<p>{escape(str(error))}</p>"
+            else:
+                self._image.value = self.picture.png()
+                self._text.value = f"<pre>{escape(self.picture.table)}</pre>"
+            self._drawn = settings
 
     def _repr_mimebundle_(self, **kwargs: Any) -> Any:
         bundle = super()._repr_mimebundle_(**kwargs)
