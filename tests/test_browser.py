@@ -29,6 +29,8 @@ CALLS = {
     "bucket_sliders": f"bucket_sliders({SHAPES})",
     "ring_stepper": "ring_stepper()",
     "step_timeline": "step_timeline(stage=2, ranks=2)",
+    "number_sliders": "number_sliders()",
+    "scale_sliders": "scale_sliders(course='growing')",
     "pipeline_sliders": "pipeline_sliders()",
 }
 PATIENCE = 40
@@ -154,7 +156,7 @@ def move(control: Any) -> None:
     elif box.count():
         box.click()
     else:
-        number.fill(str(int(number.input_value()) + 1))
+        number.fill(f"{float(number.input_value()) + 1:g}")
         number.press("Enter")
 
 
