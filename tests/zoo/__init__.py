@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from zoo import flat, ring, start, zero1, zero2, zero2_traces, zero3
+from zoo import flat, mixed, ring, start, zero1, zero2, zero2_traces, zero3
 from zoo.wrong import Wrong, changed
 
 ZOO: dict[str, list[Wrong]] = {
@@ -12,6 +12,7 @@ ZOO: dict[str, list[Wrong]] = {
     "03_zero_1": zero1.ZOO,
     "04_zero_2": [*zero2.ZOO, *zero2_traces.ZOO],
     "05_zero_3": zero3.ZOO,
+    "06_mixed_precision": mixed.ZOO,
 }
 
 __all__ = ["ZOO", "Wrong", "changed"]

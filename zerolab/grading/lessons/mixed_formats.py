@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
+from collections.abc import Callable
 from fractions import Fraction
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -13,7 +15,7 @@ import torch
 
 from zerolab.grading.case import Case, Observation
 from zerolab.grading.claims import short
-from zerolab.grading.exercise import Claim, Exercise, alone
+from zerolab.grading.exercise import Claim, Exercise
 from zerolab.precision.formats import Format, number
 
 NAMED = ((8, 7), (5, 10), (5, 2))
@@ -81,114 +83,148 @@ def places(rng: Random, form: Format) -> list[tuple[str, int, str]]:
 
 def cases(rng: Random) -> list[Case]:
     drawn: list[Case] = []
-    formats = [rng.choice(NAMED), (rng.randint(3, 6), rng.randint(3, 8)), (8, 7), (5, 10)]
-    for sizes in formats:
+    for sizes in [(rng.choice((3, 4, 6)), rng.randint(3, 8)), (5, 10), rng.choice(NAMED), (8, 7)]:
         form = format_of(*sizes)
-        for what, place, how in places(rng, form):
-            drawn.append(one_case(between(rng, form, place, how), sizes, what))
+        values = [(between(rng, form, place, how), what) for what, place, how in places(rng, form)]
         far = rng.choice((-1, 1)) * rng.uniform(2.0, 9.0) * 2.0 ** (form.bias + 1)
-        drawn.append(one_case(far, sizes, "far beyond the largest number"))
-        drawn.append(one_case(0.0, sizes, "zero"))
+        values += [(far, "far beyond the largest number"), (0.0, "zero")]
+        about = f"{sizes[0]} bits of exponent, {sizes[1]} of mantissa"
+        drawn.append(Case([(values, *sizes)], about=about))
     return drawn
 
 
-def one_case(value: float, sizes: tuple[int, int], what: str) -> Case:
-    exponent_bits, mantissa_bits = sizes
-    about = f"{value!r} ({what}), {exponent_bits} bits of exponent, {mantissa_bits} of mantissa"
-    return Case([(value, exponent_bits, mantissa_bits)], about=about)
+def run_values(
+    fn: Callable[..., Any], comm: Any, values: list[tuple[float, str]], exponent_bits: int, mantissa_bits: int
+) -> Any:
+    """What it says of each value, or the error that it raises there."""
+    said: list[Any] = []
+    for value, _ in values:
+        try:
+            said.append(fn(value, exponent_bits, mantissa_bits))
+        except (NotImplementedError, NameError):
+            raise
+        except Exception as error:
+            said.append([type(error).__name__, str(error)[:120]])
+    return said
 
 
 # What else people make of it.
 
+Sizes = tuple[int, int]
+
 
 def by_formula(
     value: float,
-    exponent_bits: int,
-    mantissa_bits: int,
+    sizes: Sizes,
     round_to: Any = round,
     bias_off: int = 0,
+    bits_off: int = 0,
+    power_off: int = 0,
     subnormals: bool = True,
+    last: float = math.inf,
 ) -> float:
-    """The usual formula, with a mistake or none. Beyond the range it gives what it gives."""
-    if value == 0.0:
-        return value
-    bias = 2 ** (exponent_bits - 1) - 1 + bias_off
-    power = math.frexp(value)[1] - 1
+    """The usual formula, with a mistake or none; `last` is what stands beyond the range."""
+    bias = 2 ** (sizes[0] - 1) - 1 + bias_off
+    power = math.frexp(value)[1] - 1 + power_off
     power = max(power, 1 - bias) if subnormals else power
-    step = 2.0 ** (power - mantissa_bits)
-    return math.copysign(round_to(abs(value) / step) * step, value)
+    step = 2.0 ** (power - sizes[1] - bits_off)
+    size = round_to(abs(value) / step) * step
+    return math.copysign(size if size < 2.0 ** (bias + 1) else last, value)
 
 
-def mistakes(value: float, exponent_bits: int, mantissa_bits: int) -> dict[str, float]:
-    form = format_of(exponent_bits, mantissa_bits)
-    sizes = exponent_bits, mantissa_bits
-    single = float(torch.tensor(value))
-    good = nearest(value, *sizes)
-    usual = by_formula(value, *sizes)
-    found = {
-        "You cut the rest off; it goes to the nearest": by_formula(value, *sizes, round_to=math.floor),
-        "You always go up, away from zero; it goes to the nearest": by_formula(value, *sizes, round_to=math.ceil),
-        "You send ties away from zero; of two equally near, the even one is taken, as Python's round() does": (
-            by_formula(value, *sizes, round_to=lambda size: math.floor(size + 0.5))
-        ),
-        "You send ties down; of two equally near, the even one is taken": by_formula(
-            value, *sizes, round_to=lambda size: math.ceil(size - 0.5)
-        ),
-        "Below the smallest normal number the steps no longer shrink: which power is the last?": by_formula(
-            value, *sizes, subnormals=False
-        ),
-        "The bias is 2**(e-1) - 1, and you are one beside it": by_formula(value, *sizes, bias_off=1),
-        "The bias, 2**(e-1) - 1, is one more than yours": by_formula(value, *sizes, bias_off=-1),
-        "You keep one bit too few: the leading 1 of a normal number is not stored": by_formula(
-            value, exponent_bits, mantissa_bits - 1
-        ),
-        "You keep one bit too many: mantissa_bits is what comes after the leading 1": by_formula(
-            value, exponent_bits, mantissa_bits + 1
-        ),
-        "On the way through fp32 it lost the bits that break the tie: compute with Python's floats": nearest(
-            single, *sizes
-        ),
-    }
-    if abs(value) < form.smallest_normal:
-        found["Small numbers do not just vanish: below the smallest normal number come the subnormal ones"] = 0.0
-    if math.isinf(good):
-        found["Beyond the largest number comes inf, and not the largest number"] = math.copysign(form.largest, value)
-        found["The largest exponent is taken by inf and NaN; no finite number has it"] = usual
-        found["Infinite, yes, but with the sign of the value"] = -good
-    elif abs(value) > form.largest:
-        found["Not all beyond the largest number is inf: round first, then compare"] = math.copysign(math.inf, value)
-    return found
+def flushed(value: float, sizes: Sizes) -> float:
+    return 0.0 if abs(value) < format_of(*sizes).smallest_normal else nearest(value, *sizes)
+
+
+def endless(value: float, sizes: Sizes) -> float:
+    """No number is too large."""
+    size = by_formula(value, sizes)
+    return by_formula(value / 2**20, sizes, subnormals=False) * 2**20 if math.isinf(size) else size
+
+
+def saturated(value: float, sizes: Sizes) -> float:
+    return by_formula(value, sizes, last=format_of(*sizes).largest)
+
+
+def early(value: float, sizes: Sizes) -> float:
+    over = abs(value) > format_of(*sizes).largest
+    return math.copysign(math.inf, value) if over else nearest(value, *sizes)
+
+
+def unsigned_inf(value: float, sizes: Sizes) -> float:
+    size = nearest(value, *sizes)
+    return abs(size) if math.isinf(size) else size
+
+
+MISTAKES: dict[str, Callable[[float, Sizes], float]] = {
+    "You cut the rest off; it goes to the nearest": partial(by_formula, round_to=math.floor),
+    "You always go up, away from zero; it goes to the nearest": partial(by_formula, round_to=math.ceil),
+    "You send ties away from zero; of two equally near, the even one is taken, as Python's round() does": partial(
+        by_formula, round_to=lambda size: math.floor(size + 0.5)
+    ),
+    "You send ties down; of two equally near, the even one is taken": partial(
+        by_formula, round_to=lambda size: math.ceil(size - 0.5)
+    ),
+    "Below the smallest normal number the steps no longer shrink: which power is the last?": partial(
+        by_formula, subnormals=False
+    ),
+    "The bias is 2**(e-1) - 1, and yours is larger": partial(by_formula, bias_off=1),
+    "The bias is 2**(e-1) - 1, and yours is smaller": partial(by_formula, bias_off=-1),
+    "You keep one bit too few: the leading 1 of a normal number is not stored": partial(by_formula, bits_off=-1),
+    "math.frexp gives a share from a half to one, so the power you want is one less than its own": partial(
+        by_formula, power_off=1
+    ),
+    "You keep one bit too many: mantissa_bits is what comes after the leading 1": partial(by_formula, bits_off=1),
+    "Small numbers do not just vanish: below the smallest normal number come the subnormal ones": flushed,
+    "The largest exponent is taken by inf and NaN; no finite number has it": endless,
+    "Beyond the largest number comes inf, and not the largest number": saturated,
+    "Not all beyond the largest number is inf: round first, then compare": early,
+    "Infinite, yes, but with the sign of the value": unsigned_inf,
+    "The sign is lost on the way": lambda value, sizes: abs(nearest(value, *sizes)),
+    "On the way through fp32 it lost the bits that break the tie: compute with Python's floats": (
+        lambda value, sizes: nearest(single(value), *sizes)
+    ),
+    "That is right for fp16, and the format is given": lambda value, sizes: nearest(single(value), 5, 10),
+    "That is right for bf16, and the format is given": lambda value, sizes: nearest(single(value), 8, 7),
+    "That is fp32, and the format is given": lambda value, sizes: single(value),
+    "You do not round at all": lambda value, sizes: value,
+}
+
+
+def single(value: float) -> float:
+    """The nearest number of fp32, as far as it has one."""
+    near = float(torch.tensor(value))
+    return near if math.isfinite(near) else value
 
 
 def right(case: Case, seen: Observation) -> str | None:
-    value, *sizes = case.args[0]
-    want, got = nearest(value, *sizes), seen.records[0].value
-    if isinstance(got, float) and got == want:
+    values, *sizes = case.args[0]
+    want = [nearest(value, *sizes) for value, _ in values]
+    got = seen.records[0].value
+    wrong = next((at for at in range(len(values)) if not (isinstance(got[at], float) and got[at] == want[at])), None)
+    if wrong is None:
         return None
-    said = f"{case.about}: you say {short(got)}, and it is {want!r}"
-    if isinstance(got, torch.Tensor):
-        return f"{case.about}: you return {short(got)}: a Python float is due"
-    if isinstance(got, int) and got == want:
-        return f"{said}. The number is right, but an int: a float is due"
-    if not isinstance(got, int | float):
-        return said
-    for says, mistake in mistakes(value, *sizes).items():
-        if got == mistake:
+    (value, what), mine = values[wrong], got[wrong]
+    head = f"{value!r} ({what}), {case.about}"
+    if isinstance(mine, list):
+        return f"{head}: it raises {mine[0]}: {mine[1]}"
+    said = f"{head}: you say {short(mine)}, and it is {want[wrong]!r}"
+    if isinstance(mine, torch.Tensor):
+        return f"{head}: you return {short(mine)}: a Python float is due"
+    if not isinstance(mine, float):
+        return f"{said}: a float is due"
+    numbers = [at for at in range(len(values)) if isinstance(got[at], float)]
+    for says, mistake in MISTAKES.items():
+        if all(got[at] == mistake(values[at][0], tuple(sizes)) for at in numbers):
             return f"{said}. {says}"
-    if got == -want:
-        return f"{said}. The sign is lost on the way"
-    for exponent_bits, mantissa_bits in ((8, 23), *NAMED):
-        if [exponent_bits, mantissa_bits] != sizes and got == nearest(value, exponent_bits, mantissa_bits):
-            other = f"{exponent_bits} bits of exponent and {mantissa_bits} of mantissa"
-            return f"{said}. That is right for {other}, and the format is given"
-    return f"{said}. What is the distance between two numbers there?"
+    return f"{said}. What is the distance between two numbers there, and what does the text say of such a value?"
 
 
 NEAREST = Exercise(
     "nearest",
     cases,
     (Claim("it finds the nearest number of any format: normal, subnormal, tied, zero and beyond the largest", right),),
-    run=alone,
+    run=run_values,
     hints=(
         "All numbers of the format between two powers of two are equally far apart: find that step, divide by it, "
         "round, and multiply.",

@@ -1,4 +1,4 @@
-"""The exercise of lesson 06 on overflow: one rank's shard has it, all ranks must know, and nobody may look too early."""
+"""The exercise of lesson 06 on overflow: one rank has it, all must know, and nobody may look too early."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from zerolab.collectives import Collectives, Handle, Link, wire_bytes
+from zerolab.collectives import Collectives, Link, wire_bytes
 from zerolab.flat.layout import chunk_bounds, chunk_sizes
 from zerolab.grading.case import Case, Observation, plural
 from zerolab.grading.claims import Calls, call, short
@@ -22,40 +22,52 @@ Poison = tuple[int, int, int, float]
 """(rank, bucket, element, value): what that rank's gradient has there."""
 LINK = Link(gbit_per_s=1, latency_us=20)
 LATE_SECONDS = 1e-3
+EMPTY = "Nobody's shard has an inf or nan: what do you make of a shard without elements?"
+REVERSED = "It is the other way round: True means that there is an overflow"
 LARGE = 48_000.0
 """Two of them are more than fp16 holds, one is not."""
 
 
-class Watched:
-    """A handle that counts who was waited for."""
+class Reductions:
+    """Reductions under way. Calls of a rank end in order, so whoever waits for one has waited for those before it; only
+    then are their results put where the caller looks for them."""
 
-    def __init__(self, handle: Handle, waited: set[int], index: int) -> None:
-        self._handle, self._waited, self._index = handle, waited, index
+    def __init__(self, comm: Collectives, gradients: Sequence[Tensor], shards: Sequence[Tensor]) -> None:
+        self.shards = shards
+        # A reduction writes over its input.
+        self.handles = [comm.reduce_scatter_async(gradient.clone(), average=True) for gradient in gradients]
+        self.waited = 0
 
-    def wait(self) -> Any:
-        self._waited.add(self._index)
-        return self._handle.wait()
+    def wait(self, index: int) -> Tensor:
+        while self.waited <= index:
+            self.shards[self.waited].copy_(self.handles[self.waited].wait())
+            self.waited += 1
+        return self.shards[index]
+
+
+class Waiting:
+    """The handle of one of them."""
+
+    def __init__(self, reductions: Reductions, index: int) -> None:
+        self._reductions, self._index = reductions, index
+
+    def wait(self) -> Tensor:
+        return self._reductions.wait(self._index)
 
 
 def run_check(
     fn: Callable[..., Any], comm: Collectives, gradients: list[Tensor], late: bool, last_step: list[Tensor]
 ) -> Any:
-    """Start a reduction of each gradient into memory that still holds the shards of the step before, and ask."""
+    """Start a reduction of each gradient, show memory that still holds the shards of the step before, and ask."""
     if late:
         spend(LATE_SECONDS)
-    waited: set[int] = set()
-    # A reduction writes over its input.
-    own = [gradient.clone() for gradient in gradients]
     shards = [old.clone() for old in last_step]
-    handles = [
-        comm.reduce_scatter_async(gradient, average=True, out=shard)
-        for gradient, shard in zip(own, shards, strict=True)
-    ]
-    verdict = fn(comm, shards, [Watched(handle, waited, index) for index, handle in enumerate(handles)])
-    waits = len(waited)
-    for handle in handles:
+    reductions = Reductions(comm, gradients, shards)
+    verdict = fn(comm, shards, [Waiting(reductions, index) for index in range(len(shards))])
+    waited = reductions.waited
+    for handle in reductions.handles:
         handle.wait()
-    return {"verdict": verdict, "waited": waits}
+    return {"verdict": verdict, "waited": waited}
 
 
 def one_case(
@@ -73,7 +85,7 @@ def one_case(
     for rank in range(ranks):
         gradients = [signed(rng, numel, torch.float16) for numel in numels]
         if large:
-            gradients = [gradient.sign() * (LARGE / ranks) for gradient in gradients]
+            gradients = [torch.full_like(gradient, LARGE / ranks) for gradient in gradients]
         for owner, bucket, element, value in poisons:
             if owner == rank:
                 gradients[bucket][element] = value
@@ -104,6 +116,22 @@ def poisoned(
     return one_case(rng, ranks, numels, [(owner, bucket, at, value)], said, world, board=board)
 
 
+ALL, ONE, FIRST = "all elements are inf", "one element is inf", "one element of bucket 0 is inf"
+CLEAN = "nothing overflows"
+
+
+def alone(rng: Random) -> list[Case]:
+    """One rank overflows in less and less: what overlooks it overlooks it whatever the others say."""
+    every: list[Poison] = [(0, 0, at, math.inf) for at in range(6)]
+    one: list[Poison] = [(0, 0, rng.randrange(5), math.inf)]
+    return [
+        one_case(rng, 1, [rng.randint(2, 9) for _ in range(3)], [], CLEAN),
+        one_case(rng, 1, [6], every, ALL),
+        one_case(rng, 1, [8], one, ONE),
+        one_case(rng, 1, [8, 5, 6], one, FIRST),
+    ]
+
+
 def cases(rng: Random) -> list[Case]:
     def numels(ranks: int, count: int = 3) -> list[int]:
         return [rng.randint(ranks, 9) for _ in range(count)]
@@ -116,20 +144,19 @@ def cases(rng: Random) -> list[Case]:
     sums: list[Poison] = [(rank, 0, spot, LARGE) for rank in range(2)]
     bare = [1, 2, 1]
     return [
-        poisoned(rng, 4, inf, "inf", bucket=5, board=True),
+        *alone(rng),
         poisoned(rng, 2, inf, "inf"),
+        poisoned(rng, 4, inf, "inf", bucket=5, board=True),
         poisoned(rng, 2, nan, "nan"),
         poisoned(rng, 2, -inf, "-inf"),
         poisoned(rng, 3, inf, "inf", bucket=0),
         poisoned(rng, 4, nan, "nan", bucket=2),
         one_case(rng, 3, twice, both, "the shards of two ranks have an inf"),
         one_case(rng, 2, summed, sums, f"each rank brings a finite {LARGE:g}, and fp16 ends at 65504"),
-        one_case(rng, 2, numels(2), [], "nothing overflows"),
-        one_case(rng, 3, [40, 50], [], "gradients are large, but all are finite", large=True),
+        one_case(rng, 2, numels(2), [], CLEAN),
+        one_case(rng, 3, [60, 70], [], "gradients are large, but all are finite", large=True),
         one_case(rng, 4, bare, [(1, 1, 1, inf)], "rank 1's shard alone has inf, some shards are empty"),
         one_case(rng, 4, bare, [], "nothing overflows, some shards are empty"),
-        one_case(rng, 1, numels(1), [(0, 1, 0, inf)], "rank 0 has an inf"),
-        one_case(rng, 1, numels(1), [], "nothing overflows"),
         poisoned(rng, 2, inf, "inf", world="processes"),
     ]
 
@@ -154,8 +181,9 @@ def agreed(case: Case, seen: Observation) -> str | None:
     said = f"{case.about}: the ranks say {got if case.ranks > 1 else got[0]}, and {want} is due"
     if case.ranks > 1 and got == own:
         return f"{said}. Each knows of its own shards alone: they have to agree"
-    if all(value is not want for value in got) and got == [not value for value in own]:
-        return f"{said}. It is the other way round: True means that there is an overflow"
+    if not want and all(got) and "large" not in case.about:
+        empty = any(numel < case.ranks for numel in map(len, case.args[0][0]))
+        return f"{said}. {EMPTY if empty else REVERSED}"
     if min(record.value["waited"] for record in seen.records) < len(case.args[0][0]) and want:
         return f"{said}. A shard holds the last step's numbers until its reduction has ended: what says that it has?"
     if len(set(got)) > 1:
@@ -163,19 +191,29 @@ def agreed(case: Case, seen: Observation) -> str | None:
     return f"{said}. {why(case, want, own)}"
 
 
+OVERLOOKED = {
+    ALL: "Look at a shard after its wait(), not before",
+    ONE: "One bad element among good ones is enough",
+    FIRST: "Look at every bucket, not at one",
+}
+
+
 def why(case: Case, want: bool, own: Sequence[bool]) -> str:
     """What a wrong verdict on all ranks has overlooked, by the case."""
     if not want and "large" in case.about:
         return "A sum or a norm of many large numbers overflows by itself: look at each element"
     if not want:
-        return "Nobody's shard has an inf or nan: is an empty shard taken for one?"
+        return EMPTY
+    for about, look in OVERLOOKED.items():
+        if case.about.endswith(about):
+            return look
     if sum(own) > 1:
-        return "Several ranks may overflow at once, each with several elements: how do you read the vote?"
+        return "Several ranks may overflow at once: what do their votes add up to?"
     if "nan" in case.about:
         return "A nan is an overflow, too, as inf minus inf: it is larger than nothing, and equal to nothing"
     if "-inf" in case.about:
         return "It may overflow downwards, too: -inf is not finite"
-    return "Is every bucket looked at, after its wait(), and does one rank's overflow reach all?"
+    return "One rank's overflow is enough to stop all: how do you read the vote?"
 
 
 def vote(case: Case) -> list[Calls]:

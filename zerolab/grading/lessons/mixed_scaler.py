@@ -14,6 +14,7 @@ from zerolab.precision import LossScaler
 from zerolab.precision.scaler import ScaleError
 
 RAISED = "OverflowError"
+BESIDE = "a second one beside it: does one know of the other's steps?"
 Course = list[Any]
 """The scale after each step, or RAISED where update() raised."""
 
@@ -31,10 +32,14 @@ def follow(scaler: Any, steps: Sequence[bool], error: type[Exception]) -> Course
 
 
 def run_scaler(fn: Callable[..., Any], comm: Any, settings: dict[str, Any], steps: list[bool]) -> Any:
-    """Two of them, in turn: one must not know of the other."""
-    first, other = fn(**settings), fn(**settings)
-    other.update(True)
-    return follow(first, steps, OverflowError)
+    """The course of one alone, and of one beside which another goes its way."""
+    alone = follow(fn(**settings), steps, OverflowError)
+    one, other = fn(**settings), fn(**settings)
+    beside: Course = [one.scale]
+    for overflow in steps:
+        beside += follow(one, [overflow], OverflowError)[1:]
+        follow(other, [not overflow], OverflowError)
+    return [alone, beside]
 
 
 @dataclass
@@ -78,7 +83,7 @@ class Rule:
         wrong = self.mistakes
         if self.left > 1 and "no hysteresis" not in wrong:
             self.left -= 1
-            if "forgiven goes on" not in wrong:
+            if not wrong & {"forgiven goes on", "goes on"}:
                 self.clean = 0
             return
         if "spent" in wrong and self.left == 1:
@@ -123,7 +128,7 @@ def library(settings: dict[str, Any], steps: Sequence[bool]) -> Course:
 
 
 def drawn(rng: Random) -> tuple[dict[str, Any], list[bool]]:
-    settings = {
+    settings: dict[str, Any] = {
         "initial_power": rng.randint(2, 16),
         "window": rng.randint(2, 5),
         "hysteresis": rng.randint(2, 4),
@@ -150,16 +155,17 @@ def cases(rng: Random) -> list[Case]:
     tried = [telling(rng) for _ in range(2)]
     tried += [drawn(rng) for _ in range(3)]
     # Window 1, nothing forgiven, a floor at the start.
-    ends = {"initial_power": 3, "window": 1, "hysteresis": 1, "min_scale": 8.0}
+    ends: dict[str, Any] = {"initial_power": 3, "window": 1, "hysteresis": 1, "min_scale": 8.0}
     tried.append((ends, [rng.random() < 0.3 for _ in range(30)]))
     return [Case([args], about=", ".join(f"{name} {value:g}" for name, value in args[0].items())) for args in tried]
 
 
 def right(case: Case, seen: Observation) -> str | None:
     settings, steps = case.args[0]
-    want, got = library(settings, steps), seen.records[0].value
+    want = library(settings, steps)
+    got, beside = seen.records[0].value
     if got == want:
-        return None
+        return None if beside == want else f"{case.about}: alone it is right, and wrong with {BESIDE}"
     if not isinstance(got, list) or any(isinstance(value, bool) or not plain(value) for value in got):
         return f"{case.about}: scale is {short(got[0] if isinstance(got, list) else got)}, and a number is due"
     at = next(at for at, value in enumerate(got) if value != want[at])
@@ -202,8 +208,8 @@ SCALER = Exercise(
     run=run_scaler,
     hints=(
         "Two counts are enough: the clean steps since the last overflow, and how many overflows are still forgiven.",
-        "Of the clean steps since the last overflow, numbered from 0, those double whose number is above 0 and divisible "
-        "by the window.",
+        "Of the clean steps since the last overflow, numbered from 0, those double whose number is above 0 and "
+        "divisible by the window.",
         "An overflow: is one still forgiven? Else, is the scale at the floor? Else halve, and mind the floor.",
     ),
 )
