@@ -47,7 +47,8 @@ def peak_name(rank: StepOfRank) -> str:
 def stages_table(run: StepRun) -> str:
     """Rank 0 of a step at each stage: bytes by kind at the peak, and times."""
     ranks = [watch_step(replace(run, stage=stage))[0] for stage in STAGES]
-    rows = [[kind, *(f"{rank.peak.bytes.get(kind, 0) / 1e3:,.1f}" for rank in ranks)] for kind in KINDS]
+    kinds = [kind for kind in KINDS if any(rank.peak.bytes.get(kind) for rank in ranks)]
+    rows = [[kind, *(f"{rank.peak.bytes.get(kind, 0) / 1e3:,.1f}" for rank in ranks)] for kind in kinds]
     rows += [
         ["peak, kB", *(f"{rank.peak.total / 1e3:,.1f}" for rank in ranks)],
         ["step, µs", *(f"{1e6 * rank.seconds:,.0f}" for rank in ranks)],

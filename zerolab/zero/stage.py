@@ -15,7 +15,7 @@ import torch
 
 from zerolab.collectives import Collectives, Handle
 from zerolab.flat.views import fill, point_at, zero_gaps
-from zerolab.offload.places import NOWHERE, Offload
+from zerolab.offload.places import NOWHERE, Offload, host_empty
 from zerolab.zero.units import Bucket, Unit
 
 
@@ -112,6 +112,15 @@ class Stage(ABC):
         gradients = self.comm.allocate(bucket.layout.numel, dtype)
         zero_gaps(gradients, bucket.layout)
         return gradients
+
+    def new_shard(self, bucket: Bucket) -> torch.Tensor:
+        """Memory for this rank's part of the reduced gradients, where the optimizer wants them."""
+        allocate = self.comm.allocate if self.offload.optimizer == "device" else host_empty
+        return allocate(bucket.layout.shard_numel, bucket.dtypes.main_grads)
+
+    def can_stay(self, bucket: Bucket) -> bool:
+        """Whether a reduction may write to `new_shard`: it has the place and the dtype of what is reduced."""
+        return self.offload.optimizer == "device" and bucket.dtypes.main_grads == bucket.dtypes.reduce
 
     def to_reduce(self, bucket: Bucket) -> torch.Tensor:
         """`bucket.local` in the dtype in which it travels and is added up."""

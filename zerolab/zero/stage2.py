@@ -7,7 +7,6 @@ from __future__ import annotations
 import torch
 
 from zerolab.collectives import Handle
-from zerolab.offload.places import host_empty
 from zerolab.zero.stage import Stage
 from zerolab.zero.units import Bucket
 
@@ -20,13 +19,12 @@ class Stage2(Stage):
         return self.new_gradients(bucket, bucket.dtypes.grads)
 
     def reduce(self, bucket: Bucket, overlap: bool) -> Handle:
-        local, on_device = self.to_reduce(bucket), self.offload.optimizer == "device"
+        local = self.to_reduce(bucket)
         if bucket.reduced is None:
-            allocate = self.comm.allocate if on_device else host_empty
-            bucket.reduced = allocate(bucket.layout.shard_numel, bucket.dtypes.main_grads)
-        out = bucket.reduced
-        if bucket.has_reduced or not on_device or out.dtype != local.dtype:
-            out = local.new_empty(bucket.layout.shard_numel)
+            bucket.reduced = self.new_shard(bucket)
+        # The first sum of a step may come where it stays; later ones are added to it.
+        stays = not bucket.has_reduced and self.can_stay(bucket)
+        out = bucket.reduced if stays else local.new_empty(bucket.layout.shard_numel)
         return self.reduce_scatter(local, out, overlap)
 
     def publish(self, bucket: Bucket) -> Handle | None:

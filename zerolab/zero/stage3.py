@@ -53,13 +53,7 @@ class Stage3(Stage2):
             return
         for bucket in unit.buckets:
             bucket.whole.untyped_storage().resize_(bucket.layout.numel * bucket.dtype.itemsize)
-        try:
-            # All of them before the first call: a rank that cannot read its shards must not be half-way into a unit.
-            shards = [self.shards.fetch(bucket, self.own(bucket, bucket.whole)) for bucket in unit.buckets]
-        except OffloadError:
-            for bucket in unit.buckets:
-                self._empty(bucket)
-            raise
+        shards = self._to_send(unit)
         # The unit's name keeps ranks that run different layers from taking each other's for their own.
         self._under_way[unit] = [
             self.comm.all_gather_async(shard, out=bucket.whole, label=unit.name)
@@ -110,6 +104,16 @@ class Stage3(Stage2):
 
     def publish(self, bucket: Bucket) -> Handle | None:
         return None
+
+    def _to_send(self, unit: Unit) -> list[torch.Tensor]:
+        """This rank's shards, all of them before the first is sent: one that cannot be read from the disk must not
+        leave this rank half-way into a unit."""
+        try:
+            return [self.shards.fetch(bucket, self.own(bucket, bucket.whole)) for bucket in unit.buckets]
+        except OffloadError:
+            for bucket in unit.buckets:
+                self._empty(bucket)
+            raise
 
     def _empty(self, bucket: Bucket) -> None:
         point_nowhere(bucket.parameters)
