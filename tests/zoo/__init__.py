@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from zoo import flat, mixed, ring, start, zero1, zero2, zero2_traces, zero3
+from zoo import flat, mixed, offload, ring, start, zero1, zero2, zero2_traces, zero3
 from zoo.wrong import Wrong, changed
 
 ZOO: dict[str, list[Wrong]] = {
@@ -13,6 +13,7 @@ ZOO: dict[str, list[Wrong]] = {
     "04_zero_2": [*zero2.ZOO, *zero2_traces.ZOO],
     "05_zero_3": zero3.ZOO,
     "06_mixed_precision": mixed.ZOO,
+    "07_offloading": offload.ZOO,
 }
 
 __all__ = ["ZOO", "Wrong", "changed"]

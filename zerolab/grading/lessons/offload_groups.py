@@ -67,6 +67,10 @@ def in_pages(segments: Spans, limit: int, align: int, width: int) -> list[Record
     return [(offset // 4096, group) for offset, group in wanted(segments, limit, align, width)]
 
 
+def one_page_each(segments: Spans, limit: int, align: int, width: int) -> list[Record]:
+    return [(4096 * number, group) for number, (_, group) in enumerate(wanted(segments, limit, align, width))]
+
+
 def in_elements(segments: Spans, limit: int, align: int, width: int) -> list[Record]:
     return wanted(segments, limit, align, 1)
 
@@ -84,6 +88,7 @@ SLIPS: Slips = {
         cut_up, slip="unrounded"
     ),
     "You count offsets in pages; they are bytes": in_pages,
+    "A record may take several pages": one_page_each,
     "You count offsets in elements; each has `width` bytes": in_elements,
     "The last sub-group is missing: it is kept even if it is not full": lambda *args: wanted(*args)[:-1],
     "Parts alone are not enough: each sub-group comes with its offset": lambda *args: [g for _, g in wanted(*args)],
@@ -111,9 +116,8 @@ def nothing_lost(case: Case, seen: Observation) -> str | None:
         return f"{case.about}: the last sub-group is missing: it is kept even if it is not full"
     if missing:
         first = min(set(due) - set(there))
-        return (
-            f"{case.about}: {plural(missing, 'element')} are in no sub-group, the first is {first}: what follows a cut?"
-        )
+        said = f"{plural(missing, 'element')} in no sub-group, {first} the first"
+        return f"{case.about}: {said}: what follows a cut?"
     if twice:
         return f"{case.about}: {plural(twice, 'element')} are in two sub-groups: where does the part after a cut begin?"
     return f"{case.about}: the parts come in another order than the segments, or hold what is in none: {short(got)}"
@@ -157,6 +161,8 @@ def group_cases(rng: Random) -> list[Case]:
     shapes = [
         ([whole * 16 + 5, 7, 40 + whole], 64, 1),
         ([rng.randint(70, 90), 30], 50, 16),
+        ([30, rng.randint(17, 20), 40], 50, 16),
+        ([rng.randint(9000, 9500)], 5000, 16),
         ([10, 0, 12, 400], 360, 16),
         ([rng.randint(900, 1500), *some(3, 200)], 350, 16),
         (some(6, 100), rng.randint(30, 90), 8),

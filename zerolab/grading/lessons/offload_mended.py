@@ -114,9 +114,9 @@ def case_of(rng: Random, ranks: int, groups: int, kinds: Sequence[str], world: s
 def step_cases(rng: Random) -> list[Case]:
     plain = ("plain", "plain", "plain")
     shapes = [
+        (2, 3, plain),
+        (3, 4, plain),
         (1, 1, plain),
-        (2, 2, plain),
-        (2, 4, plain),
         (3, 3, ("plain", "inf", "plain")),
         (2, 2, ("huge", "plain")),
         (2, 3, ("plain", "full", "plain")),
@@ -133,26 +133,34 @@ def bad(case: Case, number: int) -> bool:
 
 
 def trained(
-    case: Case, *, by: float = 0.0, twice: bool = False, group: Callable[[int, int], bool] | None = None
+    case: Case,
+    *,
+    by: float = 0.0,
+    twice: bool = False,
+    passed_over: bool = False,
+    steps: int | None = None,
+    group: Callable[[int, int], bool] | None = None,
 ) -> list[Tensor]:
-    """[Row, momentum] after all steps, gradients divided by N or by `by`. With `twice`, a step whose disk failed does
-    its groups before the failure again. `group(k, groups)` says whether a group's states come back to the file."""
+    """[Row, main parameters and momentum in the file] after all or some steps, gradients divided by N or by `by`. Where
+    a disk failed, with `twice` the groups before the failure are done again, and with `passed_over` the one that failed
+    is not. `group(k, groups)` says whether a group's states come back to the file."""
     row, momentum = case.args[0][0].clone(), torch.zeros_like(case.args[0][0])
     groups, ranks = case.args[0][2], case.ranks
     each = row.numel() // ranks // groups
     kept = row.clone()
     number_of = (torch.arange(row.numel()) // each) % groups
     back = torch.tensor([group is None or group(int(k), groups) for k in number_of])
-    for number, (_, fails_at) in enumerate(case.args[0][1]):
+    for number, (_, fails_at) in enumerate(case.args[0][1][:steps]):
         if bad(case, number):
             continue
         mean = torch.stack([args[1][number][0] for args in case.args]).sum(0) / (by or ranks)
+        there = back & (number_of != fails_at - 1) if passed_over and fails_at else back
         again = number_of < (fails_at - 1 if twice and fails_at else 0)
         for mask in (torch.ones_like(again), again):
             new = torch.where(mask, MOMENTUM * momentum + mean, momentum)
             row = torch.where(mask, kept - RATE * new, row)
-            momentum = torch.where(back, new, momentum)
-            kept = torch.where(back & mask, row, kept)
+            momentum = torch.where(there, new, momentum)
+            kept = torch.where(there & mask, row, kept)
     return [row, kept, momentum]
 
 
@@ -207,6 +215,8 @@ def states_wanted(case: Case) -> Wanted:
         "records of which only the first came back to the file": states(group=lambda k, groups: k == 0),
         "records in which some groups were updated twice: after a full disk, step() comes again, and what has been "
         "written is done": states(twice=True),
+        "records without the group that failed: it is written when its wait() has returned": states(passed_over=True),
+        "the records of the first step: what is remembered of a step that is whole?": states(steps=1),
         "what the sum of the gradients gives: take their mean": states(by=1),
         "what gradients give that are divided by N twice": states(by=case.ranks**2),
     }
@@ -214,10 +224,19 @@ def states_wanted(case: Case) -> Wanted:
     return Wanted(states(), mistakes, look, did="ends with")
 
 
+def plain_right(case: Case, seen: Observation) -> str | None:
+    """States where neither an overflow nor a full disk comes in between."""
+    calm = all(not bad(case, at) and fails_at is None for at, (_, fails_at) in enumerate(case.args[0][1]))
+    skipped = any(False in record.value["said"] for record in seen.records)
+    return states_right(case, seen) if calm and not skipped else None
+
+
 def states_right(case: Case, seen: Observation) -> str | None:
     for rank, record in enumerate(seen.records):
         if not bool(record.value["records"].isfinite().all()):
             said = f"rank {rank}'s file has numbers that are none"
+            if any(bad(case, number) for number in range(len(case.args[0][1]))):
+                return f"{case.about}: {said}, an overflow has got into it: look before you touch any state"
             return (
                 f"{case.about}: {said}: a record was written from a buffer that was being read into, or updated before "
                 "its read had ended"
@@ -253,9 +272,10 @@ MENDED = Exercise(
     "MendedStep",
     step_cases,
     (
+        Claim("without trouble, each rank's file ends with the states that the steps give", plain_right),
         Claim("no rank steps with gradients that are not finite, and all others step", skipped_alike),
         Claim("whoever calls hears of a full disk", heard_of),
-        Claim("each rank's file ends with the states that the steps give", states_right),
+        Claim("after trouble, it does so, too", states_right),
         Claim("every rank ends with the whole row", lambda case, seen: right(row_wanted)(case, part(seen, "row"))),
         Claim("gradients stay as they were", untouched(1)),
     ),

@@ -40,16 +40,3 @@ def same(value: Any, want: Any) -> bool:
     if isinstance(want, dict):
         return isinstance(value, dict) and value.keys() == want.keys() and all(same(value[k], want[k]) for k in want)
     return type(value) is type(want) and bool(value == want)
-
-
-def telling(args: tuple[Any, ...], wanted: Callable[..., Any], slips: Slips) -> bool:
-    """Whether each slip that shows here shows in a way of its own, so that a hint names the one that was made."""
-    shown: list[Any] = [wanted(*args)]
-    for slip in slips.values():
-        value = slip(*args)
-        if same(value, shown[0]):
-            continue
-        if any(same(value, other) for other in shown):
-            return False
-        shown.append(value)
-    return True

@@ -12,7 +12,7 @@ from zerolab.flat.layout import lay_out, round_up
 from zerolab.grading.case import Case, plural
 from zerolab.grading.claims import untouched
 from zerolab.grading.exercise import Claim, Exercise, alone
-from zerolab.grading.lessons.offload_slips import Slips, answers, telling
+from zerolab.grading.lessons.offload_slips import Slips, answers
 from zerolab.memory import StateSize, predict
 from zerolab.offload import TIERS, Offload
 from zerolab.offload.groups import PAGE
@@ -103,10 +103,11 @@ def swapped(*args: Any) -> Book:
 
 
 SLIPS: Slips = {
+    # Some come to the same in one case. They part in another that comes earlier, or the rarer one is named first.
     "Nothing is sharded there; which states are shards at this stage?": partial(counted, sharded=(4, 4, 4)),
+    "Parameters are whole up to stage 2": partial(counted, sharded=(2, 2, 1)),
     "You shard everything at every stage above 0": partial(counted, sharded=(1, 1, 1)),
     "Gradients are whole up to stage 1": partial(counted, sharded=(3, 1, 1)),
-    "Parameters are whole up to stage 2": partial(counted, sharded=(2, 2, 1)),
     "Gradients are shards from stage 2 on": partial(counted, sharded=(3, 3, 1)),
     "Optimizer states are shards from stage 1 on": partial(counted, sharded=(3, 2, 2)),
     "Sharded gradients rest where they are used; on which tier is the step computed?": partial(
@@ -114,16 +115,16 @@ SLIPS: Slips = {
     ),
     "Only sharded gradients go to the host; whole ones stay on the device": partial(counted, gradients_move=0),
     "Gradients wait on the host, also where the states are on the disk": partial(counted, follow=True),
-    "Main parameters are not in moments; where are they?": partial(
-        with_recipe, lambda recipe: recipe | {"main_params": 0}
-    ),
     "Parameters that are the main parameters count once where both rest in the same memory": partial(
         counted, copies="always two"
     ),
+    "On the disk the two are separate records, even with the same dtype": partial(counted, copies="one on the disk"),
     "One copy cannot be in two places: then there are parameters and main parameters": partial(
         counted, copies="always one"
     ),
-    "On the disk the two are separate records, even with the same dtype": partial(counted, copies="one on the disk"),
+    "Main parameters are not in moments; where are they?": partial(
+        with_recipe, lambda recipe: recipe | {"main_params": 0}
+    ),
     "On the disk a record takes whole pages of 4,096 bytes": partial(counted, page=1),
     "Parameters and states are two records, and each is rounded up to whole pages": rounded_once,
     "Only what is on the disk comes in whole pages": partial(counted, paged=TIERS),
@@ -136,8 +137,8 @@ def drawn(rng: Random, ranks: int, stage: int, name: str, optimizer: str, parame
     recipe = widths(PRECISIONS[name])
     for _ in range(20):
         args = (ranks * 64 * rng.randint(20, 900), ranks, stage, recipe, optimizer, parameters)
-        # Some slips come to the same whatever the numbers; they part in another case, which comes earlier.
-        if telling(args, counted, SLIPS):
+        # Two records in whole pages are often, but not always, more than their sum in whole pages.
+        if {optimizer, parameters} != {"disk"} or rounded_once(*args) != counted(*args):
             break
     places = f"optimizer on {optimizer}, parameters on {parameters}"
     return Case([args], about=f"{args[0]:,} parameters, {plural(ranks, 'rank')}, stage {stage}, {name}, {places}")

@@ -1,0 +1,102 @@
+"""Wrong ways to mend the step from a disk of lesson 07."""
+
+from zoo.wrong import Wrong, blank, changed
+
+CLASS = """
+class MendedStep:
+    def __init__(self, comm, disk, buffers, update):
+        self.comm, self.disk, self.buffers, self.update = comm, disk, buffers, update
+        self.written = set()
+
+    def step(self, row, gradient):
+        shard = row.tensor_split(self.comm.size)[self.comm.rank]
+        mean = self.comm.reduce_scatter(gradient, average=True)
+        if self.comm.all_reduce((~mean.isfinite()).sum().float().view(1)).item():
+            return False
+        pieces = zip(shard.chunk(self.disk.count), mean.chunk(self.disk.count), strict=True)
+        for k, (piece, part) in enumerate(pieces):
+            if k not in self.written:
+                self.disk.read(k, self.buffers[0]).wait()
+                piece.copy_(self.update(self.buffers[0], part))
+                self.disk.write(k, self.buffers[0]).wait()
+                self.written.add(k)
+        self.written.clear()
+        self.comm.all_gather(shard, out=row)
+        return True
+"""
+HASTY = """
+class MendedStep:
+    def __init__(self, comm, disk, buffers, update):
+        self.comm, self.disk, self.buffers, self.update = comm, disk, buffers, update
+
+    def step(self, row, gradient):
+        shard = row.tensor_split(self.comm.size)[self.comm.rank]
+        mean = self.comm.reduce_scatter(gradient, average=True)
+        count, writing = self.disk.count, None
+        pieces = list(zip(shard.chunk(count), mean.chunk(count), strict=True))
+        reading = self.disk.read(0, self.buffers[0])
+        for k, (piece, part) in enumerate(pieces):
+            reading.wait()
+            if k + 1 < count:
+                reading = self.disk.read(k + 1, self.buffers[(k + 1) % 2])
+            if writing is not None:
+                writing.wait()
+            piece.copy_(self.update(self.buffers[k % 2], part))
+            writing = self.disk.write(k, self.buffers[k % 2])
+        self.comm.all_gather(shard, out=row)
+        return True
+"""
+CHECK = "        if self.comm.all_reduce((~mean.isfinite()).sum().float().view(1)).item():\n"
+WRITE = "                self.disk.write(k, self.buffers[0]).wait()\n"
+EARLIER = """            if writing is not None:
+                writing.wait()
+                writing = None
+"""
+
+ZOO = [
+    blank("MendedStep", "class MendedStep:\n    def __init__(self, *args):\n    "),
+    Wrong("as it was", "MendedStep", HASTY, "numbers that are none"),
+    Wrong("nobody waits for the writes", "MendedStep", changed(CLASS, WRITE, WRITE.replace(".wait()", "")),
+          "which write has ever been waited for"),
+    Wrong("the last write is not waited for", "MendedStep",
+          changed(HASTY, "            if k + 1 < count:\n", EARLIER + "            if k + 1 < count:\n"),
+          "the last never came back"),
+    Wrong("does not look", "MendedStep", changed(CLASS, CHECK, "        if False:\n"), "gradients that are not finite"),
+    Wrong("looks at home only", "MendedStep", changed(CLASS, CHECK, "        if not mean.isfinite().all():\n"),
+          "the ranks part ways"),
+    Wrong("looks at its own gradient", "MendedStep", changed(CLASS, "~mean.isfinite()", "~gradient.isfinite()"),
+          "(step 1): look at the mean"),
+    Wrong("looks too late", "MendedStep", changed(changed(CLASS, CHECK + "            return False\n", ""),
+          "        self.written.clear()\n", "        self.written.clear()\n" + CHECK + "            return False\n"),
+          "an overflow has got into it"),
+    Wrong("skips everything", "MendedStep", changed(CLASS, CHECK, "        if True:\n"), "whose gradients are finite"),
+    Wrong("does not say", "MendedStep", changed(CLASS, "        return True\n", ""), "True where it has stepped"),
+    Wrong("writes twice", "MendedStep", changed(CLASS, "                self.written.add(k)\n", ""),
+          "some groups were updated twice"),
+    Wrong("marks before it writes", "MendedStep",
+          changed(changed(CLASS, "                self.written.add(k)\n", ""), WRITE,
+                  "                self.written.add(k)\n" + WRITE), "the group that failed"),
+    Wrong("never forgets", "MendedStep", changed(CLASS, "        self.written.clear()\n", ""),
+          "the records of the first step"),
+    Wrong("keeps the error to itself", "MendedStep",
+          changed(CLASS, WRITE, '''                try:
+                    self.disk.write(k, self.buffers[0]).wait()
+                except OSError:
+                    self.disk.write(k, self.buffers[0]).wait()
+'''), "caller does not hear of it"),
+    Wrong("always fails", "MendedStep",
+          changed(CLASS, "        shard = row", '''        if not self.written:
+            self.written.add(-1)
+            raise OSError("first make room")
+        shard = row'''), "raises an OSError though all is well"),
+    Wrong("sum for mean", "MendedStep", changed(CLASS, ", average=True", ""), "take their mean"),
+    Wrong("divides twice", "MendedStep", changed(CLASS, "average=True)", "average=True) / self.comm.size"),
+          "divided by N twice"),
+    Wrong("does not gather", "MendedStep", changed(CLASS, "        self.comm.all_gather(shard, out=row)\n", ""),
+          "its own shard alone is new"),
+    Wrong("the row stays", "MendedStep",
+          changed(CLASS, "piece.copy_(self.update(self.buffers[0], part))", "self.update(self.buffers[0], part)"),
+          "new parameters go into it"),
+    Wrong("zeroes the gradient", "MendedStep", changed(CLASS, "        return True\n",
+          "        gradient.zero_()\n        return True\n"), "it overwrote"),
+]  # fmt: skip
