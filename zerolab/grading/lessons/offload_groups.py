@@ -26,6 +26,20 @@ def wanted(segments: Spans, limit: int, align: int, width: int) -> list[Record]:
     return placed([[(part.segment.start, part.segment.stop) for part in group] for group in cut], width)
 
 
+def full_each(segments: Spans, limit: int, align: int, width: int) -> list[Record]:
+    """Offsets as if every sub-group were full."""
+    step = on_disk(width * max(limit, align))
+    return [(step * number, group) for number, (_, group) in enumerate(wanted(segments, limit, align, width))]
+
+
+def page_more(segments: Spans, limit: int, align: int, width: int) -> list[Record]:
+    records, offset = [], 0
+    for _, group in wanted(segments, limit, align, width):
+        records.append((offset, group))
+        offset += width * sum(stop - start for start, stop in group) // 4096 * 4096 + 4096
+    return records
+
+
 def placed(groups: Sequence[list[Span]], width: int, rounded: bool = True) -> list[Record]:
     records, offset = [], 0
     for group in groups:
@@ -89,6 +103,8 @@ SLIPS: Slips = {
     ),
     "You count offsets in pages; they are bytes": in_pages,
     "A record may take several pages": one_page_each,
+    "Not every sub-group is full: a record takes the bytes of its own parts": full_each,
+    "A record that fills its pages leaves no rest": page_more,
     "You count offsets in elements; each has `width` bytes": in_elements,
     "The last sub-group is missing: it is kept even if it is not full": lambda *args: wanted(*args)[:-1],
     "Parts alone are not enough: each sub-group comes with its offset": lambda *args: [g for _, g in wanted(*args)],
@@ -163,6 +179,8 @@ def group_cases(rng: Random) -> list[Case]:
         ([rng.randint(70, 90), 30], 50, 16),
         ([30, rng.randint(17, 20), 40], 50, 16),
         ([rng.randint(9000, 9500)], 5000, 16),
+        ([rng.randint(3900, 4090), rng.randint(3000, 4000)], 5000, 1024),
+        ([rng.randint(2100, 3000)], 2048, 16),
         ([10, 0, 12, 400], 360, 16),
         ([rng.randint(900, 1500), *some(3, 200)], 350, 16),
         (some(6, 100), rng.randint(30, 90), 8),

@@ -54,13 +54,23 @@ def priced(place: str, numel: int, ranks: int, tokens: int, machine: Machine, sl
         micro = max(1, micro)
     if micro < 1 and not (slip == "no room" and micro):
         return False, 0.0
-    if slip != "room" and (held["host"] > machine["host_bytes"] or held["disk"] > machine["disk_bytes"]):
+    if slip == "one token" and micro == 1:
+        return False, 0.0
+    if slip == "gradients nowhere" and place == "disk":
+        held["host"] = 0.0
+    if not all(roomy(tier, held[tier], machine, slip) for tier in ("host", "disk")):
         return False, 0.0
     times: float = -(-tokens // micro)
     times = {"one": 1, "fraction": tokens / micro, "floor": max(1, tokens // micro)}.get(slip, times)
     seconds = times * machine["micro_us"] / 1e6
     seconds += (2 if slip == "forward" else 6) * numel * tokens / machine["flop_per_s"]
     return True, seconds + moving(place, share, machine, slip)
+
+
+def roomy(tier: str, held: float, machine: Machine, slip: str) -> bool:
+    if slip == f"{tier} room":
+        return True
+    return 0 <= held < machine[f"{tier}_bytes"] or (held == machine[f"{tier}_bytes"] and slip != "strictly")
 
 
 def moving(place: str, share: float, machine: Machine, slip: str) -> float:
@@ -85,10 +95,14 @@ TEXTS = {
     "forward": "You count 2 operations a parameter and token; with backward there are 6",
     "not shared": "A rank moves and keeps states of its N-th of the parameters",
     "stage 3": "At stage 2 the parameters on the device are whole",
+    "one token": "Room for a single token is enough, if nothing else is faster",
     "gradients stay": "Sharded gradients rest where the step is computed, and leave the device with the optimizer",
     "no room": "A place whose device has no room for one token is out",
     "a token": "You count a micro-batch of one token also where the device has no room for it",
-    "room": "The host and the disk have to have room, too",
+    "host room": "The host has to have room for what it holds",
+    "disk room": "The disk has to have room for the states",
+    "gradients nowhere": "With states on the disk gradients still wait on the host: is there room?",
+    "strictly": "What fits to the byte fits",
     "free": "You count nothing for gradients that go down, for the step, for parameters that come up",
     "one way": "Two bytes go down the link, and two come up",
     "past the link": "Also with states on the disk gradients go down the link, and parameters up",
@@ -99,23 +113,28 @@ TEXTS = {
     "sum": "The step goes on beside the disk: the longer of the two counts",
     "swap only": "Beside the disk the step may take longer",
 }
-TWINS = {("first", "slowest"), ("past the link", "no link")}
-"""They often look alike. The second of each shows by itself in the first case for a device, or for a host."""
+TWINS = {("first", "slowest"), ("past the link", "no link"), ("one token", "gradients stay")}
+"""They often look alike. The second of each shows by itself in an earlier case."""
 SLIPS: Slips = {text: partial(best, slip=slip) for slip, text in TEXTS.items()} | {
     "The place alone is not enough: [place, seconds]": lambda *args: (best(*args) or [None])[0],
     "The seconds alone are not enough: [place, seconds]": lambda *args: (best(*args) or [None, None])[1],
 }
 
 
-def drawn(rng: Random, small_host: bool) -> tuple[Any, ...]:
+def drawn(rng: Random, kind: str) -> tuple[Any, ...]:
+    """A model and a machine; `kind` is a slip or a place that the machine should bring to light."""
     ranks = rng.choice((1, 2, 4, 8))
     numel = ranks * 10**6 * rng.randint(50, 1500)
-    states = 2 * numel + 14 * numel // ranks
+    share = numel // ranks
     token = rng.randint(100, 900) * 1000
+    device = int(rng.choice((0.5, 1.01, 1.1, 1.4, 2.0)) * (2 * numel + 14 * share)) + token // 2
+    host = 14 * share * rng.choice((2, 4))
+    if kind in ("disk", "own disk", "read only", "sum", "swap only", "host room", "disk room"):
+        host = rng.randint(3, 12) * share
     machine = {
-        "device_bytes": int(rng.choice((0.5, 1.01, 1.1, 1.4, 2.0)) * states) + token // 2,
-        "host_bytes": int(rng.choice((1.5, 4.0)) * 14 * numel // ranks * (0.4 if small_host else 1)),
-        "disk_bytes": 12 * numel // ranks * rng.choice((2, 4, 8)) // rng.choice((1, 1, 4)),
+        "device_bytes": 2 * numel + rng.randint(token, 2 * token - 1) if kind == "one token" else device,
+        "host_bytes": {"strictly": 14 * share, "gradients nowhere": share}.get(kind, host),
+        "disk_bytes": 12 * share * rng.choice((2, 4, 8)) // (16 if kind == "disk room" else rng.choice((1, 1, 16))),
         "token_bytes": token,
         "micro_us": rng.randint(5, 300) * 1000,
         "flop_per_s": rng.randint(50, 400) * 10**12,
@@ -130,20 +149,18 @@ def drawn(rng: Random, small_host: bool) -> tuple[Any, ...]:
 def pays_cases(rng: Random) -> list[Case]:
     """A case for each slip, in which it shows and no other looks the same; and one for each place, and for none."""
     cases = [found(rng, place) for place in ("device", "host", "disk", "")]
-    for slip in TEXTS:
-        if slip not in ("slowest", "fraction"):
-            cases.append(found(rng, None, slip))
-    return cases
+    others = [slip for slip in TEXTS if slip not in ("slowest", "fraction", "one token")]
+    return [*cases, *(found(rng, None, slip) for slip in [*others, "one token"])]
 
 
 def found(rng: Random, place: str | None, slip: str = "") -> Case:
     for _ in range(5000):
-        # A machine whose host has too little room is where the slips about disks show.
-        args = drawn(rng, small_host=place == "disk" or slip in ("own disk", "read only", "sum", "swap only", "room"))
+        args = drawn(rng, slip or place or "")
         if suits(args, place, slip):
             break
-    numel, ranks, tokens, _ = args
-    about = f"{numel / 1e6:,.0f} million parameters, {plural(ranks, 'rank')}, {tokens:,} tokens a rank"
+    numel, ranks, tokens, machine = args
+    memories = ", ".join(f"{machine[f'{tier}_bytes'] / GB:.3g}" for tier in ("device", "host", "disk"))
+    about = f"{numel / 1e6:,.0f} million parameters, {plural(ranks, 'rank')}, {tokens:,} tokens a rank, {memories} GB"
     return Case([args], about=about)
 
 

@@ -91,6 +91,16 @@ def rounded_once(*args: Any) -> Book:
     return book | {"disk": round_up(book["disk"], PAGE)}
 
 
+def page_more(*args: Any) -> Book:
+    """Each record with a page more where it fills its pages. Elsewhere that is no slip."""
+    once = counted(*args, page=1)
+    return once | {"disk": once["disk"] // PAGE * PAGE + PAGE} if once["disk"] else once
+
+
+def only_fp32(*args: Any) -> Book:
+    return counted(*args, copies="" if args[3]["params"] == 4 else "always two")
+
+
 def in_elements(*args: Any) -> Book:
     numel, ranks, stage, _, optimizer, parameters = args
     ones = {"params": 1, "grads": 1, "main_params": 1, "moments": 2}
@@ -115,6 +125,7 @@ SLIPS: Slips = {
     ),
     "Only sharded gradients go to the host; whole ones stay on the device": partial(counted, gradients_move=0),
     "Gradients wait on the host, also where the states are on the disk": partial(counted, follow=True),
+    "Also with 16-bit main parameters the two are one copy": only_fp32,
     "Parameters that are the main parameters count once where both rest in the same memory": partial(
         counted, copies="always two"
     ),
@@ -127,16 +138,17 @@ SLIPS: Slips = {
     ),
     "On the disk a record takes whole pages of 4,096 bytes": partial(counted, page=1),
     "Parameters and states are two records, and each is rounded up to whole pages": rounded_once,
+    "A record that fills its pages takes no other": page_more,
     "Only what is on the disk comes in whole pages": partial(counted, paged=TIERS),
     "You count elements; the recipe has the bytes of each": in_elements,
     "You mixed up the two places: `optimizer` is that of main parameters and moments": swapped,
 }
 
 
-def drawn(rng: Random, ranks: int, stage: int, name: str, optimizer: str, parameters: str) -> Case:
+def drawn(rng: Random, ranks: int, stage: int, name: str, optimizer: str, parameters: str, unit: int = 64) -> Case:
     recipe = widths(PRECISIONS[name])
     for _ in range(20):
-        args = (ranks * 64 * rng.randint(20, 900), ranks, stage, recipe, optimizer, parameters)
+        args = (ranks * unit * rng.randint(20, 900), ranks, stage, recipe, optimizer, parameters)
         # Two records in whole pages are often, but not always, more than their sum in whole pages.
         if {optimizer, parameters} != {"disk"} or rounded_once(*args) != counted(*args):
             break
@@ -154,6 +166,7 @@ def tier_cases(rng: Random) -> list[Case]:
         (2, 3, "bf16", "disk", "disk"),
         (3, 3, "fp32", "host", "host"),
         (4, 3, "fp32", "host", "device"),
+        (2, 3, "pure_bf16", "host", "host"),
         (2, 3, "pure_bf16", "disk", "disk"),
         (3, 3, "bf16", "device", "host"),
         (4, 3, "bf16_fp32_grads", "host", "disk"),
@@ -163,7 +176,7 @@ def tier_cases(rng: Random) -> list[Case]:
         (1, 2, "bf16", "host", "device"),
         (8, 3, "bf16", "disk", "host"),
     ]
-    return [drawn(rng, *shape) for shape in shapes]
+    return [*(drawn(rng, *shape) for shape in shapes), drawn(rng, 4, 2, "bf16", "disk", "device", PAGE)]
 
 
 TIER_BYTES = Exercise(
