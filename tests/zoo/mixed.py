@@ -121,6 +121,8 @@ SCALER = [
     Wrong("no floor", "LossScale", changed(changed(SCALE, "max(self.scale / 2, self.min_scale)", "self.scale / 2"),
           "self.scale == self.min_scale", "False"), "never below min_scale"),
     Wrong("no end", "LossScale", changed(SCALE, "self.scale == self.min_scale", "False"), "raises OverflowError"),
+    Wrong("the floor comes first", "LossScale", changed(SCALE, "not self.forgiven and ", ""), "At the floor, too"),
+    Wrong("whole halves", "LossScale", changed(SCALE, "self.scale / 2,", "self.scale // 2,"), "Does this one halve"),
     Wrong("changes, then raises", "LossScale", changed(SCALE, "            raise OverflowError",
           "            self.scale /= 2\n            raise OverflowError"), "Raise before you change anything"),
     Wrong("forgets the row, then raises", "LossScale", changed(SCALE, "            raise OverflowError",

@@ -45,6 +45,8 @@ def train_mixed(comm, start, backward, steps, rate):
     Wrong("multiplies in bf16", "train_mixed", changed(MIXED, "mean.float()", "mean"),
           "convert the mean to fp32 first"),
     Wrong("sum for mean", "train_mixed", changed(MIXED, ", average=True", ""), "sum of the gradients"),
+    Wrong("sends fp16", "train_mixed", changed(MIXED, "backward(params)", "backward(params).half()"),
+          "what went through fp16 gives"),
     Wrong("averages twice", "train_mixed", changed(MIXED, "rate * mean", "rate / comm.size * mean"),
           "divided by N twice"),
     Wrong("own gradients", "train_mixed",
@@ -101,9 +103,9 @@ def train_mixed(comm, start, backward, steps, rate):
     return params, main
 ''', "the main parameters as they began"),
     Wrong("one step too few", "train_mixed", changed(MIXED, "range(steps)", "range(steps - 1)"),
-          "5 steps are due: a gradient"),
+          "4 steps are due: a gradient"),
     Wrong("one step too many", "train_mixed", changed(MIXED, "range(steps)", "range(steps + 1)"),
-          "more often than the 5 steps"),
+          "more often than the 4 steps"),
     Wrong("backward of the shard", "train_mixed",
           changed(MIXED, "backward(params)", "backward(main.bfloat16())"), "it computes with the whole model"),
     Wrong("trains the start", "train_mixed", changed(MIXED, "[comm.rank].clone()", "[comm.rank]"), "it overwrote"),
@@ -112,7 +114,7 @@ def train_mixed(comm, start, backward, steps, rate):
     Wrong("all-reduces", "train_mixed",
           changed(MIXED, "comm.reduce_scatter(backward(params), average=True)",
                   "comm.all_reduce(backward(params), average=True).tensor_split(comm.size)[comm.rank]"),
-          "bytes a rank sends in 5 steps"),
+          "bytes a rank sends in 4 steps"),
     Wrong("main parameters of all", "train_mixed", '''
 def train_mixed(comm, start, backward, steps, rate):
     params, whole = start.bfloat16(), start.clone()
@@ -148,6 +150,8 @@ def agreed_overflow(comm, shards, handles):
           changed(OVERFLOW, "not shard.isfinite().all()", "not (shard < math.inf).all()"), "-inf is not finite"),
     Wrong("the sum", "agreed_overflow", changed(OVERFLOW, "shard.isfinite().all()", "shard.sum().isfinite()"),
           "overflows by itself"),
+    Wrong("large is overflow", "agreed_overflow",
+          changed(OVERFLOW, "not shard.isfinite().all()", "not (shard.abs() < 60000).all()"), "inf and nan alone"),
     Wrong("the wrong way round", "agreed_overflow",
           changed(OVERFLOW, "any(not shard.isfinite().all()", "all(shard.isfinite().all()"),
           "It is the other way round"),

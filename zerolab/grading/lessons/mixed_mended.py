@@ -18,7 +18,7 @@ from zerolab.grading.draw import about, signed, sizes
 from zerolab.grading.exercise import Claim, Exercise
 
 Tensor = torch.Tensor
-STEPS = 4
+STEPS = 3
 SMALL = 12 * 2.0**-27
 """Of the size of a gradient: near the smallest number of fp16, and 12 of its own units, so that fp16 has the mean over
 1 to 4 ranks exactly, while it is scaled."""

@@ -24,6 +24,7 @@ LINK = Link(gbit_per_s=1, latency_us=20)
 LATE_SECONDS = 1e-3
 EMPTY = "Nobody's shard has an inf or nan: what do you make of a shard without elements?"
 REVERSED = "It is the other way round: True means that there is an overflow"
+LARGEST = 65_504.0
 LARGE = 48_000.0
 """Two of them are more than fp16 holds, one is not."""
 
@@ -85,7 +86,7 @@ def one_case(
     for rank in range(ranks):
         gradients = [signed(rng, numel, torch.float16) for numel in numels]
         if large:
-            gradients = [torch.full_like(gradient, LARGE / ranks) for gradient in gradients]
+            gradients = [torch.full_like(gradient, LARGE / ranks if ranks > 1 else LARGEST) for gradient in gradients]
         for owner, bucket, element, value in poisons:
             if owner == rank:
                 gradients[bucket][element] = value
@@ -152,8 +153,9 @@ def cases(rng: Random) -> list[Case]:
         poisoned(rng, 3, inf, "inf", bucket=0),
         poisoned(rng, 4, nan, "nan", bucket=2),
         one_case(rng, 3, twice, both, "the shards of two ranks have an inf"),
-        one_case(rng, 2, summed, sums, f"each rank brings a finite {LARGE:g}, and fp16 ends at 65504"),
+        one_case(rng, 2, summed, sums, f"each rank brings a finite {LARGE:g}, and fp16 ends at {LARGEST:g}"),
         one_case(rng, 2, numels(2), [], CLEAN),
+        one_case(rng, 1, [60, 70], [], "gradients are as large as fp16 has them, but all are finite", large=True),
         one_case(rng, 3, [60, 70], [], "gradients are large, but all are finite", large=True),
         one_case(rng, 4, bare, [(1, 1, 1, inf)], "rank 1's shard alone has inf, some shards are empty"),
         one_case(rng, 4, bare, [], "nothing overflows, some shards are empty"),
@@ -201,7 +203,7 @@ OVERLOOKED = {
 def why(case: Case, want: bool, own: Sequence[bool]) -> str:
     """What a wrong verdict on all ranks has overlooked, by the case."""
     if not want and "large" in case.about:
-        return "A sum or a norm of many large numbers overflows by itself: look at each element"
+        return "A sum or a norm of many large numbers overflows by itself, and is no overflow: inf and nan alone are"
     if not want:
         return EMPTY
     for about, look in OVERLOOKED.items():

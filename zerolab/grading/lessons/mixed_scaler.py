@@ -81,6 +81,8 @@ class Rule:
 
     def overflow(self) -> None:
         wrong = self.mistakes
+        if "floor first" in wrong and self.scale == self.min_scale:
+            raise OverflowError
         if self.left > 1 and "no hysteresis" not in wrong:
             self.left -= 1
             if not wrong & {"forgiven goes on", "goes on"}:
@@ -119,6 +121,10 @@ MISTAKES = {
 }
 
 
+ELSEWHERE = {"floor first": "At the floor, too, an overflow that is forgiven is forgiven"}
+"""A mistake that shows only where the scale begins at the floor."""
+
+
 def course_of(settings: dict[str, Any], steps: Sequence[bool], mistake: str = "") -> Course:
     return follow(Rule(**settings, mistakes=frozenset([mistake])), steps, OverflowError)
 
@@ -132,7 +138,7 @@ def drawn(rng: Random) -> tuple[dict[str, Any], list[bool]]:
         "initial_power": rng.randint(2, 16),
         "window": rng.randint(2, 5),
         "hysteresis": rng.randint(2, 4),
-        "min_scale": rng.choice((0.5, 1.0, 2.0, 3.0)),
+        "min_scale": rng.choice((0.25, 1.0, 2.0, 3.0)),
     }
     steps: list[bool] = []
     while len(steps) < 60:
@@ -153,10 +159,15 @@ def telling(rng: Random) -> tuple[dict[str, Any], list[bool]]:
 
 def cases(rng: Random) -> list[Case]:
     tried = [telling(rng) for _ in range(2)]
-    tried += [drawn(rng) for _ in range(3)]
+    tried += [drawn(rng) for _ in range(2)]
+    settings, steps = drawn(rng)
+    # Halves that are no whole numbers.
+    tried.append((settings | {"min_scale": 0.25}, steps))
     # Window 1, nothing forgiven, a floor at the start.
     ends: dict[str, Any] = {"initial_power": 3, "window": 1, "hysteresis": 1, "min_scale": 8.0}
     tried.append((ends, [rng.random() < 0.3 for _ in range(30)]))
+    # Overflows at the floor that are forgiven.
+    tried.append((ends | {"window": 2, "hysteresis": 3}, [True, False, True, True, *[False] * 4, True, True, True]))
     return [Case([args], about=", ".join(f"{name} {value:g}" for name, value in args[0].items())) for args in tried]
 
 
@@ -173,7 +184,7 @@ def right(case: Case, seen: Observation) -> str | None:
         return f"{case.about}: it begins with scale {short(got[0])}, and 2 ** initial_power, {want[0]:g}, is due"
     row = "".join("x" if overflow else "." for overflow in steps[:at])[-20:]
     said = f"{case.about}: after {row} (x overflows) {spoken(got[at])}, and {spoken(want[at], due=True)}"
-    for mistake, says in MISTAKES.items():
+    for mistake, says in (MISTAKES | ELSEWHERE).items():
         if got == course_of(settings, steps, mistake):
             return f"{said}. {says}"
     if isinstance(want[at], list) and isinstance(got[at], list):
