@@ -62,6 +62,8 @@ ZOO = [
           changed(HASTY, "            if k + 1 < count:\n", EARLIER + "            if k + 1 < count:\n"),
           "the last never came back"),
     Wrong("does not look", "MendedStep", changed(CLASS, CHECK, "        if False:\n"), "gradients that are not finite"),
+    Wrong("sees no NaN", "MendedStep", changed(CLASS, "~mean.isfinite()", "mean.isinf()"),
+          "(step 2): look at the mean"),
     Wrong("looks at home only", "MendedStep", changed(CLASS, CHECK, "        if not mean.isfinite().all():\n"),
           "the ranks part ways"),
     Wrong("looks at its own gradient", "MendedStep", changed(CLASS, "~mean.isfinite()", "~gradient.isfinite()"),

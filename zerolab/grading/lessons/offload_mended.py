@@ -1,9 +1,7 @@
-"""The exercise of lesson 07 that mends a step from a file with four faults. The file is a mock, which does everything
-at the last moment that its contract allows."""
+"""The exercise of lesson 07 that mends a step from a disk with four faults."""
 
 from __future__ import annotations
 
-import errno
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from random import Random
@@ -13,64 +11,14 @@ import torch
 
 from zerolab.collectives import Collectives
 from zerolab.grading.case import Case, Observation, plural
-from zerolab.grading.claims import Wanted, right, untouched
+from zerolab.grading.claims import Wanted, right
 from zerolab.grading.draw import signed
 from zerolab.grading.exercise import Claim, Exercise
+from zerolab.grading.lessons.offload_disk import MOMENTUM, RATE, Disk, File, update
 
 Tensor = torch.Tensor
-RATE, MOMENTUM = 0.125, 0.5
 HUGE = 3e38
 """Finite in fp32, and twice of it is not."""
-
-
-class Ticket:
-    """A transfer, which takes place when it is first waited for."""
-
-    def __init__(self, move: Callable[[], None]) -> None:
-        left = [move]
-        self.wait: Callable[[], None] = lambda: left.pop()() if left else None
-
-
-class File:
-    """Records of a rank, and which write is to fail, once. A write that fails has changed nothing."""
-
-    def __init__(self, records: list[Tensor]) -> None:
-        self.records = records
-        self.prepare(None)
-
-    def prepare(self, fails_at: int | None) -> None:
-        self.writes, self.fails_at = 0, fails_at
-
-    def take(self, k: int, buffer: Tensor) -> None:
-        buffer.copy_(self.records[k])
-
-    def put(self, k: int, buffer: Tensor) -> None:
-        self.writes += 1
-        if self.writes == self.fails_at:
-            raise OSError(errno.ENOSPC, "the disk is full")
-        self.records[k].copy_(buffer)
-
-
-class Disk:
-    """What an answer sees of a file. A transfer may happen at any time until its wait() returns; here it does at the
-    last moment, and until then a buffer to be read into holds no numbers."""
-
-    def __init__(self, file: File) -> None:
-        def read(k: int, buffer: Tensor) -> Ticket:
-            buffer.fill_(torch.nan)
-            return Ticket(lambda: file.take(k, buffer))
-
-        self.count = len(file.records)
-        self.read = read
-        self.write: Callable[[int, Tensor], Ticket] = lambda k, buffer: Ticket(lambda: file.put(k, buffer))
-
-
-def update(buffer: Tensor, gradient: Tensor) -> Tensor:
-    """SGD with momentum on a record in a buffer, in place: parameters, then momentum. Returns the new parameters."""
-    main, momentum = buffer.chunk(2)
-    momentum.mul_(MOMENTUM).add_(gradient)
-    main.sub_(RATE * momentum)
-    return main
 
 
 def run_step(fn: Callable[..., Any], comm: Collectives, row: Tensor, steps: list[Any], groups: int) -> Any:
@@ -79,7 +27,7 @@ def run_step(fn: Callable[..., Any], comm: Collectives, row: Tensor, steps: list
     records = [torch.cat([piece, torch.zeros_like(piece)]) for piece in shard.chunk(groups)]
     file = File(records)
     step = fn(comm, Disk(file), [torch.empty_like(records[0]) for _ in range(2)], update)
-    said, heard = [], []
+    said, heard, rows = [], [], []
     for gradient, fails_at in steps:
         file.prepare(fails_at)
         try:
@@ -89,25 +37,36 @@ def run_step(fn: Callable[..., Any], comm: Collectives, row: Tensor, steps: list
             file.prepare(None)
             said.append(step.step(row, gradient))
             heard.append(True)
-    return {"row": row, "records": torch.cat(records), "said": said, "heard": heard}
+        rows.append(row.clone())
+    return {"rows": rows, "records": torch.cat(records), "said": said, "heard": heard}
+
+
+KINDS = {
+    "plain": "plain",
+    "inf": "an inf on one rank",
+    "nan": "a NaN on one rank",
+    "huge": "a sum too large",
+    "full": "a full disk",
+}
 
 
 def case_of(rng: Random, ranks: int, groups: int, kinds: Sequence[str], world: str = "lockstep") -> Case:
-    """`kinds` of steps: plain; "inf" on one rank only; "huge", which only the sum cannot hold; "full" for a disk."""
+    """A step for each of `kinds`, which `KINDS` explains."""
     numel = ranks * groups * rng.randint(2, 4)
     row = signed(rng, numel)
     steps: list[list[Any]] = [[] for _ in range(ranks)]
     for kind in kinds:
         where, who = rng.randrange(numel), rng.randrange(ranks)
-        fails_at = rng.randint(1, groups) if kind == "full" else None
+        fails_at = rng.randint(min(2, groups), groups) if kind == "full" else None
         for rank in range(ranks):
             gradient = signed(rng, numel)
             if kind == "huge":
                 gradient[where] = HUGE if ranks > 1 else torch.inf
-            if kind == "inf" and rank == who:
-                gradient[where] = torch.inf
+            if kind in ("inf", "nan") and rank == who:
+                gradient[where] = float(kind)
             steps[rank].append((gradient, fails_at))
-    said = f"on {plural(ranks, 'rank')}, {plural(groups, 'group')} a rank, steps: {', '.join(kinds)}"
+    steps_are = ", ".join(KINDS[kind] for kind in kinds)
+    said = f"on {plural(ranks, 'rank')}, {plural(groups, 'group')} a rank, steps: {steps_are}"
     return Case([(row.clone(), steps[rank], groups) for rank in range(ranks)], world, said)
 
 
@@ -118,7 +77,7 @@ def step_cases(rng: Random) -> list[Case]:
         (3, 4, plain),
         (1, 1, plain),
         (3, 3, ("plain", "inf", "plain")),
-        (2, 2, ("huge", "plain")),
+        (2, 2, ("huge", "nan", "plain")),
         (2, 3, ("plain", "full", "plain")),
         (4, 3, ("full", "inf", "full", "plain")),
         (1, 3, ("plain", "huge", "full")),
@@ -244,8 +203,18 @@ def states_right(case: Case, seen: Observation) -> str | None:
     return right(states_wanted)(case, part(seen, "records"))
 
 
-def row_wanted(case: Case) -> Wanted:
-    good, began = trained(case)[0], case.args[0][0]
+def rows_right(case: Case, seen: Observation) -> str | None:
+    """After each step: a later one would hide what an earlier has done."""
+    for index in range(len(case.args[0][1])):
+        records = [replace(record, value=record.value["rows"][index]) for record in seen.records]
+        hint = right(lambda case: row_wanted(case, index + 1))(case, replace(seen, records=records))  # noqa: B023
+        if hint:
+            return hint.replace(case.about, f"{case.about}, after step {index + 1}", 1)
+    return None
+
+
+def row_wanted(case: Case, steps: int) -> Wanted:
+    good, began = trained(case, steps=steps)[0], case.args[0][0]
 
     def everywhere(row: Tensor) -> list[Tensor]:
         return [row] * case.ranks
@@ -264,6 +233,15 @@ def row_wanted(case: Case) -> Wanted:
     )
 
 
+def gradients_stay(case: Case, seen: Observation) -> str | None:
+    """Compared by hand, since a NaN is not equal to itself."""
+    for rank, record in enumerate(seen.records):
+        for (after, _), (before, _) in zip(record.after[1], case.args[rank][1], strict=True):
+            if not torch.equal(after.nan_to_num(123.0), before.nan_to_num(123.0)):
+                return f"{case.about}: it overwrote rank {rank}'s gradient, which belongs to the caller: work on a copy"
+    return None
+
+
 def part(seen: Observation, name: str) -> Observation:
     return replace(seen, records=[replace(record, value=record.value[name]) for record in seen.records])
 
@@ -276,8 +254,8 @@ MENDED = Exercise(
         Claim("no rank steps with gradients that are not finite, and all others step", skipped_alike),
         Claim("whoever calls hears of a full disk", heard_of),
         Claim("after trouble, it does so, too", states_right),
-        Claim("every rank ends with the whole row", lambda case, seen: right(row_wanted)(case, part(seen, "row"))),
-        Claim("gradients stay as they were", untouched(1)),
+        Claim("after each step every rank has the whole row", rows_right),
+        Claim("gradients stay as they were", gradients_stay),
     ),
     run=run_step,
     hints=(
