@@ -175,6 +175,7 @@ def group_cases(rng: Random) -> list[Case]:
 
     whole = rng.randint(3, 9)
     shapes = [
+        ([rng.randint(15, 20), rng.randint(25, 30), rng.randint(38, 45)], 64, 1),
         ([whole * 16 + 5, 7, 40 + whole], 64, 1),
         ([rng.randint(70, 90), 30], 50, 16),
         ([30, rng.randint(17, 20), 40], 50, 16),
