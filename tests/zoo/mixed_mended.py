@@ -77,6 +77,8 @@ def mended_step(comm, params, main, gradient, scale, limit, rate):
     Wrong("unscales in fp16", "mended_step", changed(MENDED, ".float() / scale", " / scale").replace(
           "mean.square()", "mean.float().square()").replace("* mean\n", "* mean.float()\n"),
           "they are too small for it"),
+    Wrong("through bf16", "mended_step", changed(MENDED, ".float() / scale", ".bfloat16().float() / scale"),
+          "that went through bf16"),
     Wrong("both of these", "mended_step", '''
 def mended_step(comm, params, main, gradient, scale, limit, rate):
     mean = comm.reduce_scatter(gradient, average=True)

@@ -19,9 +19,9 @@ from zerolab.grading.exercise import Claim, Exercise
 
 Tensor = torch.Tensor
 STEPS = 3
-SMALL = 12 * 2.0**-27
-"""Of the size of a gradient: near the smallest number of fp16, and 12 of its own units, so that fp16 has the mean over
-1 to 4 ranks exactly, while it is scaled."""
+SMALL, MOST = 12 * 2.0**-31, 150
+"""Gradients are up to MOST times SMALL: near the smallest number of fp16. While they are scaled, fp16 has the mean of
+multiples of 12 over 1 to 4 ranks exactly."""
 WIDE = 5000.0
 """A limit so far above the norm that scaled gradients are below it, too."""
 
@@ -31,7 +31,7 @@ def one_case(rng: Random, ranks: int, numel: int, world: str, share: float, bad:
     start = torch.tensor([rng.choice((-1, 1)) * rng.uniform(0.01, 0.02) for _ in range(numel)])
     scale = rng.choice((2.0**9, 2.0**10, 2.0**11))
     # Scaled they are numbers of fp16; unscaled they hardly would be.
-    gradients = [[(scale * SMALL * signed(rng, numel)).half() for _ in range(STEPS)] for _ in range(ranks)]
+    gradients = [[(scale * SMALL * signed(rng, numel, most=MOST)).half() for _ in range(STEPS)] for _ in range(ranks)]
     norm = float((torch.stack([each[0].float() for each in gradients]).mean(0) / scale).norm())
     if bad is not None:
         owner, place = rng.randrange(ranks), rng.randrange(numel)
@@ -105,7 +105,8 @@ def update_of(case: Case, each: Tensor, way: Way, scale: float, limit: float) ->
     if not way.shared:
         total = case.ranks * torch.cat([row.float().tensor_split(case.ranks)[rank] for rank, row in enumerate(each)])
     mean = total / case.ranks if way.mean else total
-    scaled, mean = mean, (mean.half() / scale).float() if way.unscaled == "fp16" else mean / scale**way.times
+    scaled = mean.bfloat16().float() if way.unscaled == "bf16" else mean
+    mean = (mean.half() / scale).float() if way.unscaled == "fp16" else scaled / scale**way.times
 
     def factor(part: Tensor) -> float:
         size = limit / (float(part.norm()) + 1e-30)
@@ -121,6 +122,7 @@ UNSHARED = "what its own gradients give: take the mean over the ranks"
 MISTAKES = {
     "what clipping gives that looks at scaled gradients: the limit is meant for the real ones": Way(clips="scaled"),
     "what gradients give that are divided by the scale in fp16: they are too small for it": Way(unscaled="fp16"),
+    "what gradients give that went through bf16 on their way from fp16 to fp32": Way(unscaled="bf16"),
     "what gradients of the scaled loss give: divide by the scale before you use them": Way(times=0),
     "what gradients give that are divided by the scale twice": Way(times=2),
     "what both give, clipping of scaled gradients and a division by the scale in fp16": Way(
