@@ -57,11 +57,11 @@ def main() -> None:
     if missing := [name for name in wanted if name not in names]:
         print(f"left out, not installed (see make bench-env): {', '.join(missing)}", file=sys.stderr)
     seconds = measure(names, options)
-    print(table(seconds, options.rows, options.ranks))
-    print(machine(options.rounds, options.steps))
     if options.json:
         with open(options.json, "w") as file:
             json.dump(seconds, file)
+    print(table(seconds, options.rows, options.ranks))
+    print(machine(options.rounds, options.steps))
 
 
 def measure(names: list[str], options: Any) -> Seconds:
@@ -106,8 +106,8 @@ def table(seconds: Seconds, rows: int, ranks: int) -> str:
 
 def states(name: str, ranks: int) -> list[str]:
     """MB of model states of rank 0 on device, host and disk."""
-    who = OFFLOADED.get(name)
-    stage, *places = getattr(who, "args", (int(name.split()[1]), "device", "device"))
+    who: Any = OFFLOADED.get(name)
+    stage, *places = who.args if who else (int(name.split()[1]), "device", "device")
     offload = Offload(*places, path=os.curdir, sub_group_numel=1 << 20)
     model = WORKLOADS["stack"](1).model()
     plans = [bucket.plan for unit in find_units(model, ranks) for bucket in unit.buckets]
