@@ -259,7 +259,7 @@ def test_a_folder_that_is_missing_or_a_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="does not exist; create it"):
         SwapFile(tmp_path / "none", "a", [1])
     (tmp_path / "file").write_text("")
-    with pytest.raises(InputError, match="is not a folder"):
+    with pytest.raises(InputError, match="is not a folder; name another folder"):
         SwapFile(tmp_path / "file", "a", [1])
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 

@@ -181,8 +181,8 @@ class SwapFile:
 def check_folder(folder: Path, nbytes: int) -> None:
     """Refuse a folder in which a file of `nbytes` cannot be made; nothing is written."""
     if not folder.is_dir():
-        what = "is not a folder" if folder.exists() else "does not exist"
-        raise InputError(f"{folder}, which is to hold a swap file, {what}; create it, or name another folder")
+        what = "is not a folder; name" if folder.exists() else "does not exist; create it, or name"
+        raise InputError(f"{folder}, which is to hold a swap file, {what} another folder")
     if not os.access(folder, os.W_OK | os.X_OK):
         raise InputError(f"{folder}, which is to hold a swap file, is not writable; name another folder")
     free = shutil.disk_usage(folder).free

@@ -80,7 +80,8 @@ class _Walk(Generic[G]):
                 self._issue("read", k)
             for k, group in enumerate(self._groups):
                 if k >= self._buffers:
-                    # Its end has begun read k, on the thread of the write and so without a wait for this one.
+                    # The end of this write begins read k, on the lane's thread: the disk does not wait until the
+                    # processor comes by.
                     self._await("write", k - self._buffers)
                 self._await("read", k)
                 start = time.perf_counter()
