@@ -160,6 +160,8 @@ PLACES = [
           "You take the first place that fits"),
     Wrong("the slowest", "best_place", changed(BEST, "moving < best[1]", "moving > best[1]"),
           "the slowest of the places"),
+    Wrong("the last of equals", "best_place", changed(BEST, "moving < best[1]", "moving <= best[1]"),
+          "the one higher in the table"),
     Wrong("one micro-batch", "best_place",
           changed(BEST, "-(-tokens // micro)", "1"), "how many micro-batches are there"),
     Wrong("rounds down", "best_place", changed(BEST, "-(-tokens // micro)", "max(1, tokens // micro)"),

@@ -62,7 +62,7 @@ def in_fp32(numel: int, ranks: int, stage: int, recipe: dict[str, str]) -> float
 
 MISTAKES: dict[str, Mistake] = {
     "Main parameters of the same dtype as the parameters are no second copy": partial(by_hand, main="always"),
-    "Main parameters of a wider dtype are a copy of their own": partial(by_hand, main="never"),
+    "Main parameters of another dtype are a copy of their own": partial(by_hand, main="never"),
     "Gradients are sharded from stage 2 on, and not at stage 1": partial(by_hand, first={"main_grads": 1}),
     "Gradients are sharded from stage 2 on, and not only at stage 3": partial(by_hand, first={"main_grads": 3}),
     "Parameters are sharded at stage 3, and not at stage 2": partial(by_hand, first={"params": 2}),
@@ -102,10 +102,11 @@ MISTAKES: dict[str, Mistake] = {
 def mixes(rng: Random) -> list[dict[str, str]]:
     """Drawn recipes, with and without a copy of main parameters, and some that have a name."""
     moments = ("fp32", "bf16", "fp16", "fp8")
+    narrow = ["fp16", "bf16"]
+    # As wide as the parameters, and a copy of its own all the same.
+    odd = [("fp16", "bf16"), ("bf16", "fp16")]
     drawn = []
-    for one_copy in (False, True, False, False):
-        params = rng.choice(("fp16", "bf16"))
-        main = params if one_copy else "fp32"
+    for params, main in [(rng.choice(narrow), "fp32"), (rng.choice(narrow),) * 2, *odd]:
         first, second = rng.sample(moments, 2)
         grads = rng.choice((params, "fp32"))
         drawn.append(Precision(params, main, grads, main_grads=grads, exp_avg=first, exp_avg_sq=second))

@@ -50,11 +50,12 @@ def between(rng: Random, form: Format, place: int, how: str) -> float:
         "tie": Fraction(1, 2),
         "under": Fraction(1, 2) - Fraction(1, 64),
         "over": Fraction(1, 2) + Fraction(1, 64),
-        # So little over the middle that fp32 does not see it.
-        "hair": Fraction(1, 2) + Fraction(1, 2**30),
+        "hair": Fraction(1, 2),
         "at": Fraction(0),
     }[how]
-    return rng.choice((-1, 1)) * float(low + share * (high - low))
+    size = float(low + share * (high - low))
+    # So little over the middle that nothing narrower than a Python float sees it.
+    return rng.choice((-1, 1)) * (math.nextafter(size, math.inf) if how == "hair" else size)
 
 
 def places(rng: Random, form: Format) -> list[tuple[str, int, str]]:

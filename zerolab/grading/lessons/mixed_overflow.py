@@ -153,6 +153,8 @@ def cases(rng: Random) -> list[Case]:
         poisoned(rng, 3, inf, "inf", bucket=0),
         poisoned(rng, 4, nan, "nan", bucket=2),
         one_case(rng, 3, twice, both, "the shards of two ranks have an inf"),
+        one_case(rng, 2, [4], [(0, 0, 0, inf), (0, 0, 3, -inf)], "one shard has an inf, the other a -inf"),
+        one_case(rng, 2, [512], [(0, 0, at, inf) for at in range(256)], "256 elements of a shard are inf"),
         one_case(rng, 2, summed, sums, f"each rank brings a finite {LARGE:g}, and fp16 ends at {LARGEST:g}"),
         one_case(rng, 2, numels(2), [], CLEAN),
         one_case(rng, 1, [60, 70], [], "gradients are as large as fp16 has them, but all are finite", large=True),
@@ -209,6 +211,8 @@ def why(case: Case, want: bool, own: Sequence[bool]) -> str:
     for about, look in OVERLOOKED.items():
         if case.about.endswith(about):
             return look
+    if "256" in case.about:
+        return "How far does what you send count?"
     if sum(own) > 1:
         return "Several ranks may overflow at once: what do their votes add up to?"
     if "nan" in case.about:
@@ -249,6 +253,11 @@ def vote_bytes(case: Case, seen: Observation) -> int:
     )
 
 
+def vote_target(case: Case) -> int:
+    """One number of at most eight bytes, which everybody else hears."""
+    return 8 * (case.ranks - 1)
+
+
 OVERFLOW = Exercise(
     "agreed_overflow",
     cases,
@@ -256,9 +265,7 @@ OVERFLOW = Exercise(
         Claim("all ranks say the same: whether any shard has an inf or nan after its reduction", agreed),
         Claim("one collective for all buckets, with one number of each rank", one_vote),
     ),
-    scores=(
-        Score("bytes a rank sends to agree", vote_bytes, lambda case: 4 * case.ranks, "what is more than one number?"),
-    ),
+    scores=(Score("bytes a rank sends to agree", vote_bytes, vote_target, "what is more than one number?"),),
     hints=(
         "Three steps: wait, look at your own shards, vote.",
         "tensor.isfinite().all() is False for inf, -inf and nan alike, and True for a tensor without elements.",

@@ -11,7 +11,7 @@ from zerolab.flat import Segment
 from zerolab.grading.case import Case, Observation, plural
 from zerolab.grading.claims import short, untouched
 from zerolab.grading.exercise import Claim, Exercise, alone
-from zerolab.grading.lessons.offload_slips import Slips, answers, same
+from zerolab.grading.lessons.offload_slips import Slips, answers, both, same
 from zerolab.offload import groups as library
 from zerolab.offload.groups import on_disk
 
@@ -139,6 +139,16 @@ def nothing_lost(case: Case, seen: Observation) -> str | None:
     return f"{case.about}: the parts come in another order than the segments, or hold what is in none: {short(got)}"
 
 
+def first_apart(args: tuple[Any, ...], got: Any, want: list[Record]) -> str:
+    """Where two lists of sub-groups part ways; short ones whole."""
+    if len(want) < 3 or not shaped(got):
+        return both(args, got, want)
+    at = next((at for at in range(min(len(got), len(want))) if not same(got[at], want[at])), None)
+    if at is None:
+        return f"you return {plural(len(got), 'sub-group')}, and {len(want)} are due"
+    return f"item {at} of your list is {short(got[at])}, and {short(want[at])} is due"
+
+
 def shaped(value: Any) -> bool:
     def whole(item: Any) -> bool:
         return type(item) is int
@@ -165,8 +175,7 @@ def drawn(rng: Random, numels: Sequence[int], limit: int, align: int) -> Case:
         segments.append((at, at + numel))
         at += numel + rng.choice((0, 0, 16, 48))
     args = (segments, limit, align, rng.choice((12, 14)))
-    shown = f"segments of {list(numels)} elements, at most {limit}, align {align}, {args[3]} bytes each"
-    return Case([args], about=shown)
+    return Case([args], about=f"sub_groups({segments}, limit={limit}, align={align}, width={args[3]})")
 
 
 def group_cases(rng: Random) -> list[Case]:
@@ -201,7 +210,7 @@ GROUPS = Exercise(
     group_cases,
     (
         Claim("every element is in one sub-group, and no sub-group is too large or empty", nothing_lost),
-        Claim("segments are cut, and records laid out, as the rule says", answers(wanted, SLIPS)),
+        Claim("segments are cut, and records laid out, as the rule says", answers(wanted, SLIPS, say=first_apart)),
         Claim("the list of segments stays as it was", untouched(0)),
     ),
     run=alone,

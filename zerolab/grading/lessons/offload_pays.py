@@ -10,7 +10,7 @@ from typing import Any
 from zerolab.grading.case import Case, plural
 from zerolab.grading.claims import untouched
 from zerolab.grading.exercise import Claim, Exercise, alone
-from zerolab.grading.lessons.offload_slips import Slips, answers, same
+from zerolab.grading.lessons.offload_slips import Slips, answers, both, same
 
 Machine = dict[str, int]
 GB = 10**9
@@ -36,6 +36,8 @@ def best(
         return found[0]
     if slip == "slowest":
         return max(found, key=lambda one: one[1])
+    if slip == "last":
+        found.reverse()
     return min(found, key=lambda one: one[1])
 
 
@@ -86,9 +88,23 @@ def moving(place: str, share: float, machine: Machine, slip: str) -> float:
     return (0.0 if slip in ("no link", "past the link") else link) + beside
 
 
+def with_parts(args: tuple[Any, ...], got: Any, want: list[Any] | None) -> str:
+    """Where the place is right and the time is not: what the time is made of."""
+    said = both(args, got, want)
+    if not want or not isinstance(got, list | tuple) or len(got) != 2 or got[0] != want[0]:
+        return said
+    numel, ranks, tokens, machine = args
+    move, operations = moving(want[0], numel / ranks, machine, ""), 6 * numel * tokens / machine["flop_per_s"]
+    times = (
+        f"{want[1] - move - operations:.4g} s of micro-batches, {operations:.4g} of operations, {move:.4g} of moving"
+    )
+    return f"{said} ({times})"
+
+
 TEXTS = {
     "first": "You take the first place that fits; a later one may leave room for larger micro-batches",
     "slowest": "That is the slowest of the places that fit",
+    "last": "Of places that take equally long, the one higher in the table is due",
     "one": "What the device has left may not hold all tokens at once: how many micro-batches are there?",
     "floor": "A rest of tokens needs a micro-batch, too: round up",
     "fraction": "There are only whole micro-batches: round up",
@@ -159,7 +175,7 @@ def found(rng: Random, place: str | None, slip: str = "") -> Case:
         if suits(args, place, slip):
             break
     numel, ranks, tokens, machine = args
-    memories = ", ".join(f"{machine[f'{tier}_bytes'] / GB:.3g}" for tier in ("device", "host", "disk"))
+    memories = ", ".join(f"{tier} {machine[f'{tier}_bytes'] / GB:.3g}" for tier in ("device", "host", "disk"))
     about = f"{numel / 1e6:,.0f} million parameters, {plural(ranks, 'rank')}, {tokens:,} tokens a rank, {memories} GB"
     return Case([args], about=about)
 
@@ -185,7 +201,9 @@ PAYS = Exercise(
     (
         Claim(
             "it finds the fastest place that fits, and the seconds of a step there",
-            answers(best, SLIPS, "Write down the seconds of each of the three places, and which of them fit"),
+            answers(
+                best, SLIPS, "Write down the seconds of each of the three places, and which of them fit", with_parts
+            ),
         ),
         Claim("the machine stays as it was", untouched(3)),
     ),

@@ -14,7 +14,16 @@ Slips = Mapping[str, Callable[..., Any]]
 """What to say of a mistake, and the function that makes it."""
 
 
-def answers(wanted: Callable[..., Any], slips: Slips, look: str = "") -> Test:
+Say = Callable[[tuple[Any, ...], Any, Any], str]
+"""How a value differs: `say(args, got, want)`."""
+
+
+def both(args: tuple[Any, ...], got: Any, want: Any) -> str:
+    returned, due = ("None" if value is None else short(value) for value in (got, want))
+    return f"you return {returned}, and {due} is due"
+
+
+def answers(wanted: Callable[..., Any], slips: Slips, look: str = "", say: Say = both) -> Test:
     """The value is `wanted(*args)`. What a slip gives is answered with the slip's text, all else with `look`."""
 
     def test(case: Case, seen: Observation) -> str | None:
@@ -22,7 +31,7 @@ def answers(wanted: Callable[..., Any], slips: Slips, look: str = "") -> Test:
         want = wanted(*args)
         if same(got, want):
             return None
-        said = f"{case.about}: you return {short(got)}, and {short(want)} is due"
+        said = f"{case.about}: {say(args, got, want)}"
         for text, slip in slips.items():
             if same(got, slip(*args)):
                 return f"{said}. {text}"
