@@ -53,6 +53,34 @@ EARLIER = """            if writing is not None:
                 writing = None
 """
 
+BEHIND = """
+class MendedStep:
+    def __init__(self, comm, disk, buffers, update):
+        self.comm, self.disk, self.buffers, self.update = comm, disk, buffers, update
+        self.done = 0
+
+    def step(self, row, gradient):
+        shard = row.tensor_split(self.comm.size)[self.comm.rank]
+        mean = self.comm.reduce_scatter(gradient, average=True)
+        if self.comm.all_reduce((~mean.isfinite()).sum().float().view(1)).item():
+            return False
+        pieces = list(zip(shard.chunk(self.disk.count), mean.chunk(self.disk.count), strict=True))
+        writing = {}
+        for k in range(self.done, self.disk.count):
+            if k - 2 in writing:
+                writing.pop(k - 2).wait()
+                self.done = k - 1
+            self.disk.read(k, self.buffers[k % 2]).wait()
+            pieces[k][0].copy_(self.update(self.buffers[k % 2], pieces[k][1]))
+            writing[k] = self.disk.write(k, self.buffers[k % 2])
+        for k, write in writing.items():
+            write.wait()
+            self.done = k + 1
+        self.done = 0
+        self.comm.all_gather(shard, out=row)
+        return True
+"""
+
 ZOO = [
     blank("MendedStep", "class MendedStep:\n    def __init__(self, *args):\n    "),
     Wrong("as it was", "MendedStep", HASTY, "numbers that are none"),
@@ -72,6 +100,13 @@ ZOO = [
           "        self.written.clear()\n", "        self.written.clear()\n" + CHECK + "            return False\n"),
           "an overflow has got into it"),
     Wrong("skips everything", "MendedStep", changed(CLASS, CHECK, "        if True:\n"), "whose gradients are finite"),
+    Wrong("takes a large norm for an overflow", "MendedStep",
+          changed(CLASS, CHECK, "        if not self.comm.all_reduce(mean.norm().view(1)).isfinite().item():\n"),
+          "a finite mean: rank 0 skips"),
+    Wrong("forgets at the second full disk", "MendedStep",
+          changed(changed(CLASS, "        pieces =", "        old, self.written = self.written, set()\n        pieces ="),
+                  "if k not in self.written", "if k not in old"), "full twice, plain: each rank ends with"),
+    Wrong("leaves a write under way behind", "MendedStep", BEHIND, "the disk does everything at once"),
     Wrong("does not say", "MendedStep", changed(CLASS, "        return True\n", ""), "True where it has stepped"),
     Wrong("writes twice", "MendedStep", changed(CLASS, "                self.written.add(k)\n", ""),
           "some groups were updated twice"),

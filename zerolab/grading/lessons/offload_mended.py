@@ -19,24 +19,31 @@ from zerolab.grading.lessons.offload_disk import MOMENTUM, RATE, Disk, File, upd
 Tensor = torch.Tensor
 HUGE = 3e38
 """Finite in fp32, and twice of it is not."""
+LARGE = 2.0**126
+"""Two of it are finite, four are not, nor is its square."""
 
 
-def run_step(fn: Callable[..., Any], comm: Collectives, row: Tensor, steps: list[Any], groups: int) -> Any:
-    """One call for each gradient, and another where a disk failed. steps: (gradient, which write fails or None)."""
+def run_step(
+    fn: Callable[..., Any], comm: Collectives, row: Tensor, steps: list[Any], groups: int, at_once: bool
+) -> Any:
+    """One call for each gradient, and another each time a disk failed. steps: (gradient, which write fails in the first
+    call, in the second, ...)."""
     shard = row.tensor_split(comm.size)[comm.rank]
     records = [torch.cat([piece, torch.zeros_like(piece)]) for piece in shard.chunk(groups)]
     file = File(records)
-    step = fn(comm, Disk(file), [torch.empty_like(records[0]) for _ in range(2)], update)
+    step = fn(comm, Disk(file, at_once), [torch.empty_like(records[0]) for _ in range(2)], update)
     said, heard, rows = [], [], []
-    for gradient, fails_at in steps:
-        file.prepare(fails_at)
-        try:
-            said.append(step.step(row, gradient))
-            heard.append(False)
-        except OSError:
-            file.prepare(None)
-            said.append(step.step(row, gradient))
-            heard.append(True)
+    for gradient, fails in steps:
+        heard.append(0)
+        for fails_at in [*fails, None]:
+            file.prepare(fails_at)
+            try:
+                said.append(step.step(row, gradient))
+                break
+            except OSError:
+                if fails_at is None:
+                    raise
+                heard[-1] += 1
         rows.append(row.clone())
     return {"rows": rows, "records": torch.cat(records), "said": said, "heard": heard}
 
@@ -47,27 +54,35 @@ KINDS = {
     "nan": "a NaN on one rank",
     "huge": "a sum too large",
     "full": "a full disk",
+    "twice": "a disk that is full twice",
+    "large": "large gradients with a finite mean",
 }
 
 
-def case_of(rng: Random, ranks: int, groups: int, kinds: Sequence[str], world: str = "lockstep") -> Case:
+def case_of(
+    rng: Random, ranks: int, groups: int, kinds: Sequence[str], world: str = "lockstep", at_once: bool = False
+) -> Case:
     """A step for each of `kinds`, which `KINDS` explains."""
     numel = ranks * groups * rng.randint(2, 4)
     row = signed(rng, numel)
     steps: list[list[Any]] = [[] for _ in range(ranks)]
     for kind in kinds:
         where, who = rng.randrange(numel), rng.randrange(ranks)
-        fails_at = rng.randint(min(2, groups), groups) if kind == "full" else None
+        fails = [2 if at_once else rng.randint(min(2, groups), groups)] if kind in ("full", "twice") else []
+        fails += [1] if kind == "twice" else []
         for rank in range(ranks):
             gradient = signed(rng, numel)
             if kind == "huge":
                 gradient[where] = HUGE if ranks > 1 else torch.inf
             if kind in ("inf", "nan") and rank == who:
                 gradient[where] = float(kind)
-            steps[rank].append((gradient, fails_at))
+            if kind == "large":
+                gradient.fill_(LARGE)
+            steps[rank].append((gradient, fails))
     steps_are = ", ".join(KINDS[kind] for kind in kinds)
     said = f"on {plural(ranks, 'rank')}, {plural(groups, 'group')} a rank, steps: {steps_are}"
-    return Case([(row.clone(), steps[rank], groups) for rank in range(ranks)], world, said)
+    said += ", the disk does everything at once" if at_once else ""
+    return Case([(row.clone(), steps[rank], groups, at_once) for rank in range(ranks)], world, said)
 
 
 def step_cases(rng: Random) -> list[Case]:
@@ -81,8 +96,11 @@ def step_cases(rng: Random) -> list[Case]:
         (2, 3, ("plain", "full", "plain")),
         (4, 3, ("full", "inf", "full", "plain")),
         (1, 3, ("plain", "huge", "full")),
+        (2, 3, ("plain", "twice", "plain")),
+        (2, 2, ("plain", "large")),
     ]
     cases = [case_of(rng, ranks, groups, kinds) for ranks, groups, kinds in shapes]
+    cases += [case_of(rng, 2, 4, kinds, at_once=True) for kinds in (plain, ("plain", "full", "plain"))]
     return [*cases, case_of(rng, 2, 2, ("plain", "inf", "full"), "processes")]
 
 
@@ -109,9 +127,10 @@ def trained(
     kept = row.clone()
     number_of = (torch.arange(row.numel()) // each) % groups
     back = torch.tensor([group is None or group(int(k), groups) for k in number_of])
-    for number, (_, fails_at) in enumerate(case.args[0][1][:steps]):
+    for number, (_, fails) in enumerate(case.args[0][1][:steps]):
         if bad(case, number):
             continue
+        fails_at = fails[0] if fails else None
         mean = torch.stack([args[1][number][0] for args in case.args]).sum(0) / (by or ranks)
         there = back & (number_of != fails_at - 1) if passed_over and fails_at else back
         again = number_of < (fails_at - 1 if twice and fails_at else 0)
@@ -150,11 +169,11 @@ def skipped_alike(case: Case, seen: Observation) -> str | None:
 
 
 def heard_of(case: Case, seen: Observation) -> str | None:
-    due = [fails_at is not None and not bad(case, at) for at, (_, fails_at) in enumerate(case.args[0][1])]
+    due = [0 if bad(case, at) else len(fails) for at, (_, fails) in enumerate(case.args[0][1])]
     for rank, record in enumerate(seen.records):
         if (heard := record.value["heard"]) != due:
             number = next(at for at, (one, want) in enumerate(zip(heard, due, strict=True)) if one != want)
-            if heard[number]:
+            if heard[number] > due[number]:
                 return f"{case.about}: step {number + 1} of rank {rank} raises an OSError though all is well"
             said = f"in step {number + 1} the disk is full, and rank {rank}'s caller does not hear of it"
             return f"{case.about}: {said}: let the error through, and write each group once"
@@ -185,7 +204,7 @@ def states_wanted(case: Case) -> Wanted:
 
 def plain_right(case: Case, seen: Observation) -> str | None:
     """States where neither an overflow nor a full disk comes in between."""
-    calm = all(not bad(case, at) and fails_at is None for at, (_, fails_at) in enumerate(case.args[0][1]))
+    calm = all(not bad(case, at) and not fails for at, (_, fails) in enumerate(case.args[0][1]))
     skipped = any(False in record.value["said"] for record in seen.records)
     return states_right(case, seen) if calm and not skipped else None
 
@@ -246,23 +265,26 @@ def part(seen: Observation, name: str) -> Observation:
     return replace(seen, records=[replace(record, value=record.value[name]) for record in seen.records])
 
 
+FIRST = "First be right: one group after the other, with a wait() behind every read and every write."
+OVERFLOW = (
+    "An overflow shows in the reduced mean, and only on the rank whose shard it is in. A flag that all ranks add up "
+    "tells everybody.",
+)
+FULL = (
+    "A step that fails half-way comes again, with the same gradients. Remember which groups are written, until the "
+    "step is whole.",
+)
 MENDED = Exercise(
     "MendedStep",
     step_cases,
     (
         Claim("without trouble, each rank's file ends with the states that the steps give", plain_right),
-        Claim("no rank steps with gradients that are not finite, and all others step", skipped_alike),
-        Claim("whoever calls hears of a full disk", heard_of),
-        Claim("after trouble, it does so, too", states_right),
+        Claim("no rank steps with gradients that are not finite, and all others step", skipped_alike, OVERFLOW),
+        Claim("whoever calls hears of a full disk", heard_of, FULL),
+        Claim("after trouble, it does so, too", states_right, (*FULL, *OVERFLOW)),
         Claim("after each step every rank has the whole row", rows_right),
         Claim("gradients stay as they were", gradients_stay),
     ),
     run=run_step,
-    hints=(
-        "First be right: one group after the other, with a wait() behind every read and every write.",
-        "An overflow shows in the reduced mean, and only on the rank whose shard it is in. A flag that all ranks add "
-        "up tells everybody.",
-        "A step that fails half-way comes again, with the same gradients. Remember which groups are written, until the "
-        "step is whole.",
-    ),
+    hints=(FIRST, *OVERFLOW, *FULL),
 )
