@@ -126,7 +126,10 @@ SCALER = [
     Wrong("changes, then raises", "LossScale", changed(SCALE, "            raise OverflowError",
           "            self.scale /= 2\n            raise OverflowError"), "Raise before you change anything"),
     Wrong("forgets the row, then raises", "LossScale", changed(SCALE, "            raise OverflowError",
-          "            self.clean = 0\n            raise OverflowError"), "clean steps in a row"),
+          "            self.clean = 0\n            raise OverflowError"), "An OverflowError changes nothing"),
+    Wrong("ends above the floor", "LossScale", changed(changed(SCALE, "self.scale == self.min_scale",
+          "self.scale / 2 < self.min_scale"), "max(self.scale / 2, self.min_scale)", "self.scale / 2"),
+          "the scale becomes min_scale"),
     Wrong("begins with the power", "LossScale", changed(SCALE, "2.0**initial_power", "float(initial_power)"),
           "it begins with scale"),
     Wrong("shared by all", "LossScale", changed(SCALE, "self.clean", "LossScale.clean"), "a second one beside it"),
@@ -140,6 +143,16 @@ COST = [
     Wrong("always a main copy", "state_bytes", changed(BYTES, "if not (one_copy and state == \"main_params\")", ""),
           "are no second copy"),
     Wrong("never a main copy", "state_bytes", changed(BYTES, "one_copy and ", ""), "are a copy of their own"),
+    Wrong("widths compared", "state_bytes", '''
+def state_bytes(numel, ranks, stage, recipe):
+    size = {"fp32": 4, "bf16": 2, "fp16": 2, "fp8": 1}
+    shard = -(-numel // ranks)
+    first = {"params": 3, "main_grads": 2, "main_params": 1, "exp_avg": 1, "exp_avg_sq": 1}
+    kept = dict(recipe)
+    if size[kept["main_params"]] == size[kept["params"]]:
+        del kept["main_params"]
+    return sum(size[dtype] * (shard if stage >= first[state] else shard * ranks) for state, dtype in kept.items())
+''', "main_params bf16"),
     Wrong("gradients at stage 1", "state_bytes", changed(BYTES, '"main_grads": 2', '"main_grads": 1'),
           "and not at stage 1"),
     Wrong("gradients at stage 3", "state_bytes", changed(BYTES, '"main_grads": 2', '"main_grads": 3'),

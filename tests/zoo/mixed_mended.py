@@ -89,6 +89,34 @@ def mended_step(comm, params, main, gradient, scale, limit, rate):
     comm.all_gather(main.half(), out=params)
     return True
 ''', "clipping of scaled gradients and a division"),
+    Wrong("clips and unscales in fp16", "mended_step", '''
+def mended_step(comm, params, main, gradient, scale, limit, rate):
+    mean = comm.reduce_scatter(gradient, average=True)
+    norm = comm.all_reduce((mean.float() / scale).square().sum()).sqrt()
+    if not norm.isfinite():
+        return False
+    mean = mean * (limit / norm).clamp(max=1.0)
+    mean = mean / scale
+    main -= rate * mean
+    comm.all_gather(main.half(), out=params)
+    return True
+''', "which dtype has the mean when it is divided"),
+    Wrong("the factors in fp16", "mended_step", '''
+def mended_step(comm, params, main, gradient, scale, limit, rate):
+    mean = comm.reduce_scatter(gradient, average=True)
+    norm = comm.all_reduce((mean.float() / scale).square().sum()).sqrt()
+    if not norm.isfinite():
+        return False
+    main -= rate * mean / scale * (limit / norm).clamp(max=1.0)
+    comm.all_gather(main.half(), out=params)
+    return True
+''', "rounded to 16 bits on their way"),
+    Wrong("updates the cast", "mended_step", changed(MENDED,
+          "    main -= rate * (limit / norm).clamp(max=1.0) * mean\n", '''
+    shard = params.tensor_split(comm.size)[comm.rank]
+    shard -= rate * (limit / norm).clamp(max=1.0) * mean
+    main.copy_(shard)
+'''), "which copy is updated, and which is its cast"),
     Wrong("never unscales", "mended_step", changed(MENDED, " / scale", ""), "divide by the scale before"),
     Wrong("unscales twice", "mended_step", changed(MENDED, " / scale", " / scale / scale"),
           "divided by the scale twice"),

@@ -53,6 +53,7 @@ EARLIER = """            if writing is not None:
                 writing = None
 """
 
+FORGETS = "        old, self.written = self.written, set()\n"
 BEHIND = """
 class MendedStep:
     def __init__(self, comm, disk, buffers, update):
@@ -104,8 +105,8 @@ ZOO = [
           changed(CLASS, CHECK, "        if not self.comm.all_reduce(mean.norm().view(1)).isfinite().item():\n"),
           "a finite mean: rank 0 skips"),
     Wrong("forgets at the second full disk", "MendedStep",
-          changed(changed(CLASS, "        pieces =", "        old, self.written = self.written, set()\n        pieces ="),
-                  "if k not in self.written", "if k not in old"), "full twice, plain: each rank ends with"),
+          changed(changed(CLASS, "        pieces =", FORGETS + "        pieces ="), "if k not in self.written",
+                  "if k not in old"), "full twice, plain: each rank ends with"),
     Wrong("leaves a write under way behind", "MendedStep", BEHIND, "the disk does everything at once"),
     Wrong("does not say", "MendedStep", changed(CLASS, "        return True\n", ""), "True where it has stepped"),
     Wrong("writes twice", "MendedStep", changed(CLASS, "                self.written.add(k)\n", ""),

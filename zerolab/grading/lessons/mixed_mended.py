@@ -118,6 +118,8 @@ def update_of(case: Case, each: Tensor, way: Way, scale: float, limit: float) ->
     return by[way.clips] * mean
 
 
+ROUNDED = 2.0**-8
+"""How far off an update may be that went through 16 bits a few times, by its size."""
 UNSHARED = "what its own gradients give: take the mean over the ranks"
 MISTAKES = {
     "what clipping gives that looks at scaled gradients: the limit is meant for the real ones": Way(clips="scaled"),
@@ -192,10 +194,36 @@ def mains(case: Case, seen: Observation) -> str | None:
         for says, way in MISTAKES.items():
             if not set(wrong) & set(far(case, seen, step, way)):
                 return f"{said} {says}"
-        return (
-            f"{said} {difference(got[rank], main.tensor_split(case.ranks)[rank], 1e-6)}: do one step by hand, in fp32"
-        )
+        want = main.tensor_split(case.ranks)
+        for each in wrong:
+            if hint := in_16_bits(case, got[each], want[each], before[each]):
+                return f"{said} {hint}"
+        return f"{said} {unlike(got[rank], want[rank], before[rank])}: do one step by hand, in fp32"
     return None
+
+
+def in_16_bits(case: Case, value: object, want: Tensor, before: Tensor) -> str | None:
+    """What to say of main parameters that are right but for what fp16 makes of them."""
+    if not isinstance(value, Tensor) or value.dtype != want.dtype or value.shape != want.shape:
+        return None
+    _, _, _, _, rate = case.args[0]
+    off, way = (value - want).abs(), (want - before).abs()
+    if torch.equal(value, value.half().float()):
+        return "all numbers of fp16, as an update in fp16 gives them: which copy is updated, and which is its cast?"
+    if bool((off <= ROUNDED * way + 4e-7 * want.abs()).all()):
+        return "nearly right, and rounded to 16 bits on their way: which parts of the update are in fp16?"
+    # Half a step of fp16's smallest numbers, in a gradient.
+    if bool((off <= ROUNDED * way + rate * 2.0**-24).all()):
+        return "about what dividing by the scale in fp16 gives: which dtype has the mean when it is divided?"
+    return None
+
+
+def unlike(value: object, want: Tensor, before: Tensor) -> str:
+    """How a main shard differs, with the values counted by the tolerance that judges them."""
+    if not isinstance(value, Tensor) or value.dtype != want.dtype or value.shape != want.shape:
+        return difference(value, want, 0.0)
+    places = sum(not near(value[at], want[at], before[at]) for at in range(len(want)))
+    return f"a tensor with {places} of {len(want)} values wrong"
 
 
 def casts(case: Case, seen: Observation) -> str | None:
@@ -230,8 +258,9 @@ MENDED = Exercise(
         Claim("the parameters are the casts of all main parameters", casts),
     ),
     hints=(
-        "Run the sketch with an inf in one rank's gradient, and see who leaves and who waits.",
         "First reduce, then convert to fp32 and divide by the scale; from then on all is as in fp32 training.",
+        "Whose norm, and in which units, is compared with the limit?",
+        "What becomes of 1.0 in fp16 that is changed by 1e-5? Which copy would feel it?",
         "The sum of squares of all shards is needed for the norm anyway, and an inf or nan in any shard is in it, too.",
     ),
     run=run_steps,

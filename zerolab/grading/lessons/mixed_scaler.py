@@ -92,7 +92,10 @@ class Rule:
             self.left = 0
             self.clean = 0
             return
-        if self.scale == self.min_scale and "no floor" not in wrong and "stays" not in wrong:
+        at_floor = self.scale < 2 * self.min_scale if "no landing" in wrong else self.scale == self.min_scale
+        if at_floor and "no floor" not in wrong and "stays" not in wrong:
+            if "row ends" in wrong:
+                self.clean = 0
             raise OverflowError
         lower = self.scale / (4 if "quarter" in wrong else 2)
         self.scale = lower if "no floor" in wrong else max(lower, self.min_scale)
@@ -121,8 +124,12 @@ MISTAKES = {
 }
 
 
-ELSEWHERE = {"floor first": "At the floor, too, an overflow that is forgiven is forgiven"}
-"""A mistake that shows only where the scale begins at the floor."""
+ELSEWHERE = {
+    "floor first": "At the floor, too, an overflow that is forgiven is forgiven",
+    "no landing": "Where half would be less than min_scale, the scale becomes min_scale; the end comes after that",
+    "row ends": "An OverflowError changes nothing, so the clean steps go on counting",
+}
+"""Mistakes that show only at some floors: where the scale begins, or which is no power of two."""
 
 
 def course_of(settings: dict[str, Any], steps: Sequence[bool], mistake: str = "") -> Course:
@@ -163,11 +170,16 @@ def cases(rng: Random) -> list[Case]:
     settings, steps = drawn(rng)
     # Halves that are no whole numbers.
     tried.append((settings | {"min_scale": 0.25}, steps))
-    # Window 1, nothing forgiven, a floor at the start.
+    # Each overflow raises, and the row of clean steps goes on.
     ends: dict[str, Any] = {"initial_power": 3, "window": 1, "hysteresis": 1, "min_scale": 8.0}
+    tried.append((ends | {"window": 2}, [False, True, False, True, *[False] * 3]))
+    # Window 1, nothing forgiven, a floor at the start.
     tried.append((ends, [rng.random() < 0.3 for _ in range(30)]))
     # Overflows at the floor that are forgiven.
     tried.append((ends | {"window": 2, "hysteresis": 3}, [True, False, True, True, *[False] * 4, True, True, True]))
+    # From 4 to a floor of 3, and no farther.
+    uneven: dict[str, Any] = {"initial_power": 3, "window": 3, "hysteresis": 1, "min_scale": 3.0}
+    tried.append((uneven, [True] * 3 + [False] * 4 + [True]))
     return [Case([args], about=", ".join(f"{name} {value:g}" for name, value in args[0].items())) for args in tried]
 
 
@@ -196,7 +208,11 @@ def look(want: Course, at: int, steps: Sequence[bool]) -> str:
     """Which sentence of the rule speaks of this step."""
     before, after = want[at - 1], want[at]
     if not steps[at - 1]:
-        return "How many clean steps in a row were there?"
+        asked = "How many clean steps in a row were there?"
+        raised = [isinstance(after, list) for after, overflow in zip(want[1:], steps[:at], strict=False) if overflow]
+        if raised and all(raised):
+            return f"{asked} Here every x raises: {ELSEWHERE['row ends']}"
+        return asked
     if isinstance(after, list):
         return "What does the rule say of an overflow at the floor?"
     return "How many overflows have been forgiven since it last doubled?" if before == after else "Does this one halve?"

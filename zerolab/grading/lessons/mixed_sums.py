@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import reduce
 from random import Random
 from typing import Any
@@ -16,9 +17,11 @@ from zerolab.grading.draw import signed, sizes
 from zerolab.grading.exercise import Claim, Exercise, Score
 
 Tensor = torch.Tensor
-SHORT = {"float32": "fp32", "bfloat16": "bf16"}
+SHORT = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
 BOARD_NUMEL, BOARD_BATCHES = 1024, 6
 MANY = 8
+LARGE = (20_000, 25_000)
+"""Between what: fp16 has such gradients, and no sum of MANY of them."""
 LOOSE, TIGHT = 2.0**-7, 1e-5
 """How far off a mean may be, by what it is kept in: bf16 rounds it once, by up to 2**-9 of it."""
 
@@ -60,9 +63,20 @@ def cases(rng: Random) -> list[Case]:
         one_case(rng, 3, 10, narrow, wide, 2, uneven=False),
         one_case(rng, 2, 5, wide, narrow, 1, uneven=False),
     ]
+    drawn.append(too_large(rng))
     for ranks, numel, world in sizes(rng):
         drawn.append(one_case(rng, ranks, numel, wide, rng.choice((wide, narrow)), MANY, True, world))
     return drawn
+
+
+def too_large(rng: Random) -> Case:
+    """Sums that `keep` does not have, though it has their mean."""
+    case = one_case(rng, 2, 6, "float32", "float16", MANY, uneven=False)
+    args = [
+        ([torch.tensor([float(rng.randint(*LARGE)) for _ in range(6)]).bfloat16() for _ in gradients], *rest)
+        for gradients, *rest in case.args
+    ]
+    return replace(case, args=args)
 
 
 def as_they_come(gradients: Sequence[Tensor]) -> Iterator[Tensor]:
@@ -138,6 +152,9 @@ def sums_right(case: Case, seen: Observation) -> str | None:
         if isinstance(record.value, Tensor) and record.value.dtype != keep:
             said = f"{case.about}: rank {rank} returned {record.value.dtype}, and {keep} is due"
             return f"{said}: `add` is for the sum, `keep` for what comes of it"
+        if isinstance(record.value, Tensor) and record.value.isinf().any():
+            said = f"{case.about}: rank {rank} returned inf: {SHORT[case.args[0][3]]} has this mean, and not the sum"
+            return width(case, seen) or f"{said}: when is it converted, before or after the last division?"
     exact = keep == torch.float32 and case.args[0][2] == "float32"
     return right(wanted, TIGHT if exact else LOOSE)(case, seen)
 
