@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from itertools import product
 from random import Random
 from typing import Any
 
@@ -176,7 +177,13 @@ def tier_cases(rng: Random) -> list[Case]:
         (1, 2, "bf16", "host", "device"),
         (8, 3, "bf16", "disk", "host"),
     ]
-    return [*(drawn(rng, *shape) for shape in shapes), drawn(rng, 4, 2, "bf16", "disk", "device", PAGE)]
+    # Those tell slips apart; the rest leaves no corner.
+    corners = [
+        (rng.randint(1, 5), stage, name, optimizer, parameters)
+        for stage, name, optimizer, parameters in product(range(4), ("fp32", "bf16"), TIERS, TIERS)
+        if parameters == "device" or stage == 3
+    ]
+    return [*(drawn(rng, *shape) for shape in [*shapes, *corners]), drawn(rng, 4, 2, "bf16", "disk", "device", PAGE)]
 
 
 TIER_BYTES = Exercise(
