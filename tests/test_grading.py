@@ -14,9 +14,10 @@ import torch
 
 from zerolab.errors import InputError
 from zerolab.grading import CheckFailed, cells, checks, cli, generate, notebooks, observe
-from zerolab.grading.case import Observation, Other, Record, Trouble, observation_from_json, observation_to_json
+from zerolab.grading.case import Case, Observation, Other, Record, Trouble, observation_from_json, observation_to_json
 from zerolab.grading.cells import grade_id, is_answer, is_check, is_locked, read_notebook, role, text_of
-from zerolab.grading.exercise import Finding
+from zerolab.grading.check import Failed, next_hint
+from zerolab.grading.exercise import Claim, Exercise, Finding
 from zerolab.grading.lessons import LESSONS
 from zerolab.grading.progress import progress
 from zerolab.grading.referee import Verdict
@@ -374,6 +375,20 @@ def test_the_same_mistake_again_brings_one_more_hint_and_another_mistake_none() 
         assert text.endswith(f"\nHint {given} of {len(hints)}: {hints[given - 1]}")
     assert "Hint" not in told(broken) and "Hint" not in told(wrong)
     assert "Hint" not in str(told(lambda *numbers: (_ for _ in ()).throw(NotImplementedError)))
+
+
+def test_a_claim_with_hints_of_its_own_gives_those() -> None:
+    claims = (Claim("it is right", nothing_said, ("Of its own.",)), Claim("it is fast", nothing_said))
+    exercise = Exercise("any", lambda rng: [], claims, hints=("First.", "Second."))
+    failed: dict[str, Failed] = {}
+    said = [next_hint(exercise, claim, failed) for claim in ("it is fast", "it is fast", "it is right", "it is right")]
+    assert said == ["", "\nHint 1 of 2: First.", "", "\nHint 1 of 1: Of its own."]
+    assert next_hint(exercise, "it is fast", failed) == ""
+    assert next_hint(exercise, "it is fast", failed) == "\nHint 2 of 2: Second.", "counted apart"
+
+
+def nothing_said(case: Case, seen: Observation) -> None:
+    return None
 
 
 def test_what_is_returned_twice_does_not_make_up_for_what_is_kept() -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import inspect
 import secrets
 import textwrap
+from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from random import Random
 from typing import Any
@@ -80,21 +81,22 @@ UNSEEN = Finding("", None, "the scoreboard's case was not reached")
 
 @dataclass
 class Failed:
-    """Which claim of an exercise failed last, and how many of the exercise's hints have been given."""
+    """Which claim of an exercise failed last, and how many have been given of each set of hints."""
 
     claim: str = ""
-    given: int = 0
+    given: Counter[tuple[str, ...]] = field(default_factory=Counter)
 
 
 def next_hint(exercise: Exercise, claim: str, failed: dict[str, Failed]) -> str:
-    """One more of the exercise's hints if the claim that failed is the one that failed last; after the last hint, that
-    one again."""
+    """One more of the claim's or the exercise's hints if the claim that failed is the one that failed last; after the
+    last hint, that one again."""
     memory = failed.setdefault(exercise.name, Failed())
     again, memory.claim = claim == memory.claim, claim
-    if not again or not exercise.hints:
+    hints = next((one.hints for one in exercise.claims if one.text == claim and one.hints), exercise.hints)
+    if not again or not hints:
         return ""
-    memory.given = min(memory.given + 1, len(exercise.hints))
-    return f"\nHint {memory.given} of {len(exercise.hints)}: {exercise.hints[memory.given - 1]}"
+    given = memory.given[hints] = min(memory.given[hints] + 1, len(hints))
+    return f"\nHint {given} of {len(hints)}: {hints[given - 1]}"
 
 
 def first_fault(name: str, fn: Callable[..., Any], earlier: Sequence[Exercise], seed: int) -> str | None:

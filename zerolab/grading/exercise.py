@@ -30,10 +30,11 @@ def alone(fn: Callable[..., Any], comm: Any, *args: Any) -> Any:
 @dataclass(frozen=True)
 class Claim:
     """Something that must hold in every case. `test` returns a hint where it does not: what was tried, what came out,
-    what was expected."""
+    what was expected. Its own `hints`, if it has some, are given in the place of the exercise's."""
 
     text: str
     test: Test
+    hints: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -290,7 +290,7 @@ WALK = Exercise(
         "Group k uses buffer k % buffers. At the start all buffers are free: as many reads can begin.",
         "writes[k].then(function) calls function when that write has ended. What may begin at that moment?",
         "The read of group k + buffers. Before you wait for a read, wait for the write that begins it; functions made "
-        "in a loop see the loop's last k, unless partial() gives them theirs.",
+        "in a loop see the loop's last k, unless a default (`lambda k=k: ...`) keeps theirs.",
     ),
     run=run_walk,
 )
