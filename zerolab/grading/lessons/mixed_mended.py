@@ -249,19 +249,32 @@ def stands_still(case: Case, seen: Observation, step: int, rank: int, params: Te
     return torch.equal(params, before)
 
 
+OVERFLOW = (
+    "Run the sketch with an inf in one rank's gradient, and see who leaves and who waits.",
+    "The sum of squares of all shards is needed for the norm anyway, and an inf or nan in any shard is in it, too.",
+)
+"""For a step that is taken by some, or hangs."""
+
 MENDED = Exercise(
     "mended_step",
     cases,
     (
-        Claim("all ranks take a step, or all skip it", flags),
-        Claim("main parameters get the clipped mean of the real gradients, in fp32", mains),
-        Claim("the parameters are the casts of all main parameters", casts),
+        Claim("all ranks take a step, or all skip it", flags, OVERFLOW),
+        Claim(
+            "main parameters get the clipped mean of the real gradients, in fp32",
+            mains,
+            (
+                "First reduce, then convert to fp32 and divide by the scale; from then on all is as in fp32 training.",
+                "Whose norm, and in which units, is compared with the limit?",
+                "What becomes of 1.0 in fp16 that is changed by 1e-5? Which copy would feel it?",
+            ),
+        ),
+        Claim(
+            "the parameters are the casts of all main parameters",
+            casts,
+            ("Main parameters change first. Then every rank needs what the others' have become, in fp16.",),
+        ),
     ),
-    hints=(
-        "First reduce, then convert to fp32 and divide by the scale; from then on all is as in fp32 training.",
-        "Whose norm, and in which units, is compared with the limit?",
-        "What becomes of 1.0 in fp16 that is changed by 1e-5? Which copy would feel it?",
-        "The sum of squares of all shards is needed for the norm anyway, and an inf or nan in any shard is in it, too.",
-    ),
+    hints=OVERFLOW,
     run=run_steps,
 )
