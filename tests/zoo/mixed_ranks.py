@@ -158,6 +158,20 @@ def agreed_overflow(comm, shards, handles):
     Wrong("one vote exactly", "agreed_overflow", changed(OVERFLOW, "> 0", "== 1"), "what do their votes add up to"),
     Wrong("all must overflow", "agreed_overflow", changed(OVERFLOW, "> 0", "== comm.size"),
           "One rank's overflow is enough"),
+    Wrong("signs that cancel", "agreed_overflow", '''
+def agreed_overflow(comm, shards, handles):
+    for handle in handles:
+        handle.wait()
+    vote = sum(s[s.isinf()].sign().float().sum() for s in shards) + sum(s.isnan().sum() for s in shards)
+    return comm.all_reduce(vote.float().reshape(1)).item() != 0
+''', "the other a -inf"),
+    Wrong("a count of eight bits", "agreed_overflow", '''
+def agreed_overflow(comm, shards, handles):
+    for handle in handles:
+        handle.wait()
+    count = sum(int((~shard.isfinite()).sum()) for shard in shards)
+    return comm.all_reduce(torch.tensor([count]).to(torch.uint8)).item() > 0
+''', "How far does what you send count"),
     Wrong("a tensor", "agreed_overflow", changed(OVERFLOW, ".item() > 0", " > 0"), "True or False is due"),
     Wrong("a vote for each bucket", "agreed_overflow", '''
 def agreed_overflow(comm, shards, handles):
