@@ -6,6 +6,7 @@ VENV   ?= .venv
 EXTRAS ?= dev,instructor
 TORCH  ?= 2.13.0
 ARGS   ?=
+TESTS  ?=
 
 PY     := $(VENV)/bin/python
 PIP    := $(PY) -m pip --disable-pip-version-check
@@ -42,9 +43,13 @@ lint: $(STAMP)  ## ruff: rules and format
 types: $(STAMP)  ## mypy over the library
 	$(PY) -m mypy zerolab
 
-unit: $(STAMP)  ## unit tests and rank tests
+unit: $(STAMP)  ## unit tests and rank tests (TESTS=tests/test_flat.py for one file)
+ifeq ($(TESTS),)
 	$(PY) -m pytest tests $(addprefix --ignore=,$(GRADING)) $(ARGS) || $(UNLESS_NONE)
 	$(PY) -m pytest -n 2 --dist worksteal $(GRADING) $(ARGS) || $(UNLESS_NONE)
+else
+	$(PY) -m pytest $(TESTS) $(ARGS)
+endif
 
 nbval: $(STAMP)  ## run every lesson and solution, and compare each cell with its stored output
 	@found=$$(find notebooks solutions -name '*.ipynb' -not -path '*/.ipynb_checkpoints/*' 2>/dev/null | sort); \
