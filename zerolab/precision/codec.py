@@ -24,6 +24,9 @@ FORMATS = {
     "fp16": torch.float16,
     "fp8": torch.float8_e4m3fn,
 }
+SMALLEST = 2.0**-100
+"""A block with no value above this rests as zeros: its scale, or the inverse, would leave fp32's range. A first moment
+so small, as of an embedding's row that has not been seen for a thousand steps, moves nothing."""
 TOPS = {torch.float16: 2.0**15, torch.float8_e4m3fn: 448.0}
 """Where a scaled format's largest value goes."""
 
@@ -51,9 +54,11 @@ class Codec:
         if self.root:
             blocks = blocks.sqrt()
         largest = blocks.abs().amax(1, keepdim=True)
+        # NaN is no small value: it stays to be seen.
+        largest = largest.masked_fill(largest <= SMALLEST, 0.0)
         scales.copy_(largest.squeeze(1) / top)
         # A block of zeros has the scale 0 and codes 0.
-        scaled = torch.where(largest > 0, blocks * (top / largest), 0.0)
+        scaled = torch.where(largest == 0, 0.0, blocks * (top / largest))
         if self.root:
             scaled = torch.where(blocks > 0, scaled.clamp_min(torch.finfo(self.dtype).smallest_normal), scaled)
         codes.view(-1, BLOCK).copy_(scaled)
