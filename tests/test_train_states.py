@@ -164,7 +164,8 @@ def test_a_deepspeed_configuration_becomes_settings(tmp_path: Path) -> None:
 
 
 def test_every_setting_that_a_rule_gives_is_one_of_a_run() -> None:
-    values = {"zero_optimization.contiguous_gradients": True, "optimizer.type": "AdamW"}
+    zero = "zero_optimization"
+    values = {f"{zero}.contiguous_gradients": True, f"{zero}.reduce_scatter": True, "optimizer.type": "AdamW"}
     for key, rule in RULES.items():
         given = values.get(key, True if "pin_memory" in key or "pipeline" in key else 1)
         assert rule(given).keys() <= TrainConfig.model_fields.keys(), key
@@ -184,7 +185,15 @@ def test_what_deepspeed_itself_refuses_is_refused_with_what_is_meant(key: str, t
         ("optimizer.type", "Lamb", 'optimizer.type must be "AdamW", not "Lamb"'),
         ("train_batch_size", 25, "train_batch_size is 25, but 4 sequences a micro-batch"),
         ("train_micro_batch_size_per_gpu", 0, "train_micro_batch_size_per_gpu is 0"),
-        ("zero_optimization.sub_group_size", "many", "sub_group_size is 'many'; give a number"),
+        ("zero_optimization.sub_group_size", "many", 'sub_group_size is "many"; give a whole number of at least 1'),
+        ("zero_optimization.reduce_bucket_size", float("inf"), "reduce_bucket_size is Infinity; give a whole number"),
+        ("zero_optimization.reduce_bucket_size", True, "reduce_bucket_size is true; give a whole number"),
+        ("zero_optimization.offload_param.max_in_cpu", -1, "max_in_cpu is -1; give a whole number of at least 0"),
+        ("zero_optimization.reduce_scatter", "no", 'reduce_scatter is "no"; give true or false'),
+        ("train_batch_size", "24", 'train_batch_size is "24"; give a whole number of at least 1'),
+        ("train_batch_size", [24], "train_batch_size is [24]; give a whole number of at least 1"),
+        ("gradient_accumulation_steps", 1.5, "gradient_accumulation_steps is 1.5; give a whole number of at least 1"),
+        ("train_micro_batch_size_per_gpu", "4", 'train_micro_batch_size_per_gpu is "4"; give a whole number'),
         ("zero_optimization.offload_param.nvme_path", "/other", "nvme_path is '/other', but another key says '.'"),
     ],
 )

@@ -47,7 +47,7 @@ def with_deepspeed(settings: dict[str, Any], path: Path) -> dict[str, Any]:
 
 
 def check_ranks(ranks: int | str) -> int:
-    if not str(ranks).isdigit() or int(ranks) < 1:
+    if not str(ranks).isdecimal() or int(ranks) < 1:
         raise InputError(f"ranks is {ranks!r}; it should be a whole number of at least 1")
     return int(ranks)
 

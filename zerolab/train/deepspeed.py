@@ -22,6 +22,23 @@ def named(setting: str) -> Rule:
     return lambda value: {setting: value}
 
 
+def count(setting: str, least: int = 1) -> Rule:
+    """A whole number, which DeepSpeed's users also write as 5e8."""
+
+    def rule(value: Any) -> Settings:
+        if isinstance(value, bool) or not isinstance(value, int | float) or value < least or value % 1 != 0:
+            raise InputError(f"is {json.dumps(value)}; give a whole number of at least {least}")
+        return {setting: int(value)}
+
+    return rule
+
+
+def reduction(value: Any) -> Settings:
+    if not isinstance(value, bool):
+        raise InputError(f"is {json.dumps(value)}; give true or false")
+    return {"reduction": "reduce_scatter" if value else "all_reduce"}
+
+
 def only(wanted: Any, why: str) -> Rule:
     """A key of which one value is what zerolab does anyway."""
 
@@ -34,15 +51,15 @@ def only(wanted: Any, why: str) -> Rule:
 
 
 RULES: dict[str, Rule] = {
-    "train_batch_size": named("batch_size"),
-    "gradient_accumulation_steps": named("grad_accum_steps"),
+    "train_batch_size": count("batch_size"),
+    "gradient_accumulation_steps": count("grad_accum_steps"),
     "gradient_clipping": named("clip_norm"),
     "zero_optimization.stage": named("zero_stage"),
     "zero_optimization.overlap_comm": named("overlap"),
     "zero_optimization.contiguous_gradients": only(True, "gradients always lie in flat buffers"),
-    "zero_optimization.reduce_scatter": lambda on: {"reduction": "reduce_scatter" if on else "all_reduce"},
-    "zero_optimization.reduce_bucket_size": lambda numel: {"bucket_numel": int(numel)},
-    "zero_optimization.sub_group_size": lambda numel: {"sub_group_size": int(numel)},
+    "zero_optimization.reduce_scatter": reduction,
+    "zero_optimization.reduce_bucket_size": count("bucket_numel"),
+    "zero_optimization.sub_group_size": count("sub_group_size"),
     "zero_optimization.offload_optimizer.device": named("offload_optimizer"),
     "zero_optimization.offload_optimizer.nvme_path": named("offload_path"),
     "zero_optimization.offload_optimizer.buffer_count": named("buffer_count"),
@@ -52,8 +69,8 @@ RULES: dict[str, Rule] = {
     "zero_optimization.offload_param.device": named("offload_param"),
     "zero_optimization.offload_param.nvme_path": named("offload_path"),
     "zero_optimization.offload_param.buffer_count": named("buffer_count"),
-    "zero_optimization.offload_param.buffer_size": lambda numel: {"buffer_size": int(numel)},
-    "zero_optimization.offload_param.max_in_cpu": lambda numel: {"max_in_cpu": int(numel)},
+    "zero_optimization.offload_param.buffer_size": count("buffer_size"),
+    "zero_optimization.offload_param.max_in_cpu": count("max_in_cpu", least=0),
     "zero_optimization.offload_param.pin_memory": only(True, "host memory is pinned wherever a GPU is"),
     "bf16.enabled": named("bf16"),
     "fp16.enabled": named("fp16"),
@@ -122,16 +139,16 @@ def translated(key: str, value: Any, path: Path) -> Settings:
         return RULES[key](value)
     except InputError as error:
         raise InputError(f"{path}: {key} {error}") from None
-    except (TypeError, ValueError):
-        raise InputError(f"{path}: {key} is {value!r}; give a number") from None
 
 
 def batch_equation(settings: Settings, micro: Any, ranks: int, path: Path) -> Settings:
     """train_batch_size = micro batch per GPU x accumulation steps x ranks; the one that is missing follows."""
     if micro in (None, "auto"):
         return {}
-    if not isinstance(micro, int) or isinstance(micro, bool) or micro < 1:
-        raise InputError(f"{path}: train_micro_batch_size_per_gpu is {micro!r}; give a whole number of at least 1")
+    try:
+        micro = count("micro")(micro)["micro"]
+    except InputError as error:
+        raise InputError(f"{path}: train_micro_batch_size_per_gpu {error}") from None
     whole, steps = settings.get("batch_size"), settings.get("grad_accum_steps")
     if whole is None:
         return {"batch_size": micro * (steps or 1) * ranks}
