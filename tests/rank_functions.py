@@ -94,6 +94,16 @@ def leaves_by_sys_exit(comm):
     comm.barrier()
 
 
+class OutOfTheOrdinary(BaseException):
+    """What `except Exception` lets pass, as pytest's own failures are."""
+
+
+def raises_a_base_exception(comm):
+    if comm.rank == 1:
+        raise OutOfTheOrdinary("seen")
+    comm.barrier()
+
+
 def ignores_the_end(comm, folder):
     """Cannot be ended politely, and leaves its process number."""
     if hasattr(signal, "SIGTERM"):

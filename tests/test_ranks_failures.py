@@ -77,6 +77,12 @@ def test_sys_exit_is_named_with_its_code(world):
         launch(functions.leaves_by_sys_exit, ranks=3, world=world, timeout=30)
 
 
+@pytest.mark.parametrize("world", ["processes", "lockstep"])
+def test_an_error_that_is_no_exception_is_named_as_well(world):
+    with pytest.raises(RankFailure, match="rank 1 raised rank_functions.OutOfTheOrdinary: seen"):
+        launch(functions.raises_a_base_exception, ranks=3, world=world, timeout=30)
+
+
 def test_nothing_is_left_of_a_failed_launch(monkeypatch, tmp_path):
     pids, temporary = tmp_path / "pids", tmp_path / "temporary"
     pids.mkdir()

@@ -23,7 +23,7 @@ from zerolab.errors import InputError, RankError
 from zerolab.ranks.child import failed, make_comm, run
 from zerolab.ranks.failure import rank_failure
 from zerolab.ranks.job import Job, Outcome
-from zerolab.ranks.lockstep import Scheduler, Task, where
+from zerolab.ranks.lockstep import Scheduler, Stopped, Task, where
 from zerolab.ranks.lockstep_transport import Event, LockstepTransport, LockstepWorld
 from zerolab.ranks.printing import Printer
 from zerolab.ranks.seeds import RandomState, seed_all
@@ -109,7 +109,9 @@ class _Launch:
             try:
                 comm = make_comm(LockstepTransport(self.world, task.rank, device), self.job)
                 self.outcomes[task.rank] = run(self.job, comm, self.function)
-            except (Exception, SystemExit, KeyboardInterrupt) as error:
+            except Stopped:
+                raise
+            except BaseException as error:
                 outcome = failed(error)
                 failure = rank_failure(task.rank, outcome.error, outcome.message, outcome.traceback)
                 self.scheduler.fail(failure)
