@@ -12,12 +12,19 @@ from zerolab.grading.case import plural
 
 def whole_numbers(rng: Random, numel: int, dtype: torch.dtype = torch.float32, most: int = 999) -> torch.Tensor:
     """A 1-D tensor of whole numbers from 1 to `most`."""
-    return torch.tensor([rng.randint(1, most) for _ in range(numel)], dtype=dtype)
+    return torch.randint(1, most + 1, (numel,), generator=torch_generator(rng)).to(dtype)
 
 
 def signed(rng: Random, numel: int, dtype: torch.dtype = torch.float32, most: int = 9) -> torch.Tensor:
     """A 1-D tensor of whole numbers from -`most` to `most`, none of them 0, such as gradients."""
-    return torch.tensor([rng.choice((-1, 1)) * rng.randint(1, most) for _ in range(numel)], dtype=dtype)
+    generator = torch_generator(rng)
+    sign = torch.randint(2, (numel,), generator=generator) * 2 - 1
+    return (sign * torch.randint(1, most + 1, (numel,), generator=generator)).to(dtype)
+
+
+def torch_generator(rng: Random) -> torch.Generator:
+    """Torch's random numbers, drawn from `rng`'s: many at a time take a hundredth of the time that `rng` takes."""
+    return torch.Generator().manual_seed(rng.getrandbits(63))
 
 
 def sizes(rng: Random) -> Iterator[tuple[int, int, str]]:
