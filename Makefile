@@ -14,8 +14,10 @@ STAMP  := $(VENV)/.installed
 LESSON := $(firstword $(sort $(wildcard notebooks/*.ipynb)))
 BENCHMARKS := $(sort $(basename $(notdir $(filter-out %__init__.py,$(wildcard benchmarks/*.py)))) \
               $(patsubst benchmarks/%/__main__.py,%,$(wildcard benchmarks/*/__main__.py)))
-# Mostly one process that computes, so two share the work; other tests start ranks, which use both cores already.
-GRADING := tests/test_nbgrader.py $(sort $(wildcard tests/test_grading*.py))
+# Two processes share the tests, but for those that look at the machine's shared memory as a whole, or whose ranks keep
+# two cores busy.
+SHARED := -n 2 --dist
+ALONE  := $(addprefix tests/test_,collectives_shared.py zero_equal.py zero_states.py)
 NBVAL  := --nbval --nbval-current-env --nbval-cell-timeout=100 --nbval-sanitize-with=tests/nbval_sanitize.cfg
 
 # pytest's status where ARGS selects none of its tests.
@@ -45,8 +47,8 @@ types: $(STAMP)  ## mypy over the library
 
 unit: $(STAMP)  ## unit tests and rank tests (TESTS=tests/test_flat.py for one file)
 ifeq ($(TESTS),)
-	$(PY) -m pytest tests $(addprefix --ignore=,$(GRADING)) $(ARGS) || $(UNLESS_NONE)
-	$(PY) -m pytest -n 2 --dist worksteal $(GRADING) $(ARGS) || $(UNLESS_NONE)
+	$(PY) -m pytest $(ALONE) $(ARGS) || $(UNLESS_NONE)
+	$(PY) -m pytest $(SHARED) worksteal tests $(addprefix --ignore=,$(ALONE)) $(ARGS) || $(UNLESS_NONE)
 else
 	$(PY) -m pytest $(TESTS) $(ARGS)
 endif
@@ -54,7 +56,7 @@ endif
 nbval: $(STAMP)  ## run every lesson and solution, and compare each cell with its stored output
 	@found=$$(find notebooks solutions -name '*.ipynb' -not -path '*/.ipynb_checkpoints/*' 2>/dev/null | sort); \
 	if [ -z "$$found" ]; then echo "nbval: no notebook in notebooks/ or solutions/ yet, so there is nothing to compare."; \
-	else echo "$(PY) -m pytest $(NBVAL)" $$found; $(PY) -m pytest $(NBVAL) $$found && $(PY) tools/compared.py $$found; fi
+	else echo "$(PY) -m pytest $(SHARED) loadfile $(NBVAL)" $$found; $(PY) -m pytest $(SHARED) loadfile $(NBVAL) $$found && $(PY) tools/compared.py $$found; fi
 
 notebooks: $(STAMP)  ## run the lessons again and store their outputs; generate exercises from their source
 	$(PY) -m zerolab.grading.notebooks $(ARGS)

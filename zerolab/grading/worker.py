@@ -1,5 +1,5 @@
 """The process in which a learner's answers run. It is told what to run on standard input and says, a JSON line each,
-what it began and what it saw; it judges nothing. `python -m zerolab.grading.worker` is for `zerolab grade` only.
+what it began and what it saw; it judges nothing. Only `zerolab grade` starts it.
 """
 
 from __future__ import annotations
@@ -97,7 +97,3 @@ def _keep_output_to_ourselves() -> TextIO:
 def _say(reports: TextIO, line: dict[str, Any]) -> None:
     reports.write(json.dumps(line) + "\n")
     reports.flush()
-
-
-if __name__ == "__main__":
-    main()

@@ -25,12 +25,8 @@ from contextlib import contextmanager
 from multiprocessing import reduction, spawn, util
 from typing import Any
 
-# Torch imports its compiler, for most of a second, when a process makes its first optimizer; and the rooms above this
-# one, though no rank needs them to start, are what most rank functions use. Named, not imported: floors stay floors.
-PRELOAD = [
-    *("torch", "torch.distributed", "torch._dynamo", "numpy", "cloudpickle"),
-    *("zerolab.train", "zerolab.models", "zerolab.ranks.preload"),
-]
+# Named, not imported: it holds the rooms above this one, which no rank needs to start but most rank functions use.
+PRELOAD = ["zerolab.preload"]
 
 # Python's table of child processes is not safe against two threads that start or poll at once.
 process_table = threading.RLock()

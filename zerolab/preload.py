@@ -4,17 +4,23 @@ A session of its own keeps the server and all ranks out of reach of the terminal
 interrupt: the parent alone receives it, and ends the ranks in order.
 """
 
+import gc
 import os
 import signal
 import sys
 from types import FrameType
 
-import torch
+# None of the many objects that are made now is garbage, and to look for it again and again takes a quarter of the time.
+searched = gc.isenabled()
+gc.disable()
 
-# Every optimizer imports it when it is first used: a second of every rank's time, once here.
-import torch._dynamo
+import torch  # noqa: E402
 
-import zerolab.ranks.child  # noqa: F401
+# Torch imports its compiler, for a second or more, when a process makes its first optimizer.
+import torch._dynamo  # noqa: E402
+
+# Most of what rank functions use.
+import zerolab.train  # noqa: E402, F401
 
 
 def _imported_by_the_server() -> bool:
@@ -30,3 +36,7 @@ if _imported_by_the_server():
     torch.set_num_threads(1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.setsid()
+    # A rank that looks for garbage leaves these objects alone, and their pages shared.
+    gc.freeze()
+if searched:
+    gc.enable()
