@@ -3,6 +3,7 @@
 from threading import Event, Thread
 
 import pytest
+from controls import each_changes_what_is_shown
 from ipywidgets import IntSlider
 
 from zerolab.errors import InputError
@@ -22,12 +23,7 @@ def test_each_control_changes_the_picture_and_the_numbers() -> None:
         "model": "GPT-2 355M", "layers": 48, "width": 2048, "gpu": "16 GB", "ranks": 64, "stage": 1, "recipe": "fp32",
         "batch": 3, "tokens": 512, "checkpointing": True, "offload": "optimizer",
     }  # fmt: skip
-    assert set(others) == set(living.controls)
-    for name, value in others.items():
-        before, drawn = living._text.value, living._image.value
-        living.controls[name].value = value
-        assert living._text.value != before, name
-        assert living._image.value != drawn, name
+    each_changes_what_is_shown(living, others)
     assert living.settings() == others | {"model": CUSTOM}
 
 
@@ -53,16 +49,12 @@ def test_a_size_of_ones_own_and_a_known_model_take_turns() -> None:
             {"ranks": 8, "gbit_per_s": 1.0, "latency_us": 5.0, "bucket_numel": 1024, "overlapped": False},
         ),
         (ring_stepper(), {"collective": "all_gather", "ranks": 3, "step": 1}),
-        (step_timeline(ranks=2), {"stage": 2, "ranks": 3, "gbit_per_s": 25.0, "latency_us": 20.0, "prefetch": False}),
+        (step_timeline(ranks=2), {"prefetch": False, "stage": 2, "ranks": 3, "gbit_per_s": 25.0, "latency_us": 20.0}),
     ],
     ids=["shards", "buckets", "ring", "step"],
 )
 def test_so_does_each_control_of_the_others(living: Living, others: dict[str, object]) -> None:
-    assert set(others) == set(living.controls)
-    for name, value in others.items():
-        before = living._text.value
-        living.controls[name].value = value
-        assert living._text.value != before, name
+    each_changes_what_is_shown(living, others)
 
 
 def test_the_picture_is_that_of_the_pure_function() -> None:

@@ -3,6 +3,7 @@
 import math
 
 import pytest
+from controls import each_changes_what_is_shown
 
 from zerolab.precision.formats import FORMATS
 from zerolab.precision.scaler import LossScaler
@@ -28,12 +29,7 @@ from zerolab.widgets.scale import scale_sliders
     ids=["numbers", "scale"],
 )  # fmt: skip
 def test_each_control_changes_the_picture_and_the_numbers(living: Living, others: dict[str, object]) -> None:
-    assert set(others) == set(living.controls)
-    for name, value in others.items():
-        before, drawn = living._text.value, living._image.value
-        living.controls[name].value = value
-        assert living._text.value != before, name
-        assert living._image.value != drawn, name
+    each_changes_what_is_shown(living, others)
 
 
 def test_the_picture_is_that_of_the_pure_function() -> None:
