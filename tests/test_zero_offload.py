@@ -193,6 +193,35 @@ def test_sizes_of_sub_groups_buffers_and_host_share_change_no_bit(tmp_path: Path
     assert len(set.union(*by_rank)) == 1 and not list(tmp_path.iterdir())
 
 
+class NowAndThen(nn.Module):
+    """Every second forward leaves out the layers in the middle."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.layers = nn.ModuleList([Residual(), Residual(7), Residual(5), nn.Linear(6, 3)])
+        self.forwards = 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.forwards += 1
+        first, *middle, last = self.layers
+        for layer in [first, *(middle if self.forwards % 2 else []), last]:
+            x = layer(x)
+        return x
+
+
+def test_a_shard_read_ahead_of_a_step_for_a_unit_that_did_not_run_is_read_again_after_it(tmp_path: Path) -> None:
+    # Momentum moves the layers that were left out.
+    given: dict[str, Any] = {"optimizer": sgd(momentum=0.9), "steps": 5}
+
+    def run(comm: Collectives) -> set[str]:
+        places = [{"parameters": "disk", "buffer_count": count} for count in (2, 6)]
+        return {fit(comm, NowAndThen, 3, tmp_path, place, **given)[0] for place in ({}, *places)}
+
+    by_rank = launch(run, ranks=2, world="lockstep", timeout=60)
+    assert len(set.union(*by_rank)) == 1
+
+
 def test_a_rank_that_owns_nothing_needs_no_file(tmp_path: Path) -> None:
     def own(comm: Collectives) -> tuple[int, int]:
         engine = ZeroEngine(nn.Linear(1, 1), comm, 2, lr=0.1, align=1, offload=Offload(optimizer="disk", path=tmp_path))
