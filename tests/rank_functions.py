@@ -1,6 +1,7 @@
 """Functions that ranks of the tests run. They live apart from the tests, so that a rank need not import pytest."""
 
 import contextlib
+import gc
 import os
 import random
 import signal
@@ -92,6 +93,10 @@ def leaves_by_sys_exit(comm):
     if comm.rank == 1:
         sys.exit(3)
     comm.barrier()
+
+
+def what_was_there_before(comm):
+    return "torch._dynamo" in sys.modules, gc.isenabled(), gc.get_freeze_count() > 10_000
 
 
 class OutOfTheOrdinary(BaseException):

@@ -24,6 +24,11 @@ def test_results_come_in_rank_order(ranks):
     assert launch(functions.who_and_how_many, ranks=ranks, timeout=30) == [(r, ranks) for r in range(ranks)]
 
 
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no fork server")
+def test_a_rank_finds_torch_imported_and_looks_for_garbage_in_its_own_objects_alone():
+    assert launch(functions.what_was_there_before, ranks=1, timeout=30) == [(True, True, True)]
+
+
 def test_arguments_travel_by_place_and_by_name():
     assert launch(functions.total_of_ranks, 1.0, ranks=2, timeout=30) == [3.0, 3.0]
     assert launch(functions.total_of_ranks, ranks=2, kwargs={"plus": 2.0}, timeout=30) == [5.0, 5.0]

@@ -213,6 +213,14 @@ def test_a_file_that_is_none_is_refused(tmp_path: Path, capsys: pytest.CaptureFi
         assert said in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("ranks", ["²", "two", "0"])
+def test_a_configuration_needs_a_number_of_ranks(
+    ranks: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["train", f"--deepspeed-config={written(tmp_path, {})}", f"--ranks={ranks}"]) == 2
+    assert f"ranks is '{ranks}'; it should be a whole number" in capsys.readouterr().err
+
+
 @pytest.mark.timeout(60)
 def test_a_configuration_trains_and_a_flag_that_contradicts_it_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]

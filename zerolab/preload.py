@@ -1,6 +1,7 @@
-"""Imported once, by the server that forks ranks: what every rank needs, and nothing that starts a thread or a GPU.
+"""What every rank needs, and nothing that starts a thread or a GPU: imported once, by the server that forks ranks, and
+first of all by the process that runs a learner's answers.
 
-A session of its own keeps the server and all ranks out of reach of the terminal's Ctrl-C and of a kernel's
+A session of its own keeps that server and all ranks out of reach of the terminal's Ctrl-C and of a kernel's
 interrupt: the parent alone receives it, and ends the ranks in order.
 """
 

@@ -56,7 +56,7 @@ def ring_all_reduce(comm, tensor, average=False):
     if average:
         shard /= comm.size
     return ring_all_gather(comm, shard, tensor.numel())
-''', "elements, average=False: rank 0 returned the memory"),
+''', "on 1 rank, 4 elements, average=False: rank 0 returned the memory"),
     Wrong("knows two dtypes", "ring_reduce_scatter",
           changed(REDUCE_SCATTER, "    work =",
                   "    if tensor.dtype not in (torch.float32, torch.float64):\n"

@@ -23,7 +23,7 @@ def signed(rng: Random, numel: int, dtype: torch.dtype = torch.float32, most: in
 
 
 def torch_generator(rng: Random) -> torch.Generator:
-    """Torch's random numbers, drawn from `rng`'s: many at a time take a hundredth of the time that `rng` takes."""
+    """Torch's random numbers, seeded from `rng`: a thousand at a time take a twentieth of the time that `rng` takes."""
     return torch.Generator().manual_seed(rng.getrandbits(63))
 
 

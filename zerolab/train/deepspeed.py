@@ -22,15 +22,15 @@ def named(setting: str) -> Rule:
     return lambda value: {setting: value}
 
 
+def whole_number(value: Any, least: int = 1) -> int:
+    """DeepSpeed's users also write one as 5e8."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or value < least or value % 1 != 0:
+        raise InputError(f"is {json.dumps(value)}; give a whole number of at least {least}")
+    return int(value)
+
+
 def count(setting: str, least: int = 1) -> Rule:
-    """A whole number, which DeepSpeed's users also write as 5e8."""
-
-    def rule(value: Any) -> Settings:
-        if isinstance(value, bool) or not isinstance(value, int | float) or value < least or value % 1 != 0:
-            raise InputError(f"is {json.dumps(value)}; give a whole number of at least {least}")
-        return {setting: int(value)}
-
-    return rule
+    return lambda value: {setting: whole_number(value, least)}
 
 
 def reduction(value: Any) -> Settings:
@@ -146,7 +146,7 @@ def batch_equation(settings: Settings, micro: Any, ranks: int, path: Path) -> Se
     if micro in (None, "auto"):
         return {}
     try:
-        micro = count("micro")(micro)["micro"]
+        micro = whole_number(micro)
     except InputError as error:
         raise InputError(f"{path}: train_micro_batch_size_per_gpu {error}") from None
     whole, steps = settings.get("batch_size"), settings.get("grad_accum_steps")
