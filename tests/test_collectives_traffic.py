@@ -138,16 +138,60 @@ class Recorded(Transport):
         pass
 
 
+class FakeTime:
+    """A clock that only sleep moves on."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def perf_counter(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+@pytest.fixture
+def fake_time(monkeypatch: pytest.MonkeyPatch) -> FakeTime:
+    time = FakeTime()
+    monkeypatch.setattr(wrap, "time", time)
+    return time
+
+
 @pytest.mark.parametrize("impl", ["ring", "torch"])
 def test_a_linked_collective_waits_for_the_links_time_in_real_seconds(
-    impl: str, monkeypatch: pytest.MonkeyPatch
+    impl: str, fake_time: FakeTime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    slept: list[float] = []
-    monkeypatch.setattr(wrap.time, "sleep", slept.append)
     monkeypatch.setattr(TorchCollectives, "_all_reduce", lambda *_: None)
     link = Link(gbit_per_s=1.0, latency_us=5.0)
     build(Recorded(), impl, link=link).all_reduce(torch.ones(1000))
-    assert sum(slept) == pytest.approx(2 * (5e-6 + 500 * 4 * 8 / 1e9))
+    assert fake_time.now - 100.0 == pytest.approx(2 * (5e-6 + 500 * 4 * 8 / 1e9))
+
+
+def test_a_linked_rank_sends_and_receives_one_message_after_the_other(fake_time: FakeTime) -> None:
+    comm = build(Recorded(size=4), "ring", link=Link(gbit_per_s=1.0))
+    message = torch.ones(31_250)  # a million bits, a millisecond
+    posted, sending = [], []
+    for rank in (1, 2, 3):
+        sending.append(comm.isend(message, rank))
+        posted.append(1e3 * (fake_time.now - 100.0))
+    # What the receiver adds is its own wire's time: they have their messages at 1, 2 and 3 ms.
+    assert posted == pytest.approx([0.0, 1.0, 2.0])
+    for request in sending:
+        request.wait()
+    assert 1e3 * (fake_time.now - 100.0) == pytest.approx(3.0)
+    begin = fake_time.now
+    for request in [comm.irecv(message, rank) for rank in (1, 2, 3)]:
+        request.wait()
+    assert 1e3 * (fake_time.now - begin) == pytest.approx(3.0)
+
+
+def test_a_linked_rank_sends_while_it_receives(fake_time: FakeTime) -> None:
+    comm = build(Recorded(), "ring", link=Link(gbit_per_s=1.0))
+    message = torch.ones(31_250)
+    for _ in range(3):
+        comm.transport.exchange(message, 1, message, 1)
+    assert 1e3 * (fake_time.now - 100.0) == pytest.approx(3.0)
 
 
 @pytest.mark.ranks

@@ -1,6 +1,7 @@
 """A rank that raises, dies, hangs or calls something else: the caller learns which one and why, and nothing is left."""
 
 import os
+import signal
 import tempfile
 
 import psutil
@@ -64,6 +65,13 @@ def test_a_killed_rank_is_named_with_its_signal():
     with pytest.raises(RankFailure, match="rank 2 was killed by SIGKILL") as caught:
         launch(functions.is_killed, ranks=3, timeout=30)
     assert caught.value.rank == 2
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_ranks_that_all_die_at_once_are_named_too(ranks: int) -> None:
+    # Nobody is left at the other end of the pipe for reports, which is no reason to end in an EOFError.
+    with pytest.raises(RankFailure, match="rank 0 was killed by SIGSEGV"):
+        launch(lambda comm: os.kill(os.getpid(), signal.SIGSEGV), ranks=ranks, timeout=30)
 
 
 def test_os_exit_is_named_with_its_code():
@@ -130,6 +138,42 @@ def test_a_message_that_was_never_sent_is_named_at_once(world):
         launch(functions.never_sent, ranks=3, world=world, timeout=50)
 
 
+@pytest.mark.parametrize("world", ["processes", "lockstep"])
+@pytest.mark.parametrize("collectives", ["ring", "auto", "transport"])
+@pytest.mark.parametrize(("function", "said"), [
+    (functions.drops_its_send, r"rank 0 .* what it is sending to rank 1 \(16 bytes\); keep .* isend returns"),
+    (functions.drops_its_receive, r"rank 1 .* what it is receiving from rank 0 \(16 bytes\); keep .* irecv returns"),
+    (functions.drops_many, r"rank 0 .* what it is sending to rank 1 \(1 byte\), and for 2 more; keep"),
+])  # fmt: skip
+def test_a_request_that_was_never_waited_for_is_named_when_its_rank_returns(world, collectives, function, said):
+    with pytest.raises(RankFailure, match=said) as failure:
+        launch(function, ranks=2, world=world, collectives=collectives, timeout=50)
+    assert failure.value.rank == (1 if function is functions.drops_its_receive else 0)
+
+
+@pytest.mark.parametrize("world", ["processes", "lockstep"])
+@pytest.mark.parametrize(("sent", "received"), [(2, 4), (4, 2), (0, 1)])
+def test_messages_of_two_sizes_are_named(world, sent, received):
+    """gloo would fill a part of the tensor in silence, or end the process."""
+    said = f"rank 0 sends {4 * sent} bytes to rank 1, which receives {4 * received}; make both tensors alike"
+    with pytest.raises(MismatchError, match=said):
+        launch(functions.sends_another_size, sent, received, ranks=2, world=world, collectives="ring", timeout=50)
+
+
+@pytest.mark.parametrize("world", ["processes", "lockstep"])
+@pytest.mark.parametrize("collectives", ["auto", "ring"])
+def test_a_late_call_that_others_never_make_is_a_deadlock(world, collectives):
+    with pytest.raises(DeadlockError, match=r"rank 1 has (already )?returned"):
+        launch(functions.calls_once_more_and_late, ranks=2, world=world, collectives=collectives, timeout=50)
+
+
+@pytest.mark.parametrize("world", ["processes", "lockstep"])
+def test_a_message_passes_although_its_request_was_thrown_away(world):
+    """Its rank then goes on, and fails at its end; in between nobody waits for ever."""
+    with pytest.raises(RankFailure, match=r"rank 0 raised ValueError: heard 4\.0"):
+        launch(functions.drops_its_send_and_listens, ranks=2, world=world, collectives="ring", timeout=50)
+
+
 @pytest.mark.parametrize(("world", "timeout"), [("processes", 1.5), ("lockstep", 50)])
 def test_a_circle_of_receives_is_reported_rank_by_rank(world, timeout):
     """In lockstep at once; between processes, where a message may always be on its way, after the time-out."""
@@ -177,3 +221,13 @@ def test_a_killed_server_is_replaced():
     launch(functions.who_and_how_many, ranks=1, timeout=30)
     os.kill(forkserver._server._forkserver_pid, 9)
     assert launch(functions.total_of_ranks, ranks=2, timeout=50) == [1.0, 1.0]
+
+
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_ranks_that_all_end_at_once_are_named(ranks):
+    with pytest.raises(RankError, match="rank 0 ended with exit code 3 before it returned"):
+        launch(ends_at_once, ranks=ranks, timeout=60)
+
+
+def ends_at_once(comm):
+    os._exit(3)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 
 class ZerolabError(Exception):
     """Base of every error that zerolab raises on purpose."""
@@ -12,7 +14,10 @@ class InputError(ZerolabError, ValueError):
 
 
 class RankError(ZerolabError, RuntimeError):
-    """A rank failed, hung or died; the message names the rank and carries its traceback."""
+    """A rank failed, hung or died; the message names the rank and carries its traceback. `printed` is what each rank
+    had printed by then, a text by rank."""
+
+    printed: Sequence[str] = ()
 
 
 class DeadlockError(RankError):

@@ -1,5 +1,5 @@
-"""What every rank needs, and nothing that starts a thread or a GPU: imported once, by the server that forks ranks, and
-first of all by the process that runs a learner's answers.
+"""What every rank needs, and nothing that starts a thread or a GPU: imported once, by the server that forks ranks and
+the processes that run learners' answers.
 
 A session of its own keeps that server and all ranks out of reach of the terminal's Ctrl-C and of a kernel's
 interrupt: the parent alone receives it, and ends the ranks in order.
@@ -20,7 +20,8 @@ import torch  # noqa: E402
 # Torch imports its compiler, for a second or more, when a process makes its first optimizer.
 import torch._dynamo  # noqa: E402
 
-# Most of what rank functions use.
+# What checks of exercises use, so that a learner does not wait for it; and most of what rank functions use.
+import zerolab.grading.worker  # noqa: E402
 import zerolab.train  # noqa: E402, F401
 
 

@@ -179,12 +179,12 @@ class Collectives(ABC):
         return tensor
 
     def isend(self, tensor: Tensor, dst: int) -> Request:
-        """`send` that returns at once; do not write the tensor until `wait()`."""
+        """`send` that returns at once; do not write the tensor until `wait()`, without which no rank may return."""
         check_tensor("send", tensor, self.device)
         return self.transport.isend(tensor, dst)
 
     def irecv(self, tensor: Tensor, src: int) -> Request:
-        """`recv` that returns at once; do not read the tensor until `wait()`."""
+        """`recv` that returns at once; do not read the tensor until `wait()`, without which no rank may return."""
         check_tensor("recv", tensor, self.device)
         return self.transport.irecv(tensor, src)
 

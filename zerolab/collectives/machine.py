@@ -21,7 +21,7 @@ import torch
 
 from zerolab.collectives.arena import Arena, PeerMemory
 from zerolab.collectives.transport import Transport
-from zerolab.errors import InputError
+from zerolab.errors import DeadlockError, InputError
 
 WORDS = 160
 TAG = 0x40000001
@@ -64,11 +64,16 @@ class Machine:
     def note(self, kind: int, offset: int, call: str) -> None:
         """Tell all others. Never waits for one who does not read: two who wait so for each other would for ever."""
         packed = NOTE.pack(self.rank, kind, offset, call.encode())
-        for outbox in self._outboxes.values():
+        for rank, outbox in self._outboxes.items():
             while True:
                 try:
                     os.write(outbox, packed)
                     break
+                except BrokenPipeError as error:
+                    raise DeadlockError(
+                        f"rank {self.rank} is in {call}, but rank {rank} has already returned; let every rank take "
+                        "part in each collective"
+                    ) from error
                 except BlockingIOError:
                     wait_for((self._inbox, select.POLLIN), (outbox, select.POLLOUT))
                     self.listen()

@@ -7,10 +7,11 @@ until then: a sender must not write it and a receiver must not read it.
 
 from __future__ import annotations
 
+import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol
 
 import torch
@@ -77,6 +78,9 @@ class Transport(ABC):
     def moved(self, nbytes: int) -> None:
         """Told of bytes that this rank has taken from, or written to, peers' memory without a message."""
 
+    def check_waited(self) -> None:
+        """Raise if somebody asked for a message and never waited for it; called when the rank function has returned."""
+
     def now(self) -> float:
         """Seconds of this world's clock: real in processes, virtual in lockstep."""
         return time.perf_counter()
@@ -99,20 +103,37 @@ class ThreadLane:
         self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix=name)
 
     def submit(self, call: Callable[[], Any]) -> Request:
-        return FutureRequest(self._pool.submit(call))
+        request = LaneCall(call)
+        self._pool.submit(request.run)
+        return request
 
     def close(self) -> None:
         self._pool.shutdown(wait=True)
 
 
-class FutureRequest:
-    """A request that ends when a future does; an error of the call is raised by `wait`."""
+class LaneCall:
+    """A call in a lane's thread. It lets the call go before it says that it has ended: whoever has waited, or looks
+    later, finds its tensors held by nobody but their owners. An error of the call is raised by `wait`."""
 
-    def __init__(self, future: Future[Any]) -> None:
-        self._future = future
+    def __init__(self, call: Callable[[], Any]) -> None:
+        self._call: Callable[[], Any] | None = call
+        self._ended = threading.Event()
+        self._error: BaseException | None = None
+
+    def run(self) -> None:
+        call, self._call = self._call, None
+        assert call is not None
+        try:
+            call()
+        except BaseException as error:
+            self._error = error
+        del call
+        self._ended.set()
 
     def wait(self) -> None:
-        self._future.result()
+        self._ended.wait()
+        if self._error is not None:
+            raise self._error
 
 
 class LocalTransport(Transport):

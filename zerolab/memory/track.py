@@ -5,10 +5,11 @@
         engine.step()
     tracker.peak        # {kind: bytes} at the moment of the highest total
 
-The tracker stands between torch and its kernels (a dispatch mode). It holds storages by weak references: a storage
-counts from the operation that made it until nobody holds it, with the size that the storage itself reports, once
-however many tensors view it. A storage older than the tracker counts from the start if a label names it, else from
-its first use. What a kernel allocates and frees inside one operation is not seen.
+The tracker stands between torch and its kernels (a dispatch mode), and hears of storages that are emptied or filled
+behind its back (`resizes.py`). It holds storages by weak references: a storage counts from the operation that made it
+until nobody holds it, with the size that the storage itself reports, once however many tensors view it. A storage older
+than the tracker counts from the start if a label names it, else from its first use. What a kernel allocates and frees
+inside one operation is not seen.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from zerolab.collectives.call import current_call, current_phase
 from zerolab.errors import InputError
+from zerolab.memory import resizes
 from zerolab.memory.kinds import Labels
 from zerolab.memory.skyline import Changes, Record, Sample, Skyline
 from zerolab.ranks.lockstep import Stopped
@@ -69,9 +71,6 @@ class Tracker(TorchDispatchMode):
         self._clock = clock or no_clock
         self._skyline = Skyline(samples)
         self._records: dict[int, Watched] = {}
-        # Storages that have changed their size; torch does that behind the dispatcher, so these are read again
-        # after every operation.
-        self._elastic: set[Watched] = set()
         # Filled by the weak references, from whichever thread lets a storage go.
         self._dead: deque[tuple[int, Watched, float]] = deque()
         self._lock = threading.RLock()
@@ -88,9 +87,11 @@ class Tracker(TorchDispatchMode):
             self._owner = threading.get_ident()
             self._settle()
             self.reset_peak()
+        resizes.listen(self._resized)
         return self
 
     def __exit__(self, *exc_info: Any) -> None:
+        resizes.ignore(self._resized)
         super().__exit__(*exc_info)
         if self._on_own_thread():
             self._settle()
@@ -153,24 +154,41 @@ class Tracker(TorchDispatchMode):
 
     def _after(self, func: Any, args: Any, kwargs: Any, result: Any, begun: float) -> None:
         inside_call = current_call.get() is not None
-        phase = current_phase.get() or self._mark
-        if not inside_call and (phase != self._phase or self._skyline.pending >= COUNT_EVERY):
-            self._settle(begun)
-            self._phase = phase
-        self._order += 1
-        moments = self._buried()
+        phase, moments = self._next(begun)
         # An operation has its results from its start on.
         changes = moments[begun]
         for storage in storages((*args, *kwargs.values())):
             self._see(storage, "other", changes)
         for storage in storages(result):
             self._see(storage, birth_kind(inside_call), changes)
-        # A lane may be at another time than the rank, whose storages these are.
-        self._reread(list(self._elastic), moments, begun if self._on_own_thread() else self._left)
+        # A lane may be at another time than the rank.
         if self._on_own_thread():
             self._left = self._clock()
         self._note(phase, moments)
         self._claim_written(func, args, kwargs, inside_call)
+
+    def _resized(self, storage: torch.UntypedStorage) -> None:
+        """Told of each storage that changes its size, also of other ranks' that take turns in this process."""
+        with self._lock:
+            record = self._records.get(storage._cdata)
+            known = record is not None and record.ref() is storage
+            if storage.device.type == "meta" or not (known or self._on_own_thread()):
+                return
+            now, changes = self._time(), Changes()
+            # Read first: where a phase ends, all sizes are read, as its own.
+            self._see(storage, "other", changes)
+            phase, moments = self._next(now)
+            moments[now].extend(changes)
+            self._note(phase, moments)
+
+    def _next(self, now: float) -> tuple[str, Moments]:
+        """The phase of what comes next, and the storages that were let go before it. Where a phase ends, count."""
+        phase = current_phase.get() or self._mark
+        if current_call.get() is None and (phase != self._phase or self._skyline.pending >= COUNT_EVERY):
+            self._settle(now)
+            self._phase = phase
+        self._order += 1
+        return phase, self._buried()
 
     def _note(self, phase: str, moments: Moments) -> None:
         for time, changes in sorted(moments.items()):
@@ -192,18 +210,8 @@ class Tracker(TorchDispatchMode):
     def _read(self, record: Watched, changes: Changes) -> None:
         storage = record.ref()
         if storage is not None and (nbytes := storage.nbytes()) != record.nbytes:
-            self._elastic.add(record)
             changes.append((record, nbytes - record.nbytes))
             record.nbytes = nbytes
-
-    def _reread(self, records: list[Watched], moments: Moments, now: float) -> None:
-        """Find what changed its size since the last operation: what shrank did so right after that one, before the
-        rank waited for anything."""
-        found: Changes = []
-        for record in records:
-            self._read(record, found)
-        for change in found:
-            moments[now if change[1] > 0 else min(self._left, now)].append(change)
 
     def _buried(self) -> Moments:
         """Storages that nobody holds any more, by the time when they were let go."""
@@ -212,7 +220,6 @@ class Tracker(TorchDispatchMode):
             key, record, time = self._dead.popleft()
             moments[time].append((record, -record.nbytes))
             record.nbytes = 0
-            self._elastic.discard(record)
             if self._records.get(key) is record:
                 del self._records[key]
         return moments
@@ -247,7 +254,9 @@ class Tracker(TorchDispatchMode):
         now = self._time() if now is None else now
         with self._lock:
             moments = self._buried()
-            self._reread(list(self._records.values()), moments, now)
+            # What changed its size while this tracker was not active.
+            for record in self._records.values():
+                self._read(record, moments[now])
             self._note(self._phase, moments)
             self._ask(now)
             self._skyline.count()

@@ -8,9 +8,8 @@ import multiprocessing
 from collections.abc import Mapping
 from typing import Any
 
-import cloudpickle
-
 from zerolab.errors import InputError
+from zerolab.ranks.pickling import culprit, dumps
 from zerolab.ranks.printing import MODES
 
 WORLDS = ("processes", "lockstep")
@@ -97,25 +96,14 @@ def _choice(name: str, value: Any, choices: tuple[str, ...]) -> None:
 def pack_function(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
     """The function and its arguments, by value, or an InputError that names what cannot travel."""
     try:
-        return cloudpickle.dumps((fn, args, kwargs))
+        return dumps((fn, args, kwargs))
     except Exception as error:
-        what, reason = _culprit(fn, args, kwargs) or ("the rank function with its arguments", error)
+        parts = {"the rank function": fn}
+        parts |= {f"argument {place}": value for place, value in enumerate(args, start=1)}
+        parts |= {f"argument {name!r}": value for name, value in kwargs.items()}
+        found = culprit(parts)
+        what = f"{found[0]}, of type {type(found[1]).__name__}," if found else "the rank function with its arguments"
+        reason = " ".join(str(found[2] if found else error).split())
         raise InputError(
             f"{what} cannot travel to the ranks ({reason}); make it inside the rank function instead"
         ) from None
-
-
-def _culprit(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[str, Exception] | None:
-    """The first thing, of those that are to travel, that does not pickle by itself."""
-    parts = {f"argument {place}": value for place, value in enumerate(args, start=1)}
-    parts |= {f"argument {name!r}": value for name, value in kwargs.items()}
-    if inspect.isfunction(fn):
-        used = inspect.getclosurevars(fn)
-        parts |= {f"{name!r}, which the rank function uses": v for name, v in used.nonlocals.items()}
-        parts |= {f"{name!r}, which the rank function uses": v for name, v in used.globals.items()}
-    for name, value in parts.items():
-        try:
-            cloudpickle.dumps(value)
-        except Exception as error:
-            return f"{name}, of type {type(value).__name__},", error
-    return None

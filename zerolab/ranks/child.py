@@ -22,7 +22,6 @@ from datetime import timedelta
 from multiprocessing.connection import Connection
 from typing import Any
 
-import cloudpickle
 import torch
 import torch.distributed as dist
 
@@ -33,6 +32,7 @@ from zerolab.ranks.failure import PeerLost, ResultRefused, traceback_text
 from zerolab.ranks.job import Job, Outcome
 from zerolab.ranks.leave import leave
 from zerolab.ranks.malloc import keep_freed_memory
+from zerolab.ranks.pickling import dumps, loads
 from zerolab.ranks.process_transport import ProcessTransport
 from zerolab.ranks.seeds import seed_all
 
@@ -56,7 +56,7 @@ def main(job: Job, rank: int, lifeline: Connection, report: Connection) -> None:
         torch.set_num_threads(job.threads)
         seed_all()
         transport = _join(job, rank)
-        outcome = run(job, make_comm(transport, job), job.function_file.read_bytes())
+        outcome = run(job, transport, job.function_file.read_bytes())
     except BaseException as error:
         # SystemExit, too, is the end of this rank and not of the launch.
         outcome = failed(error)
@@ -82,11 +82,13 @@ def make_comm(transport: Transport, job: Job) -> Collectives | Transport:
     return build(transport, impl=job.collectives, link=link, trace=job.trace, check=job.check)
 
 
-def run(job: Job, comm: Collectives | Transport, packed: bytes) -> Outcome:
+def run(job: Job, transport: Transport, packed: bytes) -> Outcome:
     """Unpack the function and its arguments, call it, and pickle what it returns."""
-    function, args, kwargs = cloudpickle.loads(packed)
+    comm = make_comm(transport, job)
+    function, args, kwargs = loads(packed)
     result = function(comm, *args, **kwargs)
     comm.close()
+    transport.check_waited()
     return Outcome(pack(result, job.max_result_bytes), when=time.monotonic(), events=_events(comm))
 
 
@@ -94,7 +96,7 @@ def pack(result: Any, limit: int) -> bytes:
     """The pickled result, or an error that names the type."""
     kind = type(result).__name__
     try:
-        packed = cloudpickle.dumps(result)
+        packed = dumps(result)
     except Exception as error:
         raise ResultRefused(
             f"returned a {kind} that cannot travel back ({error}); return numbers, tensors, or lists and dicts of them"
@@ -112,6 +114,8 @@ def failed(error: BaseException) -> Outcome:
     name = kind.__name__ if kind.__module__ in ("builtins", "zerolab.errors") else f"{kind.__module__}.{kind.__name__}"
     name = name.removeprefix("__main__.")
     secondary = isinstance(error, PeerLost | dist.DistBackendError) or _lost_connection(error)
+    # A rank that is gone may have returned, or died, which is then the report.
+    secondary = secondary or isinstance(error.__cause__, BrokenPipeError)
     return Outcome(
         error=name,
         message=str(error),

@@ -39,6 +39,10 @@ class ResultRefused(RankError):  # noqa: N818 (seen only by the parent)
     """What a rank returned cannot travel; the message lacks only the rank's number."""
 
 
+class RequestLeft(RankError):  # noqa: N818 (seen only by the parent)
+    """A rank returned without waiting for a message; the message lacks only the rank's number."""
+
+
 def rank_failure(rank: int, error: str, message: str, traceback: str = "") -> RankError:
     """The caller's error for an exception of rank `rank`. A deadlock or a mismatch that a rank named stays one."""
     kept = _KEPT.get(error.rpartition(".")[2])
@@ -46,7 +50,7 @@ def rank_failure(rank: int, error: str, message: str, traceback: str = "") -> Ra
         failure: RankError = kept(message)
         failure.__cause__ = RankTraceback(traceback)
         return failure
-    if error.endswith(ResultRefused.__name__):
+    if error.endswith((ResultRefused.__name__, RequestLeft.__name__)):
         return RankFailure(f"rank {rank} {message}", rank, error)
     if error == "SystemExit":
         return RankFailure(

@@ -12,6 +12,7 @@ does nothing but import and fork may. This is Python's own `multiprocessing` for
 from __future__ import annotations
 
 import io
+import itertools
 import multiprocessing
 import multiprocessing.context
 import multiprocessing.process
@@ -20,7 +21,7 @@ import sys
 import threading
 import time
 import types
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from multiprocessing import reduction, spawn, util
 from typing import Any
@@ -35,6 +36,45 @@ process_table = threading.RLock()
 def new_process(target: Any, args: tuple[Any, ...], name: str) -> multiprocessing.process.BaseProcess:
     """A process, not started yet, that will call `target(*args)`; arguments may hold connections."""
     return RankProcess(target=target, args=args, name=name, daemon=False)
+
+
+def start_server() -> None:
+    """Start the server now and do not wait for it, so that a first launch later finds its imports done."""
+    if _server is not None:
+        _server.ensure_running()
+
+
+def fork_server() -> None:
+    """Make the server of this process by a fork of it, in a hundredth of a second: for a process that was itself forked
+    from a server and has done nothing since, so that all imports are there and no thread is."""
+    if _server is None or not hasattr(os, "fork"):
+        return
+    spawn_one, util.spawnv_passfds = util.spawnv_passfds, _fork_passfds  # type: ignore
+    try:
+        _server.ensure_running()
+    finally:
+        util.spawnv_passfds = spawn_one  # type: ignore
+
+
+def _fork_passfds(path: Any, command: Sequence[Any], descriptors: Sequence[int]) -> int:
+    """Do in a fork of this process what `command`, a call of Python with "-c", would do in a new one."""
+    if pid := os.fork():
+        return pid
+    try:
+        os.setsid()
+        close_all_but(0, 1, 2, *descriptors)
+        exec(os.fsdecode(command[-1]), {})
+    finally:
+        os._exit(1)
+
+
+def close_all_but(*kept: int) -> None:
+    """Close every descriptor of this process but these."""
+    edges = sorted({-1, *kept, os.sysconf("SC_OPEN_MAX") if hasattr(os, "sysconf") else 4096})
+    for before, after in itertools.pairwise(edges):
+        # Python 3.11 takes the empty range from 0 to 0 for all there are.
+        if before + 1 < after:
+            os.closerange(before + 1, after)
 
 
 @contextmanager
@@ -82,7 +122,7 @@ if "forkserver" in multiprocessing.get_all_start_methods():
                 self._ask_server(message)
 
         def _ask_server(self, message: io.BytesIO) -> None:
-            self.sentinel, to_child = _server.connect_to_new_process(self._fds)  # type: ignore[attr-defined]
+            self.sentinel, to_child = _server.connect_to_new_process(self._fds)  # type: ignore
             # Python tells a child of its parent's death by the last copy of this pipe's end; the parent keeps one.
             kept = os.dup(to_child)
             self.finalizer = util.Finalize(self, _close, (kept, self.sentinel))
@@ -100,6 +140,7 @@ if "forkserver" in multiprocessing.get_all_start_methods():
             return _RankPopen(process)
 
 else:  # pragma: no cover (Windows)
+    _server = None  # type: ignore[assignment]
 
     class RankProcess(multiprocessing.context.SpawnProcess):  # type: ignore[no-redef]
         @staticmethod

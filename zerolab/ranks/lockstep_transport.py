@@ -1,11 +1,9 @@
 """Messages between ranks that take turns in one process, and the lane of such a rank.
 
 A message is a rendezvous: it passes when both its send and its receive have been posted, from the sender's memory
-straight to the receiver's. On the virtual clock it ends at
-
-    max(time of send, time of receive) + link.seconds(bytes)
-
-for both sides; without a link, messages take no time.
+straight to the receiver's. On the virtual clock it begins when both are posted and the sender's wire out and the
+receiver's wire in are free (`wires.py`), and ends link.seconds(bytes) later, for both sides. Without a link, messages
+take no time.
 """
 
 from __future__ import annotations
@@ -22,6 +20,8 @@ from zerolab.collectives.call import Call
 from zerolab.collectives.transport import Request, Transport
 from zerolab.errors import InputError, MismatchError
 from zerolab.ranks.lockstep import Scheduler, Stopped, Task
+from zerolab.ranks.requests import Asked, OpenRequests
+from zerolab.ranks.wires import Wires
 
 if TYPE_CHECKING:
     from zerolab.collectives import Link
@@ -32,7 +32,8 @@ class Event:
     """Something that happened, in the one order in which everything happens in lockstep.
 
     `kind` is "send", "receive", "enter" or "leave" (a collective). `lane` 0 is the rank's main line. `start` and
-    `end` are virtual seconds: from the posting of a message to its arrival. `call` names the collective, or is "".
+    `end` are virtual seconds: from the posting of a message to its arrival; `out` is when it set out. `call` names the
+    collective, or is "".
     """
 
     order: int
@@ -45,13 +46,16 @@ class Event:
     start: float
     end: float
     call: str
+    out: float = 0.0
 
 
 class Post:
     """One side of a message, a send or a receive, until it is matched with the other."""
 
-    def __init__(self, world: LockstepWorld, kind: str, tensor: torch.Tensor, peer: int, tag: int) -> None:
-        self._world = world
+    def __init__(self, transport: LockstepTransport, kind: str, tensor: torch.Tensor, peer: int, tag: int) -> None:
+        self._open = transport.open
+        self._open.add(self, Asked(kind == "send", peer, tensor.nbytes))
+        self._world = world = transport.world
         self.kind = kind
         self.tensor = tensor
         self.peer = peer
@@ -64,6 +68,7 @@ class Post:
 
     def wait(self) -> None:
         """Let others run until the message has passed."""
+        self._open.drop(self)
         scheduler = self._world.scheduler
         task = scheduler.running()
         if self.end is None:
@@ -73,9 +78,10 @@ class Post:
         assert self.end is not None
         task.clock = max(task.clock, self.end)
 
-    def finish(self, end: float) -> None:
+    def finish(self, out: float, end: float) -> None:
         self.end = end
-        self._world.record(self.task, self.kind, self.start, end, self.call, self.peer, self.tensor.nbytes, self.tag)
+        nbytes = self.tensor.nbytes
+        self._world.record(self.task, self.kind, self.start, end, self.call, self.peer, nbytes, self.tag, out)
         if self._waiting is not None:
             self._world.scheduler.wake(self._waiting)
 
@@ -87,6 +93,7 @@ class LockstepWorld:
         self.scheduler = scheduler
         self.size = size
         self.link = link
+        self._wires = Wires(size)
         self.events: list[Event] = []
         self._posted: dict[tuple[int, int, int], deque[Post]] = defaultdict(deque)
         self._calls: dict[int, tuple[int, str]] = {}
@@ -115,9 +122,10 @@ class LockstepWorld:
         # A message is no operation of either rank: a memory tracker of one must not count the other's tensor.
         with torch.no_grad(), _disable_current_modes():
             _as_bytes(receive.tensor).copy_(_as_bytes(send.tensor))
-        end = max(send.start, receive.start) + (self.link.seconds(nbytes) if self.link else 0.0)
-        send.finish(end)
-        receive.finish(end)
+        seconds = self.link.seconds(nbytes) if self.link else 0.0
+        out, end = self._wires.carry(receive.peer, send.peer, max(send.start, receive.start), seconds)
+        send.finish(out, end)
+        receive.finish(out, end)
 
     def enter(self, rank: int, call: Call) -> None:
         """Compare a call with the other ranks' of the same number."""
@@ -138,10 +146,19 @@ class LockstepWorld:
         raise Stopped
 
     def record(
-        self, task: Task, kind: str, start: float, end: float, call: str, peer: int = -1, nbytes: int = 0, tag: int = 0
+        self,
+        task: Task,
+        kind: str,
+        start: float,
+        end: float,
+        call: str,
+        peer: int = -1,
+        nbytes: int = 0,
+        tag: int = 0,
+        out: float = 0.0,
     ) -> None:
         order = len(self.events)
-        self.events.append(Event(order, task.rank, task.lane, kind, peer, nbytes, tag, start, end, call))
+        self.events.append(Event(order, task.rank, task.lane, kind, peer, nbytes, tag, start, end, call, out))
 
 
 class LockstepTransport(Transport):
@@ -152,15 +169,16 @@ class LockstepTransport(Transport):
         self.rank = rank
         self.size = world.size
         self.device = device
+        self.open = OpenRequests()
         self._lanes = 0
 
     def isend(self, tensor: torch.Tensor, dst: int, tag: int = 0) -> Request:
         self._check(tensor, dst)
-        return self.world.post(Post(self.world, "send", tensor, dst, tag), self.rank, dst)
+        return self.world.post(Post(self, "send", tensor, dst, tag), self.rank, dst)
 
     def irecv(self, tensor: torch.Tensor, src: int, tag: int = 0) -> Request:
         self._check(tensor, src)
-        return self.world.post(Post(self.world, "receive", tensor, src, tag), src, self.rank)
+        return self.world.post(Post(self, "receive", tensor, src, tag), src, self.rank)
 
     def lane(self) -> LockstepLane:
         self._lanes += 1
@@ -178,6 +196,9 @@ class LockstepTransport(Transport):
         if task is not None and call in task.calls:
             task.calls.remove(call)
             self.world.record(task, "leave", task.clock, task.clock, str(call))
+
+    def check_waited(self) -> None:
+        self.open.check()
 
     def now(self) -> float:
         return self.world.scheduler.running().clock
@@ -232,7 +253,7 @@ class LaneRequest:
 
     def __init__(self, scheduler: Scheduler, call: Callable[[], Any]) -> None:
         self._scheduler = scheduler
-        self._call = call
+        self._call: Callable[[], Any] | None = call
         self._submitted = scheduler.running().clock
         self._end: float | None = None
         self._error: Exception | None = None
@@ -240,10 +261,14 @@ class LaneRequest:
 
     def run(self, task: Task) -> None:
         task.clock = max(task.clock, self._submitted)
+        # Once it has run, nobody who keeps this request keeps the call's tensors with it.
+        call, self._call = self._call, None
+        assert call is not None
         try:
-            self._call()
+            call()
         except Exception as error:
             self._error = error
+        del call
         self._end = task.clock
         if self._waiting is not None:
             self._scheduler.wake(self._waiting)

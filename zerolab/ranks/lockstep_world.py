@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from zerolab.errors import InputError, RankError
-from zerolab.ranks.child import failed, make_comm, run
+from zerolab.ranks.child import failed, run
 from zerolab.ranks.failure import rank_failure
 from zerolab.ranks.job import Job, Outcome
 from zerolab.ranks.lockstep import Scheduler, Stopped, Task, where
@@ -84,6 +84,7 @@ class _Launch:
             if stuck:
                 ranks = ", ".join(map(str, stuck))
                 self.scheduler.error.add_note(f"rank {ranks} could not be stopped; its thread goes on")
+            self.scheduler.error.printed = printed
             raise self.scheduler.error
         outcomes = [self.outcomes[rank] for rank in range(self.job.ranks)]
         return outcomes, printed, max(task.clock for task in self.mains), self.world.events
@@ -107,8 +108,8 @@ class _Launch:
             if device.type == "cuda":
                 torch.cuda.set_device(device)
             try:
-                comm = make_comm(LockstepTransport(self.world, task.rank, device), self.job)
-                self.outcomes[task.rank] = run(self.job, comm, self.function)
+                transport = LockstepTransport(self.world, task.rank, device)
+                self.outcomes[task.rank] = run(self.job, transport, self.function)
             except Stopped:
                 raise
             except BaseException as error:

@@ -5,16 +5,19 @@ Several ranks on one GPU cannot use NCCL. Their messages travel over gloo, throu
 
 from __future__ import annotations
 
+import zlib
 from typing import Protocol
 
 import torch
 import torch.distributed as dist
+from torch.utils._python_dispatch import _disable_current_modes
 
-from zerolab.collectives.call import Call
+from zerolab.collectives.call import Call, current_call
 from zerolab.collectives.transport import Request, Transport
-from zerolab.errors import InputError
+from zerolab.errors import InputError, MismatchError
 from zerolab.ranks.board import BoardPen
 from zerolab.ranks.failure import PeerLost
+from zerolab.ranks.requests import Asked, OpenRequests
 
 SEND, RECEIVE, MEET = 1, 2, 3
 
@@ -42,28 +45,31 @@ class ProcessTransport(Transport):
         # NCCL runs the messages between two ranks in the order in which they are posted.
         self.posts_ahead = not nccl
         self._pen = pen
+        self._open = OpenRequests()
 
     def isend(self, tensor: torch.Tensor, dst: int, tag: int = 0) -> Request:
         self._check(tensor, dst)
         message = self._outgoing(tensor)
         try:
+            size, tag = self._announce(SEND, dst, tag, message.nbytes)
             work = dist.isend(message, group_dst=dst, group=self.group, tag=tag)
         except RuntimeError as error:
             raise self._lost("send to", dst) from error
         if self._pen is not None:
             self._pen.posted_send(dst)
-        return _Message(self, SEND, dst, work, message)
+        return _Message(self, SEND, dst, work, message, size=size)
 
     def irecv(self, tensor: torch.Tensor, src: int, tag: int = 0) -> Request:
         self._check(tensor, src)
         message = self._incoming(tensor)
         try:
+            size, tag = self._announce(RECEIVE, src, tag, message.nbytes)
             work = dist.irecv(message, group_src=src, group=self.group, tag=tag)
         except RuntimeError as error:
             raise self._lost("receive from", src) from error
         if self._pen is not None:
             self._pen.posted_receive(src)
-        return _Message(self, RECEIVE, src, work, message, tensor if message is not tensor else None)
+        return _Message(self, RECEIVE, src, work, message, tensor if message is not tensor else None, size)
 
     def exchange(self, outgoing: torch.Tensor, dst: int, incoming: torch.Tensor, src: int, tag: int = 0) -> None:
         if not self._nccl:
@@ -89,6 +95,9 @@ class ProcessTransport(Transport):
         if self._pen is not None:
             self._pen.waits(*((0,) if peer is None else (MEET, peer)))
 
+    def check_waited(self) -> None:
+        self._open.check()
+
     def pending(self) -> str:
         """What this rank does according to its board, such as "waits to receive from rank 3 (40 bytes)"."""
         return self._pen.state().describe() if self._pen is not None else ""
@@ -103,6 +112,18 @@ class ProcessTransport(Transport):
             return tensor
         return _as_bytes(tensor) if self._nccl else _pinned(tensor)
 
+    def _announce(self, kind: int, peer: int, tag: int, nbytes: int) -> tuple[_Size | None, int]:
+        """Let the size of a message travel ahead of it, and give the message a tag that holds it: gloo fills a part of
+        a tensor without a word, and ends the process where a message is too long. (Tags of a collective's messages
+        hold the size anyhow. NCCL knows no tags.)"""
+        if self._nccl or current_call.get() is not None:
+            return None, tag
+        post, to = (dist.isend, "group_dst") if kind == SEND else (dist.irecv, "group_src")
+        with _disable_current_modes():
+            number = torch.tensor([nbytes])
+            work = post(number, group=self.group, tag=_tag(f"the size of {tag}"), **{to: peer})
+        return _Size(number, work), _tag(f"{tag} of {nbytes} bytes")
+
     def _check(self, tensor: torch.Tensor, peer: int) -> None:
         self.check_peer(peer)
         if not tensor.is_contiguous():
@@ -113,6 +134,19 @@ class ProcessTransport(Transport):
 
     def _lost(self, verb: str, peer: int) -> PeerLost:
         return PeerLost(f"rank {self.rank} could not {verb} rank {peer}, which is gone or hangs")
+
+
+class _Size:
+    """The bytes of a message, which travel ahead of it."""
+
+    def __init__(self, number: torch.Tensor, work: _Work | None) -> None:
+        self._number, self._work = number, work
+
+    def wait(self) -> int:
+        if self._work is not None:
+            self._work.wait()
+        with _disable_current_modes():
+            return int(self._number)
 
 
 class _Message:
@@ -127,30 +161,45 @@ class _Message:
         work: _Work | None,
         message: torch.Tensor,
         target: torch.Tensor | None = None,
+        size: _Size | None = None,
     ) -> None:
+        self._size = size
         self._transport = transport
         self._kind = kind
         self._peer = peer
         self._work = work
         self._message: torch.Tensor | None = message
         self._target = target
+        transport._open.add(self, Asked(kind == SEND, peer, message.nbytes))
 
     def wait(self) -> None:
+        self._transport._open.drop(self)
         if self._work is None or self._message is None:
             return
         pen = self._transport._pen
         if pen is not None:
             pen.waits(self._kind, self._peer, self._message.nbytes)
         try:
-            self._work.wait()
+            sent = self._message.nbytes if self._size is None else self._size.wait()
+            if sent == self._message.nbytes:
+                self._work.wait()
         except RuntimeError as error:
             verb = "send to" if self._kind == SEND else "receive from"
             raise self._transport._lost(verb, self._peer) from error
+        if sent != self._message.nbytes:
+            raise MismatchError(
+                f"rank {self._peer} sends {sent} bytes to rank {self._transport.rank}, which receives "
+                f"{self._message.nbytes}; make both tensors alike"
+            )
         if pen is not None:
             pen.waits(0)
         if self._target is not None and self._kind == RECEIVE and not self._transport._nccl:
             self._target.copy_(self._message)
         self._work = self._message = self._target = None
+
+
+def _tag(words: str) -> int:
+    return zlib.crc32(words.encode()) & 0x3FFFFFFF
 
 
 def _as_bytes(tensor: torch.Tensor) -> torch.Tensor:

@@ -44,6 +44,9 @@ def run_processes(job: Job, function: bytes, prints: str) -> tuple[list[Outcome]
         try:
             crew.start()
             crew.watch()
+        except RankError as error:
+            error.printed = read_files(files)
+            raise
         finally:
             try:
                 printed = crew.printer.finish()
@@ -142,7 +145,11 @@ class Crew:
                 self._dead[running[sentinel]] = self._exit_code(running[sentinel])  # type: ignore[index]
         # A rank reports before it ends, so its report is read after its death was noticed.
         while self._reports.poll():
-            rank = int.from_bytes(self._reports.recv_bytes(), "little")
+            try:
+                rank = int.from_bytes(self._reports.recv_bytes(), "little")
+            except EOFError:
+                # All ranks have ended; those that left no report are found by their deaths.
+                break
             self.outcomes[rank] = pickle.loads(self.job.outcome_file(rank).read_bytes())
             self._dead.pop(rank, None)
         return bool(ready)

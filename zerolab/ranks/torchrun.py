@@ -69,6 +69,7 @@ def run_torchrun(
                 comm = make_comm(transport, job)
                 value = fn(comm, *args, **kwargs)
                 comm.close()
+                transport.check_waited()
                 # Nobody leaves, and closes its connections, while another rank still has messages to finish.
                 dist.all_reduce(torch.zeros(1), group=transport.group)
             except Exception as error:

@@ -1,0 +1,103 @@
+"""When a call has ended, its tensors are held by their owners alone: not by lane, issuer or handle."""
+
+import gc
+import time
+import weakref
+from concurrent.futures.thread import _WorkItem
+from typing import Any
+
+import pytest
+import torch
+
+from zerolab.collectives import Collectives, Handle
+from zerolab.collectives.transport import ThreadLane
+from zerolab.ranks import launch
+
+# Not torch's own collectives: a thread of gloo's holds a call's tensors a moment longer.
+WORLDS = [("lockstep", "ring"), ("processes", "ring"), ("processes", "shared")]
+ROUNDS = 40
+
+
+def doze() -> None:
+    """Let each thread of a pool lose its turn right after a call, as a busy machine may."""
+    run = _WorkItem.run
+
+    def run_and_doze(self: Any) -> None:
+        run(self)
+        time.sleep(0.01)
+
+    _WorkItem.run = run_and_doze
+
+
+def held_after_wait(comm: Collectives) -> dict[str, int]:
+    """How many tensors of asynchronous calls were still alive right after `wait`, while all handles are kept."""
+    kept: list[Handle] = []
+    held = {"all_reduce": 0, "reduce_scatter": 0, "all_gather": 0}
+    # Only what is held counts, not what waits for a search of circles.
+    gc.disable()
+    doze()
+    for _ in range(ROUNDS):
+        for name in held:
+            tensor = torch.ones(4 * comm.size)
+            reference = weakref.ref(tensor)
+            handle: Handle = getattr(comm, f"{name}_async")(tensor)
+            del tensor
+            handle.wait()
+            if name == "all_reduce":
+                # Its result is the tensor itself, which goes with the handle.
+                del handle
+            else:
+                kept.append(handle)
+            held[name] += reference() is not None
+    return held
+
+
+def held_without_wait(comm: Collectives) -> int:
+    """Of calls that nobody waited for, since a later one has ended, which ends them, too."""
+    given = [torch.ones(4 * comm.size) for _ in range(ROUNDS)]
+    references = [weakref.ref(tensor) for tensor in given]
+    kept = [comm.reduce_scatter_async(tensor) for tensor in given]
+    kept[-1].wait()
+    given.clear()
+    return sum(reference() is not None for reference in references) if kept else -1
+
+
+@pytest.mark.ranks
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize(("world", "collectives"), WORLDS)
+def test_when_wait_has_returned_nothing_holds_the_calls_tensors(world: str, collectives: str) -> None:
+    seen = launch(held_after_wait, ranks=2, world=world, collectives=collectives, timeout=40)
+    assert seen == [{"all_reduce": 0, "reduce_scatter": 0, "all_gather": 0}] * 2
+
+
+@pytest.mark.ranks
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize(("world", "collectives"), WORLDS)
+def test_a_handle_that_is_kept_holds_nothing_of_a_call_that_has_ended(world: str, collectives: str) -> None:
+    assert launch(held_without_wait, ranks=2, world=world, collectives=collectives, timeout=40) == [0, 0]
+
+
+def test_a_lane_lets_a_call_go_before_it_says_that_it_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_WorkItem, "run", _WorkItem.run)
+    doze()
+    lane = ThreadLane("test")
+    tensor = torch.ones(1)
+    reference = weakref.ref(tensor)
+
+    def call(tensor: torch.Tensor = tensor) -> torch.Tensor:
+        return tensor + 1
+
+    request = lane.submit(call)
+    del tensor, call
+    request.wait()
+    assert reference() is None
+    lane.close()
+
+
+def test_a_lane_raises_what_its_call_raised_each_time_it_is_waited_for() -> None:
+    lane = ThreadLane("test")
+    request = lane.submit(lambda: 1 // 0)
+    for _ in range(2):
+        with pytest.raises(ZeroDivisionError):
+            request.wait()
+    lane.close()

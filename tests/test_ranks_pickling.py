@@ -1,0 +1,319 @@
+"""What a notebook or an answer holds travels to ranks in every world, or is refused by its name before any starts."""
+
+import linecache
+import sys
+from types import ModuleType
+from typing import Any, ClassVar
+
+import pytest
+
+from zerolab.collectives import Collectives
+from zerolab.errors import InputError
+from zerolab.ranks import launch
+from zerolab.ranks.pickling import Pickler, dumps
+
+pytestmark = [pytest.mark.ranks, pytest.mark.timeout(60)]
+
+# Each defines f(comm), which gives what stands behind the name.
+TRAVELS = {
+    ("a cached function that calls itself", 6765): """
+import functools
+@functools.cache
+def fib(n):
+    return n if n < 2 else fib(n - 1) + fib(n - 2)
+def f(comm):
+    return fib(20)
+""",
+    ("two cached functions that call each other", (True, "odd", 8, 4)): """
+import functools
+@functools.lru_cache(maxsize=8)
+def even(n):
+    return n == 0 or odd(n - 1)
+@functools.lru_cache(maxsize=4)
+def odd(n):
+    return n != 0 and even(n - 1)
+def f(comm):
+    return even(10), odd.__name__, *(fn.cache_parameters()["maxsize"] for fn in (even, odd))
+""",
+    ("a cache starts empty", (0, 1)): """
+import functools
+@functools.cache
+def square(n):
+    return n * n
+square(3)
+def f(comm):
+    before = square.cache_info().hits
+    square(3)
+    return before, square.cache_info().misses
+""",
+    ("cached methods of all kinds", (2, 3, 4, 5)): """
+import functools
+class Sizes:
+    @functools.cache
+    def plain(self, n):
+        return n + 1
+    @staticmethod
+    @functools.cache
+    def static(n):
+        return n + 2
+    @classmethod
+    @functools.cache
+    def of_class(cls, n):
+        return n + 3
+    @functools.cached_property
+    def once(self):
+        return 5
+def f(comm):
+    sizes = Sizes()
+    return sizes.plain(1), Sizes.static(1), Sizes.of_class(1), sizes.once
+""",
+    ("once_differentiable", 6.0): """
+import torch
+from torch.autograd.function import once_differentiable
+class Square(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x * x
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, gradient):
+        return 2 * ctx.saved_tensors[0] * gradient
+def f(comm):
+    x = torch.tensor(3.0, requires_grad=True)
+    Square.apply(x).backward()
+    return x.grad.item()
+""",
+    ("a module inside a compiled one", True): """
+import torch
+functions = torch._C._functions
+def f(comm):
+    return functions is torch._C._functions
+""",
+    ("operations of torch", (2.0, 3.0)): """
+import torch
+overload, packet = torch.ops.aten.add.Tensor, torch.ops.aten.mul
+def f(comm):
+    return overload(torch.ones(1), torch.ones(1)).item(), packet(torch.ones(1), 3).item()
+""",
+    ("locks, and what is made of them", (True, 1, False)): """
+import queue, threading
+lock, waiting, event = threading.Lock(), queue.Queue(), threading.Event()
+lock.acquire()
+def f(comm):
+    waiting.put(1)
+    return lock.acquire(timeout=5), waiting.get(timeout=5), event.is_set()
+""",
+    ("a thread's own data", 3): """
+import threading
+own = threading.local()
+def f(comm):
+    own.x = 3
+    return own.x
+""",
+    ("a context variable of its own", ("start", "unset")): """
+import contextvars
+one, other = contextvars.ContextVar("one", default="start"), contextvars.ContextVar("other")
+one.set("changed")
+def f(comm):
+    return one.get(), other.get("unset")
+""",
+    ("a context variable of the library", "backward"): """
+from zerolab.collectives import phase
+from zerolab.collectives.call import current_phase
+def f(comm):
+    with phase("backward"):
+        return current_phase.get()
+""",
+    ("weak references", (True, True, 1, 7)): """
+import weakref
+class Thing:
+    def seven(self):
+        return 7
+kept, lost = Thing(), Thing()
+living, dead = weakref.ref(kept), weakref.ref(lost)
+by_key, method = weakref.WeakKeyDictionary({kept: 1}), weakref.WeakMethod(kept.seven)
+del lost
+def f(comm):
+    return living() is kept, dead() is None, by_key[kept], method()()
+""",
+    ("singledispatch", ("any", "int")): """
+import functools
+@functools.singledispatch
+def kind(x):
+    return "any"
+@kind.register
+def _(x: int):
+    return "int"
+kind("warm")
+def f(comm):
+    return kind("text"), kind(1)
+""",
+    ("a tracker made outside", 8): """
+import torch
+from zerolab.memory import Tracker
+tracker = Tracker()
+def f(comm):
+    with tracker:
+        kept = torch.ones(2)
+        return sum(tracker.now().values())
+""",
+    ("plain things", (3, 3, 1.0, 2, 5, "b")): """
+import enum, operator, random, re, typing
+from collections import defaultdict
+from dataclasses import dataclass
+import torch
+many, pattern, generator = defaultdict(lambda: 3), re.compile("a+"), torch.Generator().manual_seed(1)
+class Kind(enum.Enum):
+    ONE = 1
+T = typing.TypeVar("T")
+class Box(typing.Generic[T]):
+    size = 2
+@dataclass(slots=True, frozen=True)
+class Place:
+    x: int
+second = operator.itemgetter(1)
+def f(comm):
+    torch.rand(1, generator=generator)
+    return many["x"], pattern.match("aaa").end(), float(Kind.ONE.value), Box[int]().size, Place(5).x, second("ab")
+""",
+}
+
+# What must stand in the message.
+REFUSED = {
+    "'numbers', which f uses, of type generator,": """
+numbers = (n for n in range(3))
+def f(comm):
+    return next(numbers)
+""",
+    "'numbers', which helper uses, of type generator,": """
+numbers = (n for n in range(3))
+def helper():
+    return next(numbers)
+class Reader:
+    def read(self):
+        return helper()
+def f(comm):
+    return Reader().read()
+""",
+    "item 'x' of attribute 'held' of 'reader', which f uses, of type generator,": """
+class Reader:
+    def __init__(self):
+        self.held = {"x": (n for n in range(3))}
+reader = Reader()
+def f(comm):
+    return reader.held
+""",
+    "'thread', which f uses, of type Thread, cannot travel to the ranks (cannot pickle a thread)": """
+import threading
+thread = threading.Thread()
+def f(comm):
+    return thread.name
+""",
+    "'pool', which f uses, of type ThreadPoolExecutor,": """
+from concurrent.futures import ThreadPoolExecutor
+pool = ThreadPoolExecutor(1)
+def f(comm):
+    return pool
+""",
+    "'log', which f uses, of type TextIOWrapper,": """
+import os
+log = open(os.devnull, "w")
+def f(comm):
+    log.write("x")
+""",
+    "'module', which f uses, of type ParametrizedLinear,": """
+import torch
+module = torch.nn.utils.parametrizations.weight_norm(torch.nn.Linear(1, 1))
+def f(comm):
+    return module
+""",
+}
+
+
+def made(source: str) -> Any:
+    """The function f of a cell's source, in a namespace that no rank can import."""
+    linecache.cache["<cell>"] = (len(source), None, source.splitlines(keepends=True), "<cell>")
+    sys.modules.setdefault("cells", ModuleType("cells"))
+    names: dict[str, Any] = {"__name__": "cells"}
+    exec(compile(source, "<cell>", "exec"), names)
+    return names["f"]
+
+
+def call_all(comm: Any, functions: list[Any]) -> list[Any]:
+    return [function(comm) for function in functions]
+
+
+@pytest.mark.parametrize("world", ["processes", "lockstep"])
+def test_what_a_cell_may_hold_travels(world: str) -> None:
+    functions = [made(source) for source in TRAVELS.values()]
+    seen = launch(call_all, functions, ranks=2, world=world, collectives="ring", device="cpu", timeout=50)
+    for rank in range(2):
+        assert dict(zip([name for name, _ in TRAVELS], seen[rank], strict=True)) == dict(TRAVELS.keys())
+
+
+@pytest.mark.parametrize(("said", "source"), REFUSED.items())
+def test_what_cannot_travel_is_named_where_it_is_used(said: str, source: str) -> None:
+    function = made(source)
+    for world in ("processes", "lockstep"):
+        with pytest.raises(InputError) as refused:
+            launch(call_all, [function], ranks=1, world=world)
+        assert said in str(refused.value) and "\n" not in str(refused.value)
+        assert str(refused.value).endswith("make it inside the rank function instead")
+
+
+def test_a_cached_function_of_a_library_travels_by_its_name() -> None:
+    from zerolab.memory.track import written_arguments
+
+    assert len(dumps(written_arguments)) < 200
+
+
+def test_a_rank_may_return_a_cached_function() -> None:
+    cached = launch(cache_of, made(TRAVELS["a cached function that calls itself", 6765]), ranks=1, timeout=50)[0]
+    assert cached(10) == 55
+
+
+def cache_of(comm: Any, function: Any) -> Any:
+    return function.__globals__["fib"]
+
+
+def test_a_script_may_hold_cached_functions(tmp_path: Any) -> None:
+    """Its module has a name that each rank has, too, for another module."""
+    import subprocess
+
+    script = tmp_path / "script.py"
+    source = TRAVELS["a cached function that calls itself", 6765]
+    script.write_text(f"{source}\nfrom zerolab.ranks import launch\nprint(launch(f, ranks=2, timeout=50))\n")
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=55)
+    assert done.stdout == "[6765, 6765]\n", done.stderr
+
+
+def test_the_pickler_is_cloudpickles_for_all_else() -> None:
+    import cloudpickle
+
+    assert issubclass(Pickler, cloudpickle.Pickler)
+    value = {"x": [1, 2.0, "three"], "f": len}
+    assert dumps(value) == cloudpickle.dumps(value)
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("world", ["lockstep", "processes"])
+def test_each_rank_has_a_class_of_its_own_and_its_results_are_of_the_callers(world: str) -> None:
+    class Counter:
+        seen: ClassVar[list[int]] = []
+        total = 0
+
+        def __init__(self, rank: int) -> None:
+            self.rank = rank
+
+    def count(comm: Collectives) -> tuple[Counter, list[int], int]:
+        for step in range(2):
+            Counter.seen.append(10 * comm.rank + step)
+            Counter.total += 1
+            comm.barrier()
+        return Counter(comm.rank), Counter.seen, Counter.total
+
+    results = launch(count, ranks=3, world=world, timeout=50)
+    assert [seen for _, seen, _ in results] == [[0, 1], [10, 11], [20, 21]]
+    assert [total for _, _, total in results] == [2, 2, 2]
+    assert all(isinstance(counter, Counter) for counter, _, _ in results)

@@ -1,0 +1,200 @@
+"""How functions and values travel to ranks: by value, as cloudpickle has it, and some things that it refuses.
+
+What a notebook or an answer may well hold is made anew in each rank: a cached function with an empty cache, a lock that
+nobody has, a thread's own data with nothing in it, a weak reference to the same thing of that rank. What stands for a
+place in a program, such as a generator or a thread, does not travel, in no world: ranks in lockstep would share it.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import functools
+import inspect
+import io
+import sys
+import threading
+import types
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import cloudpickle
+import torch
+
+Reduced = tuple[Any, ...]
+
+
+def dumps(value: Any) -> bytes:
+    """The value as bytes; `loads` reads them."""
+    with io.BytesIO() as file:
+        Pickler(file).dump(value)
+        return file.getvalue()
+
+
+def loads(packed: bytes) -> Any:
+    """The value that `dumps` packed, all of it anew. Where ranks share a process, cloudpickle would give each of them
+    the class that the process has already, and what one of them keeps in it would be everybody's."""
+    known = cloudpickle.cloudpickle._DYNAMIC_CLASS_TRACKER_BY_ID
+    before = dict(known)
+    known.clear()
+    try:
+        return cloudpickle.loads(packed)
+    finally:
+        # What a rank returns names its class by the same number, and comes back as the caller's own.
+        known.update(before)
+
+
+class Pickler(cloudpickle.Pickler):
+    """Asks for our own way first."""
+
+    def reducer_override(self, obj: Any) -> Any:
+        if isinstance(obj, threading.Thread):
+            raise TypeError("cannot pickle a thread")
+        way = WAYS.get(type(obj))
+        reduced = way(obj) if way else None
+        return super().reducer_override(obj) if reduced is None else reduced
+
+
+def cached_function(cached: Any) -> Reduced | None:
+    """A function under `functools.cache` or `lru_cache`. It may call itself by its name, so it is made first, and told
+    what it caches afterwards."""
+    if is_importable(cached):
+        return None
+    sizes = cached.cache_parameters()
+    return new_cached, (sizes["maxsize"], sizes["typed"]), (cached.__wrapped__, vars(cached)), None, None, fill_cached
+
+
+def new_cached(maxsize: int | None, typed: bool) -> Any:
+    def forward(*args: Any, **kwargs: Any) -> Any:
+        return forward.target(*args, **kwargs)  # type: ignore[attr-defined]
+
+    return functools.lru_cache(maxsize, typed)(forward)
+
+
+def fill_cached(cached: Any, state: tuple[Callable[..., Any], dict[str, Any]]) -> None:
+    function, attributes = state
+    cached.__wrapped__.target = function
+    functools.update_wrapper(cached, function)
+    vars(cached).update(attributes)
+
+
+def inner_module(module: types.ModuleType) -> Reduced | None:
+    """A module that only another one knows, as those of compiled libraries: `torch._C._functions`."""
+    if module.__name__ in sys.modules:
+        return None
+    outer, _, name = module.__name__.rpartition(".")
+    known = sys.modules.get(outer)
+    return (getattr, (known, name)) if known is not None and getattr(known, name, None) is module else None
+
+
+def weak_reference(reference: weakref.ref[Any]) -> Reduced:
+    target = reference()
+    return (dead_reference, ()) if target is None else (weakref.ref, (target, reference.__callback__))
+
+
+def weak_method(reference: weakref.WeakMethod[Any]) -> Reduced:
+    method = reference()
+    return (dead_reference, ()) if method is None else (weakref.WeakMethod, (method,))
+
+
+def dead_reference() -> weakref.ref[Any]:
+    return weakref.ref(set())
+
+
+def context_variable(variable: contextvars.ContextVar[Any]) -> Reduced:
+    """That of a library is the library's own; one of the caller's begins anew, with its default."""
+    for name, module in list(sys.modules.items()):
+        if name != "__main__" and (held := next((n for n, v in _held(module) if v is variable), None)):
+            return getattr, (module, held)
+    try:
+        return new_variable, (variable.name, contextvars.Context().run(variable.get))
+    except LookupError:
+        return contextvars.ContextVar, (variable.name,)
+
+
+def new_variable(name: str, default: Any) -> contextvars.ContextVar[Any]:
+    return contextvars.ContextVar(name, default=default)
+
+
+def operation(op: torch._ops.OpOverload) -> Reduced:
+    return getattr, (op.overloadpacket, op._overloadname)
+
+
+def operations(packet: torch._ops.OpOverloadPacket) -> Reduced:
+    return named_operations, (packet._qualified_op_name,)
+
+
+def named_operations(name: str) -> Any:
+    namespace, _, op = name.partition("::")
+    return getattr(getattr(torch.ops, namespace), op)
+
+
+WAYS: dict[type, Callable[[Any], Reduced | None]] = {
+    functools._lru_cache_wrapper: cached_function,
+    types.ModuleType: inner_module,
+    type(threading.Lock()): lambda lock: (threading.Lock, ()),
+    type(threading.RLock()): lambda lock: (threading.RLock, ()),
+    threading.local: lambda local: (threading.local, ()),
+    contextvars.ContextVar: context_variable,
+    weakref.ref: weak_reference,
+    weakref.WeakMethod: weak_method,
+    weakref.WeakKeyDictionary: lambda held: (weakref.WeakKeyDictionary, (dict(held),)),
+    weakref.WeakValueDictionary: lambda held: (weakref.WeakValueDictionary, (dict(held),)),
+    torch._ops.OpOverload: operation,
+    torch._ops.OpOverloadPacket: operations,
+}
+
+
+def is_importable(thing: Any) -> bool:
+    """Whether a rank finds the same thing under its name. (A rank's `__main__` is another one.)"""
+    module = getattr(thing, "__module__", None)
+    found = sys.modules.get(module or "")
+    if module == "__main__" or found is None:
+        return False
+    for name in thing.__qualname__.split("."):
+        found = getattr(found, name, None)
+    return found is thing
+
+
+def _held(module: Any) -> list[tuple[str, Any]]:
+    return list(vars(module).items()) if isinstance(module, types.ModuleType) else []
+
+
+# What does not travel, and where it is.
+
+
+def culprit(named: dict[str, Any]) -> tuple[str, Any, Exception] | None:
+    """Of values by what to call them: the innermost part that does not travel, as what to call it, the part and why."""
+    return _search(named, set())
+
+
+def _search(named: dict[str, Any], seen: set[int]) -> tuple[str, Any, Exception] | None:
+    for name, value in named.items():
+        if id(value) in seen:
+            continue
+        try:
+            dumps(value)
+        except Exception as error:
+            seen.add(id(value))
+            return _search(dict(_parts(name, value)), seen) or (name, value, error)
+    return None
+
+
+def _parts(name: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """What a value holds, by what to call it."""
+    if isinstance(value, functools._lru_cache_wrapper | staticmethod | classmethod):
+        value = value.__wrapped__
+    if inspect.ismethod(value):
+        yield f"what {name} belongs to", value.__self__
+    elif inspect.isfunction(value):
+        used, who = inspect.getclosurevars(value), name if value.__name__ == "<lambda>" else value.__name__
+        yield from ((f"{key!r}, which {who} uses", held) for key, held in {**used.globals, **used.nonlocals}.items())
+    elif isinstance(value, type):
+        yield from ((f"{key!r} of class {value.__name__}", held) for key, held in vars(value).items())
+    elif isinstance(value, dict):
+        yield from ((f"item {key!r} of {name}", held) for key, held in value.items())
+    elif isinstance(value, list | tuple | set | frozenset):
+        yield from ((f"item {index} of {name}", held) for index, held in enumerate(value))
+    elif not is_importable(type(value)):
+        # Nobody knows the inside of a library's object.
+        yield from ((f"attribute {key!r} of {name}", held) for key, held in getattr(value, "__dict__", {}).items())

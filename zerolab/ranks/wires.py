@@ -1,0 +1,64 @@
+"""When messages pass on the virtual clock: each rank has one wire out and one wire in.
+
+A message takes the sender's wire out and the receiver's wire in for as long as the link says, both at once. So a rank
+sends while it receives, but sends to two ranks, like receipts from two, follow each other (the one-port model of a
+full-duplex link, in which ring costs are commonly given; see `collectives/cost.py`).
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+
+# Two sums of the same times may differ by rounding: no message waits for a picosecond.
+ROUNDING = 1e-12
+
+
+class Wire:
+    """What one wire carries when, in seconds."""
+
+    def __init__(self) -> None:
+        # Of the spans in which it is busy: in order, apart from each other.
+        self._starts: list[float] = []
+        self._stops: list[float] = []
+
+    def free(self, ready: float, seconds: float) -> float:
+        """The first moment, not before `ready`, from which it is free for so many seconds. Ranks take turns, so what
+        comes later in the order of events may come earlier on the clock, into a gap."""
+        at = bisect_right(self._stops, ready + ROUNDING)
+        for start, stop in zip(self._starts[at:], self._stops[at:], strict=True):
+            if ready + seconds <= start + ROUNDING:
+                break
+            ready = max(ready, stop)
+        return ready
+
+    def take(self, start: float, stop: float) -> None:
+        """Carry a message; spans that touch are joined."""
+        at = bisect_right(self._starts, start)
+        before = at > 0 and start - self._stops[at - 1] <= ROUNDING
+        after = at < len(self._starts) and self._starts[at] - stop <= ROUNDING
+        start = self._starts[at - 1] if before else start
+        stop = self._stops[at] if after else stop
+        joined = slice(at - before, at + after)
+        self._starts[joined], self._stops[joined] = [start], [stop]
+
+
+class Wires:
+    """All wires of a world of `size` ranks."""
+
+    def __init__(self, size: int) -> None:
+        self._out = [Wire() for _ in range(size)]
+        self._in = [Wire() for _ in range(size)]
+
+    def carry(self, src: int, dst: int, ready: float, seconds: float) -> tuple[float, float]:
+        """When a message that both sides are ready for at `ready` sets out, and when it has passed."""
+        if seconds == 0:
+            return ready, ready
+        out, into = self._out[src], self._in[dst]
+        start, before = ready, -math.inf
+        while start != before:
+            before = start
+            start = into.free(out.free(start, seconds), seconds)
+        out.take(start, start + seconds)
+        into.take(start, start + seconds)
+        return start, start + seconds
