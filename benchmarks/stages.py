@@ -19,19 +19,13 @@ import statistics
 import sys
 from pathlib import Path
 
-from matplotlib.figure import Figure
-
 from zerolab.train import Report, make_config, train
+from zerolab.viz.looks import MEMORY
+from zerolab.viz.picture import Picture, blank, text_table
 
 MEGABYTE = 10**6
-STATES = {"parameters": "#0072B2", "gradients": "#E69F00", "optimizer_states": "#009E73"}
-PASSING = {
-    "gathered_units": "#56B4E9",
-    "gradient_buffers": "#F0E442",
-    "communication_buffers": "#CC79A7",
-    "activations": "#D55E00",
-    "other": "#999999",
-}
+STATES = ("parameters", "gradients", "optimizer_states")
+PASSING = ("gathered_units", "gradient_buffers", "communication_buffers", "activations", "other")
 
 
 def main() -> None:
@@ -56,7 +50,7 @@ def main() -> None:
     ]
     print(table(rounds))
     if options.picture:
-        draw(rounds[0]).savefig(options.picture, dpi=100, facecolor="white", metadata={"Software": None})
+        options.picture.write_bytes(draw(rounds[0]).png())
         print(f"\npicture written to {options.picture}", file=sys.stderr)
     if options.json:
         options.json.write_text(json.dumps([[report.as_json() for report in reports] for reports in rounds]))
@@ -94,22 +88,28 @@ def most_sent(report: Report) -> int:
     return max(sum(of_rank) for of_rank in zip(*report.traffic_measured.values(), strict=True))
 
 
-def draw(reports: list[Report]) -> Figure:
+def draw(reports: list[Report]) -> Picture:
     """What rank 0 holds at the peak of a step, by kind, for each stage."""
-    figure = Figure(figsize=(8, 3.2), layout="constrained")
-    axes = figure.subplots()
+    figure = blank(8, 3.2)
+    axes = figure.add_subplot()
+    rows = []
     for stage, report in enumerate(reports):
+        sizes = {kind: report.peak.get(kind, [0])[0] / MEGABYTE for kind in (*STATES, *PASSING)}
         left = 0.0
-        for kind, colour in {**STATES, **PASSING}.items():
-            size = report.peak.get(kind, [0])[0] / MEGABYTE
-            axes.barh(3 - stage, size, left=left, color=colour, edgecolor="white", label=kind if stage == 0 else None)
+        for kind, size in sizes.items():
+            name, colour, hatch = MEMORY[kind]
+            label = None if stage else name
+            axes.barh(stage, size, left=left, color=colour, hatch=hatch, edgecolor="black", linewidth=0.5, label=label)
             left += size
-        axes.text(left + 1, 3 - stage, f"{left:.0f} MB", va="center")
-    axes.set_yticks(range(4), [f"ZeRO-{stage}" for stage in (3, 2, 1, 0)])
-    axes.set_xlabel(f"MB on rank 0 of {reports[0].ranks} at the peak of a step ({reports[0].config.model} tiny, fp32)")
+        axes.text(left + 1, stage, f"{left:.0f} MB", va="center")
+        rows.append([f"stage {stage}", *(f"{size:.2f}" for size in sizes.values()), f"{left:.2f}"])
+    axes.set_yticks(range(4), [f"stage {stage}" for stage in range(4)])
+    axes.invert_yaxis()
+    run = reports[0].config
+    axes.set_xlabel(f"MB on rank 0 of {reports[0].ranks} at the peak of a step ({run.model} {run.model_size}, fp32)")
     axes.spines[["top", "right"]].set_visible(False)
     figure.legend(loc="outside upper center", ncols=4, frameon=False, fontsize=9)
-    return figure
+    return Picture(figure, text_table(["MB", *(MEMORY[kind].name for kind in (*STATES, *PASSING)), "all"], rows))
 
 
 if __name__ == "__main__":

@@ -1,14 +1,11 @@
 """Pictures show what ran, and say the same in text."""
 
-import io
 from itertools import pairwise
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from matplotlib import _pylab_helpers
-from matplotlib.image import imread
 
 from zerolab.collectives import Link, RingCollectives, wire_bytes
 from zerolab.errors import InputError
@@ -22,13 +19,13 @@ from zerolab.viz import (
     ring_moment,
     ring_steps,
     shard_map,
+    step_circle,
     text_table,
     timeline,
     watch_ring,
 )
 from zerolab.viz.film import COLLECTIVES, Moment, film
-from zerolab.viz.picture import COLOURS, HATCHES, ink
-from zerolab.viz.ring import MOST_RANKS
+from zerolab.viz.shards import PADDING
 
 
 def test_a_shard_map_shows_each_ranks_pieces_to_scale_and_in_its_table() -> None:
@@ -41,8 +38,13 @@ def test_a_shard_map_shows_each_ranks_pieces_to_scale_and_in_its_table() -> None
         "rank 1          b  [0, 3) of 3      3     12",
         "rank 1    padding                   5     20",
     ]
-    drawn = [patch for patch in picture.figure.axes[0].patches if patch.get_facecolor()[:3] != (1.0, 1.0, 1.0)]
+    patches = picture.figure.axes[0].patches
+    drawn = [patch for patch in patches if patch.get_facecolor()[:3] != (1.0, 1.0, 1.0)]
     assert [(patch.get_x(), patch.get_width()) for patch in drawn] == [(0, 6), (0, 3)]
+    # Padding is crossed, and lies beneath: what no parameter covers can be seen.
+    padding = [patch for patch in patches if patch.get_hatch() == PADDING["hatch"]]
+    assert [(patch.get_x(), patch.get_width()) for patch in padding] == [(0, 8), (0, 8)]
+    assert "7 elements of padding" in picture.figure.axes[0].get_xlabel()
 
 
 @given(sizes=st.lists(st.integers(0, 300), min_size=1, max_size=6), ranks=st.integers(1, 5))
@@ -83,7 +85,7 @@ def test_the_watched_all_gather_passes_complete_chunks(ranks: int) -> None:
 
 def test_ring_steps_says_in_text_what_it_draws() -> None:
     assert str(ring_steps("reduce_scatter", 3)).splitlines() == [
-        "        sent in step 0  sent in step 1                end",
+        "        sent in step 1  sent in step 2                end",
         "rank 0     chunk 2: g0  chunk 1: g2+g0  chunk 0: complete",
         "rank 1     chunk 0: g1  chunk 2: g0+g1  chunk 1: complete",
         "rank 2     chunk 1: g2  chunk 0: g1+g2  chunk 2: complete",
@@ -127,7 +129,7 @@ def test_what_a_message_brings_is_there_in_the_next_moment(collective: str) -> N
 def test_a_moment_of_a_ring_says_in_text_what_it_draws() -> None:
     picture = ring_moment("reduce_scatter", 3, step=1)
     assert picture.table.splitlines() == [
-        "reduce_scatter over 3 ranks, step 2 of 2: sums of 2 of 3 summands travel",
+        "reduce_scatter over 3 ranks, after 1 of 2 steps: sums of 2 of 3 summands travel next",
         "summands of  chunk 0  chunk 1  chunk 2                       sends now  sent before",
         "rank 0        1 of 3   2 of 3   1 of 3  chunk 1 to rank 1, 1,120 bytes        1,120",
         "rank 1        1 of 3   1 of 3   2 of 3  chunk 2 to rank 2, 1,120 bytes        1,120",
@@ -146,31 +148,6 @@ def test_a_moment_that_never_comes_is_refused() -> None:
             ring_moment(collective, ranks, step)
     with pytest.raises(InputError, match="3 elements leaves a rank without a chunk"):
         ring_moment("all_gather", 4, 0, numel=3)
-
-
-def test_a_picture_is_white_opaque_the_same_twice_and_in_no_global_list() -> None:
-    first, second = (ring_steps("all_gather", 3) for _ in range(2))
-    assert first.png() == second.png()
-    pixels = imread(io.BytesIO(first.png()))
-    assert pixels[0, 0].tolist() == [1, 1, 1, 1] and pixels[..., 3].min() == 1
-    bundle = first._repr_mimebundle_()
-    assert set(bundle) == {"image/png", "text/plain"} and bundle["text/plain"] == repr(first)
-    assert not _pylab_helpers.Gcf.figs
-
-
-def luminance(colour: tuple[float, float, float]) -> float:
-    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in colour]
-    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
-
-
-@pytest.mark.parametrize("colour", COLOURS)
-def test_lines_can_be_seen_on_white(colour: str) -> None:
-    # WCAG 2.1, 1.4.11: 3 to 1 for what a picture must show.
-    assert 1.05 / (luminance(ink(colour)) + 0.05) >= 3
-
-
-def test_chunks_are_told_apart_without_colour() -> None:
-    assert len(set(HATCHES)) == len(HATCHES) == len(COLOURS) >= MOST_RANKS
 
 
 def test_bars_put_the_formula_beside_the_measured_value() -> None:
@@ -206,3 +183,24 @@ def test_the_source_shown_is_the_source_that_runs() -> None:
 
 def test_a_text_table_lines_up() -> None:
     assert text_table(["", "n"], [["a", 10], ["bb", 5]]).splitlines() == ["     n", "a   10", "bb   5"]
+
+
+# The circle of a step
+
+
+@pytest.mark.parametrize(
+    ("host", "crossing", "kept"),
+    [([], 0, 16), (["gradients", "optimizer"], 4, 2), (["parameters"], 6, 14), (["optimizer"], 4, 4)],
+)
+def test_an_arrow_of_the_circle_crosses_the_link_where_here_meets_there(
+    host: list[str], crossing: int, kept: int
+) -> None:
+    picture = step_circle(host)
+    assert picture.verdict == f"{crossing} bytes a parameter cross the link in a step, {kept} stay on the device"
+    rows = picture.numbers.splitlines()[1:]
+    assert sum(int(row.split()[-2]) for row in rows if row.endswith("yes")) == crossing
+
+
+def test_the_circle_names_a_state_that_does_not_move() -> None:
+    with pytest.raises(InputError, match="'activations' is no state that moves"):
+        step_circle(["activations"])

@@ -50,9 +50,15 @@ def test_a_scale_moves_the_window_and_not_the_gradients() -> None:
     picture = gradient_windows(spread(-30, -10), [("fp16", 1.0), ("fp16", 2.0**10)])
     bars, lines = picture.figure.axes
     assert sum(bar.get_height() for bar in bars.patches) == pytest.approx(100)
-    # Of each window the normal numbers, then the subnormal ones.
-    assert [bar.get_x() for bar in lines.patches] == pytest.approx([-14, -25, -24, -35])
-    assert lines.patches[2].get_x() + lines.patches[2].get_width() == pytest.approx(math.log2(65504) - 10)
+    # Of each window the normal numbers, then the subnormal ones, then what becomes 0 and what becomes inf.
+    low, high = lines.get_xlim()
+    top = math.log2(65504)
+    assert top - 10 < high < top, "the first window reaches farther than the picture"
+    spans = [(bar.get_x(), bar.get_x() + bar.get_width()) for bar in lines.patches]
+    expected = [(-14, high), (-25, -14), (low, -25), (high, high)]
+    expected += [(-24, top - 10), (-35, -24), (low, -35), (top - 10, high)]
+    assert spans == [pytest.approx(span) for span in expected]
+    assert [bool(bar.get_hatch()) for bar in lines.patches] == [False, False, True, True] * 2
 
 
 @pytest.mark.parametrize("span", [(-45, -4), (-3, 30), (-140, 120), (0, 1)])

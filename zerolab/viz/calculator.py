@@ -6,7 +6,8 @@ from dataclasses import replace
 
 from zerolab.memory.states import RECIPES
 from zerolab.plan import GB, Run, advice
-from zerolab.viz.picture import COLOURS, HATCHES, Picture, blank, text_table
+from zerolab.viz.looks import MEMORY
+from zerolab.viz.picture import Picture, blank, figures, text_table
 
 GPUS = {"16 GB": 16, "24 GB": 24, "40 GB": 40, "80 GB": 80, "141 GB": 141}
 """Gigabytes (10^9) of memory; such as a T4, an RTX 4090, an A100 of either size, an H200."""
@@ -20,39 +21,47 @@ def memory_calculator(run: Run, gpu: str = "80 GB") -> Picture:
     stages = [stage for stage in range(4) if stage in RECIPES[run.recipe].stages]
     runs = [replace(run, stage=stage, offload=run.offload if stage == 3 else lesser(run.offload)) for stage in stages]
     needs = [one.needs() for one in runs]
-    figure = blank(7.2, 3.4)
+    figure = blank(7.6, 3.3)
     axes = figure.add_subplot()
     bottoms = [0.0] * len(runs)
-    for number, kind in enumerate(KINDS):
+    for kind in KINDS:
+        name, colour, hatch = MEMORY[kind]
         heights = [need[kind] / GB for need in needs]
         axes.bar(
-            range(len(runs)), heights, 0.6, bottom=bottoms, color=COLOURS[number], hatch=HATCHES[number],
-            edgecolor="white", linewidth=0, label=kind.replace("_", " "),
+            range(len(runs)), heights, 0.6, bottom=bottoms, color=colour, hatch=hatch, edgecolor="black",
+            linewidth=0.5, label=name,
         )  # fmt: skip
         bottoms = [bottom + height for bottom, height in zip(bottoms, heights, strict=True)]
     for place, (one, total) in enumerate(zip(runs, bottoms, strict=True)):
         mark = " (yours)" if one.stage == run.stage else ""
-        size = f"{total:,.0f}" if total >= 100 else f"{total:.3g}"
-        axes.annotate(f"{size} GB{mark}", (place, total), xytext=(0, 3), textcoords="offset points", ha="center")
+        axes.annotate(
+            f"{figures(total)} GB{mark}", (place, total), xytext=(0, 4), textcoords="offset points", ha="center",
+            fontweight="bold" if mark else "normal", bbox={"facecolor": "white", "edgecolor": "none", "pad": 1},
+        )  # fmt: skip
     axes.axhline(GPUS[gpu], color="black", linewidth=1.2, linestyle="--")
-    # On white, since a bar may stand behind it.
+    # Beside the axes, where no bar is.
     axes.annotate(
-        f"GPU {gpu}", (len(runs) - 0.55, GPUS[gpu]), xytext=(0, 4), textcoords="offset points", ha="right",
-        bbox={"facecolor": "white", "edgecolor": "none", "pad": 1, "alpha": 0.85},
+        f"a GPU of\n{gpu}", (1, GPUS[gpu]), xycoords=("axes fraction", "data"), xytext=(4, 0),
+        textcoords="offset points", ha="left", va="center", fontsize=9,
     )  # fmt: skip
     axes.set_xticks(range(len(runs)), [f"stage {one.stage}" for one in runs])
     axes.set_xlim(-0.6, len(runs) - 0.4)
     axes.set_ylabel("GB on one rank")
     axes.margins(y=0.14)
     axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(frameon=False, fontsize=8, loc="upper right")
-    figure.suptitle(f"{run.shape.name}, {run.shape.parameters / GB:.3g} billion parameters, {run.ranks} ranks")
+    figure.legend(frameon=False, fontsize=9, loc="outside lower center", ncols=5, columnspacing=1.2, handlelength=1.6)
+    axes.set_title(
+        f"{run.shape.name}, {run.shape.parameters / GB:.3g} billion parameters, {run.ranks} ranks", fontsize=10
+    )
     head = ["GB a rank", *(f"stage {one.stage}" for one in runs)]
-    rows = [[kind.replace("_", " "), *(f"{need[kind] / GB:.2f}" for need in needs)] for kind in KINDS]
+    rows = [[MEMORY[kind].name, *(f"{need[kind] / GB:.2f}" for need in needs)] for kind in KINDS]
     rows.append(["one GPU", *(f"{one.gpu_bytes() / GB:.2f}" for one in runs)])
     rows.append(["host", *(f"{need['host'] / GB:.2f}" for need in needs)])
     rows.append(["all GPUs", *(f"{one.gpu_bytes() * one.ranks / GB:.2f}" for one in runs)])
-    return Picture(figure, f"{text_table(head, rows)}\n\n{verdict(run, limit, gpu)}")
+    said = verdict(run, limit, gpu)
+    needed = ", ".join(f"{figures(total)} GB at stage {one.stage}" for one, total in zip(runs, bottoms, strict=True))
+    alt = f"What one of {run.ranks} ranks needs for {run.shape.name}: {needed}. {said}"
+    return Picture(figure, text_table(head, rows), alt, said)
 
 
 def lesser(offload: str) -> str:

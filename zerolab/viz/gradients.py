@@ -10,10 +10,12 @@ from matplotlib.axes import Axes
 
 from zerolab.errors import InputError
 from zerolab.precision.formats import Format, find
-from zerolab.viz.picture import COLOURS, Picture, blank, ink, text_table
+from zerolab.viz.looks import MEMORY, PALE, ink
+from zerolab.viz.picture import Picture, blank, text_table
 
 Window = tuple[str, float]
 """A format by name, and the factor that multiplies gradients before they are stored in it."""
+HELD, LOST = PALE[6], ink(PALE[1])
 OUTCOMES = ("lost", "coarse", "held", "too large")
 """What a format makes of a number: 0, a subnormal, a normal, nothing finite."""
 
@@ -51,7 +53,9 @@ def gradient_windows(gradients: torch.Tensor, windows: Sequence[Window] = (("fp1
         lines.text(1.01, row, said, transform=lines.get_yaxis_transform(), fontsize=8, va="center")
     rows = [[_named(window), *(f"{share:.0f} %" for share in of)] for window, of in zip(windows, found, strict=True)]
     head = f"{len(sizes):,} gradients that are not 0, {zeros:,} that are\n"
-    return Picture(figure, head + text_table(["stored in", *OUTCOMES], rows))
+    losses = "; ".join(f"{_named(window)} loses {of[0]:.0f} %" for window, of in zip(windows, found, strict=True))
+    alt = f"How large {len(sizes):,} gradients are, by powers of two, and what each format holds of them: {losses}."
+    return Picture(figure, head + text_table(["stored in", *OUTCOMES], rows), alt)
 
 
 def shares(sizes: torch.Tensor, window: Window) -> list[float]:
@@ -73,7 +77,8 @@ def _histogram(axes: Axes, sizes: torch.Tensor, windows: Sequence[Window]) -> tu
     low = min(first, max(min(ends), first - 8)) - 2
     high = max(last, min(max(tops), last + 24)) + 2
     counts = torch.bincount(powers - first).double() / len(sizes) * 100
-    axes.bar([first + place + 0.5 for place in range(len(counts))], counts.tolist(), 0.9, color=COLOURS[0], linewidth=0)
+    middles = [first + place + 0.5 for place in range(len(counts))]
+    axes.bar(middles, counts.tolist(), 0.9, color=MEMORY["gradients"].colour, linewidth=0)
     axes.set_ylabel("% of gradients")
     axes.spines[["top", "right"]].set_visible(False)
     axes.tick_params(axis="x", labelbottom=False)
@@ -84,8 +89,11 @@ def _window(axes: Axes, row: int, form: Format, shift: float, low: float, high: 
     """Where a format's numbers lie, seen from the gradients before they were scaled."""
     edges = [log2(edge) - shift for edge in (form.smallest_subnormal / 2, form.smallest_normal, form.largest)]
     start, middle, stop = (min(max(edge, low), high) for edge in edges)
-    axes.barh(row, stop - middle, 0.6, left=middle, color=COLOURS[2], linewidth=0)
-    axes.barh(row, middle - start, 0.22, left=start, color=ink(COLOURS[2]), linewidth=0)
+    axes.barh(row, stop - middle, 0.6, left=middle, color=HELD, linewidth=0)
+    axes.barh(row, middle - start, 0.22, left=start, color=ink(HELD), linewidth=0)
+    # What becomes 0, and what becomes inf.
+    for left, right in ((low, start), (stop, high)):
+        axes.barh(row, right - left, 0.6, left=left, color=LOST, hatch="xxx", edgecolor="white", linewidth=0)
 
 
 def _frame(axes: Axes, windows: Sequence[Window], low: int, high: int) -> None:
@@ -96,7 +104,7 @@ def _frame(axes: Axes, windows: Sequence[Window], low: int, high: int) -> None:
     every = max(1, -(-(high - low) // 12))
     ticks = range(-(-low // every) * every, high + 1, every)
     axes.set_xticks(ticks, [f"$2^{{{power}}}$" for power in ticks])
-    axes.set_xlabel("size of the gradient; thick: held, thin: coarse, left of both: lost")
+    axes.set_xlabel("size of the gradient; thick: held, thin: coarse, crossed: lost (left) or too large (right)")
     axes.spines[["top", "right", "left"]].set_visible(False)
 
 

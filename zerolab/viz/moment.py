@@ -8,7 +8,8 @@ from matplotlib.patches import FancyArrowPatch, Rectangle
 
 from zerolab.errors import InputError
 from zerolab.viz.film import NUMEL, Message, Moment, film
-from zerolab.viz.picture import COLOURS, HATCHES, Picture, blank, ink, text_table
+from zerolab.viz.looks import HATCHES, PALE, ink
+from zerolab.viz.picture import Picture, blank, text_table
 from zerolab.viz.ring import Hop, wrapped
 
 HALF_WIDTH, HALF_HEIGHT = 0.36, 0.31
@@ -23,7 +24,7 @@ def ring_moment(collective: str = "reduce_scatter", ranks: int = 4, step: int = 
     if isinstance(step, bool) or not isinstance(step, int) or not 0 <= step <= last:
         raise InputError(f"{collective} over {ranks} ranks is never {step!r} steps on; take 0 to {last}")
     moment = moments[step]
-    figure = blank(min(7.9, max(4.2, 1.1 * ranks + 1.0)), (0.82 if ranks < 6 else 0.9) * ranks + 0.9)
+    figure = blank(min(7.9, max(4.2, 1.1 * ranks + 1.0)), (0.74 if ranks < 6 else 0.6) * ranks + 0.5)
     axes = figure.add_subplot()
     leaving = {(message.src, message.hop.chunk) for message in moment.messages}
     for rank, row in enumerate(moment.held):
@@ -32,13 +33,14 @@ def ring_moment(collective: str = "reduce_scatter", ranks: int = 4, step: int = 
     for message in moment.messages:
         _arrow(axes, message)
     _frame(axes, ranks)
-    title = headline(collective, moments, step)
-    axes.set_title(title.replace(": ", ":\n", 1) if ranks < 5 else title, loc="left", fontsize=10, pad=8)
-    return Picture(figure, f"{title}\n{_table(moment, ranks)}")
+    said = headline(collective, moments, step)
+    sums = [sum(hop is not None and len(hop.ranks) == ranks for hop in row) for row in moment.held]
+    alt = f"{said}. Complete chunks on ranks 0 to {ranks - 1}: {', '.join(map(str, sums))}."
+    return Picture(figure, _table(moment, ranks), alt, said)
 
 
 def headline(collective: str, moments: tuple[Moment, ...], step: int) -> str:
-    """Such as "all_reduce over 4 ranks, step 3 of 6: complete chunks travel"."""
+    """Such as "all_reduce over 4 ranks, after 3 of 6 steps: complete chunks travel next"."""
     ranks, last = len(moments[0].held), len(moments) - 1
     start = f"{collective} over {ranks} ranks"
     if step == last:
@@ -46,7 +48,7 @@ def headline(collective: str, moments: tuple[Moment, ...], step: int) -> str:
     summands = {len(message.hop.ranks) for message in moments[step].messages}
     count = summands.pop()
     what = "complete chunks travel" if count == ranks else f"sums of {count} of {ranks} summands travel"
-    return f"{start}, step {step + 1} of {last}: {what.replace('sums of 1 of', 'chunks with 1 of')}"
+    return f"{start}, after {step} of {last} steps: {what.replace('sums of 1 of', 'chunks with 1 of')} next"
 
 
 def _range(values: tuple[int, ...]) -> str:
@@ -75,8 +77,8 @@ def _box(axes: Any, rank: int, chunk: int, hop: Hop | None, ranks: int, leaves: 
     share = len(hop.ranks) / ranks
     axes.add_patch(
         Rectangle(
-            corner, *size, facecolor=(COLOURS[chunk], 0.1 + 0.7 * share), hatch=HATCHES[chunk],
-            edgecolor=ink(COLOURS[chunk]), linewidth=0,
+            corner, *size, facecolor=(PALE[chunk], 0.1 + 0.7 * share), hatch=HATCHES[chunk],
+            edgecolor=ink(PALE[chunk]), linewidth=0,
         )
     )  # fmt: skip
     width = 2.4 if share == 1 else 1.6 if leaves else 0.6
@@ -92,7 +94,7 @@ def _box(axes: Any, rank: int, chunk: int, hop: Hop | None, ranks: int, leaves: 
 
 def _arrow(axes: Any, message: Message) -> None:
     """Down its column to the next rank; from the last rank around, beside the column, up to rank 0."""
-    chunk, colour = message.hop.chunk, ink(COLOURS[message.hop.chunk])
+    chunk, colour = message.hop.chunk, ink(PALE[message.hop.chunk])
     down = message.dst > message.src
     side = 0.0 if down else HALF_WIDTH
     start = (chunk + side, message.src + (HALF_HEIGHT if down else 0.0))

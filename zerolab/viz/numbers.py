@@ -10,12 +10,13 @@ from matplotlib.patches import Patch, Rectangle
 
 from zerolab.errors import InputError
 from zerolab.precision.formats import FORMATS, between, bits, find, neighbours, number
-from zerolab.viz.picture import COLOURS, Picture, blank, ink, text_table
+from zerolab.viz.looks import PALE
+from zerolab.viz.picture import Picture, blank, text_table
 
 MOST_TICKS = 150
 """More numbers than that in one stretch are a band."""
-FIELDS = {"sign": COLOURS[3], "exponent": COLOURS[0], "mantissa": COLOURS[1]}
-ROUNDED = ink(COLOURS[5])
+FIELDS = {"sign": PALE[3], "exponent": PALE[0], "mantissa": PALE[5]}
+ROUNDED = "#A34700"
 GAP = 0.5
 """Between the boxes of two fields, in boxes."""
 WHITE = {"boxstyle": "round,pad=0.12", "facecolor": "white", "edgecolor": "none", "alpha": 0.9}
@@ -32,18 +33,20 @@ def number_line(value: float, formats: Sequence[str] = tuple(FORMATS), zoom: str
         raise InputError(f"the value is {float(value)}, which lies on no line; give a finite number")
     value = float(value)
     half = _half(value, [beside[name] for name in formats] if zoom is None else [neighbours(value, find(zoom).name)])
-    figure = blank(7.6, 1.5 + 0.7 * len(formats))
+    figure = blank(7.6, 1.5 + 0.57 * len(formats))
     line, boxes = figure.subplots(2, 1, gridspec_kw={"height_ratios": [0.46 * len(formats) + 0.2, 0.24 * len(formats)]})
     for row, name in enumerate(formats):
         _row(line, row, name, value, half, beside[name])
         _boxes(boxes, row, name, value, beside[name][1])
-    line.axvline(0, color="black", linewidth=0.9, linestyle="--", zorder=0.5)
+    # The value itself, row by row: a line through all of them would strike out what is written between.
+    for row in range(len(formats)):
+        line.plot([0, 0], [row - 0.34, row + 0.17], color="black", zorder=2.5)
     line.set_title(f"{value:.9g} and the numbers beside it", fontsize=10)
     line.set_xlim(-1, 1)
     line.set_ylim(len(formats) - 0.4, -0.45)
     line.set_yticks(range(len(formats)), formats)
     line.set_xticks([-1, -0.5, 0, 0.5, 1], [_signed(place * half) for place in (-1, -0.5, 0, 0.5, 1)], fontsize=8)
-    line.set_xlabel(f"distance from {value:.9g}; thick: the rounding error", fontsize=9)
+    line.set_xlabel(f"distance from {value:.9g}, the tall line; thick: the rounding error", fontsize=9)
     line.spines[["top", "right", "left"]].set_visible(False)
     line.tick_params(axis="y", length=0)
     widest = max(find(name).bits for name in formats)
@@ -60,7 +63,8 @@ def number_line(value: float, formats: Sequence[str] = tuple(FORMATS), zoom: str
     ]
     boxes.legend(handles=patches, ncols=3, frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(0, 0.02))
     stretch = f"{value:.9g}; the stretch shown is {2 * half:.3g} wide"
-    return Picture(figure, f"{stretch}\n{_table(value, beside)}")
+    errors = ", ".join(f"{at:.9g} in {name}" for name, (_, at, _) in beside.items())
+    return Picture(figure, f"{stretch}\n{_table(value, beside)}", f"{value:.9g} among the numbers beside it: {errors}.")
 
 
 def _half(value: float, beside: Sequence[tuple[float, float, float]]) -> float:
@@ -99,7 +103,7 @@ def _row(axes: Any, row: int, name: str, value: float, half: float, beside: tupl
     for other in (beside[0], beside[2]):
         where = (other - value) / half
         if isfinite(other) and abs(where) < 0.97 and abs(where - place) > _room(at, other):
-            axes.text(where, row + 0.24, f"{other:.9g}", fontsize=8, va="top", ha="center")
+            axes.text(where, row + 0.24, f"{other:.9g}", fontsize=8, va="top", ha="center", bbox=WHITE)
 
 
 def _room(one: float, other: float) -> float:

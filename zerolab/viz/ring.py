@@ -16,7 +16,8 @@ from zerolab.collectives import RingCollectives, Transport
 from zerolab.collectives.wrap import Wrapped
 from zerolab.errors import InputError
 from zerolab.ranks import launch
-from zerolab.viz.picture import COLOURS, HATCHES, Picture, blank, ink, text_table
+from zerolab.viz.looks import HATCHES, PALE, ink
+from zerolab.viz.picture import Picture, blank, text_table
 
 MOST_RANKS = 8
 
@@ -80,14 +81,14 @@ def decode(value: int) -> Hop:
 def ring_steps(collective: str = "reduce_scatter", ranks: int = 4) -> Picture:
     """What each rank has in hand before each step and at the end, and where it goes."""
     hops = watch_ring(collective, ranks)
-    heads = [f"sent in step {step}" for step in range(ranks - 1)] + ["end"]
-    figure = blank(1.75 * ranks + 0.7, 0.78 * ranks + 0.6)
+    heads = [f"sent in step {step}" for step in range(1, ranks)] + ["end"]
+    figure = blank((1.75 if ranks < 6 else 1.35) * ranks + 0.7, 0.78 * ranks + 0.6)
     axes = figure.add_subplot()
     for rank, row in enumerate(hops):
         for step, hop in enumerate(row):
             _box(axes, step, rank, hop, ranks)
             if step < ranks - 1:
-                _arrow(axes, step, rank, ranks, ink(COLOURS[hop.chunk]))
+                _arrow(axes, step, rank, ranks, ink(PALE[hop.chunk]))
     axes.set_xlim(-0.45, ranks - 0.55)
     axes.set_ylim(ranks - 0.55, -0.45)
     axes.set_xticks(range(ranks), heads)
@@ -97,7 +98,10 @@ def ring_steps(collective: str = "reduce_scatter", ranks: int = 4) -> Picture:
     for spine in axes.spines.values():
         spine.set_visible(False)
     rows = [[f"rank {rank}", *(f"chunk {hop.chunk}: {hop.sum(ranks)}" for hop in row)] for rank, row in enumerate(hops)]
-    return Picture(figure, text_table(["", *heads], rows))
+    alt = f"A ring {collective} over {ranks} ranks: in each of {ranks - 1} steps a rank sends a chunk to its right "
+    last = [hop.chunk for hop in (row[-1] for row in hops)]
+    alt += f"neighbour, and at the end ranks 0 to {ranks - 1} hold chunk {', '.join(map(str, last))} complete."
+    return Picture(figure, text_table(["", *heads], rows), alt)
 
 
 def _box(axes: Any, step: int, rank: int, hop: Hop, ranks: int) -> None:
@@ -105,8 +109,8 @@ def _box(axes: Any, step: int, rank: int, hop: Hop, ranks: int) -> None:
     axes.add_patch(
         Rectangle(
             (step - 0.31, rank - 0.3), 0.62, 0.6,
-            facecolor=(COLOURS[hop.chunk], 0.75 if complete else 0.35), hatch=HATCHES[hop.chunk],
-            edgecolor=ink(COLOURS[hop.chunk]), linewidth=0, zorder=2,
+            facecolor=(PALE[hop.chunk], 0.75 if complete else 0.35), hatch=HATCHES[hop.chunk],
+            edgecolor=ink(PALE[hop.chunk]), linewidth=0, zorder=2,
         )
     )  # fmt: skip
     axes.add_patch(
@@ -119,7 +123,7 @@ def _box(axes: Any, step: int, rank: int, hop: Hop, ranks: int) -> None:
     label = wrapped(hop.sum(ranks))
     axes.text(
         step, rank, f"chunk {hop.chunk}\n{label}",
-        ha="center", va="center", fontsize=7.5 if len(label) > 9 else 9, bbox=ground, zorder=4,
+        ha="center", va="center", fontsize=9 if len(label) <= 9 else 7.5 if ranks < 6 else 6.5, bbox=ground, zorder=4,
     )  # fmt: skip
 
 

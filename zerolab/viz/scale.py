@@ -12,7 +12,8 @@ from matplotlib.ticker import MaxNLocator
 from zerolab.errors import InputError
 from zerolab.precision.formats import FORMATS, rounded
 from zerolab.precision.scaler import LossScaler, ScaleError
-from zerolab.viz.picture import COLOURS, Picture, blank, ink, text_table
+from zerolab.viz.looks import PALE, ink
+from zerolab.viz.picture import Picture, blank, text_table
 
 FP16 = FORMATS["fp16"]
 MOST_ROWS = 40
@@ -88,25 +89,27 @@ def loss_scale(course: ScaleCourse | Sequence[tuple[float, bool]]) -> Picture:
     axes = figure.add_subplot()
     scales = [log2(scale) for scale, _ in course.steps]
     count = len(scales)
-    axes.stairs(scales, range(count + 1), baseline=None, color=ink(COLOURS[0]), linewidth=2, label="loss scale")
+    axes.stairs(scales, range(count + 1), baseline=None, color=ink(PALE[4]), linewidth=2, label="loss scale")
     skipped = [step for step, (_, was) in enumerate(course.steps) if was]
     heights = list(scales)
     if course.gradients:
         limits = [log2(FP16.largest / gradient) for gradient in course.gradients]
         heights += limits
         axes.stairs(
-            limits, range(count + 1), baseline=None, color=ink(COLOURS[1]), linestyle="--",
+            limits, range(count + 1), baseline=None, color=ink(PALE[5]), linestyle="--",
             label="largest scale without overflow",
         )  # fmt: skip
     if skipped:
         # In the middle of its step: the scale in force is the one that overflowed.
         axes.plot(
-            [step + 0.5 for step in skipped], [scales[step] for step in skipped], "X", color=ink(COLOURS[5]),
+            [step + 0.5 for step in skipped], [scales[step] for step in skipped], "X", color="#D55E00",
             markeredgecolor="black", markersize=8, linestyle="none", clip_on=False, label="skipped step",
         )  # fmt: skip
     _frame(axes, min(heights), max(heights), count)
     figure.legend(frameon=False, loc="outside upper center", ncols=3, fontsize=9)
-    return Picture(figure, f"{summary(course)}\n{_table(course)}")
+    said = summary(course)
+    alt = f"The loss scale over {count} steps, from {_short(course.steps[0][0])} to {_short(course.steps[-1][0])}: "
+    return Picture(figure, _table(course), f"{alt}{said.splitlines()[0]}.", said)
 
 
 def _frame(axes: Any, low: float, high: float, count: int) -> None:

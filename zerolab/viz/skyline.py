@@ -11,15 +11,12 @@ from matplotlib.patches import Patch
 
 from zerolab.collectives import Span
 from zerolab.memory import KINDS, Sample
-from zerolab.viz.picture import COLOURS, HATCHES, Picture, blank, text_table
+from zerolab.viz.looks import COMPUTING, MEMORY, TRAVELLING, named
+from zerolab.viz.picture import Picture, blank, text_table
 from zerolab.viz.step import StepOfRank, StepRun, watch_step
 
 STAGES = (0, 1, 2, 3)
-# A collective has the colour of what it brings or takes away.
-LOOKS = {
-    "forward": (COLOURS[6], ""), "backward": (COLOURS[7], "//"), "update": (COLOURS[2], ".."),
-    "all_gather": (COLOURS[3], "xx"), "reduce_scatter": (COLOURS[4], "\\\\"), "all_reduce": (COLOURS[5], "oo"),
-}  # fmt: skip
+LOOKS = {name: look for name, look in {**COMPUTING, **TRAVELLING}.items() if name != "compute"}
 INCHES = 6.6
 """About as wide as the time axis is, for deciding which labels fit."""
 
@@ -27,8 +24,15 @@ INCHES = 6.6
 def step_skyline(run: StepRun | None = None) -> Picture:
     """A step of a small model with these settings (`step.py`), as it ran; the table sets all four stages beside it."""
     run = run or StepRun()
-    found = watch_step(run)
-    return Picture(draw_step(found).figure, f"{headline(run, found[0])}\n{stages_table(run)}")
+    found = ran(run)
+    said = headline(run, found[0])
+    alt = f"One training step as it ran: {said.replace(chr(10), '; ')}; it takes {1e6 * found[0].seconds:,.0f} µs."
+    return Picture(draw_step(found).figure, stages_table(run), alt, said)
+
+
+def ran(run: StepRun) -> tuple[StepOfRank, ...]:
+    """The step of these settings. Only stage 3 gathers ahead: below it one run, which is remembered, serves both."""
+    return watch_step(replace(run, prefetch=run.prefetch or run.stage < 3))
 
 
 def headline(run: StepRun, rank: StepOfRank) -> str:
@@ -39,16 +43,16 @@ def headline(run: StepRun, rank: StepOfRank) -> str:
 
 
 def peak_name(rank: StepOfRank) -> str:
-    """Such as "peak 2,114 kB in backward blocks.1, the largest part gradient_buffers"."""
+    """Such as "peak 2,114 kB in backward blocks.1, the largest part gradient buffers"."""
     kind = max(rank.peak.bytes, key=lambda kind: rank.peak.bytes[kind])
-    return f"peak {rank.peak.total / 1e3:,.0f} kB in {rank.peak_at}, the largest part {kind}"
+    return f"peak {rank.peak.total / 1e3:,.0f} kB in {rank.peak_at}, the largest part {named(kind)}"
 
 
 def stages_table(run: StepRun) -> str:
     """Rank 0 of a step at each stage: bytes by kind at the peak, and times."""
-    ranks = [watch_step(replace(run, stage=stage))[0] for stage in STAGES]
+    ranks = [ran(replace(run, stage=stage))[0] for stage in STAGES]
     kinds = [kind for kind in KINDS if any(rank.peak.bytes.get(kind) for rank in ranks)]
-    rows = [[kind, *(f"{rank.peak.bytes.get(kind, 0) / 1e3:,.1f}" for rank in ranks)] for kind in kinds]
+    rows = [[named(kind), *(f"{rank.peak.bytes.get(kind, 0) / 1e3:,.1f}" for rank in ranks)] for kind in kinds]
     rows += [
         ["peak, kB", *(f"{rank.peak.total / 1e3:,.1f}" for rank in ranks)],
         ["step, µs", *(f"{1e6 * rank.seconds:,.0f}" for rank in ranks)],
@@ -64,15 +68,15 @@ def draw_step(found: Sequence[StepOfRank]) -> Picture:
     """Ranks' spans above the memory of rank 0. The table says what rank 0's peak consists of."""
     stop = max(rank.seconds for rank in found) * 1e6
     rows = 0.36 * len(found)
-    figure = blank(7.8, rows + 4.3)
-    above, below = figure.subplots(2, 1, sharex=True, gridspec_kw={"height_ratios": [rows + 0.2, 3.0]})
+    figure = blank(7.8, rows + 3.7)
+    above, below = figure.subplots(2, 1, sharex=True, gridspec_kw={"height_ratios": [rows + 0.2, 2.5]})
     shown = [span for rank in found for span in rank.spans if kind_of(span) in LOOKS and span.stop > span.start]
     for span in shown:
         _bar(above, span, stop)
     above.set_yticks(range(len(found)), [f"rank {rank}" for rank in range(len(found))])
     above.set_ylim(len(found) - 0.5, -0.5)
     used = [name for name in LOOKS if any(kind_of(span) == name for span in shown)]
-    patches = [Patch(facecolor=LOOKS[name][0], hatch=LOOKS[name][1], edgecolor="black", label=name) for name in used]
+    patches = [Patch(facecolor=LOOKS[n].colour, hatch=LOOKS[n].hatch, edgecolor="black", label=n) for n in used]
     above.legend(handles=patches, ncols=6, frameon=False, fontsize=8, loc="lower center", bbox_to_anchor=(0.5, 1.0))
     _skyline(below, found[0].course, stop)
     _name_peak(below, found[0], stop)
@@ -82,8 +86,9 @@ def draw_step(found: Sequence[StepOfRank]) -> Picture:
     for axes in (above, below):
         axes.spines[["top", "right"]].set_visible(False)
         axes.tick_params(labelsize=9)
-    rows_of_table = [[kind, f"{size:,}"] for kind, size in found[0].peak.bytes.items() if size]
-    return Picture(figure, text_table([peak_name(found[0]), "bytes"], rows_of_table))
+    rows_of_table = [[named(kind), f"{size:,}"] for kind, size in found[0].peak.bytes.items() if size]
+    alt = f"What {len(found)} ranks compute and send in a step, above the memory of rank 0: {peak_name(found[0])}."
+    return Picture(figure, text_table([peak_name(found[0]), "bytes"], rows_of_table), alt)
 
 
 def kind_of(span: Span) -> str:
@@ -92,7 +97,7 @@ def kind_of(span: Span) -> str:
 
 
 def _bar(axes: Any, span: Span, stop: float) -> None:
-    colour, hatch = LOOKS[kind_of(span)]
+    _, colour, hatch = LOOKS[kind_of(span)]
     start, width = 1e6 * span.start, 1e6 * span.seconds
     computes = span.kind == "compute"
     # Computing in the upper half of a rank's row, collectives in the lower.
@@ -118,14 +123,14 @@ def _skyline(axes: Any, course: Sequence[Sample], stop: float) -> None:
     most = tops[-1].max()
     patches = []
     for number, kind in enumerate(kinds):
-        look = KINDS.index(kind)
+        name, colour, hatch = MEMORY[kind]
         bottom = tops[number] - live[number]
         axes.fill_between(
-            times, bottom, tops[number], step="post", facecolor=COLOURS[look], hatch=HATCHES[look],
-            edgecolor=(0, 0, 0, 0.45), linewidth=0.3,
+            times, bottom, tops[number], step="post", facecolor=colour, hatch=hatch, edgecolor=(0, 0, 0, 0.45),
+            linewidth=0.3,
         )  # fmt: skip
-        patches.append(Patch(facecolor=COLOURS[look], hatch=HATCHES[look], edgecolor="black", label=kind))
-        _name(axes, kind, times, bottom, tops[number], stop, most)
+        patches.append(Patch(facecolor=colour, hatch=hatch, edgecolor="black", label=name))
+        _name(axes, name, times, bottom, tops[number], stop, most)
     axes.legend(
         handles=patches, ncols=4, frameon=False, fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.17)
     )  # fmt: skip

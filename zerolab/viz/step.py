@@ -29,7 +29,8 @@ MOST_RANKS = 8
 
 @dataclass(frozen=True)
 class StepRun:
-    """Settings of a step. `tokens` of each rank's one sequence; speeds of the simulated link and device."""
+    """Settings of a step. `tokens` of each rank's one sequence; speeds of the simulated link and device. `bucket_numel`
+    is the engine's: elements of a bucket of gradients, or whole units."""
 
     stage: int = 3
     ranks: int = 4
@@ -40,6 +41,7 @@ class StepRun:
     tokens: int = 32
     gflop_per_s: float = 50.0
     gbyte_per_s: float = 20.0
+    bucket_numel: int | None = None
 
 
 @dataclass(frozen=True)
@@ -92,7 +94,10 @@ def watch_step(run: StepRun) -> tuple[StepOfRank, ...]:
 
 def _on_rank(comm: Collectives, run: StepRun) -> StepOfRank:
     torch.manual_seed(0)
-    engine = ZeroEngine(Llama(MODEL), comm, run.stage, lr=1e-3, prefetch=run.prefetch, overlap=run.overlap)
+    engine = ZeroEngine(
+        Llama(MODEL), comm, run.stage, lr=1e-3, prefetch=run.prefetch, overlap=run.overlap,
+        bucket_numel=run.bucket_numel,
+    )  # fmt: skip
     tokens = torch.randint(MODEL.vocab_size, (1, run.tokens + 1), generator=torch.Generator().manual_seed(comm.rank))
     inputs, targets = tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
     engine.backward(engine(inputs, targets))

@@ -13,7 +13,7 @@ from zerolab.viz.picture import Picture
 from zerolab.viz.shards import shard_map
 from zerolab.widgets.living import Living
 
-WIDE = {"style": {"description_width": "170px"}, "layout": Layout(width="460px")}
+WIDE = {"style": {"description_width": "165px"}, "layout": Layout(width="340px")}
 Shapes = Mapping[str, Sequence[int]]
 
 

@@ -19,8 +19,9 @@ WIDTHS = sorted({256, 512, 2048, 8192, 16384, *(shape.hidden for shape in SHAPES
 HEAD = 64
 """The size of a head in a model of one's own; it divides every width."""
 
+TOKENS = [2**power for power in range(6, 12)]
 RANKS = [2**power for power in range(11)]
-WIDE = {"style": {"description_width": "150px"}, "layout": Layout(width="440px")}
+WIDE = {"style": {"description_width": "120px"}, "layout": Layout(width="320px")}
 
 
 def memory_sliders(**start: object) -> Living:
@@ -36,12 +37,11 @@ def memory_sliders(**start: object) -> Living:
         "stage": SelectionSlider(options=[0, 1, 2, 3], value=0, description="stage", **WIDE),
         "recipe": Dropdown(options=list(RECIPES), value="mixed", description="recipe", **WIDE),
         "batch": BoundedIntText(value=1, min=1, max=4096, description="sequences a rank", **WIDE),
-        "tokens": SelectionSlider(
-            options=[2**power for power in range(6, 12)], value=1024, description="tokens of each", **WIDE
-        ),
+        "tokens": SelectionSlider(options=TOKENS, value=1024, description="tokens of each", **WIDE),
         "checkpointing": Checkbox(value=False, description="recompute activations", **WIDE),
         "offload": Dropdown(options=list(OFFLOADS), value="nothing", description="on the host", **WIDE),
     }
+    link_context(controls["model"], controls["tokens"])
     link_sizes(controls["model"], controls["layers"], controls["width"])
     for name, value in start.items():
         if name not in controls:
@@ -67,6 +67,18 @@ def link_sizes(model: Dropdown, layers: SelectionSlider, width: SelectionSlider)
     model.observe(follow, names="value")
     layers.observe(leave, names="value")
     width.observe(leave, names="value")
+
+
+def link_context(model: Dropdown, tokens: SelectionSlider) -> None:
+    """A sequence is never longer than the model's context: the slider goes back to it."""
+
+    def clamp(_: Any) -> None:
+        if (shape := SHAPES.get(model.value)) and tokens.value > shape.context:
+            tokens.value = shape.context
+
+    # Before a Living hears of a change, so that it never draws a sequence that is too long.
+    model.observe(clamp, names="value")
+    tokens.observe(clamp, names="value")
 
 
 def draw(model: str, layers: int, width: int, gpu: str, **settings: object) -> Picture:

@@ -11,7 +11,7 @@ from zerolab.viz.numbers import number_line
 from zerolab.viz.picture import Picture
 from zerolab.widgets.living import Living
 
-WIDE = {"style": {"description_width": "170px"}, "layout": Layout(width="460px")}
+WIDE = {"style": {"description_width": "150px"}, "layout": Layout(width="340px")}
 POWERS = (-150, 130)
 """From below the smallest number of any format to beyond the largest."""
 COARSEST = "the coarsest of these"

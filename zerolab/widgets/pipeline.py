@@ -8,7 +8,7 @@ from zerolab.viz.picture import Picture
 from zerolab.viz.pipeline import MOST_BUFFERS, offload_pipeline
 from zerolab.widgets.living import Living
 
-WIDE = {"style": {"description_width": "150px"}, "layout": Layout(width="460px")}
+WIDE = {"style": {"description_width": "130px"}, "layout": Layout(width="320px")}
 TIMES = [0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0]
 
 

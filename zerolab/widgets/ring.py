@@ -10,7 +10,7 @@ from zerolab.viz.picture import Picture
 from zerolab.viz.ring import MOST_RANKS
 from zerolab.widgets.living import Living
 
-WIDE = {"style": {"description_width": "110px"}, "layout": Layout(width="440px")}
+WIDE = {"style": {"description_width": "80px"}, "layout": Layout(width="300px")}
 
 
 def ring_stepper(collective: str = "reduce_scatter", ranks: int = 4, step: int = 0, numel: int = NUMEL) -> Living:

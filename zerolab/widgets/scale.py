@@ -9,7 +9,7 @@ from zerolab.viz.picture import Picture
 from zerolab.viz.scale import COURSES, gradient_course, loss_scale, simulated
 from zerolab.widgets.living import Living
 
-WIDE = {"style": {"description_width": "230px"}, "layout": Layout(width="520px")}
+WIDE = {"style": {"description_width": "205px"}, "layout": Layout(width="400px")}
 WINDOWS = [1, 2, 5, 10, 20, 50, 100, 1000]
 
 
@@ -36,5 +36,5 @@ def scale_sliders(
         hysteresis=SelectionSlider(
             options=[1, 2, 3, 4], value=hysteresis, description="hysteresis: overflows to halve", **WIDE
         ),
-        consecutive=Checkbox(value=False, description="a clean step forgives what was before", **WIDE),
+        consecutive=Checkbox(value=False, description="a clean step forgives what was before", indent=False),
     )  # fmt: skip

@@ -9,7 +9,7 @@ from zerolab.viz.skyline import STAGES, step_skyline
 from zerolab.viz.step import StepRun
 from zerolab.widgets.living import Living
 
-WIDE = {"style": {"description_width": "130px"}, "layout": Layout(width="440px")}
+WIDE = {"style": {"description_width": "115px"}, "layout": Layout(width="320px")}
 
 
 def step_timeline(
@@ -23,6 +23,7 @@ def step_timeline(
 
     return Living(
         draw,
+        busy="The step runs with these settings, at all four stages ...",
         stage=SelectionSlider(options=list(STAGES), value=stage, description="stage", **WIDE),
         ranks=SelectionSlider(options=[1, 2, 3, 4], value=ranks, description="ranks", **WIDE),
         gbit_per_s=SelectionSlider(
@@ -31,5 +32,5 @@ def step_timeline(
         latency_us=SelectionSlider(
             options=[0.0, 1.0, 5.0, 20.0, 50.0], value=latency_us, description="latency, µs", **WIDE
         ),
-        prefetch=Checkbox(value=prefetch, description="gather the next unit ahead (stage 3)", **WIDE),
+        prefetch=Checkbox(value=prefetch, description="gather the next unit ahead (stage 3)", indent=False),
     )

@@ -1,0 +1,67 @@
+"""One picture of each kind, as the lessons draw them."""
+
+from collections.abc import Callable, Mapping
+
+import torch
+
+from zerolab import viz
+from zerolab.collectives import Link, Span
+from zerolab.flat import lay_out
+from zerolab.memory import Sample
+from zerolab.plan import SHAPES, Run
+from zerolab.precision.scaler import LossScaler
+from zerolab.ranks import launch
+from zerolab.viz import Picture
+from zerolab.viz.pipeline import schedule
+from zerolab.viz.scale import gradient_course, simulated
+
+KINDS = ("parameters", "gradients", "optimizer_states")
+WALK = [(part.kind, part.group, part.start / 1e3, part.stop / 1e3) for part in schedule(6, 3, 2, 1, 2)]
+SIZES = [100, 37, 211, 64, 5, 300, 12, 80, 90, 44, 61]
+COURSES = {
+    "careless": [Sample(at, "", {"gradients": 10**6 * min(at, 12 - at)}) for at in range(1, 12)],
+    "in time": [Sample(at, "", {"gradients": 10**6 * (1 + at // 4)}) for at in range(1, 16)],
+}
+
+
+def two_timelines() -> Picture:
+    spans = [Span(0, "compute", "backward blocks.0", 0.0, 0.003), Span(0, "collective", "all_reduce", 0.001, 0.004)]
+    return viz.timelines({"one bucket": spans, "ten buckets": spans[:1]})
+
+
+def messages() -> Picture:
+    ran = launch(lambda comm: comm.all_reduce(torch.ones(300)), ranks=3, world="lockstep", link=Link(1, 10), trace=True)
+    return viz.timeline({"ring": ran.trace}, ranks=3)
+
+
+def gradients() -> torch.Tensor:
+    return torch.exp2(torch.linspace(-36, -6, 4000))
+
+
+EACH: Mapping[str, Callable[[], Picture]] = {
+    "bars": lambda: viz.bars(
+        [f"stage {stage}" for stage in range(4)], {kind: [1.28, 1.28, 0.32, 0.32] for kind in KINDS},
+        {kind: [1.28] * 4 for kind in KINDS}, unit="MB on rank 0",
+    ),
+    "bucket_explorer": lambda: viz.bucket_explorer({"w": (400, 300), "v": (170_000,)}, 8, Link(10, 50), 65_536),
+    "compared_pipelines": lambda: viz.compared_pipelines(WALK, 3),
+    "curve": lambda: viz.curve([1, 10, 100], {"step": [3, 1, 2], "link": [2, 1, 1]}, "elements", "ms", log=True),
+    "draw_step": lambda: viz.draw_step(viz.watch_step(viz.StepRun(2, 2))),
+    "gradient_windows": lambda: viz.gradient_windows(
+        gradients(), [("fp16", 1), ("fp16", 2.0**16), ("bf16", 1), ("e4m3", 1)]
+    ),
+    "loss_scale": lambda: viz.loss_scale(simulated(gradient_course("waves", 0), LossScaler(20, 5, 2))),
+    "memory_calculator": lambda: viz.memory_calculator(Run(SHAPES["GPT-3 175B"], 8, 3, tokens=2048)),
+    "memory_course": lambda: viz.memory_course(COURSES),
+    "number_line": lambda: viz.number_line(1.001),
+    "offload_pipeline": lambda: viz.offload_pipeline(6, 2, 2.0, 2.0, 2.0),
+    "owners": viz.owners,
+    "recorded_pipeline": lambda: viz.recorded_pipeline(WALK, 3),
+    "ring_moment": lambda: viz.ring_moment("all_reduce", 8, 5),
+    "ring_steps": viz.ring_steps,
+    "shard_map": lambda: viz.shard_map(lay_out({f"p{at}": (size,) for at, size in enumerate(SIZES)}, 3, 16)),
+    "step_circle": lambda: viz.step_circle(["gradients", "optimizer"]),
+    "step_skyline": lambda: viz.step_skyline(viz.StepRun(3, 2)),
+    "timeline": messages,
+    "timelines": two_timelines,
+}  # fmt: skip

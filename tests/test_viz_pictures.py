@@ -1,0 +1,222 @@
+"""What every picture of the course keeps to: words, contrast, no text on another, one look for a kind of memory."""
+
+import base64
+import configparser
+import inspect
+import io
+import re
+from collections.abc import Iterator
+from functools import lru_cache
+from itertools import combinations
+from pathlib import Path
+
+import numpy as np
+import pytest
+from matplotlib import _pylab_helpers
+from matplotlib.artist import Artist
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.colors import to_hex, to_rgba
+from matplotlib.figure import Figure
+from matplotlib.text import Annotation, Text
+from pictures import EACH
+from PIL import Image
+
+from zerolab import viz
+from zerolab.memory import KINDS
+from zerolab.viz import Picture
+from zerolab.viz.looks import COLOURS, COMPUTING, HATCHES, MEMORY, PALE, contrast, ink, text_on
+from zerolab.viz.picture import DPI, LINE, SHARPER, blank, folded
+from zerolab.viz.ring import MOST_RANKS
+
+
+@lru_cache
+def picture(name: str) -> Picture:
+    return EACH[name]()
+
+
+def test_each_public_function_that_draws_is_among_these() -> None:
+    public = {name: getattr(viz, name) for name in viz.__all__}
+    drawing = {
+        name for name, thing in public.items()
+        if inspect.isfunction(thing) and inspect.signature(thing).return_annotation == "Picture"
+    }  # fmt: skip
+    assert drawing == set(EACH)
+
+
+# Words
+
+
+@pytest.mark.parametrize("name", EACH)
+def test_a_picture_says_in_a_sentence_or_two_what_it_shows_with_its_numbers(name: str) -> None:
+    alt = picture(name).alt
+    assert 40 <= len(alt) <= 500 and re.search(r"\d", alt) and "\n" not in alt and alt.endswith((".", "complete."))
+    assert not re.search(r"\b[a-z]+_(states|units|buffers)\b", alt), "the name of a kind, not its key"
+
+
+def test_a_picture_is_html_with_words_for_it_and_its_numbers_beneath() -> None:
+    shown = picture("memory_calculator")
+    bundle = shown._repr_mimebundle_()
+    assert set(bundle) == {"text/html", "text/plain"} and bundle["text/plain"] == repr(shown) == shown.table
+    page = bundle["text/html"]
+    assert f'alt="{shown.alt}"' in page and "max-width: 100%" in page
+    assert page.index(shown.verdict) < page.index("<img") < page.index("<pre") < page.index("optimizer states   ")
+    assert "overflow-x: auto" in page and "font-family: monospace" in page
+
+
+def test_of_two_pictures_with_the_same_words_nbval_compares_the_words_alone() -> None:
+    rules = configparser.ConfigParser()
+    rules.read(Path(__file__).parent / "nbval_sanitize.cfg")
+    pages = []
+    for wide, table in ((1, "a"), (2, "a"), (1, "b")):
+        figure = blank(3, 3)
+        figure.add_subplot().plot([1, wide])
+        page = Picture(figure, table, "words").html()
+        for rule in rules.sections():
+            page = re.sub(rules[rule]["regex"], rules[rule]["replace"], page)
+        pages.append(page)
+    assert pages[0] == pages[1] != pages[2]
+
+
+def test_words_are_escaped_and_long_tables_are_folded() -> None:
+    page = Picture(blank(1, 1), "a < b", 'say "no"', "x & y").html()
+    assert "a &lt; b" in page and 'alt="say &quot;no&quot;"' in page and "<b>x &amp; y</b>" in page
+    assert not folded("one\ntwo", 2 * LINE).startswith("<details>")
+    assert folded("one\ntwo", 2 * LINE - 1).startswith("<details><summary>The same in numbers (2 lines)</summary>")
+    assert "<details>" in picture("ring_moment").html() and "<details>" not in picture("bars").html()
+
+
+# Pixels
+
+
+def test_a_picture_has_two_dots_for_each_that_it_is_wide() -> None:
+    page = picture("owners").html()
+    width, height = (int(re.search(rf'{side}="(\d+)"', page)[1]) for side in ("width", "height"))  # type: ignore[index]
+    source = re.search(r'src="data:image/png;base64,([^"]+)"', page)[1]  # type: ignore[index]
+    stored = Image.open(io.BytesIO(base64.b64decode(source)))
+    assert SHARPER == 2 and stored.size == pytest.approx((2 * width, 2 * height), abs=2)
+    assert width == round(DPI * picture("owners").figure.get_figwidth())
+
+
+def test_a_picture_is_white_opaque_the_same_twice_and_in_no_global_list() -> None:
+    first, second = (viz.ring_steps("all_gather", 3) for _ in range(2))
+    assert first.png() == first.png() == second.png()
+    pixels = np.asarray(Image.open(io.BytesIO(first.png())).convert("RGBA"))
+    assert pixels[0, 0].tolist() == [255] * 4 and pixels[..., 3].min() == 255
+    assert not _pylab_helpers.Gcf.figs
+
+
+def test_a_stored_picture_keeps_the_colours_of_its_areas() -> None:
+    # Eight chunks in eight shades each: more colours than a palette has.
+    first, second = (viz.ring_steps("reduce_scatter", 8) for _ in range(2))
+    first.figure.set_dpi(DPI * SHARPER)
+    canvas = FigureCanvasAgg(first.figure)
+    canvas.draw()
+    drawn = np.asarray(canvas.buffer_rgba())[..., :3]
+    stored = np.asarray(Image.open(io.BytesIO(second.png())).convert("RGB"))
+    counted = sorted(Image.fromarray(drawn).getcolors(10**7), reverse=True)
+    assert len(counted) > 1000
+    for _, colour in counted[:40]:
+        assert (stored[(drawn == colour).all(-1)] == colour).all()
+    # Small ones, too, such as the patch of a legend.
+    for name in ("step_skyline", "memory_calculator"):
+        found = Image.open(io.BytesIO(picture(name).png())).convert("RGB").getcolors(10**6)
+        there = {to_hex(np.array(colour) / 255).upper() for _, colour in found}
+        kinds = [look.colour for look in MEMORY.values() if look.name in picture(name).table]
+        assert len(kinds) > 4 and set(kinds) <= there
+
+
+# Text
+
+
+def texts(figure: Figure) -> Iterator[Text]:
+    """Those that are seen."""
+    for text in figure.findobj(Text):
+        assert isinstance(text, Text)
+        if text.get_text().strip() and shown(text):
+            yield text
+
+
+def shown(artist: Artist) -> bool:
+    return artist.get_visible() and (getattr(artist, "axes", None) is None or artist.axes.get_visible())
+
+
+def in_ticks(figure: Figure, text: Text) -> bool:
+    """Whether a label belongs to a tick that lies outside the axis."""
+    for axes in figure.axes:
+        for axis, (low, high) in ((axes.xaxis, sorted(axes.get_xlim())), (axes.yaxis, sorted(axes.get_ylim()))):
+            for tick, place in zip(axis.get_major_ticks(), axis.get_majorticklocs(), strict=False):
+                if text in (tick.label1, tick.label2):
+                    return bool(low - 1e-9 <= place <= high + 1e-9)
+    return True
+
+
+@pytest.mark.parametrize("name", EACH)
+def test_text_is_read_easily_lies_on_no_other_and_is_not_cut(name: str) -> None:
+    figure = picture(name).figure
+    figure.set_dpi(DPI)
+    canvas = FigureCanvasAgg(figure)
+    canvas.draw()
+    renderer = canvas.get_renderer()
+    seen = [text for text in texts(figure) if in_ticks(figure, text)]
+    boxes = {}
+    for text in seen:
+        # An annotation's own extent has its arrow in it.
+        boxes[text] = (Text.get_window_extent if isinstance(text, Annotation) else type(text).get_window_extent)(
+            text, renderer
+        )
+    for text, box in boxes.items():
+        inside = figure.bbox.padded(1)
+        assert inside.contains(*box.min) and inside.contains(*box.max), f"{text.get_text()!r} is cut"
+    for (one, first), (other, second) in combinations(boxes.items(), 2):
+        overlap = (
+            min(first.x1, second.x1) - max(first.x0, second.x0),
+            min(first.y1, second.y1) - max(first.y0, second.y0),
+        )
+        assert min(overlap) <= 2, (one.get_text(), other.get_text())
+    colours = {text: to_rgba(text.get_color()) for text in seen}
+    for text in seen:
+        text.set_color((0, 0, 0, 0))
+    canvas.draw()
+    beneath = np.asarray(canvas.buffer_rgba())[::-1, :, :3] / 255
+    for text, box in boxes.items():
+        text.set_color(colours[text])
+        ground = beneath[int(box.y0) : int(box.y1) + 1, int(box.x0) : int(box.x1) + 1].reshape(-1, 3)
+        mean = tuple(ground.mean(0))
+        assert contrast(colours[text][:3], mean) >= 4.5, f"{text.get_text()!r} on {to_hex(mean)}"
+
+
+# Looks
+
+
+def test_each_kind_of_memory_has_a_name_a_colour_and_a_hatch_of_its_own() -> None:
+    assert set(MEMORY) == set(KINDS)
+    for part in zip(*MEMORY.values(), strict=True):
+        assert len(set(part)) == len(KINDS)
+    assert not {look.colour for look in COMPUTING.values()} & {look.colour for look in MEMORY.values()}
+    assert not set(PALE) & set(COLOURS)
+    assert len(set(HATCHES)) == len(HATCHES) == len(PALE) >= MOST_RANKS
+
+
+def test_bars_calculator_skyline_and_owners_give_a_kind_one_colour_and_one_name() -> None:
+    for name in ("bars", "memory_calculator", "step_skyline", "draw_step"):
+        figure = picture(name).figure
+        legends = [*figure.legends, *(axes.get_legend() for axes in figure.axes if axes.get_legend())]
+        found = {
+            text.get_text(): to_hex(patch.get_facecolor()).upper()
+            for legend in legends
+            for patch, text in zip(legend.legend_handles, legend.get_texts(), strict=True)
+            if hasattr(patch, "get_facecolor")
+        }
+        for look in (MEMORY[kind] for kind in ("parameters", "gradients", "optimizer_states")):
+            assert found[look.name] == look.colour
+            assert look.name in picture(name).table
+        for label, colour in found.items():
+            owners = [look.name for look in MEMORY.values() if look.colour == colour]
+            assert not owners or label in owners or "_" in label, f"{label} looks like {owners}"
+
+
+@pytest.mark.parametrize("colour", [*COLOURS, *PALE])
+def test_lines_can_be_seen_on_white_and_text_on_any_colour(colour: str) -> None:
+    # WCAG 2.1: 3 to 1 for what a picture must show (1.4.11), 4.5 to 1 for text (1.4.3).
+    assert contrast(ink(colour), "white") >= 3
+    assert contrast(text_on(colour), colour) >= 4.5

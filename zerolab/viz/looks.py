@@ -1,0 +1,95 @@
+"""One name, one colour and one hatch for each kind of memory, in every picture of the course.
+
+The colours are Okabe and Ito's and Tol's wine, which people with any colour vision can tell apart; black is kept for
+text. No picture relies on colour alone: a label or the hatch says the same. Colour means memory: what is computed is
+white with black lines, and what is neither (chunks, ways that are compared) is pale.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from matplotlib.colors import to_rgb
+
+COLOURS = ("#56B4E9", "#E69F00", "#009E73", "#0072B2", "#D55E00", "#CC79A7", "#F0E442", "#999999", "#882255")
+HATCHES = ("", "//", "..", "xx", "\\\\", "oo", "++", "--", "**")
+PALE = ("#99DDFF", "#EE8866", "#BBCC33", "#FFAABB", "#77AADD", "#EEDD88", "#44BB99", "#DDDDDD", "#AAAA00")
+"""Tol's light scheme, made to carry black text: for things that are no kind of memory."""
+
+
+class Look(NamedTuple):
+    """How something is named and filled."""
+
+    name: str
+    colour: str
+    hatch: str
+
+
+# Parameters and the whole ones at hand are blue, gradients and their buffers orange and red.
+NAMES = {
+    "parameters": "parameters",
+    "gradients": "gradients",
+    "optimizer_states": "optimizer states",
+    "gathered_units": "gathered units",
+    "gradient_buffers": "gradient buffers",
+    "communication_buffers": "communication buffers",
+    "activations": "activations",
+    "other": "other",
+    "step_buffers": "step buffers",
+}
+MEMORY = {kind: Look(name, *look) for (kind, name), *look in zip(NAMES.items(), COLOURS, HATCHES, strict=True)}
+"""By kind, as `zerolab.memory.KINDS` spells it."""
+
+WHITE = "#FFFFFF"
+COMPUTING = {
+    "forward": Look("forward", WHITE, ""),
+    "backward": Look("backward", WHITE, "////"),
+    "update": Look("update", WHITE, "xxxx"),
+    "compute": Look("compute", WHITE, ""),
+}
+# What travels has the colour of what it brings or takes away.
+TRAVELLING = {
+    "all_gather": Look("all_gather", *MEMORY["gathered_units"][1:]),
+    "reduce_scatter": Look("reduce_scatter", *MEMORY["gradient_buffers"][1:]),
+    "all_reduce": Look("all_reduce", MEMORY["gradient_buffers"].colour, "oo"),
+}
+# States that pass through a buffer have the states' colour: paler on the way in, full on the way out.
+PASSING = {
+    "read": Look("read", "#B2E0D3", "//"),
+    "compute": COMPUTING["compute"],
+    "write": Look("write", MEMORY["optimizer_states"].colour, "\\\\"),
+}
+
+
+def named(kind: str) -> str:
+    """A kind of memory as pictures call it; any other name as it is."""
+    return MEMORY[kind].name if kind in MEMORY else kind
+
+
+def look_of(name: str, number: int) -> Look:
+    """Of a kind of memory, by the ledger's key or the picture's name; of anything else, the `number`th pale one."""
+    kind = name.replace(" ", "_")
+    return MEMORY[kind] if kind in MEMORY else Look(name, PALE[number % len(PALE)], HATCHES[number % len(HATCHES)])
+
+
+def ink(colour: str) -> tuple[float, float, float]:
+    """A darker shade, for lines that must be seen on white: a contrast of 3 to 1 or more for all colours."""
+    red, green, blue = to_rgb(colour)
+    return 0.64 * red, 0.64 * green, 0.64 * blue
+
+
+def luminance(colour: str | tuple[float, float, float]) -> float:
+    """Relative luminance as in WCAG 2.1, from 0 (black) to 1 (white)."""
+    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in to_rgb(colour)]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def contrast(one: str | tuple[float, float, float], other: str | tuple[float, float, float]) -> float:
+    """Of two colours, from 1 to 21."""
+    low, high = sorted((luminance(one), luminance(other)))
+    return (high + 0.05) / (low + 0.05)
+
+
+def text_on(colour: str) -> str:
+    """Black or white, whichever is read more easily on this ground."""
+    return max(("black", "white"), key=lambda text: contrast(text, colour))
