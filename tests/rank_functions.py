@@ -217,3 +217,53 @@ def tags_out_of_order(comm):
     for receive in receives:
         receive.wait()
     return {tag: box[0].item() for tag, box in boxes.items()}
+
+
+def drops_its_send(comm):
+    if comm.rank == 0:
+        comm.isend(torch.ones(4), 1)
+    else:
+        arrived = torch.empty(4)
+        comm.irecv(arrived, 0).wait()
+
+
+def drops_its_receive(comm):
+    if comm.rank == 0:
+        comm.isend(torch.ones(4), 1).wait()
+    else:
+        comm.irecv(torch.empty(4), 0)
+
+
+def drops_many(comm):
+    if comm.rank == 0:
+        kept = [comm.isend(torch.ones(1, dtype=torch.uint8), 1) for _ in range(3)]
+        assert len(kept) == 3
+    else:
+        for _ in range(3):
+            comm.irecv(torch.empty(1, dtype=torch.uint8), 0).wait()
+
+
+def drops_its_send_and_listens(comm):
+    box = torch.full((1,), 4.0)
+    if comm.rank == 0:
+        comm.isend(box, 1)
+        gc.collect()
+        comm.recv(answer := torch.empty(1), 1)
+        raise ValueError(f"heard {answer.item()}")
+    time.sleep(0.3)
+    comm.recv(box, 0)
+    comm.send(box, 0)
+
+
+def sends_another_size(comm, sent, received):
+    if comm.rank == 0:
+        comm.isend(torch.ones(sent), 1).wait()
+    else:
+        comm.irecv(torch.empty(received), 0).wait()
+
+
+def calls_once_more_and_late(comm):
+    comm.all_reduce(torch.ones(2))
+    if comm.rank == 0:
+        time.sleep(0.7)
+        comm.all_reduce(torch.ones(2))

@@ -1,6 +1,7 @@
 """The widgets in a real browser: a real JupyterLab runs a notebook of them, and each control is moved by hand."""
 
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -8,13 +9,14 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.error import URLError
 from urllib.request import urlopen
 
 import nbformat
 import psutil
 import pytest
+from nbconvert import HTMLExporter
 
 from zerolab import widgets
 
@@ -43,6 +45,18 @@ SETTINGS = {
 }
 
 
+ROOT = Path(__file__).resolve().parent.parent
+MAKE_LAB = re.findall(r"--ServerApp\.jpserver_extensions=\S+", (ROOT / "Makefile").read_text())
+"""What `make lab` tells the server."""
+
+
+class Lab(NamedTuple):
+    """A notebook in a JupyterLab, and where it is saved."""
+
+    address: str
+    notebook: Path
+
+
 def a_notebook(path: Path) -> None:
     cells = [nbformat.v4.new_code_cell(f"from zerolab.widgets import {name}\n\n{call}") for name, call in CALLS.items()]
     kernel = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
@@ -68,7 +82,7 @@ def wait_for(url: str, server: subprocess.Popen[bytes], log: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     """The address of the notebook in a JupyterLab with folders of its own; nothing of it is left afterwards."""
     home = tmp_path_factory.mktemp("lab")
     (home / "work").mkdir()
@@ -84,7 +98,7 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         "IPYTHONDIR": home / "ipython",
     }  # fmt: skip
     command = [
-        sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root", "--expose-app-in-browser",
+        sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root", "--expose-app-in-browser", *MAKE_LAB,
         "--ServerApp.ip=127.0.0.1", f"--ServerApp.port={port}", "--ServerApp.port_retries=0",
         "--IdentityProvider.token=", "--ServerApp.password=", f"--ServerApp.root_dir={home / 'work'}",
     ]  # fmt: skip
@@ -95,7 +109,7 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         )  # fmt: skip
     try:
         wait_for(f"http://127.0.0.1:{port}/api", server, log)
-        yield f"http://127.0.0.1:{port}/lab/tree/widgets.ipynb"
+        yield Lab(f"http://127.0.0.1:{port}/lab/tree/widgets.ipynb", home / "work" / "widgets.ipynb")
     finally:
         end(server)
 
@@ -125,7 +139,7 @@ def page(request: pytest.FixtureRequest) -> Iterator[Any]:
         try:
             page = browser.new_page(viewport={"width": 1300, "height": 1000})
             page.set_default_timeout(1000 * PATIENCE)
-            page.goto(lab)
+            page.goto(lab.address)
             page.wait_for_selector(".jp-Notebook .jp-CodeCell")
             page.wait_for_function(
                 "window.jupyterapp.shell.currentWidget.sessionContext?.session?.kernel?.status=='idle'"
@@ -136,9 +150,43 @@ def page(request: pytest.FixtureRequest) -> Iterator[Any]:
             browser.close()
 
 
+def test_the_page_of_make_lab_loads_widgets_and_no_teachers_buttons(lab: Lab) -> None:
+    with urlopen(lab.address, timeout=PATIENCE) as answer:
+        page = answer.read().decode()
+    assert "jupyterlab-manager" in page and "nbgrader" not in page
+
+
+def test_a_lesson_that_is_opened_counts_as_unchanged_and_hides_its_answers(page: Any, lab: Lab) -> None:
+    lesson = ROOT / "notebooks" / "00_start_here.ipynb"
+    shutil.copy(lesson, lab.notebook.parent)
+    opened = page.context.browser.new_page()
+    opened.set_default_timeout(1000 * PATIENCE)
+    opened.goto(lab.address.replace(lab.notebook.name, lesson.name))
+    opened.wait_for_selector(".jp-Notebook .jp-CodeCell")
+    current = "window.jupyterapp.shell.currentWidget"
+    opened.wait_for_function(f"{current}.sessionContext?.session?.kernel?.status=='idle'")
+    # JupyterLab writes the kernel's version into a notebook that has another or none.
+    opened.wait_for_function(f"{current}.context.model.toJSON().metadata.language_info?.version")
+    assert not opened.evaluate(f"{current}.context.model.dirty")
+    folds = lesson.read_text().count('"outputs_hidden": true')
+    opened.wait_for_function(f"document.querySelectorAll('.jp-OutputPlaceholder').length == {folds}")
+    opened.evaluate(f"{current}.sessionContext.shutdown()")
+    opened.close()
+
+
 def state(widget: Any) -> tuple[str, str]:
-    """The address of the picture's bytes, which is new for each picture, and the numbers."""
-    return widget.locator("img").get_attribute("src"), widget.locator("pre").inner_text()
+    """The picture's bytes, and what is said beside it."""
+    return widget.locator("img").get_attribute("src"), widget.locator("figure").text_content()
+
+
+def cell_of(page: Any, name: str) -> Any:
+    return page.locator(".jp-Notebook .jp-CodeCell").nth(list(CALLS).index(name))
+
+
+def widget_of(page: Any, name: str) -> Any:
+    widget = cell_of(page, name).locator(".jp-OutputArea .widget-vbox").first
+    widget.locator("img").wait_for()
+    return widget
 
 
 def move(control: Any) -> None:
@@ -160,15 +208,23 @@ def move(control: Any) -> None:
         number.press("Enter")
 
 
+# Notes what a widget says while it is at work.
+WATCH = """widget => {
+    window.said = []
+    new MutationObserver(() => widget.querySelectorAll('[role=status]').forEach(it => window.said.push(it.innerText)))
+        .observe(widget, {childList: true, subtree: true, characterData: true})
+}"""
+
+
 @pytest.mark.parametrize("name", CALLS)
 def test_each_control_of_a_widget_changes_its_picture_and_its_numbers(page: Any, name: str) -> None:
-    cell = page.locator(".jp-Notebook .jp-CodeCell").nth(list(CALLS).index(name))
-    widget = cell.locator(".jp-OutputArea .widget-vbox").first
-    widget.locator("pre").wait_for()
-    controls = widget.locator(".widget-inline-hbox:not(:has(pre))")
+    widget = widget_of(page, name)
+    controls = widget.locator(".widget-box .widget-inline-hbox")
     made = eval(CALLS[name], vars(widgets))
     assert controls.count() == len(made.controls)
-    assert widget.locator("pre").inner_text().strip() == made.picture.table.strip()
+    assert widget.locator("pre").text_content() == made.picture.numbers
+    assert widget.locator("img").get_attribute("alt") == made.picture.alt
+    widget.evaluate(WATCH)
     for number, named in enumerate(made.controls):
         before, until = state(widget), time.monotonic() + PATIENCE
         move(controls.nth(number))
@@ -178,4 +234,48 @@ def test_each_control_of_a_widget_changes_its_picture_and_its_numbers(page: Any,
         image = widget.locator("img")
         page.wait_for_function("image => image.complete && image.naturalWidth > 100", arg=image.element_handle())
         assert image.bounding_box()["width"] <= 900
-    assert not cell.locator("[data-mime-type='application/vnd.jupyter.stderr']").count()
+    assert not cell_of(page, name).locator("[data-mime-type='application/vnd.jupyter.stderr']").count()
+    if name == "step_timeline":  # the one that takes its time
+        assert page.evaluate("window.said.some(text => text.startsWith('The step runs'))")
+        assert not widget.locator("[role=status]").count()
+    # Folded numbers show themselves to whoever asks.
+    if widget.locator("summary").count():
+        widget.locator("summary").click()
+        assert widget.locator("pre").is_visible()
+        widget.locator("summary").click()
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_a_widget_fits_into_the_window_with_its_controls_and_its_verdict(page: Any, name: str) -> None:
+    page.set_viewport_size({"width": 1440, "height": 900})
+    cell_of(page, name).scroll_into_view_if_needed()
+    assert widget_of(page, name).bounding_box()["height"] <= 700
+    page.set_viewport_size({"width": 820, "height": 900})
+    output = cell_of(page, name).locator(".jp-OutputArea-output").first
+    page.wait_for_function("it => it.scrollWidth <= it.clientWidth + 1", arg=output.element_handle())
+    image, room = widget_of(page, name).locator("img").bounding_box(), output.bounding_box()
+    assert image["x"] >= room["x"] and image["x"] + image["width"] <= room["x"] + room["width"] + 1
+
+
+def test_a_saved_notebook_shows_its_pictures_with_a_new_kernel_and_in_html_with_none(page: Any, lab: Lab) -> None:
+    def kernel() -> str:
+        return page.evaluate("window.jupyterapp.shell.currentWidget.sessionContext.session?.kernel?.id ?? ''")
+
+    first = kernel()
+    page.evaluate("window.jupyterapp.commands.execute('docmanager:save')")
+    page.wait_for_function("!window.jupyterapp.shell.currentWidget.context.model.dirty")
+    assert widget_of(page, "ring_stepper").is_visible(), "saving takes nothing away from the page"
+    page.evaluate("window.jupyterapp.shell.currentWidget.sessionContext.shutdown()")
+    page.reload()
+    page.wait_for_selector(".jp-Notebook .jp-CodeCell")
+    page.wait_for_function("window.jupyterapp.shell.currentWidget.sessionContext?.session?.kernel?.status=='idle'")
+    assert kernel() not in ("", first)
+    for name in CALLS:
+        image = cell_of(page, name).locator(".jp-OutputArea figure img")
+        image.wait_for()
+        page.wait_for_function("image => image.complete && image.naturalWidth > 100", arg=image.element_handle())
+    assert page.locator(".jp-OutputArea", has_text="Error displaying widget").count() == 0
+    # Without a kernel.
+    html, _ = HTMLExporter(template_name="lab").from_filename(str(lab.notebook))
+    # What is stored is the picture that the cell made when it was run, with its words.
+    assert html.count("<figure") == len(CALLS) and 'alt="reduce_scatter over 4 ranks, after 0 of 3 steps' in html

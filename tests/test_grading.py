@@ -19,6 +19,7 @@ from zerolab.grading.cells import grade_id, is_answer, is_check, is_locked, read
 from zerolab.grading.check import Failed, next_hint
 from zerolab.grading.exercise import Claim, Exercise, Finding
 from zerolab.grading.lessons import LESSONS
+from zerolab.grading.lessons.points import POINTS
 from zerolab.grading.progress import progress
 from zerolab.grading.referee import Verdict
 from zerolab.grading.report import Graded, as_json, as_markdown
@@ -141,7 +142,7 @@ def test_every_exercise_has_a_check_a_line_count_and_hints(lesson: str) -> None:
     assert len(re.findall(r"About \w+ lines?", text)) >= len(answers), "an expected line count for each"
     checked = [cell for cell in solution.cells if is_check(cell)]
     table = {name: int(points) for name, points in re.findall(r"^\| \d+ \| `(\w+)`.*\| (\d+) \|$", text, re.MULTILINE)}
-    assert table == {grade_id(cell).removeprefix("check_"): role(cell)["points"] for cell in checked}
+    assert table == {grade_id(cell).removeprefix("check_"): role(cell)["points"] for cell in checked} == POINTS[lesson]
 
 
 # What is handed in
@@ -343,6 +344,7 @@ def test_a_check_prints_the_same_lines_for_every_draw(capsys: pytest.CaptureFixt
     assert texts[0].splitlines()[1:] == [
         "  ok  it runs to the end",
         "  ok  what you predict is what the meter counts",
+        "ring_bytes holds: 1 of 1 point.",
     ]
 
 

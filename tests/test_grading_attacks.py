@@ -8,7 +8,7 @@ import pytest
 from zoo.trial import hint_for
 
 from zerolab.grading.cells import grade_id, is_answer, read_notebook
-from zerolab.grading.exercise import shortcut, with_comm
+from zerolab.grading.exercise import with_comm
 from zerolab.grading.lessons import exercises_of
 from zerolab.grading.referee import Limits, Verdict, grade, understood
 from zerolab.grading.submission import compare
@@ -32,11 +32,8 @@ def test_every_right_way_to_a_mean_passes(last: str, seed: int) -> None:
     assert hint_for(LESSON, "ring_all_reduce", MEAN.format(first="tensor", last=last), seed) == ""
 
 
-@pytest.mark.parametrize(
-    ("first", "last"), [("tensor", "whole / comm.size"), ("tensor / comm.size if average else tensor", "whole")]
-)
-def test_a_right_mean_that_takes_a_second_tensor_is_told_so_by_the_scoreboard(first: str, last: str) -> None:
-    hint = hint_for(LESSON, "ring_all_reduce", MEAN.format(first=first, last=last))
+def test_a_right_mean_that_takes_a_second_tensor_is_told_so_by_the_scoreboard() -> None:
+    hint = hint_for(LESSON, "ring_all_reduce", MEAN.format(first="tensor", last="whole / comm.size"))
     assert "average=True: bytes held at the worst moment" in hint
 
 
@@ -44,7 +41,8 @@ def test_a_right_mean_that_takes_a_second_tensor_is_told_so_by_the_scoreboard(fi
 @pytest.mark.parametrize("last", ["whole // comm.size", "whole / comm.size / comm.size"])
 def test_a_wrong_mean_is_told_apart_from_a_wrong_sum(last: str, seed: int) -> None:
     hint = hint_for(LESSON, "ring_all_reduce", MEAN.format(first="tensor", last=last), seed)
-    assert "the sums are right" in hint or "returned the mean where" in hint or "only rank 0" in hint
+    told = ("the sums are right", "returned the mean", "only rank 0")
+    assert any(part in hint for part in told), hint
 
 
 def test_fewer_elements_than_ranks_are_tried() -> None:
@@ -70,62 +68,6 @@ def ring_bytes(numel, itemsize, ranks, rank):
     return 1.0 * (2 * numel - sum(stop - start for start, stop in edges)) * itemsize * (ranks > 1)
 """
     assert "divide with //" in hint_for(LESSON, "ring_bytes", source)
-
-
-@pytest.mark.parametrize(
-    "source",
-    [
-        "torch.sys._getframe(1).f_locals['args']",
-        "getattr(comm, 'trans' + 'port').sent.clear()",
-        "vars(comm)['transport']",
-        "comm.__dict__['transport']",
-        "__builtins__['__import__']('zerolab')",
-        "__import__('os')",
-        "next(frame.gi_frame.f_back for frame in [])",
-        "torch.save(tensor, 'shared.pt')",
-        "torch.load('shared.pt')",
-        "torch.from_file('shared', shared=True)",
-        "globals()['check']",
-        "fn.__code__",
-        "(rank for rank in []).gi_frame.f_builtins['__import__']('zerolab')",
-        "import dataclasses\ndataclasses.builtins.eval('1')",
-        "from torch import sys as inside",
-        "from dataclasses import builtins as inside",
-        "from operator import attrgetter as inside",
-        "from operator import methodcaller",
-        "torch.importlib.import_module('zerolab')",
-        "match comm:\n    case object(transport=wire):\n        pass",
-        "fn.__call__.__self__",
-        "().__class__.__subclasses__()",
-        "comm.__getattribute__('meter')",
-        "comm.__reduce__()",
-        "exec('numbers = 1')",
-        "eval('1')",
-        "run = eval",
-    ],
-)
-def test_ways_around_messages_are_refused_by_name(source: str) -> None:
-    trouble = shortcut(source)
-    assert trouble is not None and trouble.kind == "Shortcut"
-
-
-def test_a_small_class_is_no_way_around() -> None:
-    assert shortcut("class Ring:\n    def __init__(self):\n        super().__init__()") is None
-
-
-@pytest.mark.parametrize(
-    "source",
-    [
-        "module.eval()",
-        "max(range(3), key=totals.__getitem__)",
-        "list(map(left.__add__, right))",
-        "class Held:\n    __slots__ = ('shard',)\n    __repr__ = __str__ = lambda self: 'held'",
-        "from bisect import bisect_right\nfrom fractions import Fraction\nimport copy, heapq, statistics",
-        "from contextlib import contextmanager\nfrom dataclasses import dataclass, field",
-    ],
-)
-def test_what_honest_answers_use_is_no_shortcut(source: str) -> None:
-    assert shortcut(source) is None
 
 
 def test_nobody_is_told_of_one_rank_who_runs_on_two() -> None:
@@ -211,8 +153,7 @@ def test_forged_reports_bring_no_points_and_an_end(line: str, times: int) -> Non
 @pytest.mark.skipif(sys.platform != "linux", reason="asks for fork and setsid")
 @pytest.mark.ranks
 @pytest.mark.timeout(60)
-def test_a_child_that_gets_away_does_not_hold_the_grader() -> None:
-    # It keeps the pipe of the reports open for longer than the limit allows.
+def test_an_answer_that_would_leave_a_child_behind_is_refused() -> None:
     answer = """
 import torch
 if torch.os.fork() == 0:
@@ -220,4 +161,4 @@ if torch.os.fork() == 0:
     torch.os.system("sleep 15")
 torch.os.kill(torch.os.getpid(), 9)
 """
-    assert "does not end" in graded(answer)["chunk_bounds"].hint
+    assert "os.fork: an answer starts no process" in graded(answer)["chunk_bounds"].hint

@@ -1,12 +1,17 @@
-"""The exercise on the cost of a step asks for what the engine's meter counts."""
+"""Lesson 05: the exercise on the cost of a step asks for what the engine's meter counts, and a layer that was released
+too early ends an answer's process alone."""
 
 import pytest
 import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
+from zoo.trial import model_names
+from zoo.zero3_slips import RELEASED
 
 from zerolab.collectives import Collectives
+from zerolab.grading import CheckFailed, checks
 from zerolab.grading.lessons.zero3_steps import stage3_bytes
+from zerolab.grading.worker import load
 from zerolab.ranks import launch
 from zerolab.zero import ZeroEngine
 
@@ -45,3 +50,14 @@ def test_the_exercise_asks_for_what_the_meter_counts(trains: list[bool], checkpo
         )
         wanted = stage3_bytes([(64 * 64, each) for each in trains], 2, micro_batches)
         assert list(counted) == [wanted] * 2
+
+
+@pytest.mark.ranks
+@pytest.mark.timeout(100)
+def test_a_layer_that_was_released_too_early_is_a_report_and_the_process_that_checks_lives_on() -> None:
+    names = model_names("05_zero_3")
+    assert load("forward", RELEASED, names) is None
+    with pytest.raises(CheckFailed) as failed:
+        checks("05_zero_3").forward(names["forward"])
+    said = str(failed.value)
+    assert "SIGSEGV" in said or "raised RuntimeError" in said, "the second is torch's own word"

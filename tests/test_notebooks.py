@@ -6,6 +6,7 @@ from pathlib import Path
 
 import nbformat
 import pytest
+from said import SAID
 
 from zerolab.grading import notebooks
 from zerolab.grading.cells import read_notebook, text_of
@@ -102,75 +103,9 @@ def test_a_lesson_has_what_every_lesson_has(path: Path) -> None:
     assert graded in text and (ROOT / "exercises" / path.name).is_file() and path.stem in EXERCISES
     if path.stem != "00_start_here":
         assert "viz.Source(" in text and "meter" in text
-    pictures = [output for cell in code_cells(path) for output in cell.outputs if "image/png" in output.get("data", {})]
+    shown = [output for cell in code_cells(path) for output in cell.outputs if "data" in output]
+    pictures = [output for output in shown if "<img" in output.data.get("text/html", "") or "image/png" in output.data]
     assert pictures and all(output.data["text/plain"].count("\n") for output in pictures), "numbers beside a picture"
-
-
-# What a sentence says, and what a cell of the same lesson shows: a cell that changes may not leave its sentence behind.
-SAID = [
-    ("00", "is 2.29, not four", "{'mixed': [2.29, 3.82, 4.0], 'fp32': [1.6, 1.97, 2.0]}"),
-    ("00", "From 120 GB", "{0: 120.0, 1: 31.4, 2: 16.6, 3: 1.9}"),
-    ("00", "keeps six megabytes", "6,000,012 bytes of activations"),
-    ("01", "It is right for two ranks only",
-     "2: 'claimed 1.0 times the bytes',\n 3: 'claimed 1.5 times the bytes'"),
-    ("01", "the all-reduce takes 4.9 ms, the computing 5 ms", "'9.9 ms one after the other, 5.0 ms together'"),
-    ("02", "nearly all of it is waiting",
-     "['6.16 ms, of which 6.00 waiting', '0.46 ms, of which 0.30 waiting']"),
-    ("02", "the next multiple of `2 * 4` is 16",
-     "rank 1          b  [0, 3) of 3      3     12\nrank 1    padding                   5"),
-    ("03", "Two, three, two.", "{'stage 0': 2.0, 'stage 1, all-reduce': 3.0, 'stage 1, reduce-scatter': 2.0}"),
-    ("03", "almost a third of the model", "4 ranks                       31                        25"),
-    ("03", "three quarters of its parameters", "'old parameters on each rank': [768, 768, 768, 768]"),
-    ("04", "At the end 4.2 MB are left", "(10.0, 4194304)"),
-    ("04", "Stage 1 keeps 8.4 MB", "{1: {'gradients': 8.4, 'gradient_buffers': 0.0},\n 2: {'gradients': 4.2,"),
-    ("04", "all gradients whole", "4, each                                    5.0                        7.3"),
-    ("04", "One norm, to the bit", "{'different norms': 1, 'beside one process': 1.0}"),
-    ("05", "Two for gathering, one for gradients", "{'all_gather': 2.0, 'reduce_scatter': 1.0}"),
-    ("05", "gathering one takes 0.86", "{'prefetch False': '29.8 ms', 'prefetch True': '23.7 ms'}"),
-    ("05", "One layer, or two.", "{'prefetch False': [1.0, 1.0], 'prefetch True': [2.0, 2.0]}"),
-    ("06", "2049 went down and 2051 up", "{2049: 2048.0, 2051: 2052.0, 65519: 65504.0, 65520: inf}"),
-    ("06", "76 % of them lose bits and 8 %", "fp16          8 %    76 %"),
-    ("06", "queries and keys would get no gradient at all",
-     "{'queries': '100 % lost', 'keys': '100 % lost', 'values': '0 % lost'}"),
-    ("06", "The scale brings them back", "{'fp16': '8 % lost', 'fp16, loss x 2^16': '0 % lost', 'bf16': '0 % lost'}"),
-    ("06", "stands where it was", "{'kept in bf16': 1.0, 'kept in fp32': 2.0, 'its cast to bf16': 2.0}"),
-    ("06", "Most parameters are around a twentieth",
-     "{'10% are below': 0.01, '50% are below': 0.06, '90% are below': 0.14}"),
-    ("06", "At 0.01 none, at 0.0001 most of them, at 0.00001 nearly all",
-     "{0.01: '0 %', 0.001: '0 %', 0.0001: '73 %', 1e-05: '96 %'}"),
-    ("06", "After eight of them the scale fits", "8 of 20 steps skipped"),
-    ("06", "*set the window to 1000 and the initial power to 16*", "{'window': 1000, 'initial power': 16}"),
-    ("06", "one parameter is NaN",
-     "{'own gradients': {'differ': 34976, 'NaN': [1, 0]},\n 'mean of all': {'differ': 0, 'NaN': [0, 0]}}"),
-    ("06", "rank 0 skips and rank 1 does not", "{'each alone': {'scales': [32768.0, 65536.0], 'steps taken': [7, 8]},"),
-    ("06", "Above 256 the next number is two away", "(255.0, 256.0, 258.0)"),
-    ("06", "**2 + 2 + 12 = 16**, as many as in fp32 (4 + 4 + 8)", "{'fp32': '4 + 4 + 8',\n 'bf16': '2 + 2 + 12',"),
-    ("06", "All of them, on both ranks", "{'runs': 29, 'on two ranks': 58, 'ledgers equal': 58, 'bits equal': 58}"),
-    ("06", "It is 29, since `fsdp2` exists at stage 3 only", "{'runs': 29, 'on two ranks': 58,"),
-    ("06", "at its largest number, 448", "e4m3     8       448"),
-    ("06", "of two bytes instead of four: half the traffic",
-     "{'fp32': {'stage 2': 8.0, 'stage 3': 12.0},\n 'bf16': {'stage 2': 4.0, 'stage 3': 6.0},"),
-    ("06", "Half the bytes of bf16, and some ten times its error",
-     "'bf16': '2 bytes, error 0.3 %',\n 'fp8': '1 bytes, error 3.7 %'"),
-    ("06", "fits into one byte and a little", "'bytes a value': 1.03"),
-    ("06", "the first loss was 5.5, and fp32 ended at 2.4",
-     "{'fp32': {'first': 5.5, 'last': 2.4, 'ranks agree': True},"),
-    ("06", "None, to this digit", "{'fp32': 2.4,\n 'bf16': 2.4,\n 'fp16': 2.4,"),
-    ("06", "Gradients in fp32 cost two bytes more", "{'mixed': 46.6,\n 'mixed_fp32_grads': 59.9,"),
-    ("07", "at least four bytes a parameter", "gradients, optimizer                            4                   2"),
-    ("07", "keeps 2Ψ there, however many ranks", "'stage 2, host': '2.0 bytes a parameter'"),
-    ("07", "Stage 1 keeps 4Ψ", "'stage 1, host': '4.0 bytes a parameter'"),
-    ("07", "Twelve for the states and two for the parameter: seven times", "'times the 16-bit model': 7.0"),
-    ("07", "A fourth has nothing left to do", "{1: 36.0, 2: 20.0, 3: 16.0, 4: 16.0}"),
-    ("07", "Three are enough for all", "{1: 0, 2: 87, 3: 125, 4: 125}"),
-    ("07", "Six bytes a parameter on each of two ranks", "'bytes read a parameter': 6.0"),
-    ("07", "eight bytes more between the ranks", "{'all_gather': 8, 'reduce_scatter': 0}"),
-    ("07", "Rank 0 stopped, too", "step 2: rank 1 failed to swap (see there)"),
-    ("07", "the bits of one that nothing disturbed", "the same bits at the end: True"),
-    ("07", "A skipped step costs the disk nothing", "'skipped True: 0 read, 0 written'"),
-    ("07", "Above a hundred thousand", "'equal at tokens': 133333"),
-    ("07", "Each holds in a narrow strip", "80,000 to 120,000  10,000 to 15,000  1,250 to 1,875"),
-]  # fmt: skip
 
 
 @pytest.mark.parametrize(("lesson", "said", "shown"), SAID)
@@ -179,6 +114,63 @@ def test_what_a_lesson_says_is_what_its_cells_show(lesson: str, said: str, shown
     cells = read_notebook(path).cells
     assert any(said in cell.source for cell in cells if cell.cell_type == "markdown")
     assert any(shown in text for cell in cells if cell.cell_type == "code" for text in output_texts(cell))
+
+
+@pytest.mark.parametrize("path", LESSONS, ids=named)
+def test_the_answer_to_a_prediction_is_folded_until_it_is_asked_for(path: Path) -> None:
+    asked, waits = "", False
+    for cell in read_notebook(path).cells:
+        answers = "answer" in cell.metadata.get("tags", [])
+        assert answers == (cell.metadata.get("jupyter") == {"outputs_hidden": True}), cell.id
+        if cell.cell_type == "markdown":
+            assert not waits, f"no cell answers {asked}"
+            asked = cell.id if "*Predict:" in cell.source else ""
+            waits = bool(asked)
+        elif answers:
+            # A question may have several answers, one a cell.
+            assert asked and cell.outputs, f"{cell.id} answers no prediction"
+            waits = False
+    assert not waits
+
+
+@pytest.mark.parametrize("path", LESSONS, ids=named)
+def test_source_that_answers_an_exercise_is_folded_and_comes_after_its_link(path: Path) -> None:
+    link, spoilers = f"](../exercises/{path.name})", SPOILERS.get(path.name[:2], ())
+    text = ""
+    for cell in read_notebook(path).cells:
+        if any(f"viz.Source({name})" in cell.source for name in spoilers):
+            assert link in text, f"{cell.source} comes before the exercise"
+            assert cell.metadata.jupyter == {"outputs_hidden": True, "source_hidden": True}
+        text += cell.source
+
+
+# What a learner is asked to write, as the library has it.
+SPOILERS = {
+    "01": [f"RingCollectives._{name}" for name in ("reduce_scatter", "all_gather", "all_reduce", "pass_on", "relay")],
+    "02": ["lay_out", "point_at", "Reducer._start_complete", "Reducer.finish", "Stage0"],
+    "03": ["Stage1", "Stage1ReduceScatter"],
+    "04": ["Reducer._start", "gradient_norm"],
+    "06": ["LossScaler.update", "LossScaler._shrink"],
+    "07": ["_Walk.run"],
+}
+
+
+@pytest.mark.parametrize("path", LESSONS, ids=named)
+def test_the_minutes_of_a_lesson_are_those_of_reading_running_and_predicting(path: Path) -> None:
+    cells = read_notebook(path).cells
+    prose = "\n".join(cell.source for cell in cells if cell.cell_type == "markdown")
+    minutes = len(prose.split()) / 200 + len(code_cells(path)) / 2 + prose.count("*Predict:")
+    (said,) = re.findall(rf"{path.name}\) \| (\d+) \|", (ROOT / "README.md").read_text())
+    assert abs(minutes - int(said)) <= 5, f"{minutes:.0f} minutes, and the README says {said}"
+
+
+@pytest.mark.parametrize("path", LESSONS, ids=named)
+def test_a_result_says_what_it_is(path: Path) -> None:
+    bare = re.compile(r"(True|False|-?[\d.]+|[\[(]((True|False|-?[\d.]+)(, )?)+[\])])")
+    for cell in code_cells(path):
+        for output in cell.outputs:
+            if output.output_type == "execute_result":
+                assert not bare.fullmatch(output.data["text/plain"]), (cell.source, output.data["text/plain"])
 
 
 @pytest.mark.parametrize("path", ALL, ids=named)
@@ -209,6 +201,16 @@ def test_a_refresh_drops_what_differs_between_runs() -> None:
     notebooks.settle(notebook)
     assert set(notebook.metadata) == {"kernelspec", "language_info", "zerolab"}
     assert notebook.metadata.language_info == {"name": "python"} and not notebook.cells[0].metadata
+
+
+def test_a_refresh_folds_again_what_somebody_ran_and_so_unfolded() -> None:
+    tags = ("answer", "afterwards", "ours", "other")
+    cells = [nbformat.v4.new_code_cell("1", metadata={"tags": [tag]}) for tag in tags]
+    notebook = nbformat.v4.new_notebook(cells=cells)
+    notebooks.settle(notebook)
+    folded = [cell.metadata.get("jupyter") for cell in notebook.cells]
+    both = {"outputs_hidden": True, "source_hidden": True}
+    assert folded == [{"outputs_hidden": True}, both, {"source_hidden": True}, None]
 
 
 @pytest.mark.ranks

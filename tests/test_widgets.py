@@ -3,15 +3,18 @@
 from threading import Event, Thread
 
 import pytest
-from controls import each_changes_what_is_shown
+from controls import each_changes_what_is_shown, pixels
 from ipywidgets import IntSlider
 
 from zerolab.errors import InputError
+from zerolab.lab import VIEW
 from zerolab.plan import SHAPES, Run, Shape
 from zerolab.viz import StepRun, ring_moment, step_skyline
 from zerolab.viz.calculator import memory_calculator
+from zerolab.viz.looks import contrast
 from zerolab.viz.picture import Picture, blank
 from zerolab.widgets import Living, bucket_sliders, memory_sliders, ring_stepper, shard_sliders, step_timeline
+from zerolab.widgets.living import RED
 from zerolab.widgets.memory import CUSTOM, HEAD, WIDTHS
 
 SHAPES_OF_A_LAYER = {"w": (400, 300), "b": (403,), "v": (170_000,)}
@@ -68,9 +71,9 @@ def test_the_stepper_goes_through_a_real_ring_to_its_end_and_no_further() -> Non
     for number in range(step.max + 1):
         step.value = number
         assert living.picture.table == ring_moment("all_reduce", 3, number).table
-    assert step.max == 4 and "after 4 steps" in living._text.value
+    assert step.max == 4 and "after 4 steps" in living._shown.value
     living.controls["collective"].value = "reduce_scatter"
-    assert (step.max, step.value) == (2, 2) and "after 2 steps" in living._text.value
+    assert (step.max, step.value) == (2, 2) and "after 2 steps" in living._shown.value
     living.controls["ranks"].value = 8
     assert (step.max, step.value) == (7, 2)
 
@@ -78,27 +81,70 @@ def test_the_stepper_goes_through_a_real_ring_to_its_end_and_no_further() -> Non
 def test_the_timeline_is_that_of_a_real_step() -> None:
     living = step_timeline(stage=1, ranks=2)
     assert living.picture.table == step_skyline(StepRun(1, 2)).table
-    assert "stage 1 (shown)" in living._text.value
+    assert "stage 1 (shown)" in living._shown.value
     living.controls["stage"].value = 3
-    assert "stage 3 (shown)" in living._text.value
+    assert "stage 3 (shown)" in living._shown.value
 
 
-def test_settings_that_cannot_go_together_keep_the_picture_and_say_why() -> None:
+def test_settings_that_cannot_go_together_fade_the_picture_and_say_why_above_it() -> None:
     living = memory_sliders()
-    kept = living._image.value
+    kept = pixels(living)
+    assert "opacity" not in living._shown.value and not living._note.value
     living.controls["recipe"].value = "fsdp2"
-    assert "recipe fsdp2 has no stage 0" in living._text.value
-    assert living._image.value == kept
+    assert "recipe fsdp2 has no stage 0" in living._note.value and f"color: {RED}" in living._note.value
+    assert "opacity: 0.35" in living._shown.value and pixels(living) == kept
+    stored = living._repr_mimebundle_()
+    assert stored["text/html"].startswith(living._note.value) and "opacity" in stored["text/html"]
+    assert stored["text/plain"].startswith("recipe fsdp2 has no stage 0")
     living.controls["stage"].value = 3
-    assert "Stage 3 fits" in living._text.value
+    assert not living._note.value and "opacity" not in living._shown.value
+    assert living.picture.verdict.startswith("Stage 3 fits") and pixels(living) != kept
+
+
+def test_what_is_said_in_red_can_be_read() -> None:
+    assert contrast(RED, "white") >= 4.5
+
+
+def test_first_settings_that_cannot_be_drawn_are_refused() -> None:
+    with pytest.raises(InputError, match="recipe fsdp2 has no stage 1"):
+        memory_sliders(recipe="fsdp2", stage=1)
+
+
+def test_a_known_model_never_gets_a_sequence_longer_than_its_context() -> None:
+    # The start of lesson 00, from where each GPT-2 used to be refused.
+    living = memory_sliders(model="GPT-3 175B", ranks=8, stage=3, tokens=2048)
+    refused: list[str] = []
+    living._note.observe(lambda change: refused.append(change["new"]), names="value")
+    model, tokens = living.controls["model"], living.controls["tokens"]
+    for name in ("GPT-2 124M", "GPT-3 13B", "GPT-2 1.5B"):
+        shape = SHAPES[name]
+        tokens.value = min(2048, shape.context)
+        model.value = name
+        tokens.value = 2048
+        assert tokens.value == shape.context and not living.refusal
+        assert living.picture.table == memory_calculator(Run(shape, 8, 3, tokens=shape.context), "80 GB").table
+    assert not any(refused)
+
+
+def test_a_slow_picture_says_that_it_is_being_drawn_and_then_no_more() -> None:
+    seen: list[str] = []
+
+    def draw(one: int) -> Picture:
+        seen.append(living._note.value if one else "")
+        return Picture(blank(1, 1), f"{one}")
+
+    living = Living(draw, busy="The step runs ...", one=IntSlider())
+    assert not living._note.value
+    living.controls["one"].value = 3
+    assert "The step runs ..." in seen[-1] and not living._note.value
 
 
 def test_a_notebook_without_a_kernel_shows_the_picture_and_its_numbers() -> None:
     living = memory_sliders()
     bundle = living._repr_mimebundle_()
-    assert bundle["image/png"].startswith(b"\x89PNG")
+    assert bundle["text/html"] == living.picture.html() == living._shown.value
     assert bundle["text/plain"] == living.picture.table
-    assert "application/vnd.jupyter.widget-view+json" in bundle
+    assert VIEW in bundle
 
 
 def test_two_controls_that_move_in_two_threads_end_with_the_picture_of_both() -> None:
@@ -119,7 +165,7 @@ def test_two_controls_that_move_in_two_threads_end_with_the_picture_of_both() ->
     go_on.set()
     for thread in threads:
         thread.join(20)
-    assert living.picture.table == "1 1" and "1 1" in living._text.value
+    assert living.picture.table == "1 1" and "1 1" in living._shown.value
 
 
 def test_settings_are_drawn_once_though_one_control_moved_another() -> None:

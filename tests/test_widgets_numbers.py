@@ -3,7 +3,7 @@
 import math
 
 import pytest
-from controls import each_changes_what_is_shown
+from controls import each_changes_what_is_shown, pixels
 
 from zerolab.precision.formats import FORMATS
 from zerolab.precision.scaler import LossScaler
@@ -65,13 +65,13 @@ def test_from_zero_the_slider_goes_to_a_power_of_two() -> None:
 
 def test_what_cannot_be_drawn_keeps_the_picture_and_says_why() -> None:
     living = number_sliders()
-    kept = living._image.value
+    kept = pixels(living)
     living.controls["formats"].value = ()
-    assert "there are no formats to draw" in living._text.value and living._image.value == kept
+    assert "there are no formats to draw" in living._note.value and pixels(living) == kept
     living.controls["formats"].value = ("bf16",)
-    assert "0 10000000 1001001" in living._text.value
+    assert "0 10000000 1001001" in living._shown.value and not living._note.value
     living.controls["value"].value = math.inf
-    assert "the value is inf, which lies on no line" in living._text.value
+    assert "the value is inf, which lies on no line" in living._note.value
 
 
 def test_the_stretch_is_that_of_the_format_chosen() -> None:
@@ -86,4 +86,4 @@ def test_the_stretch_is_that_of_the_format_chosen() -> None:
 
 def test_a_run_that_ends_is_drawn_to_its_end() -> None:
     living = scale_sliders(initial_power=4, gradient_power=16)
-    assert "which ends the run" in living._text.value
+    assert "which ends the run" in living._shown.value

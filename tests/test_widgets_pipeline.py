@@ -5,6 +5,7 @@ from typing import Any
 from controls import each_changes_what_is_shown
 
 from zerolab.viz.bars import bars
+from zerolab.viz.picture import preformatted
 from zerolab.viz.pipeline import offload_pipeline
 from zerolab.widgets.here import NOTE, Here
 from zerolab.widgets.pipeline import pipeline_sliders
@@ -34,12 +35,20 @@ def test_the_picture_is_that_of_the_pure_function() -> None:
 
 
 def test_what_was_measured_is_shown_and_not_stored() -> None:
-    assert Here("5 GB/s & more").children[0].value == "<pre>5 GB/s &amp; more</pre>"
-    assert stored(Here("5 GB/s")) == stored(Here("6 GB/s")) == {"text/plain": NOTE}
+    assert ">5 GB/s &amp; more</pre>" in Here("5 GB/s & more").children[0].value
+    assert stored(Here("5 GB/s")) == stored(Here("6 GB/s"))
+    assert stored(Here("5 GB/s")) == {"text/plain": NOTE, "text/html": preformatted(NOTE)}
+
+
+def test_figures_of_a_named_machine_are_stored_before_the_note() -> None:
+    other = "two cores, no GPU: 4 GB/s\n"
+    kept = stored(Here("5 GB/s", elsewhere=other))
+    assert kept["text/plain"] == f"{other}{NOTE}" and "two cores, no GPU: 4 GB/s" in kept["text/html"]
+    assert "5 GB/s" not in kept["text/html"] and "4 GB/s" not in Here("5 GB/s", elsewhere=other).children[0].value
 
 
 def test_a_measured_picture_is_shown_above_its_numbers_and_not_stored() -> None:
     picture = bars(["a"], {"b": [1.5]})
     here = Here(picture)
-    assert here.children[0].value == picture.png() and here.text == picture.table
-    assert stored(here) == {"text/plain": NOTE}
+    assert here.children[0].value == picture.html() and here.text == picture.table
+    assert stored(here)["text/plain"] == NOTE and "img" not in stored(here)["text/html"]

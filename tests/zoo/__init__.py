@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from zoo import flat, mixed, offload, ring, start, zero1, zero2, zero2_traces, zero3
+from zoo import flat, kept, mixed, offload, ring, start, zero1, zero2, zero2_slips, zero2_traces, zero3, zero3_slips
 from zoo.wrong import Wrong, changed
 
 ZOO: dict[str, list[Wrong]] = {
-    "00_start_here": start.ZOO,
-    "01_ring_collectives": ring.ZOO,
+    "00_start_here": [*start.ZOO, *kept.START],
+    "01_ring_collectives": [*ring.ZOO, *kept.RING],
     "02_flat_buffers": flat.ZOO,
     "03_zero_1": zero1.ZOO,
-    "04_zero_2": [*zero2.ZOO, *zero2_traces.ZOO],
-    "05_zero_3": zero3.ZOO,
+    "04_zero_2": [*zero2.ZOO, *zero2_traces.ZOO, *zero2_slips.ZOO, *kept.NORM],
+    "05_zero_3": [*zero3.ZOO, *zero3_slips.ZOO],
     "06_mixed_precision": mixed.ZOO,
     "07_offloading": offload.ZOO,
 }

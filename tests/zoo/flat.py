@@ -108,6 +108,17 @@ def lay_out(numels, ranks, align):
     Wrong("a default list", "owned",
           changed(changed(OWNED, "rank):", "rank, pieces=[]):"), "    pieces = []\n", ""), "a default argument"),
     owned("empties the input", "    return pieces", "    starts.clear()\n    return pieces", "belongs to the caller"),
+    Wrong("looks at the first parameter", "owned", '''
+def owned(starts, numels, length, ranks, rank):
+    shard = length // ranks
+    number, pieces = 0, []
+    while starts[number] + numels[number] <= rank * shard and number < len(starts) - 1:
+        number += 1
+    for number in range(number, len(starts)):
+        start, stop = max(rank * shard - starts[number], 0), min((rank + 1) * shard - starts[number], numels[number])
+        pieces += [(number, start, stop)] * (start < stop)
+    return pieces
+''', "IndexError"),
     owned("starts before the parameter", "max(rank * shard - begin, 0)", "rank * shard - begin", "Draw the row"),
     Wrong("blank", "flatten", "def flatten(*args):\n    raise NotImplementedError()", "not written yet"),
     flatten("a copy", "        parameter.data = place\n", "", "a view has not"),
@@ -120,6 +131,11 @@ def lay_out(numels, ranks, align):
             "                if known is parameter:\n"
             "                    part._parameters[name] = torch.nn.Parameter(place)\n", "other Parameter objects"),
     flatten("the state dict", "module.parameters()", "module.state_dict().values()", "a tied weight twice"),
+    flatten("old strides", "row[start : start + parameter.numel()].view(parameter.shape)",
+            "row.as_strided(parameter.shape, parameter.stride(), start)", "in the order of its old memory"),
+    flatten("a view of what is transposed", "place.copy_(parameter.detach())",
+            "place.view(-1).copy_(parameter.detach().view(-1))", "view size is not compatible"),
+    flatten("trains", "    return row\n", "    module.train()\n    return row\n", "is in training mode now"),
     flatten("always float32", ", dtype=parameters[0].dtype", "", "the parameters are torch.float64"),
     flatten("new memory", "torch.zeros", "torch.empty", "all of them padding"),
     flatten("no values", "        place.copy_(parameter.detach())\n", "", "nobody copied"),

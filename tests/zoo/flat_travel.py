@@ -50,6 +50,24 @@ def culprit(calls):
 """
 
 
+KEPT_ROW = """
+rows = {}
+def average_gradients(comm, parameters):
+    trained = [parameter for parameter in parameters if parameter.requires_grad]
+    sizes = [parameter.numel() for parameter in trained]
+    row = rows.setdefault((comm.rank, sum(sizes)), torch.zeros(sum(sizes)))
+    for parameter, part in zip(trained, row.split(sizes)):
+        part.copy_(torch.zeros_like(part) if parameter.grad is None else parameter.grad.flatten())
+    comm.all_reduce(row, average=True)
+    for parameter, part in zip(trained, row.split(sizes)):
+        parameter.grad = part.view_as(parameter)
+"""
+KEPT_ROWS = changed(
+    changed(OVERLAPPED, "def reduce", "kept = {}\ndef reduce"), "torch.zeros(sum(numels))",
+    "kept.setdefault((comm.rank, tuple(numels)), torch.zeros(sum(numels)))",
+)  # fmt: skip
+
+
 def average(name: str, old: str, new: str, hint: str) -> Wrong:
     return Wrong(name, "average_gradients", changed(AVERAGE, old, new), hint)
 
@@ -113,6 +131,20 @@ def average_gradients(comm, parameters):
     average("a count besides", "    comm.all_reduce(row, average=True)\n",
             "    row = torch.cat([row, row[:1]])\n    comm.all_reduce(row, average=True)\n    row = row[:-1]\n",
             "what else travels"),
+    Wrong("sends the frozen", "average_gradients",
+          changed(changed(AVERAGE, "[parameter for parameter in parameters if parameter.requires_grad]", "parameters"),
+                  "        parameter.grad", "        if parameter.requires_grad:\n            parameter.grad"),
+          "is the same everywhere"),
+    Wrong("keeps its row", "average_gradients", KEPT_ROW, "each call needs memory of its own"),
+    Wrong("keeps its row dirty", "average_gradients",
+          changed(changed(KEPT_ROW, "        part.copy_(torch.zeros_like(part) if parameter.grad is None else ",
+                          "        if parameter.grad is not None:\n            part.copy_("),
+                  "part.view_as(parameter)", "part.clone().view_as(parameter)"), "what outlives a call"),
+    Wrong("keeps its row in vain", "average_gradients",
+          changed(changed(KEPT_ROW, "rows.setdefault((comm.rank, sum(sizes)), ", "rows[comm.rank] = ("),
+                  "part.view_as(parameter)", "part.clone().view_as(parameter)"), "alive beside parameters"),
+    average("drops a NaN", "gradient.detach().flatten()", "gradient.detach().nan_to_num().flatten()",
+            "so that everybody sees it"),
     average("all but rank 0", "    comm.all", "    if comm.rank:\n        comm.all", "which one does not call it"),
     Wrong("blank", "reduce_overlapped", "def reduce_overlapped(*args):\n    raise NotImplementedError()",
           "not written yet"),
@@ -174,6 +206,12 @@ def average_gradients(comm, parameters):
     overlapped("waits for the call before", "            handles.append(",
                "            [handle.wait() for handle in handles[-1:]]\n            handles.append(",
                "needs no wait for the call before"),
+    overlapped("two calls in flight", "            handles.append(",
+               "            [handle.wait() for handle in handles[:-1]]\n            handles.append(",
+               "stands still for"),
+    Wrong("keeps its rows", "reduce_overlapped", KEPT_ROWS, "each call needs memory of its own"),
+    Wrong("keeps its rows dirty", "reduce_overlapped",
+          changed(KEPT_ROWS, "list(parts)", "[part.clone() for part in parts]"), "what outlives a call"),
     overlapped("new memory", "torch.zeros", "torch.empty", "new memory holds anything"),
     overlapped("no bucket without elements", "if buckets[-1] and",
                "if sum(numels[other] for other in buckets[-1]) and", "a layer without elements is a layer"),
@@ -202,7 +240,7 @@ def culprit(calls):
     return lengths.index(min(lengths)), min(lengths)
 ''', "lists of equal length may differ"),
     culprit("the last departure", "range(max(len(mine) for mine in calls))",
-            "reversed(range(max(len(mine) for mine in calls)))", "the first is the one that counts"),
+            "reversed(range(max(len(mine) for mine in calls)))", "departs, too, but later"),
     culprit("never rank 0", "made.count(call) == 1", "rank and made.count(call) == 1", "0 is false in a condition"),
     culprit("some calls", "range(max(len(mine) for mine in calls))", "range(min(16, max(len(mine) for mine in calls)))",
             "it is far down"),
@@ -234,6 +272,23 @@ def culprit(calls):
                 return rank, index
     return None
 ''', "whose call does nobody else make"),
+    Wrong("rank by rank", "culprit", '''
+def culprit(calls):
+    for rank, mine in enumerate(calls):
+        for index in range(max(map(len, calls))):
+            if [other[index : index + 1] for other in calls].count(mine[index : index + 1]) == 1:
+                return rank, index
+''', "go index by index"),
+    Wrong("zip, and then the shortest", "culprit", '''
+def culprit(calls):
+    for index, made in enumerate(zip(*calls)):
+        for rank, call in enumerate(made):
+            if made.count(call) == 1:
+                return rank, index
+    lengths = [len(mine) for mine in calls]
+    if len(set(lengths)) > 1:
+        return lengths.index(min(lengths)), min(lengths)
+''', "it is the longer list that is odd"),
     culprit("pads its input", "    for index", "    for mine in calls:\n"
             "        mine += [None] * (max(map(len, calls)) - len(mine))\n    for index", "belongs to the caller"),
     culprit("always somebody", "    return None", "    return 0, 0", "nobody departs"),

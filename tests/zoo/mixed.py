@@ -1,6 +1,6 @@
 """Wrong answers to the exercises of lesson 06: formats, the scaler, bytes."""
 
-from zoo import mixed_mended, mixed_ranks
+from zoo import mixed_mended, mixed_mended_slipped, mixed_ranks, mixed_slipped
 from zoo.wrong import Wrong, blank, changed
 
 NEAREST = """
@@ -122,7 +122,7 @@ SCALER = [
           "self.scale == self.min_scale", "False"), "never below min_scale"),
     Wrong("no end", "LossScale", changed(SCALE, "self.scale == self.min_scale", "False"), "raises OverflowError"),
     Wrong("the floor comes first", "LossScale", changed(SCALE, "not self.forgiven and ", ""), "At the floor, too"),
-    Wrong("whole halves", "LossScale", changed(SCALE, "self.scale / 2,", "self.scale // 2,"), "Does this one halve"),
+    Wrong("whole halves", "LossScale", changed(SCALE, "self.scale / 2,", "self.scale // 2,"), "divide with /"),
     Wrong("changes, then raises", "LossScale", changed(SCALE, "            raise OverflowError",
           "            self.scale /= 2\n            raise OverflowError"), "Raise before you change anything"),
     Wrong("forgets the row, then raises", "LossScale", changed(SCALE, "            raise OverflowError",
@@ -185,4 +185,4 @@ def state_bytes(numel, ranks, stage, recipe):
           "    if one_copy:\n        del recipe['main_params']\n    return"), "it overwrote"),
 ]  # fmt: skip
 
-ZOO = [*FORMATS, *mixed_ranks.ZOO, *SCALER, *mixed_mended.ZOO, *COST]
+ZOO = [*FORMATS, *mixed_ranks.ZOO, *SCALER, *mixed_mended.ZOO, *COST, *mixed_slipped.ZOO, *mixed_mended_slipped.ZOO]

@@ -103,9 +103,9 @@ def train_mixed(comm, start, backward, steps, rate):
     return params, main
 ''', "the main parameters as they began"),
     Wrong("one step too few", "train_mixed", changed(MIXED, "range(steps)", "range(steps - 1)"),
-          "4 steps are due: a gradient"),
+          "6 steps are due: a gradient"),
     Wrong("one step too many", "train_mixed", changed(MIXED, "range(steps)", "range(steps + 1)"),
-          "more often than the 4 steps"),
+          "more often than the 6 steps"),
     Wrong("backward of the shard", "train_mixed",
           changed(MIXED, "backward(params)", "backward(main.bfloat16())"), "it computes with the whole model"),
     Wrong("trains the start", "train_mixed", changed(MIXED, "[comm.rank].clone()", "[comm.rank]"), "it overwrote"),
@@ -114,7 +114,7 @@ def train_mixed(comm, start, backward, steps, rate):
     Wrong("all-reduces", "train_mixed",
           changed(MIXED, "comm.reduce_scatter(backward(params), average=True)",
                   "comm.all_reduce(backward(params), average=True).tensor_split(comm.size)[comm.rank]"),
-          "bytes a rank sends in 4 steps"),
+          "bytes a rank sends in 6 steps"),
     Wrong("main parameters of all", "train_mixed", '''
 def train_mixed(comm, start, backward, steps, rate):
     params, whole = start.bfloat16(), start.clone()

@@ -1,6 +1,6 @@
 """Wrong answers to the plain functions of lesson 07."""
 
-from zoo import offload_walk
+from zoo import offload_slipped, offload_walk
 from zoo.wrong import Wrong, blank, changed
 
 TIERS = """
@@ -209,4 +209,4 @@ PLACES = [
           "You count a micro-batch of one token"),
 ]  # fmt: skip
 
-ZOO = [*BYTES, *CUTS, *PLACES, *offload_walk.ZOO]
+ZOO = [*BYTES, *CUTS, *PLACES, *offload_walk.ZOO, *offload_slipped.ZOO]

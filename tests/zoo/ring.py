@@ -1,6 +1,6 @@
 """Wrong answers to the exercises of lesson 01."""
 
-from zoo import ring_mended, ring_numbers
+from zoo import ring_mended, ring_numbers, ring_slips
 from zoo.wrong import Wrong, blank, changed
 
 REDUCE_SCATTER = """
@@ -26,6 +26,7 @@ def ring_all_gather(comm, shard, numel):
 ZOO = [
     *ring_numbers.ZOO,
     *ring_mended.ZOO,
+    *ring_slips.ZOO,
     *map(blank, ("ring_reduce_scatter", "ring_all_gather", "ring_all_reduce")),
     Wrong("chunks in two pieces", "ring_reduce_scatter",
           changed(REDUCE_SCATTER, "pass_on(comm, chunk(work, comm.rank - 1 - step, comm.size), arrived)",
@@ -56,7 +57,7 @@ def ring_all_reduce(comm, tensor, average=False):
     if average:
         shard /= comm.size
     return ring_all_gather(comm, shard, tensor.numel())
-''', "on 1 rank, 4 elements, average=False: rank 0 returned the memory"),
+''', "average=False: rank 0 returned the memory of its input"),
     Wrong("knows two dtypes", "ring_reduce_scatter",
           changed(REDUCE_SCATTER, "    work =",
                   "    if tensor.dtype not in (torch.float32, torch.float64):\n"
@@ -64,10 +65,11 @@ def ring_all_reduce(comm, tensor, average=False):
     Wrong("sums in float32", "ring_reduce_scatter",
           changed(changed(REDUCE_SCATTER, "tensor.clone()", "tensor.to(torch.float32, copy=True)"),
                   "comm.size).clone()", "comm.size).to(tensor.dtype, copy=True)"),
-          "travel in 4 bytes each, and the input's take 8"),
+          "travel in 4 bytes each, and the input's take 8: work and send"),
     Wrong("gathers in float64", "ring_all_gather",
           changed(changed(ALL_GATHER, "shard.new_empty(numel)", "torch.empty(numel, dtype=torch.float64)"),
-                  "return whole", "return whole.to(shard.dtype)"), "travel in 8 bytes each, and the input's take 4"),
+                  "return whole", "return whole.to(shard.dtype)"),
+          "what rounds them? Numbers stay in the input's dtype"),
     Wrong("the mean in a new tensor", "ring_all_reduce", '''
 def ring_all_reduce(comm, tensor, average=False):
     whole = ring_all_gather(comm, ring_reduce_scatter(comm, tensor), tensor.numel())
@@ -96,10 +98,10 @@ def ring_all_gather(comm, shard, numel):
 ''', "in this ring it sends to rank"),
     Wrong("forgets its own shard", "ring_all_gather",
           changed(changed(ALL_GATHER, "    chunk(whole, comm.rank, comm.size).copy_(shard)\n", ""),
-                  "new_empty", "new_zeros"), "put your own shard into the whole"),
+                  "new_empty", "new_zeros"), "put your own shard into the whole tensor before"),
     Wrong("a step too few", "ring_all_gather",
           changed(changed(ALL_GATHER, "comm.size - 1", "comm.size - 2"), "new_empty", "new_zeros"),
-          "all but the right neighbour's shard"),
+          "which comes last, is missing: N ranks need N-1 steps"),
     Wrong("calls the library", "ring_all_gather",
           "def ring_all_gather(comm, shard, numel):\n    return comm.all_gather(shard, numel)",
           "comm.all_gather, which is the library's own"),
@@ -107,7 +109,7 @@ def ring_all_gather(comm, shard, numel):
 def ring_all_reduce(comm, tensor, average=False):
     whole = ring_all_gather(comm, ring_reduce_scatter(comm, tensor), tensor.numel())
     return whole // comm.size if average else whole
-''', "look at how the mean is made of them"),
+''', "divide with / and not with //"),
     Wrong("into its input", "ring_all_reduce", '''
 def ring_all_reduce(comm, tensor, average=False):
     shard = ring_reduce_scatter(comm, tensor)
@@ -132,7 +134,7 @@ def ring_all_reduce(comm, tensor, average=False):
     if average:
         shard /= comm.size
     return ring_all_gather(comm, shard, tensor.numel())
-''', "can go before the second begins"),
+''', "the halves need none"),
     Wrong("unsharded result", "ring_reduce_scatter",
           changed(REDUCE_SCATTER, "return chunk(work, comm.rank, comm.size).clone()",
                   "return ring_all_gather(comm, chunk(work, comm.rank, comm.size).clone(), tensor.numel())")
@@ -252,12 +254,12 @@ def ring_all_reduce(comm, tensor, average=False):
     Wrong("imports the solution", "ring_all_reduce", '''
 import solutions
 ring_all_reduce = solutions.ring_all_reduce
-''', "imports solutions"),
+''', "module 'solutions' has no attribute"),
     Wrong("torch's own collective", "ring_all_reduce", '''
 def ring_all_reduce(comm, tensor, average=False):
     torch.distributed.all_reduce(tensor)
     return tensor
-''', "torch.distributed has the finished collective"),
+''', "torch.distributed is off limits"),
     Wrong("torch's own by import", "ring_all_reduce", '''
 from torch.distributed import all_reduce
 def ring_all_reduce(comm, tensor, average=False):
@@ -266,7 +268,7 @@ def ring_all_reduce(comm, tensor, average=False):
 ''', "imports torch.distributed"),
     Wrong("reads the solution", "ring_all_reduce", '''
 exec(open("solutions/01_ring_collectives.ipynb").read())
-''', "it uses"),
+''', "an answer has no need of files"),
     Wrong("below the contract", "ring_all_gather",
           changed(ALL_GATHER, "return whole", "comm.transport.sent = []\n    return whole"), "below the contract"),
     Wrong("prints 100 %", "ring_all_reduce", '''
@@ -292,11 +294,11 @@ HOSTILE = [
     Wrong("loops on import", "ring_all_gather", "while True:\n    pass", "does not end"),
     Wrong("ends the process", "ring_all_reduce",
           "import torch\ndef ring_all_reduce(comm, tensor, average=False):\n"
-          "    torch.os.kill(torch.os.getpid(), 9)", "ended at once"),
+          "    torch.os._exit(9)", "ended at once"),
     Wrong("exits on import", "mended_broadcast", "raise SystemExit('100 %')", "it calls exit"),
     Wrong("patches the checker", "ring_reduce_scatter", '''
 def ring_reduce_scatter(comm, tensor):
-    kind = type(comm)
+    kind = type(comm).__base__
     kind.isend = kind.irecv
     raise ValueError("too late to notice")
 ''', "it replaces"),

@@ -11,7 +11,7 @@ def mended_broadcast(comm, tensor, src):
     if (comm.rank + 1) % comm.size != src:
         comm.isend(tensor, (comm.rank + 1) % comm.size)
     return tensor
-''', "after it had returned: does the neighbour wait()"),
+''', "waited for what it is sending"),
     Wrong("element by element", "mended_broadcast", '''
 def mended_broadcast(comm, tensor, src):
     for element in tensor.split(1):

@@ -51,7 +51,7 @@ def chunk_bounds(numel, ranks, rank):
 def chunk_bounds(numel, ranks, rank):
     each = -(-numel // ranks)
     return min(numel, rank * each), min(numel, (rank + 1) * each)
-''', "they should be"),
+''', "as long as the longest"),
     Wrong("a length", "chunk_bounds", "def chunk_bounds(numel, ranks, rank):\n    return numel // ranks",
           "two whole numbers"),
     Wrong("whole tensors", "ring_bytes",
@@ -72,5 +72,5 @@ def ring_bytes(numel, itemsize, ranks, rank):
           "line 2 is a command to IPython (files = !ls solutions)"),
     Wrong("a magic as the notebook runs it", "ring_bytes",
           "def ring_bytes(*numbers):\n    get_ipython().run_line_magic('ls', '')\n    return 0",
-          "it uses get_ipython"),
+          "delete lines that begin with % or !"),
 ]  # fmt: skip

@@ -47,9 +47,19 @@ COUNT = """
 def fewest_ranks(factor, stage, recipe):
     whole, shared = sum(recipe[: 3 - stage]), sum(recipe[3 - stage :])
     for ranks in range(1, {bound} + 1):
-        if whole + shared >= factor * (whole + shared / ranks):
+        if (whole + shared) * ranks >= factor * (whole * ranks + shared):
             return ranks
     return None
+"""
+ENDLESS = """
+def fewest_ranks(factor, stage, recipe):
+    whole, shared = sum(recipe[: 3 - stage]), sum(recipe[3 - stage :])
+    if not shared or factor * whole >= whole + shared:
+        return None
+    ranks = 1
+    while OURS < THEIRS:
+        ranks += 1
+    return ranks
 """
 
 
@@ -81,6 +91,20 @@ ZOO = [
           "Bytes are whole numbers"),
     Wrong("elements", "state_bytes", changed(STATES, "recipe[1] * ", "1 * "), "You counted elements"),
     Wrong("fp32 by heart", "state_bytes", changed(STATES, "recipe[2]", "8"), "Those are the bytes of fp32 with Adam"),
+    Wrong("all that is left over to one rank", "state_bytes",
+          changed(STATES, "-(-parameters // ranks)", "parameters // ranks + parameters % ranks"),
+          "You give all that is left over to one rank"),
+    Wrong("cuts the recipe", "state_bytes",
+          changed(STATES, "recipe[1] * (shard if", "recipe[1] // (ranks if stage >= 2 else 1) * (parameters if"),
+          "You cut the bytes of a parameter"),
+    Wrong("reads the recipe from its end", "state_bytes",
+          changed(changed(STATES, "recipe[2]", "recipe[-3]"), "recipe[0]", "recipe[2]"),
+          "Those are the bytes of optimizer_states"),
+    Wrong("tensors", "state_bytes", changed("import torch\n" + STATES, "recipe[0] *", "torch.tensor(recipe[0]) *"),
+          "A whole number of bytes is due"),
+    Wrong("pads to 16", "state_bytes",
+          changed(STATES, "-(-parameters // ranks)", "-(-parameters // (16 * ranks)) * 16"),
+          "pad nothing"),
     Wrong("all ranks", "state_bytes", changed(STATES, "recipe[0] *", "ranks * recipe[0] *"),
           "That is all ranks together"),
     Wrong("whole from padded shards", "state_bytes",
@@ -91,7 +115,7 @@ ZOO = [
     Wrong("names of its own", "state_bytes", changed(STATES, '"optimizer_states"', '"optimizer"'),
           "your dict has the keys parameters, gradients, optimizer, and"),
     Wrong("counts the step counter", "state_bytes", changed(STATES, "recipe[2] *", "4 + recipe[2] *"),
-          "Bytes a parameter, times the elements"),
+          "step counter is left out"),
     Wrong("remembers the first call", "state_bytes", changed(STATES, "recipe):\n    shard = -(-parameters // ranks)\n",
           "recipe, seen={}):\n    shard = seen.setdefault((ranks, stage, recipe), -(-parameters // ranks))\n"
           "    parameters = seen.setdefault((ranks, recipe), parameters)\n"),
@@ -111,6 +135,11 @@ ZOO = [
           "Stage 0 is a stage"),
     Wrong("all GPUs as one", "choose_stage", changed(CHOOSE, "<= gpu_bytes", "<= gpu_bytes * ranks"),
           "The bytes are those of one GPU"),
+    Wrong("remembers by parameters", "choose_stage",
+          changed("SIZES = {}\n" + CHOOSE, "sum(state_bytes(parameters, ranks, stage, recipe).values()) <=",
+                  "SIZES.setdefault((parameters, stage), "
+                  "sum(state_bytes(parameters, ranks, stage, recipe).values())) <="),
+          "what stays from call to call?"),
     Wrong("the largest kind alone", "choose_stage", changed(CHOOSE, "sum(", "max("), "Sum up all three kinds"),
     Wrong("even shares", "choose_stage",
           "def choose_stage(parameters, ranks, gpu_bytes, recipe):\n"
@@ -171,6 +200,12 @@ ZOO = [
           "max(samples[at].values())"),
           "and a kind is due, such as"),
     Wrong("the name alone", "name_the_peak", changed(PEAK, "return at, ", "return "), "two things are due"),
+    Wrong("the first peak that it meets", "name_the_peak", changed(PEAK, "totals.index(max(totals))",
+          "next((i for i in range(1, len(totals) - 1) if totals[i - 1] < totals[i] > totals[i + 1]), 0)"),
+          "a higher one comes after it"),
+    Wrong("the last of the highest", "name_the_peak", changed(PEAK, "totals.index(max(totals))",
+          "samples.index(max(reversed(samples), key=lambda sample: sum(sample.values())))"),
+          "Several moments are as high"),
     Wrong("the total for the index", "name_the_peak", changed(PEAK, "return at, ", "return totals[at], "),
           "is no index of"),
     Wrong("drops what it has seen", "name_the_peak", changed(
@@ -179,6 +214,10 @@ ZOO = [
           "it overwrote rank 0's input"),
     Wrong("rounds to KiB", "name_the_peak", changed(PEAK, "sum(sample.values())", "round(sum(sample.values()) / 1024)"),
           "both are as high, so do not round"),
+    Wrong("adds up in float32", "name_the_peak",
+          changed(changed(PEAK, "totals.index(max(totals))", "int(tensor.argmax())"), "    at =",
+                  "    import torch\n    tensor = torch.tensor(totals, dtype=torch.float32)\n    at ="),
+          "compare whole bytes, unrounded"),
     Wrong("rounds the kinds", "name_the_peak",
           changed(PEAK, "key=samples[at].get", "key=lambda kind: samples[at][kind] // 512"),
           "compare bytes, unrounded"),
@@ -220,10 +259,28 @@ def fewest_ranks(factor, stage, recipe):
     Wrong("powers of two", "fewest_ranks", changed(FEWEST, "return math.ceil(factor * shared / left)",
           "return 2 ** math.ceil(math.log2(factor * shared / left))"), "Ranks need not be a power of two"),
     Wrong("stops counting at 64", "fewest_ranks", COUNT.format(bound=64), "ranks it is reached: so close"),
-    Wrong("stops counting at 100,000", "fewest_ranks", COUNT.format(bound=100_000),
-          "with 157284 ranks it is reached: so close"),
+    Wrong("stops counting at 200,000", "fewest_ranks", COUNT.format(bound=200_000), "then count without a bound"),
     Wrong("allows a tolerance", "fewest_ranks", changed(FEWEST, "left <= 0", "left < 0.05"),
           "with 1226 ranks it is reached: so close"),
+    Wrong("nearly there", "fewest_ranks",
+          changed(changed(ENDLESS, "OURS", "(whole + shared) / (whole + shared / ranks) + 1e-12"), "THEIRS", "factor"),
+          "0000000002274: allow no tolerance"),
+    Wrong("as good as there", "fewest_ranks",
+          changed(changed(ENDLESS, "OURS < THEIRS", "not (OURS >= factor or math.isclose(OURS, factor))"), "OURS",
+                  "(whole + shared) / (whole + shared / ranks)"), "a hair less than 3.99"),
+    Wrong("divides by the factor", "fewest_ranks", '''
+def fewest_ranks(factor, stage, recipe):
+    whole, shared = sum(recipe[: 3 - stage]), sum(recipe[3 - stage :])
+    if not shared or factor * whole >= whole + shared:
+        return None
+    return math.ceil(shared / ((whole + shared) / factor - whole))
+''', "which is enough: where you divide, it rounds"),
+    Wrong("compares quotients", "fewest_ranks",
+          changed(changed(ENDLESS, "OURS", "(whole + shared) / (whole + shared / ranks)"), "THEIRS", "factor"),
+          "on 3 it is 2.25 exactly"),
+    Wrong("compares products of quotients", "fewest_ranks",
+          changed(changed(ENDLESS, "OURS", "whole + shared"), "THEIRS", "factor * (whole + shared / ranks)"),
+          "on 4 ranks it saves 2.666667 times, and on 3"),
     Wrong("rounds to a digit first", "fewest_ranks", changed(FEWEST, "factor * shared / left",
           "round(factor * shared / left, 1)"), "a hair less than"),
 ]  # fmt: skip

@@ -10,9 +10,10 @@ from typing import Any
 
 from nbformat import NotebookNode
 
+from zerolab.grading.bounds import offence
 from zerolab.grading.case import Case
 from zerolab.grading.cells import grade_id, is_answer, is_check, is_locked, read_notebook
-from zerolab.grading.exercise import Exercise, Finding, judge, shortcut
+from zerolab.grading.exercise import Exercise, Finding, judge
 from zerolab.grading.lessons import LESSONS, exercises_of
 from zerolab.grading.worker import load, run
 
@@ -51,7 +52,7 @@ def findings(lesson: str, name: str, source: str | None = None, seed: int = 5) -
     trouble = None
     if source is not None:
         del names[name]
-        trouble = shortcut(source) or load(name, source, names)
+        trouble = offence(source) or load(name, source, names)
     return judge(exercise, exercise.cases(Random(seed)), run(exercise, names, trouble, seed))
 
 

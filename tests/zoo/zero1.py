@@ -1,22 +1,15 @@
-"""Wrong answers to the exercises of lesson 03."""
+"""Wrong answers to the exercises of lesson 03 that train a row."""
 
-from zoo import zero1_step
+from zoo import zero1_numbers, zero1_step
 from zoo.wrong import Wrong, blank, changed
 
-FULLEST = """
-def fullest_rank(numels, ranks):
-    loads = [0] * ranks
-    for numel in sorted(numels, reverse=True):
-        loads[loads.index(min(loads))] += numel
-    return max(loads)
-"""
 SHARDED = """
-def train_sharded(comm, row, gradients):
+def train_sharded(comm, row, gradient, steps):
     row = row.clone()
     shard = row.tensor_split(comm.size)[comm.rank]
     optimizer = adam(shard)
-    for gradient in gradients:
-        shard.grad = comm.reduce_scatter(gradient, average=True)
+    for _ in range(steps):
+        shard.grad = comm.reduce_scatter(gradient(row), average=True)
         optimizer.step()
         comm.all_gather(shard, out=row)
     return row
@@ -40,59 +33,21 @@ def train_grouped(comm, row, gradients, groups):
         comm.all_gather(shard, out=row)
     return row
 """
-COST = """
-def step_bytes(numel, ranks, way):
-    halves = {"stage 0": 2, "stage 1, all-reduce": 3, "stage 1, reduce-scatter": 2}[way]
-    return halves * 4 * numel // ranks * (ranks - 1)
-"""
-
-WHOLE = [
-    blank("fullest_rank"),
-    Wrong("equal share", "fullest_rank", "def fullest_rank(numels, ranks):\n    return -(-sum(numels) // ranks)",
-          "That is an equal share"),
-    Wrong("as they came", "fullest_rank", changed(FULLEST, "sorted(numels, reverse=True)", "numels"),
-          "the largest goes first"),
-    Wrong("smallest first", "fullest_rank", changed(FULLEST, ", reverse=True", ""), "the largest goes first, and each"),
-    Wrong("in turn", "fullest_rank",
-          "def fullest_rank(numels, ranks):\n    return max(sum(numels[rank::ranks]) for rank in range(ranks))",
-          "You dealt them out in turn"),
-    Wrong("largest in turn", "fullest_rank", '''
-def fullest_rank(numels, ranks):
-    numels = sorted(numels, reverse=True)
-    return max(sum(numels[rank::ranks]) for rank in range(ranks))
-''', "or sorted them and dealt them out in turn"),
-    Wrong("largest tensor", "fullest_rank", "def fullest_rank(numels, ranks):\n    return max(numels)",
-          "That is the largest tensor"),
-    Wrong("all of them", "fullest_rank", "def fullest_rank(numels, ranks):\n    return sum(numels)",
-          "That is all of them"),
-    Wrong("emptiest rank", "fullest_rank", changed(FULLEST, "max(loads)", "min(loads)"), "That is the emptiest rank"),
-    Wrong("every load", "fullest_rank", changed(FULLEST, "max(loads)", "loads"), "one number is asked for"),
-    Wrong("a tensor's number", "fullest_rank",
-          changed(FULLEST, "max(loads)", "loads.index(max(loads))"), "That is which rank it is"),
-    Wrong("rank 0", "fullest_rank", changed(FULLEST, "max(loads)", "loads[0]"), "That is rank 0"),
-    Wrong("equal sizes count once", "fullest_rank", changed(FULLEST, "sorted(numels", "sorted(set(numels)"),
-          "tensors of equal size once"),
-    Wrong("sorts the caller's list", "fullest_rank",
-          changed(FULLEST, "    for numel in sorted(numels, reverse=True)",
-                  "    numels.sort(reverse=True)\n    for numel in numels"), "it overwrote"),
-    Wrong("a float", "fullest_rank", changed(FULLEST, "max(loads)", "float(max(loads))"), "elements are whole"),
-]  # fmt: skip
-
 STAGE1 = [
     blank("train_sharded"),
     Wrong("sum for mean", "train_sharded", changed(SHARDED, ", average=True", ""), "sum of the gradients"),
     Wrong("averages twice", "train_sharded", changed(SHARDED, "average=True)", "average=True) / comm.size"),
           "divided by N twice"),
     Wrong("own gradients", "train_sharded",
-          changed(SHARDED, "comm.reduce_scatter(gradient, average=True)",
-                  "gradient.tensor_split(comm.size)[comm.rank]"),
+          changed(SHARDED, "comm.reduce_scatter(gradient(row), average=True)",
+                  "gradient(row).tensor_split(comm.size)[comm.rank]"),
           "without those of the other ranks"),
     Wrong("own gradients, whole", "train_sharded", '''
-def train_sharded(comm, row, gradients):
+def train_sharded(comm, row, gradient, steps):
     row = row.clone()
     optimizer = adam(row)
-    for gradient in gradients:
-        row.grad = gradient
+    for _ in range(steps):
+        row.grad = gradient(row)
         optimizer.step()
     return row
 ''', "what its own gradients alone train"),
@@ -100,12 +55,12 @@ def train_sharded(comm, row, gradients):
           "its own shard alone is new"),
     Wrong("returns its shard", "train_sharded", changed(SHARDED, "return row", "return shard"), "only its own shard"),
     Wrong("updates after gathering", "train_sharded", '''
-def train_sharded(comm, row, gradients):
+def train_sharded(comm, row, gradient, steps):
     row = row.clone()
     shard = row.tensor_split(comm.size)[comm.rank]
     optimizer = adam(shard)
-    for gradient in gradients:
-        shard.grad = comm.reduce_scatter(gradient, average=True)
+    for _ in range(steps):
+        shard.grad = comm.reduce_scatter(gradient(row), average=True)
         comm.all_gather(shard.clone(), out=row)
         optimizer.step()
     return row
@@ -113,12 +68,12 @@ def train_sharded(comm, row, gradients):
     Wrong("gathers the wrong tensor", "train_sharded",
           changed(SHARDED, "all_gather(shard, out", "all_gather(shard.grad, out"), "gradients where parameters"),
     Wrong("trains a copy that nobody gathers", "train_sharded", '''
-def train_sharded(comm, row, gradients):
+def train_sharded(comm, row, gradient, steps):
     row = row.clone()
     shard = row.tensor_split(comm.size)[comm.rank].clone()
     optimizer = adam(shard)
-    for gradient in gradients:
-        shard.grad = comm.reduce_scatter(gradient, average=True)
+    for _ in range(steps):
+        shard.grad = comm.reduce_scatter(gradient(row), average=True)
         optimizer.step()
         comm.all_gather(row.tensor_split(comm.size)[comm.rank], out=row)
     return row
@@ -128,27 +83,55 @@ def train_sharded(comm, row, gradients):
           "    optimizer = adam(shard)\n    if comm.rank in states:\n"
           "        optimizer.state[shard] = states[comm.rank]\n"),
           "    return row", "    states[comm.rank] = optimizer.state[shard]\n    return row"),
-          "when it was called again"),
+          "what outlives a call"),
     Wrong("fp16 on the wire", "train_sharded",
-          changed(SHARDED, "comm.reduce_scatter(gradient, average=True)",
-                  "(comm.reduce_scatter(gradient.half()) / comm.size).float()"), "too few for fp32"),
+          changed(SHARDED, "comm.reduce_scatter(gradient(row), average=True)",
+                  "(comm.reduce_scatter(gradient(row).half()) / comm.size).to(row.dtype)"), "too few: gradients"),
+    Wrong("fp32 on the wire", "train_sharded",
+          changed(SHARDED, "comm.reduce_scatter(gradient(row), average=True)",
+                  "comm.reduce_scatter(gradient(row).float(), average=True).to(row.dtype)"), "too many: gradients"),
+    Wrong("gathers at the end", "train_sharded",
+          changed(changed(SHARDED, "        comm.all_gather(shard, out=row)\n", ""), "return row",
+                  "return comm.all_gather(shard, row.numel())"), "if nobody gathers before the end"),
+    Wrong("gradients of the row as it began", "train_sharded",
+          changed(changed(SHARDED, "    row = row.clone()\n", "    begin, row = row, row.clone()\n"), "gradient(row)",
+                  "gradient(begin)"), "computed at the row as it began"),
+    Wrong("another Adam", "train_sharded",
+          changed(SHARDED, "adam(shard)", "torch.optim.AdamW([shard], lr=0.1)"), "another optimizer than adam()"),
+    Wrong("asks for a gradient too often", "train_sharded",
+          changed(SHARDED, "    optimizer = adam(shard)\n", "    optimizer = adam(shard)\n    gradient(row[:])\n"),
+          "calls gradient 6 times"),
+    Wrong("keeps every row", "train_sharded", '''
+def train_sharded(comm, row, gradient, steps):
+    rows = [row.clone()]
+    shard = row.tensor_split(comm.size)[comm.rank].clone()
+    optimizer = adam(shard)
+    for _ in range(steps):
+        shard.grad = comm.reduce_scatter(gradient(rows[-1]), average=True)
+        optimizer.step()
+        rows.append(comm.all_gather(shard, row.numel()))
+    return rows[-1]
+''', "rows or gradients of earlier steps"),
     Wrong("a new optimizer in each step", "train_sharded", '''
-def train_sharded(comm, row, gradients):
+def train_sharded(comm, row, gradient, steps):
     row = row.clone()
     shard = row.tensor_split(comm.size)[comm.rank]
-    for gradient in gradients:
+    for _ in range(steps):
         optimizer = adam(shard)
-        shard.grad = comm.reduce_scatter(gradient, average=True)
+        shard.grad = comm.reduce_scatter(gradient(row), average=True)
         optimizer.step()
         comm.all_gather(shard, out=row)
     return row
 ''', "make it once"),
     Wrong("gradients pile up", "train_sharded",
-          changed(SHARDED, "shard.grad = comm.reduce_scatter(gradient, average=True)",
-                  "part = comm.reduce_scatter(gradient, average=True)\n"
+          changed(SHARDED, "shard.grad = comm.reduce_scatter(gradient(row), average=True)",
+                  "part = comm.reduce_scatter(gradient(row), average=True)\n"
                   "        shard.grad = part if shard.grad is None else shard.grad + part"),
           "earlier steps are still in"),
-    Wrong("forgets the last step", "train_sharded", changed(SHARDED, "in gradients:", "in gradients[:-1]:"),
+    Wrong("forgets the last step", "train_sharded", changed(SHARDED, "range(steps)", "range(steps - 1)"),
+          "calls gradient 4 times"),
+    Wrong("leaves the last mean unused", "train_sharded",
+          changed(SHARDED, "        optimizer.step()", "        if _ < steps - 1:\n            optimizer.step()"),
           "after one step too few"),
     Wrong("rank 0 is skipped", "train_sharded",
           changed(SHARDED, "        optimizer.step()", "        if comm.rank:\n            optimizer.step()"),
@@ -156,34 +139,34 @@ def train_sharded(comm, row, gradients):
     Wrong("the neighbour's shard", "train_sharded", changed(SHARDED, "[comm.rank]", "[comm.rank - 1]"),
           "but its own chunk begins at"),
     Wrong("cuts evenly", "train_sharded", '''
-def train_sharded(comm, row, gradients):
+def train_sharded(comm, row, gradient, steps):
     row = row.clone()
     each = row.numel() // comm.size
     shard = row[comm.rank * each : (comm.rank + 1) * each]
     optimizer = adam(shard)
-    for gradient in gradients:
-        shard.grad = comm.reduce_scatter(gradient[: each * comm.size], average=True)
+    for _ in range(steps):
+        shard.grad = comm.reduce_scatter(gradient(row)[: each * comm.size], average=True)
         optimizer.step()
         comm.all_gather(shard, out=row[: each * comm.size])
     return row
 ''', "at its end as they began"),
     Wrong("overwrites the row", "train_sharded", changed(SHARDED, "row.clone()", "row"), "it overwrote"),
     Wrong("all-reduce", "train_sharded",
-          changed(SHARDED, "comm.reduce_scatter(gradient, average=True)",
-                  "comm.all_reduce(gradient.clone(), average=True).tensor_split(comm.size)[comm.rank]"),
+          changed(SHARDED, "comm.reduce_scatter(gradient(row), average=True)",
+                  "comm.all_reduce(gradient(row), average=True).tensor_split(comm.size)[comm.rank]"),
           "hands everybody gradients"),
     Wrong("gathers twice", "train_sharded",
           changed(SHARDED, "        comm.all_gather(shard, out=row)\n",
                   "        comm.all_gather(shard, out=row)\n        comm.broadcast(row[:0], src=0)\n"),
           "two calls a step"),
     Wrong("optimizes the row", "train_sharded", '''
-def train_sharded(comm, row, gradients):
+def train_sharded(comm, row, gradient, steps):
     row = row.clone()
     shard = row.tensor_split(comm.size)[comm.rank]
     optimizer = adam(row)
     row.grad = torch.zeros_like(row)
-    for gradient in gradients:
-        row.grad.tensor_split(comm.size)[comm.rank].copy_(comm.reduce_scatter(gradient, average=True))
+    for _ in range(steps):
+        row.grad.tensor_split(comm.size)[comm.rank].copy_(comm.reduce_scatter(gradient(row), average=True))
         optimizer.step()
         comm.all_gather(shard, out=row)
     return row
@@ -204,7 +187,35 @@ GROUPS = [
           changed(GROUPED, "max(start - first, 0)", "start - first"), "a group's start may lie before your shard"),
     Wrong("off by one", "train_grouped",
           changed(GROUPED, "min(stop - first, shard.numel())", "min(stop - first, shard.numel()) - 1"),
-          "do the parts lie end to end"),
+          "no part reaches it"),
+    Wrong("another Adam", "train_grouped",
+          changed(GROUPED, "adam(part, weight_decay)",
+                  "torch.optim.AdamW([part], lr=0.1, weight_decay=weight_decay)"), "another optimizer than adam()"),
+    Wrong("decays by number", "train_grouped", '''
+def train_grouped(comm, row, gradients, groups):
+    row = row.clone()
+    shard = row.tensor_split(comm.size)[comm.rank]
+    first = shard.storage_offset()
+    parts = []
+    for start, stop, decay in groups:
+        start, stop = max(start - first, 0), min(stop - first, shard.numel())
+        if start < stop:
+            parts.append((start, stop, shard[start:stop]))
+    optimizers = [adam(part, groups[number][2]) for number, (_, _, part) in enumerate(parts)]
+    for gradient in gradients:
+        mean = comm.reduce_scatter(gradient, average=True)
+        for (start, stop, part), optimizer in zip(parts, optimizers):
+            part.grad = mean[start:stop]
+            optimizer.step()
+        comm.all_gather(shard, out=row)
+    return row
+''', "the weight decay of its own group"),
+    Wrong("keeps its optimizers", "train_grouped",
+          changed("kept = {}" + GROUPED, "parts.append((start, stop, part, adam(part, weight_decay)))",
+                  "key = comm.rank, row.numel(), start, stop\n"
+                  "            known, optimizer = kept.setdefault(key, (part, adam(part, weight_decay)))\n"
+                  "            known.data = part\n"
+                  "            parts.append((start, stop, known, optimizer))"), "what outlives a call"),
     Wrong("forgets the last group", "train_grouped", changed(GROUPED, "in groups:", "in groups[:-1]:"),
           "the last group as it began"),
     Wrong("sum for mean", "train_grouped", changed(GROUPED, ", average=True", ""), "take their mean"),
@@ -255,21 +266,4 @@ def train_grouped(comm, row, gradients, groups):
 ''', "call 1 of rank 0 is all_reduce of"),
 ]  # fmt: skip
 
-BYTES = [
-    blank("step_bytes"),
-    Wrong("one half for stage 0", "step_bytes", changed(COST, '"stage 0": 2', '"stage 0": 1'),
-          "You count 1 half ring:"),
-    Wrong("forgets the gather", "step_bytes", changed(COST, '"stage 1, all-reduce": 3', '"stage 1, all-reduce": 2'),
-          "You count 2 half rings"),
-    Wrong("two all-reduces", "step_bytes", changed(COST, '"stage 1, all-reduce": 3', '"stage 1, all-reduce": 4'),
-          "You count 4 half rings"),
-    Wrong("saves nothing", "step_bytes",
-          changed(COST, '"stage 1, reduce-scatter": 2', '"stage 1, reduce-scatter": 3'), "You count 3 half rings"),
-    Wrong("whole tensors", "step_bytes", changed(COST, "numel // ranks * (ranks - 1)", "numel"), "(N-1)/N of a tensor"),
-    Wrong("elements", "step_bytes", changed(COST, "halves * 4 *", "halves *"), "You counted elements"),
-    Wrong("of all ranks", "step_bytes", changed(COST, "numel // ranks * (ranks - 1)", "numel * (ranks - 1)"),
-          "all ranks together"),
-    Wrong("a float", "step_bytes", changed(COST, "numel // ranks", "numel / ranks"), "divide with //"),
-]  # fmt: skip
-
-ZOO = [*WHOLE, *STAGE1, *zero1_step.ZOO, *GROUPS, *BYTES]
+ZOO = [*STAGE1, *zero1_step.ZOO, *GROUPS, *zero1_numbers.ZOO]

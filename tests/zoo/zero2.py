@@ -11,10 +11,14 @@ def shards_in_time(comm, model, inputs):
         shards[parameter] = comm.reduce_scatter(parameter.grad.flatten(), average=True)
         parameter.grad = None
 
-    hooks = [parameter.register_post_accumulate_grad_hook(reduce) for parameter in model.parameters()]
-    model(inputs).square().mean().backward()
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    hooks = [parameter.register_post_accumulate_grad_hook(reduce) for parameter in trained]
+    model(inputs.detach()).square().mean().backward()
     for hook in hooks:
         hook.remove()
+    for parameter in model.parameters():
+        part = parameter.detach().flatten().tensor_split(comm.size)[comm.rank]
+        shards.setdefault(parameter, torch.zeros_like(part))
     return [shards[parameter] for parameter in model.parameters()]
 """
 IN_FLIGHT = """
@@ -60,13 +64,14 @@ ZOO = [
           "not written yet"),
     Wrong("after backward", "shards_in_time", '''
 def shards_in_time(comm, model, inputs):
-    model(inputs).square().mean().backward()
+    model(inputs.detach()).square().mean().backward()
     shards = []
     for parameter in model.parameters():
-        shards.append(comm.reduce_scatter(parameter.grad.flatten(), average=True))
+        whole = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+        shards.append(comm.reduce_scatter(whole.flatten(), average=True))
         parameter.grad = None
     return shards
-''', "when could the first have gone?"),
+''', "and 0 reductions had begun"),
     Wrong("a sum", "shards_in_time", changed(IN_TIME, ", average=True", ""), "shards of the sum over the ranks"),
     Wrong("unsharded result", "shards_in_time",
           changed(IN_TIME, "comm.reduce_scatter(parameter.grad.flatten(), average=True)",
@@ -83,8 +88,10 @@ def shards_in_time(comm, model, inputs):
           "shards of its own gradients"),
     Wrong("no wire at all", "shards_in_time", '''
 def shards_in_time(comm, model, inputs):
-    return [gradient.flatten() for gradient in torch.autograd.grad(
-        model(inputs).square().mean(), list(model.parameters()))]
+    loss, trained = model(inputs).square().mean(), [each for each in model.parameters() if each.requires_grad]
+    wholes = dict(zip(trained, torch.autograd.grad(loss, trained, allow_unused=True)))
+    return [torch.zeros(each.numel()) if wholes.get(each) is None else wholes[each].flatten()
+            for each in model.parameters()]
 ''', "nothing was reduced"),
     Wrong("backward's order", "shards_in_time", '''
 def shards_in_time(comm, model, inputs):
@@ -94,8 +101,9 @@ def shards_in_time(comm, model, inputs):
         shards.append(comm.reduce_scatter(parameter.grad.flatten(), average=True))
         parameter.grad = None
 
-    hooks = [parameter.register_post_accumulate_grad_hook(reduce) for parameter in model.parameters()]
-    model(inputs).square().mean().backward()
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    hooks = [parameter.register_post_accumulate_grad_hook(reduce) for parameter in trained]
+    model(inputs.detach()).square().mean().backward()
     for hook in hooks:
         hook.remove()
     return shards
@@ -106,7 +114,7 @@ def shards_in_time(comm, model, inputs):
     Wrong("drops nothing until the end", "shards_in_time",
           changed(IN_TIME, "        parameter.grad = None\n", "").replace(
               "hook.remove()", "hook.remove()\n    model.zero_grad()"),
-          "bytes held at the worst moment"),
+          "all are there when backward has ended"),
     Wrong("only the first rank reduces", "shards_in_time",
           changed(IN_TIME, "average=True)", "average=True) if comm.rank == 0 else torch.zeros(1)"),
           "which one does not call it?"),
@@ -260,7 +268,7 @@ def sent_bytes(numel, ranks, micro_batches, each):
           changed(MENDED, "        parameter.grad = None",
                   "        self.seen = [parameter.grad, *(self.seen if parameter.grad.dim() else [])]\n"
                   "        parameter.grad = None").replace("self.comm = comm", "self.comm, self.seen = comm, []"),
-          "who else knows a whole gradient"),
+          "all are there when backward has ended"),
     Wrong("unsharded result", "MendedBackward",
           changed(MENDED, "reduce_scatter", "all_reduce"),
           "whole gradients: a rank keeps"),

@@ -32,7 +32,7 @@ ZOO = [
     Wrong("a mean", "clip_", changed(CLIP, ".sum() ** (1", ".mean() ** (1"), "a mean over the ranks"),
     Wrong("always 2", "clip_", changed(CLIP, "    gradients =", "    norm_type = 2\n    gradients ="),
           "whatever norm_type is"),
-    Wrong("single precision", "clip_", changed(CLIP, ".double()", ""), "convert before you take powers"),
+    Wrong("single precision", "clip_", changed(CLIP, ".double()", ""), "That is not float64"),
     Wrong("Python's max", "clip_", changed(CLIP, "comm.all_gather(own.view(1)).max()",
                                            "torch.tensor(max(comm.all_gather(own.view(1)).tolist()))"),
           "look for it yourself"),

@@ -4,7 +4,7 @@ from zoo.wrong import Wrong, changed
 from zoo.zero2 import ACCUMULATE, IN_FLIGHT, IN_TIME, KEEP, MENDED
 from zoo.zero2_norm import CLIP
 
-RUN = "    model(inputs).square()"
+RUN = "    model(inputs.detach()).square()"
 
 ZOO = [
     Wrong("backward's order, turned round", "shards_in_time",
@@ -50,7 +50,7 @@ ZOO = [
           .replace("        total = comm.reduce_scatter(whole, average=True)",
                    "        total = comm.reduce_scatter(whole, average=True)\n"
                    "        for gradient in others:\n            whole.sub_(gradient)"),
-          "and undid it"),
+          "even if their numbers are as before"),
     Wrong("double precision", "accumulate", changed(ACCUMULATE, "return total.div_", "return total.double().div_"),
           "torch.float64, not torch.float32: keep the dtype"),
 

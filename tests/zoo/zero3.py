@@ -86,7 +86,7 @@ def forward(comm, shards, shapes, x):
           changed(FORWARD, "        whole =", "        comm.broadcast(torch.ones(1))\n        whole ="),
           "is broadcast of 1"),
     Wrong("gathers all first", "forward", ALL_FIRST, "6 whole layers"),
-    Wrong("holds two layers", "forward", changed(FORWARD, "        del whole\n", ""), "one layer is enough"),
+    Wrong("holds two layers", "forward", changed(FORWARD, "        del whole\n", ""), "one is enough"),
     Wrong("a view stays", "forward", changed(FORWARD, "x = F.linear(x, whole.view(*shape))",
           "weight = whole.view(*shape)\n        x = F.linear(x, weight)"), "a view or a list"),
     Wrong("a single layer gets a ReLU", "forward",
@@ -163,7 +163,7 @@ TRAININGS = [
           .replace("    return GatheredLinear.apply(comm, shard, shape, x)",
                    "    y = GatheredLinear.apply(comm, shard, shape, x)\n    x.data.mul_(2)\n    return y"),
           "overwrote"),
-    Wrong("autograd keeps the layers", "sharded_linear", KEPT_BY_AUTOGRAD, "who keeps the whole layers"),
+    Wrong("autograd keeps the layers", "sharded_linear", KEPT_BY_AUTOGRAD, "holds 6 whole layers: who keeps them"),
     Wrong("saves the layers", "sharded_linear", """
 class GatheredLinear(torch.autograd.Function):
     @staticmethod
@@ -193,7 +193,7 @@ def sharded_linear(comm, shard, shape, x):
                   "        kept[comm.rank] = comm.all_gather(shard, math.prod(shape)).view(*shape)\n"
                   "        return F.linear(x, kept[comm.rank])")
           .replace("        of_shard", "        kept.pop(ctx.comm.rank, None)\n        of_shard") + "\n\nkept = {}\n",
-          "holds 4,096 bytes in one tensor"),
+          "holds 1 whole layer: who keeps them"),
     Wrong("keeps the last gradient whole", "sharded_linear",
           changed(TRAINS, "        return None, of",
                   "        kept[ctx.comm.rank] = grad.t() @ x\n        return None, of")
@@ -235,7 +235,7 @@ def prefetched(comm, shards, shapes, x, layer):
         if coming:
             whole = coming.pop(0).wait()
     return x
-""", "two layers are enough"),
+""", "two are enough"),
     Wrong("forgets the last layer", "prefetched", """
 def prefetched(comm, shards, shapes, x, layer):
     coming = comm.all_gather_async(shards[0], math.prod(shapes[0]))
@@ -249,7 +249,7 @@ def prefetched(comm, shards, shapes, x, layer):
     Wrong("reads what has not arrived", "prefetched", """
 def prefetched(comm, shards, shapes, x, layer):
     for shard, shape in zip(shards, shapes):
-        whole = torch.zeros(math.prod(shape))
+        whole = torch.zeros(math.prod(shape), dtype=shard.dtype)
         coming = comm.all_gather_async(shard, out=whole)
         x = layer(x, whole.view(*shape))
         coming.wait()
@@ -258,7 +258,7 @@ def prefetched(comm, shards, shapes, x, layer):
     Wrong("reads garbage", "prefetched", """
 def prefetched(comm, shards, shapes, x, layer):
     for shard, shape in zip(shards, shapes):
-        whole = torch.full((math.prod(shape),), 7.0)
+        whole = torch.full((math.prod(shape),), 7.0, dtype=shard.dtype)
         coming = comm.all_gather_async(shard, out=whole)
         x = layer(x, whole.view(*shape))
         coming.wait()

@@ -123,7 +123,7 @@ COSTS = [
     cost("all the way back", "units[first:]", "units", "no gradient passes through"),
     cost("frozen gradients", "units if trains)", "units)", "no gradient to reduce"),
     cost("frozen units whole", "forth = sum(numel for numel, _ in units)",
-         "units = [unit for unit in units if unit[1]]\n    forth = sum(numel for numel, _ in units)",
+         "units = [unit for unit in units if unit[1]]\n    first, forth = 0, sum(numel for numel, _ in units)",
          "cut, too, and needed"),
     cost("one micro-batch", "return micro_batches * 4", "return 4", "each one gathers and reduces anew"),
     cost("elements", "micro_batches * 4", "micro_batches", "in fp32 each has 4 bytes"),

@@ -14,6 +14,10 @@ import torch
 from zerolab.collectives import Link
 
 MOST_ELEMENTS = 100_000
+MOST_CHARACTERS = 2_000
+"""Of one text that an answer returns, raises or prints."""
+MOST_BYTES = 32_000_000
+"""Of all that one exercise was seen to do, written as JSON."""
 _REAL = (torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.uint8, torch.int32, torch.int64, torch.bool)
 DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in _REAL}
 
@@ -21,6 +25,14 @@ DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in _REAL}
 def plural(count: int, noun: str) -> str:
     """Such as "1 rank" and "2 ranks"."""
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def legible(text: str, most: int = MOST_CHARACTERS) -> str:
+    """A stranger's text as every terminal, file and report takes it: no lone surrogates, and no more than `most`
+    characters, of which the first and the last stay."""
+    if len(text) > most:
+        text = f"{text[: most // 2]} ... {len(text) - most // 2 * 2:,} characters ... {text[-(most // 2) :]}"
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 @dataclass(frozen=True)
@@ -75,14 +87,20 @@ class Trouble:
     message: str
     where: str = ""
 
+    def __post_init__(self) -> None:
+        for name, text in (("kind", self.kind), ("message", self.message), ("where", self.where)):
+            object.__setattr__(self, name, legible(str(text)))
+
 
 @dataclass(frozen=True)
 class Observation:
-    """What came of a case: a record for each rank and the seconds on the world's clock, or trouble."""
+    """What came of a case: a record for each rank and the seconds on the world's clock, or trouble; and what was
+    printed, the text of all ranks."""
 
     records: list[Record] = field(default_factory=list)
     trouble: Trouble | None = None
     seconds: float = 0.0
+    printed: str = ""
 
 
 def encode(value: Any) -> Any:
@@ -95,13 +113,22 @@ def encode(value: Any) -> Any:
         if name in DTYPES and value.numel() <= MOST_ELEMENTS:
             return {"dtype": name, "shape": list(value.shape), "values": value.detach().reshape(-1).tolist()}
         return {"type": f"tensor of {value.numel()} {name}"}
-    if value is None or isinstance(value, bool | int | float | str):
-        return value
+    if isinstance(value, str):
+        return legible(value)
+    if value is None or isinstance(value, bool | int | float):
+        return encode_number(value)
     if isinstance(value, tuple | list) and len(value) <= MOST_ELEMENTS:
         return [encode(item) for item in value]
     if isinstance(value, dict) and len(value) <= MOST_ELEMENTS and all(isinstance(key, str | int) for key in value):
-        return {"keys": list(value), "items": [encode(item) for item in value.values()]}
-    return {"type": value.type_name if isinstance(value, Other) else type(value).__name__}
+        return {"keys": list(map(encode, value)), "items": [encode(item) for item in value.values()]}
+    return {"type": legible(value.type_name if isinstance(value, Other) else type(value).__name__)}
+
+
+def encode_number(value: Any) -> Any:
+    """A plain number as it is, whatever class of its own it has; one of more digits than Python writes, by its type."""
+    if isinstance(value, int) and not isinstance(value, bool) and value.bit_length() > MOST_CHARACTERS:
+        return {"type": f"int of {value.bit_length():,} bits"}
+    return value
 
 
 def decode(data: Any) -> Any:
@@ -141,10 +168,12 @@ def observation_to_json(observation: Observation) -> dict[str, Any]:
         "records": list(map(record_to_json, observation.records)),
         "trouble": vars(trouble) if trouble else None,
         "seconds": observation.seconds,
+        "printed": observation.printed,
     }
 
 
 def observation_from_json(data: dict[str, Any]) -> Observation:
     """The observation, with tensors again."""
     trouble = Trouble(**data["trouble"]) if data["trouble"] else None
-    return Observation([record_from_json(record) for record in data["records"]], trouble, float(data["seconds"]))
+    records = [record_from_json(record) for record in data["records"]]
+    return Observation(records, trouble, float(data["seconds"]), legible(str(data["printed"])))

@@ -104,7 +104,7 @@ def checksum(cell: NotebookNode) -> str:
     parts.append(grade_id(cell))
     if role(cell).get("grade"):
         parts.append(str(float(role(cell)["points"])))
-    digest.update("".join(parts).encode())
+    digest.update("".join(parts).encode("utf-8", "surrogatepass"))
     return digest.hexdigest()
 
 

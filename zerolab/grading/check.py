@@ -13,11 +13,14 @@ from random import Random
 from typing import Any
 
 from zerolab.errors import InputError, ZerolabError
-from zerolab.grading.case import Observation
-from zerolab.grading.exercise import Exercise, Finding, judge, shortcut
+from zerolab.grading.apart import observe_apart
+from zerolab.grading.bounds import offence
+from zerolab.grading.case import Observation, plural
+from zerolab.grading.exercise import Exercise, Finding, judge
 from zerolab.grading.lessons import exercises_of
+from zerolab.grading.lessons.points import POINTS
 from zerolab.grading.needs import mend_first, mentions, sources_beside, uses
-from zerolab.grading.observe import observe_all
+from zerolab.ranks.forkserver import start_server
 
 MARKS = {True: "ok", False: "NO", None: "--"}
 
@@ -34,6 +37,7 @@ class Checks:
 
     def __init__(self, lesson: str) -> None:
         self._exercises = exercises_of(lesson)
+        self._points = POINTS[lesson]
         self._failed: dict[str, Failed] = {}
 
     def __getattr__(self, name: str) -> Callable[..., None]:
@@ -41,15 +45,20 @@ class Checks:
             raise AttributeError(f"there is no exercise {name!r}; choose one of {', '.join(self._exercises)}")
         names = list(self._exercises)
         earlier = [self._exercises[other] for other in names[: names.index(name)]]
-        return partial(run_check, self._exercises[name], earlier=earlier, failed=self._failed)
+        return partial(
+            run_check, self._exercises[name], earlier=earlier, failed=self._failed, points=self._points[name]
+        )
 
     def __dir__(self) -> list[str]:
         return list(self._exercises)
 
 
 def checks(lesson: str) -> Checks:
-    """The checks of a lesson, one for each of its exercises."""
-    return Checks(lesson)
+    """The checks of a lesson, one for each of its exercises. While one reads the first of them, the server from which
+    checks fork their processes imports what they need."""
+    made = Checks(lesson)
+    start_server()
+    return made
 
 
 def run_check(
@@ -58,8 +67,10 @@ def run_check(
     seed: int | None = None,
     earlier: Sequence[Exercise] = (),
     failed: dict[str, Failed] | None = None,
+    points: int | None = None,
 ) -> None:
-    """Print a finding for each claim; raise CheckFailed, with a hint, unless all hold. The hint sends to one of the
+    """Print a finding for each claim, and at the end that all hold, with the `points` that this brings; raise
+    CheckFailed, with a hint, unless they do. The hint sends to one of the
     `earlier` exercises if `fn` uses an answer to it that does not hold. `failed` remembers an exercise's failures: a
     claim's first has the finding alone, and each time that the same claim fails again comes one more hint."""
     if not callable(fn):
@@ -67,6 +78,8 @@ def run_check(
     seed = secrets.randbelow(2**32) if seed is None else seed
     findings = examine(exercise, fn, seed)
     print(report(exercise.name, findings))
+    if printed := next((finding.printed for finding in findings if finding.printed), ""):
+        print(f"      what it printed in the case that does not hold\n{textwrap.indent(printed, '      ')}")
     if not all(finding.holds for finding in findings):
         if cause := first_fault(exercise.name, fn, earlier, seed):
             findings = mend_first(findings, cause)
@@ -74,6 +87,8 @@ def run_check(
         began = not cause and not first.hint.startswith("not written yet")
         further = next_hint(exercise, first.text, failed) if began and failed is not None else ""
         raise CheckFailed(f"{exercise.name} does not hold yet: {first.hint}{further}") from None
+    worth = f": {points} of {plural(points, 'point')}" if points is not None else ""
+    print(f"{exercise.name} holds{worth}.")
 
 
 UNSEEN = Finding("", None, "the scoreboard's case was not reached")
@@ -111,13 +126,13 @@ def first_fault(name: str, fn: Callable[..., Any], earlier: Sequence[Exercise], 
 
 
 def examine(exercise: Exercise, fn: Callable[..., Any], seed: int) -> list[Finding]:
-    """Run `fn` on cases of this seed and judge it, in this process."""
+    """Run `fn` on cases of this seed, in a process of its own, and judge here what it did there."""
     cases = exercise.cases(Random(seed))
     try:
-        trouble = shortcut(textwrap.dedent(inspect.getsource(fn)))
+        trouble = offence(textwrap.dedent(inspect.getsource(fn)))
     except (OSError, TypeError):
         trouble = None
-    seen: Sequence[Observation] = [Observation(trouble=trouble)] if trouble else observe_all(exercise, fn, cases)
+    seen: Sequence[Observation] = [Observation(trouble=trouble)] if trouble else observe_apart(exercise, fn, cases)
     return judge(exercise, cases, seen)
 
 

@@ -10,14 +10,15 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from zerolab.errors import InputError
+from zerolab.grading.case import legible
 from zerolab.grading.progress import Watch, progress
 from zerolab.grading.referee import Limits, grade
 from zerolab.grading.report import Graded, as_json, as_markdown, print_report, totals
-from zerolab.grading.submission import find_notebooks, read_submission
+from zerolab.grading.submission import Submission, find_notebooks, read_submission
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Grade files; 0 at full marks, 1 below, 2 where something cannot be graded. Then nothing is run."""
+    """Grade files: 0 at full marks, 1 below, 2 where a file cannot be graded, or a flag cannot work."""
     options = parser().parse_args(argv)
     try:
         limits = Limits(positive("--seconds", options.seconds), int(positive("--memory-mb", options.memory_mb)))
@@ -27,7 +28,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         paths = find_notebooks(options.notebooks or [Path("exercises")])
         if options.source and len(paths) > 1:
             raise InputError(f"--source is the source of one notebook, and {len(paths)} are to be graded; name one")
-        submissions = [(path, read_submission(path, options.source)) for path in paths]
+        submissions, refused = read_all(paths, options.source)
         seed = secrets.randbelow(2**32) if options.seed is None else options.seed
         results: list[Graded] = []
         with progress(sum(step.graded for _, submission in submissions for step in submission.steps)) as watch:
@@ -36,15 +37,32 @@ def main(argv: Sequence[str] | None = None) -> int:
                 verdicts = grade(submission, seed, limits, from_there(watch, before))
                 results.append(Graded(path, submission, tuple(verdicts)))
         if options.json:
-            options.json.write_text(json.dumps(as_json(results), indent=2) + "\n", encoding="utf-8")
+            options.json.write_text(json.dumps(as_json(results, refused), indent=2) + "\n", encoding="utf-8")
         if options.markdown:
-            options.markdown.write_text(as_markdown(results), encoding="utf-8")
+            options.markdown.write_text(as_markdown(results, refused), encoding="utf-8")
     except (InputError, OSError) as error:
         print(f"zerolab grade: {error}", file=sys.stderr)
         return 2
     print_report(results, seed)
+    for said in refused:
+        print(f"zerolab grade: {said}", file=sys.stderr)
     score, most = totals(results)
-    return 0 if score == most else 1
+    return 2 if refused else 0 if score == most else 1
+
+
+def read_all(paths: Sequence[Path], source: Path | None) -> tuple[list[tuple[Path, Submission]], list[str]]:
+    """The submissions, and what is wrong with the files that are none: of many, one that cannot be read keeps nobody
+    else's from being graded."""
+    submissions: list[tuple[Path, Submission]] = []
+    refused: list[str] = []
+    for path in paths:
+        try:
+            submissions.append((path, read_submission(path, source)))
+        except (InputError, OSError) as error:
+            if len(paths) == 1:
+                raise
+            refused.append(legible(str(error)))
+    return submissions, refused
 
 
 def from_there(watch: Watch, before: int) -> Watch:

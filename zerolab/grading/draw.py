@@ -22,6 +22,15 @@ def signed(rng: Random, numel: int, dtype: torch.dtype = torch.float32, most: in
     return (sign * torch.randint(1, most + 1, (numel,), generator=generator)).to(dtype)
 
 
+DTYPES = (torch.float32, torch.float64, torch.bfloat16)
+
+
+def fine(rng: Random, numel: int, dtype: torch.dtype = torch.float32, most: int = 9) -> torch.Tensor:
+    """Like `signed`, but float64 gets numbers that no float32 holds, so that a detour through float32 shows."""
+    whole = signed(rng, numel, dtype, most)
+    return whole * rng.uniform(0.7, 1.3) if dtype is torch.float64 else whole
+
+
 def torch_generator(rng: Random) -> torch.Generator:
     """Torch's random numbers, seeded from `rng`: a thousand at a time take a twentieth of the time that `rng` takes."""
     return torch.Generator().manual_seed(rng.getrandbits(63))

@@ -33,7 +33,7 @@ def digest(notebook: NotebookNode) -> str:
     """A digest of the cells' texts and types. Outputs and the order of keys do not count."""
     found = hashlib.sha256()
     for cell in notebook.cells:
-        found.update(f"{cell.cell_type}\0{cell.source}\0".encode())
+        found.update(f"{cell.cell_type}\0{cell.source}\0".encode("utf-8", "surrogatepass"))
     return found.hexdigest()[:16]
 
 

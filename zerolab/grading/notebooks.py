@@ -15,8 +15,16 @@ from nbformat import NotebookNode
 from zerolab.errors import InputError, ZerolabError
 from zerolab.grading.cells import read_notebook, text_of
 from zerolab.grading.generate import check_source, write_exercise
+from zerolab.lab import drop_views
 
 KERNEL = {"display_name": "Python 3", "language": "python", "name": "python3"}
+FOLDS = {
+    "answer": {"outputs_hidden": True},
+    "afterwards": {"outputs_hidden": True, "source_hidden": True},
+    "ours": {"source_hidden": True},
+}
+"""What JupyterLab hides of a cell with this tag until the cell runs or somebody clicks: what was asked in the text
+before it, source of the library that an exercise asks for, and code that the reader is asked to write first."""
 
 
 def execute(notebook: NotebookNode, folder: Path, seconds: int = 300) -> None:
@@ -36,15 +44,15 @@ def execute(notebook: NotebookNode, folder: Path, seconds: int = 300) -> None:
 
 
 def settle(notebook: NotebookNode) -> None:
-    """Drop what differs between two runs or two machines."""
+    """Drop what differs between two runs or two machines, and fold what is to be folded: running a cell unfolds it."""
     kept = {"zerolab": notebook.metadata["zerolab"]} if "zerolab" in notebook.metadata else {}
     notebook.metadata = NotebookNode({"kernelspec": KERNEL, "language_info": {"name": "python"}, **kept})
     for cell in notebook.cells:
         cell.metadata.pop("execution", None)
-        for output in cell.get("outputs", []):
-            # A widget's number is another in each run, and leads nowhere without the kernel that made it. The picture
-            # and the text beside it stay.
-            output.get("data", {}).pop("application/vnd.jupyter.widget-view+json", None)
+        for tag in set(cell.metadata.get("tags", [])) & set(FOLDS):
+            cell.metadata.jupyter = NotebookNode(FOLDS[tag])
+    # A widget's number is another in each run.
+    drop_views(notebook)
 
 
 def refresh(path: Path) -> bool:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import gc
+import json
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -15,11 +17,13 @@ from zerolab.collectives import Collectives, Handle, Request, Transport
 from zerolab.collectives.call import Call
 from zerolab.collectives.handle import Order
 from zerolab.collectives.wrap import Wrapped
-from zerolab.errors import RankError
-from zerolab.grading.case import Case, Observation, Record, Trouble, record_from_json, record_to_json
-from zerolab.grading.exercise import Exercise
+from zerolab.errors import InputError, RankError
+from zerolab.grading.bounds import ANSWER_FILE, OffLimits, guarded, watch_process
+from zerolab.grading.case import Case, Observation, Record, Trouble, encode, legible, record_from_json, record_to_json
+from zerolab.grading.exercise import Exercise, Run, alone
 from zerolab.memory import Tracker
 from zerolab.ranks import RankFailure, launch
+from zerolab.ranks.printing import ranked
 
 CASE_SECONDS = 4.0
 """How long one call may take. The reference needs a hundredth of a second."""
@@ -60,9 +64,10 @@ def on_rank(
     comm: Collectives, fn: Callable[..., Any], args: list[tuple[Any, ...]], run: Callable[..., Any], memory: bool
 ) -> dict[str, Any]:
     """One rank's part: `run` calls `fn`; what it does is noted."""
+    watch_process()
     comm.transport = notes = Notes(comm.transport)
     comm._issuer = issued = Issued(comm._issuer)
-    mine = args[comm.rank]
+    comm, mine = guarded(comm), args[comm.rank]
     if not memory:
         value, peak, left = run(fn, comm, *mine), 0, 0
     else:
@@ -126,17 +131,17 @@ def observe(exercise: Exercise, fn: Callable[..., Any], case: Case) -> Observati
 
 @cache
 def warm_up() -> None:
-    """What torch imports at its first use must not count as a learner's time: optimizers, and modes."""
+    """What torch imports at its first use must not count as a learner's time: optimizers, and modes. And what was there
+    before is nobody's garbage here: it is not searched when memory is judged."""
     import torch._dynamo
 
     with Tracker():
         torch.optim.AdamW([torch.zeros(2, requires_grad=True)], fused=True).step()
+    gc.freeze()
 
 
 def observe_once(exercise: Exercise, fn: Callable[..., Any], case: Case, seconds: float) -> Observation:
     """Run `fn` on a case, in lockstep for so many seconds at most."""
-    # What was there before is nobody's garbage here, and a notebook's whole memory takes long to search.
-    gc.freeze()
     try:
         records = launch(
             on_rank,
@@ -153,34 +158,71 @@ def observe_once(exercise: Exercise, fn: Callable[..., Any], case: Case, seconds
             link=case.link,
             prints="quiet",
         )
-    except RankError as error:
-        return Observation(trouble=trouble_of(error))
-    finally:
-        gc.unfreeze()
-    return Observation([record_from_json(record) for record in records], seconds=records.seconds)
+    except (RankError, InputError) as error:
+        return Observation(trouble=trouble_of(error), printed=shown(getattr(error, "printed", [])))
+    found = [record_from_json(record) for record in records]
+    return Observation(found, seconds=records.seconds, printed=shown(records.printed))
 
 
-def observe_all(exercise: Exercise, fn: Callable[..., Any], cases: Sequence[Case]) -> list[Observation]:
-    """Run the cases in order, up to the first that ends in trouble."""
-    seen: list[Observation] = []
+def shown(printed: Sequence[str]) -> str:
+    """What ranks printed, with the rank before each line if several did."""
+    return legible(ranked([legible(text) for text in printed]))
+
+
+def observe_all(exercise: Exercise, fn: Callable[..., Any], cases: Sequence[Case]) -> Iterator[Observation]:
+    """What came of the cases, in order, up to the first that ends in trouble. A plain function is called once more in
+    each, by a rank that has just called it for the case before: it must say the same."""
+    before: Case | None = None
     for case in cases:
-        seen.append(observe(exercise, fn, case))
-        if seen[-1].trouble:
-            break
-    return seen
+        seen = observe(exercise, fn, case)
+        if exercise.run is alone and not seen.trouble:
+            if before and (kept := kept_from(before, exercise, fn, case, seen)):
+                seen = Observation(trouble=kept)
+            before = case
+        yield seen
+        if seen.trouble:
+            return
+
+
+def kept_from(
+    before: Case, exercise: Exercise, fn: Callable[..., Any], case: Case, seen: Observation
+) -> Trouble | None:
+    """The trouble with a function that answers otherwise after another call than by itself."""
+    other, mine = before.args[0], case.args[0]
+    again = observe(replace(exercise, run=after(other)), fn, replace(case, args=[mine]))
+    if again.trouble:
+        return again.trouble
+    first, second = (record.value for record in (seen.records[0], again.records[0]))
+    if json.dumps(encode(first)) == json.dumps(encode(second)):
+        return None
+    said = "it returns something else when it was called with other arguments before: what stays from call to call?"
+    return Trouble("Kept", f"{case.about}: {said}")
+
+
+def after(other: tuple[Any, ...]) -> Run:
+    """A way to call a plain function that calls it with other arguments first."""
+
+    def run(fn: Callable[..., Any], comm: Collectives, *args: Any) -> Any:
+        fn(*other)
+        return fn(*args)
+
+    return run
 
 
 def trouble_of(error: BaseException) -> Trouble:
     """What a learner should read of an error."""
+    if isinstance(error, RankFailure) and error.error.endswith(f".{OffLimits.__name__}"):
+        return Trouble(OffLimits.__name__, str(error).partition(": ")[2], where(error.traceback))
     if isinstance(error, RankFailure):
         return Trouble(error.error or "died", str(error), where(error.traceback))
     if isinstance(error, RankError):
         kind = "TimeOut" if "did not finish within" in str(error) else type(error).__name__
         return Trouble(kind, str(error))
-    return Trouble(type(error).__name__, str(error))
+    return Trouble(type(error).__name__, str(error) or f"it raises {type(error).__name__}")
 
 
 def where(text: str) -> str:
     """The innermost line of the learner's own code in a traceback's text, as "line 3 of ring_all_gather"."""
-    frames = re.findall(r'File "(<answer[^"]*|[^"]*ipykernel[^"]*|<ipython[^"]*)", line (\d+), in (\S+)', text)
-    return f"line {frames[-1][1]}, in {frames[-1][2]}" if frames else ""
+    frames = re.findall(r'File "([^"]*)", line (\d+), in (\S+)', text)
+    own = [(line, function) for file, line, function in frames if ANSWER_FILE.search(file)]
+    return f"line {own[-1][0]}, in {own[-1][1]}" if own else ""

@@ -3,31 +3,34 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import queue
 import signal
-import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from multiprocessing import connection
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
 from random import Random
 from typing import Any
 
-from zerolab.grading.case import Observation, Trouble, observation_from_json
+from zerolab.grading import cage, worker
+from zerolab.grading.case import MOST_BYTES, Observation, Trouble, observation_from_json
 from zerolab.grading.exercise import Exercise, Finding, judge
 from zerolab.grading.lessons import exercises_of
 from zerolab.grading.needs import mend_first, mentions, uses
 from zerolab.grading.progress import Watch
 from zerolab.grading.submission import Step, Submission
+from zerolab.ranks.forkserver import new_process, process_table
 
 START_SECONDS = 120.0
 """A cold import of torch on a slow disk."""
-WORKER = "import zerolab.preload; from zerolab.grading.worker import main; main()"
-"""The imports that take longest come first, by the way that is quickest."""
+MOST_LINE = 2 * MOST_BYTES
 
 
 @dataclass(frozen=True)
@@ -81,7 +84,7 @@ def grade(
 def judged(exercise: Exercise, step: Step, seen: list[Observation], seed: int) -> list[Finding]:
     """The findings of one exercise; the cases are drawn again here, where no learner's code runs."""
     if step.refusal:
-        seen = [Observation(trouble=Trouble("Shortcut", step.refusal))]
+        seen = [Observation(trouble=Trouble("Refused", step.refusal))]
     return judge(exercise, exercise.cases(Random(seed)), seen)
 
 
@@ -96,7 +99,12 @@ def observe_steps(submission: Submission, seed: int, limits: Limits, watch: Watc
         if done | left_out >= seen.keys():
             break
         steps = [
-            {"name": step.name, "source": step.source, "graded": step.graded and step.name not in done}
+            {
+                "name": step.name,
+                "source": step.source,
+                "answer": step.graded,
+                "graded": step.graded and step.name not in done,
+            }
             for step in submission.steps
             if step.name not in left_out
         ]
@@ -108,6 +116,11 @@ def observe_steps(submission: Submission, seed: int, limits: Limits, watch: Watc
             if "ended" in line and began in seen:
                 seen[began] = line["seen"]
                 done.add(began)
+                if tampered_with(line["seen"]):
+                    # What it replaced is not the others' fault: they get a process in which all is as it should be.
+                    trouble = True
+                    left_out.add(began)
+                    break
             trouble = "trouble" in line
             if trouble:
                 left_out.add(began)
@@ -121,40 +134,38 @@ def observe_steps(submission: Submission, seed: int, limits: Limits, watch: Watc
     return seen
 
 
+def tampered_with(seen: Sequence[Observation]) -> bool:
+    """Whether an answer has put something of its own in the place of what the check relies on."""
+    return any(observation.trouble is not None and observation.trouble.kind == "Tampered" for observation in seen)
+
+
 class Worker:
-    """A process that runs steps; iterating gives its lines, and a last one with "trouble" if it had to be ended."""
+    """A process that runs steps; iterating gives its lines, and a last one with "trouble" if it had to be ended. It is
+    forked from the server that has torch imported, so that a class of hundreds waits for their answers only."""
 
     def __init__(self, job: dict[str, Any], limits: Limits) -> None:
         self._job = job
         self._limits = limits
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        with tempfile.TemporaryDirectory(prefix="zerolab-grade-") as folder:
-            process = subprocess.Popen(
-                [sys.executable, "-P", "-c", WORKER],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-                cwd=folder,
-                # Answers are judged on the CPU, whatever the machine has.
-                env={**os.environ, "CUDA_VISIBLE_DEVICES": "", "PYTHONDONTWRITEBYTECODE": "1"},
-                start_new_session=True,
-            )
+        with tempfile.TemporaryDirectory(prefix="zerolab-grade-", ignore_cleanup_errors=True) as folder:
+            reports, theirs = multiprocessing.Pipe(duplex=False)
+            process = new_process(worker.main, (self._job, theirs, folder, surroundings(folder)), "zerolab-grade")
+            with process_table:
+                process.start()
+            theirs.close()
             try:
-                yield from self._lines(process)
+                yield from self._lines(process, reports)
             finally:
-                end(process)
+                end(process, folder)
 
-    def _lines(self, process: subprocess.Popen[bytes]) -> Iterator[dict[str, Any]]:
-        assert process.stdin is not None and process.stdout is not None
-        with suppress(BrokenPipeError):
-            process.stdin.write(json.dumps(self._job).encode())
-            process.stdin.close()
+    def _lines(self, process: BaseProcess, reports: Connection) -> Iterator[dict[str, Any]]:
         lines: queue.Queue[bytes] = queue.Queue()
-        threading.Thread(target=_read_all, args=(process.stdout, lines), daemon=True).start()
-        deadline = time.monotonic() + START_SECONDS
         # A step has two lines, and one ends them all.
-        for _ in range(2 * len(self._job["steps"]) + 1):
+        most = 2 * len(self._job["steps"]) + 1
+        threading.Thread(target=_read, args=(reports, lines, most), daemon=True).start()
+        deadline = time.monotonic() + START_SECONDS
+        for _ in range(most):
             try:
                 raw = lines.get(timeout=max(0.0, deadline - time.monotonic()))
             except queue.Empty:
@@ -162,7 +173,7 @@ class Worker:
                 yield {"trouble": {"kind": "TimeOut", "message": said}}
                 return
             if not raw:
-                yield {"trouble": {"kind": "died", "message": "the process ended"}}
+                yield {"trouble": how_it_ended(process)}
                 return
             line = understood(raw)
             if "done" in line:
@@ -172,6 +183,17 @@ class Worker:
                 return
             deadline = time.monotonic() + self._limits.seconds
         yield FORGED
+
+
+def how_it_ended(process: BaseProcess) -> dict[str, str]:
+    """The trouble of a process that ended without a word."""
+    connection.wait([process.sentinel], 1.0)
+    with process_table:
+        code = process.exitcode
+    if code is not None and code < 0:
+        name = signal.Signals(-code).name
+        return {"kind": name, "message": f"the process that ran your code was ended by {name}"}
+    return {"kind": "died", "message": "the process ended"}
 
 
 FORGED = {"trouble": {"kind": "Tampered", "message": "it writes where the check reports: leave files and pipes alone"}}
@@ -188,16 +210,34 @@ def understood(raw: bytes) -> dict[str, Any]:
         return FORGED
 
 
-def _read_all(stream: Any, lines: queue.Queue[bytes]) -> None:
-    with stream:
-        for line in stream:
-            lines.put(line)
+def _read(reports: Connection, lines: queue.Queue[bytes], most: int) -> None:
+    """Read a stranger's lines: so many at most, and none longer than a worker's can be."""
+    with reports:
+        for _ in range(most):
+            try:
+                lines.put(reports.recv_bytes(MOST_LINE))
+            except EOFError:
+                break
+            except (OSError, ValueError, MemoryError):
+                lines.put(b"what no worker writes")
+                break
     lines.put(b"")
 
 
-def end(process: subprocess.Popen[bytes]) -> None:
-    """End a process and all that it started."""
-    with suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, signal.SIGKILL)
-    # Its output is closed where it is read: a process that got away may hold it open.
-    process.wait()
+def surroundings(folder: str) -> dict[str, str]:
+    """Environment of a worker: answers are judged on the CPU, whatever the machine has, and leave nothing behind."""
+    own = {"CUDA_VISIBLE_DEVICES": "", **({"TMPDIR": folder} if sys.platform == "linux" else {})}
+    return {**os.environ, **own}
+
+
+def end(process: BaseProcess, folder: str) -> None:
+    """End a process and all that it started, whatever these have done to get away."""
+    assert process.pid is not None
+    cage.end_all(process.pid, folder)
+    with process_table:
+        process.kill()
+    # Its pipe is closed where it is read: a process that got away may hold the other end open.
+    connection.wait([process.sentinel])
+    with process_table:
+        process.join()
+        process.close()

@@ -10,6 +10,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from zerolab.grading import cage
+from zerolab.grading.case import legible
 from zerolab.grading.check import MARKS
 from zerolab.grading.exercise import Finding
 from zerolab.grading.referee import Verdict
@@ -43,11 +45,13 @@ def print_report(results: Sequence[Graded], seed: int) -> None:
             console.print(
                 f"put back as they were: {', '.join(result.submission.restored)}", markup=False, soft_wrap=True
             )
-        console.print(f"graded the file {result.path.resolve()}\n", markup=False, soft_wrap=True)
+        console.print(f"graded the file {legible(str(result.path.resolve()))}\n", markup=False, soft_wrap=True)
     score, most = totals(results)
     if len(results) > 1:
         console.print(f"{len(results)} notebooks together: {score:g} / {most:g}")
     console.print(f"data drawn from seed {seed}; draw the same with --seed {seed}")
+    if cage.version() < 1:
+        console.print("this system cannot keep answers from reading your files; docs/instructors.md says what to do")
 
 
 def table(result: Graded) -> Table:
@@ -65,13 +69,15 @@ def table(result: Graded) -> Table:
     return made
 
 
-def as_json(results: Sequence[Graded]) -> dict[str, Any]:
-    """The grade in the shape that Gradescope's autograders write; names carry the lesson if there are several."""
+def as_json(results: Sequence[Graded], refused: Sequence[str] = ()) -> dict[str, Any]:
+    """The grade in the shape that Gradescope's autograders write; names carry the lesson if there are several. What is
+    wrong with files that could not be graded stands in the output of the whole."""
     score, most = totals(results)
     return {
+        **({"output": "\n".join(refused)} if refused else {}),
         "score": score,
         "max_score": most,
-        "status": "passed" if score == most else "failed",
+        "status": "passed" if score == most and not refused else "failed",
         "tests": [
             {
                 "name": f"{result.submission.lesson}: {verdict.name}" if len(results) > 1 else verdict.name,
@@ -86,7 +92,7 @@ def as_json(results: Sequence[Graded]) -> dict[str, Any]:
     }
 
 
-def as_markdown(results: Sequence[Graded]) -> str:
+def as_markdown(results: Sequence[Graded], refused: Sequence[str] = ()) -> str:
     """The grade as a Markdown table, such as for a comment on a pull request."""
     lines = ["| lesson | exercise | points | what to do |", "| --- | --- | ---: | --- |"]
     for result in results:
@@ -96,7 +102,8 @@ def as_markdown(results: Sequence[Graded]) -> str:
             for v in result.verdicts
         ]
     score, most = totals(results)
-    return "\n".join([*lines, f"| | **together** | **{score:g} / {most:g}** | |"]) + "\n"
+    lines.append(f"| | **together** | **{score:g} / {most:g}** | |")
+    return "\n".join([*lines, *(f"\nNot graded: {said}" for said in refused)]) + "\n"
 
 
 def text_of_findings(verdict: Verdict) -> str:

@@ -9,8 +9,8 @@ from pathlib import Path
 from nbformat import NotebookNode
 
 from zerolab.errors import InputError
+from zerolab.grading.bounds import offence
 from zerolab.grading.cells import checksum, grade_id, is_answer, is_check, is_locked, read_notebook, role
-from zerolab.grading.exercise import shortcut
 from zerolab.grading.lessons import LESSONS
 
 
@@ -41,11 +41,19 @@ def find_notebooks(places: Sequence[Path]) -> list[Path]:
         if not place.is_dir():
             found.append(place)
             continue
-        inside = [path for path in sorted(place.glob("*.ipynb")) if lesson_of(read_notebook(path), path) in LESSONS]
+        inside = [path for path in sorted(place.glob("*.ipynb")) if is_ours(path)]
         if not inside:
             raise InputError(f"there is no exercise of the course in the folder {place}; name a notebook")
         found += inside
     return found
+
+
+def is_ours(path: Path) -> bool:
+    """Whether a file in a folder is to be graded: an exercise of the course, or one that may be and cannot be read."""
+    try:
+        return lesson_of(read_notebook(path), path) in LESSONS
+    except InputError:
+        return True
 
 
 def lesson_of(notebook: NotebookNode, path: Path) -> str:
@@ -107,5 +115,5 @@ def refusal(name: str, found: list[NotebookNode], check_there: bool) -> str:
         return f"{len(found)} cells are called {name}: keep one of them"
     if not check_there:
         return f"the check cell check_{name} is missing: take it again from the exercise as it was handed out"
-    trouble = shortcut(found[0].source)
+    trouble = offence(found[0].source)
     return trouble.message if trouble else ""

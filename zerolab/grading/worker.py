@@ -1,63 +1,96 @@
-"""The process in which a learner's answers run. It is told what to run on standard input and says, a JSON line each,
-what it began and what it saw; it judges nothing. Only `zerolab grade` starts it.
+"""The process in which a learner's answers run. It is told what to run when it starts and says, a JSON line each, what
+it began and what it saw; it judges nothing. Only `zerolab grade` starts it.
 """
 
 from __future__ import annotations
 
 import json
 import linecache
+import multiprocessing
 import os
 import sys
+import tempfile
+from collections.abc import Mapping
+from multiprocessing import resource_tracker
+from multiprocessing.connection import Connection
+from pathlib import Path
 from random import Random
 from types import ModuleType
-from typing import Any, TextIO
+from typing import Any
 
 # An optimizer's first use imports it, and it puts wrappers around functions of torch: that must be done before the
 # fingerprint is taken, or an honest answer would seem to replace them.
 import torch._dynamo  # noqa: F401
 
-from zerolab.grading.case import Observation, Trouble, observation_to_json
+from zerolab.grading.bounds import watch_process
+from zerolab.grading.cage import fence, gather_descendants, limit
+from zerolab.grading.case import MOST_BYTES, Observation, Trouble, observation_to_json
 from zerolab.grading.exercise import Exercise
 from zerolab.grading.lessons import exercises_of
 from zerolab.grading.observe import observe_all, trouble_of, where
 from zerolab.grading.tamper import fingerprint, tampered
 from zerolab.ranks.failure import traceback_text
+from zerolab.ranks.forkserver import close_all_but, fork_server
 
 
-def main() -> None:
-    """Load cells and run exercises, in the order of the job on standard input."""
-    job = json.loads(sys.stdin.read())
-    reports = _keep_output_to_ourselves()
+def main(job: Mapping[str, Any], reports: Connection, folder: str, environment: Mapping[str, str]) -> None:
+    """Load cells and run exercises in the order of the job, in a process that was forked for it."""
+    settle(folder, environment, reports.fileno())
     exercises = exercises_of(job["lesson"])
-    limit_memory(job["memory_mb"])
+    fence(Path(folder))
+    limit(job["memory_mb"])
+    # Before anything: the ranks of this process shall be fenced as it is, and start as quickly.
+    fork_server()
     before = fingerprint()
+    watch_process(strict=True)
     names: dict[str, Any] = {"__name__": "answers"}
     for step in job["steps"]:
         name, source = step["name"], step["source"]
         _say(reports, {"began": name})
-        trouble = load(name, source, names)
+        trouble = load(name, source, names, step["answer"])
         if name in exercises and step["graded"]:
             seen = run(exercises[name], names, trouble, job["seed"])
             if changed := tampered(before):
                 listed = ", ".join(changed[:3])
                 said = f"it replaces {listed}, which the check relies on: leave what is not yours as it is"
                 seen = [Observation(trouble=Trouble("Tampered", said))]
-            _say(reports, {"ended": name, "seen": [observation_to_json(item) for item in seen]})
+            _say(reports, {"ended": name, "seen": bounded([observation_to_json(item) for item in seen])})
     _say(reports, {"done": True})
     # A thread that an answer left behind may not keep this process alive.
     os._exit(0)
 
 
-def load(name: str, source: str, names: dict[str, Any]) -> Trouble | None:
-    """Execute a cell in the namespace that all cells share."""
-    file = f"<answer {name}>"
+def settle(folder: str, environment: Mapping[str, str], keep: int) -> None:
+    """Leave the server that forked this process behind: its session, its environment, its folder, its streams, and all
+    of its pipes, into which a stranger could write. One descriptor is kept."""
+    if hasattr(os, "setsid"):
+        os.setsid()
+    gather_descendants()
+    os.environ.clear()
+    os.environ.update(environment)
+    os.chdir(folder)
+    # Two modules remember a folder for temporary files that is not for this process.
+    tempfile.tempdir = None
+    multiprocessing.current_process()._config.pop("tempdir", None)  # type: ignore[attr-defined]
+    sys.dont_write_bytecode = True
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    for descriptor in (0, 1, 2):
+        os.dup2(nowhere, descriptor)
+    close_all_but(0, 1, 2, keep)
+    # Python's tracker of named memory is told of through one of those pipes; this process gets one of its own.
+    resource_tracker._resource_tracker.__init__()  # type: ignore[misc]
+
+
+def load(name: str, source: str, names: dict[str, Any], answer: bool = True) -> Trouble | None:
+    """Execute a cell in the namespace that all cells share; one that is no `answer` is the course's own."""
+    file = f"<answer {name}>" if answer else f"<set-up {name}>"
     # So that tracebacks quote the line.
     linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
     # A dataclass looks up the module that it is defined in.
     sys.modules.setdefault(names["__name__"], ModuleType(names["__name__"]))
     try:
         exec(compile(source, file, "exec"), names)
-    except (Exception, SystemExit) as error:
+    except BaseException as error:  # also what is no error: it is this cell's end, not this process's
         trouble = trouble_of(error)
         return Trouble(trouble.kind, trouble.message, where(traceback_text(error)))
     return None
@@ -70,30 +103,17 @@ def run(exercise: Exercise, names: dict[str, Any], trouble: Trouble | None, seed
     fn = names.get(exercise.name)
     if not callable(fn):
         return [Observation(trouble=Trouble("Missing", f"the cell defines no function named {exercise.name}"))]
-    return observe_all(exercise, fn, exercise.cases(Random(seed)))
+    return list(observe_all(exercise, fn, exercise.cases(Random(seed))))
 
 
-def limit_memory(megabytes: int) -> None:
-    """Refuse this process, and each it starts, more than `megabytes` above what it takes now (Linux)."""
-    if sys.platform != "linux":
-        return
-    import resource
-
-    with open("/proc/self/statm") as statm:
-        pages = int(statm.read().split()[0])
-    limit = pages * os.sysconf("SC_PAGE_SIZE") + megabytes * 2**20
-    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+def bounded(seen: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """What was seen, or, where that is too much to be read, that it is."""
+    size = len(json.dumps(seen))
+    if size <= MOST_BYTES:
+        return seen
+    said = f"what it returns, prints and sends takes {size:,} characters to write down: return what the text asks for"
+    return [observation_to_json(Observation(trouble=Trouble("Refused", said)))]
 
 
-def _keep_output_to_ourselves() -> TextIO:
-    """Standard output becomes a channel of our own; what answers print goes nowhere."""
-    reports = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    nowhere = os.open(os.devnull, os.O_RDWR)
-    for descriptor in (0, 1, 2):
-        os.dup2(nowhere, descriptor)
-    return reports
-
-
-def _say(reports: TextIO, line: dict[str, Any]) -> None:
-    reports.write(json.dumps(line) + "\n")
-    reports.flush()
+def _say(reports: Connection, line: dict[str, Any]) -> None:
+    reports.send_bytes(json.dumps(line).encode())

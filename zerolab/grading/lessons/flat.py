@@ -13,7 +13,7 @@ from zerolab.grading.claims import alike, short
 from zerolab.grading.exercise import Claim, Exercise, Test
 from zerolab.grading.lessons import flat_module, flat_overlap, flat_trace, flat_travel
 from zerolab.grading.lessons.flat_module import laid, laid_out
-from zerolab.grading.lessons.flat_twice import LEAVES_ITS_INPUT, REMEMBERS, twice
+from zerolab.grading.lessons.twice import LEAVES_ITS_INPUT, REMEMBERS, twice
 
 Answer = Callable[..., Any]
 
@@ -128,7 +128,7 @@ LAID_OUT_WRONG: dict[str, Answer] = {
 
 
 def owned_cases(rng: Random) -> list[Case]:
-    shapes = [([6, 3], 2, 4), ([7, 0, 30], 3, 2), ([3], 4, 1), ([8, 8], 2, 8)]
+    shapes = [([6, 3], 2, 4), ([7, 0, 30], 3, 2), ([3], 4, 1), ([8, 8], 2, 8), ([], 3, 4)]
     for ranks in (2, 3, 4, 1):
         numels = [rng.randint(0, 40) for _ in range(rng.randint(2, 5))]
         shapes.append((numels, ranks, rng.choice((1, 2, 4))))

@@ -13,13 +13,14 @@ from zerolab.collectives.call import Call
 from zerolab.collectives.handle import Order
 from zerolab.grading.case import Case, plural
 from zerolab.grading.draw import signed
+from zerolab.grading.lessons.twice import snapshot
 from zerolab.ranks import spend
 
 Tensor = torch.Tensor
 Answer = Callable[..., Any]
 
 LINK = Link(gbit_per_s=1, latency_us=250)
-# A hundred elements take longer than the layers that are computed meanwhile.
+# Three hundred elements take longer than the layers that are computed meanwhile.
 SLOW = Link(gbit_per_s=0.001)
 LAYER_SECONDS = 1e-3
 Skips = Sequence[tuple[int, int]]
@@ -34,14 +35,22 @@ def overlap_case(
     skips: Skips = (),
     link: Link = LINK,
     board: bool = False,
+    again: bool = False,
 ) -> Case:
-    """`skips` are (rank, layer)."""
-    mine: list[list[Tensor | None]] = [[signed(rng, numel) for numel in numels] for _ in range(ranks)]
-    for rank, layer in skips:
-        mine[rank][layer] = None
-    args: list[tuple[Any, ...]] = [(list(numels), mine[rank], limit) for rank in range(ranks)]
+    """`skips` are (rank, layer). With `again` it is called a second time, where each rank skips another layer."""
+
+    def drawn(skips: Skips) -> list[list[Tensor | None]]:
+        mine: list[list[Tensor | None]] = [[signed(rng, numel) for numel in numels] for _ in range(ranks)]
+        for rank, layer in skips:
+            mine[rank][layer] = None
+        return mine
+
+    mine = drawn(skips)
+    later = drawn([(rank, (rank + 1) % len(numels)) for rank in range(ranks)]) if again else [None] * ranks
+    args: list[tuple[Any, ...]] = [(list(numels), mine[rank], limit, later[rank]) for rank in range(ranks)]
     skipped = {rank: [layer for who, layer in skips if who == rank] for rank in sorted({rank for rank, _ in skips})}
     lacks = "".join(f", rank {rank} skips {layers}" for rank, layers in skipped.items())
+    lacks += ", called twice" if again else ""
     about = f"on {plural(ranks, 'rank')}, layers of {list(numels)}, limit {limit}{lacks}"
     return Case(args, world, about, link if world == "lockstep" else None, board)
 
@@ -72,7 +81,8 @@ def overlap_cases(rng: Random) -> list[Case]:
         overlap_case(rng, two, 11, 2, skips=holes(two, 11, 2)),
         overlap_case(rng, four, 8, 4, skips=holes(four, 8, 4)),
         overlap_case(rng, drawn(3), 6, 1),
-        overlap_case(rng, [9, 9, 9, 9, 30, 90], 36, 2, link=SLOW),
+        overlap_case(rng, [*[9] * 6, 30, 300], 18, 2, link=SLOW),
+        overlap_case(rng, drawn(4), 9, 2, skips=[(1, 0)], again=True),
         overlap_case(rng, two, 10, 2, "processes", skips=holes(two, 10, 2)),
     ]
     return [*cases, overlap_case(rng, [4096] * 8, 8192, 4, board=True)]
@@ -116,11 +126,29 @@ class Watch:
 
 
 def run_overlapped(
+    fn: Answer,
+    comm: Collectives,
+    numels: list[int],
+    gradients: list[Tensor | None],
+    limit: int,
+    later: list[Tensor | None] | None,
+) -> dict[str, Any]:
+    """What `watched_call` sees of one call; of a second one, if there are `later` gradients, what it returns."""
+    seen = watched_call(fn, comm, numels, gradients, limit)
+    if later is None:
+        return {**seen, "first": seen.pop("means")}
+    means = seen.pop("means")
+    seen |= {"first": snapshot(means), "kept": means}
+    return {**seen, "again": watched_call(fn, comm, numels, later, limit)["means"]}
+
+
+def watched_call(
     fn: Answer, comm: Collectives, numels: list[int], gradients: list[Tensor | None], limit: int
 ) -> dict[str, Any]:
     """A backward that computes, lends a gradient, and takes its memory back when it is asked for the next. Of each
     call, `starts` has the layers lent so far, with -1 behind them once backward has ended."""
-    comm._issuer = watch = Watch(comm._issuer)
+    order = comm._issuer
+    comm._issuer = watch = Watch(order)
     spoilt: list[int] = []
     begin = comm.transport.now()
     blocked = 0.0
@@ -146,5 +174,6 @@ def run_overlapped(
         means = fn(comm, list(numels), backward(), limit)
     finally:
         torch.use_deterministic_algorithms(False)
+        comm._issuer = order
     seen = {"means": means, "starts": watch.starts, "changed": watch.changed, "spoilt": spoilt}
     return {**seen, "blocked": round(1e6 * blocked)}

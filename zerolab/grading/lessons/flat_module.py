@@ -40,29 +40,37 @@ class Odd(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
+        height, width, depth = (int(torch.randint(2, 5, ())) for _ in range(3))
         self.scale = nn.Parameter(torch.randn(()))
         self.nothing = nn.Parameter(torch.empty(0))
-        self.turned = nn.Parameter(torch.randn(2, 3).t())
-        self.frozen = nn.Parameter(torch.randn(3), requires_grad=False)
-        self.register_buffer("seen", torch.randn(70))
+        self.turned = nn.Parameter(torch.randn(width, height + 1).t())
+        self.frozen = nn.Parameter(torch.randn(depth + 1), requires_grad=False)
+        self.permuted = nn.Parameter(torch.randn(depth, 2, height).permute(2, 0, 1))
+        self.no_rows = nn.Parameter(torch.empty(0, width))
+        self.register_buffer("seen", torch.randn(170))
 
 
 def build(kind: str, seed: int) -> nn.Module:
-    """A small module, the same for each seed."""
+    """A small module, the same for each seed; every other one is in evaluation mode."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
+        module: nn.Module
         if kind == "two layers":
-            return nn.Sequential(nn.Linear(3, 2), nn.Linear(2, 5))
-        if kind == "one layer used twice":
+            module = nn.Sequential(nn.Linear(3, 2), nn.Linear(2, 5))
+        elif kind == "one layer used twice":
             tied = nn.Linear(3, 3)
-            return nn.Sequential(tied, nn.ReLU(), tied)
-        if kind == "doubles":
-            return nn.Linear(3, 4).double()
-        return Odd() if kind == "parameters of odd kinds" else nn.Sequential(nn.Linear(64, 64), nn.Linear(64, 64))
+            module = nn.Sequential(tied, nn.ReLU(), tied)
+        elif kind in ("doubles", "bfloat16 numbers"):
+            module = nn.Linear(3, 4).to(torch.float64 if kind == "doubles" else torch.bfloat16)
+        elif kind == "parameters of odd kinds":
+            module = Odd()
+        else:
+            module = nn.Sequential(nn.Linear(64, 64), nn.Linear(64, 64))
+        return module.train(seed % 2 == 0)
 
 
 def flatten_cases(rng: Random) -> list[Case]:
-    kinds = ["two layers", "one layer used twice", "parameters of odd kinds", "doubles"]
+    kinds = ["two layers", "one layer used twice", "parameters of odd kinds", "doubles", "bfloat16 numbers"]
     cases = []
     for kind in kinds:
         ranks, align = rng.choice((2, 3, 4)), rng.choice((4, 8))
@@ -77,9 +85,10 @@ def run_flatten(fn: Answer, comm: Any, kind: str, seed: int, ranks: int, align: 
     # New memory is filled with NaN, so that padding which nobody wrote shows.
     torch.use_deterministic_algorithms(True, warn_only=True)
     try:
-        # Gradients are made before, so that nobody counts them; on the scoreboard there are none.
+        # Gradients are made before, so that nobody counts them; on the scoreboard there are none. What is frozen may
+        # have one, and what is not frozen may lack it.
         likes = [] if kind == "large" else list(build(kind, seed).parameters())
-        gradients = [like.detach() + 1 if like.requires_grad else None for like in likes]
+        gradients = [like.detach() + 1 if number != 1 else None for number, like in enumerate(likes)]
         with Tracker() as tracker:
             module = build(kind, seed)
             before = list(module.parameters())
@@ -149,9 +158,16 @@ def row_holds_values(case: Case, seen: Observation) -> str | None:
         return f"{said}, all of them padding: new memory holds anything; fill it with zeros"
     if not row[real].nan_to_num().any():
         return f"{said}: nobody copied the parameters' values there"
-    frozen = [not parameter.requires_grad for parameter in build(*case.args[0][:2]).parameters()]
-    places = [row[s : s + p.numel()] for s, p, still in zip(starts, parameters, frozen, strict=True) if still]
-    if places and not torch.cat(places).any():
+    in_memory = torch.zeros(length, dtype=row.dtype)
+    for start, parameter in zip(starts, parameters, strict=True):
+        in_memory[start : start + parameter.numel()] = parameter.as_strided((parameter.numel(),), (1,))
+    if alike(row, in_memory, 0.0):
+        return f"{said}: a transposed parameter lies there in the order of its old memory; reshape(-1) gives its own"
+    thawed = [parameter for parameter in build(*case.args[0][:2]).parameters() if parameter.requires_grad]
+    without = torch.zeros(length, dtype=row.dtype)
+    for start, thaw in zip(laid_out([p.numel() for p in thawed], *case.args[0][2:])[0], thawed, strict=True):
+        without[start : start + thaw.numel()] = thaw.detach().flatten()
+    if len(thawed) < len(parameters) and alike(row, without, 0.0):
         return f"{said}: a frozen parameter lies in the row, too"
     return f"{said}: which values go to which start?"
 
@@ -190,8 +206,9 @@ def rest_is_left(case: Case, seen: Observation) -> str | None:
             return f"{case.about}: parameter {number} was frozen, and now requires a gradient"
     if value["lost"]:
         return f"{case.about}: the .grad of parameter {value['lost'][0]} is not what it was before: leave .grad alone"
-    if not value["training"]:
-        return f"{case.about}: the module was in training mode, and is in evaluation mode now: leave the mode alone"
+    if value["training"] != module.training:
+        was, now = ("training", "evaluation") if module.training else ("evaluation", "training")
+        return f"{case.about}: the module was in {was} mode, and is in {now} mode now: leave the mode alone"
     if not alike(value["buffers"], list(module.buffers()), 0.0):
         return f"{case.about}: the module's buffers hold other values than before: leave them alone"
     return None

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import torch
 
-from zerolab.grading.case import Case, Observation, plural
+from zerolab.grading.case import Case, Observation, Record, plural
 from zerolab.grading.claims import Wanted, alike, call, microseconds, right
 from zerolab.grading.exercise import Claim, Exercise, Score
 from zerolab.grading.lessons.flat_backward import LAYER_SECONDS, LINK, SLOW, buckets_of, overlap_cases, run_overlapped
 from zerolab.grading.lessons.flat_travel import mean_of, part
+from zerolab.grading.lessons.twice import begins_anew
 
 Tensor = torch.Tensor
 
 
 def overlap_right(case: Case, seen: Observation) -> str | None:
-    numels, _, limit = case.args[0]
+    numels, _, limit, _ = case.args[0]
     buckets = buckets_of(numels, limit)
     for rank, record in enumerate(seen.records):
         value = record.value if isinstance(record.value, list) else []
@@ -23,7 +24,7 @@ def overlap_right(case: Case, seen: Observation) -> str | None:
         spoilt = [layer for layer, mean in enumerate(value) if isinstance(mean, Tensor) and mean.isnan().any()]
         if spoilt:
             said = f"rank {rank}'s gradient of layer {spoilt[0]} has NaN"
-            if who := [one for one, (_, mine, _) in enumerate(case.args) if mine[spoilt[0]] is None]:
+            if who := [one for one, (_, mine, *_) in enumerate(case.args) if mine[spoilt[0]] is None]:
                 return f"{case.about}: {said}, and rank {who[0]} skips it: count it as zeros; new memory holds anything"
             return f"{case.about}: {said}: backward took its memory back, or nobody wrote there: copy what it lends"
         if len(value) == len(buckets) < len(numels):
@@ -41,7 +42,7 @@ def overlap_right(case: Case, seen: Observation) -> str | None:
 
 
 def own_gradients(case: Case, rank: int) -> list[Tensor]:
-    numels, gradients, _ = case.args[rank]
+    numels, gradients, *_ = case.args[rank]
     return [torch.zeros(n) if g is None else g for n, g in zip(numels, gradients, strict=True)]
 
 
@@ -57,16 +58,28 @@ def overlap_wanted(case: Case) -> Wanted:
     return Wanted([good] * case.ranks, mistakes, "what a call is still filling must not be read: wait for each handle")
 
 
+def again_wanted(case: Case) -> list[list[Tensor]]:
+    """What the second call should give."""
+    like = [torch.zeros(numel) for numel in case.args[0][0]]
+    return [mean_of([args[3] for args in case.args], like, case.ranks)] * case.ranks
+
+
+def first_calls(record: Record) -> list[tuple[str, int]]:
+    """The calls of the first of two calls of the answer."""
+    return record.calls[: len(record.value["starts"])]
+
+
 def overlap_calls(case: Case, seen: Observation) -> str | None:
-    numels, _, limit = case.args[0]
+    numels, _, limit, _ = case.args[0]
 
     def lengths(buckets: list[list[int]]) -> list[int]:
         return [sum(numels[layer] for layer in bucket) for bucket in buckets]
 
     want = lengths(buckets_of(numels, limit))
     for rank, record in enumerate(seen.records):
-        got = [numel for _, numel in record.calls]
-        others = sorted({name for name, _ in record.calls} - {"all_reduce"})
+        calls = first_calls(record)
+        got = [numel for _, numel in calls]
+        others = sorted({name for name, _ in calls} - {"all_reduce"})
         if others:
             return f"{case.about}: rank {rank} calls {', '.join(others)}: one all_reduce for each bucket is all"
         if got == want:
@@ -89,14 +102,14 @@ def overlap_calls(case: Case, seen: Observation) -> str | None:
         if sum(got) < sum(numels):
             return f"{said}: the last bucket has nobody behind it that would close it"
         at = next((i for i, pair in enumerate(zip(got, want, strict=False)) if pair[0] != pair[1]), len(want))
-        odd = call(record.calls[at]) if at < len(got) else "nothing"
+        odd = call(calls[at]) if at < len(got) else "nothing"
         return f"{said}: look at call {at + 1}, {odd}"
     return None
 
 
 def rows_are_whole(case: Case, seen: Observation) -> str | None:
     """Nobody writes into a row between the start of its call and the wire's reading of it."""
-    numels, _, limit = case.args[0]
+    numels, _, limit, _ = case.args[0]
     buckets = buckets_of(numels, limit)
     for rank, record in enumerate(seen.records):
         for number in record.value["changed"]:
@@ -122,7 +135,7 @@ def lent_is_read_only(case: Case, seen: Observation) -> str | None:
 def starts_in_spite_of_skips(case: Case, seen: Observation) -> str | None:
     """A rank that skips layers starts a bucket with the first layer behind which nothing can come for it. (Of buckets
     without a skipped layer the clock tells.)"""
-    numels, _, limit = case.args[0]
+    numels, _, limit, _ = case.args[0]
     for rank, record in enumerate(seen.records):
         comes = [layer for layer in reversed(range(len(numels))) if case.args[rank][1][layer] is not None]
         for bucket, lent in zip(buckets_of(numels, limit), record.value["starts"], strict=True):
@@ -155,7 +168,7 @@ def nothing_blocks(case: Case, seen: Observation) -> str | None:
 
 def overlap_target(case: Case) -> int:
     """A bucket leaves when its last layer is there and the bucket before it has arrived."""
-    numels, _, limit = case.args[0]
+    numels, _, limit, _ = case.args[0]
     computed = arrived = 0.0
     for bucket in buckets_of(numels, limit):
         computed += len(bucket) * LAYER_SECONDS
@@ -168,7 +181,7 @@ def not_in_turns(case: Case, seen: Observation) -> str | None:
     """On the board, where all have the same work, it takes less than backward and wire one after the other."""
     if not case.board:
         return None
-    numels, _, limit = case.args[0]
+    numels, _, limit, _ = case.args[0]
     rows = [sum(numels[layer] for layer in bucket) for bucket in buckets_of(numels, limit)]
     wire = sum(LINK.ring_seconds("all_reduce", row, 4, case.ranks) for row in rows)
     turns = round(1e6 * (wire + len(numels) * LAYER_SECONDS))
@@ -182,13 +195,14 @@ OVERLAPPED = Exercise(
     "reduce_overlapped",
     overlap_cases,
     (
-        Claim("every rank returns the mean gradient of each layer", part("means", overlap_right)),
+        Claim("every rank returns the mean gradient of each layer", part("first", overlap_right)),
         Claim("what backward lends is only read", lent_is_read_only),
         Claim("one all_reduce for each bucket, the last layers' first", overlap_calls),
         Claim("a row is whole when its call begins", rows_are_whole),
         Claim("buckets travel while backward goes on", not_in_turns),
         Claim("skipped layers hold no bucket back", starts_in_spite_of_skips),
         Claim("backward never waits for the wire", nothing_blocks),
+        Claim("a second call begins anew", begins_anew(again_wanted)),
     ),
     run=run_overlapped,
     scores=(

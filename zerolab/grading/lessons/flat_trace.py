@@ -8,7 +8,7 @@ from random import Random
 from zerolab.grading.case import Case, Observation, plural
 from zerolab.grading.claims import alike, short
 from zerolab.grading.exercise import Claim, Exercise
-from zerolab.grading.lessons.flat_twice import LEAVES_ITS_INPUT, REMEMBERS, twice
+from zerolab.grading.lessons.twice import LEAVES_ITS_INPUT, REMEMBERS, twice
 
 Calls = Sequence[Sequence[tuple[str, int]]]
 HOWS = (
@@ -41,7 +41,7 @@ def culprit_cases(rng: Random) -> list[Case]:
         calls = [list(plan) for _ in range(ranks)]
         # The other one that departs, later, comes before the culprit in the list, too.
         rank = ranks - 1 if how == "gives up" else rank
-        at, other = rng.randrange(1, 4), (rank + 1) % ranks
+        at, other = rng.randrange(1, 4), rank - 1 if how == "swaps" else (rank + 1) % ranks
         if how == "skips":
             del calls[rank][at]
             # Another one departs later.
@@ -135,6 +135,15 @@ def never_rank_0(calls: Calls, others: bool) -> tuple[int, int] | None:
     return None
 
 
+def rank_by_rank(calls: Calls) -> tuple[int, int] | None:
+    """The first odd call of the first rank that has one."""
+    for rank, mine in enumerate(calls):
+        for index in range(max(map(len, calls))):
+            if sum(other[index : index + 1] == mine[index : index + 1] for other in calls) == 1:
+                return rank, index
+    return None
+
+
 def most_different(calls: Calls) -> int:
     """The rank that is unlike others at most places."""
     padded = [[*mine, *[None] * (max(map(len, calls)) - len(mine))] for mine in calls]
@@ -155,7 +164,10 @@ def culprit_right(case: Case, seen: Observation) -> str | None:
     if alike(got, [want[0], want[1] + 1], 0.0):
         return f"{said}: calls are counted from 0, or you looked one too far"
     if alike(got, first_odd(calls, min(len(mine) for mine in calls)), 0.0):
-        return f"{said}: rank {want[0]}'s list ends there, and a missing call is a departure: do not stop as zip does"
+        ends = f"rank {want[0]}'s list ends there, and a missing call is a departure"
+        if want[1] < len(calls[want[0]]):
+            ends = f"the others have ended, and a call that rank {want[0]} alone makes is a departure"
+        return f"{said}: {ends}: do not stop as zip does"
     if want[1] > 15 and got is None:
         return f"{said}: it is far down: go through all calls"
     if alike(got, first_odd(calls, max(map(len, calls)), by=0), 0.0):
@@ -164,6 +176,12 @@ def culprit_right(case: Case, seen: Observation) -> str | None:
         return f"{said}: you compare sizes only; the names differ"
     if alike(got, deaf_to_silence(calls), 0.0):
         return f"{said}: rank {want[0]} is silent there while the others call: to stop is to depart"
+    if alike(got, rank_by_rank(calls), 0.0):
+        return f"{said}: rank {got[0]} departs, too, but later, and the first is the one that counts: go index by index"
+    if len(calls[want[0]]) > want[1] and all(len(mine) == want[1] for mine in calls if mine is not calls[want[0]]):
+        return (
+            f"{said}: rank {want[0]} alone goes on there, and the others end alike: it is the longer list that is odd"
+        )
     if want[0] == 0 and any(alike(got, never_rank_0(calls, others), 0.0) for others in (False, True)):
         return f"{said}: rank 0 may be the odd one, too, and 0 is false in a condition"
     if isinstance(got, list) and got[:1] == [most_different(calls)] != [want[0]]:

@@ -35,19 +35,22 @@ def by_hand(
     first: dict[str, int] | None = None,
     pad: bool = True,
     up: bool = True,
+    always: bool = False,
     main: str = "if it differs",
     skip: tuple[str, ...] = (),
+    sizes: dict[str, int] = BYTES,
 ) -> float:
     """The bytes, with a mistake or none."""
     first = FIRST | (first or {})
     shard: float = -(-numel // ranks) if up else numel // ranks
+    shard = numel // ranks + 1 if always else shard
     whole = shard * ranks if pad else numel
     nbytes = 0.0
     for state, dtype in recipe.items():
         one_copy = main == "if it differs" and recipe["params"] == recipe["main_params"]
         if state in skip or (state == "main_params" and (one_copy or main == "never")):
             continue
-        nbytes += (shard if stage >= first[state] else whole) * BYTES[dtype]
+        nbytes += (shard if stage >= first[state] else whole) * sizes[dtype]
     return nbytes
 
 
@@ -86,6 +89,11 @@ MISTAKES: dict[str, Mistake] = {
     "A shard is cut off: pad up to the next multiple of N": partial(by_hand, up=False),
     "A shard is cut off, and nothing is padded: pad up to the next multiple of N": partial(
         by_hand, up=False, pad=False
+    ),
+    "Where N divides the parameters there is no padding": partial(by_hand, always=True),
+    "fp8 has one byte": partial(by_hand, sizes=BYTES | {"fp8": 2}),
+    "The one copy is the parameters, which are whole up to stage 2, and not the shard": lambda *args: by_hand(
+        *args, main="always", skip=("params",) if args[3]["params"] == args[3]["main_params"] else ()
     ),
     "Adam has two moments": partial(by_hand, skip=("exp_avg_sq",)),
     "The gradients are missing": partial(by_hand, skip=("main_grads",)),

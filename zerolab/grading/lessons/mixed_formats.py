@@ -91,7 +91,24 @@ def cases(rng: Random) -> list[Case]:
         values += [(far, "far beyond the largest number"), (0.0, "zero")]
         about = f"{sizes[0]} bits of exponent, {sizes[1]} of mantissa"
         drawn.append(Case([(values, *sizes)], about=about))
-    return drawn
+    return [*drawn, finest(rng)]
+
+
+def finest(rng: Random) -> Case:
+    """A format with as many bits of mantissa as a Python float, and fewer of exponent: a logarithm that is rounded, or
+    a sum with a large number, is wrong in the last bit."""
+    sizes = (rng.randint(7, 10), 52)
+    form = format_of(*sizes)
+    first_normal = 2**form.mantissa_bits
+    power = rng.randrange(3, 2 ** sizes[0] - 3)
+    values = [
+        (number(power * first_normal - 1, form), "the last number below a power of two"),
+        (-number(power * first_normal - 1, form), "minus the last number below a power of two"),
+        (between(rng, form, rng.randrange(first_normal, form.last), "at"), "a number of the format"),
+        (between(rng, form, 2 * rng.randrange(1, first_normal // 4), "tie"), "a subnormal tie, the even one below"),
+        (between(rng, form, form.last, "at"), "the largest number"),
+    ]
+    return Case([(values, *sizes)], about=f"{sizes[0]} bits of exponent, {sizes[1]} of mantissa")
 
 
 def run_values(
@@ -123,14 +140,40 @@ def by_formula(
     power_off: int = 0,
     subnormals: bool = True,
     last: float = math.inf,
+    lowest_off: int = 0,
+    infinite_from: int = 1,
+    power_of: Callable[[float], int] = lambda size: math.frexp(size)[1] - 1,
 ) -> float:
     """The usual formula, with a mistake or none; `last` is what stands beyond the range."""
     bias = 2 ** (sizes[0] - 1) - 1 + bias_off
-    power = math.frexp(value)[1] - 1 + power_off
-    power = max(power, 1 - bias) if subnormals else power
+    power = power_of(abs(value)) + power_off if value else 0
+    power = max(power, 1 - bias + lowest_off) if subnormals else power
     step = 2.0 ** (power - sizes[1] - bits_off)
     size = round_to(abs(value) / step) * step
-    return math.copysign(size if size < 2.0 ** (bias + 1) else last, value)
+    return math.copysign(size if size < 2.0 ** (bias + infinite_from) else last, value)
+
+
+def downwards(value: float, sizes: Sizes, add: float = 0.0) -> float:
+    """math.floor of the signed number, with a half or nothing added before."""
+    up = value < 0
+    return by_formula(value, sizes, round_to=lambda size: math.ceil(size - add) if up else math.floor(size + add))
+
+
+def with_magic(value: float, sizes: Sizes) -> float:
+    """Rounded by adding a number so large that nothing behind the last place is left, and taking it away."""
+    power = max(math.frexp(value)[1] - 1, 2 - 2 ** (sizes[0] - 1))
+    large = 1.5 * 2.0 ** (power - sizes[1] + 52)
+    size = value + large - large
+    return size if abs(size) < 2.0 ** (2 ** (sizes[0] - 1)) else math.copysign(math.inf, value)
+
+
+def positive_alone(value: float, sizes: Sizes) -> float:
+    """Powers are counted from the bottom, and no negative number is above one."""
+    if value >= 0:
+        return nearest(value, *sizes)
+    step = format_of(*sizes).smallest_subnormal
+    size = -round(value / step) * step
+    return -size if size < 2.0 ** (2 ** (sizes[0] - 1)) else -math.inf
 
 
 def flushed(value: float, sizes: Sizes) -> float:
@@ -158,6 +201,17 @@ def unsigned_inf(value: float, sizes: Sizes) -> float:
 
 
 MISTAKES: dict[str, Callable[[float, Sizes], float]] = {
+    "math.log2 is rounded itself, and just below a power of two it gives that power: math.frexp is exact": partial(
+        by_formula, power_of=lambda size: math.floor(math.log2(size))
+    ),
+    "To add a large number and take it away rounds, and leaves no room for 52 bits: divide by the step": with_magic,
+    "Below zero you go down, too; it goes to the nearest, and of two equally near to the even one": downwards,
+    "You send ties up, below zero, too; of two equally near, the even one is taken": partial(downwards, add=0.5),
+    "That is right for positive numbers: how large is a negative one?": positive_alone,
+    "Subnormal numbers lie as far apart as the smallest normal ones, and yours are closer: 1 - bias is the end": (
+        partial(by_formula, lowest_off=-1)
+    ),
+    "That number the format still has: what is 2**(bias + 1) or more is inf": partial(by_formula, infinite_from=0),
     "You cut the rest off; it goes to the nearest": partial(by_formula, round_to=math.floor),
     "You always go up, away from zero; it goes to the nearest": partial(by_formula, round_to=math.ceil),
     "You send ties away from zero; of two equally near, the even one is taken, as Python's round() does": partial(

@@ -1,123 +1,17 @@
-"""The exercise of lesson 06 that mends a mixed-precision step with four faults."""
+"""The exercise of lesson 06 that mends a mixed-precision step with four faults: how an answer is judged."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from random import Random
-from typing import Any
+from collections.abc import Sequence
 
 import torch
 
-from zerolab.collectives import Collectives
-from zerolab.flat.layout import chunk_bounds
-from zerolab.grading.case import Case, Observation, plural
+from zerolab.grading.case import Case, Observation
 from zerolab.grading.claims import difference, short
-from zerolab.grading.draw import about, signed, sizes
 from zerolab.grading.exercise import Claim, Exercise
+from zerolab.grading.lessons.mixed_mended_steps import STEPS, Way, cases, run_steps, steps
 
 Tensor = torch.Tensor
-STEPS = 3
-SMALL, MOST = 12 * 2.0**-31, 150
-"""Gradients are up to MOST times SMALL: near the smallest number of fp16. While they are scaled, fp16 has the mean of
-multiples of 12 over 1 to 4 ranks exactly."""
-WIDE = 5000.0
-"""A limit so far above the norm that scaled gradients are below it, too."""
-
-
-def one_case(rng: Random, ranks: int, numel: int, world: str, share: float, bad: int | None) -> Case:
-    """The clipping limit is a `share` of the norm; in step `bad` one rank's gradient has inf or nan in one place."""
-    start = torch.tensor([rng.choice((-1, 1)) * rng.uniform(0.01, 0.02) for _ in range(numel)])
-    scale = rng.choice((2.0**9, 2.0**10, 2.0**11))
-    # Scaled they are numbers of fp16; unscaled they hardly would be.
-    gradients = [[(scale * SMALL * signed(rng, numel, most=MOST)).half() for _ in range(STEPS)] for _ in range(ranks)]
-    norm = float((torch.stack([each[0].float() for each in gradients]).mean(0) / scale).norm())
-    if bad is not None:
-        owner, place = rng.randrange(ranks), rng.randrange(numel)
-        gradients[owner][bad][place] = rng.choice((math.inf, -math.inf, math.nan))
-    rate = rng.uniform(0.5, 1.0) * 2.0**14
-    args: list[tuple[Any, ...]] = [(start, gradients[rank], scale, share * norm, rate) for rank in range(ranks)]
-    said = about(ranks, numel, plural(numel, "parameter"))
-    return Case(args, world, f"{said}, {'tight' if share < 1 else 'wide'} limit")
-
-
-def cases(rng: Random) -> list[Case]:
-    first = [
-        one_case(rng, 2, 24, "lockstep", 0.5, None),
-        one_case(rng, 2, 24, "lockstep", WIDE, None),
-        one_case(rng, 2, 24, "lockstep", 0.5, 1),
-    ]
-    return first + [
-        one_case(rng, ranks, numel, world, rng.choice((0.4, WIDE)), rng.randrange(1, STEPS))
-        for ranks, numel, world in sizes(rng)
-    ]
-
-
-def run_steps(
-    fn: Callable[..., Any],
-    comm: Collectives,
-    start: Tensor,
-    gradients: list[Tensor],
-    scale: float,
-    limit: float,
-    rate: float,
-) -> Any:
-    """After each step [what it returned, the parameters, the main shard]."""
-    params = start.half()
-    first, stop = chunk_bounds(start.numel(), comm.size)[comm.rank]
-    main = start[first:stop].clone()
-    after = []
-    for gradient in gradients:
-        taken = fn(comm, params, main, gradient.clone(), scale, limit, rate)
-        after.append([taken, params.clone(), main.clone()])
-    return after
-
-
-@dataclass
-class Way:
-    """A step, right unless a field says otherwise."""
-
-    clips: str = "unscaled"  # by the norm of what
-    unscaled: str = "fp32"  # where it is divided by the scale
-    times: int = 1  # how often it is divided by the scale
-    mean: bool = True
-    shared: bool = True  # gradients are reduced
-    limited: bool = True  # the factor is 1 at most
-
-
-def steps(case: Case, way: Way) -> list[tuple[bool, Tensor]]:
-    """Whether each step is taken, and the main parameters of all after it."""
-    main, _, scale, limit, rate = case.args[0]
-    after = []
-    for step in range(STEPS):
-        each = torch.stack([args[1][step] for args in case.args])
-        taken = bool(each.isfinite().all())
-        if taken:
-            main = main - rate * update_of(case, each, way, scale, limit)
-        after.append((taken, main))
-    return after
-
-
-def update_of(case: Case, each: Tensor, way: Way, scale: float, limit: float) -> Tensor:
-    """The clipped mean gradient of a step."""
-    total = each.float().sum(0)
-    if not way.shared:
-        total = case.ranks * torch.cat([row.float().tensor_split(case.ranks)[rank] for rank, row in enumerate(each)])
-    mean = total / case.ranks if way.mean else total
-    scaled = mean.bfloat16().float() if way.unscaled == "bf16" else mean
-    mean = (mean.half() / scale).float() if way.unscaled == "fp16" else scaled / scale**way.times
-
-    def factor(part: Tensor) -> float:
-        size = limit / (float(part.norm()) + 1e-30)
-        return min(1.0, size) if way.limited else size
-
-    if way.clips == "shard":
-        return torch.cat([factor(part) * part for part in mean.tensor_split(case.ranks)])
-    by = {"unscaled": factor(mean), "scaled": factor(scaled), "nothing": 1.0}
-    return by[way.clips] * mean
-
-
 ROUNDED = 2.0**-8
 """How far off an update may be that went through 16 bits a few times, by its size."""
 UNSHARED = "what its own gradients give: take the mean over the ranks"
@@ -131,82 +25,129 @@ MISTAKES = {
         clips="scaled", unscaled="fp16"
     ),
     "what clipping gives by the norm of a rank's own shard: the norm is of all": Way(clips="shard"),
-    "what gradients give that are not clipped": Way(clips="nothing"),
+    "what a sum of the shards' norms gives: it is their squares that add up to the square of the norm": Way(
+        clips="summed"
+    ),
+    "what main parameters give that are made from params: those have lost the last bits": Way(from_casts=True),
+    "what gradients give that are not clipped: do you compare the norm itself, in the units of the limit?": Way(
+        clips="nothing"
+    ),
+    "what a norm gives that 1e-6 was added to: real gradients are as small as that": Way(eps=1e-6),
     "what a factor above 1 gives: a norm below the limit is no reason to scale up": Way(limited=False),
     "what the sum of the gradients gives: take their mean": Way(mean=False),
     UNSHARED: Way(shared=False),
 }
 
 
-def near(value: object, want: Tensor, before: Tensor) -> bool:
-    """Whether a shard has come from `before` to `want`: judged by the way, which is short beside where it leads."""
+def near(value: object, want: Tensor, apart: Tensor) -> bool:
+    """Whether a shard is the wanted one, but for what rounding in another order may do."""
     if not isinstance(value, Tensor) or value.dtype != want.dtype or value.shape != want.shape:
         return False
-    allowed = 1e-4 * (want - before).abs() + 4e-7 * want.abs()
-    return bool(((value - want).abs() <= allowed).all())
+    return bool(((value - want).abs() <= apart).all())
 
 
 def far(case: Case, seen: Observation, step: int, way: Way) -> list[int]:
     """The ranks whose main shards are not what a way gives."""
-    after = steps(case, way)
-    before = (after[step - 1][1] if step else case.args[0][0]).tensor_split(case.ranks)
-    want = after[step][1].tensor_split(case.ranks)
+    after = steps(case, way, seen)[step]
+    want, apart = after.main.tensor_split(case.ranks), after.apart.tensor_split(case.ranks)
     return [
-        rank for rank, record in enumerate(seen.records) if not near(record.value[step][2], want[rank], before[rank])
+        rank for rank, record in enumerate(seen.records) if not near(record.value[step][2], want[rank], apart[rank])
     ]
 
 
 def flags(case: Case, seen: Observation) -> str | None:
     """All ranks return whether the step is taken."""
-    want = [taken for taken, _ in steps(case, Way())]
-    for step in range(STEPS):
+    kinds = case.args[0][5]
+    for step, after in enumerate(steps(case, Way(), seen)):
         got = [record.value[step][0] for record in seen.records]
-        if all(value is want[step] for value in got):
+        if all(value is after.taken for value in got):
             continue
-        said = f"{case.about}: in step {step + 1} the ranks return {short(got)}, and {want[step]} is due"
+        said = f"{case.about}: in step {step + 1} the ranks return {short(got)}"
         if not all(isinstance(value, bool) for value in got):
             return f"{said}: True where the step is taken, False where it is skipped"
-        if not want[step] and len(set(got)) > 1:
+        if kinds[step] == "high":
+            return f"{said}: the sum has an overflow, in the shard of one rank, and all have to know of it"
+        said += f", and {after.taken} is due"
+        if not after.taken and len(set(got)) > 1:
             return f"{said}: an inf or nan in one shard must stop the step on all ranks"
-        if not want[step] and case.ranks > 1 and not far(case, seen, 0, MISTAKES[UNSHARED]):
+        if not after.taken and case.ranks > 1 and not far(case, seen, 0, MISTAKES[UNSHARED]):
             return f"{case.about}: after step 1 main parameters are {UNSHARED}"
-        if not want[step]:
-            return f"{said}: one gradient has an inf or nan, and the mean with it"
+        if not after.taken and kinds[step] == "nan":
+            return f"{said}: one gradient has a nan, which is not equal to inf, nor larger or smaller than anything"
+        if not after.taken:
+            return f"{said}: one gradient has an inf, and the mean with it"
+        if kinds[step] == "far":
+            return f"{said}: the mean is finite: what else do you add up in fp16, where it overflows by itself?"
+        if kinds[step] == "zero":
+            return f"{said}: the norm of these gradients is 0: what do you divide by it?"
         return f"{said}: no gradient has an inf or nan, is the norm finite?"
     return None
 
 
 def mains(case: Case, seen: Observation) -> str | None:
     """Main shards after each step."""
-    good = steps(case, Way())
-    for step, (taken, main) in enumerate(good):
+    good = steps(case, Way(), seen)
+    for step, after in enumerate(good):
         wrong = far(case, seen, step, Way())
         if not wrong:
             continue
         rank = wrong[0]
         said = f"{case.about}: after step {step + 1} rank {rank}'s main parameters are"
-        before = (good[step - 1][1] if step else case.args[0][0]).tensor_split(case.ranks)
+        before = (good[step - 1].main if step else case.args[0][0]).tensor_split(case.ranks)
         got = [record.value[step][2] for record in seen.records]
-        if not taken:
-            return f"{said} changed, though one gradient has an inf or nan: a step that is skipped changes nothing"
+        if not after.taken:
+            return f"{said} changed, though {whose(case, step)}: a step that is skipped changes nothing"
+        if hint := no_numbers(case, step, got[rank]):
+            return f"{said} {hint}"
         if all(isinstance(got[each], Tensor) and torch.equal(got[each], before[each]) for each in wrong):
             return f"{said} as they were: they are what an update changes, in place"
         for says, way in MISTAKES.items():
             if not set(wrong) & set(far(case, seen, step, way)):
                 return f"{said} {says}"
-        want = main.tensor_split(case.ranks)
+        want = after.main.tensor_split(case.ranks)
+        unlike_by = unlike(got[rank], want[rank], after.apart.tensor_split(case.ranks)[rank])
+        if times := longer(got, want, before):
+            said = f"{said} {unlike_by}: the update is {times:.4g} times the right one"
+            return f"{said}: is anything added to the norm, or below its root?"
         for each in wrong:
             if hint := in_16_bits(case, got[each], want[each], before[each]):
                 return f"{said} {hint}"
-        return f"{said} {unlike(got[rank], want[rank], before[rank])}: do one step by hand, in fp32"
+        return f"{said} {unlike_by}: do one step by hand, in fp32"
     return None
+
+
+def whose(case: Case, step: int) -> str:
+    overflown = case.args[0][5][step] == "high"
+    return "the ranks say that it is skipped" if overflown else "one gradient has an inf or nan"
+
+
+def no_numbers(case: Case, step: int, value: object) -> str | None:
+    """What to say of main parameters with inf or nan after a step that is taken."""
+    if not isinstance(value, Tensor) or value.isfinite().all():
+        return None
+    if case.args[0][5][step] == "zero":
+        return "no numbers any more: the norm is 0, and so is what it divides"
+    if case.args[0][5][step] == "high":
+        return "no numbers any more: all gradients were finite, and their sum in fp16 was not: look at the mean"
+    return "no numbers any more, though no gradient has an inf or nan: which sum, product or quotient has?"
+
+
+def longer(got: Sequence[object], want: Sequence[Tensor], before: Sequence[Tensor]) -> float | None:
+    """How many times as long as due the updates of all ranks are, if they have the right direction."""
+    if not all(isinstance(value, Tensor) and value.shape == due.shape for value, due in zip(got, want, strict=True)):
+        return None
+    begun = torch.cat(list(before))
+    mine, due = torch.cat([value for value in got if isinstance(value, Tensor)]) - begun, torch.cat(list(want)) - begun
+    times = float(mine.double().dot(due.double()) / due.double().dot(due.double()).clamp(min=1e-30))
+    straight = bool(((mine - times * due).abs() <= 2e-4 * times * due.abs() + 1e-8).all())
+    return times if straight and times > 0 and abs(times - 1) > 1e-3 else None
 
 
 def in_16_bits(case: Case, value: object, want: Tensor, before: Tensor) -> str | None:
     """What to say of main parameters that are right but for what fp16 makes of them."""
     if not isinstance(value, Tensor) or value.dtype != want.dtype or value.shape != want.shape:
         return None
-    _, _, _, _, rate = case.args[0]
+    rate = case.args[0][4]
     off, way = (value - want).abs(), (want - before).abs()
     if torch.equal(value, value.half().float()):
         return "all numbers of fp16, as an update in fp16 gives them: which copy is updated, and which is its cast?"
@@ -218,11 +159,11 @@ def in_16_bits(case: Case, value: object, want: Tensor, before: Tensor) -> str |
     return None
 
 
-def unlike(value: object, want: Tensor, before: Tensor) -> str:
+def unlike(value: object, want: Tensor, apart: Tensor) -> str:
     """How a main shard differs, with the values counted by the tolerance that judges them."""
     if not isinstance(value, Tensor) or value.dtype != want.dtype or value.shape != want.shape:
         return difference(value, want, 0.0)
-    places = sum(not near(value[at], want[at], before[at]) for at in range(len(want)))
+    places = sum(not near(value[at], want[at], apart[at]) for at in range(len(want)))
     return f"a tensor with {places} of {len(want)} values wrong"
 
 

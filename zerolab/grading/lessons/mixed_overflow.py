@@ -36,7 +36,7 @@ class Reductions:
     def __init__(self, comm: Collectives, gradients: Sequence[Tensor], shards: Sequence[Tensor]) -> None:
         self.shards = shards
         # A reduction writes over its input.
-        self.handles = [comm.reduce_scatter_async(gradient.clone(), average=True) for gradient in gradients]
+        self.handles = [comm.reduce_scatter_async(gradient.clone()) for gradient in gradients]
         self.waited = 0
 
     def wait(self, index: int) -> Tensor:
@@ -81,7 +81,8 @@ def one_case(
     large: bool = False,
     board: bool = False,
 ) -> Case:
-    """With `large`, all gradients are so large that an fp16 sum over elements, not over ranks, would overflow."""
+    """Gradients as they travel, divided by N already. With `large`, their sums over the ranks are so large that an fp16
+    sum of anything more, over elements or of one number of each rank, would overflow."""
     args: list[tuple[Any, ...]] = []
     for rank in range(ranks):
         gradients = [signed(rng, numel, torch.float16) for numel in numels]
@@ -196,7 +197,7 @@ def agreed(case: Case, seen: Observation) -> str | None:
 
 
 OVERLOOKED = {
-    ALL: "Look at a shard after its wait(), not before",
+    ALL: "Is inf an overflow for you, and do you look at a shard after its wait(), not before?",
     ONE: "One bad element among good ones is enough",
     FIRST: "Look at every bucket, not at one",
 }

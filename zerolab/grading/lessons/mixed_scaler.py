@@ -16,30 +16,43 @@ from zerolab.precision.scaler import ScaleError
 RAISED = "OverflowError"
 BESIDE = "a second one beside it: does one know of the other's steps?"
 Course = list[Any]
-"""The scale after each step, or RAISED where update() raised."""
+"""The scale after each step, or [the error's name, the scale] where update() raised."""
+OTHERS = (ValueError, RuntimeError, ArithmeticError, AssertionError)
+"""What people raise in the place of an OverflowError, which is one of them."""
 
 
-def follow(scaler: Any, steps: Sequence[bool], error: type[Exception]) -> Course:
+def follow(scaler: Any, steps: Sequence[bool], *errors: type[Exception]) -> Course:
     """The scale at the start and after each step; it goes on after an error."""
     course: Course = [scaler.scale]
     for overflow in steps:
         try:
             scaler.update(overflow)
             course.append(scaler.scale)
-        except error:
-            course.append([RAISED, scaler.scale])
+        except NotImplementedError:
+            raise
+        except errors as raised:
+            named = RAISED if errors == (ScaleError,) else type(raised).__name__
+            course.append([named, scaler.scale])
     return course
 
 
 def run_scaler(fn: Callable[..., Any], comm: Any, settings: dict[str, Any], steps: list[bool]) -> Any:
     """The course of one alone, and of one beside which another goes its way."""
-    alone = follow(fn(**settings), steps, OverflowError)
-    one, other = fn(**settings), fn(**settings)
+    alone = follow(made(fn, settings), steps, *OTHERS)
+    one, other = made(fn, settings), made(fn, settings)
     beside: Course = [one.scale]
     for overflow in steps:
-        beside += follow(one, [overflow], OverflowError)[1:]
-        follow(other, [not overflow], OverflowError)
+        beside += follow(one, [overflow], *OTHERS)[1:]
+        follow(other, [not overflow], *OTHERS)
     return [alone, beside]
+
+
+def made(fn: Callable[..., Any], settings: dict[str, Any]) -> Any:
+    """A scaler, whatever its parameters are called."""
+    try:
+        return fn(**settings)
+    except TypeError:
+        return fn(*settings.values())
 
 
 @dataclass
@@ -97,7 +110,7 @@ class Rule:
             if "row ends" in wrong:
                 self.clean = 0
             raise OverflowError
-        lower = self.scale / (4 if "quarter" in wrong else 2)
+        lower = self.scale // 2 if "whole" in wrong else self.scale / (4 if "quarter" in wrong else 2)
         self.scale = lower if "no floor" in wrong else max(lower, self.min_scale)
         if "refill" in wrong:
             self.left = self.hysteresis
@@ -127,6 +140,7 @@ MISTAKES = {
 ELSEWHERE = {
     "floor first": "At the floor, too, an overflow that is forgiven is forgiven",
     "no landing": "Where half would be less than min_scale, the scale becomes min_scale; the end comes after that",
+    "whole": "Half of a scale need not be a whole number: divide with /",
     "row ends": "An OverflowError changes nothing, so the clean steps go on counting",
 }
 """Mistakes that show only at some floors: where the scale begins, or which is no power of two."""
@@ -196,6 +210,8 @@ def right(case: Case, seen: Observation) -> str | None:
         return f"{case.about}: it begins with scale {short(got[0])}, and 2 ** initial_power, {want[0]:g}, is due"
     row = "".join("x" if overflow else "." for overflow in steps[:at])[-20:]
     said = f"{case.about}: after {row} (x overflows) {spoken(got[at])}, and {spoken(want[at], due=True)}"
+    if isinstance(got[at], list) and got[at][0] != RAISED:
+        return f"{said}. What should halve a scale at the floor raises {RAISED}, and nothing else raises"
     for mistake, says in (MISTAKES | ELSEWHERE).items():
         if got == course_of(settings, steps, mistake):
             return f"{said}. {says}"
@@ -224,7 +240,7 @@ def plain(value: Any) -> bool:
 
 def spoken(value: Any, due: bool = False) -> str:
     if isinstance(value, list):
-        return f"{RAISED} is due, at scale {value[1]:g}" if due else f"it raises {RAISED}, at scale {value[1]:g}"
+        return f"{RAISED} is due, at scale {value[1]:g}" if due else f"it raises {value[0]}, at scale {value[1]:g}"
     return f"{value:g} is due" if due else f"scale is {value:g}"
 
 

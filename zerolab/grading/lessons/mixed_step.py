@@ -13,6 +13,8 @@ from random import Random
 from typing import Any
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from zerolab.collectives import Collectives, wire_bytes
 from zerolab.grading.case import Case, Observation, Other, decode, encode, plural
@@ -21,7 +23,7 @@ from zerolab.grading.draw import about, signed, sizes
 from zerolab.grading.exercise import Claim, Exercise, Score
 
 Tensor = torch.Tensor
-STEPS = 4
+STEPS, BOARD_STEPS = 4, 6
 BOARD_NUMEL = 1024
 EXACT = 1e-8
 UNIT = 12 * 2.0**12
@@ -31,8 +33,9 @@ UNIT = 12 * 2.0**12
 def one_case(rng: Random, ranks: int, numel: int, world: str, board: bool = False) -> Case:
     start = torch.tensor([start_value(rng) for _ in range(numel)])
     rate = rng.choice((259, 275, 301)) * 2.0**-34
+    steps = BOARD_STEPS if board else STEPS
     args: list[tuple[Any, ...]] = [
-        (start, [gradient(rng, numel) for _ in range(STEPS)], STEPS, rate) for _ in range(ranks)
+        (start, [gradient(rng, numel) for _ in range(steps)], steps, rate) for _ in range(ranks)
     ]
     return Case(args, world, about(ranks, numel, plural(numel, "parameter")), board=board)
 
@@ -52,6 +55,24 @@ def cases(rng: Random) -> list[Case]:
     return [one_case(rng, 4, BOARD_NUMEL, "lockstep", board=True), one_case(rng, 2, 40, "lockstep"), *drawn]
 
 
+class Longest(TorchDispatchMode):
+    """Notes the most elements of an fp32 tensor that an answer has made; what it was given does not count."""
+
+    def __init__(self, given: Tensor) -> None:
+        super().__init__()
+        self.given = given.untyped_storage().data_ptr()
+        self.numel = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = func(*args, **(kwargs or {}))
+        for tensor in tree_leaves(made):
+            if isinstance(tensor, Tensor) and tensor.dtype == torch.float32:
+                storage = tensor.untyped_storage()
+                if storage.data_ptr() != self.given:
+                    self.numel = max(self.numel, storage.nbytes() // 4)
+        return made
+
+
 def run_training(
     fn: Callable[..., Any], comm: Collectives, start: Tensor, gradients: list[Tensor], steps: int, rate: float
 ) -> Any:
@@ -64,7 +85,9 @@ def run_training(
         seen.append(encode(params))
         return gradients[len(seen) - 1].clone()
 
-    return {"value": fn(comm, start, backward, steps, rate), "seen": seen}
+    with Longest(start) as longest:
+        value = fn(comm, start, backward, steps, rate)
+    return {"value": value, "seen": seen, "longest": longest.numel}
 
 
 @dataclass
@@ -76,11 +99,15 @@ class Way:
     update: torch.dtype = torch.float32  # what rate * mean is computed in
     rounded_start: bool = False  # main parameters begin as the bf16 ones
     shared: bool = True  # gradients are reduced
+    from_casts: bool = False  # main parameters are made from the bf16 ones in each step
+    sign: int = 1  # of what is subtracted
+    narrow_rate: bool = False  # the rate in bf16
 
 
 def train(case: Case, way: Way) -> list[tuple[Tensor, Tensor]]:
     """(all parameters in bf16, all main parameters in fp32) before the first step and after each."""
     start, _, steps, rate = case.args[0]
+    rate = float(torch.tensor(rate).bfloat16()) if way.narrow_rate else rate
     main = (start.bfloat16() if way.rounded_start else start).to(way.main).clone()
     states = [(main.bfloat16(), main.float())]
     for step in range(steps):
@@ -88,7 +115,8 @@ def train(case: Case, way: Way) -> list[tuple[Tensor, Tensor]]:
         mean = torch.stack(each).sum(0) / (way.mean_by or case.ranks)
         if not way.shared:
             mean = torch.cat([part.tensor_split(case.ranks)[rank] for rank, part in enumerate(each)])
-        main = main - (rate * mean.to(way.update)).to(way.main)
+        main = main.bfloat16().to(way.main) if way.from_casts else main
+        main = main - way.sign * (rate * mean.to(way.update)).to(way.main)
         states.append((main.bfloat16(), main.float()))
     return states
 
@@ -125,6 +153,11 @@ def wanted(case: Case) -> Wanted:
             case, Way(main=torch.bfloat16)
         ),
         "what rate * mean gives in bf16: convert the mean to fp32 first": end(case, Way(update=torch.bfloat16)),
+        "main parameters that were made from the bf16 ones in a step: those have lost the last bits": end(
+            case, Way(from_casts=True)
+        ),
+        "what a rate gives that was rounded to bf16: it is a Python float": end(case, Way(narrow_rate=True)),
+        "what gradients give that are added: the step goes against them": end(case, Way(sign=-1)),
         "what the sum of the gradients gives: take their mean": end(case, Way(mean_by=1)),
         "what gradients give that are divided by N twice: average=True has divided them already": end(
             case, Way(mean_by=case.ranks**2)
@@ -140,6 +173,9 @@ def wanted(case: Case) -> Wanted:
         "parameters in fp32: what is computed with and sent has 16 bits": [[main, shard] for shard in shards],
         "fp32 parameters rounded to bf16 numbers: they should have the dtype, too": [
             [params.float(), shard] for shard in shards
+        ],
+        "parameters whose last bits were cut off: a cast rounds to the nearest": [
+            [(main.view(torch.int32) >> 16 << 16).view(torch.float32).bfloat16(), shard] for shard in shards
         ],
         "main parameters in bf16: a cast of them may have been kept in their place": [
             [params, shard.bfloat16()] for shard in shards
@@ -214,18 +250,23 @@ def seen_fresh(case: Case, seen: Observation) -> str | None:
 def sent_target(case: Case) -> int:
     """A reduce-scatter and an all-gather a step, of two bytes an element."""
     numel = len(case.args[0][0])
-    return STEPS * max(
+    return BOARD_STEPS * max(
         wire_bytes("reduce_scatter", numel, 2, case.ranks, rank) + wire_bytes("all_gather", numel, 2, case.ranks, rank)
         for rank in range(case.ranks)
     )
 
 
+def longest_fp32(case: Case, seen: Observation) -> int:
+    """Elements of the longest fp32 tensor that a rank makes."""
+    return max(record.value["longest"] for record in seen.records)
+
+
 def held_target(case: Case) -> int:
-    """The parameters and a gradient, 2 + 2 bytes. Of a shard the main parameters, the last step's mean, its fp32 copy,
-    update and cast, whoever keeps names for them, the mean that comes, and what a ring receives into: 4 + 2 + 4 + 4 + 2
-    + 2 + 4."""
+    """Three rows of two bytes: a gradient beside the parameters before and after, or beside that of the step before. Of
+    a shard main parameters before and after, the means of two steps, a mean in fp32, the product, the casts of two
+    steps, and what a ring receives into: 4 + 4 + 2 + 2 + 4 + 4 + 2 + 2 + 4."""
     numel = len(case.args[0][0])
-    return 4 * numel + 22 * numel // case.ranks + 64
+    return 6 * numel + 28 * numel // case.ranks + 64
 
 
 MIXED = Exercise(
@@ -238,9 +279,9 @@ MIXED = Exercise(
         Claim("the start stays as it was", untouched(0)),
     ),
     scores=(
-        Score("calls of collectives", number_of_calls, lambda case: 2 * STEPS, "two calls a step are enough"),
+        Score("calls of collectives", number_of_calls, lambda case: 2 * BOARD_STEPS, "two calls a step are enough"),
         Score(
-            f"bytes a rank sends in {STEPS} steps",
+            f"bytes a rank sends in {BOARD_STEPS} steps",
             most_sent,
             sent_target,
             "what travels in fp32, or as a whole? Two halves of an all-reduce, two bytes an element",
@@ -249,7 +290,13 @@ MIXED = Exercise(
             "bytes held at the worst moment",
             most_held,
             held_target,
-            "what is there in fp32 for the whole model, or which gradient is kept for too long?",
+            "three rows of 16 bits are enough: which gradients or parameters are kept for too long?",
+        ),
+        Score(
+            "elements of the longest fp32 tensor",
+            longest_fp32,
+            lambda case: len(case.args[0][0]) - 1,
+            "what is there in fp32 for the whole model? Of main parameters you need your own shard alone",
         ),
     ),
     hints=(

@@ -12,7 +12,7 @@ import torch
 
 from zerolab.collectives import Collectives, wire_bytes
 from zerolab.grading.case import DTYPES, Case, Observation, plural
-from zerolab.grading.claims import Wanted, calls_are, most_held, most_sent, right
+from zerolab.grading.claims import Wanted, calls_are, leaves_nothing, most_held, most_sent, right
 from zerolab.grading.draw import signed, sizes
 from zerolab.grading.exercise import Claim, Exercise, Score
 
@@ -58,6 +58,7 @@ def cases(rng: Random) -> list[Case]:
     drawn = [
         one_case(rng, 4, BOARD_NUMEL, wide, narrow, BOARD_BATCHES, uneven=False, board=True),
         one_case(rng, 2, 40, wide, wide, MANY, uneven=True),
+        one_case(rng, 2, 12, wide, wide, MANY - 1, uneven=True),
         one_case(rng, 2, 9, wide, narrow, MANY, uneven=True),
         one_case(rng, 2, 7, narrow, narrow, 3, uneven=False),
         one_case(rng, 3, 10, narrow, wide, 2, uneven=False),
@@ -111,6 +112,7 @@ def wanted(case: Case) -> Wanted:
         return list(whole.to(dtype).tensor_split(case.ranks))
 
     own = [total(args[0], wide) / batches for args in case.args]
+    early = [total([gradient / batches for gradient in args[0]], wide) for args in case.args]
     first, last = (torch.stack([args[0][at].float() for args in case.args]).mean(0) for at in (0, -1))
     mistakes: dict[str, Sequence[Any]] = {
         "the whole mean: a rank keeps its shard": [good.to(dtype)] * case.ranks,
@@ -124,6 +126,7 @@ def wanted(case: Case) -> Wanted:
         "what the first micro-batch alone gives, divided by all": shards(first.double() / batches),
         "what the last micro-batch alone gives, divided by all": shards(last.double() / batches),
         "what the last micro-batch alone gives": shards(last.double()),
+        "a mean that is divided by one micro-batch too few": shards(good * batches / max(batches - 1, 1)),
         "a mean without the last micro-batch: does the loop end too early?": shards(good - last.double() / batches),
         "a mean without the first micro-batch: an iterator gives each gradient once": shards(
             good - first.double() / batches
@@ -137,6 +140,9 @@ def wanted(case: Case) -> Wanted:
             "what sums in bf16 give, over micro-batches and over ranks": shards(mean_of(case, narrow, narrow)),
             "what sums give that are rounded to bf16 before the ranks add them: over ranks it is a sum, too": shards(
                 mean_of(case, wide, narrow)
+            ),
+            "what gradients give that are divided in bf16, before they are added: divide the sum": shards(
+                torch.stack(early).double().mean(0)
             ),
         }
         if keep == "float32":
@@ -197,6 +203,7 @@ SUMS = Exercise(
             ),
         ),
         Claim("gradients travel in the dtype in which they are added", width),
+        Claim("beside the shard that it returns, nothing stays alive", leaves_nothing),
     ),
     scores=(
         Score("bytes a rank sends", most_sent, sent_target, "reduce once, in `add`"),

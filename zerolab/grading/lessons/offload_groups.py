@@ -53,6 +53,8 @@ def cut_up(segments: Spans, limit: int, align: int, width: int, slip: str = "") 
     """The rule, open to slips."""
     groups: list[list[Span]] = []
     room = 0
+    limit = max(limit, align) // align * align if slip == "limit" else limit
+    align = min(limit, align) if slip == "small" else align
     for start, stop in segments:
         if slip == "anew":
             room = 0
@@ -60,7 +62,7 @@ def cut_up(segments: Spans, limit: int, align: int, width: int, slip: str = "") 
             room = 0
         while start < stop or (slip == "empty" and start == stop):
             size = min(stop - start, room // align * align)
-            if slip == "unaligned":
+            if slip in ("unaligned", "limit"):
                 size = min(stop - start, room)
             if slip == "fits" and stop - start <= room:
                 size = stop - start
@@ -70,7 +72,10 @@ def cut_up(segments: Spans, limit: int, align: int, width: int, slip: str = "") 
                 groups.append([])
                 room = max(limit, align)
                 continue
-            groups[-1].append((start, start + size))
+            if slip == "merged" and groups[-1] and groups[-1][-1][1] == start:
+                groups[-1][-1] = (groups[-1][-1][0], start + size)
+            else:
+                groups[-1].append((start, start + size))
             start, room = start + size, room - size
             if slip == "empty" and start == stop:
                 break
@@ -97,6 +102,11 @@ SLIPS: Slips = {
     "The end of a segment stays with the rest of it if there is room: no cut without need": partial(
         cut_up, slip="always aligned"
     ),
+    "It is the room that is left that is rounded down, each time anew, and not the limit alone": partial(
+        cut_up, slip="limit"
+    ),
+    "A limit below `align` counts as `align`": partial(cut_up, slip="small"),
+    "Segments that touch stay two parts": partial(cut_up, slip="merged"),
     "A segment without elements has no part": partial(cut_up, slip="empty"),
     "A record begins where a page does: how many bytes does the one before take, with the rest of its page?": partial(
         cut_up, slip="unrounded"
@@ -187,6 +197,7 @@ def group_cases(rng: Random) -> list[Case]:
         ([whole * 16 + 5, 7, 40 + whole], 64, 1),
         ([rng.randint(15, 20), rng.randint(25, 30), rng.randint(38, 45)], 64, 1),
         ([rng.randint(70, 90), 30], 50, 16),
+        ([rng.randint(110, 160), 45], 70, 12),
         ([30, rng.randint(17, 19), 40], 50, 16),
         ([rng.randint(9000, 9500)], 5000, 16),
         ([rng.randint(3990, 4090), rng.randint(3000, 4000)], 5000, 1024),

@@ -53,8 +53,12 @@ KINDS = {
     "plain": "plain",
     "inf": "an inf on one rank",
     "nan": "a NaN on one rank",
+    "first nan": "a NaN in the first element of all",
+    "last nan": "a NaN in the last element of all",
     "huge": "a sum too large",
     "full": "a full disk",
+    "early full": "a disk that is full at the second write",
+    "late full": "a disk that is full at the last write",
     "twice": "a disk that is full twice",
     "large": "large gradients with a finite mean",
 }
@@ -68,15 +72,15 @@ def case_of(
     row = signed(rng, numel)
     steps: list[list[Any]] = [[] for _ in range(ranks)]
     for kind in kinds:
-        where, who = rng.randrange(numel), rng.randrange(ranks)
-        fails = [2 if at_once else rng.randint(min(2, groups), groups)] if kind in ("full", "twice") else []
-        fails += [1] if kind == "twice" else []
+        where, who = {"first nan": 0, "last nan": numel - 1}.get(kind, rng.randrange(numel)), rng.randrange(ranks)
+        fails = [rng.randint(min(2, groups), groups)] if kind in ("full", "twice") else []
+        fails += {"early full": [2], "late full": [groups], "twice": [1]}.get(kind, [])
         for rank in range(ranks):
             gradient = signed(rng, numel)
             if kind == "huge":
                 gradient[where] = HUGE if ranks > 1 else torch.inf
-            if kind in ("inf", "nan") and rank == who:
-                gradient[where] = float(kind)
+            if kind.endswith(("inf", "nan")) and rank == who:
+                gradient[where] = float(kind.split()[-1])
             if kind == "large":
                 gradient.fill_(LARGE)
             steps[rank].append((gradient, fails))
@@ -94,14 +98,16 @@ def step_cases(rng: Random) -> list[Case]:
         (1, 1, plain),
         (3, 3, ("plain", "inf", "plain")),
         (2, 2, ("huge", "nan", "plain")),
-        (2, 3, ("plain", "full", "plain")),
+        (3, 2, ("last nan", "first nan", "plain")),
+        (2, 3, ("plain", "early full", "plain")),
+        (2, 3, ("plain", "late full", "plain")),
         (4, 3, ("full", "inf", "full", "plain")),
         (1, 3, ("plain", "huge", "full")),
         (2, 3, ("plain", "twice", "plain")),
         (2, 2, ("plain", "large")),
     ]
     cases = [case_of(rng, ranks, groups, kinds) for ranks, groups, kinds in shapes]
-    cases += [case_of(rng, 2, 4, kinds, at_once=True) for kinds in (plain, ("plain", "full", "plain"))]
+    cases += [case_of(rng, 2, 4, kinds, at_once=True) for kinds in (plain, ("plain", "early full", "plain"))]
     return [*cases, case_of(rng, 2, 2, ("plain", "inf", "full"), "processes")]
 
 
@@ -114,14 +120,14 @@ def trained(
     case: Case,
     *,
     by: float = 0.0,
-    twice: bool = False,
+    twice: int = 0,
     passed_over: bool = False,
     steps: int | None = None,
     group: Callable[[int, int], bool] | None = None,
 ) -> list[Tensor]:
     """[Row, main parameters and momentum in the file] after all or some steps, gradients divided by N or by `by`. Where
-    a disk failed, with `twice` the groups before the failure are done again, and with `passed_over` the one that failed
-    is not. `group(k, groups)` says whether a group's states come back to the file."""
+    a disk failed at write number `twice` or later, the groups before the failure are done again, and with `passed_over`
+    the one that failed is not. `group(k, groups)` says whether a group's states come back to the file."""
     row, momentum = case.args[0][0].clone(), torch.zeros_like(case.args[0][0])
     groups, ranks = case.args[0][2], case.ranks
     each = row.numel() // ranks // groups
@@ -134,7 +140,7 @@ def trained(
         fails_at = fails[0] if fails else None
         mean = torch.stack([args[1][number][0] for args in case.args]).sum(0) / (by or ranks)
         there = back & (number_of != fails_at - 1) if passed_over and fails_at else back
-        again = number_of < (fails_at - 1 if twice and fails_at else 0)
+        again = number_of < (fails_at - 1 if fails_at and 0 < twice <= fails_at else 0)
         for mask in (torch.ones_like(again), again):
             new = torch.where(mask, MOMENTUM * momentum + mean, momentum)
             row = torch.where(mask, kept - RATE * new, row)
@@ -163,10 +169,25 @@ def skipped_alike(case: Case, seen: Observation) -> str | None:
         for number, (one, want) in enumerate(zip(said, due, strict=True)):
             if one and not want:
                 text = f"rank {rank} steps with gradients that are not finite (step {number + 1})"
-                return f"{case.about}: {text}: look at the mean before any state is touched, and agree"
+                return f"{case.about}: {text}: {overlooked(case, number)}"
+            if want and not one and case.args[0][1][number][1]:
+                text = f"in step {number + 1} the disk is full, and rank {rank} returns False, which means an overflow"
+                return f"{case.about}: {text}: let the error through"
             if want and not one:
                 return f"{case.about}: rank {rank} skips step {number + 1}, whose gradients are finite"
     return None
+
+
+def overlooked(case: Case, number: int) -> str:
+    """What to look for in gradients of a step that must not be taken."""
+    each = torch.stack([args[1][number][0] for args in case.args])
+    if each.isnan().any():
+        return (
+            "a NaN is not equal to inf, and no maximum is sure to keep it: look at the mean with isfinite(), and agree"
+        )
+    if each.isfinite().all():
+        return "each of them is finite, and their sum is not: look at the mean, and agree"
+    return "look at the mean before any state is touched, and agree"
 
 
 def heard_of(case: Case, seen: Observation) -> str | None:
@@ -193,8 +214,11 @@ def states_wanted(case: Case) -> Wanted:
         "records as they began: which write has ever been waited for?": by_rank(case, row, began),
         "records of which the last never came back to the file": states(group=lambda k, groups: k < groups - 1),
         "records of which only the first came back to the file": states(group=lambda k, groups: k == 0),
+        # Who notes nothing is caught at the second write already.
+        "records in which some groups were updated twice: what is noted of one group must not replace what is noted of "
+        "another": states(twice=3),
         "records in which some groups were updated twice: after a full disk, step() comes again, and what has been "
-        "written is done": states(twice=True),
+        "written is done": states(twice=2),
         "records without the group that failed: it is written when its wait() has returned": states(passed_over=True),
         "the records of the first step: what is remembered of a step that is whole?": states(steps=1),
         "what the sum of the gradients gives: take their mean": states(by=1),

@@ -52,7 +52,7 @@ def priced(place: str, numel: int, ranks: int, tokens: int, machine: Machine, sl
         held["device"], held["host"] = held["device"] + 2 * share, held["host"] - 2 * share
     room = machine["device_bytes"] - held["device"]
     micro = int(room // machine["token_bytes"])
-    if slip == "a token":
+    if slip == "a token" or (slip == "part of a token" and room >= 0):
         micro = max(1, micro)
     if micro < 1 and not (slip == "no room" and micro):
         return False, 0.0
@@ -114,6 +114,7 @@ TEXTS = {
     "one token": "Room for a single token is enough, if nothing else is faster",
     "gradients stay": "Sharded gradients rest where the step is computed, and leave the device with the optimizer",
     "no room": "A place whose device has no room for one token is out",
+    "part of a token": "Room for a part of a token is room for none",
     "a token": "You count a micro-batch of one token also where the device has no room for it",
     "host room": "The host has to have room for what it holds",
     "disk room": "The disk has to have room for the states",
@@ -129,8 +130,14 @@ TEXTS = {
     "sum": "The step goes on beside the disk: the longer of the two counts",
     "swap only": "Beside the disk the step may take longer",
 }
-TWINS = {("first", "slowest"), ("past the link", "no link"), ("one token", "gradients stay")}
+TWINS = {
+    ("first", "slowest"),
+    ("past the link", "no link"),
+    ("one token", "gradients stay"),
+    ("part of a token", "a token"),
+}
 """They often look alike. The second of each shows by itself in an earlier case."""
+LATE = ("one token", "part of a token")
 SLIPS: Slips = {text: partial(best, slip=slip) for slip, text in TEXTS.items()} | {
     "The place alone is not enough: [place, seconds]": lambda *args: (best(*args) or [None])[0],
     "The seconds alone are not enough: [place, seconds]": lambda *args: (best(*args) or [None, None])[1],
@@ -147,8 +154,10 @@ def drawn(rng: Random, kind: str) -> tuple[Any, ...]:
     host = 14 * share * rng.choice((2, 4))
     if kind in ("disk", "own disk", "read only", "sum", "swap only", "host room", "disk room"):
         host = rng.randint(3, 12) * share
+    if kind in LATE:
+        device = 2 * numel + (token if kind == "one token" else 0) + rng.randint(0, token - 1)
     machine = {
-        "device_bytes": 2 * numel + rng.randint(token, 2 * token - 1) if kind == "one token" else device,
+        "device_bytes": device,
         "host_bytes": {"strictly": 14 * share, "gradients nowhere": share}.get(kind, host),
         "disk_bytes": 12 * share * rng.choice((2, 4, 8)) // (16 if kind == "disk room" else rng.choice((1, 1, 16))),
         "token_bytes": token,
@@ -159,14 +168,18 @@ def drawn(rng: Random, kind: str) -> tuple[Any, ...]:
         "disk_bytes_per_s": rng.randint(1, 60) * GB,
         "ranks_per_disk": rng.choice((3, 4, 8)),
     }
+    if kind == "last":
+        # Times that a Python float has exactly: in whatever order they are added, equal ones are equal.
+        machine |= {f"{of}_bytes_per_s": 2 ** rng.randint(33, 35) for of in ("link", "host", "disk")}
+        machine |= {"micro_us": 15_625 * rng.randint(1, 19), "flop_per_s": 2 ** rng.randint(46, 48)}
     return numel, ranks, rng.randint(1, 30) * 1000 + rng.randint(1, 999), machine
 
 
 def pays_cases(rng: Random) -> list[Case]:
     """A case for each slip, in which it shows and no other looks the same; and one for each place, and for none."""
     cases = [found(rng, place) for place in ("device", "host", "disk", "")]
-    others = [slip for slip in TEXTS if slip not in ("slowest", "fraction", "one token")]
-    return [*cases, *(found(rng, None, slip) for slip in [*others, "one token"])]
+    others = [slip for slip in TEXTS if slip not in ("slowest", "fraction", *LATE)]
+    return [*cases, *(found(rng, None, slip) for slip in [*others, *LATE])]
 
 
 def found(rng: Random, place: str | None, slip: str = "") -> Case:

@@ -81,11 +81,13 @@ def run_steps(fn: Callable[..., Any], comm: Collectives, row: Tensor, gradients:
     return {"states": states, "row": row, "moved": moved, "returned": [value is None for value in returned]}
 
 
-def trained(main: Tensor, gradients: Sequence[Tensor], count: bool = True, rounded: bool = False) -> Host:
+def trained(
+    main: Tensor, gradients: Sequence[Tensor], count: bool = True, rounded: bool = False, first: int = 1
+) -> Host:
     """A host's states after these gradients; without `count` every step is the first, with `rounded` the update starts
-    from what 16 bits kept of the parameters."""
+    from what 16 bits kept of the parameters. Steps are counted from `first`."""
     host = host_of(main)
-    for step, gradient in enumerate(gradients, 1):
+    for step, gradient in enumerate(gradients, first):
         if rounded:
             host["main"].copy_(host["main"].bfloat16())
         host["gradient"].copy_(gradient)
@@ -99,7 +101,7 @@ def states_wanted(case: Case, named: bool = True) -> Wanted:
     mains = [args[2]["main"] for args in case.args]
     total = [torch.stack([args[1][step].float() for args in case.args]).sum(0) for step in range(STEPS)]
 
-    def everywhere(gradients: Sequence[Tensor], **slips: bool) -> list[Host]:
+    def everywhere(gradients: Sequence[Tensor], **slips: Any) -> list[Host]:
         return [
             trained(main, [gradient.tensor_split(ranks)[rank] for gradient in gradients], **slips)
             for rank, main in enumerate(mains)
@@ -129,6 +131,10 @@ def states_wanted(case: Case, named: bool = True) -> Wanted:
         'what stands in host["gradient"] before anybody writes there: copy the shard into it': everywhere(
             [torch.full_like(whole, UNWRITTEN) for whole in total]
         ),
+        'the mean on top of what stood in host["gradient"]: nothing of use does, so write over it': everywhere(
+            [UNWRITTEN + torch.stack(mean[: step + 1]).sum(0) for step in range(STEPS)]
+        ),
+        "what comes out if steps count from 2: `step` begins with 1 already": everywhere(mean, first=2),
         "what comes out if each step is the first: hand `step` on": everywhere(mean, count=False),
         "main parameters that went through 16 bits: the row is made from them, never they from the row": everywhere(
             mean, rounded=True
@@ -153,7 +159,8 @@ def states_right(case: Case, seen: Observation) -> str | None:
 def row_right(case: Case, seen: Observation) -> str | None:
     """The row is what the ranks' own main parameters come to in 16 bits, to the bit."""
     ranks, began = case.ranks, case.args[0][0]
-    new = torch.cat([record.value["states"]["main"] for record in seen.records]).bfloat16()
+    full = torch.cat([record.value["states"]["main"] for record in seen.records])
+    new, cut = full.bfloat16(), (full.view(torch.int32) >> 16 << 16).view(torch.float32).bfloat16()
     means = [torch.stack([args[1][step].float() for args in case.args]).mean(0) for step in range(STEPS)]
     before = torch.cat(
         [
@@ -172,6 +179,8 @@ def row_right(case: Case, seen: Observation) -> str | None:
         row.tensor_split(ranks)[rank].copy_(new.tensor_split(ranks)[rank])
         behind.append(row)
     mistakes: dict[str, Sequence[Any]] = {
+        "main parameters whose last bits were cut off: a cast rounds to the nearest": [cut] * ranks,
+        "main parameters that went through fp16: the row has bf16": [full.half().bfloat16()] * ranks,
         "the row as it began: new parameters go from the host back into it": [began] * ranks,
         "a row in which its own shard alone is new: hand the shards around": mine,
         "the row of the step before: gather after the new parameters are in the shard": [before] * ranks,

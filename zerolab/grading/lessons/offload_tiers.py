@@ -108,6 +108,26 @@ def in_elements(*args: Any) -> Book:
     return counted(numel, ranks, stage, ones, optimizer, parameters, copies="always two", page=1)
 
 
+def gradients_with_it(*args: Any) -> Book:
+    """Gradients go where the optimizer is, with pages for its records alone."""
+    numel, ranks, stage, recipe, optimizer, _ = args
+    book = counted(numel, ranks, stage, recipe | {"grads": 0}, *args[4:])
+    held = numel // ranks if stage >= 2 else numel
+    place = optimizer if stage >= 2 else "device"
+    return book | {place: book[place] + held * recipe["grads"]}
+
+
+def two_records(*args: Any) -> Book:
+    """Main parameters and moments apart, each in whole pages."""
+    numel, ranks, stage, recipe, optimizer, _ = args
+    book = counted(*args)
+    if optimizer == "disk":
+        held = numel // ranks if stage else numel
+        main, moments = held * recipe["main_params"], held * recipe["moments"]
+        book["disk"] += round_up(main, PAGE) + round_up(moments, PAGE) - round_up(main + moments, PAGE)
+    return book
+
+
 def swapped(*args: Any) -> Book:
     numel, ranks, stage, recipe, optimizer, parameters = args
     return counted(numel, ranks, stage, recipe, parameters, optimizer)
@@ -142,6 +162,15 @@ SLIPS: Slips = {
     "A record that fills its pages takes no other": page_more,
     "Only what is on the disk comes in whole pages": partial(counted, paged=TIERS),
     "You count elements; the recipe has the bytes of each": in_elements,
+    "Gradients wait on the host; on the disk there are none": gradients_with_it,
+    "Main parameters and moments are one record, and only that comes in whole pages": two_records,
+    "recipe['moments'] is for both moments together": partial(
+        with_recipe, lambda recipe: recipe | {"moments": 2 * recipe["moments"]}
+    ),
+    "At stage 0 nothing is shared out, the optimizer's states neither": partial(counted, sharded=(3, 2, 0)),
+    "All three tiers are due, with 0 where nothing rests": lambda *args: {
+        place: nbytes for place, nbytes in counted(*args).items() if nbytes
+    },
     "You mixed up the two places: `optimizer` is that of main parameters and moments": swapped,
 }
 
@@ -155,6 +184,9 @@ def drawn(rng: Random, ranks: int, stage: int, name: str, optimizer: str, parame
             break
     places = f"optimizer on {optimizer}, parameters on {parameters}"
     return Case([args], about=f"{args[0]:,} parameters, {plural(ranks, 'rank')}, stage {stage}, {name}, {places}")
+
+
+LOOK = "Write down a line each for parameters, gradients and states: how many elements, how many bytes, and where"
 
 
 def tier_cases(rng: Random) -> list[Case]:
@@ -190,7 +222,7 @@ TIER_BYTES = Exercise(
     "tier_bytes",
     tier_cases,
     (
-        Claim("what you predict is what the library predicts", answers(predicted, SLIPS)),
+        Claim("what you predict is what the library predicts", answers(predicted, SLIPS, LOOK)),
         Claim("the recipe stays as it was", untouched(3)),
     ),
     run=alone,

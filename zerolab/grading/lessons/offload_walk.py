@@ -56,7 +56,7 @@ class Desk:
         self.last: dict[int, tuple[str, Any]] = {}
         self.done: dict[str, list[int]] = {"read": [], "compute": [], "write": []}
         self.fault: list[Any] = []
-        self.writes: list[Transfer] = []
+        self.begun: dict[str, list[Transfer]] = {"read": [], "write": []}
 
     def read(self, group: int, buffer: int) -> Ticket:
         self.check("read", group, buffer)
@@ -99,7 +99,6 @@ class Desk:
         elif self.last.get(buffer) != ("compute", group):
             self.say("raw", group, buffer)
         transfer = self.begin("write", group, 2)
-        self.writes.append(transfer)
         self.last[buffer] = ("write", transfer)
         return self.ticket(transfer)
 
@@ -110,12 +109,9 @@ class Desk:
             missing = sorted(set(range(count)) - set(self.done[kind]))
             if missing:
                 self.say("missing", kind, missing[0])
-        lost = [transfer.group for transfer in self.writes if not transfer.ended]
-        unknown = [transfer.group for transfer in self.writes if not transfer.known]
+        lost = [transfer.group for transfer in self.begun["write"] if not transfer.ended]
         if lost:
             self.say("lost", lost[0], len(lost))
-        elif unknown:
-            self.say("unknown", unknown[0], len(unknown))
 
     # Inside.
 
@@ -137,15 +133,22 @@ class Desk:
         self.issued += 1
         self.free[kind] = max(self.now, self.free[kind]) + self.times[group][which]
         transfer = Transfer(kind, group, self.free[kind])
+        self.begun[kind].append(transfer)
         heappush(self.under_way, (transfer.end, self.issued, transfer))
         return transfer
+
+    def know(self, transfer: Transfer) -> None:
+        """That a transfer has ended; so those of its kind that were begun before it have ended, too."""
+        begun = self.begun[transfer.kind]
+        for earlier in begun[: begun.index(transfer) + 1]:
+            earlier.known = True
 
     def ticket(self, transfer: Transfer) -> Ticket:
         def wait() -> None:
             if self.calling:
                 self.say("thread", "wait", transfer.group, -1)
             self.run_until(max(self.now, transfer.end))
-            transfer.known = True
+            self.know(transfer)
 
         def then(callback: Callable[[], Any]) -> None:
             if transfer.ended:
@@ -166,7 +169,7 @@ class Desk:
         self.now = max(self.now, time)
 
     def call(self, transfer: Transfer, callback: Callable[[], Any]) -> None:
-        transfer.known = True
+        self.know(transfer)
         self.calling += 1
         try:
             callback()
@@ -229,10 +232,6 @@ def words(kind: str, *about: Any) -> str:
         "lost": lambda k, count: (
             f"it returns while {plural(count, 'write')} are under way, of group {k} to begin with: the file is not "
             "whole yet"
-        ),
-        "unknown": lambda k, count: (
-            f"it returns though nobody has waited for {plural(count, 'write')}, of group {k} to begin with: that they "
-            "had ended was luck"
         ),
     }
     return texts[kind](*about) if kind in texts else short(about)

@@ -8,32 +8,36 @@ from random import Random
 from zerolab.collectives import wire_bytes
 from zerolab.grading.case import Case, Observation
 from zerolab.grading.claims import leaves_nothing, most_held, most_messages, most_sent
-from zerolab.grading.exercise import Claim, Exercise, Run, Score, alone, with_comm
+from zerolab.grading.exercise import Claim, Exercise, Score, alone
+from zerolab.grading.lessons.ring_calls import broadcast_and_overwrite, call_twice
 from zerolab.grading.lessons.ring_cases import (
     BOARD,
     all_gather_cases,
     all_gather_expected,
     all_reduce_cases,
     all_reduce_expected,
-    bounds_are_pairs,
-    bounds_are_right,
-    bounds_cases,
     broadcast_cases,
     broadcast_expected,
-    bytes_are_right,
-    bytes_cases,
     reduce_scatter_cases,
     reduce_scatter_expected,
 )
 from zerolab.grading.lessons.ring_claims import (
-    Expected,
-    broadcast_and_overwrite,
+    Expecting,
+    begins_anew,
     in_place_or_not,
     messages,
     new_tensor,
     no_library_collective,
+    one_message,
     right_values,
     traffic,
+)
+from zerolab.grading.lessons.ring_numbers import (
+    bounds_are_pairs,
+    bounds_are_right,
+    bounds_cases,
+    bytes_are_right,
+    bytes_cases,
 )
 
 
@@ -69,18 +73,20 @@ def two_wholes(case: Case, seen: Observation) -> str:
         return (
             "two whole tensors at once: is the mean made in a new one, where dividing in place, or a chunk, would do?"
         )
-    return "what the first half worked on can go before the second begins"
+    return (
+        "a copy of the whole tensor that you make before the first half, such as tensor / comm.size or tensor.clone(), "
+        "lives on beside both: the halves need none, and there is least to divide between them"
+    )
 
 
 def ring_exercise(
     name: str,
     cases: Callable[[Random], list[Case]],
-    expected: Callable[[Case], Expected],
+    expected: Expecting,
     says: str,
     hints: tuple[str, ...],
     scores: tuple[Score, ...] = (),
     in_place: bool = False,
-    run: Run = with_comm,
 ) -> Exercise:
     """An exercise whose function is a collective, judged by values, messages, bytes and inputs."""
     kept = (Claim("it returns a new tensor", new_tensor), Claim("it leaves nothing else behind", leaves_nothing))
@@ -95,10 +101,11 @@ def ring_exercise(
                 in_place_or_not(expected, in_place),
             ),
             Claim("each message goes to the right neighbour", messages),
-            Claim("it sends what a ring sends, to the byte", traffic(expected)),
+            Claim("it sends what a ring sends, to the byte", one_message(expected) if in_place else traffic(expected)),
             *(() if in_place else kept),
+            Claim("a second call begins anew", begins_anew(expected)),
         ),
-        run=run,
+        run=broadcast_and_overwrite if in_place else call_twice,
         scores=scores,
         hints=hints,
         memory=bool(scores),
@@ -183,6 +190,5 @@ EXERCISES = (
             "Each of the two calls needs a condition of its own, and both are about src.",
         ),
         in_place=True,
-        run=broadcast_and_overwrite,
     ),
 )

@@ -1,11 +1,12 @@
-"""What the exercises of lesson 01 are tried on, and what they should give.
+"""What the collectives of lesson 01 are tried on, and what they should give.
 
 Data differ by rank and are drawn anew for each check; they are whole numbers, so that any order of addition gives the
-same sum. Sizes divide and do not divide, on 1 to 4 ranks. Values, messages, bytes and inputs are judged.
+same sum, and as large as their dtype allows, so that a narrower one shows.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from itertools import cycle
 from random import Random
 from typing import Any
@@ -13,190 +14,142 @@ from typing import Any
 import torch
 
 from zerolab.collectives import wire_bytes
-from zerolab.flat.layout import chunk_bounds, chunk_sizes
-from zerolab.grading.case import Case, Observation, plural
-from zerolab.grading.claims import short
-from zerolab.grading.draw import about, sizes, whole_numbers
+from zerolab.flat.layout import chunk_bounds
+from zerolab.grading.case import Case, plural
+from zerolab.grading.draw import about, sizes, torch_generator, whole_numbers
 from zerolab.grading.lessons.ring_claims import Expected
 
 Tensor = torch.Tensor
 
-
-def ring_case(args: list[tuple[Any, ...]], numel: int, world: str, what: str = "", board: bool = False) -> Case:
-    return Case(args, world, about(len(args), numel, what), board=board)
-
-
 BOARD = (4, 4096)
 """Ranks and float32 elements of the case on the scoreboard."""
 
-
-FLOATS = (torch.float64, torch.float32, torch.float16)
+FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
+DTYPES = (torch.float64, torch.float32, torch.int64, torch.bfloat16, torch.float16, torch.int32)
 """In turn, so that each check tries them all: two ranks with a size that divides come first, and there float64 tells
 a narrower dtype apart from a whole tensor; the next size does so for a wider one."""
-DTYPES = (*FLOATS, torch.int32)
+
+MOST = {
+    torch.float64: 2**40,
+    torch.float32: 2**20,
+    torch.float16: 99,
+    torch.bfloat16: 20,
+    torch.int64: 2**60,
+    torch.int32: 2**27,
+}
+"""The largest number of each dtype that is drawn: the sum of four, halved and quartered, and half as much again, is
+still exact. float32 cannot hold those of float64 and int64."""
 
 
-def summands(rng: Random, ranks: int, numel: int, dtype: torch.dtype) -> list[Tensor]:
-    # At most 99, because float16 counts to 2048 without a gap.
-    return [whole_numbers(rng, numel, dtype, most=99) for _ in range(ranks)]
+def numbers(rng: Random, numel: int, dtype: torch.dtype) -> Tensor:
+    """Whole numbers of either sign, and zeros; those of bfloat16 are larger than any of float16."""
+    most = MOST[dtype]
+    drawn = torch.randint(-most, most + 1, (numel,), generator=torch_generator(rng)).to(dtype)
+    return drawn * 2**20 if dtype == torch.bfloat16 else drawn
+
+
+def poison(rng: Random, tensors: Sequence[Tensor]) -> None:
+    """Put a NaN and an inf into them, each in any place of any tensor."""
+    for value in (torch.nan, torch.inf):
+        tensor = rng.choice([tensor for tensor in tensors if tensor.numel()])
+        tensor[rng.randrange(tensor.numel())] = value
+
+
+def poison_each(tensors: Sequence[Tensor]) -> None:
+    """Put a NaN and an inf of each rank into each chunk, where no other rank has one: whoever begins a sum, passes it
+    on or ends it, none may be lost."""
+    ranks = len(tensors)
+    for start, stop in chunk_bounds(tensors[0].numel(), ranks):
+        assert stop - start >= 2 * ranks
+        for rank, tensor in enumerate(tensors):
+            tensor[start + rank], tensor[start + ranks + rank] = torch.nan, torch.inf
+
+
+def draws(rng: Random, dtypes: Sequence[torch.dtype]) -> Iterator[tuple[int, int, str, torch.dtype, bool]]:
+    """(ranks, elements, world, dtype, whether to poison): the usual sizes, then one element, none, and poison."""
+    for (ranks, numel, world), dtype in zip(sizes(rng), cycle(dtypes), strict=False):
+        yield ranks, numel, world, dtype, False
+    yield rng.randint(2, 4), 1, "lockstep", rng.choice(dtypes), False
+    yield rng.randint(2, 4), 0, "lockstep", rng.choice(dtypes), False
+    ranks = rng.randint(2, 4)
+    yield ranks, ranks * rng.randint(2 * ranks, 9) + 1, "lockstep", rng.choice(FLOATS), True
+
+
+def ring_case(
+    tensors: list[Tensor], others: Sequence[Tensor | None], rest: Any, numel: int, world: str, what: str = ""
+) -> Case:
+    """Each rank's tensor, that of its second call, and what both calls take beside it. Two ranks, which come first,
+    call once: what goes wrong at the end of a call should not show in the next one."""
+    once = len(tensors) == 2
+    args = [(tensor, None if once else other, *rest) for tensor, other in zip(tensors, others, strict=True)]
+    return Case(args, world, about(len(args), numel, what))
+
+
+def board_case(tensors: list[Tensor], *rest: Any) -> Case:
+    """The case on the scoreboard, which is called once."""
+    ranks, numel = BOARD
+    said = plural(numel, "element") + (", average=True" if True in rest else "")
+    return Case([(tensor, None, *rest) for tensor in tensors], about=about(ranks, numel, said), board=True)
 
 
 def total(tensors: list[Tensor]) -> Tensor:
     return torch.stack(tensors).sum(0, dtype=tensors[0].dtype)
 
 
-# 1. Where a rank's chunk lies.
+def wires(collective: str, whole: Tensor, ranks: int) -> list[int]:
+    """Bytes that each rank sends in a ring."""
+    return [wire_bytes(collective, whole.numel(), whole.element_size(), ranks, rank) for rank in range(ranks)]
 
 
-def bounds_cases(rng: Random) -> list[Case]:
-    # 11 over 4: a rest of three tells mistakes apart.
-    numels = [(1, rng.randint(1, 40)), (4, 11)]
-    numels += [(ranks, rng.randint(0, 40)) for ranks in (1, 2, 3, 4) for _ in range(2)]
-    numels += [(4, 2), (3, 9), (4, 10), (3, 0)]
-    return [
-        Case(
-            [(numel, ranks, rank) for rank in range(ranks)],
-            about=f"{plural(numel, 'element')} over {plural(ranks, 'rank')}",
-        )
-        for ranks, numel in numels
-    ]
+def named(world: str, dtype: torch.dtype, numel: int, poisoned: bool = False) -> str:
+    """Such as "10 elements of int64", with what is special about the case."""
+    name = f"{plural(numel, 'element')} of {str(dtype).removeprefix('torch.')}"
+    name += ", some of them NaN and some inf" if poisoned else ""
+    return name if world == "lockstep" else f"{name}, real processes"
 
 
-def bounds_are_pairs(case: Case, seen: Observation) -> str | None:
-    for rank, record in enumerate(seen.records):
-        value = record.value
-        if not (isinstance(value, list) and len(value) == 2 and all(isinstance(edge, int) for edge in value)):
-            return f"chunk_bounds{case.args[rank]} returned {short(value)}: return two whole numbers, (start, stop)"
-    return None
-
-
-def bounds_are_right(case: Case, seen: Observation) -> str | None:
-    numel, ranks, _ = case.args[0]
-    got = [tuple(record.value) for record in seen.records]
-    want = chunk_bounds(numel, ranks)
-    if got == want:
-        return None
-    if got == [(start, stop - 1) for start, stop in want]:
-        return f"{case.about}: your chunks are {got}; stop is the first element that is no longer in the chunk"
-    if got == [*want[1:], (numel, numel + numel // ranks)]:
-        return f"{case.about}: your chunks are {got}; ranks count from 0, so rank 0's chunk starts at 0"
-    if got and got[-1][1] < numel:
-        return f"{case.about}: your chunks {got} leave {numel - got[-1][1]} at the end to nobody"
-    lengths = [stop - start for start, stop in got]
-    if sorted(lengths) == sorted(chunk_sizes(numel, ranks)):
-        return f"{case.about}: your chunks are {got}; the longer ones belong to the first ranks"
-    if got and got == [(rank * (numel // ranks), (rank + 1) * (numel // ranks)) for rank in range(ranks - 1)] + [
-        ((ranks - 1) * (numel // ranks), numel)
-    ]:
-        return f"{case.about}: your chunks are {got}; the last rank has all the rest, and each rank may have one of it"
-    return f"{case.about}: your chunks are {got}; they should be {want}"
-
-
-# 2. to 4. The ring.
+# Reduce-scatter.
 
 
 def reduce_scatter_cases(rng: Random) -> list[Case]:
-    cases = [
-        ring_case([(tensor,) for tensor in summands(rng, ranks, numel, dtype)], numel, world)
-        for (ranks, numel, world), dtype in zip(sizes(rng), cycle(DTYPES), strict=False)
-    ]
-    ranks, numel = BOARD
-    args: list[tuple[Any, ...]] = [(whole_numbers(rng, numel),) for _ in range(ranks)]
-    return [*cases, ring_case(args, numel, "lockstep", board=True)]
+    cases = []
+    for ranks, numel, world, dtype, poisoned in draws(rng, DTYPES):
+        tensors, others = ([numbers(rng, numel, dtype) for _ in range(ranks)] for _ in range(2))
+        if poisoned:
+            poison_each(tensors)
+        cases.append(ring_case(tensors, others, (), numel, world, named(world, dtype, numel, poisoned)))
+    return [*cases, board_case([whole_numbers(rng, BOARD[1]) for _ in range(BOARD[0])])]
 
 
-def reduce_scatter_expected(case: Case) -> Expected:
-    tensors = [args[0] for args in case.args]
+def reduce_scatter_expected(case: Case, call: int) -> Expected:
+    tensors = [args[call] for args in case.args]
     summed = total(tensors)
     bounds = chunk_bounds(summed.numel(), case.ranks)
     return Expected(
-        "reduce_scatter",
         [summed[start:stop] for start, stop in bounds],
         {
             "all of the sum, unsharded: return your own chunk only": [summed] * case.ranks,
             "its own summand, to which nothing was added": [
                 tensor[start:stop] for tensor, (start, stop) in zip(tensors, bounds, strict=True)
             ],
+            "the right neighbour's summand, passed on and never added to": [
+                tensors[(rank + 1) % case.ranks][start:stop] for rank, (start, stop) in enumerate(bounds)
+            ],
             "the next rank's chunk: shift your chunk index by one": rolled(summed, bounds, 1),
             "the previous rank's chunk: shift your chunk index by one": rolled(summed, bounds, -1),
-            "the mean: this exercise asks for the sum": [summed[a:b] / case.ranks for a, b in bounds],
+            "the sum with its own summand in it twice: is it added once more at the end?": [
+                summed[start:stop] + tensor[start:stop] for tensor, (start, stop) in zip(tensors, bounds, strict=True)
+            ],
+            "the mean: this exercise asks for the sum": [meaned(summed, case.ranks)[a:b] for a, b in bounds],
         },
-        summed.numel(),
-        summed.element_size(),
+        summed.nbytes,
+        wires("reduce_scatter", summed, case.ranks),
         "print which chunk it adds in each step",
     )
 
 
-def all_gather_cases(rng: Random) -> list[Case]:
-    cases = []
-    for (ranks, numel, world), dtype in zip(sizes(rng), cycle(DTYPES), strict=False):
-        whole = whole_numbers(rng, numel, dtype)
-        cases.append(gather_case(whole, ranks, world))
-    ranks, numel = BOARD
-    return [*cases, gather_case(whole_numbers(rng, numel), ranks, "lockstep", board=True)]
-
-
-def gather_case(whole: Tensor, ranks: int, world: str, board: bool = False) -> Case:
-    numel = whole.numel()
-    shards = [(whole[start:stop].clone(), numel) for start, stop in chunk_bounds(numel, ranks)]
-    return ring_case(list(shards), numel, world, board=board)
-
-
-def all_gather_expected(case: Case) -> Expected:
-    shards = [args[0] for args in case.args]
-    whole = torch.cat(shards)
-    turned = [torch.cat([*shards[rank:], *shards[:rank]]) for rank in range(case.ranks)]
-    return Expected(
-        "all_gather",
-        [whole] * case.ranks,
-        {
-            "its own shard only": shards,
-            "zeros: put your own shard into the whole tensor before the first step": [torch.zeros_like(whole)]
-            * case.ranks,
-            "all but the right neighbour's shard, which comes last: N ranks need N-1 steps": [
-                torch.cat([0 * part if index == (rank + 1) % case.ranks else part for index, part in enumerate(shards)])
-                for rank in range(case.ranks)
-            ],
-            "the shards in the order in which they came: put shard r at the bounds of chunk r": turned,
-        },
-        whole.numel(),
-        whole.element_size(),
-        "print which chunk leaves and which one arrives in each step",
-    )
-
-
-def all_reduce_cases(rng: Random) -> list[Case]:
-    cases = []
-    for (ranks, numel, world), dtype in zip(sizes(rng), cycle(FLOATS), strict=False):
-        for average in (False, True):
-            # Multiples of 1.5: a mean over 2, 3 or 4 is exact, whether it divides first, last or multiplies by 1/N, and
-            # is no whole number, so that // shows.
-            tensors = [1.5 * tensor for tensor in summands(rng, ranks, numel, dtype)]
-            what = f"{plural(numel, 'element')}, average={average}"
-            cases.append(ring_case([(tensor, average) for tensor in tensors], numel, world, what))
-    ranks, numel = BOARD
-    args: list[tuple[Any, ...]] = [(whole_numbers(rng, numel), True) for _ in range(ranks)]
-    return [*cases, ring_case(args, numel, "lockstep", f"{plural(numel, 'element')}, average=True", board=True)]
-
-
-def all_reduce_expected(case: Case) -> Expected:
-    tensors, average = [args[0] for args in case.args], case.args[0][1]
-    summed = total(tensors)
-    mean = summed / case.ranks
-    bounds = chunk_bounds(summed.numel(), case.ranks)
-    return Expected(
-        "all_reduce",
-        [mean if average else summed] * case.ranks,
-        {
-            "the sum where average=True asks for the mean: divide by comm.size": [summed] * case.ranks,
-            "the mean where average=False asks for the sum": [mean] * case.ranks,
-            "one chunk only: gather the chunks after you have reduced them": [summed[a:b] for a, b in bounds],
-            "its own tensor, to which nothing was added": tensors,
-        },
-        summed.numel(),
-        summed.element_size(),
-        "the sums are right, so look at how the mean is made of them" if average else "check each half by itself",
-    )
+def meaned(summed: Tensor, ranks: int) -> Tensor:
+    return (summed / ranks).to(summed.dtype)
 
 
 def rolled(summed: Tensor, bounds: list[tuple[int, int]], by: int) -> list[Tensor]:
@@ -204,75 +157,137 @@ def rolled(summed: Tensor, bounds: list[tuple[int, int]], by: int) -> list[Tenso
     return [summed[start:stop] for start, stop in turned]
 
 
-# 5. What it costs.
+# All-gather.
 
 
-def bytes_cases(rng: Random) -> list[Case]:
-    # Elements of 4 bytes come first: of others, one mistake's bytes may be those of another. Then 4 is wrong.
-    shapes = [
-        (ranks, rng.randint(20, 2000), itemsize) for ranks in (1, 2, 3, 4) for itemsize in (4, rng.choice([2, 8]))
-    ]
-    shapes += [(4, 10, 4), (3, 12, 2)]
-    return [
-        Case(
-            [(numel, itemsize, ranks, rank) for rank in range(ranks)],
-            about=f"{plural(numel, 'element')} of {itemsize} bytes over {plural(ranks, 'rank')}",
-        )
-        for ranks, numel, itemsize in shapes
-    ]
+def all_gather_cases(rng: Random) -> list[Case]:
+    cases = []
+    for ranks, numel, world, dtype, poisoned in draws(rng, DTYPES):
+        whole, other = numbers(rng, numel, dtype), numbers(rng, numel, dtype)
+        if poisoned:
+            poison(rng, [whole])
+        shards, others = cut(whole, ranks), cut(other, ranks)
+        cases.append(ring_case(shards, others, (numel,), numel, world, named(world, dtype, numel, poisoned)))
+    ranks, numel = BOARD
+    return [*cases, board_case(cut(whole_numbers(rng, numel), ranks), numel)]
 
 
-def bytes_are_right(case: Case, seen: Observation) -> str | None:
-    numel, itemsize, ranks, _ = case.args[0]
-    want = [wire_bytes("all_reduce", numel, itemsize, ranks, rank) for rank in range(ranks)]
-    got = [record.value for record in seen.records]
-    if got == want:
-        whole = all(isinstance(nbytes, int) for nbytes in got)
-        return (
-            None
-            if whole
-            else f"{case.about}: you say {short(got)}: the numbers are right, but bytes are whole; divide with //"
-        )
-    what = f"{case.about}: you say {short(got)}, the meter counts {want}"
-    if ranks == 1:
-        return f"{what}. One rank has nobody to send to: a ring takes N-1 steps"
-    if got == [(ranks - 1) * numel * itemsize] * ranks:
-        return f"{what}. (N-1) whole tensors is what sending everything to everybody costs; a ring passes chunks"
-    if itemsize != 4 and got == [want_ * 4 // itemsize for want_ in want]:
-        return f"{what}. You took 4 bytes for an element; `itemsize` says how many it has"
-    if got == [want_ // itemsize for want_ in want]:
-        return f"{what}. You counted elements; multiply by the bytes of one"
-    if got == [sum(want)] * ranks:
-        return f"{what}. That is what all ranks together send; one of them is asked for"
-    if all(isinstance(n, int | float) and abs(n - w) <= 2 * itemsize for n, w in zip(got, want, strict=True)):
-        return f"{what}. Chunks differ by one element: which one does this rank never send, in each half?"
-    if got == [wire_bytes("reduce_scatter", numel, itemsize, ranks, rank) for rank in range(ranks)]:
-        return f"{what}. That is the reduce-scatter alone; the all-gather comes on top"
-    return what
+def cut(whole: Tensor, ranks: int) -> list[Tensor]:
+    return [whole[start:stop].clone() for start, stop in chunk_bounds(whole.numel(), ranks)]
 
 
-# 6. A broken function, to be mended.
+OWN_IS_MISSING = "its own shard is missing: put it where it belongs in the whole tensor"
+LAST_IS_MISSING = (
+    "the right neighbour's shard, which comes last, is missing: N ranks need N-1 steps, and each one receives into the "
+    "whole tensor itself"
+)
+
+
+def all_gather_expected(case: Case, call: int) -> Expected:
+    shards = [args[call] for args in case.args]
+    whole = torch.cat(shards)
+    turned = [torch.cat([*shards[rank:], *shards[:rank]]) for rank in range(case.ranks)]
+    return Expected(
+        [whole] * case.ranks,
+        {
+            "its own shard only": shards,
+            "zeros: put your own shard into the whole tensor before the first step": [torch.zeros_like(whole)]
+            * case.ranks,
+            "the shards in the order in which they came: put shard r at the bounds of chunk r": turned,
+        },
+        whole.nbytes,
+        wires("all_gather", whole, case.ranks),
+        "print which chunk leaves and which one arrives in each step",
+        (OWN_IS_MISSING, LAST_IS_MISSING),
+    )
+
+
+# All-reduce.
+
+
+def all_reduce_cases(rng: Random) -> list[Case]:
+    cases = []
+    for ranks, numel, world, dtype, poisoned in draws(rng, DTYPES):
+        for average in (False, True):
+            if average and not dtype.is_floating_point:
+                continue
+            tensors, others = ([numbers(rng, numel, dtype) for _ in range(ranks)] for _ in range(2))
+            if dtype.is_floating_point:
+                # Multiples of 1.5: a mean over 2, 3 or 4 is exact, whether it divides first, last or multiplies by
+                # 1/N, and is no whole number, so that // shows.
+                tensors, others = ([1.5 * tensor for tensor in drawn] for drawn in (tensors, others))
+            if poisoned:
+                poison_each(tensors)
+            what = f"{named(world, dtype, numel, poisoned)}, average={average}"
+            cases.append(ring_case(tensors, others, (average,), numel, world, what))
+    ranks, numel = rng.randint(2, 4), 7
+    tensors, others = ([numbers(rng, numel, torch.float32) for _ in range(ranks)] for _ in range(2))
+    cases.append(ring_case(tensors, others, (), numel, "lockstep", "7 elements, average left out"))
+    return [*cases, board_case([whole_numbers(rng, BOARD[1]) for _ in range(BOARD[0])], True)]
+
+
+def all_reduce_expected(case: Case, call: int) -> Expected:
+    tensors, average = [args[call] for args in case.args], True in case.args[0][2:]
+    summed = total(tensors)
+    mean = meaned(summed, case.ranks)
+    bounds = chunk_bounds(summed.numel(), case.ranks)
+    return Expected(
+        [mean if average else summed] * case.ranks,
+        {
+            "the sum where average=True asks for the mean: divide by comm.size": [summed] * case.ranks,
+            "the mean where average=False asks for the sum": [mean] * case.ranks,
+            "the mean cut to whole numbers: divide with / and not with //": [summed // case.ranks] * case.ranks,
+            "one chunk only: gather the chunks after you have reduced them": [summed[a:b] for a, b in bounds],
+            "one chunk of the mean: gather the chunks after you have reduced them": [mean[a:b] for a, b in bounds],
+            "its own tensor, to which nothing was added": tensors,
+        },
+        summed.nbytes,
+        wires("all_reduce", summed, case.ranks),
+        "the sums are right, so look at how the mean is made of them" if average else "check each half by itself",
+    )
+
+
+# A broken function, to be mended.
 
 
 def broadcast_cases(rng: Random) -> list[Case]:
     cases = []
-    for ranks, numel, world in sizes(rng):
-        for src in {0, ranks - 1, rng.randrange(ranks)}:
-            what = f"{plural(numel, 'element')} from rank {src}"
-            cases.append(ring_case([(whole_numbers(rng, numel), src) for _ in range(ranks)], 0, world, what))
-    return cases
+    for ranks, numel, world, dtype, poisoned in draws(rng, DTYPES):
+        for src in {0, ranks - 1, rng.randrange(ranks)} if numel > 1 and not poisoned else {rng.randrange(ranks)}:
+            # No rank's tensor has a negative number, with which the caller overwrites it.
+            tensors, others = ([numbers(rng, numel, dtype).abs() for _ in range(ranks)] for _ in range(2))
+            if numel % 2 == 0:
+                tensors, others = ([each.view(2, -1) for each in drawn] for drawn in (tensors, others))
+            if poisoned:
+                # Also into what is overwritten: no arithmetic with it is harmless.
+                for tensor in tensors:
+                    poison(rng, [tensor.view(-1)])
+            what = f"{named(world, dtype, numel, poisoned)} from rank {src}"
+            cases.append(ring_case(tensors, others, (src,), 0, world, what))
+    ranks = rng.randint(2, 4)
+    src = rng.randrange(ranks)
+    tensors = [numbers(rng, 5, torch.float32).abs() * (rank != src) for rank in range(ranks)]
+    others = [numbers(rng, 5, torch.float32).abs() for _ in range(ranks)]
+    return [*cases, ring_case(tensors, others, (src,), 0, "lockstep", f"5 zeros from rank {src}")]
 
 
-def broadcast_expected(case: Case) -> Expected:
-    tensors, src = [args[0] for args in case.args], case.args[0][1]
+def broadcast_expected(case: Case, call: int) -> Expected:
+    tensors, src = [args[call] for args in case.args], case.args[0][2]
+    last = (src - 1) % case.ranks
     return Expected(
-        "broadcast",
         [tensors[src]] * case.ranks,
         {
             "rank 0's tensor, whatever src is: `if comm.rank:` means `if comm.rank != 0`": [tensors[0]] * case.ranks,
             "its own tensor, as if nothing had come": tensors,
+            "the sum of what lies on the way: overwrite, and do not add": [
+                total([tensors[(src + step) % case.ranks] for step in range((rank - src) % case.ranks + 1)])
+                for rank in range(case.ranks)
+            ],
+            "the left neighbour's own tensor: receive before you send on": [
+                tensors[src if rank == src else rank - 1] for rank in range(case.ranks)
+            ],
         },
-        tensors[0].numel(),
-        tensors[0].element_size(),
+        tensors[src].nbytes,
+        [0 if rank == last else tensors[src].nbytes for rank in range(case.ranks)],
         "print who receives from whom",
     )

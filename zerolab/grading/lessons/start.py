@@ -28,6 +28,7 @@ from zerolab.grading.lessons.start_claims import (
     needs,
     peak,
     peak_right,
+    stage_again_right,
     stage_right,
     tallest,
 )
@@ -96,6 +97,13 @@ def states_cases(rng: Random) -> list[Case]:
 # 2. The lowest stage that fits.
 
 
+def run_stage(
+    fn: Callable[..., Any], comm: Collectives, parameters: int, ranks: int, gpu_bytes: int, recipe: Recipe
+) -> Any:
+    """The answer, and that to a second call, for one rank."""
+    return fn(parameters, ranks, gpu_bytes, recipe), fn(parameters, 1, gpu_bytes, recipe)
+
+
 def stage_cases(rng: Random) -> list[Case]:
     cases = []
 
@@ -138,6 +146,9 @@ def most_cases(rng: Random) -> list[Case]:
     for ranks in (1, 7, 64, 1000):
         for stage in range(4):
             add(rng.choice((16, 24, 40, 80)) * GB + rng.randint(0, 1000), ranks, stage, rng.choice(list(RECIPES)))
+    # A model that fills a rank to the byte, where a division of floats ends one short.
+    for gpu_bytes, ranks, stage, recipe in ((185_736, 651, 1, MIXED), (14_611_706_424, 891, 2, MIXED)):
+        add(gpu_bytes, ranks, stage, recipe)
     # Not even one parameter.
     add(3, 2, 3, FP32)
     return cases
@@ -208,6 +219,13 @@ def peak_cases(rng: Random) -> list[Case]:
     samples = watched(width, 2, rows, 2)
     add(samples, f"step 2 of 2 layers of {width}, {rows} examples")
     add(samples[peak(samples)[0] :], "the same step, watched from its highest moment on")
+    # A moment that is one byte lower comes first: 32-bit floats could not tell them apart. And one that is as high, of
+    # other kinds, comes last.
+    large = [{kind: taken * 2**20 for kind, taken in sample.items()} for sample in samples]
+    at, kind = peak(large)
+    large.append(dict(zip(large[at], reversed(large[at].values()), strict=True)))
+    large.insert(at, large[at] | {kind: large[at][kind] - 1})
+    add(large, "the same step, a million times as large")
     return cases
 
 
@@ -230,8 +248,11 @@ EXERCISES = (
     Exercise(
         "choose_stage",
         stage_cases,
-        (Claim("it chooses the lowest stage that fits, or None", stage_right),),
-        run=alone,
+        (
+            Claim("it chooses the lowest stage that fits, or None", stage_right),
+            Claim("it is right when it is called again, for one rank", stage_again_right),
+        ),
+        run=run_stage,
         hints=(
             "Add up what state_bytes says for a stage: does one GPU hold it?",
             "Try the stages in order, and stop at the first that fits. What if none does?",

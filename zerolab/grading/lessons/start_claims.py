@@ -12,6 +12,9 @@ from zerolab.grading.claims import short
 Recipe = tuple[int, int, int]
 """Bytes a parameter: for itself, its gradient, its optimizer states."""
 
+RECIPE = "(for itself, for its gradient, for its optimizer states)"
+PADDED = 64
+"""Elements that one may have too many of by rounding up too far."""
 SHARDED_FROM = {"parameters": 3, "gradients": 2, "optimizer_states": 1}
 FP32: Recipe = (4, 4, 8)
 MOMENTUM: Recipe = (4, 4, 4)
@@ -79,18 +82,26 @@ def states_wrong(case: Case, said: object, want: Mapping[str, int], who: str) ->
 
 def why_states(kind: str, said: object, parameters: int, ranks: int, stage: int, recipe: Recipe) -> str:
     """What gave these bytes, if it is a known mistake."""
-    first, each = SHARDED_FROM[kind], dict(zip(SHARDED_FROM, recipe, strict=True))[kind]
+    kinds = dict(zip(SHARDED_FROM, recipe, strict=True))
+    first, each = SHARDED_FROM[kind], kinds[kind]
     of_fp32 = dict(zip(SHARDED_FROM, FP32, strict=True))[kind]
     shard = -(-parameters // ranks)
     sharded = stage >= first
     elements = shard if sharded else parameters
     if isinstance(said, float):
         return "Bytes are whole numbers: divide elements with //, rounding up"
+    if not is_whole(said):
+        return "A whole number of bytes is due, of type int"
     if sharded:
         known = [
             (each * parameters, f"That is all of them: from which stage on are {kind} shared out?"),
             (each * (parameters // ranks), "That is the smallest rank's: the first ranks take what is left over"),
             (-(-each * parameters // ranks), "You cut bytes: cut elements, and no rank keeps a part of one"),
+            (each // ranks * parameters, "You cut the bytes of a parameter: cut elements"),
+            (
+                each * (parameters // ranks + parameters % ranks),
+                "You give all that is left over to one rank: no rank has more than one element of it",
+            ),
         ]
     else:
         known = [
@@ -101,9 +112,14 @@ def why_states(kind: str, said: object, parameters: int, ranks: int, stage: int,
     known += [
         (of_fp32 * elements, "Those are the bytes of fp32 with Adam: read them from recipe"),
         (elements, "You counted elements: what does each take?"),
+        *((other * elements, f"Those are the bytes of {name}: recipe is {RECIPE}") for name, other in kinds.items()),
         (each * elements * ranks, "That is all ranks together: say what one keeps"),
     ]
     otherwise = "Bytes a parameter, times the elements that the rank keeps of this kind"
+    if kind == "optimizer_states" and said == each * elements + 4 and not (sharded and each == 4):
+        otherwise = "Four bytes too many: the optimizer's step counter is left out"
+    elif isinstance(said, int) and 0 < said - each * elements <= PADDED * each:
+        otherwise = "A few elements too many: round up where it does not divide, and pad nothing"
     return next((why for value, why in known if said == value), otherwise)
 
 
@@ -129,11 +145,24 @@ def again_right(case: Case, seen: Observation) -> str | None:
 # 2. The lowest stage.
 
 
+def lowest(parameters: int, ranks: int, gpu_bytes: int, recipe: Recipe) -> int | None:
+    return next((stage for stage in range(4) if needs(parameters, ranks, stage, recipe) <= gpu_bytes), None)
+
+
+def stage_again_right(case: Case, seen: Observation) -> str | None:
+    """A second call, for one rank, does not give what the first one left behind."""
+    parameters, _, gpu_bytes, recipe = case.args[0]
+    got, want = seen.records[0].value[1], lowest(parameters, 1, gpu_bytes, recipe)
+    if got == want:
+        return None
+    return f"{case.about}: called again, for 1 rank, you say {got}, and {want} is due: what stays from call to call?"
+
+
 def stage_right(case: Case, seen: Observation) -> str | None:
     parameters, ranks, gpu_bytes, recipe = case.args[0]
     each = [needs(parameters, ranks, stage, recipe) for stage in range(4)]
-    want = next((stage for stage in range(4) if each[stage] <= gpu_bytes), None)
-    got = seen.records[0].value
+    want = lowest(parameters, ranks, gpu_bytes, recipe)
+    got = seen.records[0].value[0]
     if (got is None and want is None) or (is_whole(got) and got == want):
         return None
     if got is not None and (not is_whole(got) or got not in range(4)):
@@ -263,10 +292,10 @@ def peak_right(case: Case, seen: Observation) -> str | None:
     if where != at:
         said = f"{case.about}: at moment {where} there are {total[where]} bytes, and at the highest {max(total)}"
         return f"{said}. {why_moment(samples, where, at)}"
-    if what == kind:
+    if isinstance(what, str) and samples[at].get(what) == samples[at][kind]:
         return None
     said = f"{case.about}: moment {at} is right. Of it you name {short(what)}"
-    if what not in samples[at]:
+    if not isinstance(what, str) or what not in samples[at]:
         return f"{said}, and a kind is due, such as 'gradients'"
     said = f"{said}, with {samples[at][what]} bytes, and another kind has {samples[at][kind]}"
     if samples[at][kind] - samples[at][what] < FINE:
@@ -286,6 +315,8 @@ def why_moment(samples: Sequence[Mapping[str, int]], where: int, at: int) -> str
         return "Several moments are as high; the first is asked for"
     if at == len(samples) - 1 and where == total.index(max(total[:-1])):
         return "The highest is the last moment here: does your search leave it out, or round?"
+    if 0 < max(total) - total[where] < TINY:
+        return "So small a difference counts, too: compare whole bytes, unrounded"
     if where in (rounded.index(max(rounded)) for rounded in coarse(total)):
         return "In larger units both are as high, so do not round: compare bytes"
     if where == at + 1:
@@ -301,11 +332,13 @@ def why_moment(samples: Sequence[Mapping[str, int]], where: int, at: int) -> str
     rises = [0, *(later - earlier for earlier, later in pairwise(total))]
     if rises[where] == max(rises):
         return "There the most is added; look at how much there is"
+    if total[where] > max(total[where - 1 : where] + total[where + 1 : where + 2]):
+        return "That is a peak, but a higher one comes after it: look at all moments"
     return "A moment's height is the sum of all its kinds"
 
 
-FINE = 512
-"""Bytes that rounding to a unit of 2**10 may hide."""
+FINE, TINY = 512, 4
+"""Bytes that rounding to a unit of 2**10 may hide, and those that only a float hides."""
 
 
 def coarse(total: Sequence[int]) -> list[list[int]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from fractions import Fraction
 from math import ceil
 from random import Random
@@ -36,25 +37,44 @@ def fewest_cases(rng: Random) -> list[Case]:
             exact = [float(saves(ranks, stage, recipe)) for ranks in range(2, 13)]
             add(rng.choice([factor for factor in exact if factor * 4 % 1 == 0] or factors), stage, recipe)
     # Just below the limit of 4, which takes many ranks: no bound on N is safe, nor is a tolerance.
-    for halvings in (9, rng.randint(10, 15), 16):
-        add(4 - 5 / 2**halvings, 1, MIXED)
-    # A hair more than 8 ranks.
+    for below in (5 / 2**9, 5 / 2 ** rng.randint(10, 15), rng.randint(44, 59) / 2**20):
+        add(4 - below, 1, MIXED)
+    # A hair more than 8 ranks, and than so many that no tolerance is safe.
     add(4 - 1117 / 1024, 1, MIXED)
-    return [case for case in cases if fewest(*case.args[0]) is None or steady(*case.args[0])]
+    add(rng.randint(2, 8) + 2.0**-42, 3, MIXED)
+    # Reached exactly, and not if one divides.
+    add(2.25, 2, (2, 2, 8))
+    add(4.125, 2, (1, 2, 8))
+    for divided in DIVIDED:
+        add(*rounded_off(rng, divided))
+    return cases
 
 
-def steady(factor: float, stage: int, recipe: Recipe) -> bool:
-    """Whether floating point gives the same number of ranks as fractions do, however one writes it down."""
-    want = fewest(factor, stage, recipe)
-    whole, shared = sum(recipe[: 3 - stage]), sum(recipe[3 - stage :])
-    share = [each / (want or 1) if at >= 3 - stage else each for at, each in enumerate(recipe)]
-    solved = ceil(shared / (sum(recipe) / factor - whole))
+def solved(factor: float, stage: int, recipe: Recipe, ranks: int) -> bool:
+    """Whether dividing by the factor gives so many ranks; the next two compare quotients and products."""
+    return ceil(sum(recipe[3 - stage :]) / (sum(recipe) / factor - sum(recipe[: 3 - stage]))) == ranks
 
-    def enough(ranks: int) -> bool:
-        return sum(recipe) / (whole + shared / ranks) >= factor
 
-    counted = enough(want or 1) and (want == 1 or not enough((want or 2) - 1))
-    return want == solved and counted and sum(recipe) >= factor * sum(share)
+def quotients(factor: float, stage: int, recipe: Recipe, ranks: int) -> bool:
+    return sum(recipe) / (sum(recipe[: 3 - stage]) + sum(recipe[3 - stage :]) / ranks) >= factor
+
+
+def products(factor: float, stage: int, recipe: Recipe, ranks: int) -> bool:
+    return sum(recipe) >= factor * (sum(recipe[: 3 - stage]) + sum(recipe[3 - stage :]) / ranks)
+
+
+DIVIDED = (solved, quotients, products)
+"""Ways to divide floats. Where the factor is reached exactly, each is wrong for some recipes and ranks."""
+
+
+def rounded_off(rng: Random, divided: Callable[[float, int, Recipe, int], bool]) -> tuple[float, int, Recipe]:
+    """A factor that is reached exactly, but not in the eyes of `divided`. It has few binary digits, so that products
+    with it are exact."""
+    while True:
+        recipe, stage, ranks = rng.choice(((2, 4, 12), (2, 2, 8), (1, 2, 8), (1, 2, 12))), 3, rng.randint(50, 2000)
+        factor = saves(ranks, stage, recipe)
+        if not divided(float(factor), stage, recipe, ranks):
+            return float(factor), stage, recipe
 
 
 def fewest(factor: float, stage: int, recipe: Recipe) -> int | None:
@@ -87,7 +107,8 @@ def fewest_right(case: Case, seen: Observation) -> str | None:
     if got == 2 ** (want - 1).bit_length() > want + 1:
         return f"{said}. Ranks need not be a power of two: {want} are enough"
     if saves(want, stage, recipe) == factor:
-        return f"{said}, and on {want} it is {factor} exactly, which is enough: where you divide, it rounds"
+        why = ": where you divide, it rounds" if got == want + 1 else ""
+        return f"{said}, and on {want} it is {factor} exactly, which is enough{why}"
     if got == want + 1:
         return f"{said}: one rank fewer is enough, so do not add 1 to what is rounded up"
     if got == fewest(factor, max(stage - 1, 1), recipe):
@@ -95,18 +116,20 @@ def fewest_right(case: Case, seen: Observation) -> str | None:
     return f"{said}, and {want} are enough"
 
 
-MANY = 50
-"""Ranks up to which it is likelier that an answer misreads the recipe than that it gives up."""
+MANY, VERY_MANY = 50, 200_000
+"""Ranks up to which it is likelier that an answer misreads the recipe, or is too tolerant, than that it gives up."""
 HAIR = 1e-3
 
 
 def why_none(said: str, factor: float, stage: int, recipe: Recipe) -> str:
+    if (fewest(factor, stage, recipe) or 0) > VERY_MANY:
+        return f"{said}: however many it takes. Ask first whether it is ever reached, then count without a bound"
     if (fewest(factor, stage, recipe) or 0) > MANY:
         return f"{said}: so close below its limit a factor takes many. Do you stop counting, or allow a tolerance?"
     if stage > 1 and fewest(factor, stage - 1, recipe) is None:
         return f"{said}. At stage {stage - 1} it never is; stage {stage} shares out one kind more"
     if recipe != FP32 and fewest(factor, stage, FP32) is None:
-        return f"{said}. In fp32 with Adam it never is: do you read the bytes from recipe?"
+        return f"{said}. In fp32 with Adam it never is: do you read the bytes from recipe, from its end?"
     return f"{said}: what does the factor tend to, as N grows?"
 
 
@@ -120,8 +143,8 @@ def why_never(said: str, factor: float, stage: int, recipe: Recipe) -> str:
 def why_few(got: int, factor: float, stage: int, recipe: Recipe) -> str:
     if got == fewest(factor, stage, FP32) and recipe != FP32:
         return "That is for fp32 with Adam: read the bytes from recipe"
-    if got + 1 == fewest(factor, stage, recipe) and factor - saves(got, stage, recipe) < HAIR:
-        return f"That is a hair less than {factor}: do not round before you round up"
+    if factor - saves(got, stage, recipe) < HAIR:
+        return f"That is a hair less than {factor}: allow no tolerance, and do not round before you round up"
     if got + 1 == fewest(factor, stage, recipe):
         return f"That is not yet {factor}: round up"
     if stage < 2 and got == fewest(factor, stage + 1, recipe):

@@ -11,8 +11,8 @@ import torch
 
 from zerolab.collectives import Collectives, wire_bytes
 from zerolab.grading.case import Case, Observation, plural
-from zerolab.grading.claims import Calls, Wanted, calls_are, most_held, right, short, untouched
-from zerolab.grading.draw import about, signed, sizes
+from zerolab.grading.claims import Calls, Wanted, by_dtype, calls_are, most_held, right, short, untouched
+from zerolab.grading.draw import about, fine, sizes
 from zerolab.grading.exercise import Claim, Exercise, Score, alone
 from zerolab.grading.lessons.zero2_backward import IN_TIME
 from zerolab.grading.lessons.zero2_flight import IN_FLIGHT
@@ -22,9 +22,19 @@ from zerolab.grading.lessons.zero2_norm import CLIP
 # 3. Several micro-batches, in two ways.
 
 
-def micro_case(rng: Random, ranks: int, numel: int, count: int, each: bool, world: str, board: bool = False) -> Case:
-    args: list[tuple[Any, ...]] = [([signed(rng, numel) for _ in range(count)], each) for _ in range(ranks)]
+def micro_case(
+    rng: Random,
+    ranks: int,
+    numel: int,
+    count: int,
+    each: bool,
+    world: str,
+    board: bool = False,
+    dtype: torch.dtype = torch.float32,
+) -> Case:
+    args: list[tuple[Any, ...]] = [([fine(rng, numel, dtype) for _ in range(count)], each) for _ in range(ranks)]
     what = f"{plural(count, 'micro-batch').replace('batchs', 'batches')} of {plural(numel, 'element')}, each={each}"
+    what += f", {dtype}" if dtype is not torch.float32 else ""
     return Case(args, world, about(ranks, numel, what), board=board)
 
 
@@ -33,23 +43,26 @@ def micro_cases(rng: Random) -> list[Case]:
     for index, (ranks, numel, world) in enumerate(sizes(rng)):
         cases.append(micro_case(rng, ranks, numel, rng.randint(2, 4), index % 2 == 0, world))
     rest = [(2, 5, 3), (3, 7, 2), (2, 6, 1)]
-    return [*cases, *(micro_case(rng, ranks, numel, count, False, "lockstep") for ranks, numel, count in rest)]
+    cases += [micro_case(rng, ranks, numel, count, False, "lockstep") for ranks, numel, count in rest]
+    others = [(dtype, each) for dtype in (torch.float64, torch.bfloat16) for each in (True, False)]
+    return cases + [micro_case(rng, 2, 7, 3, each, "lockstep", dtype=dtype) for dtype, each in others]
 
 
 def micro_wanted(case: Case) -> Wanted:
     ranks, count = case.ranks, len(case.args[0][0])
-    wholes = [torch.stack(args[0]).sum(0) for args in case.args]
+    dtype = case.args[0][0][0].dtype
+    wholes = [torch.stack(args[0]).double().sum(0) for args in case.args]
     total = torch.stack(wholes).sum(0)
 
     def cut(whole: torch.Tensor) -> list[torch.Tensor]:
-        return list(whole.tensor_split(ranks))
+        return list(whole.to(dtype).tensor_split(ranks))
 
-    last = torch.stack([args[0][-1] for args in case.args]).sum(0)
+    last = torch.stack([args[0][-1] for args in case.args]).double().sum(0)
     mistakes = {
         "the sum over ranks and micro-batches: take the mean over both": cut(total),
         "the mean over the ranks alone: there are several micro-batches, too": cut(total / ranks),
         "the mean over the micro-batches alone: there are several ranks, too": cut(total / count),
-        "the whole mean: a rank keeps its shard": [total / ranks / count] * ranks,
+        "the whole mean: a rank keeps its shard": [(total / ranks / count).to(dtype)] * ranks,
         "its shard of its own gradients: nothing was added to them": [
             cut(whole / count)[rank] for rank, whole in enumerate(wholes)
         ],
@@ -77,7 +90,7 @@ def run_micro(fn: Callable[..., Any], comm: Collectives, gradients: list[torch.T
 
 def micro_right(case: Case, seen: Observation) -> str | None:
     part = Observation([replace(record, value=record.value["shard"]) for record in seen.records])
-    return right(micro_wanted)(case, part)
+    return right(micro_wanted, by_dtype)(case, part)
 
 
 def micro_untouched(case: Case, seen: Observation) -> str | None:
@@ -86,27 +99,42 @@ def micro_untouched(case: Case, seen: Observation) -> str | None:
     for rank, record in enumerate(seen.records):
         if written := record.value["written"]:
             return (
-                f"{case.about}: rank {rank} wrote to the gradients {written} and undid it: x + y - y need not be x, "
-                "and somebody may read them meanwhile"
+                f"{case.about}: rank {rank} wrote to the gradients {written}, even if their numbers are as before: "
+                "they belong to the caller, and somebody may read them meanwhile"
             )
     return None
 
 
 def micro_held(case: Case) -> int:
-    """The shard added up so far, the last one, the next one, and the ring's two chunks."""
-    return 5 * case.args[0][0][0].nbytes // case.ranks + 64
+    """The shard added up so far, the last one and the next one, another in passing, and the ring's two chunks."""
+    return 6 * case.args[0][0][0].nbytes // case.ranks + 64
 
 
 ACCUMULATE = Exercise(
     "accumulate",
     micro_cases,
     (
-        Claim("every rank returns its shard of the mean over ranks and micro-batches", micro_right),
+        Claim(
+            "every rank returns its shard of the mean over ranks and micro-batches",
+            micro_right,
+            ("A mean of means: over the ranks in reduce_scatter, over the micro-batches by one division at the end.",),
+        ),
         Claim(
             "each=True reduces every micro-batch, each=False once",
             calls_are(micro_calls, "what is added up before the wire, and what behind it?"),
+            (
+                "each=True: reduce first, and add up shards. each=False: add up a copy of whole gradients, and reduce "
+                "that.",
+            ),
         ),
-        Claim("the gradients stay as they were", micro_untouched),
+        Claim(
+            "the gradients stay as they were",
+            micro_untouched,
+            (
+                "add_, div_ and += write to the tensor on their left. Whose is it, also where there is a single "
+                "micro-batch?",
+            ),
+        ),
     ),
     scores=(
         Score(
@@ -116,11 +144,7 @@ ACCUMULATE = Exercise(
             "reduced each time, nothing but shards need be kept; add each to one running sum, in place",
         ),
     ),
-    hints=(
-        "A mean of means: divide by the number of micro-batches once, at the very end.",
-        "each=True: reduce first, and add up shards. each=False: add up a copy of whole gradients, and reduce that.",
-        "The first micro-batch's shard can be the running sum; add_ the next ones to it.",
-    ),
+    hints=("The first micro-batch's shard can be the running sum; add_ the next ones to it.",),
     run=run_micro,
     memory=True,
 )
@@ -136,7 +160,9 @@ def cost_cases(rng: Random) -> list[Case]:
             numel, count = ranks * rng.randint(2, 3000), rng.choice((4, 5, 6, 8))
             what = f"{plural(numel, 'parameter')}, {plural(ranks, 'rank')}, {count} micro-batches, each={each}"
             cases.append(Case([(numel, ranks, count, each)], about=what))
-    return cases
+    # 24 times an odd number near 2**56 is no float.
+    numel = 3 * rng.randrange(2**56 + 1, 2**57, 2)
+    return [*cases, Case([(numel, 3, 2, True)], about=f"{numel} parameters, 3 ranks, 2 micro-batches, each=True")]
 
 
 def cost_right(case: Case, seen: Observation) -> str | None:
@@ -151,6 +177,8 @@ def cost_right(case: Case, seen: Observation) -> str | None:
         return said
     if got == want:
         return f"{said}. The number is right, but bytes are whole: divide with //"
+    if numel > 10**15 and abs(got - want) < 10**6:
+        return f"{said}. Nearly: a fraction in between is rounded, so stay with whole numbers, and divide with //"
     if ranks == 1:
         return f"{said}. One rank has nobody to send to"
     if got * 4 == want:

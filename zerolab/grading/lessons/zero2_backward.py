@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import copy
 import gc
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from itertools import pairwise
 from random import Random
 from typing import Any
 
@@ -16,104 +14,49 @@ from torch import nn
 
 from zerolab.collectives import Collectives, wire_bytes
 from zerolab.grading.case import Case, Observation, plural
-from zerolab.grading.claims import Wanted, most_held, most_sent, right, untouched
-from zerolab.grading.draw import signed
+from zerolab.grading.claims import Wanted, by_dtype, most_sent, right, untouched
 from zerolab.grading.exercise import Claim, Exercise, Score
+from zerolab.grading.lessons.wholes import Wholes
+from zerolab.grading.lessons.zero2_models import (
+    arrivals,
+    gradients_of,
+    in_dtype,
+    model_cases,
+    numels_of,
+    on_the_way,
+    shards_by_rank,
+    summed,
+)
+from zerolab.grading.lessons.zero2_watch import Reductions, most_wholes, views_of, who_knows
 
 Tensor = torch.Tensor
 
 
-def shard(whole: Tensor, ranks: int, rank: int) -> Tensor:
-    return whole.flatten().tensor_split(ranks)[rank]
+def in_time_cases(rng: Random) -> list[Case]:
+    return model_cases(rng, rounds=2, board_rounds=1)
 
 
-class Crossed(nn.Module):
-    """Holds its layers in another order than it calls them in: its last is called first."""
-
-    def __init__(self, layers: Sequence[nn.Module]) -> None:
-        super().__init__()
-        self.layers = nn.ModuleList([*layers[1:], layers[0]])
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        for layer in [self.layers[-1], *self.layers[:-1]]:
-            inputs = layer(inputs)
-        return inputs
-
-
-def model_of(rng: Random, widths: Sequence[int], bias: bool = True) -> nn.Sequential:
-    """Linear layers, drawn from `rng` alone, which neither raise nor lower what passes through them by much."""
-    layers = []
-    for inside, outside in pairwise(widths):
-        layer = nn.utils.skip_init(nn.Linear, inside, outside, bias=bias)
-        for parameter in layer.parameters():
-            parameter.data.copy_(signed(rng, parameter.numel()).view_as(parameter) / (6 * inside**0.5))
-        layers.append(layer)
-    return nn.Sequential(*layers)
-
-
-def model_case(
-    rng: Random,
-    ranks: int,
-    widths: Sequence[int],
-    rounds: int,
-    world: str = "lockstep",
-    board: bool = False,
-    crossed: bool = False,
-) -> Case:
-    """The same model on every rank; inputs of the rank's own for each round."""
-    model: nn.Module = model_of(rng, widths, bias=not board)
-    if crossed:
-        model = Crossed(list(model.children()))
-    batch = 1 if board else 2
-    args: list[tuple[Any, ...]] = [
-        (model, [signed(rng, batch * widths[0]).view(batch, -1) / 4 for _ in range(rounds)]) for _ in range(ranks)
-    ]
-    numels = [parameter.numel() for parameter in model.parameters()]
-    what = f"{len(numels)} of {numels[0]:,}" if board else str(numels)
-    other = ", layers called in another order than the model holds them in" if crossed else ""
-    return Case(args, world, f"on {plural(ranks, 'rank')}, parameters of {what} elements{other}", board=board)
-
-
-def model_cases(rng: Random, rounds: int = 2, board_rounds: int = 1) -> list[Case]:
-    def widths() -> list[int]:
-        return [rng.randint(2, 5), rng.randint(2, 5), rng.randint(1, 3)]
-
-    cases = [model_case(rng, ranks, widths(), rounds) for ranks in (2, 3, 4, 1)]
-    cases.append(model_case(rng, 2, widths(), rounds, crossed=True))
-    cases.append(model_case(rng, 2, widths(), rounds, "processes"))
-    return [model_case(rng, 4, [32] * 9, board_rounds, board=True), *cases]
-
-
-def gradients_of(model: nn.Module, inputs: Tensor) -> list[Tensor]:
-    """The whole gradients of the loss on one rank's inputs."""
-    model = copy.deepcopy(model)
-    model(inputs).square().mean().backward()
-    return [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
-
-
-def summed(case: Case, index: int) -> list[Tensor]:
-    """The sum over the ranks of the gradients of one round."""
-    each = [gradients_of(model, rounds[index]) for model, rounds in case.args]
-    return [torch.stack(parts).sum(0) for parts in zip(*each, strict=True)]
-
-
-def flat(wholes: Sequence[Tensor]) -> list[Tensor]:
-    return [whole.flatten() for whole in wholes]
-
-
-def shards_by_rank(case: Case, wholes: Sequence[Tensor]) -> list[list[Tensor]]:
-    return [[shard(whole, case.ranks, rank) for whole in wholes] for rank in range(case.ranks)]
-
-
-def run_rounds(fn: Callable[..., Any], comm: Collectives, model: nn.Module, rounds: list[Tensor]) -> Any:
+def run_rounds(fn: Callable[..., Any], comm: Collectives, model: nn.Module, rounds: list[Tensor], whole: int) -> Any:
     """Call it once for each round. What it left behind ends the rounds, since it would spoil the next one. Of shards
-    that come in between, only copies are kept: the shards themselves should be gone."""
+    that come in between, only copies are kept: the shards themselves should be gone. While backward runs, note how many
+    reductions have begun, and how many gradients of `whole` bytes are there."""
     shards: list[Any] = []
     forwards: list[int] = []
-    count = model.register_forward_pre_hook(lambda module, inputs: forwards.append(1))
+    passed: list[list[int]] = []
+    reductions, wholes, between = Reductions(comm), Wholes(model.parameters(), whole), [0]
+
+    def on_a_layer() -> None:
+        passed[-1].append(reductions.begun)
+        between[0] = max(between[0], wholes.now())
+
+    counts = [model.register_forward_pre_hook(lambda module, inputs: forwards.append(1))]
+    counts += on_the_way(model, on_a_layer)
     for inputs in rounds:
         before = traits(model, inputs)
-        got = fn(comm, model, inputs)
+        passed.append([])
+        reductions.begun = 0
+        with wholes:
+            got = fn(reductions, model, inputs)
         alive: list[Any] = []
         if inputs is not rounds[-1]:
             alive = [weakref.ref(shard) for shard in got if isinstance(shard, Tensor)] if isinstance(got, list) else []
@@ -125,8 +68,10 @@ def run_rounds(fn: Callable[..., Any], comm: Collectives, model: nn.Module, roun
         outlive = still_there(alive)
         if left or kept or changed or outlive:
             break
-    count.remove()
-    state = {"hooks": left, "kept": kept, "changed": changed, "outlive": outlive}
+    for count in counts:
+        count.remove()
+    state = {"hooks": left, "kept": kept, "changed": changed, "outlive": outlive, "passed": passed}
+    state |= {"wholes": wholes.most, "between": between[0], "views": views_of(got, whole)}
     return {"shards": shards, "forwards": len(forwards) / len(shards), **state}
 
 
@@ -147,6 +92,7 @@ def still_there(tensors: Sequence[Callable[[], Tensor | None]]) -> int:
 def traits(model: nn.Module, inputs: Tensor) -> dict[str, Any]:
     """What a call could leave different besides numbers, by its name: switches, attributes, hooks on modules."""
     found: dict[str, Any] = {"inputs.requires_grad": inputs.requires_grad}
+    found |= {f"inputs.{own}": "there" for own in [*vars(inputs), *(["grad"] if inputs.grad is not None else [])]}
     for name, module in model.named_modules(prefix="model"):
         found[f"{name}.training"] = module.training
         found |= {f"{name}.{own}": "there" for own in vars(module) if own != "training"}
@@ -154,7 +100,7 @@ def traits(model: nn.Module, inputs: Tensor) -> dict[str, Any]:
         found[f"number of hooks on {name}"] = sum(map(len, hooks))
     for name, parameter in model.named_parameters(prefix="model"):
         found[f"{name}.requires_grad"] = parameter.requires_grad
-        found |= {f"{name}.{own}": "there" for own in vars(parameter) if not own.startswith("_")}
+        found |= {f"{name}.{own}": "there" for own in vars(parameter)}
     return found
 
 
@@ -196,7 +142,10 @@ def model_untouched(case: Case, seen: Observation) -> str | None:
         return hint
     for rank, record in enumerate(seen.records):
         if changed := record.value["changed"]:
-            return f"{case.about}: on rank {rank} {changed}: whoever uses the model next would stumble over it"
+            then = "whoever uses the model next would stumble over it"
+            if changed.startswith("inputs.grad"):
+                then = "backward goes on to inputs that require a gradient; detach() gives the same numbers without"
+            return f"{case.about}: on rank {rank} {changed}: {then}"
         if outlive := record.value["outlive"]:
             return (
                 f"{case.about}: the caller of rank {rank} has dropped the shards of call 1, and {outlive} of them are "
@@ -209,44 +158,66 @@ def shards_right(case: Case, seen: Observation) -> str | None:
     """The shards of each call are those of the mean."""
     for index in range(len(case.args[0][1])):
         part = Observation([replace(record, value=record.value["shards"][index]) for record in seen.records])
-        if hint := right(lambda case: round_wanted(case, index))(case, part):  # noqa: B023 (used at once)
+        if hint := right(lambda case: round_wanted(case, index), by_dtype)(case, part):  # noqa: B023 (used at once)
             return hint.replace(case.about, f"{case.about}, call {index + 1}", 1)
     return None
 
 
-def arrival(model: nn.Module, inputs: Tensor) -> list[int]:
-    """The indices of a model's parameters, in the order in which backward completes their gradients."""
-    model, order = copy.deepcopy(model), []
-    for index, parameter in enumerate(model.parameters()):
-        parameter.register_post_accumulate_grad_hook(lambda parameter, index=index: order.append(index))
-    model(inputs).square().mean().backward()
-    return order
-
-
 def round_wanted(case: Case, index: int) -> Wanted:
-    order = arrival(case.args[0][0], case.args[0][1][index])
-    own = [gradients_of(model, rounds[index]) for model, rounds in case.args]
+    order, _ = arrivals(case.args[0][0], case.args[0][1][index])
+    own = [gradients_of(model, rounds[index]) for model, rounds, _ in case.args]
     total = summed(case, index)
+
+    def shards(wholes: Sequence[Tensor]) -> list[list[Tensor]]:
+        return shards_by_rank(case, in_dtype(case, wholes))
+
     mean = [whole / case.ranks for whole in total]
-    good = shards_by_rank(case, mean)
-    mistakes = {
-        "shards of the sum over the ranks: take the mean": shards_by_rank(case, total),
-        "whole gradients: a rank keeps its shard of each": [flat(mean)] * case.ranks,
-        "its own gradients, whole: nothing was reduced": [flat(wholes) for wholes in own],
+    good = shards(mean)
+    mistakes: dict[str, Sequence[Any]] = {
+        "shards of the sum over the ranks: take the mean": shards(total),
+        "whole gradients: a rank keeps its shard of each": [
+            [whole.flatten() for whole in in_dtype(case, mean)],
+        ]
+        * case.ranks,
+        "its own gradients, whole: nothing was reduced": [[whole.flatten() for whole in wholes] for wholes in own],
         "shards of its own gradients: nothing was added to them": [
             shards_by_rank(case, own[rank])[rank] for rank in range(case.ranks)
         ],
+    }
+    if len(order) < len(total):
+        mistakes["shards of those parameters alone that got a gradient: of each other one a shard of zeros is due"] = [
+            [parts[at] for at in sorted(order)] for parts in good
+        ]
+        mistakes["no shard (None) of a parameter that got no gradient: a shard of zeros is due"] = [
+            [part if at in order else None for at, part in enumerate(parts)] for parts in good
+        ]
+    mistakes |= {
         "the shards in the order in which backward brought them: model.parameters() has another": [
-            [shards[at] for at in order] for shards in good
+            [parts[at] for at in order] for parts in good
         ],
         "the shards in backward's order, turned round: a model need not hold its layers in the order of their calls": [
-            [shards[at] for at in reversed(order)] for shards in good
+            [parts[at] for at in reversed(order)] for parts in good
         ],
     }
     if index:
         both = [first / case.ranks + second for first, second in zip(summed(case, 0), mean, strict=True)]
-        mistakes["the gradients of two calls added up: each call starts with none"] = shards_by_rank(case, both)
+        mistakes["the gradients of two calls added up: each call starts with none"] = shards(both)
     return Wanted(good, mistakes, "run backward by hand on two ranks, and print what each hook gets")
+
+
+def as_it_comes(case: Case, seen: Observation) -> str | None:
+    """Whenever backward goes on to the next layer, the reductions of all gradients that have come have begun."""
+    for index, inputs in enumerate(case.args[0][1]):
+        _, due = arrivals(case.args[0][0], inputs)
+        for rank, record in enumerate(seen.records):
+            for came, begun in zip(due, record.value["passed"][index], strict=False):
+                if begun < came:
+                    return (
+                        f"{case.about}, call {index + 1}: {plural(came, 'gradient')} had come on rank {rank} when "
+                        f"backward went on to the next layer, and {plural(begun, 'reduction')} had begun: reduce each "
+                        "in its own hook, not later"
+                    )
+    return None
 
 
 def nothing_kept(case: Case, seen: Observation) -> str | None:
@@ -260,30 +231,52 @@ def nothing_kept(case: Case, seen: Observation) -> str | None:
 
 
 def sent_once(case: Case) -> int:
-    numels = [parameter.numel() for parameter in case.args[0][0].parameters()]
     return max(
-        sum(wire_bytes("reduce_scatter", numel, 4, case.ranks, rank) for numel in numels) for rank in range(case.ranks)
+        sum(wire_bytes("reduce_scatter", numel, 4, case.ranks, rank) for numel in numels_of(case))
+        for rank in range(case.ranks)
     )
 
 
-def in_time_target(case: Case) -> int:
-    """All shards; of one gradient the whole and the ring's two chunks; a few rows of activations."""
-    sizes = [parameter.nbytes for parameter in case.args[0][0].parameters()]
-    rows = 4 * case.args[0][1][0].nbytes
-    return sum(sizes) // case.ranks + max(sizes) + 2 * max(sizes) // case.ranks + rows
-
+HOOKS = (
+    "parameter.register_post_accumulate_grad_hook(fn) calls fn(parameter) as soon as its gradient is complete, "
+    "while backward is still at work on the layers before.",
+    "The hook reduces parameter.grad.flatten(), keeps the shard, and sets parameter.grad = None.",
+)
+CLEAN = (
+    "register_post_accumulate_grad_hook returns a handle: keep all of them in a list, and call remove() on each at the "
+    "end.",
+)
+WHOLES = Score("whole gradients at once, at most", most_wholes, lambda case: 1, who_knows)
 
 IN_TIME = Exercise(
     "shards_in_time",
-    model_cases,
+    in_time_cases,
     (
-        Claim("its hooks are gone when it returns", no_hooks_left),
-        Claim("no parameter has a gradient when it returns", nothing_kept),
-        Claim("the model and the inputs stay as they were, and only the caller holds shards", model_untouched),
+        Claim("its hooks are gone when it returns", no_hooks_left, CLEAN),
+        Claim(
+            "no parameter has a gradient when it returns",
+            nothing_kept,
+            ("A gradient lives as long as parameter.grad knows it: the hook sets that to None once it is reduced.",),
+        ),
+        Claim(
+            "the model and the inputs stay as they were, and only the caller holds shards",
+            model_untouched,
+            (
+                "All that the function needs to remember fits in its own local names, such as a dict by parameter.",
+                "Backward leaves a gradient in every leaf that requires one, and inputs may be such a leaf.",
+            ),
+        ),
         Claim("one forward for each backward", one_forward),
         Claim(
-            "every rank returns its shard of each mean gradient, in the model's order, call after call", shards_right
+            "every rank returns its shard of each mean gradient, in the model's order, call after call",
+            shards_right,
+            (
+                "comm.reduce_scatter(flat, average=True) adds up over the ranks, divides, and returns your part.",
+                "Keep shards in a dict by parameter; then the order in which they come does not matter.",
+                "A parameter for which no hook ran has the gradient 0: give it zeros, as many as its part has.",
+            ),
         ),
+        Claim("each gradient is reduced as backward brings it", as_it_comes, HOOKS),
     ),
     run=run_rounds,
     scores=(
@@ -293,18 +286,7 @@ IN_TIME = Exercise(
             sent_once,
             "each gradient takes one reduce_scatter; what comes on top of it?",
         ),
-        Score(
-            "bytes held at the worst moment",
-            most_held,
-            in_time_target,
-            "how many whole gradients are there when backward has ended, and when could the first have gone?",
-        ),
+        WHOLES,
     ),
-    hints=(
-        "parameter.register_post_accumulate_grad_hook(fn) calls fn(parameter) as soon as its gradient is complete, "
-        "while backward is still at work on the layers before.",
-        "The hook reduces parameter.grad.flatten(), keeps the shard, and sets parameter.grad = None.",
-        "Keep shards in a dict by parameter; then the order in which they come does not matter.",
-    ),
-    memory=True,
+    hints=HOOKS,
 )

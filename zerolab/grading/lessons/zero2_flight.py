@@ -12,10 +12,10 @@ import torch
 
 from zerolab.collectives import Collectives, Handle, Link
 from zerolab.grading.case import Case, Observation, plural
-from zerolab.grading.claims import Wanted, calls_are, microseconds, most_held, right
-from zerolab.grading.draw import signed
+from zerolab.grading.claims import Wanted, by_dtype, calls_are, microseconds, most_held, right
+from zerolab.grading.draw import fine
 from zerolab.grading.exercise import Claim, Exercise, Score
-from zerolab.grading.lessons.zero2_backward import shards_by_rank
+from zerolab.grading.lessons.zero2_models import shards_by_rank
 from zerolab.ranks import spend
 
 Tensor = torch.Tensor
@@ -23,10 +23,19 @@ LINK = Link(gbit_per_s=0.25, latency_us=10)
 COMPUTE_SECONDS = 200e-6
 
 
-def flight_case(rng: Random, ranks: int, numels: Sequence[int], limit: int, world: str, board: bool = False) -> Case:
-    args: list[tuple[Any, ...]] = [([signed(rng, numel) for numel in numels], limit) for _ in range(ranks)]
+def flight_case(
+    rng: Random,
+    ranks: int,
+    numels: Sequence[int],
+    limit: int,
+    world: str,
+    board: bool = False,
+    dtype: torch.dtype = torch.float32,
+) -> Case:
+    args: list[tuple[Any, ...]] = [([fine(rng, numel, dtype) for numel in numels], limit) for _ in range(ranks)]
     what = "4,096, 64 and 64 elements, three times" if board else f"{list(numels)} elements"
     said = f"on {plural(ranks, 'rank')}, gradients of {what}, at most {limit} under way"
+    said += f", {dtype}" if dtype is not torch.float32 else ""
     return Case(args, world, said, LINK if world == "lockstep" else None, board)
 
 
@@ -37,6 +46,7 @@ def flight_cases(rng: Random) -> list[Case]:
     shapes = [(2, 4, 2), (3, 5, 1), (4, 6, 3), (2, 9, 6), (2, 1, 3), (1, 3, 2), (3, 4, 9)]
     cases = [flight_case(rng, ranks, numels(count), limit, "lockstep") for ranks, count, limit in shapes]
     cases.append(flight_case(rng, 2, [*numels(2), 0, *numels(1)], 2, "lockstep"))
+    cases += [flight_case(rng, 2, numels(3), 2, "lockstep", dtype=dtype) for dtype in (torch.float64, torch.bfloat16)]
     cases.append(flight_case(rng, 2, numels(3), 2, "processes"))
     return [flight_case(rng, 4, [4096, 64, 64] * 3, 2, "lockstep", board=True), *cases]
 
@@ -45,6 +55,7 @@ def as_they_come(gradients: Sequence[Tensor], watch: Watch) -> Iterator[Tensor]:
     """What backward brings: each takes time, and belongs to whoever takes it."""
     for gradient in gradients:
         spend(COMPUTE_SECONDS)
+        watch.taken += 1
         yield gradient.clone()
     watch.more = False
 
@@ -66,14 +77,18 @@ class Counted:
 
 class Watch:
     """The rank's collectives, with a count of the calls that nobody has waited for yet. `early` are the calls under
-    way when somebody first waited though there was room, and more to come."""
+    way when somebody first waited though there was room, and more to come; `newer` is the first call whose wait came
+    before an older one's, and `late` how many gradients had been taken when the first of them was started too late."""
 
     def __init__(self, comm: Collectives, limit: int) -> None:
         self.comm, self.limit = comm, limit
         self.under_way: set[int] = set()
         self.started = self.most = 0
         self.more = True
+        self.taken = 0
         self.early: int | None = None
+        self.newer: tuple[int, int] | None = None
+        self.late: int | None = None
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self.comm, name)
@@ -84,6 +99,8 @@ class Watch:
 
     def start(self) -> int:
         self.started += 1
+        if self.taken > self.started and self.late is None:
+            self.late = self.taken
         self.under_way.add(self.started)
         self.most = max(self.most, len(self.under_way))
         return self.started
@@ -91,6 +108,9 @@ class Watch:
     def end(self, number: int) -> None:
         if number in self.under_way and self.more and len(self.under_way) < self.limit and self.early is None:
             self.early = len(self.under_way)
+        oldest = min(self.under_way, default=number)
+        if number in self.under_way and self.more and number > oldest and self.newer is None:
+            self.newer = number, oldest
         self.under_way.discard(number)
 
 
@@ -98,16 +118,19 @@ def run_flight(fn: Callable[..., Any], comm: Collectives, gradients: list[Tensor
     """Hand the gradients out one by one, and count what is under way."""
     watch = Watch(comm, limit)
     shards = fn(watch, as_they_come(gradients, watch), limit)
-    return {"shards": shards, "most": watch.most, "early": watch.early, "left": len(watch.under_way)}
+    order = {"early": watch.early, "newer": watch.newer, "late": watch.late}
+    return {"shards": shards, "most": watch.most, "left": len(watch.under_way), **order}
 
 
 def flight_right(case: Case, seen: Observation) -> str | None:
     part = Observation([replace(record, value=record.value["shards"]) for record in seen.records])
-    return right(flight_wanted)(case, part)
+    return right(flight_wanted, by_dtype)(case, part)
 
 
 def flight_wanted(case: Case) -> Wanted:
-    total = [torch.stack(parts).sum(0) for parts in zip(*(args[0] for args in case.args), strict=True)]
+    dtype = case.args[0][0][0].dtype
+    each = zip(*(args[0] for args in case.args), strict=True)
+    total = [torch.stack(parts).double().sum(0).to(dtype) for parts in each]
     mean = [whole / case.ranks for whole in total]
     good, limit = shards_by_rank(case, mean), case.args[0][1]
     count = len(mean)
@@ -150,6 +173,16 @@ def under_limit(case: Case, seen: Observation) -> str | None:
             )
         if left := record.value["left"]:
             return f"{case.about}: rank {rank} returned while {left} of its calls had met no wait(): each needs one"
+        if newer := record.value["newer"]:
+            return (
+                f"{case.about}: rank {rank} waited for call {newer[0]} while call {newer[1]} was under way: which "
+                "handle is the oldest?"
+            )
+        if late := record.value["late"]:
+            return (
+                f"{case.about}: rank {rank} had taken {late} gradients when it started a call for an earlier one: "
+                "start each as it comes, before the next is taken"
+            )
         if early := record.value["early"]:
             return (
                 f"{case.about}: rank {rank} waited with {early} under way, and more gradients to come: do not wait "
@@ -182,8 +215,20 @@ IN_FLIGHT = Exercise(
     "in_flight",
     flight_cases,
     (
-        Claim("every rank returns its shard of each mean gradient, in order", flight_right),
-        Claim("as many as allowed are under way, and never more", under_limit),
+        Claim(
+            "every rank returns its shard of each mean gradient, in order",
+            flight_right,
+            (
+                "comm.reduce_scatter_async(gradient, average=True) returns a handle at once; handle.wait() gives the "
+                "shard.",
+                "When no more gradients come, some handles are left: wait for them, in order.",
+            ),
+        ),
+        Claim(
+            "as many as allowed are under way, and never more",
+            under_limit,
+            ("Keep handles in a queue. If it is full when a gradient comes, the oldest leaves it first.",),
+        ),
         Claim(
             "one reduce_scatter for each gradient",
             calls_are(
@@ -207,10 +252,6 @@ IN_FLIGHT = Exercise(
             "which list, or which variable, still knows a whole gradient whose reduction has ended?",
         ),
     ),
-    hints=(
-        "comm.reduce_scatter_async(gradient, average=True) returns a handle at once; handle.wait() gives the shard.",
-        "Keep handles in a queue. If it is full when a gradient comes, the oldest leaves it first.",
-        "When no more gradients come, some handles are left: wait for them, in order.",
-    ),
+    hints=("Take a gradient; if the queue is full, wait for the oldest, and only then start the new one.",),
     memory=True,
 )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from random import Random
@@ -14,19 +13,19 @@ from torch import nn
 
 from zerolab.collectives import Collectives
 from zerolab.grading.case import Case, Observation, decode, encode, plural
-from zerolab.grading.claims import Wanted, most_held, most_sent, right, short
+from zerolab.grading.claims import Wanted, by_dtype, most_sent, right, short
 from zerolab.grading.exercise import Claim, Exercise, Score
-from zerolab.grading.lessons.zero2_backward import (
-    flat,
+from zerolab.grading.lessons.wholes import Wholes
+from zerolab.grading.lessons.zero2_backward import WHOLES, as_it_comes, nothing_kept, sent_once, still_there
+from zerolab.grading.lessons.zero2_models import (
     gradients_of,
-    in_time_target,
+    in_dtype,
     model_cases,
-    nothing_kept,
-    sent_once,
+    on_the_way,
     shards_by_rank,
-    still_there,
     summed,
 )
+from zerolab.grading.lessons.zero2_watch import Reductions, still_known, storage, views_of
 
 Tensor = torch.Tensor
 LOOK = "print the index and the parameter in each hook, on one rank"
@@ -36,49 +35,46 @@ ROUNDS = 3
 
 
 def mended_cases(rng: Random) -> list[Case]:
-    return model_cases(rng, ROUNDS, ROUNDS)
+    return model_cases(rng, ROUNDS, ROUNDS, frozen=False)
 
 
-class Results:
-    """The rank's collectives, with weak references to what reduce_scatter returned."""
-
-    def __init__(self, comm: Collectives) -> None:
-        self.comm = comm
-        self.known: list[weakref.ref[Tensor]] = []
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.comm, name)
-
-    def reduce_scatter(self, *args: Any, **kwargs: Any) -> Tensor:
-        result = self.comm.reduce_scatter(*args, **kwargs)
-        self.known.append(weakref.ref(result))
-        return result
-
-
-def run_mended(fn: Callable[..., Any], comm: Collectives, model: nn.Module, rounds: list[Tensor]) -> Any:
+def run_mended(fn: Callable[..., Any], comm: Collectives, model: nn.Module, rounds: list[Tensor], whole: int) -> Any:
     """Build it on the model's parameters, and run one backward after the other. Of shards that come in between, values
-    alone are kept, so that they take no memory."""
-    results = Results(comm)
-    mended = fn(results, list(model.parameters()))
+    alone are kept, so that they take no memory. On the way, count reductions and gradients of `whole` bytes."""
+    reductions, wholes, between = Reductions(comm), Wholes(model.parameters(), whole), [0]
+    passed: list[list[int]] = []
+
+    def on_a_layer() -> None:
+        passed[-1].append(reductions.begun)
+        between[0] = max(between[0], wholes.now())
+
+    mended = fn(reductions, list(model.parameters()))
+    on_the_way(model, on_a_layer)
     after = []
     for inputs in rounds:
+        passed.append([])
+        reductions.begun = 0
         try:
-            model(inputs).square().mean().backward()
+            with wholes:
+                model(inputs.detach()).square().mean().backward()
         except RuntimeError as error:
             if re.search("size of tensor|shape", str(error)) is None:
                 raise
-            said = "it adds shards of different sizes, so of two parameters: which index does each hook see?"
-            raise RuntimeError(said) from error
+            raise RuntimeError(f"it adds shards of different sizes, {two_of(fn)}") from error
         after.append(mended.shards if inputs is rounds[-1] else encode(mended.shards))
-        kept = sum(parameter.grad is not None for parameter in model.parameters())
+    kept = sum(parameter.grad is not None for parameter in model.parameters())
     own = {storage(shard) for shard in mended.shards if isinstance(shard, Tensor)}
-    others = [result for result in results.known if storage(result()) not in own]
-    return {"after": after, "kept": kept, "more": still_there(others)}
+    more = still_there(still_known(reductions.known, own))
+    counts = {"wholes": wholes.most, "between": between[0], "passed": passed, "views": views_of(mended.shards, whole)}
+    return {"after": after, "kept": kept, "more": more, **counts}
 
 
-def storage(tensor: Tensor | None) -> int | None:
-    """Where a tensor's bytes lie: a view of it has the same."""
-    return None if tensor is None else tensor.untyped_storage().data_ptr()
+def two_of(fn: Any) -> str:
+    """Of which two things an answer mixes up the shards."""
+    shared = [name for name, value in vars(fn).items() if isinstance(value, list | dict | set)]
+    if shared:
+        return f"so of two models: `{shared[0]}` belongs to the class, and all share it; set it in __init__"
+    return "so of two parameters: which index does each hook see?"
 
 
 def mended_right(case: Case, seen: Observation) -> str | None:
@@ -93,7 +89,7 @@ def mended_right(case: Case, seen: Observation) -> str | None:
             if missing:
                 said = f"rank {rank} has no shards of the parameters {missing}"
                 return f"{after}: {said}: which index does a hook see when it runs, long after the loop has ended?"
-        if hint := right(lambda case: wanted_after(case, index))(case, part):  # noqa: B023 (used at once)
+        if hint := right(lambda case: wanted_after(case, index), by_dtype)(case, part):  # noqa: B023 (used at once)
             return hint.replace(case.about, after, 1)
     return None
 
@@ -103,14 +99,17 @@ def wanted_after(case: Case, index: int) -> Wanted:
     total = [torch.stack(parts).sum(0) for parts in zip(*rounds, strict=True)]
 
     def shards(wholes: list[Tensor], by: float = case.ranks) -> list[list[Tensor]]:
-        return shards_by_rank(case, [whole / by for whole in wholes])
+        return shards_by_rank(case, in_dtype(case, [whole / by for whole in wholes]))
 
     mistakes = {
-        "whole gradients: a rank keeps its shard of each": [flat([whole / case.ranks for whole in total])] * case.ranks,
+        "whole gradients: a rank keeps its shard of each": [
+            [whole.flatten() for whole in in_dtype(case, [whole / case.ranks for whole in total])]
+        ]
+        * case.ranks,
         "shards of the sum over the ranks: take the mean": shards(total, 1),
     }
     if index == 0:
-        own = [gradients_of(model, inputs[0]) for model, inputs in case.args]
+        own = [gradients_of(model, inputs[0]) for model, inputs, _ in case.args]
         mistakes["shards of its own gradients: nothing was added to them"] = [
             shards_by_rank(case, wholes)[rank] for rank, wholes in enumerate(own)
         ]
@@ -121,6 +120,9 @@ def wanted_after(case: Case, index: int) -> Wanted:
         scaled = [[count * whole for whole in each] for count, each in zip(times, rounds, strict=True)]
         return shards([torch.stack(parts).sum(0) for parts in zip(*scaled, strict=True)])
 
+    mistakes[f"a mean over the {index + 1} backwards, too: what several of them bring is added up"] = shards(
+        total, case.ranks * (index + 1)
+    )
     mistakes["shards of the last backward alone: a new shard is added to the old"] = shards(rounds[-1])
     mistakes["shards in which the first backward counts more than once: parameter.grad still held it"] = added(
         range(index + 1, 0, -1)
@@ -143,20 +145,31 @@ def nothing_else(case: Case, seen: Observation) -> str | None:
     return None
 
 
-def mended_target(case: Case) -> int:
-    """From the second backward on there are all shards when a new one comes, and all activations."""
-    model, rounds = case.args[0]
-    sizes = [parameter.nbytes for parameter in model.parameters()]
-    return in_time_target(case) + max(sizes) // case.ranks + len(sizes) * rounds[0].nbytes
-
-
 MENDED = Exercise(
     "MendedBackward",
     mended_cases,
     (
-        Claim("after each backward every rank has its shards of the mean, added up", mended_right),
-        Claim("no parameter keeps a gradient", nothing_kept),
-        Claim("of all that was reduced it keeps `shards` alone", nothing_else),
+        Claim(
+            "after each backward every rank has its shards of the mean, added up",
+            mended_right,
+            (
+                "A lambda looks up the loop's variable when it runs, and by then it has its last value. partial(fn, "
+                "index) takes the value it has now.",
+                "The mean is over the ranks; over backwards it is a sum, of shards.",
+                "Mending one fault uncovers another: once parameter.grad is dropped, who adds up two backwards?",
+            ),
+        ),
+        Claim(
+            "no parameter keeps a gradient",
+            nothing_kept,
+            ("After the hook, nothing may know the whole gradient, and parameter.grad is the first that does.",),
+        ),
+        Claim(
+            "of all that was reduced it keeps `shards` alone",
+            nothing_else,
+            ("A new shard is needed until it has been added to the old one. Which list or attribute still knows it?",),
+        ),
+        Claim("each gradient is reduced as backward brings it", as_it_comes),
     ),
     run=run_mended,
     scores=(
@@ -166,18 +179,7 @@ MENDED = Exercise(
             lambda case: ROUNDS * sent_once(case),
             "each gradient takes one reduce_scatter; who reduces it twice?",
         ),
-        Score(
-            "bytes held at the worst moment",
-            most_held,
-            mended_target,
-            "who else knows a whole gradient after its hook has run?",
-        ),
+        WHOLES,
     ),
-    hints=(
-        "A lambda looks up the loop's variable when it runs, and by then it has its last value. partial(fn, index) "
-        "takes the value it has now.",
-        "After the hook, nothing may know the whole gradient: neither parameter.grad nor a list.",
-        "Mending one fault uncovers another: once parameter.grad is dropped, who adds up two backwards?",
-    ),
-    memory=True,
+    hints=("After the hook, nothing may know the whole gradient: neither parameter.grad nor a list.",),
 )

@@ -11,8 +11,8 @@ import torch
 
 from zerolab.collectives import Collectives
 from zerolab.grading.case import Case, Observation, Record, plural
-from zerolab.grading.claims import most_sent, number_of_calls, short
-from zerolab.grading.draw import signed
+from zerolab.grading.claims import by_dtype, most_sent, number_of_calls, short
+from zerolab.grading.draw import fine
 from zerolab.grading.exercise import Claim, Exercise, Score
 
 Tensor = torch.Tensor
@@ -36,29 +36,41 @@ def clip_case(
     ranks: int,
     used: Sequence[Sequence[int]],
     norm_type: float,
-    share: float,
+    share: float | None,
     world: str = "lockstep",
-    poison: float | None = None,
+    poison: Sequence[float] = (),
     scale: float = 1.0,
+    dtype: torch.dtype = torch.float32,
     board: bool = False,
+    place: Sequence[tuple[int, int, int]] = (),
 ) -> Case:
-    """`used[rank]` are the elements of each shard that count; padding follows some. The limit is `share` of the norm. A
-    `poison` (NaN or inf) takes the place of one element of the last rank, which must have some."""
-    each = [[scale * signed(rng, numel) for numel in numels] for numels in used]
-    limit = share * norm_of(each, norm_type)
-    if poison is not None:
-        shards = [shard for shard in each[-1] if shard.numel()]
-        shards[0][rng.randrange(len(shards[0]))] = poison
+    """`used[rank]` are the elements of each shard that count; padding follows some. The limit is `share` of the norm,
+    and 1 for gradients of zeros; without a share it lies between the largest norm of one rank and that of all. Each
+    `poison` (NaN or inf) takes the place of one element, on any rank, in any place, or in that `place`."""
+    each = [[scale * fine(rng, numel, dtype) for numel in numels] for numels in used]
+    norm = norm_of(each, norm_type)
+    own = max(norm_of([shards], norm_type) for shards in each)
+    limit = (own + norm) / 2 if share is None else share * (norm or 1.0)
+    places = [
+        (rank, index, at) for rank, numels in enumerate(used) for index, n in enumerate(numels) for at in range(n)
+    ]
+    struck = list(place) or rng.sample(places, len(poison))
+    for value, (rank, index, at) in zip(poison, struck, strict=True):
+        each[rank][index][at] = value
     padding = [0 if board else rng.randint(0, 3) for _ in used[0]]
     args: list[tuple[Any, ...]] = []
     for numels, shards in zip(used, each, strict=True):
-        pads = [torch.full((more,), POISON) for more in padding]
+        pads = [torch.full((more,), rng.choice((POISON, math.nan)), dtype=dtype) for more in padding]
         padded = [torch.cat(pair) for pair in zip(shards, pads, strict=True)]
         args.append((padded, list(numels), limit, norm_type))
     size = "4 shards of 256 elements each" if board else f"used elements {[list(numels) for numels in used]}"
-    above = "above" if share < 1 else "below"
-    said = f"the norm is {above} the limit" if poison is None else f"rank {ranks - 1} has one {poison}"
-    said += f", gradients near {scale:g}" if scale != 1.0 else ""
+    above = "above" if norm > limit else "below"
+    said = f"the norm is {above} the limit" if scale else f"all gradients are 0, the limit is {limit:g}"
+    if poison:
+        marks = [f"rank {rank} has one {value}" for value, (rank, *_) in zip(poison, struck, strict=True)]
+        said = ", ".join(marks)
+    said += f", gradients near {scale:g}" if scale not in (0.0, 1.0) else ""
+    said += f", {dtype}" if dtype is not torch.float32 else ""
     return Case(args, world, f"on {plural(ranks, 'rank')}, {size}, norm_type {norm_type:g}, {said}", board=board)
 
 
@@ -72,32 +84,46 @@ def clip_cases(rng: Random) -> list[Case]:
     many = [[12, 12]] * 4
     # Ranks whose shards are empty.
     bare = [*used(3), [0, 0]]
+    inf, nan = math.inf, math.nan
     return [
         clip_case(rng, 4, [[256] * 4] * 4, 2.0, 0.25, board=True),
         clip_case(rng, 2, used(2), 2.0, share()),
         clip_case(rng, 2, used(2), 2.0, rng.uniform(1.5, 3.0)),
         clip_case(rng, 3, used(3), 1.0, share()),
-        clip_case(rng, 3, used(3), math.inf, share()),
+        clip_case(rng, 3, used(3), inf, share(), dtype=torch.bfloat16),
         clip_case(rng, 3, used(3), 3.0, share()),
-        clip_case(rng, 2, used(2), 1.5, share()),
-        clip_case(rng, 3, used(3), 2.5, share()),
+        clip_case(rng, 2, used(2), 1.5, share(), dtype=torch.bfloat16),
+        clip_case(rng, 3, used(3), 2.5, share(), dtype=torch.float64),
         clip_case(rng, 4, many, 120.0, share()),
         clip_case(rng, 1, used(1), 2.0, share()),
         clip_case(rng, 2, used(2), 2.0, 0.0),
+        clip_case(rng, 2, used(2), 2.0, rng.choice((0.0, 1.0)), scale=0.0),
+        clip_case(rng, 1, used(1), inf, 1.0, scale=0.0),
+        clip_case(rng, 2, used(2), 1.0, 0.0, scale=0.0),
         clip_case(rng, 2, used(2), 2.0, share(), scale=SMALL),
         clip_case(rng, 2, used(2), 2.0, share(), scale=HUGE),
         clip_case(rng, 4, bare, 2.0, share()),
-        clip_case(rng, 4, bare, math.inf, share()),
-        clip_case(rng, 2, used(2), 2.0, share(), poison=math.inf),
-        clip_case(rng, 2, used(2), 2.0, share(), poison=math.nan),
-        clip_case(rng, 2, used(2), math.inf, share(), poison=math.nan),
+        clip_case(rng, 4, bare, inf, share()),
+        clip_case(rng, 2, used(2), 2.0, share(), poison=[inf]),
+        clip_case(rng, 3, used(3, 3), 2.0, share(), poison=[nan]),
+        clip_case(rng, 2, used(2, 3), inf, share(), poison=[nan]),
+        clip_case(rng, 3, used(3), inf, share(), poison=[nan]),
+        clip_case(rng, 2, used(2), inf, share(), poison=[-inf, nan]),
+        # Whoever takes a maximum from the first on, or from the last, meets a number before and after it.
+        clip_case(rng, 3, [[2, 3, 2]] * 3, inf, share(), poison=[nan], place=[(1, 1, 1)]),
+        # One of each, on two ranks, either way round.
+        clip_case(rng, 2, [[2, 2]] * 2, inf, share(), poison=[inf, nan], place=[(0, 0, 1), (1, 1, 0)]),
+        clip_case(rng, 2, [[2, 2]] * 2, inf, share(), poison=[nan, inf], place=[(0, 1, 1), (1, 0, 0)]),
+        # No rank's own norm is above the limit, and that of all is; a shard with elements comes after an empty one.
+        clip_case(rng, 3, used(3), rng.choice((1.0, 2.0)), None),
+        clip_case(rng, 3, [[0, rng.randint(1, 4), 0, rng.randint(1, 4)] for _ in range(3)], 2.0, share()),
         clip_case(rng, 2, used(2), 2.0, share(), world="processes"),
     ]
 
 
 def norm_of(each: Sequence[Sequence[Tensor]], norm_type: float) -> float:
     """The norm of all shards of all ranks, end to end."""
-    whole = torch.cat([shard for shards in each for shard in shards]).double()
+    whole = torch.cat([shard.double() for shards in each for shard in shards])
     return torch.linalg.vector_norm(whole, norm_type).item() if whole.numel() else 0.0
 
 
@@ -110,7 +136,7 @@ def counted(args: tuple[Any, ...]) -> list[Tensor]:
 def same(value: object, want: float) -> bool:
     if not isinstance(value, float):
         return False
-    return (math.isnan(value) and math.isnan(want)) or math.isclose(value, want, rel_tol=1e-4)
+    return (math.isnan(value) and math.isnan(want)) or math.isclose(value, want, rel_tol=1e-9)
 
 
 def norm_right(case: Case, seen: Observation) -> str | None:
@@ -125,6 +151,9 @@ def norm_right(case: Case, seen: Observation) -> str | None:
         if not isinstance(got, float):
             return f"{case.about}: rank {rank} returned {short(got)}, and a float is due"
         said = f"{case.about}: rank {rank} returned {got:g}, and the norm is {want:g}"
+        if math.isclose(got, want, rel_tol=1e-3):
+            said = f"{case.about}: rank {rank} returned {got:.12g}, and the norm is {want:.12g}"
+            return f"{said}. That is not float64: convert the gradients before you take powers and sums"
         if math.isnan(want) and math.isinf(got):
             return f"{said}. Say which of the two it is, inf or nan: the caller may tell them apart"
         if math.isnan(want):
@@ -149,6 +178,10 @@ def mistaken_norms(case: Case, each: Sequence[Sequence[Tensor]], rank: int, norm
         "You added norms; what adds up is the sum of |g|^p, before the root": sum(norms),
         "That is the 2-norm, whatever norm_type is": norm_of(each, 2.0),
     }
+    signed = torch.cat([shard.double() for shards in each for shard in shards])
+    if len(signed) and norm_type in (1.0, math.inf):
+        cancelled = signed.sum() if norm_type == 1.0 else signed.max()
+        mistakes["The signs count there: the norm is of |g|"] = float(cancelled)
     if not math.isinf(norm_type):
         whole = int(norm_type)
         mistakes["That is the largest |g|: large is not yet inf"] = norm_of(each, math.inf)
@@ -168,12 +201,16 @@ def scaled(case: Case, seen: Observation) -> str | None:
     factor = limit / norm if math.isfinite(norm) and norm > limit else 1.0
     for rank, record in enumerate(seen.records):
         before, after = torch.cat(counted(case.args[rank])), used_after(record)
+        if after.dtype != before.dtype:
+            return f"{case.about}: the gradients of rank {rank} became {after.dtype}: scale them where they are"
         if not before.numel() or close(after, before * factor):
             continue
         found = ratio(before, after)
         said = f"{case.about}: the gradients of rank {rank}"
         if not math.isfinite(norm):
             return f"{said} have changed; with a norm that is not finite, leave them alone: the step will be skipped"
+        if factor == 1.0 and not before.any():
+            return f"{said} were 0 and are not: a norm of 0 is above no limit, and limit / norm is no number"
         if factor == 1.0:
             return f"{said} were scaled by {found}; a norm below the limit is no reason to scale up"
         if swapped := record.value["swapped"]:
@@ -181,9 +218,13 @@ def scaled(case: Case, seen: Observation) -> str | None:
             return f"{said} are as they were: {where} became another tensor, and who holds the old one sees no change"
         if close(after, before) and limit == 0.0:
             return f"{said} are as they were, and 0 is a limit like any other: what is limit / norm?"
+        alone = norm_of([counted(case.args[rank])], norm_type)
+        if close(after, before) and alone <= limit:
+            look = "compare the norm of all with it, on every rank"
+            return f"{said} are as they were: its own norm, {alone:g}, is below the limit of {limit:g}; {look}"
         if close(after, before):
             return f"{said} are as they were: change the shards in place (mul_), a new tensor stays with you"
-        own = limit / norm_of([counted(case.args[rank])], norm_type)
+        own = limit / alone
         if close(after, before * own):
             return f"{said} were scaled by their own norm: one factor for all ranks keeps the direction"
         if close(after, before * factor * factor):
@@ -199,7 +240,7 @@ def used_after(record: Record) -> Tensor:
 
 
 def close(got: Tensor, want: Tensor) -> bool:
-    return torch.allclose(got, want, rtol=1e-5, atol=0.0, equal_nan=True)
+    return torch.allclose(got, want, rtol=by_dtype(want.dtype), atol=0.0, equal_nan=True)
 
 
 def ratio(before: Tensor, after: Tensor) -> str:
@@ -213,8 +254,24 @@ CLIP = Exercise(
     "clip_",
     clip_cases,
     (
-        Claim("every rank returns the norm over all ranks' shards, padding left out", norm_right),
-        Claim("all shards are scaled in place by one factor, and never up", scaled),
+        Claim(
+            "every rank returns the norm over all ranks' shards, padding left out",
+            norm_right,
+            (
+                "Each rank has one number to tell: the sum of |g|^p over its used elements, or the largest |g| for "
+                "p = inf. comm.all_gather of a tensor with one float64 gives every rank all of them.",
+                "Shards may be empty, so begin a maximum at 0; and torch's max keeps a nan that Python's may drop.",
+            ),
+        ),
+        Claim(
+            "all shards are scaled in place by one factor, and never up",
+            scaled,
+            (
+                "The factor is limit / norm where limit < norm < inf. In all other cases nothing is multiplied: "
+                "think of a norm of 0, of nan, of inf.",
+                "shard.mul_(factor) writes to the tensor that the caller knows; shard = shard * factor makes another.",
+            ),
+        ),
     ),
     scores=(
         Score("calls of collectives", number_of_calls, lambda case: 1, "put what the ranks exchange into one tensor"),
@@ -226,9 +283,5 @@ CLIP = Exercise(
         ),
     ),
     run=run_clip,
-    hints=(
-        "Each rank has one number to tell: the sum of |g|^p over its used elements, or the largest |g| for p = inf.",
-        "comm.all_gather of a tensor with one float64 gives every rank all numbers, and all conclude alike.",
-        "Shards may be empty, so begin a maximum at 0; and see to it that a nan survives.",
-    ),
+    hints=("comm.all_gather of a tensor with one float64 gives every rank all numbers, and all conclude alike.",),
 )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from zerolab.grading.lessons.zero3_layers import AHEAD, FORWARD
+from zerolab.grading.lessons.zero3_ahead import AHEAD
+from zerolab.grading.lessons.zero3_layers import FORWARD
 from zerolab.grading.lessons.zero3_persistent import PERSISTENT
 from zerolab.grading.lessons.zero3_steps import COST, TRACE
 from zerolab.grading.lessons.zero3_training import TRAINS

@@ -13,15 +13,17 @@ from zerolab.collectives import Collectives
 from zerolab.errors import InputError
 from zerolab.flat.layout import chunk_sizes
 from zerolab.grading.case import Case, Observation, plural
-from zerolab.grading.claims import Calls, Wanted, alike, calls_are, right
-from zerolab.grading.draw import signed
+from zerolab.grading.claims import Calls, Wanted, alike, by_dtype, calls_are, right
+from zerolab.grading.draw import DTYPES, fine
 from zerolab.grading.exercise import Claim, Exercise
 
 Tensor = torch.Tensor
 
 
 def persistent_case(rng: Random, ranks: int, shapes: Sequence[tuple[int, ...]], threshold: int, world: str) -> Case:
-    tensors = [signed(rng, torch.Size(shape).numel()).view(shape) for shape in shapes]
+    tensors = [fine(rng, torch.Size(shape).numel(), rng.choice(DTYPES)).view(shape) for shape in shapes]
+    # A matrix may lie in memory as its transpose does.
+    tensors[0] = tensors[0].t().contiguous().t()
     numels = [tensor.numel() for tensor in tensors]
     about = f"on {plural(ranks, 'rank')}, tensors of {numels} elements, threshold {threshold}"
     return Case([(tensors, threshold)] * ranks, world, about)
@@ -31,15 +33,15 @@ def persistent_cases(rng: Random) -> list[Case]:
     def drawn() -> list[tuple[int, ...]]:
         width = rng.randint(3, 6)
         # As in a model: matrices, and biases that are much smaller.
-        return [(width, width), (width,), (width + 1, width), (width + 1,), (5 * width, width), (3,)]
+        return [(width, width), (width,), (width + 1, width), (width + 1,), (5 * width, width), (3,), (), (0, 2)]
 
     cases = []
-    for ranks in (2, 3, 4, 1):
+    for ranks, threshold in ((2, 8), (3, 0), (4, 1), (1, 10_000)):
         shapes = drawn()
         matrix = torch.Size(shapes[0]).numel()
         # A tensor of exactly as many elements as the threshold is among them.
         cases.append(persistent_case(rng, ranks, shapes, matrix, "lockstep"))
-        cases.append(persistent_case(rng, ranks, drawn(), rng.choice([0, 8, 10_000]), "lockstep"))
+        cases.append(persistent_case(rng, ranks, drawn(), threshold, "lockstep"))
     return [*cases, persistent_case(rng, 2, drawn(), 8, "processes")]
 
 
@@ -48,17 +50,34 @@ def run_persistent(fn: Callable[..., Any], comm: Collectives, tensors: list[Tens
     answer is returned, too, though only its type's name gets out: while it lives, what it holds is measured."""
     own = [tensor.clone() for tensor in tensors]
     answer = fn(comm, own, threshold)
-    values = [answer.whole(index).clone() for index in range(len(tensors))]
+    try:
+        values = [answer.whole(index).clone() for index in range(len(tensors))]
+    except Exception as error:
+        if not (said := shared_by(fn)):
+            raise
+        raise InputError(f"{said} ({error})") from error
     intact = alike(own, tensors, 0.0)
     del own
+    # Ranks that share a process share the class: the others' second one does not come in between.
+    comm.barrier()
     fn(comm, [-tensor for tensor in reversed(tensors)], 2 * threshold + 1).whole(0)
+    comm.barrier()
     try:
         again = [answer.whole(index).clone() for index in range(len(tensors))]
     except Exception as error:
         raise InputError(f"whole() fails once a second {SECOND} ({error})") from error
+    if len(answer.kept) > len(tensors) and (said := shared_by(fn)):
+        raise InputError(f"{said} (of {len(tensors)} tensors it keeps {len(answer.kept)})")
     return {"values": values, "again": again, "intact": intact, "kept": list(answer.kept), "answer": answer}
 
 
+def shared_by(fn: Any) -> str:
+    """What to say of a list that belongs to an answer's class; '' if there is none."""
+    shared = [name for name, value in vars(fn).items() if isinstance(value, list | dict | set)]
+    return f"`{shared[0]}` belongs to the class, and all share it; set it in __init__" if shared else ""
+
+
+LOOK = "look at what `whole` gives for a matrix and for a bias"
 SECOND = "Persistent has been made, of other tensors: what belongs to one has its place in self, not in the class"
 
 
@@ -68,12 +87,16 @@ def persistent_values(case: Case, seen: Observation) -> str | None:
     for rank, record in enumerate(seen.records):
         got = record.value["values"]
         for index, (value, want) in enumerate(zip(got, tensors, strict=True)):
-            if isinstance(value, Tensor) and value.shape != want.shape and torch.equal(value.flatten(), want.flatten()):
+            if not isinstance(value, Tensor) or value.dtype != want.dtype or value.shape == want.shape:
+                continue
+            if torch.equal(value.flatten(), want.flatten()):
                 shapes = f"{tuple(value.shape)}, not {tuple(want.shape)}"
                 return f"{case.about}: rank {rank}'s tensor {index} has the right numbers in the wrong shape: {shapes}"
-    wanted = Wanted([tensors] * case.ranks, look="look at what `whole` gives for a matrix and for a bias")
+    lying = [tensors[0].t().reshape(tensors[0].shape), *tensors[1:]]
+    says = "the numbers in the order in which they lie in memory: flatten() goes row by row, whatever the strides"
+    wanted = Wanted([tensors] * case.ranks, {says: [lying] * case.ranks}, LOOK)
     records = [replace(record, value=record.value["values"]) for record in seen.records]
-    if hint := right(lambda _: wanted)(case, Observation(records)):
+    if hint := right(lambda _: wanted, by_dtype)(case, Observation(records)):
         return hint
     wrong = [rank for rank, record in enumerate(seen.records) if not alike(record.value["again"], tensors, 1e-5)]
     said = f"{case.about}: whole() gives other numbers to rank {wrong[0]} once a second {SECOND}" if wrong else None
@@ -90,11 +113,11 @@ def staying(numels: Sequence[int], threshold: int) -> list[bool]:
     return [numel < threshold for numel in numels]
 
 
-def as_budget(numels: Sequence[int], threshold: int, order: Sequence[int]) -> list[bool]:
-    """Which stay if the threshold is (wrongly) how many elements may stay in all."""
+def as_budget(numels: Sequence[int], threshold: int, order: Sequence[int], fewer: bool = False) -> list[bool]:
+    """Which stay if the threshold is (wrongly) how many elements may stay in all, or one more than that."""
     stays, left = [False] * len(numels), threshold
     for index in order:
-        if numels[index] <= left:
+        if numels[index] + fewer <= left:
             stays[index] = True
             left -= numels[index]
     return stays
@@ -105,16 +128,19 @@ def persistent_cut(case: Case, seen: Observation) -> str | None:
     tensors, threshold = case.args[0]
     numels = [tensor.numel() for tensor in tensors]
     by_size = sorted(range(len(numels)), key=lambda index: numels[index])
+    every = range(len(numels))
+    one_budget = "the threshold is no budget for all: each tensor is measured by itself"
     rules = {
         "tensors of fewer elements stay whole, one of exactly as many is cut": [n <= threshold for n in numels],
         "no tensor is cut": [True] * len(numels),
         "all tensors are cut, the small ones, too": [False] * len(numels),
         "you cut the small ones and keep the large ones": [n >= threshold for n in numels],
         "you measure the shard; the threshold is for the whole tensor": [n // case.ranks < threshold for n in numels],
-        "the threshold is no budget for all: each tensor is measured by itself": as_budget(numels, threshold, by_size),
-        "the threshold is no budget that is used up from the first on": as_budget(
-            numels, threshold, range(len(numels))
-        ),
+        "you count bytes; the threshold counts elements": [tensor.nbytes < threshold for tensor in tensors],
+        one_budget: as_budget(numels, threshold, by_size),
+        f"{one_budget} alone": as_budget(numels, threshold, by_size, True),
+        f"{one_budget}, from the first on": as_budget(numels, threshold, every),
+        f"{one_budget} alone, from the first on": as_budget(numels, threshold, every, True),
         "you go by the number of dimensions; the threshold counts elements": [tensor.dim() < 2 for tensor in tensors],
     }
     for rank, record in enumerate(seen.records):
@@ -126,8 +152,15 @@ def persistent_cut(case: Case, seen: Observation) -> str | None:
         if got != want:
             said = f"{case.about}: rank {rank} keeps {got} elements, and {want} are due"
             reason = next((says for says, stays in rules.items() if lengths(stays) == got), "")
-            return f"{said}: {reason or 'cut with tensor_split, as all_gather does'}"
+            return f"{said}: {reason or otherwise(got, [lengths([stays] * len(numels)) for stays in (True, False)])}"
     return None
+
+
+def otherwise(got: Sequence[int], either: Sequence[Sequence[int]]) -> str:
+    """What to say if no rule explains which tensors were cut: are all of them whole, or cut as they should be?"""
+    if len(got) == len(either[0]) and all(part in pair for part, *pair in zip(got, *either, strict=True)):
+        return "a tensor stays whole if its numel() is less than the threshold, whatever the others are"
+    return "cut with tensor_split, as all_gather does"
 
 
 def persistent_bytes(case: Case, seen: Observation) -> str | None:
@@ -149,7 +182,8 @@ def persistent_calls(case: Case, seen: Observation) -> str | None:
         return [("all_gather", tensor.numel()) for tensor in tensors if tensor.numel() >= threshold]
 
     want = due(tensors, threshold)
-    want = [*want, *due(tensors[-1:], 2 * threshold + 1), *want]
+    barrier = ("barrier", 0)  # the check's own
+    want = [*want, barrier, *due(tensors[-1:], 2 * threshold + 1), barrier, *want]
     few = any(len(record.calls) < len(want) for record in seen.records)
     more = "what reaches the threshold counts as cut, on one rank, too, and is gathered each time"
     return calls_are(lambda case, rank: want, more if few else "what is whole already needs no call")(case, seen)
@@ -159,16 +193,26 @@ PERSISTENT = Exercise(
     "Persistent",
     persistent_cases,
     (
-        Claim("it gives each tensor back, whole and in its shape", persistent_values),
+        Claim(
+            "it gives each tensor back, whole, in its shape and its dtype",
+            persistent_values,
+            ("Make two lists in __init__, of self: the shapes, and what you keep.",),
+        ),
         Claim("it leaves the caller's tensors as they are", caller_intact),
-        Claim("it keeps small tensors whole and a shard of the others", persistent_cut),
-        Claim("it keeps no other memory", persistent_bytes),
+        Claim(
+            "it keeps small tensors whole and a shard of the others",
+            persistent_cut,
+            ("Each tensor is asked by itself: is tensor.numel() < threshold? Nothing is remembered of the others.",),
+        ),
+        Claim(
+            "it keeps no other memory",
+            persistent_bytes,
+            ("A shard is tensor.flatten().tensor_split(comm.size)[comm.rank]. Whose memory is that?",),
+        ),
         Claim("it gathers what is cut, and nothing else", persistent_calls),
     ),
     run=run_persistent,
     hints=(
-        "Make two lists in __init__: the shapes, and what you keep.",
-        "A shard is tensor.flatten().tensor_split(comm.size)[comm.rank]. Whose memory is that?",
         "In `whole`, kept[index] has fewer elements than its shape if it was cut; but on one rank, and for an empty "
         "shape, it has not. So decide by the threshold, in both places.",
     ),

@@ -25,7 +25,12 @@ def cost_cases(rng: Random) -> list[Case]:
             units = [(ranks * rng.randint(1, 500), trains) for trains in pattern]
             cases.append(cost_case(units, ranks, rng.randint(1, 4), rng.random() < 0.5))
     # On 2 ranks a forgotten (N-1)/N doubles the number, as do micro-batches; on 3 it does not.
-    return [cost_case([(240, True)] * 3, 3, 1, checkpointing) for checkpointing in (False, True)] + cases
+    first = [cost_case([(240, True)] * 3, 3, 1, checkpointing) for checkpointing in (False, True)]
+    # Here all that one can forget or do too often gives a number of its own.
+    first.append(cost_case([(120, False), (240, True), (480, False), (960, True)], 3, 2, False))
+    # 24 times an odd number near 2**56 is no float.
+    many = cost_case([(3 * rng.randrange(2**56 + 1, 2**57, 2), True)], 3, 1, False)
+    return [*first, *cases, many]
 
 
 def cost_case(units: Units, ranks: int, micro_batches: int, checkpointing: bool) -> Case:
@@ -63,13 +68,29 @@ def cost_right(case: Case, seen: Observation) -> str | None:
     said = f"{case.about}: you say {short(got)} bytes, and the meter counts {want}"
     if got == want:
         return f"{said}. The number is right, but bytes are whole: divide with //"
+    if isinstance(got, int | float) and abs(got - want) * 10**12 < want:
+        return f"{said}. Nearly: a fraction in between is rounded, so stay with whole numbers, and divide with //"
     trained = sum(numel for numel, trains in units if trains)
+    first = next((index for index, (_, trains) in enumerate(units) if trains), len(units))
+    forth, back = sum(numel for numel, _ in units), sum(numel for numel, _ in units[first:])
+
+    def without(numel: int) -> int:
+        return want - (micro_batches - 1) * wire_bytes("all_gather", numel, 4, ranks, 0)
+
     mistakes = {
         "No unit trains: there is no backward, and so nothing to gather for it": (
             0 if trained else stage3_bytes(units, ranks, micro_batches, skips_frozen_start=False)
         ),
-        "You reduce once a step; here each micro-batch reduces its gradients": want
-        - (micro_batches - 1) * wire_bytes("all_gather", trained, 4, ranks, 0),
+        "You reduce once a step; here each micro-batch reduces its gradients": without(trained),
+        "You gather once a step for forward; each micro-batch has a forward, and units are released after it": (
+            without(forth)
+        ),
+        "You gather once a step for backward; each micro-batch has a backward, and units are released after it": (
+            without(back)
+        ),
+        "In backward a frozen unit between two that train is needed, too: the gradient passes through it": (
+            want - micro_batches * wire_bytes("all_gather", back - trained, 4, ranks, 0)
+        ),
         "You gather once; backward needs each unit again": stage3_bytes(units, ranks, micro_batches, backward=0),
         "You gather for recomputing, too; that forward runs inside backward, where the unit is here": (
             stage3_bytes(units, ranks, micro_batches, forward=1 + checkpointing)
@@ -78,11 +99,15 @@ def cost_right(case: Case, seen: Observation) -> str | None:
             stage3_bytes(units, ranks, micro_batches, skips_frozen_start=False)
         ),
         "A frozen unit has no gradient to reduce": stage3_bytes(units, ranks, micro_batches, reduces_frozen=True),
+        "A frozen unit has no gradient to reduce, also between two that train": (
+            want + micro_batches * wire_bytes("all_gather", back - trained, 4, ranks, 0)
+        ),
         "In a frozen unit nothing changes, but its parameters are cut, too, and needed": (
             stage3_bytes(units, ranks, micro_batches, gathers_frozen=False)
         ),
         "That is one micro-batch; each one gathers and reduces anew": stage3_bytes(units, ranks),
         "You counted elements; in fp32 each has 4 bytes": want // 4,
+        "You counted 2 bytes each; in fp32 an element has 4": want // 2,
         "A ring of N ranks sends (N-1)/N of a tensor, not all of it": want * ranks // max(ranks - 1, 1),
         "You reduce for everybody: an all_reduce is two half rings, and stage 3 needs the first one only": want
         + micro_batches * wire_bytes("all_gather", trained, 4, ranks, 0),
@@ -100,8 +125,8 @@ COST = Exercise(
     "step_bytes",
     cost_cases,
     (
-        Claim("what you predict is what the meter counts", cost_right),
         Claim("its list of units stays as it was", untouched(0)),
+        Claim("what you predict is what the meter counts", cost_right),
     ),
     run=alone,
     hints=(
@@ -143,6 +168,16 @@ TRACES: list[list[Event]] = [
     [("gather", "a"), ("use", "a"), ("release", "a"), ("gather", "a"), ("use", "a")],
     [("gather", "a"), ("gather", "a"), ("use", "a"), ("release", "a")],
     [("gather", "b"), ("gather", "a"), ("use", "b"), ("use", "c"), ("use", "c"), ("release", "d")],
+    [
+        ("use", "a"),
+        ("gather", "a"),
+        ("use", "a"),
+        ("release", "a"),
+        ("release", "a"),
+        ("gather", "b"),
+        ("release", "b"),
+    ],
+    [*(("gather", unit) for unit in "egbfad"), *(("use", unit) for unit in "nkpmlo")],
     [("gather", "a")],
     [],
 ]
@@ -203,6 +238,8 @@ def most_right(case: Case, seen: Observation) -> str | None:
     said = f"{case.about}: you say that {short(got)} were here at once, and it was {want}"
     if got == explained(trace[:-1])[0]:
         return f"{said}. The last event counts, too: look after an event, not before it"
+    if got == most_events(trace, True):
+        return f"{said}. To release a unit that is away changes nothing, so nothing is subtracted for it"
     if got == len(explained(trace)[1]):
         return f"{said}. You count at the end; the worst moment may lie before it"
     if got == explained(trace, use_gathers=True)[0]:
@@ -215,13 +252,22 @@ def most_right(case: Case, seen: Observation) -> str | None:
     return said
 
 
-def most_events(trace: Sequence[Sequence[str]]) -> int:
-    """The most, if events are counted and not units."""
+def most_events(trace: Sequence[Sequence[str]], releases: bool = False) -> int:
+    """The most, if events are counted and not units; or `releases` alone, and a gather counts where it brings one."""
     count = most = 0
-    for event, _ in trace:
-        count += (event == "gather") - (event == "release")
+    here: set[str] = set()
+    for event, unit in trace:
+        count += (event == "gather" and not (releases and unit in here)) - (event == "release")
+        here = here | {unit} if event == "gather" else here - {unit} if event == "release" else here
         most = max(most, count)
     return most
+
+
+def more_gathered(trace: Sequence[Sequence[str]]) -> list[str]:
+    """The units with more gathers than releases."""
+    events = [tuple(event) for event in trace]
+    units = {unit for _, unit in trace}
+    return sorted(unit for unit in units if events.count(("gather", unit)) > events.count(("release", unit)))
 
 
 def kept_right(case: Case, seen: Observation) -> str | None:
@@ -232,6 +278,8 @@ def kept_right(case: Case, seen: Observation) -> str | None:
     said = f"{case.about}: you say that {got} were never released, and it is {want}"
     if sorted(set(got)) == want:
         return f"{said}. Name each once, in the order of the alphabet"
+    if sorted(got) == more_gathered(trace):
+        return f"{said}. However often a unit was gathered, one release sends it away"
     if sorted(got) == sorted({unit for event, unit in trace if event == "gather"} - released(trace)):
         return f"{said}. A unit may be released and gathered once more: what counts is where it is at the end"
     if set(got) > set(want):

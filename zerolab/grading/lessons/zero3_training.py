@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from zerolab.collectives import Collectives, wire_bytes
 from zerolab.grading.case import Case, Observation, plural
-from zerolab.grading.claims import Wanted, leaves_nothing, most_held, most_sent, right, untouched
+from zerolab.grading.claims import Wanted, by_dtype, leaves_nothing, most_sent, right, untouched
 from zerolab.grading.exercise import Claim, Exercise, Score
 from zerolab.grading.lessons.zero3_layers import (
     ROWS,
@@ -22,27 +22,30 @@ from zerolab.grading.lessons.zero3_layers import (
     drawn_shards,
     gathers,
     in_words,
+    layers_made,
     layers_of,
     layouts,
+    most_layers,
+    outputs_right,
     through,
 )
-from zerolab.memory import Tracker
 
 Tensor = torch.Tensor
 
 
 def training_cases(rng: Random) -> list[Case]:
     cases = []
-    for ranks, shapes, world, board in layouts(rng):
-        shards = drawn_shards(rng, shapes, ranks)
-        batches = 1 if board else rng.randint(1, 2)
+    for index, layout in enumerate(layouts(rng)):
+        ranks, shapes, dtype = layout.ranks, layout.shapes, layout.dtype
+        shards = drawn_shards(rng, shapes, ranks, dtype)
+        batches = 1 + index % 2
         args: list[tuple[Any, ...]] = []
         for rank in range(ranks):
-            xs = [drawn_rows(rng, ROWS, shapes[0][1]) for _ in range(batches)]
-            slopes = [drawn_rows(rng, ROWS, shapes[-1][0]) for _ in range(batches)]
+            xs = [drawn_rows(rng, ROWS, shapes[0][1], dtype) for _ in range(batches)]
+            slopes = [drawn_rows(rng, ROWS, shapes[-1][0], dtype) for _ in range(batches)]
             args.append((shards[rank], shapes, xs, slopes))
-        about = f"{in_words(ranks, shapes)}, {plural(batches, 'micro-batch').replace('batchs', 'batches')}"
-        cases.append(Case(args, world, about, board=board))
+        about = f"{in_words(ranks, shapes, dtype)}, {plural(batches, 'micro-batch').replace('batchs', 'batches')}"
+        cases.append(Case(args, layout.world, about, board=layout.board))
     return cases
 
 
@@ -55,21 +58,22 @@ def run_training(
     slopes: list[Tensor],
 ) -> Any:
     """Train with layers made by `fn`: forward through all, then backward with `slope` for the gradient of the output,
-    once for each micro-batch. Returns outputs, gradients of the inputs, gradients of the shards, and the bytes of the
-    largest tensor that lived between a forward and its backward."""
+    once for each micro-batch. Returns outputs, gradients of the inputs and of the shards, and how many whole layers
+    there were between a forward and its backward, and how many wholes, layers or gradients, at once."""
     # On the given memory, so that only what the answer makes counts.
     leaves = [shard.detach().requires_grad_() for shard in shards]
     outputs, inputs, between = [], [x.detach().requires_grad_() for x in xs], 0
-    for x, slope in zip(inputs, slopes, strict=True):
-        y = x
-        with Tracker() as tracker:
+    with layers_made(shards, shapes) as wholes:
+        for x, slope in zip(inputs, slopes, strict=True):
+            y = x
             for index, (leaf, shape) in enumerate(zip(leaves, shapes, strict=True)):
                 y = fn(comm, leaf, shape, F.relu(y) if index else y)
-        between = max(between, tracker.largest())
-        outputs.append(y.detach())
-        # The slope itself, so that a backward that overwrites what it is handed overwrites an argument.
-        y.backward(slope)
-    return outputs, [x.grad for x in inputs], [leaf.grad for leaf in leaves], between
+            between = max(between, wholes.now())
+            outputs.append(y.detach())
+            # The slope itself, so that a backward that overwrites what it is handed overwrites an argument.
+            y.backward(slope)
+    gradients = {"inputs": [x.grad for x in inputs], "shards": [leaf.grad for leaf in leaves]}
+    return {"y": outputs, **gradients, "between": between, "wholes": wholes.most}
 
 
 def plainly(layers: list[Tensor], xs: list[Tensor], slopes: list[Tensor]) -> tuple[list[Tensor], ...]:
@@ -88,8 +92,8 @@ def grad_of(leaf: Tensor) -> Tensor:
 def all_there(case: Case, seen: Observation) -> str | None:
     """Outputs are there, and gradients, for inputs and for shards."""
     for rank, record in enumerate(seen.records):
-        _, inputs, shards, _ = record.value
-        for index, gradient in enumerate(shards):
+        inputs = record.value["inputs"]
+        for index, gradient in enumerate(record.value["shards"]):
             if not isinstance(gradient, Tensor):
                 said = f"after backward() rank {rank}'s shard of layer {index} has no gradient"
                 return f"{case.about}: {said}: autograd does not follow collectives, so how does it hear of the shard?"
@@ -102,17 +106,32 @@ def all_there(case: Case, seen: Observation) -> str | None:
 def of_outputs(case: Case, seen: Observation) -> str | None:
     """The outputs alone, by the general claim."""
     wanted = [plainly(layers_of(case), args[2], args[3])[0] for args in case.args]
-    outputs = [replace(record, value=record.value[0]) for record in seen.records]
     look = "compare one layer with F.linear on the whole matrix"
-    return right(lambda _: Wanted(wanted, look=look))(case, Observation(outputs))
+    return outputs_right(lambda _: Wanted(wanted, look=look))(case, seen)
 
 
 def of_inputs(case: Case, seen: Observation) -> str | None:
     """The gradients of the inputs alone."""
     wanted = [plainly(layers_of(case), args[2], args[3])[1] for args in case.args]
-    gradients = [replace(record, value=record.value[1]) for record in seen.records]
+    says = "gradients of the inputs that are added up over the ranks: an input is this rank's alone"
+    mistakes = {says: [[added_up(case, index, True) for index in range(len(wanted[0]))]] * case.ranks}
+    mistakes |= {f"{says}, too": [[added_up(case, index, False) for index in range(len(wanted[0]))]] * case.ranks}
+    gradients = [replace(record, value=record.value["inputs"]) for record in seen.records]
     look = "look at the gradients of the inputs: what is the derivative of x W^T by x?"
-    return right(lambda _: Wanted(wanted, look=look, did="ends with"))(case, Observation(gradients))
+    return right(lambda _: Wanted(wanted, mistakes, look, "ends with"), by_dtype)(case, Observation(gradients))
+
+
+def added_up(case: Case, batch: int, average: bool) -> Tensor:
+    """The gradient of the inputs if each layer (wrongly) adds the gradients of its inputs up over the ranks."""
+    layers = layers_of(case)
+    seen = [[args[2][batch]] for args in case.args]
+    for xs in seen:
+        xs += [through(layers[: index + 1], xs[0]) for index in range(len(layers) - 1)]
+    slopes = [args[3][batch] for args in case.args]
+    for index in reversed(range(len(layers))):
+        total = torch.stack([slope @ layers[index] for slope in slopes]).sum(0) / (case.ranks if average else 1)
+        slopes = [total * (xs[index] > 0) if index else total for xs in seen]
+    return slopes[0]
 
 
 def of_shards(case: Case, seen: Observation) -> str | None:
@@ -140,9 +159,9 @@ def of_shards(case: Case, seen: Observation) -> str | None:
             cut(turned, rank) for rank in every
         ],
     }
-    gradients = [replace(record, value=record.value[2]) for record in seen.records]
+    gradients = [replace(record, value=record.value["shards"]) for record in seen.records]
     wanted = Wanted([cut(mean, rank) for rank in every], mistakes, "look at the gradients of the shards", "ends with")
-    return right(lambda _: wanted)(case, Observation(gradients))
+    return right(lambda _: wanted, by_dtype)(case, Observation(gradients))
 
 
 def training_calls(case: Case, seen: Observation) -> str | None:
@@ -175,21 +194,12 @@ def hands_on(case: Case, seen: Observation) -> str | None:
 
 def empty_between(case: Case, seen: Observation) -> str | None:
     """On the scoreboard's case: no tensor as large as a layer lives between forward and backward."""
-    layer = 4 * math.prod(case.args[0][1][0])
     for rank, record in enumerate(seen.records):
-        if case.board and record.value[3] >= layer:
-            said = f"between forward and backward rank {rank} holds {record.value[3]:,} bytes in one tensor"
+        if case.board and (layers := record.value["between"]):
+            said = f"between forward and backward rank {rank} holds {plural(layers, 'whole layer')}"
             why = "Autograd keeps what F.linear saw, and what you saved or set on ctx; a global keeps it, too"
-            return f"{case.about}: {said}, and a layer has {layer:,}: who keeps the whole layers? {why}"
+            return f"{case.about}: {said}: who keeps them? {why}"
     return None
-
-
-def one_layer_and_gradient(case: Case) -> int:
-    """A whole layer and its whole gradient, two chunks that the ring receives into, a piece of gradient for each layer,
-    and a few activations."""
-    shapes, x = case.args[0][1], case.args[0][2][0]
-    layer = 4 * math.prod(shapes[0])
-    return int(2 * layer + 2 * layer // case.ranks + len(shapes) * (layer // case.ranks) + 8 * x.nbytes)
 
 
 def three_times(case: Case) -> int:
@@ -204,43 +214,49 @@ def three_times(case: Case) -> int:
     )
 
 
+FUNCTION = (
+    "A torch.autograd.Function has a forward and a backward of your own; what you save in ctx is all that lives "
+    "from one to the other. Save what is small.",
+    "backward returns one thing for each argument of forward, None for those that are no tensors.",
+)
+SLOPES = (
+    "For y = x Wᵀ: the gradient of x is grad @ W, that of W is gradᵀ @ x. Which of the two needs W?",
+    "The gradient of W is reduced over the ranks, as a mean; that of x is nobody else's.",
+)
+
 TRAINS = Exercise(
     "sharded_linear",
     training_cases,
     (
-        Claim("every shard and every input has a gradient", all_there),
+        Claim("every shard and every input has a gradient", all_there, FUNCTION),
         Claim("its outputs are those of the whole layer", of_outputs),
-        Claim("its input's gradient is that of the whole layer", of_inputs),
-        Claim("its shard's gradient is this rank's piece of the mean", of_shards),
+        Claim("its input's gradient is that of the whole layer", of_inputs, SLOPES),
+        Claim("its shard's gradient is this rank's piece of the mean", of_shards, SLOPES),
         Claim("its inputs stay as they were", untouched(0, 2)),
         Claim("it gathers in forward and reduces and scatters in backward", training_calls),
         Claim("it leaves the gradient that backward is handed as it was", hands_on),
-        Claim("between forward and backward no layer is whole", empty_between),
+        Claim("between forward and backward no layer is whole", empty_between, FUNCTION[:1]),
         Claim("it leaves nothing behind", leaves_nothing),
     ),
     run=run_training,
     scores=(
         Score(
-            "bytes held at the worst moment",
-            most_held,
-            one_layer_and_gradient,
-            "at each moment one layer and its gradient are whole: a name, an attribute or a list may keep those of "
+            "whole layers and gradients at once, at most",
+            most_layers,
+            lambda case: 2,
+            "at each moment one layer and its gradient may be whole: a name, an attribute or a list may keep those of "
             "the layers before",
         ),
         Score(
-            "bytes a rank sends in one step",
+            "bytes a rank sends",
             most_sent,
             three_times,
             "two gathers and one reduce_scatter a layer are enough",
         ),
     ),
     hints=(
-        "A torch.autograd.Function has a forward and a backward of your own; what you save in ctx is all that lives "
-        "from one to the other. Save what is small.",
-        "For y = x Wᵀ: the gradient of x is grad @ W, that of W is gradᵀ @ x. Which of the two needs W?",
         "In backward: gather W again for the gradient of x, let it go, then reduce and scatter the flattened gradient "
         "of W.",
-        "backward returns one thing for each argument of forward, None for those that are no tensors.",
     ),
     memory=True,
 )

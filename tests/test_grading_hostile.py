@@ -1,0 +1,148 @@
+"""A class in which somebody means harm: everybody else's marks are unchanged, and nothing is left behind."""
+
+import copy
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+from hostile_answers import HOSTILE, Hostile
+from zoo.trial import SOLUTIONS, solution
+
+from zerolab.grading import cage, cli
+from zerolab.grading.cells import grade_id, is_answer, is_check, role, text_of
+
+LESSON = "00_start_here"
+NAMES = [grade_id(cell) for cell in solution(LESSON).cells if is_answer(cell)]
+POINTS = sum(role(cell)["points"] for cell in solution(LESSON).cells if is_check(cell))
+
+
+def hand_in(folder: Path, student: str, answers: dict[str, str]) -> None:
+    """A student's notebook: the model answers, but for these."""
+    notebook = copy.deepcopy(solution(LESSON))
+    for cell in notebook.cells:
+        cell.source = answers.get(grade_id(cell), cell.source) if is_answer(cell) else cell.source
+    text = json.dumps(json.loads(text_of(notebook).encode("utf-8", "surrogatepass").decode("utf-8", "surrogatepass")))
+    (folder / f"{student}.ipynb").write_text(text)
+
+
+def written(hostile: Hostile, name: str, folder: Path) -> str:
+    source = hostile.source.replace("{name}", name).replace("{solutions!r}", repr(str(SOLUTIONS)))
+    return source.replace("{folder!r}", repr(str(folder))).replace("{{", "{").replace("}}", "}")
+
+
+@pytest.mark.ranks
+@pytest.mark.timeout(500)
+@pytest.mark.skipif(sys.platform != "linux", reason="what the system keeps answers from is Linux's")
+def test_in_a_class_with_forty_hostile_answers_everybody_else_keeps_their_marks(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "handed in"
+    folder.mkdir()
+    told: dict[tuple[str, str], Hostile] = {}
+    for number, start in enumerate(range(0, len(HOSTILE), len(NAMES))):
+        pairs = list(zip(NAMES, HOSTILE[start : start + len(NAMES)], strict=False))
+        told |= {(f"hostile_{number}", name): hostile for name, hostile in pairs}
+        hand_in(folder, f"hostile_{number}", {name: written(hostile, name, folder) for name, hostile in pairs})
+        hand_in(folder, f"hostile_{number}_and_an_honest_one", {})
+    (folder / "torn.ipynb").write_text('{"cells": [')
+    begun = set(psutil.pids())
+    status = cli.main([str(folder), "--seconds", "6", "--json", str(tmp_path / "out.json"), "--seed", "7"])
+    shown, said = capsys.readouterr()
+    assert status == 2 and "torn.ipynb is not a notebook" in said and "Traceback" not in said + shown
+    report = json.loads((tmp_path / "out.json").read_text(encoding="utf-8"))
+    assert (tmp_path / "out.json").stat().st_size < 300_000
+    results = [report["tests"][at : at + len(NAMES)] for at in range(0, len(report["tests"]), len(NAMES))]
+    by_student = dict(zip(sorted(path.stem for path in folder.glob("hostile*")), results, strict=True))
+    for student, tests in by_student.items():
+        for name, test in zip(NAMES, tests, strict=True):
+            hostile = told.get((student, name))
+            if "honest" in student:
+                assert test["status"] == "passed", f"{student}, {name}: {test['output']}"
+            elif hostile is not None:
+                assert test["status"] == "failed" and hostile.says in test["output"], f"{hostile.about}: {test}"
+    assert report["score"] == sum(test["max_score"] for test in report["tests"] if test["status"] == "passed")
+    assert sorted(path.name for path in folder.iterdir() if path.suffix != ".ipynb") == []
+    left = [process for process in map(process_of, set(psutil.pids()) - begun) if "sleep" in process]
+    assert left == []
+
+
+def process_of(pid: int) -> str:
+    try:
+        return psutil.Process(pid).name()
+    except psutil.Error:
+        return ""
+
+
+def test_there_are_forty_of_them() -> None:
+    assert len(HOSTILE) >= 40 and len({hostile.about for hostile in HOSTILE}) == len(HOSTILE)
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.skipif(sys.platform != "linux", reason="processes leave their session on Linux")
+def test_what_got_away_from_its_session_and_its_parent_is_ended(tmp_path: Path) -> None:
+    code = f"""
+import os, signal, time
+os.setsid()
+from zerolab.grading.cage import gather_descendants
+gather_descendants()
+os.chdir({str(tmp_path)!r})
+for _ in range(2):
+    if os.fork() == 0:
+        os.setsid()
+        if os.fork() == 0:
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            os.chdir("/") if _ else None
+            open({str(tmp_path)!r} + f"/pid-{{os.getpid()}}", "w").close()
+            time.sleep(60)
+        os._exit(0)
+os.wait(), os.wait()
+print("ready", flush=True)
+time.sleep(60)
+"""
+    leader = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    assert leader.stdout is not None and leader.stdout.readline() == "ready\n"
+    until = time.monotonic() + 20
+    while len(list(tmp_path.glob("pid-*"))) < 2 and time.monotonic() < until:
+        time.sleep(0.05)
+    away = [int(path.name.removeprefix("pid-")) for path in tmp_path.glob("pid-*")]
+    assert len(away) == 2 and all(psutil.pid_exists(pid) for pid in away)
+    cage.end_all(leader.pid, str(tmp_path))
+    assert leader.wait(timeout=20) == -signal.SIGKILL
+    leader.stdout.close()
+    assert [pid for pid in away if psutil.pid_exists(pid) and not ended(pid)] == []
+
+
+def ended(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
+@pytest.mark.skipif(cage.version() < 1, reason="this system has no Landlock")
+@pytest.mark.timeout(60)
+def test_behind_the_fence_python_runs_and_the_course_is_out_of_reach(tmp_path: Path) -> None:
+    code = f"""
+import os, tempfile
+from pathlib import Path
+from zerolab.grading import cage
+assert cage.fence(Path({str(tmp_path)!r}))
+import decimal, torch
+def refused(act):
+    try: act()
+    except OSError as error: return type(error) is PermissionError
+assert refused(lambda: open({str(SOLUTIONS / "00_start_here.ipynb")!r}))
+assert refused(lambda: open({str(Path(__file__))!r}))
+assert refused(lambda: open({str(tmp_path.parent / "beside")!r}, "w"))
+assert refused(lambda: os.kill(os.getppid(), 0)) or cage.version() < 6
+open({str(tmp_path / "own")!r}, "w").write("mine")
+print("done")
+"""
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=os.environ)
+    assert ran.stdout == "done\n", ran.stderr

@@ -1,0 +1,32 @@
+"""The zoo of right answers, by lesson: whatever the style, a check may not refuse them."""
+
+from __future__ import annotations
+
+from zoo.right import (
+    flat,
+    flat_more,
+    flat_travel,
+    mixed,
+    offload,
+    ring,
+    start,
+    zero1,
+    zero1_more,
+    zero1_step,
+    zero2,
+    zero3,
+)
+from zoo.right.answer import Right
+
+RIGHT: dict[str, list[Right]] = {
+    "00_start_here": start.RIGHT,
+    "01_ring_collectives": ring.RIGHT,
+    "02_flat_buffers": [*flat.RIGHT, *flat_travel.RIGHT, *flat_more.RIGHT],
+    "03_zero_1": [*zero1.RIGHT, *zero1_step.RIGHT, *zero1_more.RIGHT],
+    "04_zero_2": zero2.RIGHT,
+    "05_zero_3": zero3.RIGHT,
+    "06_mixed_precision": mixed.RIGHT,
+    "07_offloading": offload.RIGHT,
+}
+
+__all__ = ["RIGHT", "Right"]

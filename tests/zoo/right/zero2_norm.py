@@ -1,0 +1,149 @@
+"""Right answers to the exercises of lesson 04 on clipping and on what a step costs."""
+
+from zoo.right.answer import Right
+
+RIGHT = [
+    Right("norm of norms, all_gather", "clip_", """
+def clip_(comm, shards, used, limit, norm_type):
+    own = [torch.linalg.vector_norm(s[:n].double(), norm_type) for s, n in zip(shards, used) if n]
+    mine = torch.linalg.vector_norm(torch.stack(own), norm_type) if own else torch.zeros((), dtype=torch.float64)
+    norm = torch.linalg.vector_norm(comm.all_gather(mine.reshape(1)), norm_type).item()
+    if limit < norm < float("inf"):
+        for s in shards:
+            s.mul_(limit / norm)
+    return norm
+"""),
+    Right("powers by hand, foreach", "clip_", """
+import math
+def clip_(comm, shards, used, limit, norm_type):
+    parts = [s[:n].to(torch.float64).abs() for s, n in zip(shards, used)]
+    values = torch.cat([*parts, torch.zeros(1, dtype=torch.float64)])
+    big = norm_type == math.inf
+    mine = values.max() if big else values.pow(norm_type).sum()
+    gathered = comm.all_gather(mine.view(1))
+    norm = float(gathered.max() if big else gathered.sum() ** (1 / norm_type))
+    if math.isfinite(norm) and norm > limit:
+        torch._foreach_mul_(shards, limit / norm)
+    return norm
+"""),
+    Right("all_reduce for sums, gather for max, scales the used part", "clip_", """
+import math
+def clip_(comm, shards, used, limit, norm_type):
+    parts = [s[:n] for s, n in zip(shards, used)]
+    total = torch.zeros(1, dtype=torch.double)
+    if math.isinf(norm_type):
+        for part in parts:
+            if len(part):
+                total = torch.maximum(total, part.double().abs().max())
+        norm = comm.all_gather(total).amax().item()
+    else:
+        for part in parts:
+            total += part.double().abs().pow(norm_type).sum()
+        norm = comm.all_gather(total).sum().pow(1 / norm_type).item()
+    if math.isfinite(norm):
+        if norm > limit:
+            factor = limit / norm
+            for part in parts:
+                part *= factor
+    return norm
+"""),
+    Right("python floats, NaN by comparison with itself", "clip_", """
+def clip_(comm, shards, used, limit, norm_type):
+    numbers = [abs(x) for s, n in zip(shards, used) for x in s[:n].double().tolist()]
+    infinite = norm_type == float("inf")
+    lost = any(x != x for x in numbers)
+    if lost:
+        mine = float("nan")
+    elif infinite:
+        mine = max(numbers, default=0.0)
+    else:
+        mine = sum(x ** norm_type for x in numbers)
+    row = comm.all_gather(torch.tensor([mine], dtype=torch.float64)).tolist()
+    if any(x != x for x in row):
+        return float("nan")
+    norm = max(row) if infinite else sum(row) ** (1 / norm_type)
+    if norm > limit and norm != float("inf"):
+        with torch.no_grad():
+            for s, n in zip(shards, used):
+                s[:n].copy_(s[:n].double() * (limit / norm))
+    return norm
+"""),
+    Right("send and receive by hand", "clip_", """
+def clip_(comm, shards, used, limit, norm_type):
+    flat = torch.cat([s[:n] for s, n in zip(shards, used)]).double() if shards else torch.zeros(0).double()
+    norms = torch.zeros(comm.size, dtype=torch.float64)
+    if flat.numel():
+        norms[comm.rank] = torch.linalg.vector_norm(flat, ord=norm_type)
+    comm.all_gather(norms[comm.rank : comm.rank + 1], out=norms)
+    norm = norms.norm(norm_type)
+    clipped = norm.clamp(max=limit) / norm if norm > 0 else torch.ones((), dtype=torch.double)
+    if torch.isfinite(norm) and norm > limit:
+        for s in shards:
+            s.copy_(s * clipped)
+    return float(norm)
+"""),
+    Right("formula", "sent_bytes", """
+def sent_bytes(numel, ranks, micro_batches, each):
+    shard = numel // ranks
+    times = micro_batches if each else 1
+    return (ranks - 1) * shard * 4 * (times + 1)
+"""),
+    Right("count messages", "sent_bytes", """
+def sent_bytes(numel, ranks, micro_batches, each):
+    total = 0
+    for collective in range(1 + (micro_batches if each else 1)):
+        for step in range(1, ranks):
+            total += numel // ranks * 4
+    return total
+"""),
+    Right("fractions", "sent_bytes", """
+from fractions import Fraction
+def sent_bytes(numel, ranks, micro_batches, each):
+    whole = Fraction(4 * numel * (ranks - 1), ranks)
+    return int(whole * sum([micro_batches ** bool(each), 1]))
+"""),
+    Right("branches", "sent_bytes", """
+def sent_bytes(numel, ranks, micro_batches, each):
+    once = 4 * (numel - numel // ranks)
+    if each:
+        return once * micro_batches + once
+    return once + once
+"""),
+    Right("scaled by the largest first", "clip_", """
+def clip_(comm, shards, used, limit, norm_type):
+    top = 0.0
+    parts = [s[:n].double() for s, n in zip(shards, used) if n]
+    total = sum((p.abs() ** norm_type).sum() for p in parts) if norm_type != torch.inf else None
+    if norm_type == torch.inf:
+        total = torch.stack([p.abs().max() for p in parts]).max() if parts else 0.0
+    mine = torch.as_tensor(total, dtype=torch.float64).reshape(1)
+    rows = comm.all_gather(mine)
+    norm = float(rows.max()) if norm_type == torch.inf else float(rows.sum()) ** (1 / norm_type)
+    if norm - norm == 0 and norm > limit:
+        scale = torch.tensor(limit / norm, dtype=torch.float64)
+        for s, n in zip(shards, used):
+            s[:n] = (s[:n].double() * scale).to(s.dtype)
+    return norm
+"""),
+    Right("numpy-free logsumexp for p, amax", "clip_", """
+def clip_(comm, shards, used, limit, norm_type):
+    import math
+    flat = torch.cat([torch.narrow(s, 0, 0, n).to(torch.float64) for s, n in zip(shards, used)])
+    if math.isinf(norm_type):
+        own = flat.abs().amax(0, keepdim=True) if flat.numel() else flat.new_zeros(1)
+        norm = comm.all_gather(own).amax().item()
+    else:
+        own = torch.pow(flat.abs(), norm_type).sum(0, keepdim=True)
+        norm = math.pow(torch.sum(comm.all_gather(own)).item(), 1.0 / norm_type)
+    if not math.isfinite(norm) or norm <= limit:
+        return norm
+    for s in shards:
+        torch.mul(s, limit / norm, out=s)
+    return norm
+"""),
+    Right("by rank sizes", "sent_bytes", """
+def sent_bytes(numel, ranks, micro_batches, each):
+    chunks = [numel // ranks] * (ranks - 1)
+    return sum(chunks) * 4 + [sum(chunks) * 4, sum(chunks) * 4 * micro_batches][each]
+"""),
+]  # fmt: skip
