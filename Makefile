@@ -28,7 +28,7 @@ ALLOW_ROOT := $(shell test "$$(id -u)" = 0 && echo --allow-root)
 .PHONY: lab test setup lint types unit nbval notebooks exercises bench bench-env lock format clean distclean help
 
 lab: $(STAMP)  ## set up, then open JupyterLab at the first lesson (ARGS=--no-browser on a headless machine)
-	$(PY) -m jupyterlab $(ALLOW_ROOT) --ServerApp.root_dir="$(CURDIR)" $(addprefix --LabApp.default_url=/lab/tree/,$(wildcard $(LESSON))) $(ARGS)
+	$(PY) -m jupyterlab $(ALLOW_ROOT) --ServerApp.jpserver_extensions=zerolab.lab=True --ServerApp.root_dir="$(CURDIR)" $(addprefix --LabApp.default_url=/lab/tree/,$(wildcard $(LESSON))) $(ARGS)
 
 test: lint types unit nbval  ## set up, then lint, types, unit and rank tests, and the notebooks' outputs
 
