@@ -53,7 +53,7 @@ def findings(lesson: str, name: str, source: str | None = None, seed: int = 5) -
     if source is not None:
         del names[name]
         trouble = offence(source) or load(name, source, names)
-    return judge(exercise, exercise.cases(Random(seed)), run(exercise, names, trouble, seed))
+    return judge(exercise, exercise.drawn(seed), run(exercise, names, trouble, seed))
 
 
 def hint_for(lesson: str, name: str, source: str, seed: int = 5) -> str:

@@ -39,13 +39,15 @@ def legible(text: str, most: int = MOST_CHARACTERS) -> str:
 class Case:
     """One call on every rank. `args[r]` are rank r's arguments, after `comm` where the function takes one. `about` says
     which case it was, at the head of a hint. Messages take a `link`'s time on the virtual clock. The case with `board`
-    fills the scoreboard; its sizes are the same in every draw."""
+    fills the scoreboard; its sizes are the same in every draw. Before a case with `before` each rank makes that case's
+    call, which is not noted."""
 
     args: list[tuple[Any, ...]]
     world: str = "lockstep"
     about: str = ""
     link: Link | None = None
     board: bool = False
+    before: Case | None = None
 
     @property
     def ranks(self) -> int:

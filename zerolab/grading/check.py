@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from random import Random
 from typing import Any
 
 from zerolab.errors import InputError, ZerolabError
@@ -127,7 +126,7 @@ def first_fault(name: str, fn: Callable[..., Any], earlier: Sequence[Exercise], 
 
 def examine(exercise: Exercise, fn: Callable[..., Any], seed: int) -> list[Finding]:
     """Run `fn` on cases of this seed, in a process of its own, and judge here what it did there."""
-    cases = exercise.cases(Random(seed))
+    cases = exercise.drawn(seed)
     try:
         trouble = offence(textwrap.dedent(inspect.getsource(fn)))
     except (OSError, TypeError):

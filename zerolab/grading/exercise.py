@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import zip_longest
 from random import Random
 from typing import Any
+
+import torch
 
 from zerolab.grading.advice import hint_for
 from zerolab.grading.case import Case, Observation, legible
@@ -61,6 +63,41 @@ class Exercise:
     hints: tuple[str, ...] = ()
     memory: bool = False
     """Whether `Record.peak` is measured, which slows the answer down."""
+
+    def drawn(self, seed: int) -> list[Case]:
+        """The cases of this seed: by themselves, and at the end some that come after another call."""
+        cases = self.cases(Random(seed))
+        return cases if self.run is alone else [*cases, *after_another(cases, Random(seed))]
+
+
+def after_another(cases: Sequence[Case], rng: Random) -> list[Case]:
+    """For each number of ranks a case that comes after another one, as different from it as there is: what an answer
+    keeps from call to call then shows."""
+    quick = [case for case in cases if case.world == "lockstep" and not case.board]
+    pairs = []
+    for ranks in sorted({case.ranks for case in quick}):
+        several = [case for case in quick if case.ranks == ranks]
+        case = rng.choice(several)
+        other = max(rng.sample(several, len(several)), key=lambda other: different(case, other))
+        if different(case, other):
+            pairs.append(replace(case, before=other, about=f"{case.about}, after another call ({other.about})"))
+    return pairs
+
+
+def different(case: Case, other: Case) -> int:
+    """In how many arguments of rank 0 the kinds of two cases differ."""
+    return sum(one != two for one, two in zip_longest(map(kind_of, case.args[0]), map(kind_of, other.args[0])))
+
+
+def kind_of(value: Any) -> Any:
+    """What there is to tell of an argument beside its tensors' numbers."""
+    if isinstance(value, torch.Tensor):
+        return value.dtype, value.shape, value.requires_grad
+    if isinstance(value, dict):
+        value = list(value.items())
+    if isinstance(value, list | tuple):
+        return list(map(kind_of, value))
+    return value if value is None or isinstance(value, bool | int | float | str) else type(value)
 
 
 @dataclass(frozen=True)
@@ -121,8 +158,11 @@ def first_hint(claim: Claim, cases: Sequence[Case], seen: Sequence[Observation])
         except Exception as error:  # whatever an answer may return, judging it goes on
             hint = f"what it returned cannot be judged ({type(error).__name__}: {error}): return what the text asks for"
         if hint:
-            return legible(hint), observation.printed
+            return legible(f"{hint} {STAYS}" if case.before else hint), observation.printed
     return "", ""
+
+
+STAYS = "(by itself the same call is right: what stays from call to call?)"
 
 
 def runs(case: Case, seen: Observation) -> str | None:

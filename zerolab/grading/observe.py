@@ -61,13 +61,22 @@ class Issued:
 
 
 def on_rank(
-    comm: Collectives, fn: Callable[..., Any], args: list[tuple[Any, ...]], run: Callable[..., Any], memory: bool
+    comm: Collectives,
+    fn: Callable[..., Any],
+    args: list[tuple[Any, ...]],
+    run: Callable[..., Any],
+    memory: bool,
+    before: list[tuple[Any, ...]] | None,
 ) -> dict[str, Any]:
-    """One rank's part: `run` calls `fn`; what it does is noted."""
+    """One rank's part: `run` calls `fn`; what it does is noted, but for a first call with the arguments `before`."""
     watch_process()
     comm.transport = notes = Notes(comm.transport)
     comm._issuer = issued = Issued(comm._issuer)
     comm, mine = guarded(comm), args[comm.rank]
+    if before:
+        run(fn, comm, *before[comm.rank])
+        notes.sent.clear()
+        issued.calls.clear()
     if not memory:
         value, peak, left = run(fn, comm, *mine), 0, 0
     else:
@@ -149,6 +158,7 @@ def observe_once(exercise: Exercise, fn: Callable[..., Any], case: Case, seconds
             case.args,
             exercise.run,
             exercise.memory and case.world == "lockstep",
+            case.before.args if case.before else None,
             ranks=case.ranks,
             world=case.world,
             # Real processes may have to be started first.

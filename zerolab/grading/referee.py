@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from multiprocessing import connection
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
-from random import Random
 from typing import Any
 
 from zerolab.grading import cage, worker
@@ -85,7 +84,7 @@ def judged(exercise: Exercise, step: Step, seen: list[Observation], seed: int) -
     """The findings of one exercise; the cases are drawn again here, where no learner's code runs."""
     if step.refusal:
         seen = [Observation(trouble=Trouble("Refused", step.refusal))]
-    return judge(exercise, exercise.cases(Random(seed)), seen)
+    return judge(exercise, exercise.drawn(seed), seen)
 
 
 def observe_steps(submission: Submission, seed: int, limits: Limits, watch: Watch) -> dict[str, list[Observation]]:

@@ -14,7 +14,6 @@ from collections.abc import Mapping
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from pathlib import Path
-from random import Random
 from types import ModuleType
 from typing import Any
 
@@ -103,7 +102,7 @@ def run(exercise: Exercise, names: dict[str, Any], trouble: Trouble | None, seed
     fn = names.get(exercise.name)
     if not callable(fn):
         return [Observation(trouble=Trouble("Missing", f"the cell defines no function named {exercise.name}"))]
-    return list(observe_all(exercise, fn, exercise.cases(Random(seed))))
+    return list(observe_all(exercise, fn, exercise.drawn(seed)))
 
 
 def bounded(seen: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -1,0 +1,75 @@
+"""An answer may keep nothing from one call to the next: checks call it again with other arguments."""
+
+import inspect
+from typing import Any
+
+import pytest
+from zoo.trial import NAMES, model_names, quick
+
+from zerolab.grading.exercise import Exercise, alone, judge
+from zerolab.grading.lessons import exercises_of
+from zerolab.grading.worker import load, run
+
+KEEPS = """
+def is_plain(value):
+    if isinstance(value, list | tuple):
+        return all(map(is_plain, value))
+    return isinstance(value, bool | int | float | str | torch.dtype)
+
+right, first = {name}, []
+
+def {name}(*args, **named):
+    first.append(args)
+    kept = [one if is_plain(one) and is_plain(now) else now for one, now in zip(first[0], args)]
+    return right(*kept, *args[len(kept):], **named)
+"""
+"""A model answer that goes on with its first call's numbers, dtypes and flags."""
+NO_SUCH_ARGUMENT = {
+    *("ring_reduce_scatter", "average_gradients", "train_sharded", "step_overlapped", "shards_in_time"),
+    "agreed_overflow",
+}
+"""They take tensors and functions only."""
+
+
+def takes_ranks(lesson: str, name: str) -> bool:
+    return exercises_of(lesson)[name].run is not alone and not inspect.isclass(model_names(lesson)[name])
+
+
+SPEAKING = [(lesson, name) for lesson, name in NAMES if takes_ranks(lesson, name)]
+
+
+def hint(exercise: Exercise, names: dict[str, Any], seed: int) -> str:
+    found = judge(exercise, exercise.drawn(seed), run(exercise, names, None, seed))
+    return next((finding.hint for finding in found if finding.hint), "")
+
+
+@pytest.mark.parametrize(("lesson", "name"), SPEAKING)
+def test_an_answer_that_goes_on_with_its_first_arguments_fails(lesson: str, name: str) -> None:
+    names = model_names(lesson)
+    assert load(name, "import torch\n" + KEEPS.format(name=name), names) is None
+    assert bool(hint(quick(exercises_of(lesson)[name]), names, 7)) == (name not in NO_SUCH_ARGUMENT)
+
+
+KEEPS_THE_FIRST_BOUNDS = """
+bounds = []
+def ring_reduce_scatter(comm, tensor):
+    if not bounds:
+        bounds.extend(chunk_bounds(tensor.numel(), comm.size, rank) for rank in range(comm.size))
+    part = lambda t, r: t[slice(*bounds[r % comm.size])]
+    travelling = part(tensor, comm.rank - 1).clone()
+    for step in range(comm.size - 1):
+        mine = part(tensor, comm.rank - 2 - step)
+        arrived = torch.empty_like(mine)
+        pass_on(comm, travelling, arrived)
+        travelling = arrived.add_(mine)
+    return travelling
+"""
+
+
+def test_what_stays_from_call_to_call_is_named_as_the_fault() -> None:
+    lesson, name = "01_ring_collectives", "ring_reduce_scatter"
+    names = model_names(lesson)
+    assert load(name, KEEPS_THE_FIRST_BOUNDS, names) is None
+    said = hint(quick(exercises_of(lesson)[name]), names, 7)
+    assert ", after another call (" in said
+    assert said.endswith("(by itself the same call is right: what stays from call to call?)")
