@@ -27,7 +27,10 @@ class TorchCollectives(Collectives):
 
     def __init__(self, transport: Transport, group: dist.ProcessGroup | None = None) -> None:
         super().__init__(transport)
-        self.group = group
+        while group is None and (inner := getattr(transport, "inner", None)) is not None:
+            transport = inner
+        # The transport's own, which may be a part of the world.
+        self.group: dist.ProcessGroup | None = group or getattr(transport, "group", None)
 
     def _all_reduce(self, tensor: Tensor) -> None:
         if self.size > 1 and tensor.numel():

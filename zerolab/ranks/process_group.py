@@ -1,0 +1,106 @@
+"""Collectives in a process group that somebody else has made: a script's own, torchrun's, a test's.
+
+    torch.distributed.init_process_group("gloo")
+    comm = from_process_group()
+    engine = ZeroEngine(model, comm, stage=2, lr=1e-3)
+
+`launch` starts ranks and joins them; here they are there already, and this process is one of them. The group stays with
+whoever made it: nothing here ends it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+import torch.distributed as dist
+
+from zerolab.collectives import IMPLEMENTATIONS, Collectives, build
+from zerolab.collectives.machine import host_number, is_possible, tell_all
+from zerolab.errors import InputError
+from zerolab.ranks.process_transport import ProcessTransport
+
+if TYPE_CHECKING:
+    from zerolab.collectives import Link
+
+
+def from_process_group(
+    group: dist.ProcessGroup | None = None,
+    device: torch.device | str | None = None,
+    *,
+    collectives: str = "auto",
+    link: Link | None = None,
+    trace: bool = False,
+    check: bool = False,
+) -> Collectives:
+    """This rank's `Collectives` in `group`, by default the one that `torch.distributed.init_process_group` made. Every
+    rank of the group calls it, with the same arguments but for the device.
+
+    device       where the ranks compute; default: the current GPU if NCCL joins the group, else the CPU
+    collectives  "shared", "ring" or "torch", as in `launch`. "auto": shared memory where all ranks run on the CPU of
+                 one Linux machine and no `link` is simulated, else the ring.
+    link, trace, check  as in `launch`
+
+    `comm.rank` and `comm.size` are those of the group.
+
+    Raises:
+        InputError: no group was made, this process is not in it, its backend cannot serve the device, or there are no
+            such collectives.
+    """
+    if collectives not in ("auto", *IMPLEMENTATIONS):
+        raise InputError(f"there are no collectives {collectives!r}; choose auto, {', '.join(IMPLEMENTATIONS)}")
+    group = _check_group(group)
+    backends = _backends(group)
+    device = _choose_device(device, backends)
+    nccl = backends.get(device.type) == "nccl"
+    transport = ProcessTransport(group, device, nccl)
+    if collectives == "auto":
+        alone = transport.size == 1 or link is not None or device.type != "cpu"
+        collectives = "ring" if alone or not _share_a_machine(transport) else "shared"
+    return build(transport, impl=collectives, link=link, trace=trace, check=check)
+
+
+def _check_group(group: dist.ProcessGroup | None) -> dist.ProcessGroup:
+    if not dist.is_available() or not dist.is_initialized():
+        raise InputError(
+            "there is no process group yet; call torch.distributed.init_process_group first, or let "
+            "zerolab.ranks.launch start the ranks"
+        )
+    if group is None:
+        group = dist.group.WORLD
+    if group is dist.GroupMember.NON_GROUP_MEMBER:
+        raise InputError(
+            f"rank {dist.get_rank()} is no member of this group; call from_process_group on the group's own ranks only"
+        )
+    if not isinstance(group, dist.ProcessGroup):
+        raise InputError(
+            f"group is of type {type(group).__name__}; give what torch.distributed.new_group returned, or None"
+        )
+    return group
+
+
+def _backends(group: dist.ProcessGroup) -> dict[str, str]:
+    """The group's backend for each type of device, such as {"cpu": "gloo", "cuda": "nccl"}."""
+    return dict(pair.split(":") for pair in dist.get_backend_config(group).split(","))
+
+
+def _choose_device(device: torch.device | str | None, backends: dict[str, str]) -> torch.device:
+    if device is None:
+        device = "cuda" if backends.get("cuda") == "nccl" and torch.cuda.is_available() else "cpu"
+    device = torch.device(device)
+    backend = backends.get(device.type)
+    if backend not in ("gloo", "nccl") or device.type not in ("cpu", "cuda"):
+        joined = ", ".join(f"{kind} by {name}" for kind, name in backends.items())
+        raise InputError(
+            f"this process group joins {joined}, and ranks on "
+            f'{device} need gloo, or NCCL on GPUs; call init_process_group("gloo") or ("nccl"), or name another device'
+        )
+    if device.type == "cuda" and device.index is None:
+        device = torch.device("cuda", torch.cuda.current_device())
+    return device
+
+
+def _share_a_machine(transport: ProcessTransport) -> bool:
+    """Whether all ranks can open each other's memory, as far as their numbers tell; asked in a call of all ranks."""
+    own = host_number() if is_possible() else -1 - transport.rank
+    return len({host for (host,) in tell_all(transport, [own])}) == 1
