@@ -110,7 +110,7 @@ def test_a_lesson_has_what_every_lesson_has(path: Path) -> None:
 
 @pytest.mark.parametrize(("lesson", "said", "shown"), SAID)
 def test_what_a_lesson_says_is_what_its_cells_show(lesson: str, said: str, shown: str) -> None:
-    (path,) = (path for path in LESSONS if path.name.startswith(lesson))
+    (path,) = (path for path in LESSONS if path.name.startswith(f"{lesson}_"))
     cells = read_notebook(path).cells
     assert any(said in cell.source for cell in cells if cell.cell_type == "markdown")
     assert any(shown in text for cell in cells if cell.cell_type == "code" for text in output_texts(cell))
@@ -135,7 +135,7 @@ def test_the_answer_to_a_prediction_is_folded_until_it_is_asked_for(path: Path) 
 
 @pytest.mark.parametrize("path", LESSONS, ids=named)
 def test_source_that_answers_an_exercise_is_folded_and_comes_after_its_link(path: Path) -> None:
-    link, spoilers = f"](../exercises/{path.name})", SPOILERS.get(path.name[:2], ())
+    link, spoilers = f"](../exercises/{path.name})", SPOILERS.get(path.name.partition("_")[0], ())
     text = ""
     for cell in read_notebook(path).cells:
         if any(f"viz.Source({name})" in cell.source for name in spoilers):

@@ -13,7 +13,8 @@ ZOO: dict[str, list[Wrong]] = {
     "04_zero_2": [*zero2.ZOO, *zero2_traces.ZOO, *zero2_slips.ZOO, *kept.NORM],
     "05_zero_3": [*zero3.ZOO, *zero3_slips.ZOO],
     "06_mixed_precision": mixed.ZOO,
-    "07_offloading": offload.ZOO,
+    "07_offloading": [wrong for wrong in offload.ZOO if wrong.exercise != "best_place"],
+    "07b_when_it_pays": [wrong for wrong in offload.ZOO if wrong.exercise == "best_place"],
 }
 
 __all__ = ["ZOO", "Wrong", "changed"]

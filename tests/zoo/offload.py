@@ -51,6 +51,7 @@ def best_place(numel, ranks, tokens, machine):
                 best = [place, computing + moving]
     return best
 """
+MICRO = '(machine["device_bytes"] - device) // machine["token_bytes"]'
 
 BYTES = [
     blank("tier_bytes"),
@@ -207,6 +208,18 @@ PLACES = [
     Wrong("a token always fits", "best_place",
           changed(changed(BEST, "micro = (", "micro = max(1, ("), '["token_bytes"]\n', '["token_bytes"])\n'),
           "You count a micro-batch of one token"),
+    Wrong("parts of tokens", "best_place", changed(BEST, MICRO, MICRO.replace("//", "/")),
+          "A micro-batch has whole tokens"),
+    Wrong("parts of tokens and of micro-batches", "best_place",
+          changed(changed(BEST, MICRO, MICRO.replace("//", "/")), "-(-tokens // micro)", "tokens / micro"),
+          "round up how many times"),
+    Wrong("a part where no token fits", "best_place",
+          changed(BEST, MICRO, f"{MICRO} or (machine['device_bytes'] - device) / machine['token_bytes']"),
+          "Where a part of a token has room"),
+    Wrong("one token too many", "best_place", changed(BEST, MICRO, "-(-" + MICRO + ")"),
+          "the last of them has no room"),
+    Wrong("the nearest number of tokens", "best_place",
+          changed(BEST, MICRO, f"round({MICRO.replace('//', '/')})"), "may be one more than"),
 ]  # fmt: skip
 
 ZOO = [*BYTES, *CUTS, *PLACES, *offload_walk.ZOO, *offload_slipped.ZOO]

@@ -137,4 +137,25 @@ ZOO = [
           "new parameters go into it"),
     Wrong("zeroes the gradient", "MendedStep", changed(CLASS, "        return True\n",
           "        gradient.zero_()\n        return True\n"), "it overwrote"),
+    Wrong("leaves a read under way behind", "MendedStep", """
+class MendedStep(DiskStep):
+    def step(self, row, gradient):
+        mean = self.comm.reduce_scatter(gradient, average=True)
+        if self.comm.all_reduce((~mean.isfinite()).sum().float().view(1)).item():
+            return False
+        shard = row.tensor_split(self.comm.size)[self.comm.rank]
+        pieces, parts = shard.chunk(self.disk.count), mean.chunk(self.disk.count)
+        todo = [k for k in range(self.disk.count) if k not in self.notes]
+        reading = self.disk.read(todo[0], self.buffers[0]) if todo else None
+        for i, k in enumerate(todo):
+            reading.wait()
+            if i + 1 < len(todo):
+                reading = self.disk.read(todo[i + 1], self.buffers[(i + 1) % 2])
+            pieces[k].copy_(self.update(self.buffers[i % 2], parts[k]))
+            self.disk.write(k, self.buffers[i % 2]).wait()
+            self.notes.add(k)
+        self.notes.clear()
+        self.comm.all_gather(shard, out=row)
+        return True
+""", "what is still under way?"),
 ]  # fmt: skip

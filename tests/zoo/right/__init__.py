@@ -26,7 +26,8 @@ RIGHT: dict[str, list[Right]] = {
     "04_zero_2": zero2.RIGHT,
     "05_zero_3": zero3.RIGHT,
     "06_mixed_precision": mixed.RIGHT,
-    "07_offloading": offload.RIGHT,
+    "07_offloading": [right for right in offload.RIGHT if right.exercise != "best_place"],
+    "07b_when_it_pays": [right for right in offload.RIGHT if right.exercise == "best_place"],
 }
 
 __all__ = ["RIGHT", "Right"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from zerolab.errors import InputError
 from zerolab.grading.exercise import Exercise
-from zerolab.grading.lessons import flat, mixed, offload, ring, start, zero1, zero2, zero3
+from zerolab.grading.lessons import flat, mixed, offload, offload_pays, ring, start, zero1, zero2, zero3
 
 LESSONS: dict[str, tuple[Exercise, ...]] = {
     "00_start_here": start.EXERCISES,
@@ -15,6 +15,7 @@ LESSONS: dict[str, tuple[Exercise, ...]] = {
     "05_zero_3": zero3.EXERCISES,
     "06_mixed_precision": mixed.EXERCISES,
     "07_offloading": offload.EXERCISES,
+    "07b_when_it_pays": (offload_pays.PAYS,),
 }
 
 

@@ -1,4 +1,5 @@
-"""A disk for lesson 07's exercise: it does everything at the last moment that its contract allows, or at the first."""
+"""A disk for lesson 07's exercise: it does everything at the last moment that its contract allows, or at the first. A
+read that nobody waits for has no last moment: it comes when it does most harm."""
 
 from __future__ import annotations
 
@@ -13,11 +14,10 @@ RATE, MOMENTUM = 0.125, 0.5
 
 
 class Ticket:
-    """A transfer, which takes place when it is first waited for, or `at_once`; only `wait` tells of a failure."""
+    """A transfer, which takes place when it is first waited for, or `at_once`; only `wait` tells of a failure. `left`
+    holds what is to be done, and is empty when it is done."""
 
-    def __init__(self, move: Callable[[], None], at_once: bool) -> None:
-        left = [move]
-
+    def __init__(self, left: list[Callable[[], None]], at_once: bool) -> None:
         def complain(error: OSError) -> None:
             raise error
 
@@ -31,6 +31,9 @@ class Ticket:
 
 class File:
     """Records of a rank, and which write is to fail, once. A write that fails has changed nothing."""
+
+    late = 0
+    """Reads that came over an updated record, since nobody had waited for them."""
 
     def __init__(self, records: list[Tensor]) -> None:
         self.records = records
@@ -51,16 +54,33 @@ class File:
 
 class Disk:
     """What an answer sees of a file. A transfer may happen at any time until its wait() returns. Here it does at the
-    last moment, and until then a buffer to be read into holds no numbers; or it does `at_once`."""
+    last moment, and until then a buffer to be read into holds no numbers; or it does `at_once`. A read that was begun
+    before a write from the same buffer, and not waited for till then, comes just before that write."""
 
     def __init__(self, file: File, at_once: bool) -> None:
+        reads: list[tuple[int, list[Callable[[], None]]]] = []
+
         def read(k: int, buffer: Tensor) -> Ticket:
             buffer.fill_(torch.nan)
-            return Ticket(lambda: file.take(k, buffer), at_once)
+            left: list[Callable[[], None]] = [lambda: file.take(k, buffer)]
+            reads.append((buffer.data_ptr(), left))
+            return Ticket(left, at_once)
+
+        def write(k: int, buffer: Tensor) -> Ticket:
+            reads[:] = [(place, left) for place, left in reads if left]
+            forgotten = [left for place, left in reads if place == buffer.data_ptr()]
+
+            def put() -> None:
+                for left in forgotten:
+                    if left:
+                        left.pop()()
+                        file.late += 1
+                file.put(k, buffer)
+
+            return Ticket([put], at_once)
 
         self.count = len(file.records)
-        self.read = read
-        self.write: Callable[[int, Tensor], Ticket] = lambda k, buffer: Ticket(lambda: file.put(k, buffer), at_once)
+        self.read, self.write = read, write
 
 
 def update(buffer: Tensor, gradient: Tensor) -> Tensor:

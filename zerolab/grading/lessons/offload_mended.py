@@ -46,7 +46,7 @@ def run_step(
                     raise
                 heard[-1] += 1
         rows.append(row.clone())
-    return {"rows": rows, "records": torch.cat(records), "said": said, "heard": heard}
+    return {"rows": rows, "records": torch.cat(records), "said": said, "heard": heard, "late": file.late}
 
 
 KINDS = {
@@ -245,7 +245,13 @@ def states_right(case: Case, seen: Observation) -> str | None:
                 f"{case.about}: {said}: a record was written from a buffer that was being read into, or updated before "
                 "its read had ended"
             )
-    return right(states_wanted)(case, part(seen, "records"))
+    hint = right(states_wanted)(case, part(seen, "records"))
+    late = [rank for rank, record in enumerate(seen.records) if record.value["late"]]
+    if not hint or not late:
+        return hint
+    full = any(fails for _, fails in case.args[0][1])
+    look = "when a write fails, what is still under way?" if full else "whose handle is dropped?"
+    return f"{case.about}: rank {late[0]} {FORGOTTEN}: {look}"
 
 
 def rows_right(case: Case, seen: Observation) -> str | None:
@@ -291,6 +297,7 @@ def part(seen: Observation, name: str) -> Observation:
     return replace(seen, records=[replace(record, value=record.value[name]) for record in seen.records])
 
 
+FORGOTTEN = "has begun a read that nobody waits for, and it ends when the buffer holds something newer"
 FIRST = "First be right: one group after the other, with a wait() behind every read and every write."
 OVERFLOW = (
     "An overflow shows in the reduced mean, and only on the rank whose shard it is in. A flag that all ranks add up "

@@ -1,7 +1,9 @@
-"""The exercise of lesson 07 on when offloading pays: which place fits, and which of those is fastest."""
+"""The exercise of lesson 07b on when offloading pays: which place fits, and which of those is fastest."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from functools import partial
 from itertools import combinations
 from random import Random
@@ -51,22 +53,40 @@ def priced(place: str, numel: int, ranks: int, tokens: int, machine: Machine, sl
     if slip == "gradients stay" and place != "device":
         held["device"], held["host"] = held["device"] + 2 * share, held["host"] - 2 * share
     room = machine["device_bytes"] - held["device"]
-    micro = int(room // machine["token_bytes"])
-    if slip == "a token" or (slip == "part of a token" and room >= 0):
-        micro = max(1, micro)
-    if micro < 1 and not (slip == "no room" and micro):
-        return False, 0.0
+    micro, part = int(room // machine["token_bytes"]), room / machine["token_bytes"]
+    if slip in IN_PARTS:
+        tokens_each = IN_PARTS[slip](part)
+        if tokens_each <= 0:
+            return False, 0.0
+    else:
+        if slip == "a token" or (slip == "part of a token" and room >= 0):
+            micro = max(1, micro)
+        if micro < 1 and not (slip == "no room" and micro):
+            return False, 0.0
+        tokens_each = micro
     if slip == "one token" and micro == 1:
         return False, 0.0
     if slip == "gradients nowhere" and place == "disk":
         held["host"] = 0.0
     if not all(roomy(tier, held[tier], machine, slip) for tier in ("host", "disk")):
         return False, 0.0
-    times: float = -(-tokens // micro)
-    times = {"one": 1, "fraction": tokens / micro, "floor": max(1, tokens // micro)}.get(slip, times)
+    times: float = -(-tokens // tokens_each)
+    if slip in ("fraction", "parts of both"):
+        times = tokens / tokens_each
+    times = {"one": 1, "floor": max(1, tokens // tokens_each)}.get(slip, times)
     seconds = times * machine["micro_us"] / 1e6
     seconds += (2 if slip == "forward" else 6) * numel * tokens / machine["flop_per_s"]
     return True, seconds + moving(place, share, machine, slip)
+
+
+IN_PARTS: dict[str, Callable[[float], float]] = {
+    "parts": lambda part: part,
+    "parts of both": lambda part: part,
+    "a part alone": lambda part: part if 0 < part < 1 else math.floor(part),
+    "rounded up": math.ceil,
+    "rounded": round,
+}
+"""Slips in how many tokens a micro-batch has, made of how many would fit if there were parts of tokens."""
 
 
 def roomy(tier: str, held: float, machine: Machine, slip: str) -> bool:
@@ -130,6 +150,14 @@ TEXTS = {
     "sum": "The step goes on beside the disk: the longer of the two counts",
     "swap only": "Beside the disk the step may take longer",
 }
+PARTS = {
+    "a part alone": "Where a part of a token has room, no token has: that place is out",
+    "parts": "A micro-batch has whole tokens: how many fit, rounded down, and then how many micro-batches, rounded up",
+    "parts of both": "Tokens are whole, and micro-batches are: round down how many tokens fit, round up how many times",
+    "rounded up": "You round up how many tokens fit: the last of them has no room",
+    "rounded": "You round how many tokens fit to the nearest, which may be one more than have room: round down",
+}
+"""Slips that show in the cases of the others. The first is alike with the next two where no token has room."""
 TWINS = {
     ("first", "slowest"),
     ("past the link", "no link"),
@@ -138,7 +166,7 @@ TWINS = {
 }
 """They often look alike. The second of each shows by itself in an earlier case."""
 LATE = ("one token", "part of a token")
-SLIPS: Slips = {text: partial(best, slip=slip) for slip, text in TEXTS.items()} | {
+SLIPS: Slips = {text: partial(best, slip=slip) for slip, text in (TEXTS | PARTS).items()} | {
     "The place alone is not enough: [place, seconds]": lambda *args: (best(*args) or [None])[0],
     "The seconds alone are not enough: [place, seconds]": lambda *args: (best(*args) or [None, None])[1],
 }

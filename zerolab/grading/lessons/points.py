@@ -59,6 +59,6 @@ POINTS: dict[str, dict[str, int]] = {
         "sub_groups": 2,
         "overlapped_walk": 2,
         "MendedStep": 3,
-        "best_place": 3,
     },
+    "07b_when_it_pays": {"best_place": 3},
 }
