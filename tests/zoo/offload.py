@@ -218,8 +218,6 @@ PLACES = [
           "Where a part of a token has room"),
     Wrong("one token too many", "best_place", changed(BEST, MICRO, "-(-" + MICRO + ")"),
           "the last of them has no room"),
-    Wrong("the nearest number of tokens", "best_place",
-          changed(BEST, MICRO, f"round({MICRO.replace('//', '/')})"), "may be one more than"),
 ]  # fmt: skip
 
 ZOO = [*BYTES, *CUTS, *PLACES, *offload_walk.ZOO, *offload_slipped.ZOO]
