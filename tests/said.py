@@ -134,7 +134,7 @@ SAID = [
     ("07", "The numbers are finite and wrong", "'careless': 'wrong, all finite'"),
     ("07", "The careless one ends with NaN", "'careless': 'wrong, not all finite'"),
     ("07", "With parameters and optimizer on the disk, the device keeps no state",
-     "3, all disk                   0                0"),
+     "3, all disk                 0                0             0.5"),
     ("07", "In this class that is a single group", "for group in self.at_hand()"),
     ("07", "of section 2 on two ranks, and every one ends with the bits", "24 of 24 end with the bits of stage 0"),
     ("07", "Twelve cases on both ranks", "24 of 24 ledgers equal the formula to the byte"),
