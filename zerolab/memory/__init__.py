@@ -1,7 +1,7 @@
 """Two ledgers that must meet: bytes predicted from the layout, and bytes measured on live storages."""
 
 from zerolab.memory.kinds import KINDS, Labels, model_labels
-from zerolab.memory.predict import predict, predict_peaks
+from zerolab.memory.predict import predict, predict_building, predict_peaks
 from zerolab.memory.report import device_memory, table
 from zerolab.memory.skyline import Sample
 from zerolab.memory.states import RECIPES, Recipe, StateSize, predict_states
@@ -19,6 +19,7 @@ __all__ = [
     "device_memory",
     "model_labels",
     "predict",
+    "predict_building",
     "predict_peaks",
     "predict_states",
     "predict_traffic",

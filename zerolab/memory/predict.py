@@ -100,6 +100,24 @@ def predict_peaks(
     return {kind: [bound] * ranks for kind, bound in bounds.items()}
 
 
+def predict_building(plans: Sequence[BucketPlan], stage: int) -> int:
+    """The most bytes of parameters on a rank while an engine builds a model that was on the meta device: at stage 3 the
+    shards so far, and the unit at hand. Parameters rest in their own dtype on the device (no precision, no offload)."""
+    check_plans(plans, stage)
+    if stage < 3 or plans[0].layout.ranks == 1:
+        return sum(kept(plan) for plan in plans)
+    shards, most = 0, 0
+    for _, unit in groupby(plans, key=lambda plan: plan.unit):
+        buckets = list(unit)
+        waiting = sum(map(kept, buckets))
+        for plan in buckets:
+            shards += kept(plan, sharded=True)
+            most = max(most, shards + waiting)
+            # A bucket is let go when its shard has been copied.
+            waiting -= kept(plan)
+    return most
+
+
 def numel(plan: BucketPlan, sharded: bool = False) -> int:
     return plan.layout.shard_numel if sharded else plan.layout.numel
 

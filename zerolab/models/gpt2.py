@@ -152,11 +152,20 @@ class GPT2(nn.Module):
         self.head = Head(config)
         if config.tied_head:
             self.head.lm_head.weight = self.embedding.tokens.weight
-        initialize(self, config.layers, residual=("o_proj.weight", "down_proj.weight"))
+        self._initialize(self)
 
     def units(self) -> list[nn.Module]:
         """The modules that ZeRO shards one by one, in the order of forward."""
         return [self.embedding, *self.blocks, self.head]
+
+    def init_module(self, module: nn.Module) -> None:
+        """First values of a unit: of a model on the meta device, whose constructor has drawn none, an engine asks for
+        them unit by unit."""
+        if any(module is unit for unit in self.units()):
+            self._initialize(module)
+
+    def _initialize(self, module: nn.Module) -> None:
+        initialize(module, self.config.layers, residual=("o_proj.weight", "down_proj.weight"))
 
     def forward(self, tokens: Tensor, targets: Tensor | None = None) -> Tensor:
         """Logits [batch, seq, vocab] of int64 tokens [batch, seq]; with targets, their mean cross-entropy (fp32).

@@ -113,7 +113,11 @@ class RMSNorm(nn.Module):
     def __init__(self, dim: int, eps: float) -> None:
         super().__init__()
         self.eps = eps
-        self.weight = nn.Parameter(torch.ones(dim))
+        self.weight = nn.Parameter(torch.empty(dim))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        nn.init.ones_(self.weight)
 
     def forward(self, x: Tensor) -> Tensor:
         wide = x.float()
@@ -208,11 +212,20 @@ class Llama(nn.Module):
         self.head = Head(config)
         if config.tied_head:
             self.head.lm_head.weight = self.embedding.weight
-        initialize(self, config.layers, residual=("o_proj.weight", "down_proj.weight"))
+        self._initialize(self)
 
     def units(self) -> list[nn.Module]:
         """The modules that ZeRO shards one by one, in the order of forward."""
         return [self.embedding, *self.blocks, self.head]
+
+    def init_module(self, module: nn.Module) -> None:
+        """First values of a unit: of a model on the meta device, whose constructor has drawn none, an engine asks for
+        them unit by unit."""
+        if any(module is unit for unit in self.units()):
+            self._initialize(module)
+
+    def _initialize(self, module: nn.Module) -> None:
+        initialize(module, self.config.layers, residual=("o_proj.weight", "down_proj.weight"))
 
     def forward(self, tokens: Tensor, targets: Tensor | None = None) -> Tensor:
         """Logits [batch, seq, vocab] of int64 tokens [batch, seq]; with targets, their mean cross-entropy (fp32).

@@ -76,6 +76,12 @@ class Fp8Linear(nn.Linear):
     fp8_history: Tensor
     fp8_margin: int
 
+    def reset_parameters(self) -> None:
+        """First values, for a layer that was built on the meta device."""
+        super().reset_parameters()
+        for buffer in self.buffers(recurse=False):
+            buffer.zero_()
+
     def forward(self, input: Tensor) -> Tensor:
         training = torch.is_grad_enabled()
         with torch.no_grad():

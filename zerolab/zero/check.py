@@ -25,6 +25,8 @@ def check_model(model: nn.Module, device: torch.device) -> None:
         )
     places: dict[int, str] = {}
     for name, parameter in model.named_parameters():
+        if parameter.is_meta:
+            continue
         if parameter.device.type != device.type:
             raise InputError(f"{name} is on {parameter.device}, the ranks are on {device}; call model.to(comm.device)")
         if parameter.grad is not None:

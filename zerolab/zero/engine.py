@@ -34,6 +34,7 @@ from zerolab.zero.check import check_loss, check_model, engaged
 from zerolab.zero.choose import check_disk, check_kinds, make_scaler, make_stage, make_update
 from zerolab.zero.clip import check_norm, clip_factor, gradient_norm
 from zerolab.zero.lifetimes import Lifetimes
+from zerolab.zero.materialize import Init, Materializer, find_init
 from zerolab.zero.reducer import Reducer
 from zerolab.zero.units import Bucket, GroupOf, Unit, find_units
 
@@ -51,8 +52,8 @@ class StepResult:
 class ZeroEngine:
     """A model, its gradients and its optimizer, sharded as `stage` says.
 
-    model         any nn.Module on `comm.device`; its parameters become views of flat buffers (all stages), and
-                  have no elements outside their unit's forward and backward (stage 3)
+    model         any nn.Module on `comm.device` or the meta device; its parameters become views of flat buffers
+                  (all stages), and have no elements outside their unit's forward and backward (stage 3)
     stage         0 nothing sharded · 1 optimizer states · 2 and gradients · 3 and parameters
     lr            learning rate of the default optimizer, fused AdamW; or give `optimizer`, which takes a list of
                   parameter groups and returns an elementwise torch optimizer
@@ -71,6 +72,8 @@ class ZeroEngine:
     bucket_numel  cut units into buckets of at most so many elements
     align         slots and shards start at multiples of so many fp32 elements, or as many bytes of a narrower
                   dtype; with fewer than 16, some optimizers round differently at the ends of shards
+    init          for a model on the meta device: init(module) writes first values, after the module's own
+                  reset_parameters; default: model.init_module, if there is one (`materialize.py`)
 
     A parameter that a backward does not reach counts as one whose gradient is zero. At stage 3 all ranks must run
     the same units in the same order, since they gather them together.
@@ -97,6 +100,7 @@ class ZeroEngine:
         units: Sequence[nn.Module] | None = None,
         bucket_numel: int | None = None,
         align: int = ALIGN,
+        init: Init | None = None,
     ) -> None:
         if (lr is None) == (optimizer is None):
             raise InputError(f"lr is {lr!r} and optimizer is {optimizer!r}; give exactly one of the two")
@@ -109,6 +113,7 @@ class ZeroEngine:
         self.overlap_gather = overlap_gather
         self.precision = find_precision(precision)
         check_kinds(model, self.precision)
+        init = find_init(model, init)
         self.offload = offload
         self.scaler = make_scaler(self.precision, scaler)
         self.stage = make_stage(stage, comm, reduction, self.precision, offload)
@@ -124,8 +129,12 @@ class ZeroEngine:
         engaged.add(model)
         with phase("setup"), torch.no_grad():
             self.stage.prepare(self.buckets)
-            for bucket in self.buckets:
-                self.stage.place(bucket)
+            materializer = Materializer(model, self.units, comm, init)
+            for unit in self.units:
+                flats = materializer.bring(unit)
+                for bucket in unit.buckets:
+                    self.stage.place(bucket, flats.pop(bucket, None))
+            materializer.bring_rest()
             for buffer in model.buffers():
                 buffer.copy_(self._of_rank_0(buffer))
         self.update = make_update(self.stage, self.buckets, factory, self.precision, self.state_size)

@@ -36,10 +36,12 @@ class Stage(ABC):
     def prepare(self, buckets: Sequence[Bucket]) -> None:
         """Before the first `place`."""
 
-    def place(self, bucket: Bucket) -> None:
-        """Move a bucket's parameters into one flat buffer, rank 0's values on every rank."""
-        first = self.comm.allocate(bucket.layout.numel, bucket.dtypes.main)
-        fill(first, bucket.layout, bucket.parameters)
+    def place(self, bucket: Bucket, first: torch.Tensor | None = None) -> None:
+        """Move a bucket's parameters into one flat buffer, rank 0's values on every rank. `first` is that buffer, if
+        they lie in it already."""
+        if first is None:
+            first = self.comm.allocate(bucket.layout.numel, bucket.dtypes.main)
+            fill(first, bucket.layout, bucket.parameters)
         self.comm.broadcast(first)
         bucket.whole = first
         if bucket.dtypes.main != bucket.dtype:

@@ -36,16 +36,20 @@ class Stage3(Stage2):
     def prepare(self, buckets: Sequence[Bucket]) -> None:
         self.shards.prepare(buckets)
 
-    def place(self, bucket: Bucket) -> None:
-        super().place(bucket)
+    def place(self, bucket: Bucket, first: torch.Tensor | None = None) -> None:
+        super().place(bucket, first)
+        del first
         shard = bucket.shard
         if bucket.dtypes.shard != bucket.dtype and bucket.first is not None:
             shard = bucket.first
         elif bucket.trainable and bucket.first is None and self.offload.parameters == "disk":
             bucket.first = shard.clone()
-        # The whole bucket comes and goes, in memory of its own.
         bucket.shard = self.shards.keep(bucket, shard)
-        bucket.whole = torch.empty_like(bucket.whole)
+        # The whole bucket comes and goes, in memory of its own, which is taken when nobody holds that of before.
+        del shard
+        point_nowhere(bucket.parameters)
+        bucket.whole = bucket.whole.new_empty(0)
+        bucket.whole = bucket.whole.new_empty(bucket.layout.numel)
         self._empty(bucket)
 
     def start_gathering(self, unit: Unit) -> None:

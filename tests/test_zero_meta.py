@@ -1,0 +1,242 @@
+"""Models that were built on the meta device get their memory and their first values unit by unit."""
+
+import pytest
+import torch
+import zero_cases
+from torch import nn
+
+from zerolab.collectives import LocalCollectives
+from zerolab.errors import InputError
+from zerolab.memory import Tracker, predict_building
+from zerolab.models import build
+from zerolab.ranks import launch
+from zerolab.zero import ZeroEngine
+
+local = LocalCollectives()
+
+
+class Table(nn.Module):
+    """A parameter and two buffers with a `reset_parameters` of their own; one buffer is no part of the state."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.scale = nn.Parameter(torch.empty(width))
+        self.register_buffer("angles", torch.empty(width))
+        self.register_buffer("steps", torch.empty(1, dtype=torch.int64), persistent=False)
+        self.reset_parameters()
+
+    def reset_parameters(self):
+        nn.init.normal_(self.scale)
+        nn.init.constant_(self.angles, 3.0)
+        nn.init.constant_(self.steps, 7)
+
+    def forward(self, x):
+        return x * self.scale + self.angles
+
+
+class Counter(nn.Module):
+    """Buffers alone, outside every unit."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("seen", torch.empty(2))
+        self.reset_parameters()
+
+    def reset_parameters(self):
+        nn.init.ones_(self.seen)
+
+    def forward(self, x):
+        return x * self.seen[0]
+
+
+class Mixed(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Linear(6, 32)
+        self.layers = nn.ModuleList([nn.Linear(32, 32), Table(32), nn.LayerNorm(32), nn.Linear(32, 32)])
+        self.counter = Counter()
+        # Used twice under two names, with a bias of its own the second time.
+        self.layers[3].weight = self.layers[0].weight
+
+    def forward(self, x):
+        x = self.counter(self.first(x))
+        for layer in self.layers:
+            x = torch.tanh(layer(x))
+        return x
+
+
+def on(device, make):
+    torch.manual_seed(3)
+    with torch.device(device):
+        return make()
+
+
+def step(engine, comm, batch):
+    engine.backward(engine(batch[comm.rank * 2 : comm.rank * 2 + 2]).square().mean())
+    engine.step()
+
+
+def trained(comm, device, stage, make):
+    """The state after a step, beginning with seed 3 on rank 0 and with something else on the others."""
+    model = on("meta", make) if device == "meta" else on("cpu", make)
+    torch.manual_seed(3 + comm.rank)
+    engine = ZeroEngine(model, comm, stage, lr=0.1)
+    first = engine.consolidate()
+    step(engine, comm, torch.randn(8, 6, generator=torch.Generator().manual_seed(1)))
+    assert not any(tensor.is_meta for tensor in (*model.parameters(), *model.buffers()))
+    return first, engine.consolidate(), model.layers[1].steps.item(), list(model.state_dict())
+
+
+def plain():
+    model = nn.Module()
+    model.first = nn.Linear(6, 32)
+    model.layers = nn.ModuleList([nn.Linear(32, 32), Table(32), nn.LayerNorm(32)])
+    model.forward = lambda x: model.layers[2](model.layers[1](model.layers[0](model.first(x))))
+    return model
+
+
+@pytest.mark.parametrize("stage", [0, 1, 2, 3])
+def test_a_plain_model_begins_with_the_bits_that_its_constructor_would_have_drawn(stage):
+    there = launch(trained, "cpu", stage, plain, ranks=2, world="lockstep")[0]
+    meta = launch(trained, "meta", stage, plain, ranks=2, world="lockstep")
+    for first, after, steps, names in meta:
+        assert names == there[3] and steps == 7
+        for mine, its in ((first, there[0]), (after, there[1])):
+            assert mine.keys() == its.keys() and all(torch.equal(mine[name], its[name]) for name in its)
+
+
+def test_all_stages_begin_and_go_on_with_the_same_bits_tied_weights_and_lone_buffers_too():
+    runs = [launch(trained, "meta", stage, Mixed, ranks=2, world="lockstep")[1] for stage in range(4)]
+    for first, after, steps, _ in runs:
+        assert steps == 7 and torch.equal(first["counter.seen"], torch.ones(2))
+        assert all(torch.equal(after[name], runs[0][1][name]) for name in runs[0][1])
+        assert all(torch.equal(first[name], runs[0][0][name]) for name in runs[0][0])
+        assert "layers.3.weight" not in first
+
+
+def built(comm, stage, make):
+    model = on("meta", make)
+    with Tracker() as tracker:
+        engine = ZeroEngine(model, comm, stage, lr=0.1)
+    return sum(tracker.peak.values()), predict_building(engine.plans, stage)
+
+
+def tower():
+    return nn.Sequential(*(nn.Linear(96, 96) for _ in range(12)), nn.Linear(96, 200), nn.Linear(200, 3))
+
+
+@pytest.mark.parametrize("collectives", ["shared", "ring"])
+@pytest.mark.parametrize("stage", [0, 2, 3])
+def test_building_takes_the_shards_and_the_largest_unit_as_predicted(stage, collectives):
+    for peak, predicted in launch(built, stage, tower, ranks=2, collectives=collectives):
+        # A few numbers of the checks, and of the probe of the optimizer.
+        assert predicted <= peak <= predicted + 1000
+    whole = sum(parameter.nbytes for parameter in on("meta", tower).parameters())
+    assert stage < 3 or predicted < 0.75 * whole
+
+
+def first_values(comm, family, stage):
+    torch.manual_seed(comm.rank)
+    with torch.device("meta"):
+        model = build(family, "nano", vocab_size=64)
+    return ZeroEngine(model, comm, stage, lr=0.1).consolidate()
+
+
+@pytest.mark.parametrize("family", ["llama", "gpt2"])
+def test_our_own_models_begin_as_their_constructors_let_them_begin(family):
+    states = [launch(first_values, family, stage, ranks=2, world="lockstep")[0] for stage in (0, 3)]
+    torch.manual_seed(0)
+    there = dict(build(family, "nano", vocab_size=64).named_parameters())
+    assert states[0].keys() == there.keys()
+    for name, value in states[0].items():
+        assert torch.equal(value, states[1][name])
+        if value.dim() == 1:
+            assert torch.equal(value, there[name])
+        else:
+            assert value.std().item() == pytest.approx(there[name].std().item(), rel=0.15)
+
+
+def linear_only(module):
+    if isinstance(module, nn.Linear):
+        nn.init.constant_(module.weight, 0.5)
+        nn.init.zeros_(module.bias)
+
+
+class Bare(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inside = nn.Linear(3, 3)
+        self.gain = nn.Parameter(torch.ones(3))
+
+    def forward(self, x):
+        return self.inside(x) * self.gain
+
+
+def everything(module):
+    linear_only(module)
+    if isinstance(module, Bare):
+        nn.init.constant_(module.gain, 2.0)
+
+
+def test_a_function_of_a_module_has_the_last_word():
+    state = ZeroEngine(on("meta", Bare), local, 3, lr=0.1, init=everything).consolidate()
+    assert state["inside.weight"].unique().tolist() == [0.5] and state["gain"].tolist() == [2.0] * 3
+
+
+def of_rank_0(comm, stage):
+    """Only rank 0 knows the values, as when it alone has read a checkpoint."""
+
+    def init(module):
+        if comm.rank == 0:
+            everything(module)
+
+    return ZeroEngine(on("meta", Bare), comm, stage, lr=0.1, init=init).consolidate()["gain"].tolist()
+
+
+def test_rank_0_s_values_are_everybody_s():
+    assert launch(of_rank_0, 3, ranks=2, world="lockstep") == [[2.0] * 3] * 2
+
+
+def half_there():
+    linear = nn.Linear(3, 3)
+    linear.bias = nn.Parameter(torch.zeros(3, device="cpu"))
+    return linear
+
+
+def lone_buffer():
+    model = nn.Sequential(nn.Linear(3, 3), nn.Module())
+    model[1].register_buffer("mask", torch.ones(3))
+    return model
+
+
+@pytest.mark.parametrize(
+    ("make", "options", "words"),
+    [
+        (Bare, {}, ["the model (Bare) has gain", "no reset_parameters", "ZeroEngine(init=...)"]),
+        (lone_buffer, {}, ["1 (Module) has mask", "no reset_parameters"]),
+        (half_there, {}, ["bias in memory and weight on the meta device"]),
+        (Bare, {"init": linear_only}, ["gain of the model (Bare)", "has written all of it"]),
+        (lambda: on("cpu", Bare), {"init": everything}, ["no tensor of this Bare is on the meta device"]),
+    ],
+)
+def test_what_would_have_no_first_values_is_refused_by_name(make, options, words):
+    model = on("meta", make) if make is not None else None
+    with pytest.raises(InputError) as refused:
+        ZeroEngine(model, local, 2, lr=0.1, **options)
+    assert all(word in str(refused.value) for word in words), str(refused.value)
+
+
+def test_attention_of_torch_and_fp8_layers_write_their_own_values():
+    attention = ZeroEngine(on("meta", lambda: nn.MultiheadAttention(8, 2)), local, 0, lr=0.1).consolidate()
+    there = on("cpu", lambda: nn.MultiheadAttention(8, 2)).state_dict()
+    assert attention.keys() == there.keys() and all(torch.isfinite(tensor).all() for tensor in attention.values())
+    assert torch.equal(attention["out_proj.bias"], there["out_proj.bias"])
+    layers = ZeroEngine(on("meta", tower), local, 0, lr=0.1, precision="fp8")
+    assert layers(torch.ones(2, 96)).isfinite().all()
+    assert layers.model[0].fp8_history.count_nonzero() == 0
+
+
+def test_precision_makes_main_parameters_of_the_first_values():
+    wide = ZeroEngine(on("meta", zero_cases.gpt2), local, 0, lr=0.1).consolidate()
+    narrow = ZeroEngine(on("meta", zero_cases.gpt2), local, 0, lr=0.1, precision="bf16").consolidate()
+    assert all(torch.equal(wide[name].bfloat16(), narrow[name]) for name in wide)
