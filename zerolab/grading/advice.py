@@ -18,7 +18,7 @@ def hint_for(trouble: Trouble, case: Case) -> str:
     if kind == "DeadlockError":
         return f"{head}deadlock: {said}. {way_out(said)}"
     if kind == "MismatchError" and " is in #" in said:
-        return f"{head}the ranks part ways: {said}"
+        return f"{head}the ranks part ways: {said}{lengths(said, case.ranks)}"
     if kind == "MismatchError":
         return f"{head}two ranks met with different messages: {said}. {alike(said)}"
     if kind == "TimeOut":
@@ -67,6 +67,14 @@ def way_out(said: str) -> str:
     if "waits to send" not in said:
         return "Everybody waits to receive: who has nothing to receive, and sends first?"
     return "Post a receive before you wait for a send: irecv, isend, then both wait()"
+
+
+def lengths(said: str, ranks: int) -> str:
+    """What to say of gathers of several lengths, if each is as long as a shard times the ranks."""
+    found = [int(numel) for numel in re.findall(r" is in #\d+ all_gather of (\d+) ", said)]
+    if len(set(found)) < 2 or any(numel % ranks for numel in found):
+        return ""
+    return ". Shards differ by an element: tell all_gather how long the whole is, its second argument"
 
 
 def alike(said: str) -> str:

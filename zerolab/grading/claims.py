@@ -141,6 +141,12 @@ def leaves_nothing(case: Case, seen: Observation) -> str | None:
     return None
 
 
+def shared_by(fn: Any) -> str:
+    """What to say of a list that belongs to an answer's class; '' if there is none."""
+    shared = [name for name, value in vars(fn).items() if isinstance(value, list | dict | set)]
+    return f"`{shared[0]}` belongs to the class, and all share it; set it in __init__" if shared else ""
+
+
 def plain(value: Any) -> Any:
     """An argument in the shape in which `Record.after` has it."""
     if isinstance(value, torch.nn.Module):

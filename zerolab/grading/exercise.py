@@ -71,17 +71,31 @@ class Exercise:
 
 
 def after_another(cases: Sequence[Case], rng: Random) -> list[Case]:
-    """For each number of ranks a case that comes after another one, as different from it as there is: what an answer
-    keeps from call to call then shows."""
+    """Cases that come after another one, so that what an answer keeps from call to call shows: for each number of ranks
+    one after the case that is most different from it, and for each way of its switches one after a case that takes the
+    same way."""
     quick = [case for case in cases if case.world == "lockstep" and not case.board]
     pairs = []
     for ranks in sorted({case.ranks for case in quick}):
         several = [case for case in quick if case.ranks == ranks]
         case = rng.choice(several)
-        other = max(rng.sample(several, len(several)), key=lambda other: different(case, other))
-        if different(case, other):
-            pairs.append(replace(case, before=other, about=f"{case.about}, after another call ({other.about})"))
-    return pairs
+        pairs.append((case, max(rng.sample(several, len(several)), key=lambda other: different(case, other))))
+        for way in dict.fromkeys(map(switches, several)):
+            alike = [case for case in several if switches(case) == way]
+            case = rng.choice(alike)
+            others = [other for other in rng.sample(alike, len(alike)) if different(case, other)]
+            pairs.append((case, min(others, key=lambda other: different(case, other), default=case)))
+    about = "{}, after another call ({})"
+    return [
+        replace(case, before=other, about=about.format(case.about, other.about))
+        for case, other in pairs
+        if different(case, other)
+    ]
+
+
+def switches(case: Case) -> tuple[bool, ...]:
+    """The arguments of rank 0 that switch something on or off."""
+    return tuple(value for value in case.args[0] if isinstance(value, bool))
 
 
 def different(case: Case, other: Case) -> int:
@@ -118,9 +132,21 @@ RUNS, RUNS_ALONE = "it runs to the end on every rank", "it runs to the end"
 
 def judge(exercise: Exercise, cases: Sequence[Case], seen: Sequence[Observation]) -> list[Finding]:
     """A finding for each claim, the first being that the function runs at all. Claims rest on those before them, so
-    nothing is said of a claim after one that does not hold."""
+    nothing is said of a claim after one that does not hold. What came of calls by themselves says more than what came
+    of those after another, so all claims are held to the former first."""
     single = exercise.run is alone or all(case.ranks == 1 for case in cases)
     claims = [Claim(RUNS_ALONE if single else RUNS, runs), *exercise.claims]
+    # Those after another call are the last.
+    first = sum(case.before is None for case in cases)
+    findings = held_to(claims, cases[:first], seen[:first])
+    if all(finding.holds for finding in findings):
+        findings = held_to(claims, cases, seen)
+    right = all(finding.holds for finding in findings)
+    return [*findings, *(scored(score, cases, seen, right) for score in exercise.scores)]
+
+
+def held_to(claims: Sequence[Claim], cases: Sequence[Case], seen: Sequence[Observation]) -> list[Finding]:
+    """A finding for each claim; what comes after one that does not hold is not reached."""
     findings: list[Finding] = []
     hint = ""
     for claim in claims:
@@ -129,8 +155,7 @@ def judge(exercise: Exercise, cases: Sequence[Case], seen: Sequence[Observation]
             continue
         hint, printed = first_hint(claim, cases, seen)
         findings.append(Finding(claim.text, not hint, hint, printed=printed))
-    right = not hint
-    return [*findings, *(scored(score, cases, seen, right) for score in exercise.scores)]
+    return findings
 
 
 def scored(score: Score, cases: Sequence[Case], seen: Sequence[Observation], right: bool) -> Finding:

@@ -289,4 +289,18 @@ class MendedBackward:
         handle.wait()
         self.shards[self.places[p]].add_(own)
 """),
+    Right("gives inputs back the gradient that they had", "shards_in_time", """
+def shards_in_time(comm, model, inputs):
+    had, inputs.grad = inputs.grad, None
+    shards = {p: torch.zeros_like(p.detach().flatten().tensor_split(comm.size)[comm.rank]) for p in model.parameters()}
+
+    def hook(p):
+        shards[p], p.grad = comm.reduce_scatter(p.grad.flatten(), average=True), None
+
+    handles = [p.register_post_accumulate_grad_hook(hook) for p in shards if p.requires_grad]
+    (model(inputs) ** 2).mean().backward()
+    [handle.remove() for handle in handles]
+    inputs.grad = had
+    return [*shards.values()]
+"""),
 ]  # fmt: skip

@@ -51,7 +51,9 @@ def run_rounds(fn: Callable[..., Any], comm: Collectives, model: nn.Module, roun
 
     counts = [model.register_forward_pre_hook(lambda module, inputs: forwards.append(1))]
     counts += on_the_way(model, on_a_layer)
-    for inputs in rounds:
+    for index, inputs in enumerate(rounds):
+        # What somebody's backward left there before.
+        inputs.grad = torch.full_like(inputs, EARLIER) if index % 2 and inputs.requires_grad else None
         before = traits(model, inputs)
         passed.append([])
         reductions.begun = 0
@@ -89,10 +91,16 @@ def still_there(tensors: Sequence[Callable[[], Tensor | None]]) -> int:
     return sum(tensor() is not None for tensor in tensors)
 
 
+EARLIER = 0.5
+"""The numbers in a gradient that inputs had before a call."""
+
+
 def traits(model: nn.Module, inputs: Tensor) -> dict[str, Any]:
     """What a call could leave different besides numbers, by its name: switches, attributes, hooks on modules."""
     found: dict[str, Any] = {"inputs.requires_grad": inputs.requires_grad}
-    found |= {f"inputs.{own}": "there" for own in [*vars(inputs), *(["grad"] if inputs.grad is not None else [])]}
+    found |= {f"inputs.{own}": "there" for own in vars(inputs)}
+    if inputs.grad is not None:
+        found["inputs.grad"] = "there" if bool((inputs.grad == EARLIER).all()) else "another one"
     for name, module in model.named_modules(prefix="model"):
         found[f"{name}.training"] = module.training
         found |= {f"{name}.{own}": "there" for own in vars(module) if own != "training"}
@@ -145,6 +153,8 @@ def model_untouched(case: Case, seen: Observation) -> str | None:
             then = "whoever uses the model next would stumble over it"
             if changed.startswith("inputs.grad"):
                 then = "backward goes on to inputs that require a gradient; detach() gives the same numbers without"
+                if "missing" in changed.partition(",")[0]:
+                    then = "that gradient was the caller's; inputs.detach() brings none, so there is none to drop"
             return f"{case.about}: on rank {rank} {changed}: {then}"
         if outlive := record.value["outlive"]:
             return (

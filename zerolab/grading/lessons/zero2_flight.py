@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from zerolab.collectives import Collectives, Handle, Link
+from zerolab.errors import InputError
 from zerolab.grading.case import Case, Observation, plural
 from zerolab.grading.claims import Wanted, by_dtype, calls_are, microseconds, most_held, right
 from zerolab.grading.draw import fine
@@ -74,17 +75,23 @@ class Counted:
         self.watch.end(self.number)
         return self.handle.wait()
 
+    def arrived(self) -> Any:
+        self.watch.asked = True
+        return self.handle.arrived()
+
 
 class Watch:
     """The rank's collectives, with a count of the calls that nobody has waited for yet. `early` are the calls under
     way when somebody first waited though there was room, and more to come; `newer` is the first call whose wait came
-    before an older one's, and `late` how many gradients had been taken when the first of them was started too late."""
+    before an older one's, and `late` how many gradients had been taken when the first of them was started too late.
+    `asked` says whether somebody called arrived()."""
 
     def __init__(self, comm: Collectives, limit: int) -> None:
         self.comm, self.limit = comm, limit
         self.under_way: set[int] = set()
         self.started = self.most = 0
         self.more = True
+        self.asked = False
         self.taken = 0
         self.early: int | None = None
         self.newer: tuple[int, int] | None = None
@@ -117,9 +124,17 @@ class Watch:
 def run_flight(fn: Callable[..., Any], comm: Collectives, gradients: list[Tensor], limit: int) -> Any:
     """Hand the gradients out one by one, and count what is under way."""
     watch = Watch(comm, limit)
-    shards = fn(watch, as_they_come(gradients, watch), limit)
-    order = {"early": watch.early, "newer": watch.newer, "late": watch.late}
+    try:
+        shards = fn(watch, as_they_come(gradients, watch), limit)
+    except RuntimeError as error:
+        if watch.asked and "Boolean value of Tensor" in str(error):
+            raise InputError(f"arrived() {ARRIVED}, so it says neither yes nor no: wait() for the oldest") from error
+        raise
+    order = {"early": watch.early, "newer": watch.newer, "late": watch.late, "asked": watch.asked}
     return {"shards": shards, "most": watch.most, "left": len(watch.under_way), **order}
+
+
+ARRIVED = "blocks, returns the result, and does not end a call"
 
 
 def flight_right(case: Case, seen: Observation) -> str | None:
@@ -143,9 +158,16 @@ def flight_wanted(case: Case) -> Wanted:
         ],
     }
     if not all(len(whole) for whole in mean):
+        mistakes["the shard of a gradient without elements too early: it takes a call, and its turn, as all do"] = [
+            ahead(shards, [len(whole) for whole in mean], limit) for shards in good
+        ]
         mistakes["no shards of gradients without elements: these have an empty one"] = [
             [part for whole, part in zip(mean, shards, strict=True) if len(whole)] for shards in good
         ]
+    under_way = min(limit, count)
+    if under_way > 1:
+        turned = "the shards of the last calls with the newest first: at the end, too, the oldest comes first"
+        mistakes[turned] = [[*shards[:-under_way], *reversed(shards[-under_way:])] for shards in good]
     if count > limit:
         mistakes["too few shards: those that were still under way at the end are lost"] = [
             shards[: count - limit] for shards in good
@@ -156,14 +178,29 @@ def flight_wanted(case: Case) -> Wanted:
     return Wanted(good, mistakes, "what belongs to a call must be left alone until its wait()")
 
 
+def ahead(shards: Sequence[Tensor], numels: Sequence[int], limit: int) -> list[Tensor]:
+    """The shards in order, but for those of empty gradients, which nobody waits for."""
+    ended: list[Tensor] = []
+    waiting: list[Tensor] = []
+    for part, numel in zip(shards, numels, strict=True):
+        if numel and len(waiting) == limit:
+            ended.append(waiting.pop(0))
+        (waiting if numel else ended).append(part)
+    return ended + waiting
+
+
 def under_limit(case: Case, seen: Observation) -> str | None:
     limit, count = case.args[0][1], len(case.args[0][0])
     for rank, record in enumerate(seen.records):
         most = record.value["most"]
+        look = f"arrived() {ARRIVED}" if record.value["asked"] else "wait for the oldest before you start one more"
         if most > limit:
+            return f"{case.about}: rank {rank} had {most} under way at once, and {limit} are allowed: {look}"
+        started, empty = len(record.calls), sum(not len(gradient) for gradient in case.args[rank][0])
+        if empty and started == count - empty:
             return (
-                f"{case.about}: rank {rank} had {most} under way at once, and {limit} are allowed: wait for the "
-                "oldest before you start one more"
+                f"{case.about}: rank {rank} started {started} calls for {count} gradients: one without elements needs "
+                "a call, too, since it counts as under way"
             )
         if most < min(limit, count):
             said = "none at all" if not most else f"never more than {most}"
@@ -171,8 +208,11 @@ def under_limit(case: Case, seen: Observation) -> str | None:
                 f"{case.about}: rank {rank} had {said} under way, and {min(limit, count)} may be: a handle need not "
                 "be waited for at once"
             )
+        asked = f"; arrived() {ARRIVED}" if record.value["asked"] else ""
         if left := record.value["left"]:
-            return f"{case.about}: rank {rank} returned while {left} of its calls had met no wait(): each needs one"
+            return (
+                f"{case.about}: rank {rank} returned while {left} of its calls had met no wait(): each needs one{asked}"
+            )
         if newer := record.value["newer"]:
             return (
                 f"{case.about}: rank {rank} waited for call {newer[0]} while call {newer[1]} was under way: which "

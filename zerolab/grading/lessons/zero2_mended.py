@@ -12,8 +12,9 @@ import torch
 from torch import nn
 
 from zerolab.collectives import Collectives
+from zerolab.errors import InputError
 from zerolab.grading.case import Case, Observation, decode, encode, plural
-from zerolab.grading.claims import Wanted, by_dtype, most_sent, right, short
+from zerolab.grading.claims import Wanted, by_dtype, most_sent, right, shared_by, short
 from zerolab.grading.exercise import Claim, Exercise, Score
 from zerolab.grading.lessons.wholes import Wholes
 from zerolab.grading.lessons.zero2_backward import WHOLES, as_it_comes, nothing_kept, sent_once, still_there
@@ -48,7 +49,11 @@ def run_mended(fn: Callable[..., Any], comm: Collectives, model: nn.Module, roun
         passed[-1].append(reductions.begun)
         between[0] = max(between[0], wholes.now())
 
-    mended = fn(reductions, list(model.parameters()))
+    with Wholes(model.parameters(), whole) as building:
+        mended = fn(reductions, list(model.parameters()))
+    built, shared = building.now(), shared_by(fn)
+    if shared and isinstance(mended.shards, list) and len(mended.shards) > len(list(model.parameters())):
+        raise InputError(f"it begins with {len(mended.shards)} items: {shared}")
     on_the_way(model, on_a_layer)
     after = []
     for inputs in rounds:
@@ -64,16 +69,17 @@ def run_mended(fn: Callable[..., Any], comm: Collectives, model: nn.Module, roun
         after.append(mended.shards if inputs is rounds[-1] else encode(mended.shards))
     kept = sum(parameter.grad is not None for parameter in model.parameters())
     own = {storage(shard) for shard in mended.shards if isinstance(shard, Tensor)}
-    more = still_there(still_known(reductions.known, own))
+    known = {storage(result()): result for result in still_known(reductions.known, own) if result() is not None}
+    more = still_there(list(known.values()))
     counts = {"wholes": wholes.most, "between": between[0], "passed": passed, "views": views_of(mended.shards, whole)}
+    counts["built"] = built
     return {"after": after, "kept": kept, "more": more, **counts}
 
 
 def two_of(fn: Any) -> str:
     """Of which two things an answer mixes up the shards."""
-    shared = [name for name, value in vars(fn).items() if isinstance(value, list | dict | set)]
-    if shared:
-        return f"so of two models: `{shared[0]}` belongs to the class, and all share it; set it in __init__"
+    if shared := shared_by(fn):
+        return f"so of two models: {shared}"
     return "so of two parameters: which index does each hook see?"
 
 
@@ -140,7 +146,8 @@ def nothing_else(case: Case, seen: Observation) -> str | None:
         if more := record.value["more"]:
             return (
                 f"{case.about}: after {ROUNDS} backwards rank {rank} holds {plural(more, 'tensor')} that "
-                "reduce_scatter returned, besides `shards`: what has been added up is not needed any more"
+                "reduce_scatter returned, besides `shards`: what has been added up is not needed any more, nor is "
+                "room for the next one"
             )
     return None
 

@@ -151,6 +151,10 @@ def norm_right(case: Case, seen: Observation) -> str | None:
         if not isinstance(got, float):
             return f"{case.about}: rank {rank} returned {short(got)}, and a float is due"
         said = f"{case.about}: rank {rank} returned {got:g}, and the norm is {want:g}"
+        single = record.sent and all(nbytes == 4 for _, nbytes in record.sent)
+        if single and math.isfinite(want) and (math.isinf(got) or math.isclose(got, want, rel_tol=1e-3)):
+            said = f"{case.about}: rank {rank} returned {got:.12g}, and the norm is {want:.12g}"
+            return f"{said}. What travels is float32: gather a float64 tensor"
         if math.isclose(got, want, rel_tol=1e-3):
             said = f"{case.about}: rank {rank} returned {got:.12g}, and the norm is {want:.12g}"
             return f"{said}. That is not float64: convert the gradients before you take powers and sums"
@@ -170,7 +174,10 @@ def norm_right(case: Case, seen: Observation) -> str | None:
 def mistaken_norms(case: Case, each: Sequence[Sequence[Tensor]], rank: int, norm_type: float) -> dict[str, float]:
     """The norms that mistakes give, by what to say of them."""
     norms = [norm_of([shards], norm_type) for shards in each]
-    mistakes = {
+    limit = case.args[0][2]
+    after = {"That is the limit, and the norm once all is scaled: return the norm that there was before": limit}
+    mistakes = after if norm_of(each, norm_type) > limit else {}
+    mistakes |= {
         "That is the norm of its own shards: the ranks have to exchange something": norms[rank],
         "Its padding counted: only the first `used` elements of a shard are gradients": norm_of(
             [args[0] for args in case.args], norm_type

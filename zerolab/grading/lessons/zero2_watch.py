@@ -65,6 +65,9 @@ def who_knows(case: Any, seen: Observation) -> str:
     """Where a second whole gradient may come from."""
     if any(record.value["views"] for record in seen.records):
         return "a shard that is a view of something whole keeps all of its memory: clone() the part"
+    built = max(record.value.get("built", 0) for record in seen.records)
+    if built:
+        return f"{built} of them were made before any backward, and stay: a buffer for each parameter is as large as it"
     if most_wholes(case, seen) >= len(list(case.args[0][0].parameters())):
         return "all are there when backward has ended: who knows them, parameter.grad, a list? When could the first go?"
     between = max(record.value["between"] for record in seen.records)

@@ -38,8 +38,9 @@ LAYER_SECONDS = 1e-3
 def run_ahead(
     fn: Callable[..., Any], comm: Collectives, shards: list[Tensor], shapes: list[Shape], x: Tensor, shift: int
 ) -> Any:
-    """Hand the answer a layer with ReLU that takes a millisecond. It adds `shift`, so that nobody gets along without
-    calling it. Returns the output, and the shape of each layer that was computed."""
+    """Hand the answer a layer with ReLU that takes a millisecond. It takes `shift` away, so that nobody gets along
+    without calling it, and one ReLU more shows: what it gives is negative here and there. Returns the output, and the
+    shape of each layer that was computed."""
     computed: list[list[int]] = []
     early: list[int] = []
     gathers = Filling(comm)
@@ -49,7 +50,7 @@ def run_ahead(
             early.append(len(computed))
         spend(LAYER_SECONDS)
         computed.append(list(weight.shape))
-        return F.linear(x, weight).add_(shift).relu_()
+        return F.linear(x, weight).relu_().sub_(shift)
 
     with layers_made(shards, shapes) as wholes:
         y = fn(gathers, shards, shapes, x, layer)
@@ -114,13 +115,13 @@ def ahead_cases(rng: Random) -> list[Case]:
 def ahead_wanted(case: Case) -> Wanted:
     layers = layers_of(case)
 
-    def passed(layers: Sequence[Tensor], adds: bool = True) -> list[Tensor]:
-        """What each rank's input becomes."""
+    def passed(layers: Sequence[Tensor], shifts: bool = True, relu: Sequence[int] = ()) -> list[Tensor]:
+        """What each rank's input becomes, with (wrongly) one more ReLU before the layers `relu`."""
         outputs = []
         for _, _, x, shift in case.args:
-            for weight in layers:
-                x = F.relu(F.linear(x, weight) + shift * adds)
-            outputs.append(x)
+            for index, weight in enumerate(layers):
+                x = F.relu(F.linear(F.relu(x) if index in relu else x, weight)) - shift * shifts
+            outputs.append(F.relu(x) if len(layers) in relu else x)
         return outputs
 
     mistakes = {
@@ -130,9 +131,19 @@ def ahead_wanted(case: Case) -> Wanted:
             [torch.zeros_like(weight) for weight in layers]
         ),
         "what F.relu(F.linear(x, weight)) gives, time after time: call the `layer` that you are handed": passed(
-            layers, adds=False
+            layers, shifts=False
         ),
     }
+    count, more = len(layers), "one ReLU more"
+    places = {
+        f"{more} after each layer": range(1, count + 1),
+        f"{more} between two layers": range(1, count),
+        f"{more} before each layer": range(count),
+        f"{more} at the end": [count],
+        f"{more} at the beginning": [0],
+    }
+    own = "a layer brings its own, and what it gives may be negative"
+    mistakes |= {f"what comes out with {place}: {own}": passed(layers, relu=at) for place, at in places.items() if at}
     look = "what a call is still filling must not be read: is there a wait() before each use?"
     return Wanted(passed(layers), mistakes, look)
 

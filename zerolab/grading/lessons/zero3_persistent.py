@@ -13,7 +13,7 @@ from zerolab.collectives import Collectives
 from zerolab.errors import InputError
 from zerolab.flat.layout import chunk_sizes
 from zerolab.grading.case import Case, Observation, plural
-from zerolab.grading.claims import Calls, Wanted, alike, by_dtype, calls_are, right
+from zerolab.grading.claims import Calls, Wanted, alike, by_dtype, calls_are, right, shared_by
 from zerolab.grading.draw import DTYPES, fine
 from zerolab.grading.exercise import Claim, Exercise
 
@@ -46,35 +46,38 @@ def persistent_cases(rng: Random) -> list[Case]:
 
 
 def run_persistent(fn: Callable[..., Any], comm: Collectives, tensors: list[Tensor], threshold: int) -> Any:
-    """Hand whole tensors to the answer, ask for each one, and once more when a second answer is alive beside it. The
-    answer is returned, too, though only its type's name gets out: while it lives, what it holds is measured."""
+    """Hand whole tensors to the answer, ask for each one, twice, and once more when a second answer is alive beside it.
+    The answer is returned, too, though only its type's name gets out: while it lives, what it holds is measured."""
     own = [tensor.clone() for tensor in tensors]
     answer = fn(comm, own, threshold)
+    kind = type(answer.kept).__name__
+    if not isinstance(answer.kept, list | tuple):
+        raise InputError(f"`kept` is a {kind}, and a list is due, with one tensor for each that it got, in order")
     try:
         values = [answer.whole(index).clone() for index in range(len(tensors))]
+        twice = [answer.whole(index).clone() for index in range(len(tensors))]
     except Exception as error:
         if not (said := shared_by(fn)):
             raise
         raise InputError(f"{said} ({error})") from error
     intact = alike(own, tensors, 0.0)
     del own
-    # Ranks that share a process share the class: the others' second one does not come in between.
-    comm.barrier()
-    fn(comm, [-tensor for tensor in reversed(tensors)], 2 * threshold + 1).whole(0)
-    comm.barrier()
+    others = [-tensor for tensor in reversed(tensors)]
+    second = fn(comm, others, 2 * threshold + 1).whole(len(others) - 1).clone()
+    del others
     try:
         again = [answer.whole(index).clone() for index in range(len(tensors))]
     except Exception as error:
         raise InputError(f"whole() fails once a second {SECOND} ({error})") from error
     if len(answer.kept) > len(tensors) and (said := shared_by(fn)):
         raise InputError(f"{said} (of {len(tensors)} tensors it keeps {len(answer.kept)})")
-    return {"values": values, "again": again, "intact": intact, "kept": list(answer.kept), "answer": answer}
+    asked = {"values": values, "twice": twice, "second": second, "again": again}
+    return {**asked, "intact": intact, "kept": list(answer.kept), "caches": caches_of(fn), "answer": answer}
 
 
-def shared_by(fn: Any) -> str:
-    """What to say of a list that belongs to an answer's class; '' if there is none."""
-    shared = [name for name, value in vars(fn).items() if isinstance(value, list | dict | set)]
-    return f"`{shared[0]}` belongs to the class, and all share it; set it in __init__" if shared else ""
+def caches_of(fn: Any) -> list[str]:
+    """The methods that functools.cache, or lru_cache, is on."""
+    return [name for name, value in vars(fn).items() if hasattr(value, "cache_info")]
 
 
 LOOK = "look at what `whole` gives for a matrix and for a bias"
@@ -98,9 +101,15 @@ def persistent_values(case: Case, seen: Observation) -> str | None:
     records = [replace(record, value=record.value["values"]) for record in seen.records]
     if hint := right(lambda _: wanted, by_dtype)(case, Observation(records)):
         return hint
-    wrong = [rank for rank, record in enumerate(seen.records) if not alike(record.value["again"], tensors, 1e-5)]
-    said = f"{case.about}: whole() gives other numbers to rank {wrong[0]} once a second {SECOND}" if wrong else None
-    return said
+    for rank, record in enumerate(seen.records):
+        if not alike(record.value["twice"], tensors, 0.0):
+            said = f"asked once more, whole() gives other numbers to rank {rank}"
+            return f"{case.about}: {said}: what has the first time changed?"
+        if not alike(record.value["second"], -tensors[0], 0.0):
+            return f"{case.about}: to rank {rank} a second one's whole() gives other numbers, when this second {SECOND}"
+        if not alike(record.value["again"], tensors, 0.0):
+            return f"{case.about}: whole() gives other numbers to rank {rank} once a second {SECOND}"
+    return None
 
 
 def caller_intact(case: Case, seen: Observation) -> str | None:
@@ -170,6 +179,8 @@ def persistent_bytes(case: Case, seen: Observation) -> str | None:
             kept = sum(part.nbytes for part in record.value["kept"])
             said = f"rank {rank}'s parts have {kept} bytes, and {kept + record.left} are alive"
             look = "a view keeps all the memory of its tensor, and so does each name for it, or for what was gathered"
+            if caches := record.value["caches"]:
+                look = f"functools.cache on `{caches[0]}` belongs to the class, and keeps all that the method was given"
             return f"{case.about}: {said}: {look}"
     return None
 
@@ -181,9 +192,8 @@ def persistent_calls(case: Case, seen: Observation) -> str | None:
     def due(tensors: Sequence[Tensor], threshold: int) -> Calls:
         return [("all_gather", tensor.numel()) for tensor in tensors if tensor.numel() >= threshold]
 
-    want = due(tensors, threshold)
-    barrier = ("barrier", 0)  # the check's own
-    want = [*want, barrier, *due(tensors[-1:], 2 * threshold + 1), barrier, *want]
+    each = due(tensors, threshold)
+    want = [*each, *each, *due(tensors[:1], 2 * threshold + 1), *each]
     few = any(len(record.calls) < len(want) for record in seen.records)
     more = "what reaches the threshold counts as cut, on one rank, too, and is gathered each time"
     return calls_are(lambda case, rank: want, more if few else "what is whole already needs no call")(case, seen)

@@ -116,6 +116,11 @@ def of_inputs(case: Case, seen: Observation) -> str | None:
     says = "gradients of the inputs that are added up over the ranks: an input is this rank's alone"
     mistakes = {says: [[added_up(case, index, True) for index in range(len(wanted[0]))]] * case.ranks}
     mistakes |= {f"{says}, too": [[added_up(case, index, False) for index in range(len(wanted[0]))]] * case.ranks}
+    # Each layer divides once.
+    by = case.ranks ** len(layers_of(case))
+    mistakes["gradients of the inputs divided by the number of ranks: the mean is for shards alone"] = [
+        [gradient / by for gradient in gradients] for gradients in wanted
+    ]
     gradients = [replace(record, value=record.value["inputs"]) for record in seen.records]
     look = "look at the gradients of the inputs: what is the derivative of x W^T by x?"
     return right(lambda _: Wanted(wanted, mistakes, look, "ends with"), by_dtype)(case, Observation(gradients))
@@ -159,6 +164,15 @@ def of_shards(case: Case, seen: Observation) -> str | None:
             cut(turned, rank) for rank in every
         ],
     }
+    batches = len(case.args[0][2])
+    if batches > 1:
+        mistakes["the mean over the micro-batches, too: each adds its gradient, as always in PyTorch"] = [
+            cut(summed(whole, ranks * batches), rank) for rank in every
+        ]
+    else:
+        mistakes["gradients divided by the rows of x: a layer's gradient is a sum over them"] = [
+            cut(summed(whole, ranks * ROWS), rank) for rank in every
+        ]
     gradients = [replace(record, value=record.value["shards"]) for record in seen.records]
     wanted = Wanted([cut(mean, rank) for rank in every], mistakes, "look at the gradients of the shards", "ends with")
     return right(lambda _: wanted, by_dtype)(case, Observation(gradients))
