@@ -33,8 +33,8 @@ HINTS = [
           changed(TRAINS, "        return None, of", "        if shard.grad is not None:\n"
                   "            shard.grad.div_(2)\n            of_shard = of_shard / 2\n        return None, of"),
           "the mean over the micro-batches, too"),
-    Wrong("a mean over rows", "sharded_linear", changed(TRAINS, "return None, of_shard", "return None, of_shard / len(x)"),
-          "divided by the rows of x"),
+    Wrong("a mean over rows", "sharded_linear",
+          changed(TRAINS, "return None, of_shard", "return None, of_shard / len(x)"), "divided by the rows of x"),
 
     Wrong("a dict", "Persistent", changed(PERSISTENT, "[self.part(tensor) for tensor in tensors]",
                                           "{index: self.part(tensor) for index, tensor in enumerate(tensors)}"),
