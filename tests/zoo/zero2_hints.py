@@ -50,7 +50,7 @@ def in_flight(comm, gradients, limit):
           "the last calls with the newest first"),
 
     Wrong("norms travel in single precision", "clip_", CLIP.replace("own.view(1))", "own.view(1).float()).double()"),
-          "What travels is float32"),
+          "neither is what travels"),
     Wrong("returns the limit", "clip_", changed(CLIP, SCALE, SCALE + "\n        return limit"), "That is the limit"),
 
     Wrong("a scratch for each parameter", "MendedBackward",

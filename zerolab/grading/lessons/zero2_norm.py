@@ -154,7 +154,7 @@ def norm_right(case: Case, seen: Observation) -> str | None:
         single = record.sent and all(nbytes == 4 for _, nbytes in record.sent)
         if single and math.isfinite(want) and (math.isinf(got) or math.isclose(got, want, rel_tol=1e-3)):
             said = f"{case.about}: rank {rank} returned {got:.12g}, and the norm is {want:.12g}"
-            return f"{said}. What travels is float32: gather a float64 tensor"
+            return f"{said}. That is not float64, and neither is what travels: compute and gather in float64"
         if math.isclose(got, want, rel_tol=1e-3):
             said = f"{case.about}: rank {rank} returned {got:.12g}, and the norm is {want:.12g}"
             return f"{said}. That is not float64: convert the gradients before you take powers and sums"

@@ -122,11 +122,11 @@ def most_right(case: Case, seen: Observation) -> str | None:
         return f"{said}. To use a unit brings it nowhere, only a gather does"
     if not trace:
         return f"{said}. Before the first event nothing is here: begin at 0"
-    if got == most_gathers(trace):
-        return f"{said}. To gather a unit that is here changes nothing, so nothing is added for it"
     if got == most_events(trace):
         reason = "A unit is here or not, however often it was gathered, and only one that is here can be released"
         return f"{said}. {reason}"
+    if got == most_gathers(trace):
+        return f"{said}. To gather a unit that is here changes nothing, so nothing is added for it"
     if got == len({unit for _, unit in trace}):
         return f"{said}. You count all units; some are gone before others come"
     return said
