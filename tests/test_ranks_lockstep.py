@@ -4,6 +4,7 @@ import contextlib
 import os
 import random
 import sys
+import traceback
 
 import numpy
 import pytest
@@ -46,6 +47,12 @@ def test_the_callers_world_is_left_as_it_was():
     assert (before.of_numpy[1] == after.of_numpy[1]).all()
     assert (torch.get_num_threads(), sys.stdout) == (threads, output)
     assert numpy.random.get_state()[2] == before.of_numpy[2]
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="torch looks at the stack to seed a GPU that nobody uses yet")
+def test_ranks_are_seeded_without_a_look_at_the_stack(monkeypatch):
+    monkeypatch.setattr(traceback, "format_stack", lambda: pytest.fail("this takes most of a short launch's time"))
+    lockstep(functions.random_numbers)
 
 
 def test_the_trace_is_the_same_every_time():
@@ -147,6 +154,20 @@ def _catches_exceptions(comm):
     while comm.rank == 1:
         with contextlib.suppress(Exception):
             comm.recv(torch.ones(1), 0)
+
+
+def test_the_environment_is_as_it_was_whatever_ranks_do_to_it(monkeypatch):
+    monkeypatch.setenv("KEPT", "before")
+    before = dict(os.environ)
+
+    def change(comm):
+        seen = os.environ["KEPT"], os.environ["GIVEN"]
+        os.environ["KEPT"] = "after"
+        del os.environ["GIVEN"]
+        return seen
+
+    assert lockstep(change, ranks=1, env={"GIVEN": "here"}) == [("before", "here")]
+    assert dict(os.environ) == before
 
 
 def test_each_rank_has_its_own_copy_of_the_arguments():

@@ -6,11 +6,12 @@ from types import ModuleType
 from typing import Any, ClassVar
 
 import pytest
+import torch
 
 from zerolab.collectives import Collectives
 from zerolab.errors import InputError
 from zerolab.ranks import launch
-from zerolab.ranks.pickling import Pickler, dumps
+from zerolab.ranks.pickling import Pickler, dumps, loads
 
 pytestmark = [pytest.mark.ranks, pytest.mark.timeout(60)]
 
@@ -266,6 +267,23 @@ def test_a_cached_function_of_a_library_travels_by_its_name() -> None:
     from zerolab.memory.track import written_arguments
 
     assert len(dumps(written_arguments)) < 200
+
+
+def test_tensors_of_all_kinds_travel_with_their_memory_and_in_few_bytes() -> None:
+    dtypes = (torch.float32, torch.bfloat16, torch.int64, torch.bool, torch.complex64)
+    tensors = [torch.arange(-2, 4).to(dtype) for dtype in dtypes]
+    tensors += [torch.zeros(0), torch.ones(2, 3).t(), torch.arange(9.0)[2:5], torch.nn.Parameter(torch.ones(2))]
+    tensors += [torch.ones(3, device="meta")]
+    for tensor in tensors:
+        there = loads(dumps(tensor))
+        assert (type(there), there.dtype, there.device) == (type(tensor), tensor.dtype, tensor.device)
+        assert (there.stride(), there.requires_grad) == (tensor.stride(), tensor.requires_grad)
+        assert there.is_meta or torch.equal(there, tensor)
+        assert there.untyped_storage().nbytes() == tensor.untyped_storage().nbytes()
+        assert there.is_meta or len(dumps(tensor)) < 350
+    emptied = loads(dumps(tensors[0])).untyped_storage()
+    emptied.resize_(0)
+    emptied.resize_(24)
 
 
 def test_a_rank_may_return_a_cached_function() -> None:

@@ -197,11 +197,16 @@ def _threads_kept() -> Iterator[None]:
 @contextmanager
 def _environment(job: Job) -> Iterator[None]:
     before = dict(os.environ)
-    os.environ.update(job.environment)
+    _set_environment(job.environment)
     try:
         yield
     finally:
-        for name in job.environment:
-            if name not in before:
-                del os.environ[name]
-        os.environ.update(before)
+        for name in job.environment.keys() - before.keys():
+            os.environ.pop(name, None)
+        _set_environment(before)
+
+
+def _set_environment(wanted: dict[str, str]) -> None:
+    """Set what differs: to set a variable costs more than to look at it."""
+    now = dict(os.environ)
+    os.environ.update({name: value for name, value in wanted.items() if now.get(name) != value})
