@@ -17,6 +17,7 @@ import pytest
 import torch
 from torch import nn
 from zero_cases import adamw, decay_matrices, digest, sgd
+from zero_fuzz import In
 from zero_models import Residual, build, loss_of, model, rows
 
 from zerolab.collectives import Collectives, LocalCollectives
@@ -123,6 +124,24 @@ def test_optimizers_differ(optimized: Any) -> None:
     """Or the test above would hold for one that is never called."""
     by_rank, _ = optimized
     assert len(set.union(*(ended for ended, _ in by_rank[0].values()))) == len(OPTIMIZERS)
+
+
+@pytest.mark.parametrize("align", [1, 3])
+def test_a_record_holds_dtypes_of_every_width_at_any_alignment(tmp_path: Path, align: int) -> None:
+    def run(comm: Collectives) -> list[tuple[set[str], bool]]:
+        def of() -> nn.Module:
+            torch.manual_seed(0)
+            return nn.Sequential(Residual(), In(nn.Linear(6, 7), torch.float64), nn.Linear(7, 3))
+
+        everything = {"sub_group_numel": 1 << 20}
+        found = [
+            fit(comm, of, stage, tmp_path, {**places, **everything}, optimizer=sgd(), align=align)
+            for stage, places in PLACES
+        ]
+        return [({ended for ended, _ in found}, all(right for _, right in found))]
+
+    by_rank = launch(run, ranks=4, world="lockstep", timeout=60)
+    assert agree([of_rank[0] for of_rank in by_rank], tmp_path)
 
 
 ACCUMULATED = [(m, each, clip) for m, each in ((3, True), (3, False)) for clip in (None, 0.05)]

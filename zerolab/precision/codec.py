@@ -39,6 +39,11 @@ class Codec:
     scaled: bool = False
     root: bool = False
 
+    @property
+    def width(self) -> int:
+        """Bytes: where this form begins is a multiple of it, and so is its length."""
+        return max(self.dtype.itemsize, 4 if self.scaled else 1)
+
     def nbytes(self, numel: int) -> int:
         """Bytes of `numel` values (whole blocks), scales included."""
         return numel * self.dtype.itemsize + (4 * (numel // BLOCK) if self.scaled else 0)

@@ -2,6 +2,7 @@
 
     record    for each part:  main parameters | exp_avg | exp_avg_sq | ...      in the codecs of its `Rest`
 
+The widest dtypes stand first, so that each begins at a multiple of its own width, however parts are cut.
 A state whose form at rest is plain is used where it lies in the record; others are decoded into memory of their own,
 and encoded when they go back. Main parameters without a place in the record rest in the rank's shard.
 """
@@ -105,13 +106,16 @@ class Packed(Update):
 
 def fields(group: list[Owned], raw: Tensor) -> Iterator[tuple[Owned, str, Codec, Tensor]]:
     """Whose state, its name, its codec and its bytes, in the order of the record."""
+    all_fields = [
+        (owned, name, codec)
+        for owned in group
+        for name, codec in {**({"main": owned.rest.main} if owned.rest.main else {}), **owned.rest.states}.items()
+    ]
     at = 0
-    for owned in group:
-        named = {"main": owned.rest.main} if owned.rest.main else {}
-        for name, codec in {**named, **owned.rest.states}.items():
-            nbytes = codec.nbytes(owned.numel)
-            yield owned, name, codec, raw[at : at + nbytes]
-            at += nbytes
+    for owned, name, codec in sorted(all_fields, key=lambda field: -field[2].width):
+        nbytes = codec.nbytes(owned.numel)
+        yield owned, name, codec, raw[at : at + nbytes]
+        at += nbytes
 
 
 def record_bytes(group: list[Owned]) -> int:
