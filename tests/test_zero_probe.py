@@ -1,0 +1,220 @@
+"""The probe: optimizers that cannot be cut into slices are refused before training, and all others pass."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from zerolab.collectives import LocalCollectives
+from zerolab.errors import InputError
+from zerolab.zero import ZeroEngine
+from zerolab.zero.optimizer import probe
+
+O = torch.optim  # noqa: E741
+
+
+class Own(O.Optimizer):
+    """One of somebody's own: `update` returns what is subtracted from a parameter."""
+
+    def __init__(self, groups: Any, lr: float = 0.1) -> None:
+        super().__init__(groups, {"lr": lr})
+        self.steps = 0
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        self.steps += 1
+        self.begin()
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                state = self.state[parameter]
+                state["step"] = state.get("step", 0) + 1
+                parameter.sub_(group["lr"] * self.update(parameter, parameter.grad, state))
+
+    def begin(self) -> None:
+        pass
+
+    def update(self, p: torch.Tensor, g: torch.Tensor, state: dict[str, Any]) -> torch.Tensor:
+        return g
+
+
+class Signs(Own):
+    def update(self, p: torch.Tensor, g: torch.Tensor, state: dict[str, Any]) -> torch.Tensor:
+        state["mean"] = 0.9 * state.get("mean", torch.zeros_like(p)) + 0.1 * g
+        return state["mean"].sign() + 0.01 * p
+
+
+class ShampooLike(Own):
+    """Preconditions matrices; a vector is stepped as by SGD."""
+
+    def update(self, p: torch.Tensor, g: torch.Tensor, state: dict[str, Any]) -> torch.Tensor:
+        if g.dim() != 2:
+            return g
+        state["left"] = state.get("left", torch.eye(len(g))) + g @ g.T
+        values, vectors = torch.linalg.eigh(state["left"])
+        return vectors @ (values.clamp_min(1e-6) ** -0.5).diag() @ vectors.T @ g
+
+
+class DecaysMatrices(Own):
+    def update(self, p: torch.Tensor, g: torch.Tensor, state: dict[str, Any]) -> torch.Tensor:
+        return g + (0.1 * p if p.ndim > 1 else 0.0)
+
+
+class OfThreeDimensions(Own):
+    def update(self, p: torch.Tensor, g: torch.Tensor, state: dict[str, Any]) -> torch.Tensor:
+        return g / g.norm() if p.ndim == 3 else g
+
+
+class LateBySteps(Own):
+    """SGD for 200 steps, then by the norm; the step is counted in the state."""
+
+    def update(self, p: torch.Tensor, g: torch.Tensor, state: dict[str, Any]) -> torch.Tensor:
+        return g if state["step"] < 200 else g / g.norm()
+
+
+class LateByItsOwnCount(Own):
+    def update(self, p: torch.Tensor, g: torch.Tensor, state: dict[str, Any]) -> torch.Tensor:
+        return g if self.steps < 9 else g / g.norm()
+
+
+class KeepsANorm(Own):
+    """So far it only watches a norm, which it keeps as a number; it would use it after a thousand steps."""
+
+    def update(self, p: torch.Tensor, g: torch.Tensor, state: dict[str, Any]) -> torch.Tensor:
+        state["seen"] = state.get("seen", 0.0) + float(g.norm())
+        return g if self.steps < 1000 else g / state["seen"]
+
+
+class InBlocks(Own):
+    """Normed in blocks of as many elements as a register has."""
+
+    width = 16
+
+    def update(self, p: torch.Tensor, g: torch.Tensor, state: dict[str, Any]) -> torch.Tensor:
+        flat = g.reshape(-1)
+        blocks = [block / block.norm().clamp_min(1e-3) for block in flat.split(self.width)]
+        return torch.cat(blocks).view_as(g)
+
+
+class InBlocksOf4(InBlocks):
+    width = 4
+
+
+class InBlocksOf32(InBlocks):
+    width = 32
+
+
+class ByAllItHolds(Own):
+    """Scales by the norm of all gradients that this optimizer has: on a rank, of its slices."""
+
+    def begin(self) -> None:
+        grads = [p.grad for group in self.param_groups for p in group["params"]]
+        self.norm = torch.stack([grad.norm() for grad in grads]).norm().clamp_min(1e-6)
+
+    def update(self, p: torch.Tensor, g: torch.Tensor, state: dict[str, Any]) -> torch.Tensor:
+        return g / self.norm
+
+
+class TrustRatio(Own):
+    def update(self, p: torch.Tensor, g: torch.Tensor, state: dict[str, Any]) -> torch.Tensor:
+        return g * p.norm() / (g.norm() + 1e-6)
+
+
+class ClipsLargeGradients(Own):
+    def update(self, p: torch.Tensor, g: torch.Tensor, state: dict[str, Any]) -> torch.Tensor:
+        return g / max(1.0, float(g.norm()) / 100)
+
+
+class SkipsWithoutGradient(Own):
+    """Where a whole gradient is zero nothing decays."""
+
+    def update(self, p: torch.Tensor, g: torch.Tensor, state: dict[str, Any]) -> torch.Tensor:
+        return g + 0.1 * p if g.any() else g
+
+
+class Noisy(Own):
+    """What it draws is other noise on every rank."""
+
+    def update(self, p: torch.Tensor, g: torch.Tensor, state: dict[str, Any]) -> torch.Tensor:
+        return g + torch.randn_like(g)
+
+
+WRONG = [
+    ShampooLike, DecaysMatrices, OfThreeDimensions, LateBySteps, LateByItsOwnCount, KeepsANorm, InBlocks, InBlocksOf4,
+    InBlocksOf32, ByAllItHolds, TrustRatio, ClipsLargeGradients, SkipsWithoutGradient, Noisy, O.Adafactor,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("of", WRONG)
+def test_what_is_not_elementwise_is_refused(of: Callable[..., O.Optimizer]) -> None:
+    with pytest.raises(InputError, match=f"{of.__name__} is not elementwise .* use AdamW"):
+        probe(of)
+
+
+OPTIONS: list[dict[str, Any]] = [
+    {}, {"foreach": True}, {"foreach": False}, {"fused": True}, {"maximize": True}, {"weight_decay": 0.1},
+    {"momentum": 0.9}, {"momentum": 0.9, "nesterov": True}, {"momentum": 0.9, "dampening": 0.1}, {"amsgrad": True},
+    {"amsgrad": True, "fused": True}, {"centered": True, "momentum": 0.5}, {"initial_accumulator_value": 0.3},
+    {"lr_decay": 0.1}, {"decoupled_weight_decay": True, "weight_decay": 0.1}, {"t0": 3}, {"lr": 1e-8}, {"lr": 10.0},
+    {"eps": 0.0},
+]  # fmt: skip
+TORCH = [O.SGD, O.Adam, O.AdamW, O.RMSprop, O.Adagrad, O.Adadelta, O.Adamax, O.NAdam, O.RAdam, O.ASGD, O.Rprop]
+
+
+def settings_of(of: Callable[..., O.Optimizer]) -> list[dict[str, Any]]:
+    """The options that an optimizer of torch knows."""
+    known = []
+    for options in OPTIONS:
+        try:
+            of([torch.zeros(2, 2)], **{"lr": 1e-2, **options})
+        except (TypeError, ValueError):
+            continue
+        known.append({"lr": 1e-2, **options})
+    return known
+
+
+@pytest.mark.parametrize("of", [*TORCH, Own, Signs])
+def test_every_elementwise_optimizer_passes_in_all_its_settings(of: Callable[..., O.Optimizer]) -> None:
+    found = settings_of(of)
+    assert len(found) >= 3
+    for options in found:
+        probe(partial(of, **options))
+
+
+def test_muon_is_told_that_a_rank_holds_only_slices() -> None:
+    if not hasattr(O, "Muon"):
+        pytest.skip("this torch has no Muon")
+    with pytest.raises(InputError, match=r"Muon needs whole parameters .* only slices .* DistributedDataParallel"):
+        ZeroEngine(nn.Linear(4, 4), LocalCollectives(), 1, optimizer=partial(O.Muon, lr=0.1))
+
+
+def test_what_a_probe_costs() -> None:
+    """Processor time, so that what else runs counts little; the best of three."""
+
+    def seconds() -> float:
+        begun = time.process_time()
+        probe(partial(O.AdamW, fused=True))
+        return time.process_time() - begun
+
+    assert min(seconds() for _ in range(3)) < 0.1
+
+
+@pytest.mark.parametrize("of", [O.AdamW, Noisy])
+def test_an_engine_leaves_every_generator_as_it_was(of: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Torch's own of the CPU by its state; those of GPUs, which only `torch.manual_seed` reaches, by its calls."""
+    for name in ("manual_seed", "seed"):
+        monkeypatch.setattr(torch, name, lambda *_: pytest.fail("all generators were seeded"))
+        monkeypatch.setattr(torch.random, name, lambda *_: pytest.fail("all generators were seeded"))
+    model = nn.Linear(4, 4)
+    before, pythons = torch.get_rng_state(), random.getstate()
+    try:
+        ZeroEngine(model, LocalCollectives(), 1, optimizer=partial(of, lr=0.1))
+    except InputError:
+        assert of is Noisy
+    assert torch.equal(torch.get_rng_state(), before) and random.getstate() == pythons

@@ -1,0 +1,181 @@
+"""Whether an optimizer can be sharded by elements, found out before training starts.
+
+A rank updates flat slices of what a user's model has as matrices, each by an optimizer that sees nothing else. So the
+probe steps small parameters of several shapes whole, and slices of them by optimizers of their own, and compares
+parameters and states from time to time:
+
+    even cuts      whole pairs of vector registers, as ranks have them: the same bits
+    uneven cuts    anywhere: the same but for rounding, which kernels do otherwise in a few elements at a tensor's end
+
+Gradients are ordinary first, then zero, small and large; then the optimizer is told, through its state dict, that it has
+done many steps. What changes after more steps than that, and keeps no state that shows it, is not found.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from zerolab.errors import InputError
+from zerolab.memory import StateSize
+
+Factory = Callable[..., torch.optim.Optimizer]
+
+SHAPES = ((6, 16), (32,), (2, 3, 16))
+CUTS: dict[tuple[int, ...], tuple[tuple[int, ...], ...]] = {
+    (6, 16): ((32, 64), (7, 30, 59)),
+    (32,): ((5, 27),),
+    (2, 3, 16): ((64, 32),),
+}
+EVEN = 32
+"""Elements of fp32: torch's vector loops take two registers of up to 16 at a time, and leave the rest to a scalar one."""
+PHASES: tuple[tuple[int | None, tuple[float, ...]], ...] = (
+    (None, (1.0, 1.0)),
+    (None, (1.0, 0.0, 0.0, *[1.0] * 7, 1e-3, 1.0)),
+    (1_000, (1.0,)),
+    (1_000_000, (1.0, 1e3)),
+)
+"""Steps that it is told it has done, and the sizes of the gradients that come then."""
+
+
+def probe(factory: Factory) -> StateSize:
+    """What the optimizer keeps per element and per tensor. No generator of random numbers is moved.
+
+    Raises:
+        InputError: it is no factory, refuses parameters or slices of them, or is not elementwise.
+    """
+    if not callable(factory):
+        raise InputError(
+            f"optimizer is of type {type(factory).__name__}; give a function from parameter groups to an optimizer, "
+            "such as functools.partial(torch.optim.AdamW, lr=1e-3)"
+        )
+    # An optimizer may draw numbers itself.
+    with torch.random.fork_rng(devices=[]):
+        wholes = [_follow(factory, shape) for shape in SHAPES]
+    return _size(wholes[0])
+
+
+class Stepped:
+    """A tensor and an optimizer of its own."""
+
+    def __init__(self, factory: Factory, tensor: torch.Tensor) -> None:
+        self.tensor = tensor
+        self.optimizer = factory([{"params": [tensor]}])
+
+    @property
+    def state(self) -> dict[str, Any]:
+        return dict(self.optimizer.state[self.tensor])
+
+    def step(self, gradient: torch.Tensor) -> None:
+        self.tensor.grad = gradient.reshape(self.tensor.shape).clone()
+        self.optimizer.step()
+
+    def jump(self, steps: int) -> None:
+        """Have it believe that it has done so many steps."""
+        packed = self.optimizer.state_dict()
+        for kept in [*packed["state"].values(), *packed["param_groups"]]:
+            if torch.is_tensor(kept.get("step")):
+                kept["step"] = torch.full_like(kept["step"], steps)
+            elif isinstance(kept.get("step"), int | float):
+                kept["step"] = type(kept["step"])(steps)
+        self.optimizer.load_state_dict(packed)
+
+
+def _follow(factory: Factory, shape: tuple[int, ...]) -> Stepped:
+    """Step a parameter of some shape and its slices side by side; the parameter, stepped."""
+    generator = torch.Generator("cpu").manual_seed(0)
+
+    def drawn() -> torch.Tensor:
+        return torch.randn(shape, generator=generator, device="cpu", dtype=torch.float32)
+
+    values = drawn()
+    try:
+        whole = Stepped(factory, values.clone())
+        whole.step(drawn())
+    except Exception as error:
+        raise InputError(
+            f"the optimizer refused a parameter of shape {shape} and its gradient ({error}); give an elementwise one "
+            "such as AdamW"
+        ) from error
+    # Again, beside its slices.
+    whole = Stepped(factory, values.clone())
+    name = type(whole.optimizer).__name__
+    try:
+        cuts = [[Stepped(factory, part.clone()) for part in values.view(-1).split(cut)] for cut in CUTS[shape]]
+        for jump, scales in PHASES:
+            if jump is not None:
+                for stepped in [whole, *(part for parts in cuts for part in parts)]:
+                    stepped.jump(jump)
+            for at, scale in enumerate(scales):
+                gradient = drawn() * scale
+                if at % 3 == 2:
+                    # A slice without a gradient, in a whole that has one.
+                    gradient.view(-1)[:EVEN] = 0
+                whole.step(gradient)
+                for parts in cuts:
+                    for part, its in zip(parts, gradient.view(-1).split([p.tensor.numel() for p in parts]), strict=True):
+                        part.step(its)
+            room = (whole.tensor - values).abs().max().item()
+            for why in (_difference(whole, parts, room) for parts in cuts):
+                if why:
+                    raise InputError(
+                        f"{name} is not elementwise ({why}), so its state cannot be sharded by elements; use AdamW, "
+                        "Adam, SGD or another elementwise optimizer"
+                    )
+    except InputError:
+        raise
+    except Exception as error:
+        raise InputError(
+            f"{name} needs whole parameters (it refused a flat slice of one: {error}), and a rank holds only slices of "
+            "them; use an elementwise optimizer such as AdamW, or train under torch's DistributedDataParallel, where "
+            "every rank holds whole matrices"
+        ) from error
+    return whole
+
+
+def _difference(whole: Stepped, parts: list[Stepped], room: float) -> str:
+    """In words, what a parameter and its slices do not have alike; nothing if they agree. Uneven slices may be off by
+    rounding: of their values, and of all updates so far, of size `room`."""
+    shape = tuple(whole.tensor.shape)
+    even = all(part.tensor.numel() % EVEN == 0 for part in parts)
+    joined = torch.cat([part.tensor for part in parts])
+    if not _alike(whole.tensor.view(-1), joined, even, room):
+        return f"a parameter of shape {shape} and flat slices of it are updated differently"
+    for name, value in whole.state.items():
+        those = [part.state.get(name) for part in parts]
+        if not torch.is_tensor(value):
+            if isinstance(value, int | float) and not all(_alike(value, other, even, room) for other in those):
+                return f"its state {name!r} is another one for a slice than for the whole"
+        elif value.numel() not in (1, whole.tensor.numel()):
+            return f"its state {name!r} has shape {tuple(value.shape)} for a parameter of shape {shape}"
+        elif any(not torch.is_tensor(other) for other in those):
+            return f"it keeps a state {name!r} for a parameter of shape {shape} and none for a flat slice"
+        elif value.numel() == 1:
+            if not all(_alike(value, other, even, room) for other in those):
+                return f"its state {name!r} is another one for a slice than for the whole"
+        else:
+            flat = torch.cat([other.reshape(-1) for other in those])  # type: ignore[union-attr]
+            if flat.numel() != value.numel() or not _alike(value.reshape(-1), flat, even, 0.0):
+                return f"its state {name!r} is another one for slices than for the whole"
+    return ""
+
+
+def _alike(one: Any, other: Any, even: bool, room: float) -> bool:
+    """Whether numbers or tensors agree: in all bits if cut evenly, else but for rounding. NaN equals NaN."""
+    if other is None:
+        return False
+    one, other = (torch.as_tensor(value).double().reshape(-1) for value in (one, other))
+    if one.shape != other.shape:
+        return False
+    if even:
+        return bool(((one == other) | (one.isnan() & other.isnan())).all())
+    largest = one.nan_to_num().abs().max().item()
+    return torch.allclose(one, other, rtol=1e-5, atol=1e-5 * room + 1e-6 * largest, equal_nan=True)
+
+
+def _size(whole: Stepped) -> StateSize:
+    kept = {name: value for name, value in whole.state.items() if torch.is_tensor(value)}
+    long = tuple(name for name, value in kept.items() if value.numel() == whole.tensor.numel())
+    return StateSize(len(long), sum(value.nbytes for name, value in kept.items() if name not in long), long)
