@@ -82,9 +82,6 @@ def explain_trace(trace):
     Wrong("begins at one", "explain_trace", changed(TRACE, "set(), 0", "set(), 1"), "begin at 0"),
 ]  # fmt: skip
 KEPT = [
-    Wrong("a default list of lengths", "forward",
-          changed(FORWARD, "x):\n", "x, sizes=[]):\n    sizes += map(math.prod, shapes)\n")
-          .replace("math.prod(shape))", "sizes[index])"), "by itself the same call is right"),
     Wrong("a default list that says whether it is the first", "forward",
           changed(FORWARD, "x):\n", "x, seen=[]):\n").replace("if index:", "if seen:")
           .replace("        del whole", "        seen.append(index)\n        del whole"), "after another call (on "),
@@ -97,7 +94,7 @@ def prefetched(comm, shards, shapes, x, layer, jobs=[]):
             x = layer(x, coming.wait().view(*before))
     coming, before = jobs[0]
     return layer(x, coming.wait().view(*before))
-""", "by itself the same call is right"),
+""", "alive that it did not return: what keeps them"),
     Wrong("default outputs", "prefetched",
           changed(AHEAD, "layer):", "layer, out=[]):").replace("return x", "out.append(x)\n    return out[0]"),
           "after another call (on "),
