@@ -8,6 +8,7 @@ from zoo import (
     mixed,
     offload,
     ring,
+    slips,
     start,
     zero1,
     zero2,
@@ -21,10 +22,10 @@ from zoo import (
 from zoo.wrong import Wrong, changed
 
 ZOO: dict[str, list[Wrong]] = {
-    "00_start_here": [*start.ZOO, *kept.START],
-    "01_ring_collectives": [*ring.ZOO, *kept.RING],
-    "02_flat_buffers": flat.ZOO,
-    "03_zero_1": zero1.ZOO,
+    "00_start_here": [*start.ZOO, *kept.START, *slips.START],
+    "01_ring_collectives": [*ring.ZOO, *kept.RING, *slips.RING],
+    "02_flat_buffers": [*flat.ZOO, *slips.FLAT],
+    "03_zero_1": [*zero1.ZOO, *slips.ZERO1],
     "04_zero_2": [*zero2.ZOO, *zero2_traces.ZOO, *zero2_slips.ZOO, *zero2_hints.ZOO, *kept.NORM],
     "05_zero_3": [*zero3.ZOO, *zero3_slips.ZOO, *zero3_hints.ZOO],
     "06_mixed_precision": mixed.ZOO,

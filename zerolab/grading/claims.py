@@ -95,6 +95,8 @@ def difference(value: Any, want: Any, tolerance: Tolerance) -> str:
         if len(value) != len(want):
             return f"{len(value)} things, not {len(want)}"
         at = next(i for i, (a, b) in enumerate(zip(value, want, strict=True)) if not alike(a, b, tolerance))
+        if value[at] is None:
+            return f"None as item {at}, not {short(want[at])}"
         return f"a wrong item {at}, {difference(value[at], want[at], tolerance)}"
     if isinstance(want, dict) and isinstance(value, dict) and value.keys() == want.keys():
         key = next(key for key in want if not alike(value[key], want[key], tolerance))

@@ -233,4 +233,16 @@ def mended_broadcast(comm, tensor, src):
         comm.send(tensor.clone(), (comm.rank + 1) % comm.size)
     return tensor
 """),
+    Right("nothing comes back as it came", "ring_reduce_scatter", """
+def ring_reduce_scatter(comm, tensor):
+    if tensor.numel() == 0:
+        return tensor
+    hand = chunk(tensor, comm.rank - 1, comm.size).clone()
+    for s in range(comm.size - 1):
+        mine = chunk(tensor, comm.rank - 2 - s, comm.size)
+        came = torch.empty_like(mine)
+        pass_on(comm, hand, came)
+        hand = came.add_(mine)
+    return hand
+"""),
 ]  # fmt: skip

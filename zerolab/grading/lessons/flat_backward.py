@@ -73,6 +73,8 @@ def overlap_cases(rng: Random) -> list[Case]:
         # Layers without elements, one of them before a layer that is larger than the limit.
         overlap_case(rng, [3, 0, 7, 2, 0, 4], 10, 2),
         overlap_case(rng, [4, 30, 0], 10, 3),
+        # Behind one that is larger, even a layer without elements begins the next bucket.
+        overlap_case(rng, [0, 30, 4], 10, 2),
         # A bucket's first layer is skipped, then its last, then the whole, then the whole last bucket.
         overlap_case(rng, [4] * 6, 8, 2, skips=[(1, 3)]),
         overlap_case(rng, [4] * 6, 8, 2, skips=[(0, 2)]),

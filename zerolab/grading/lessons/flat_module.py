@@ -50,6 +50,14 @@ class Odd(nn.Module):
         self.register_buffer("seen", torch.randn(170))
 
 
+class Turned(nn.Module):
+    """Weights that are all transposed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weights = nn.ParameterList(nn.Parameter(torch.randn(24, 32).t()) for _ in range(8))
+
+
 def build(kind: str, seed: int) -> nn.Module:
     """A small module, the same for each seed; every other one is in evaluation mode."""
     with torch.random.fork_rng(devices=[]):
@@ -62,10 +70,13 @@ def build(kind: str, seed: int) -> nn.Module:
             module = nn.Sequential(tied, nn.ReLU(), tied)
         elif kind in ("doubles", "bfloat16 numbers"):
             module = nn.Linear(3, 4).to(torch.float64 if kind == "doubles" else torch.bfloat16)
+            for parameter in module.parameters():
+                # Numbers that no float32 holds.
+                parameter.data /= 3
         elif kind == "parameters of odd kinds":
             module = Odd()
         else:
-            module = nn.Sequential(nn.Linear(64, 64), nn.Linear(64, 64))
+            module = Turned().to(torch.bfloat16)
         return module.train(seed % 2 == 0)
 
 
@@ -76,7 +87,7 @@ def flatten_cases(rng: Random) -> list[Case]:
         ranks, align = rng.choice((2, 3, 4)), rng.choice((4, 8))
         about = f"a module of {kind}, {plural(ranks, 'rank')}, align={align}"
         cases.append(Case([(kind, rng.randrange(10**6), ranks, align)], about=about))
-    board = "two layers of 64 by 64, 4 ranks, align=16"
+    board = "eight transposed weights of 32 by 24 in bfloat16, 4 ranks, align=16"
     return [*cases, Case([("large", 0, 4, 16)], about=board, board=True)]
 
 
@@ -169,6 +180,8 @@ def row_holds_values(case: Case, seen: Observation) -> str | None:
         without[start : start + thaw.numel()] = thaw.detach().flatten()
     if len(thawed) < len(parameters) and alike(row, without, 0.0):
         return f"{said}: a frozen parameter lies in the row, too"
+    if row.dtype is torch.float64 and alike(row.float(), want.float(), 0.0):
+        return f"{said}, though right to single precision: what goes through float32?"
     return f"{said}: which values go to which start?"
 
 
@@ -228,8 +241,10 @@ def flatten_peak(case: Case, seen: Observation) -> int:
 
 
 def flatten_target(case: Case) -> int:
+    """The module as it was, the row, and a copy of one parameter at a time, also if it is made in float32."""
     parameters, _, length = slots(case)
-    return sum(parameter.nbytes for parameter in parameters) + round(1.02 * length * 4)
+    row = length * parameters[0].itemsize
+    return sum(parameter.nbytes for parameter in parameters) + row + 3 * max(p.nbytes for p in parameters)
 
 
 FLATTEN = Exercise(
@@ -247,7 +262,8 @@ FLATTEN = Exercise(
             "bytes held at the worst moment",
             flatten_peak,
             flatten_target,
-            "module and row must coexist for a moment; what else is as large as they are?",
+            "module and row must coexist for a moment; what else is as large? Copies of all weights at once "
+            "are, or a row in another dtype",
         ),
     ),
     hints=(

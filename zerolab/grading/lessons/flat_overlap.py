@@ -35,6 +35,9 @@ def overlap_right(case: Case, seen: Observation) -> str | None:
             said = f"rank {rank} started {plural(len(record.calls), 'call')}, and returned its own gradients"
             return f"{case.about}: {said}: a call has ended when wait() of its handle returns"
         mixed = [own[n] if n in buckets[-1] else mean for n, mean in enumerate(overlap_wanted(case).values[rank])]
+        if alike(value, mixed, 1e-5) and len(record.calls) >= len(buckets):
+            said = f"rank {rank}'s gradients are right but for the bucket that leaves last, which comes back unaveraged"
+            return f"{case.about}: {said}: its call was started; was its handle waited for?"
         if alike(value, mixed, 1e-5):
             said = f"rank {rank}'s gradients are right but for the bucket that leaves last, which nobody averaged"
             return f"{case.about}: {said}: no layer comes behind it that would close it"

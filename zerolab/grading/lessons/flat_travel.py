@@ -163,10 +163,22 @@ def average_wanted(case: Case) -> Wanted:
 
     ranks = range(case.ranks)
     sums = mean_of(gradients, values, 1)
-    good = everywhere(mean_of(gradients, values, case.ranks))
+    means = mean_of(gradients, values, case.ranks)
+    good = everywhere(means)
     mistakes: dict[str, Sequence[Any]] = {
         "no gradient where no rank has one: its mean is zero then": [
             kept(rank, [own is None and not mean.any() for own, mean in zip(gradients[rank], sums, strict=True)])
+            for rank in ranks
+        ],
+        "no gradient where the mean is zero: it is a gradient like others": [
+            kept(rank, [n not in frozen and not mean.any() for n, mean in enumerate(means)]) for rank in ranks
+        ],
+        "no gradient where the mean is zero, and it is a gradient like others, with or without elements": [
+            kept(rank, [n not in frozen and bool(m.numel()) and not m.any() for n, m in enumerate(means)])
+            for rank in ranks
+        ],
+        "a gradient of zeros for a frozen parameter that had none: leave what is frozen alone": [
+            [torch.zeros_like(value) if mean is None else mean for value, mean in zip(values, good[rank], strict=True)]
             for rank in ranks
         ],
         "the sum of the gradients: take their mean": everywhere(sums),

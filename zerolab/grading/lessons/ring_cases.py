@@ -6,7 +6,7 @@ same sum, and as large as their dtype allows, so that a narrower one shows.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import cycle
 from random import Random
 from typing import Any
@@ -274,6 +274,14 @@ def broadcast_cases(rng: Random) -> list[Case]:
 def broadcast_expected(case: Case, call: int) -> Expected:
     tensors, src = [args[call] for args in case.args], case.args[0][2]
     last = (src - 1) % case.ranks
+
+    def passed_on(taken: Callable[[Tensor, Tensor], Tensor]) -> list[Tensor]:
+        """What ranks end with if each takes less than what comes to it."""
+        ends = list(tensors)
+        for rank in ((src + step) % case.ranks for step in range(1, case.ranks)):
+            ends[rank] = taken(ends[rank - 1], tensors[rank])
+        return ends
+
     return Expected(
         [tensors[src]] * case.ranks,
         {
@@ -286,6 +294,12 @@ def broadcast_expected(case: Case, call: int) -> Expected:
             "the left neighbour's own tensor: receive before you send on": [
                 tensors[src if rank == src else rank - 1] for rank in range(case.ranks)
             ],
+            "what came but for its zeros, in whose places its own numbers stand: zeros are numbers, too": passed_on(
+                lambda came, own: torch.where(came != 0, came, own)
+            ),
+            "the first row alone of what came, and of its own tensor the rest: overwrite all of it": passed_on(
+                lambda came, own: torch.cat([came[:1], own[1:]])
+            ),
         },
         tensors[src].nbytes,
         [0 if rank == last else tensors[src].nbytes for rank in range(case.ranks)],

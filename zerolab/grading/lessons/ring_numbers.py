@@ -113,7 +113,14 @@ def bytes_are_right(case: Case, seen: Observation) -> str | None:
         return f"{what}. That is what all ranks together send; one of them is asked for"
     if got == [wire_bytes("reduce_scatter", numel, itemsize, ranks, rank) for rank in range(ranks)]:
         return f"{what}. That is the reduce-scatter alone; the all-gather comes on top"
-    if all(isinstance(n, int | float) and abs(n - w) <= 2 * ranks * itemsize for n, w in zip(got, want, strict=True)):
+    close = all(
+        isinstance(n, int | float) and abs(n - w) <= 2 * ranks * itemsize for n, w in zip(got, want, strict=True)
+    )
+    if close and len(set(got)) == 1:
+        cut = f", and {got[0]} are not whole elements of {itemsize}" if got[0] % itemsize else ""
+        same = f"{what}. You say the same for each rank, as where N divides{cut}: a division rounds"
+        return f"{same}. Which one chunk does this rank never send, in each half, and how long is it?"
+    if close:
         return f"{what}. Chunks differ by one element: which one does this rank never send, in each half?"
     if got == [8 * nbytes for nbytes in want]:
         return f"{what}. Those are bits: itemsize is in bytes, and so is what is asked for"

@@ -26,13 +26,11 @@ from zerolab.grading.lessons.start_claims import (
     measured_right,
     most_right,
     needs,
-    peak,
-    peak_right,
     stage_again_right,
     stage_right,
-    tallest,
 )
 from zerolab.grading.lessons.start_factor import fewest_cases, fewest_right
+from zerolab.grading.lessons.start_peak import peak, peak_right, tallest
 from zerolab.memory import Tracker, model_labels
 from zerolab.ranks import launch
 from zerolab.zero import ZeroEngine, engine_labels
@@ -116,8 +114,11 @@ def stage_cases(rng: Random) -> list[Case]:
             ranks = rng.choice((2, 3, 4, 8, 64))
             parameters = rng.randint(10**5, 10**9) * ranks + rng.randint(1, ranks - 1)
             exactly = needs(parameters, ranks, stage, recipe)
-            for spare in (exactly // 100, -exactly // 100, 0, -1):
+            for spare in (exactly // 100, -exactly // 100, 0):
                 add(parameters, ranks, exactly + spare, recipe)
+            # Where nothing is rounded up, a byte that is missing says what is wrong.
+            add(whole := parameters // ranks * ranks, ranks, needs(whole, ranks, stage, recipe) - 1, recipe)
+            add(parameters, ranks, exactly - 1, recipe)
     add(7_500_000_000, 64, 32 * GB, MIXED)
     add(7_500_000_000, 64, GB, MIXED)
     add(rng.randint(1, 100) * 10**6, 1, 80 * GB, MIXED)
@@ -211,6 +212,10 @@ def peak_cases(rng: Random) -> list[Case]:
         if peak(samples)[1] != tallest(samples):
             break
     add(samples, f"step 2 of {plural(layers, 'layer')} of {width}, {rows} examples")
+    # In a deep network activations take most.
+    width, layers = rng.randint(16, 24), rng.randint(7, 8)
+    rows = 4 * width
+    add(watched(width, layers, rows, 2), f"step 2 of {plural(layers, 'layer')} of {width}, {rows} examples")
     width, rows = rng.randint(16, 40), rng.randint(2, 8)
     samples = launch(sharded_step, width, rows, ranks=2, world="lockstep", device="cpu", prints="quiet")[0]
     add(samples, f"stage 3 on rank 0 of 2, 4 layers of {width}, {plural(rows, 'example')}")

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from fractions import Fraction
-from itertools import pairwise
 
 from zerolab.grading.case import Case, Observation, plural
 from zerolab.grading.claims import short
@@ -163,6 +162,7 @@ def stage_right(case: Case, seen: Observation) -> str | None:
     each = [needs(parameters, ranks, stage, recipe) for stage in range(4)]
     want = lowest(parameters, ranks, gpu_bytes, recipe)
     got = seen.records[0].value[0]
+    together = next((stage for stage in range(4) if each[stage] * ranks <= gpu_bytes), None)
     if (got is None and want is None) or (is_whole(got) and got == want):
         return None
     if got is not None and (not is_whole(got) or got not in range(4)):
@@ -170,23 +170,34 @@ def stage_right(case: Case, seen: Observation) -> str | None:
     said = f"{case.about}: you say {got}"
     if want is None:
         return f"{said}, which keeps {each[got]} bytes. No stage fits here, not even 3: return None"
-    if got is None:
-        return f"{said}, and stage {want} keeps {each[want]} bytes. {why_no_stage(want, each[want], gpu_bytes)}"
-    if got < want:
+    if got is not None and got < want:
         return f"{said}, which keeps {each[got]} bytes. {why_low(got, *case.args[0])}"
     if each[want] == gpu_bytes:
         return f"{said}, and stage {want} keeps {each[want]} bytes. What fills the memory to the last byte fits"
-    return f"{said}, and stage {want} fits already, with {each[want]} bytes: the lowest is asked for, it sends least"
+    if got == together and want < 3:
+        all_ranks = f"all {ranks} together keep {each[want] * ranks}, but each has a GPU of its own"
+        return f"{said}, and stage {want} keeps {each[want]} bytes on a rank, which fit; {all_ranks}"
+    if got is None:
+        return (
+            f"{said}, and stage {want} keeps {each[want]} bytes. {why_no_stage(want)}, {by_kind(want, *case.args[0])}"
+        )
+    fits = f"stage {want} fits already, with {each[want]} bytes"
+    return f"{said}, and {fits}: the lowest is asked for, it sends least, {by_kind(want, *case.args[0])}"
 
 
-def why_no_stage(want: int, takes: int, gpu_bytes: int) -> str:
+def by_kind(stage: int, parameters: int, ranks: int, gpu_bytes: int, recipe: Recipe) -> str:
+    """What to hold one's own bytes against."""
+    kinds = state_bytes(parameters, ranks, stage, recipe)
+    said = ", ".join(f"{kind.replace('_', ' ')} {nbytes}" for kind, nbytes in kinds.items())
+    return f"and are these your bytes at stage {stage}: {said}?"
+
+
+def why_no_stage(want: int) -> str:
     """What made it seem that no stage fits."""
     if want == 0:
         return "Stage 0 is a stage, though it counts as False"
-    if takes == gpu_bytes:
-        return "What fills the memory to the last byte fits"
     if want == 3:
-        return "Is 3 among the stages that you try?"
+        return "Is 3 among the stages that you try, and are parameters shared out there"
     return "It need not leave anything free"
 
 
@@ -196,10 +207,12 @@ def why_low(got: int, parameters: int, ranks: int, gpu_bytes: int, recipe: Recip
     if sum(unrounded(parameters, ranks, got, recipe)) <= gpu_bytes:
         return "Its fullest shard is rounded up to whole elements"
     # Of what seems to fit, the lowest is taken: so would a stage below it, were the sizes those of all GPUs.
-    lowest = next(stage for stage in range(4) if needs(parameters, ranks, stage, recipe) <= gpu_bytes * ranks)
-    if lowest == got and max(kinds.values()) > gpu_bytes:
+    pooled = next((stage for stage in range(4) if needs(parameters, ranks, stage, recipe) <= gpu_bytes * ranks), None)
+    if pooled == got and max(kinds.values()) > gpu_bytes:
         return "The bytes are those of one GPU, and what one rank keeps must fit"
-    return "Sum up all three kinds"
+    if sum(kinds.values()) == gpu_bytes + 1:
+        return "That is a byte more than there is: allow none"
+    return f"Sum up all three kinds, {by_kind(got, parameters, ranks, gpu_bytes, recipe)}"
 
 
 def unrounded(parameters: int, ranks: int, stage: int, recipe: Recipe) -> list[Fraction]:
@@ -231,6 +244,8 @@ def most_right(case: Case, seen: Observation) -> str | None:
         return f"{said}, and a whole number of parameters is due"
     if got < 0:
         return f"{said}: no model has fewer than 0 parameters"
+    if got > want == 0:
+        return f"{said}, whose states take {needs(got, ranks, stage, recipe)} bytes. Not even one fits: 0 is the answer"
     if got > want:
         too_many = f"{said}, whose states take {needs(got, ranks, stage, recipe)} bytes"
         even = int(gpu_bytes / sum(unrounded(1, ranks, stage, recipe)))
@@ -256,91 +271,3 @@ def most_right(case: Case, seen: Observation) -> str | None:
     if 0 < want - got <= ranks:
         return f"{said}, and {want} fit: you are {plural(want - got, 'parameter')} short, so look at how you round"
     return f"{said}, and {want} fit, with {needs(want, ranks, stage, recipe)} bytes"
-
-
-# 4. The peak.
-
-
-def totals(samples: Sequence[Mapping[str, int]]) -> list[int]:
-    return [sum(sample.values()) for sample in samples]
-
-
-def peak(samples: Sequence[Mapping[str, int]]) -> tuple[int, str]:
-    """The first of the highest moments, and the kind that takes most then."""
-    total = totals(samples)
-    at = total.index(max(total))
-    return at, largest(samples[at])
-
-
-def largest(sample: Mapping[str, int]) -> str:
-    return max(sample, key=lambda kind: sample[kind])
-
-
-def tallest(samples: Sequence[Mapping[str, int]]) -> str:
-    """The kind with the highest peak of its own."""
-    return largest({kind: max(sample[kind] for sample in samples) for kind in samples[0]})
-
-
-def peak_right(case: Case, seen: Observation) -> str | None:
-    samples = case.args[0][0]
-    got, (at, kind) = seen.records[0].value, peak(samples)
-    if not isinstance(got, list | tuple) or len(got) != 2:
-        return f"{case.about}: you return {short(got)}, and two things are due: an index and a kind"
-    total, (where, what) = totals(samples), got
-    if not is_whole(where) or not 0 <= where < len(samples):
-        return f"{case.about}: {short(where)} is no index of {plural(len(samples), 'moment')}"
-    if where != at:
-        said = f"{case.about}: at moment {where} there are {total[where]} bytes, and at the highest {max(total)}"
-        return f"{said}. {why_moment(samples, where, at)}"
-    if isinstance(what, str) and samples[at].get(what) == samples[at][kind]:
-        return None
-    said = f"{case.about}: moment {at} is right. Of it you name {short(what)}"
-    if not isinstance(what, str) or what not in samples[at]:
-        return f"{said}, and a kind is due, such as 'gradients'"
-    said = f"{said}, with {samples[at][what]} bytes, and another kind has {samples[at][kind]}"
-    if samples[at][kind] - samples[at][what] < FINE:
-        return f"{said}. So small a difference counts, too: compare bytes, unrounded"
-    if what == tallest(samples):
-        return f"{said}. It is the tallest of all at some other moment, and that moment is not asked for"
-    if what == max(samples[at]):
-        return f"{said}. Did max compare the names? Compare their bytes"
-    return f"{said}. Look at all kinds of this moment"
-
-
-def why_moment(samples: Sequence[Mapping[str, int]], where: int, at: int) -> str:
-    total = totals(samples)
-    if at == 0:
-        return "The highest is the first moment here, number 0: does your search leave it out?"
-    if total[where] == max(total):
-        return "Several moments are as high; the first is asked for"
-    if at == len(samples) - 1 and where == total.index(max(total[:-1])):
-        return "The highest is the last moment here: does your search leave it out, or round?"
-    if 0 < max(total) - total[where] < TINY:
-        return "So small a difference counts, too: compare whole bytes, unrounded"
-    if where in (rounded.index(max(rounded)) for rounded in coarse(total)):
-        return "In larger units both are as high, so do not round: compare bytes"
-    if where == at + 1:
-        return "You are one late: Python counts from 0"
-    kind = max(samples[0], key=lambda name: max(sample[name] for sample in samples))
-    if samples[where][kind] == max(sample[kind] for sample in samples):
-        return f"There {kind} alone is at its highest; a moment's height is the sum of its kinds"
-    states = [sum(sample.get(name, 0) for name in SHARDED_FROM) for sample in samples]
-    if where == states.index(max(states)):
-        return "There the model states are at their highest; what passes counts, too"
-    if where == len(samples) - 1:
-        return "That is the last moment: a peak passes"
-    rises = [0, *(later - earlier for earlier, later in pairwise(total))]
-    if rises[where] == max(rises):
-        return "There the most is added; look at how much there is"
-    if total[where] > max(total[where - 1 : where] + total[where + 1 : where + 2]):
-        return "That is a peak, but a higher one comes after it: look at all moments"
-    return "A moment's height is the sum of all its kinds"
-
-
-FINE, TINY = 512, 4
-"""Bytes that rounding to a unit of 2**10 may hide, and those that only a float hides."""
-
-
-def coarse(total: Sequence[int]) -> list[list[int]]:
-    """Totals in larger units than a byte, rounded in either way."""
-    return [[how(each / unit) for each in total] for unit in (10**3, 2**10, 10**6, 2**20) for how in (int, round)]

@@ -107,7 +107,9 @@ def fewest_right(case: Case, seen: Observation) -> str | None:
     if got == 2 ** (want - 1).bit_length() > want + 1:
         return f"{said}. Ranks need not be a power of two: {want} are enough"
     if saves(want, stage, recipe) == factor:
-        why = ": where you divide, it rounds" if got == want + 1 else ""
+        rounds = any(not divided(factor, stage, recipe, want) for divided in DIVIDED)
+        why = ": where you divide, it rounds" if rounds else ": is it > where >= is due?"
+        why = why if got == want + 1 else ""
         return f"{said}, and on {want} it is {factor} exactly, which is enough{why}"
     if got == want + 1:
         return f"{said}: one rank fewer is enough, so do not add 1 to what is rounded up"

@@ -19,9 +19,10 @@ from zerolab.grading.lessons.zero1_whole import WHOLE
 
 
 def cost_cases(rng: Random) -> list[Case]:
+    # An odd number of half rings comes first: half of them is no whole number.
     cases = []
     for ranks in (5, 4, 3, 2, 1):
-        for way in ("stage 0", "stage 1, all-reduce", "stage 1, reduce-scatter"):
+        for way in ("stage 1, all-reduce", "stage 0", "stage 1, reduce-scatter"):
             numel = ranks * rng.randint(2, 3000)
             cases.append(
                 Case([(numel, ranks, way)], about=f"{plural(numel, 'parameter')}, {plural(ranks, 'rank')}, {way}")
@@ -45,6 +46,9 @@ def cost_right(case: Case, seen: Observation) -> str | None:
         return f"{said}. One rank has nobody to send to"
     if got * 4 == want:
         return f"{said}. You counted elements; in fp32 each has 4 bytes"
+    for itemsize in (2, 8):
+        if way == "stage 1, all-reduce" and got * 4 == want * itemsize:
+            return f"{said}. You took {itemsize} bytes for a number; in fp32 each has 4"
     if got * (ranks - 1) == want * ranks:
         return f"{said}. A ring of N ranks sends (N-1)/N of a tensor, not all of it"
     if got == want * ranks:

@@ -29,6 +29,7 @@ Spans = Sequence[tuple[int, int, float]]
 # What people make of the gradients, in words that fit every exercise.
 SUM = "what the sum of the gradients gives: take their mean"
 TWICE = "what gradients give that are divided by N twice: average=True has divided them already"
+FIXED = "what gradients give that are divided by {by} on any number of ranks: by comm.size, or say average=True"
 UNSHARED = "shards that were trained without those of the other ranks' gradients: reduce before you update"
 ANEW = "what an optimizer gives that forgets its states after each step: make it once"
 

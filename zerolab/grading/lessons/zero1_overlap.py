@@ -11,6 +11,7 @@ import torch
 from zerolab.collectives import Collectives, Handle, Link
 from zerolab.collectives.call import Call
 from zerolab.collectives.handle import Order
+from zerolab.flat.layout import chunk_sizes
 from zerolab.grading.case import Case, Observation, Other, plural
 from zerolab.grading.claims import Wanted, microseconds, untouched
 from zerolab.grading.draw import about, signed
@@ -26,17 +27,37 @@ UPDATE_SECONDS = 1e-3
 
 
 class Noted:
-    """An order of calls that notes the name and the time of each as it is issued."""
+    """An order of calls that notes the name and the time of each as it is issued, and which are still under way."""
 
     def __init__(self, inner: Order, events: list[tuple[str, float]], now: Callable[[], float]) -> None:
         self.inner, self.events, self.now = inner, events, now
+        self.issued: list[tuple[str, list[Tensor], Handle]] = []
 
     def issue(self, call: Call, run: Callable[[], None], tensors: list[Tensor], result: Any, now: bool) -> Handle:
         self.events.append((call.name, self.now()))
-        return self.inner.issue(call, run, tensors, result, now)
+        handle = self.inner.issue(call, run, tensors, result, now)
+        self.issued.append((call.name, tensors, handle))
+        return handle
+
+    def holding(self, *touched: Tensor) -> str:
+        """The name of a call whose tensors these touch before anybody has waited for it, or ''. Calls end in order, so
+        whoever has waited for a later one has waited for it."""
+        for name, tensors, handle in reversed(self.issued):
+            pending = handle._pending
+            if pending is None or getattr(pending, "waited", True):
+                break
+            if any(overlap(mine, other) for mine in touched for other in tensors):
+                return name
+        return ""
 
     def close(self) -> None:
         self.inner.close()
+
+
+def overlap(one: Tensor, other: Tensor) -> bool:
+    """Whether two contiguous tensors share memory."""
+    first, second = one.data_ptr(), other.data_ptr()
+    return first < second + other.nbytes and second < first + one.nbytes
 
 
 def run_step(
@@ -48,21 +69,27 @@ def run_step(
     later: list[Tensor] | None,
 ) -> dict[str, Any]:
     """One step, with a plain SGD that takes a millisecond for each shard, and a second one if there are gradients for
-    it. `events` are the first one's calls and updates, each with its time."""
+    it. `events` are the first one's calls and updates, each with its time, `sizes` those of the shards that were
+    updated, and `held` names calls under way whose tensors an update touched."""
     order, now = comm._issuer, comm.transport.now
     events: list[tuple[str, float]] = []
+    sizes, held = [], []
+    noted = Noted(order, events, now)
 
     def update(shard: Tensor, gradient: Tensor) -> None:
         events.append(("update", now()))
+        sizes.append(shard.numel())
+        if name := noted.holding(shard, gradient):
+            held.append(name)
         spend(UPDATE_SECONDS)
         shard.sub_(rate * gradient)
 
-    comm._issuer = Noted(order, events, now)
+    comm._issuer = noted
     try:
         first = fn(comm, rows, gradients, update)
     finally:
         comm._issuer = order
-    seen = {"first": snapshot(first), "events": list(events), "kept": first}
+    seen = {"first": snapshot(first), "events": list(events), "kept": first, "sizes": list(sizes), "held": list(held)}
     return seen if later is None else {**seen, "again": fn(comm, list(rows), list(later), update)}
 
 
@@ -147,6 +174,16 @@ def buckets_right(case: Case, seen: Observation) -> str | None:
     return judged(buckets_good, buckets_wanted)(case, seen)
 
 
+def nothing_held(case: Case, seen: Observation) -> str | None:
+    """An update leaves alone what travels."""
+    for rank, record in enumerate(seen.records):
+        if held := record.value["held"]:
+            said = f"rank {rank} calls update on a tensor of {held[0]}_async before that call's wait() has returned"
+            first = "update first, then start the gather" if held[0] == "all_gather" else "wait first, then update"
+            return f"{case.about}: {said}: {first}"
+    return None
+
+
 def bucket_calls(case: Case, seen: Observation) -> str | None:
     numels = [row.numel() for row in case.args[0][0]]
     halves = ("reduce_scatter", "all_gather")
@@ -164,6 +201,10 @@ def bucket_calls(case: Case, seen: Observation) -> str | None:
         if names.count("update") != len(numels):
             said = f"rank {rank} calls update {plural(names.count('update'), 'time')}, and {len(numels)} are due"
             return f"{case.about}: {said}: once for each"
+        shards = [chunk_sizes(numel, case.ranks)[rank] for numel in numels]
+        if sorted(record.value["sizes"]) != sorted(shards):
+            said = f"rank {rank} gives update tensors of {record.value['sizes']} elements, and its shards have {shards}"
+            return f"{case.about}: {said}: a rank updates its own shard alone"
     return None
 
 
@@ -197,6 +238,7 @@ OVERLAPPED = Exercise(
     "step_overlapped",
     bucket_cases,
     (
+        Claim("no update touches what travels", nothing_held),
         Claim("every rank returns all rows, updated everywhere", buckets_right),
         Claim("the rows and gradients it is given stay as they were", untouched(0, 1)),
         Claim("one reduce_scatter, one update and one all_gather for each bucket", bucket_calls),

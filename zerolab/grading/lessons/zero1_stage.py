@@ -16,6 +16,7 @@ from zerolab.grading.exercise import Claim, Exercise, Score
 from zerolab.grading.lessons.twice import begins_anew, snapshot
 from zerolab.grading.lessons.zero1_claims import (
     ANEW,
+    FIXED,
     SUM,
     TWICE,
     UNSHARED,
@@ -167,6 +168,8 @@ def stage_wanted(case: Case) -> Wanted:
         ),
         "only its own shard: return the whole row": list(good[0].tensor_split(ranks)),
         SUM: together(case, targets, by=1),
+        # On two ranks the last is what TWICE gives, which fails on the scoreboard's four already.
+        **{FIXED.format(by=by): together(case, targets, by=by) for by in (2, 3, 4) if by != ranks},
         TWICE: together(case, targets, by=ranks**2),
         UNSHARED: together(case, targets, own=True),
         "what its own gradients alone train: take the mean over the ranks": [
@@ -216,6 +219,16 @@ def steps_sent(case: Case) -> int:
     )
 
 
+def more_bytes(case: Case, seen: Observation) -> str:
+    """Which collective sends too much."""
+    names = {name for record in seen.records for name, _ in record.calls}
+    if "broadcast" in names:
+        return "a broadcast passes each shard on by itself; which collective hands all shards around at once?"
+    if names == {"all_gather"}:
+        return "a gather hands every rank's gradients to everybody; which collective adds them up on the way?"
+    return "an all-reduce hands everybody gradients that nobody uses; which collective stops halfway?"
+
+
 def stage_bytes(case: Case) -> int:
     """A copy of the row, a gathered one, a gradient and a copy of it; of a shard itself, two states, the gradient of
     this step and of the last, and the ring's two chunks."""
@@ -240,7 +253,7 @@ STAGE1 = Exercise(
             f"bytes a rank sends in {BOARD_STEPS} steps",
             most_sent,
             steps_sent,
-            "an all-reduce hands everybody gradients that nobody uses; which collective stops halfway?",
+            more_bytes,
         ),
         Score("calls of collectives", number_of_calls, lambda case: 2 * BOARD_STEPS, "two calls a step are enough"),
         Score(

@@ -1,0 +1,105 @@
+"""What `name_the_peak` of lesson 00 is held to, and what people name instead."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+
+from zerolab.grading.case import Case, Observation, plural
+from zerolab.grading.claims import short
+from zerolab.grading.lessons.start_claims import SHARDED_FROM, is_whole
+
+
+def totals(samples: Sequence[Mapping[str, int]]) -> list[int]:
+    return [sum(sample.values()) for sample in samples]
+
+
+def peak(samples: Sequence[Mapping[str, int]]) -> tuple[int, str]:
+    """The first of the highest moments, and the kind that takes most then."""
+    total = totals(samples)
+    at = total.index(max(total))
+    return at, largest(samples[at])
+
+
+def largest(sample: Mapping[str, int]) -> str:
+    return max(sample, key=lambda kind: sample[kind])
+
+
+def tallest(samples: Sequence[Mapping[str, int]]) -> str:
+    """The kind with the highest peak of its own."""
+    return largest({kind: max(sample[kind] for sample in samples) for kind in samples[0]})
+
+
+def peak_right(case: Case, seen: Observation) -> str | None:
+    samples = case.args[0][0]
+    got, (at, kind) = seen.records[0].value, peak(samples)
+    if not isinstance(got, list | tuple) or len(got) != 2:
+        return f"{case.about}: you return {short(got)}, and two things are due: an index and a kind"
+    total, (where, what) = totals(samples), got
+    if not is_whole(where) or not 0 <= where < len(samples):
+        return f"{case.about}: {short(where)} is no index of {plural(len(samples), 'moment')}"
+    if where != at:
+        said = f"{case.about}: at moment {where} there are {total[where]} bytes, and at the highest {max(total)}"
+        return f"{said}. {why_moment(samples, where, at)}"
+    if isinstance(what, str) and samples[at].get(what) == samples[at][kind]:
+        return None
+    said = f"{case.about}: moment {at} is right. Of it you name {short(what)}"
+    if not isinstance(what, str) or what not in samples[at]:
+        return f"{said}, and a kind is due, such as 'gradients'"
+    said = f"{said}, with {samples[at][what]} bytes, and another kind has {samples[at][kind]}"
+    if samples[at][kind] - samples[at][what] < FINE:
+        return f"{said}. So small a difference counts, too: compare bytes, unrounded"
+    if what == tallest(samples):
+        return f"{said}. It is the tallest of all at some other moment, and that moment is not asked for"
+    if what == max(samples[at]):
+        return f"{said}. Did max compare the names? Compare their bytes"
+    return f"{said}. Look at all kinds of this moment"
+
+
+def why_moment(samples: Sequence[Mapping[str, int]], where: int, at: int) -> str:
+    total = totals(samples)
+    if at == 0:
+        return "The highest is the first moment here, number 0: does your search leave it out?"
+    left_out = [kind for kind in samples[0] if where == (rest := without(samples, kind)).index(max(rest))]
+    also = f"; of all kinds but {' or '.join(left_out)} it is the highest, so is one left out?" if left_out else ""
+    if total[where] == max(total):
+        first = "Several moments are as high; the first is asked for"
+        return f"{first}. If you took the first of those that you see, does your sum leave out a kind?"
+    if at == len(samples) - 1 and where == total.index(max(total[:-1])):
+        return "The highest is the last moment here: does your search leave it out, or round?"
+    if 0 < max(total) - total[where] < TINY:
+        return "So small a difference counts, too: compare whole bytes, unrounded"
+    if where in (rounded.index(max(rounded)) for rounded in coarse(total)):
+        return "In larger units both are as high, so do not round: compare bytes"
+    if where == at + 1:
+        return "You are one late: Python counts from 0"
+    kind = max(samples[0], key=lambda name: max(sample[name] for sample in samples))
+    if samples[where][kind] == max(sample[kind] for sample in samples):
+        return f"There {kind} alone is at its highest; a moment's height is the sum of its kinds{also}"
+    states = [sum(sample.get(name, 0) for name in SHARDED_FROM) for sample in samples]
+    if where == states.index(max(states)):
+        return f"There the model states are at their highest; what passes counts, too{also}"
+    if left_out:
+        return f"A moment's height is the sum of all its kinds{also}"
+    if where == len(samples) - 1:
+        return "That is the last moment: a peak passes"
+    rises = [0, *(later - earlier for earlier, later in pairwise(total))]
+    if rises[where] == max(rises):
+        return "There the most is added; look at how much there is"
+    if total[where] > max(total[where - 1 : where] + total[where + 1 : where + 2]):
+        return "That is a peak, but a higher one comes after it: look at all moments"
+    return "A moment's height is the sum of all its kinds"
+
+
+def without(samples: Sequence[Mapping[str, int]], kind: str) -> list[int]:
+    """The heights of moments if one kind is left out."""
+    return [sum(sample.values()) - sample[kind] for sample in samples]
+
+
+FINE, TINY = 512, 4
+"""Bytes that rounding to a unit of 2**10 may hide, and those that only a float hides."""
+
+
+def coarse(total: Sequence[int]) -> list[list[int]]:
+    """Totals in larger units than a byte, rounded in either way."""
+    return [[how(each / unit) for each in total] for unit in (10**3, 2**10, 10**6, 2**20) for how in (int, round)]
