@@ -1,6 +1,6 @@
 """Wrong answers to the plain functions of lesson 07."""
 
-from zoo import offload_slipped, offload_walk
+from zoo import offload_more, offload_slipped, offload_walk
 from zoo.wrong import Wrong, blank, changed
 
 TIERS = """
@@ -220,4 +220,4 @@ PLACES = [
           "the last of them has no room"),
 ]  # fmt: skip
 
-ZOO = [*BYTES, *CUTS, *PLACES, *offload_walk.ZOO, *offload_slipped.ZOO]
+ZOO = [*BYTES, *CUTS, *PLACES, *offload_walk.ZOO, *offload_slipped.ZOO, *offload_more.ZOO]

@@ -64,6 +64,8 @@ def cut_up(segments: Spans, limit: int, align: int, width: int, slip: str = "") 
             size = min(stop - start, room // align * align)
             if slip in ("unaligned", "limit"):
                 size = min(stop - start, room)
+            if slip == "absolute":
+                size = min(stop - start, (start + room) // align * align - start) if room >= align else 0
             if slip == "fits" and stop - start <= room:
                 size = stop - start
             if slip == "always aligned":
@@ -90,6 +92,15 @@ def one_page_each(segments: Spans, limit: int, align: int, width: int) -> list[R
     return [(4096 * number, group) for number, (_, group) in enumerate(wanted(segments, limit, align, width))]
 
 
+def of_all_before(segments: Spans, limit: int, align: int, width: int) -> list[Record]:
+    """Offsets that round the bytes of all records before, once."""
+    records, elements_before = [], 0
+    for _, group in wanted(segments, limit, align, width):
+        records.append((on_disk(width * elements_before), group))
+        elements_before += sum(stop - start for start, stop in group)
+    return records
+
+
 def in_elements(segments: Spans, limit: int, align: int, width: int) -> list[Record]:
     return wanted(segments, limit, align, 1)
 
@@ -98,6 +109,9 @@ SLIPS: Slips = {
     "Every sub-group but the last has room left: does each segment begin a new one?": partial(cut_up, slip="anew"),
     "A segment that does not fit is cut, and its first part fills the room that is left": partial(cut_up, slip="uncut"),
     "A cut lies a multiple of `align` elements behind the part's start": partial(cut_up, slip="unaligned"),
+    "It is the length of a part that is a multiple of `align`, wherever the part begins": partial(
+        cut_up, slip="absolute"
+    ),
     "Room counts in whole multiples of `align`, also for a rest that would just fit": partial(cut_up, slip="fits"),
     "The end of a segment stays with the rest of it if there is room: no cut without need": partial(
         cut_up, slip="always aligned"
@@ -111,6 +125,7 @@ SLIPS: Slips = {
     "A record begins where a page does: how many bytes does the one before take, with the rest of its page?": partial(
         cut_up, slip="unrounded"
     ),
+    "Each record before takes whole pages: round up its bytes, and not once those of all together": of_all_before,
     "You count offsets in pages; they are bytes": in_pages,
     "A record may take several pages": one_page_each,
     "Not every sub-group is full: a record takes the bytes of its own parts": full_each,
@@ -216,12 +231,13 @@ def group_cases(rng: Random) -> list[Case]:
     return [drawn(rng, *shape) for shape in shapes]
 
 
+LOOK = "Go through the rule by hand here: how much room is left before each part, and how much of that rounded down?"
 GROUPS = Exercise(
     "sub_groups",
     group_cases,
     (
         Claim("every element is in one sub-group, and no sub-group is too large or empty", nothing_lost),
-        Claim("segments are cut, and records laid out, as the rule says", answers(wanted, SLIPS, say=first_apart)),
+        Claim("segments are cut, and records laid out, as the rule says", answers(wanted, SLIPS, LOOK, first_apart)),
         Claim("the list of segments stays as it was", untouched(0)),
     ),
     run=alone,

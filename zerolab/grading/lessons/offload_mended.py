@@ -61,6 +61,7 @@ KINDS = {
     "late full": "a disk that is full at the last write",
     "twice": "a disk that is full twice",
     "large": "large gradients with a finite mean",
+    "zero": "gradients that are all zero",
 }
 
 
@@ -83,6 +84,8 @@ def case_of(
                 gradient[where] = float(kind.split()[-1])
             if kind == "large":
                 gradient.fill_(LARGE)
+            if kind == "zero":
+                gradient.zero_()
             steps[rank].append((gradient, fails))
     steps_are = ", ".join(KINDS[kind] for kind in kinds)
     said = f"on {plural(ranks, 'rank')}, {plural(groups, 'group')} a rank, steps: {steps_are}"
@@ -94,7 +97,7 @@ def step_cases(rng: Random) -> list[Case]:
     plain = ("plain", "plain", "plain")
     shapes = [
         (2, 3, plain),
-        (3, 4, plain),
+        (3, 4, ("plain", "zero", "plain")),
         (1, 1, plain),
         (3, 3, ("plain", "inf", "plain")),
         (2, 2, ("huge", "nan", "plain")),
@@ -124,10 +127,12 @@ def trained(
     passed_over: bool = False,
     steps: int | None = None,
     group: Callable[[int, int], bool] | None = None,
+    still: bool = False,
 ) -> list[Tensor]:
     """[Row, main parameters and momentum in the file] after all or some steps, gradients divided by N or by `by`. Where
     a disk failed at write number `twice` or later, the groups before the failure are done again, and with `passed_over`
-    the one that failed is not. `group(k, groups)` says whether a group's states come back to the file."""
+    the one that failed is not. `group(k, groups)` says whether a group's states come back to the file.
+    With `still`, gradients that are zero change nothing."""
     row, momentum = case.args[0][0].clone(), torch.zeros_like(case.args[0][0])
     groups, ranks = case.args[0][2], case.ranks
     each = row.numel() // ranks // groups
@@ -135,7 +140,7 @@ def trained(
     number_of = (torch.arange(row.numel()) // each) % groups
     back = torch.tensor([group is None or group(int(k), groups) for k in number_of])
     for number, (_, fails) in enumerate(case.args[0][1][:steps]):
-        if bad(case, number):
+        if bad(case, number) or (still and not any(args[1][number][0].any() for args in case.args)):
             continue
         fails_at = fails[0] if fails else None
         mean = torch.stack([args[1][number][0] for args in case.args]).sum(0) / (by or ranks)
@@ -174,7 +179,10 @@ def skipped_alike(case: Case, seen: Observation) -> str | None:
                 text = f"in step {number + 1} the disk is full, and rank {rank} returns False, which means an overflow"
                 return f"{case.about}: {text}: let the error through"
             if want and not one:
-                return f"{case.about}: rank {rank} skips step {number + 1}, whose gradients are finite"
+                text = f"rank {rank} skips step {number + 1}, whose gradients are finite"
+                large = case.args[rank][1][number][0].abs().max() >= LARGE
+                look = ": a sum or a norm of large numbers overflows by itself: look at each element" if large else ""
+                return f"{case.about}: {text}{look}"
     return None
 
 
@@ -220,6 +228,7 @@ def states_wanted(case: Case) -> Wanted:
         "records in which some groups were updated twice: after a full disk, step() comes again, and what has been "
         "written is done": states(twice=2),
         "records without the group that failed: it is written when its wait() has returned": states(passed_over=True),
+        "the states of before where gradients are zero: the momentum moves on all the same": states(still=True),
         "the records of the first step: what is remembered of a step that is whole?": states(steps=1),
         "what the sum of the gradients gives: take their mean": states(by=1),
         "what gradients give that are divided by N twice": states(by=case.ranks**2),
@@ -279,9 +288,10 @@ def row_wanted(case: Case, steps: int) -> Wanted:
         "the row as it began: new parameters go into it": everywhere(began),
         "a row in which its own shard alone is new: hand the shards around": mine,
     }
-    return Wanted(
-        everywhere(good), mistakes, "does each group's piece of the shard get what update() returns?", "ends with"
-    )
+    look = "does each group's piece of the shard get what update() returns?"
+    if case.args[0][1][steps - 1][1]:
+        look += " Also of a group that was written before the disk was full, and is not updated again?"
+    return Wanted(everywhere(good), mistakes, look, "ends with")
 
 
 def gradients_stay(case: Case, seen: Observation) -> str | None:

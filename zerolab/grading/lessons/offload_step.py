@@ -134,6 +134,12 @@ def states_wanted(case: Case, named: bool = True) -> Wanted:
         'the mean on top of what stood in host["gradient"]: nothing of use does, so write over it': everywhere(
             [UNWRITTEN + torch.stack(mean[: step + 1]).sum(0) for step in range(STEPS)]
         ),
+        "what the gradients of all steps so far give, added up: each step has its own": everywhere(
+            [torch.stack(mean[: step + 1]).sum(0) for step in range(STEPS)]
+        ),
+        'what the gradient of the step before gives: what stands in host["gradient"] when adamw() runs?': everywhere(
+            [torch.full_like(mean[0], UNWRITTEN), *mean[:-1]]
+        ),
         "what comes out if steps count from 2: `step` begins with 1 already": everywhere(mean, first=2),
         "what comes out if each step is the first: hand `step` on": everywhere(mean, count=False),
         "main parameters that went through 16 bits: the row is made from them, never they from the row": everywhere(

@@ -128,6 +128,17 @@ def two_records(*args: Any) -> Book:
     return book
 
 
+def one_in_pages(states: bool, *args: Any) -> Book:
+    """Of the two kinds of records only one in whole pages: the states', or the parameters'."""
+    numel, ranks, _, recipe, optimizer, parameters = args
+    whole, bare = counted(*args), counted(*args, page=1)
+    if {optimizer, parameters} != {"disk"}:
+        return whole if (optimizer == "disk") == states else bare
+    held = numel // ranks * recipe["params"]
+    rest = round_up(held, PAGE) - held
+    return whole | {"disk": whole["disk"] - rest if states else bare["disk"] + rest}
+
+
 def swapped(*args: Any) -> Book:
     numel, ranks, stage, recipe, optimizer, parameters = args
     return counted(numel, ranks, stage, recipe, parameters, optimizer)
@@ -160,6 +171,8 @@ SLIPS: Slips = {
     "On the disk a record takes whole pages of 4,096 bytes": partial(counted, page=1),
     "Parameters and states are two records, and each is rounded up to whole pages": rounded_once,
     "A record that fills its pages takes no other": page_more,
+    "Parameters on the disk are a record, too, and take whole pages": partial(one_in_pages, True),
+    "Main parameters and moments on the disk are a record, too, and take whole pages": partial(one_in_pages, False),
     "Only what is on the disk comes in whole pages": partial(counted, paged=TIERS),
     "You count elements; the recipe has the bytes of each": in_elements,
     "Gradients wait on the host; on the disk there are none": gradients_with_it,
