@@ -1,7 +1,7 @@
 """Nets, optimizers and settings drawn from a seed. The stages must end each run with the same bits, whatever was drawn.
 
-    python tests/zero_fuzz.py --nets 1000       a soak: in lockstep, most of them
-    python tests/zero_fuzz.py --only 17 --show  one net again, and what it is
+python tests/zero_fuzz.py --nets 1000       a soak: in lockstep, most of them
+python tests/zero_fuzz.py --only 17 --show  one net again, and what it is
 """
 
 from __future__ import annotations
@@ -123,9 +123,7 @@ def draw(seed: int) -> Fuzzed:
     precision = of.choice(PRECISIONS)
     widths = [of.choice([1, 2, 3, 5, 7, 8, 13, 16, 17, 31, 40]) for _ in range(of.randint(2, 6))]
     pairs = zip([widths[0], *widths], [*widths, widths[0]], strict=True)
-    layers = [
-        (of.choice(list(KINDS)), wide, out, of.choice(DTYPES), of.random() < 0.9) for wide, out in pairs
-    ]
+    layers = [(of.choice(list(KINDS)), wide, out, of.choice(DTYPES), of.random() < 0.9) for wide, out in pairs]
     layers[-1] = (*layers[-1][:4], True)
     names = [name for name in OPTIMIZERS if precision != "bf16_fp8_moments" or name.startswith("adam")]
     engine: dict[str, Any] = {

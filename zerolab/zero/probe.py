@@ -7,8 +7,8 @@ parameters and states from time to time:
     even cuts      whole pairs of vector registers, as ranks have them: the same bits
     uneven cuts    anywhere: the same but for rounding, which kernels do otherwise in a few elements at a tensor's end
 
-Gradients are ordinary first, then zero, small and large; then the optimizer is told, through its state dict, that it has
-done many steps. What changes after more steps than that, and keeps no state that shows it, is not found.
+Gradients are ordinary first, then zero, small and large; then the optimizer is told, through its state dict, that it
+has done many steps. What changes after more steps than that, and keeps no state that shows it, is not found.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ CUTS: dict[tuple[int, ...], tuple[tuple[int, ...], ...]] = {
     (2, 3, 16): ((64, 32),),
 }
 EVEN = 32
-"""Elements of fp32: torch's vector loops take two registers of up to 16 at a time, and leave the rest to a scalar one."""
+"""Elements of fp32: torch's vector loops take two registers of up to 16 at a time, and leave the rest to a scalar
+one."""
 PHASES: tuple[tuple[int | None, tuple[float, ...]], ...] = (
     (None, (1.0, 1.0)),
     (None, (1.0, 0.0, 0.0, *[1.0] * 7, 1e-3, 1.0)),
@@ -115,7 +116,8 @@ def _follow(factory: Factory, shape: tuple[int, ...]) -> Stepped:
                     gradient.view(-1)[:EVEN] = 0
                 whole.step(gradient)
                 for parts in cuts:
-                    for part, its in zip(parts, gradient.view(-1).split([p.tensor.numel() for p in parts]), strict=True):
+                    pieces = gradient.view(-1).split([p.tensor.numel() for p in parts])
+                    for part, its in zip(parts, pieces, strict=True):
                         part.step(its)
             room = (whole.tensor - values).abs().max().item()
             for why in (_difference(whole, parts, room) for parts in cuts):
