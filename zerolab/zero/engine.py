@@ -36,6 +36,7 @@ from zerolab.zero.clip import check_norm, clip_factor, gradient_norm
 from zerolab.zero.lifetimes import Lifetimes
 from zerolab.zero.materialize import Init, Materializer, find_init
 from zerolab.zero.reducer import Reducer
+from zerolab.zero.together import StrayError, check_together, run_backward
 from zerolab.zero.units import Bucket, GroupOf, Unit, find_units
 
 
@@ -180,27 +181,18 @@ class ZeroEngine:
                 )
             raise
 
-    def backward(self, loss: torch.Tensor, reduce: bool = True) -> None:
+    def backward(self, loss: torch.Tensor, reduce: bool = True, also: Sequence[ZeroEngine] = ()) -> None:
         """Add the gradients of `loss` (a scalar) to those of this step.
 
         With `reduce`, they (and those of earlier calls with reduce=False) are averaged over the ranks. Without,
         they stay on this rank, whole at every stage, until a later call reduces them: less traffic over several
         micro-batches, more memory at stages 2 and 3.
+
+        `also` names the other engines whose models the loss went through: they take gradients, too, and each steps, or
+        forgets them by `zero_grad()`, by itself.
         """
         check_loss(loss)
-        if self._failed:
-            raise StateError("an earlier backward failed half-way; call zero_grad() and repeat the whole step")
-        self._check_whole()
-        self._failed = True
-        self.lifetimes.in_backward = True
-        self.reducer.begin(reduce)
-        try:
-            with phase("backward"):
-                (loss if self.scaler is None else loss.float() * self.scaler.scale).backward()
-                self.reducer.finish()
-        finally:
-            self.lifetimes.end_backward()
-        self._failed = False
+        run_backward(check_together(self, also), loss, reduce)
 
     @torch.no_grad()
     def step(self) -> StepResult:
@@ -329,9 +321,7 @@ class ZeroEngine:
             assert self is not None and unit is not None and bucket is not None
             if not self.lifetimes.in_backward:
                 parameter.grad = None
-                raise StateError(
-                    "gradients came outside engine.backward; call engine.backward(loss), not loss.backward()"
-                )
+                raise StrayError(type(self.model).__name__)
             with phase("backward"):
                 self.reducer.take(bucket, parameter)
             self.lifetimes.release_if_done(unit)

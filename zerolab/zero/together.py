@@ -1,0 +1,64 @@
+"""One backward, which may bring gradients to several engines: a GAN's two models, an encoder and a decoder."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import torch
+
+from zerolab.collectives import phase
+from zerolab.errors import InputError, StateError
+
+if TYPE_CHECKING:
+    from zerolab.zero.engine import ZeroEngine
+
+
+class StrayError(StateError):
+    """A gradient came to `model`, told by its type, while its engine was in no backward."""
+
+    def __init__(self, model: str) -> None:
+        super().__init__("gradients came outside engine.backward; call engine.backward(loss), not loss.backward()")
+        self.model = model
+
+
+def check_together(first: ZeroEngine, others: Sequence[ZeroEngine]) -> list[ZeroEngine]:
+    """The engines of one backward, each once."""
+    engines = list(dict.fromkeys([first, *others]))
+    for engine in engines:
+        if not isinstance(engine, type(first)):
+            raise InputError(f"also names a {type(engine).__name__}; give a list of ZeroEngines")
+        if engine.loss_scale != first.loss_scale:
+            raise InputError(
+                f"losses are scaled by {first.loss_scale:g} in one engine and by {engine.loss_scale:g} in another, and "
+                "one loss cannot be for both; give both one scale by ZeroEngine(scaler=LossScaler(static=...))"
+            )
+    return engines
+
+
+def run_backward(engines: Sequence[ZeroEngine], loss: torch.Tensor, reduce: bool) -> None:
+    """Bring the gradients of `loss` to the parameters of all these engines, of which the first scales it."""
+    first = engines[0]
+    for engine in engines:
+        if engine._failed:
+            raise StateError("an earlier backward failed half-way; call zero_grad() and repeat the whole step")
+        engine._check_whole()
+    for engine in engines:
+        engine._failed = True
+        engine.lifetimes.in_backward = True
+        engine.reducer.begin(reduce)
+    try:
+        with phase("backward"):
+            (loss if first.scaler is None else loss.float() * first.scaler.scale).backward()
+            for engine in engines:
+                engine.reducer.finish()
+    except StrayError as stray:
+        raise StateError(
+            f"this backward of the engine of {type(first.model).__name__} went on into {stray.model}, which is in "
+            "another engine: name that one, backward(loss, also=[engine]), or detach() the tensor between the two"
+        ) from None
+    finally:
+        for engine in engines:
+            engine.lifetimes.end_backward()
+    for engine in engines:
+        engine._failed = False
