@@ -38,3 +38,7 @@ class OffloadError(ZerolabError, RuntimeError):
 
 class LostError(OffloadError):
     """What could not be written is nowhere else; the run goes on from a checkpoint only."""
+
+
+class DiskError(ZerolabError, RuntimeError):
+    """A file could not be written; the message names it, why, and where else it was written."""

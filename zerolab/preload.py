@@ -1,19 +1,44 @@
 """What every rank needs, and nothing that starts a thread or a GPU: imported once, by the server that forks ranks and
 the processes that run learners' answers.
-
-A session of its own keeps that server and all ranks out of reach of the terminal's Ctrl-C and of a kernel's
-interrupt: the parent alone receives it, and ends the ranks in order.
 """
 
+import atexit
 import gc
 import os
+import select
 import signal
 import sys
+import threading
 from types import FrameType
 
 # None of the many objects that are made now is garbage, and to look for it again and again takes a quarter of the time.
 searched = gc.isenabled()
 gc.disable()
+
+
+def pipe_of_the_client() -> int | None:
+    """In a server, while it imports this: the pipe that ends when the process that it serves does. Elsewhere None."""
+    frame: FrameType | None = sys._getframe()
+    while frame is not None:
+        if frame.f_globals.get("__name__") == "multiprocessing.forkserver" and "alive_r" in frame.f_locals:
+            return int(frame.f_locals["alive_r"])
+        frame = frame.f_back
+    return None
+
+
+def end_with(client: int, imported: threading.Event) -> None:
+    """While this process imports, it hears nothing; if its client ends meanwhile, so does it."""
+    while not imported.is_set():
+        if select.select([client], [], [], 0.05)[0]:
+            os._exit(0)
+
+
+client = pipe_of_the_client()
+if client is not None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    imported = threading.Event()
+    thread = threading.Thread(target=end_with, args=(client, imported))
+    thread.start()
 
 import torch  # noqa: E402
 
@@ -23,21 +48,15 @@ import torch._dynamo  # noqa: E402
 # What checks of exercises use, so that a learner does not wait for it; and most of what rank functions use.
 import zerolab.grading.worker  # noqa: E402
 import zerolab.train  # noqa: E402, F401
+from zerolab.ranks.warden import end_children  # noqa: E402
 
-
-def _imported_by_the_server() -> bool:
-    frame: FrameType | None = sys._getframe()
-    while frame is not None:
-        if frame.f_globals.get("__name__") == "multiprocessing.forkserver":
-            return True
-        frame = frame.f_back
-    return False
-
-
-if _imported_by_the_server():
+if client is not None:
     torch.set_num_threads(1)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    os.setsid()
+    # A fork shall find one thread only.
+    imported.set()
+    thread.join()
+    # Run when the server ends; what it forks ends without.
+    atexit.register(end_children, os.getpid())
     # A rank that looks for garbage leaves these objects alone, and their pages shared.
     gc.freeze()
 if searched:

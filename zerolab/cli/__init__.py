@@ -1,17 +1,17 @@
-"""The `zerolab` command."""
+"""The `zerolab` command.
+
+Little is imported before `main` runs: an interrupt that comes until then ends in Python's own words.
+"""
 
 from __future__ import annotations
 
-import argparse
-import sys
-from collections.abc import Callable, Sequence
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
 
-from zerolab import __version__
-from zerolab.errors import InputError, ZerolabError
+    Command = Callable[[list[str]], int]
 
-Command = Callable[[list[str]], int]
-
-FAILED, MISUSED, INTERRUPTED = 1, 2, 130
+FAILED, MISUSED = 1, 2
 
 
 def _train(arguments: list[str]) -> int:
@@ -30,10 +30,36 @@ COMMANDS: dict[str, tuple[Command, str]] = {
     "train": (_train, "train a small language model with ZeRO stage 0, 1, 2 or 3"),
     "grade": (_grade, "grade an exercise notebook"),
 }
+FAILURE = {"train": FAILED, "grade": MISUSED}
+"""The status where something outside went wrong: of a grading, 1 means that points are missing."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command; returns its exit status: 0 done, 1 failed, 2 asked for something that cannot work."""
+    """Run a command; returns its exit status: 0 done, 1 failed, 2 asked for something that cannot work. Without `argv`
+    this is the command of this process: a signal ends it, with one line and 128 and the signal's number as status."""
+    from zerolab.cli import ending
+
+    if argv is None:
+        ending.take_signals()
+    ending.open_streams()
+    status: int | None = FAILED
+    try:
+        status = _run(argv)
+    finally:
+        # Also after argparse has printed its help and left.
+        if not ending.flushed():
+            ending.say("zerolab: standard output could not be written to the end")
+            status = None
+    return FAILED if status is None else status
+
+
+def _run(argv: Sequence[str] | None) -> int:
+    import argparse
+
+    from zerolab import __version__
+    from zerolab.cli import ending
+    from zerolab.errors import InputError, ZerolabError
+
     parser = argparse.ArgumentParser(
         prog="zerolab",
         description="ZeRO by building it: train, and grade the course's exercises.",
@@ -44,14 +70,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("command", choices=COMMANDS, metavar="command", help="one of those below")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help="see: zerolab COMMAND --help")
     parsed = parser.parse_args(argv)
+    ending.command = f"zerolab {parsed.command}"
     try:
         return COMMANDS[parsed.command][0](parsed.arguments)
     except InputError as error:
-        print(f"zerolab {parsed.command}: {error}", file=sys.stderr)
+        ending.say(f"{ending.command}: {error}")
         return MISUSED
     except ZerolabError as error:
-        print(f"zerolab {parsed.command}: {error}", file=sys.stderr)
-        return FAILED
+        ending.say(f"{ending.command}: {error}")
+        return FAILURE[parsed.command]
     except KeyboardInterrupt:
-        print(f"zerolab {parsed.command}: interrupted; all ranks were ended", file=sys.stderr)
-        return INTERRUPTED
+        ending.say(f"{ending.command}: interrupted; all ranks were ended")
+        return ending.INTERRUPTED
+    except Exception as error:
+        if ending.wants_traceback():
+            raise
+        ending.say(f"{ending.command}: {ending.in_one_sentence(error)}")
+        return FAILURE[parsed.command]

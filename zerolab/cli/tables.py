@@ -3,6 +3,8 @@ share a row."""
 
 from __future__ import annotations
 
+import io
+from collections.abc import Callable
 from itertools import groupby
 
 from rich.console import Console
@@ -15,9 +17,19 @@ from zerolab.train import Report
 MIB = 2**20
 
 
-def print_report(report: Report) -> None:
+def text_of(report: Report) -> str:
     """Loss and time, then traffic and memory."""
-    console = Console(highlight=False)
+    return rendered(lambda console: print_report(report, console))
+
+
+def rendered(show: Callable[[Console], None]) -> str:
+    """What `show` prints, as standard output would show it; nothing is written there yet."""
+    there, kept = Console(), io.StringIO()
+    show(Console(file=kept, highlight=False, width=there.width, force_terminal=there.is_terminal))
+    return kept.getvalue()
+
+
+def print_report(report: Report, console: Console) -> None:
     run, first, last = report.config, report.loss[0], report.loss[-1]
     lines = [
         f"ZeRO-{run.zero_stage}, {count(report.ranks, 'rank')}, {run.model} {run.model_size}, text: {report.text}",

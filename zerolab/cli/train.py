@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
+from collections.abc import Iterable
 from pathlib import Path
-from types import UnionType
-from typing import Any, get_args
+from typing import Any, Literal, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
-from zerolab.cli.tables import print_report
-from zerolab.errors import InputError
-from zerolab.train import TrainConfig, make_config, train, write_json
+from zerolab.cli import ending
+from zerolab.cli.tables import text_of
+from zerolab.errors import DiskError, InputError
+from zerolab.train import Report, TrainConfig, make_config, train
 from zerolab.train.deepspeed import read_deepspeed
+from zerolab.train.outputs import check_output, rescued, write_or_rescue
+from zerolab.train.run import json_of, most_json_bytes
 from zerolab.train.states import OffloadSettings, PrecisionSettings
 
 
@@ -24,16 +28,52 @@ def main(arguments: list[str]) -> int:
     settings = {name: value for name, value in given.items() if value is not None}
     if "WORLD_SIZE" in os.environ and "ranks" not in settings:
         settings["ranks"] = int(os.environ["WORLD_SIZE"])
+    flags = set(settings)
     if path is not None:
         settings = with_deepspeed(settings, Path(path))
-    config = make_config(**settings)
-    report = train(config)
-    if os.environ.get("RANK", "0") == "0":
-        print_report(report)
-        if config.profile_json is not None:
-            write_json(report, config.profile_json)
-            print(f"profile written to {config.profile_json}")
+    speaks = os.environ.get("RANK", "0") == "0"
+    try:
+        config = make_config(**settings)
+        if speaks and config.profile_json is not None:
+            check_output("--profile-json", config.profile_json, most_json_bytes(config))
+        report = train(config)
+    except InputError as error:
+        # What stands in a file has no flag.
+        raise InputError(name_flags(str(error), TrainConfig.model_fields.keys() - (settings.keys() - flags))) from None
+    if speaks:
+        hand_over(report)
     return 0
+
+
+def hand_over(report: Report) -> None:
+    """Show the report and write the profile. What cannot go where it was meant to goes elsewhere, and the DiskError
+    says where."""
+    lost: list[str] = []
+    text, path = text_of(report), report.config.profile_json
+    try:
+        ending.show(text)
+    except OSError as error:
+        lost.append(str(rescued("the report", "standard output", error, text, "zerolab-report.txt")))
+    if path is not None:
+        try:
+            write_or_rescue("the profile", path, json_of(report), ending.show)
+            ending.show(f"profile written to {path}\n")
+        except DiskError as error:
+            lost.append(str(error))
+        except OSError:
+            # The report has said it already.
+            pass
+    if lost:
+        raise DiskError("; ".join(lost))
+
+
+def name_flags(message: str, names: Iterable[str]) -> str:
+    """A message with settings named as their flags are: `zero_stage` becomes `--zero-stage`. A name that is an English
+    word, too, is a setting where the sentence begins with it."""
+    for name in names:
+        start = r"(?<![\w.'\"/-])" if "_" in name else "^"
+        message = re.sub(rf"{start}{name}(?![\w'\"/-]|\.\w|\s*=)", "--" + name.replace("_", "-"), message)
+    return message
 
 
 def with_deepspeed(settings: dict[str, Any], path: Path) -> dict[str, Any]:
@@ -87,7 +127,10 @@ def add_flag(parser: argparse._ActionsContainer, name: str, field: FieldInfo) ->
 
 
 def metavar(annotation: Any) -> str:
-    kinds = [kind for kind in get_args(annotation) or (annotation,) if kind is not type(None)]
-    if isinstance(annotation, UnionType) or isinstance(kinds[0], type):
-        return {"int": "N", "float": "X", "Path": "FILE"}.get(kinds[0].__name__, "NAME")
-    return "|".join(map(str, kinds))
+    """What a flag takes: a kind of value, or the words that there are to choose from."""
+    if get_origin(annotation) is Literal:
+        return "|".join(map(str, get_args(annotation)))
+    kinds = [kind for kind in get_args(annotation) if kind is not type(None)]
+    if kinds:
+        return "|".join(map(metavar, kinds))
+    return {"int": "N", "float": "X", "Path": "FILE"}.get(annotation.__name__, "NAME")

@@ -8,9 +8,7 @@ on real processes start from the notebook, since they are processes of their own
 from __future__ import annotations
 
 import json
-import tempfile
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import torch.distributed as dist
@@ -23,6 +21,7 @@ from zerolab.grading.exercise import Exercise
 from zerolab.grading.observe import CASE_SECONDS, observe, observe_all, trouble_of, warm_up
 from zerolab.ranks import RankFailure, launch
 from zerolab.ranks.arguments import pack_function
+from zerolab.ranks.folders import temporary_folder
 
 START_SECONDS = 60.0
 """For the first process, which waits until the server has imported torch."""
@@ -45,8 +44,8 @@ def observe_apart(exercise: Exercise, fn: Callable[..., Any], cases: Sequence[Ca
 def observe_inside(exercise: Exercise, fn: Callable[..., Any], cases: Sequence[Case]) -> list[Observation]:
     """What came of cases in lockstep, which run in a process of their own; its death is the trouble of the case that it
     met it in."""
-    with tempfile.TemporaryDirectory(prefix="zerolab-check-") as folder:
-        diary = Path(folder) / "seen"
+    with temporary_folder("check") as folder:
+        diary = folder / "seen"
         try:
             launch(
                 write_down,

@@ -23,7 +23,7 @@ PACKAGE = Path(__file__).resolve().parents[1]
 
 # The system calls have these numbers on every processor but alpha; the flags are those of linux/landlock.h.
 _CREATE, _ADD, _RESTRICT = 444, 445, 446
-_NO_NEW_PRIVILEGES, _CHILD_SUBREAPER = 38, 36
+_NO_NEW_PRIVILEGES = 38
 _VERSION = 1
 _BENEATH = 1
 _EXECUTE, _READ_FILE, _READ_FOLDER = 1, 4, 8
@@ -106,12 +106,6 @@ def limit(megabytes: int) -> None:
     most = pages * os.sysconf("SC_PAGE_SIZE") + megabytes * 2**20
     resource.setrlimit(resource.RLIMIT_AS, (most, most))
     resource.setrlimit(resource.RLIMIT_FSIZE, (megabytes * 2**20, megabytes * 2**20))
-
-
-def gather_descendants() -> None:
-    """Orphans among what this process starts become its own children (Linux), so that they can be found."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def end_all(leader: int, folder: str) -> None:

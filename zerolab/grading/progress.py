@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from tqdm import tqdm
 
@@ -18,7 +18,8 @@ def progress(exercises: int) -> Iterator[Watch]:
     shape = "{desc} |{bar}| {n_fmt} of {total_fmt}"
     with tqdm(desc="starting", total=exercises, bar_format=shape, file=sys.stderr, leave=False, disable=None) as bar:
         if bar.disable:
-            print(f"zerolab grade: running {exercises} exercises", file=sys.stderr, flush=True)
+            with suppress(OSError):
+                print(f"zerolab grade: running {exercises} exercises", file=sys.stderr, flush=True)
 
         def watch(name: str, done: int) -> None:
             bar.set_description_str(name, refresh=False)

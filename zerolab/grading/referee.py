@@ -8,7 +8,6 @@ import os
 import queue
 import signal
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -25,6 +24,7 @@ from zerolab.grading.lessons import exercises_of
 from zerolab.grading.needs import mend_first, mentions, uses
 from zerolab.grading.progress import Watch
 from zerolab.grading.submission import Step, Submission
+from zerolab.ranks.folders import temporary_folder
 from zerolab.ranks.forkserver import new_process, process_table
 
 START_SECONDS = 120.0
@@ -147,7 +147,8 @@ class Worker:
         self._limits = limits
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        with tempfile.TemporaryDirectory(prefix="zerolab-grade-", ignore_cleanup_errors=True) as folder:
+        with temporary_folder("grade") as path:
+            folder = str(path)
             reports, theirs = multiprocessing.Pipe(duplex=False)
             process = new_process(worker.main, (self._job, theirs, folder, surroundings(folder)), "zerolab-grade")
             with process_table:

@@ -10,6 +10,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from zerolab.cli.tables import rendered
 from zerolab.grading import cage
 from zerolab.grading.case import legible
 from zerolab.grading.check import MARKS
@@ -33,9 +34,12 @@ def totals(results: Sequence[Graded]) -> tuple[float, float]:
     return sum(verdict.score for verdict in verdicts), sum(verdict.points for verdict in verdicts)
 
 
-def print_report(results: Sequence[Graded], seed: int) -> None:
+def text_of(results: Sequence[Graded], seed: int) -> str:
     """A table for each file, then a hint for each exercise that does not hold yet."""
-    console = Console(highlight=False)
+    return rendered(lambda console: print_report(results, seed, console))
+
+
+def print_report(results: Sequence[Graded], seed: int, console: Console) -> None:
     for result in results:
         console.print(table(result))
         for verdict in result.verdicts:

@@ -79,7 +79,10 @@ def find_source(path: Path, lesson: str) -> Path:
     for root in roots:
         if (root / "solutions" / name).is_file():
             return root / "solutions" / name
-    raise InputError(f"there is no solutions/{name} to grade against; name it with --source")
+    raise InputError(
+        f"there is no solutions/{name} beside {path}, and a grade takes points and set-up cells from there; give "
+        f"--source FILE, where FILE is solutions/{name} of a checkout of the course (checks in the notebook need none)"
+    )
 
 
 def compare(handed_in: NotebookNode, source: NotebookNode, lesson: str) -> Submission:

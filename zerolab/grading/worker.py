@@ -22,7 +22,7 @@ from typing import Any
 import torch._dynamo  # noqa: F401
 
 from zerolab.grading.bounds import watch_process
-from zerolab.grading.cage import fence, gather_descendants, limit
+from zerolab.grading.cage import fence, limit
 from zerolab.grading.case import MOST_BYTES, Observation, Trouble, observation_to_json
 from zerolab.grading.exercise import Exercise
 from zerolab.grading.lessons import exercises_of
@@ -30,6 +30,7 @@ from zerolab.grading.observe import observe_all, trouble_of, where
 from zerolab.grading.tamper import fingerprint, tampered
 from zerolab.ranks.failure import traceback_text
 from zerolab.ranks.forkserver import close_all_but, fork_server
+from zerolab.ranks.warden import gather_descendants
 
 
 def main(job: Mapping[str, Any], reports: Connection, folder: str, environment: Mapping[str, str]) -> None:

@@ -11,15 +11,16 @@ import faulthandler
 import linecache
 import os
 import pickle
-import shutil
 import signal
 import socket
 import sys
 import threading
 import time
 from contextlib import suppress
+from dataclasses import replace
 from datetime import timedelta
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -27,6 +28,7 @@ import torch.distributed as dist
 
 from zerolab.collectives import Collectives, build
 from zerolab.collectives.transport import Transport
+from zerolab.ranks import folders
 from zerolab.ranks.board import Board, BoardPen
 from zerolab.ranks.failure import PeerLost, ResultRefused, traceback_text
 from zerolab.ranks.job import Job, Outcome
@@ -45,6 +47,7 @@ def main(job: Job, rank: int, lifeline: Connection, report: Connection) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if hasattr(os, "setpgid"):
         os.setpgid(0, 0)
+    folders.within(job.directory)
     _redirect(job, rank)
     _adopt_environment(job)
     finished = threading.Event()
@@ -57,20 +60,49 @@ def main(job: Job, rank: int, lifeline: Connection, report: Connection) -> None:
         seed_all()
         transport = _join(job, rank)
         outcome = run(job, transport, job.function_file.read_bytes())
+        sys.stdout.flush()
+        sys.stderr.flush()
     except BaseException as error:
         # SystemExit, too, is the end of this rank and not of the launch.
         outcome = failed(error)
-    sys.stdout.flush()
-    sys.stderr.flush()
-    job.outcome_file(rank).write_bytes(pickle.dumps(outcome))
+    message = write_report(job, rank, outcome)
     finished.set()
-    report.send_bytes(rank.to_bytes(4, "little"))
+    report.send_bytes(message)
     released.wait()
     if outcome.error:
         leave(1)
     if "nccl" in job.backend:
         dist.destroy_process_group()
     # gloo's group ends with the process: taking it apart first would take a quarter of a short launch.
+
+
+def write_report(job: Job, rank: int, outcome: Outcome) -> bytes:
+    """Write the outcome where the parent reads it; the message that says where: a file, or, where the disk has no room
+    for one, this process's memory; it lives until the parent has read. If neither can be, the message carries that."""
+    packed = pickle.dumps(outcome)
+    try:
+        job.outcome_file(rank).write_bytes(packed)
+        return pickle.dumps((rank, job.outcome_file(rank)))
+    except OSError as error:
+        with suppress(OSError, AttributeError):
+            return pickle.dumps((rank, _in_memory(packed)))
+        if not outcome.error:
+            outcome = replace(failed(error), message=f"its result cannot be written ({folders.reason(error)})")
+        return pickle.dumps((rank, replace(outcome, message=outcome.message[:500], traceback="")))
+
+
+def _in_memory(packed: bytes) -> Path:
+    """A file of these bytes that is on no disk (Linux), by a path under which others find it as long as we live."""
+    descriptor = os.memfd_create("outcome")
+    with open(descriptor, "wb", closefd=False) as file:
+        file.write(packed)
+    return Path(f"/proc/{os.getpid()}/fd/{descriptor}")
+
+
+def read_report(message: bytes) -> tuple[int, Outcome]:
+    """Which rank has reported, and its outcome."""
+    rank, found = pickle.loads(message)
+    return rank, pickle.loads(found.read_bytes()) if isinstance(found, Path) else found
 
 
 def make_comm(transport: Transport, job: Job) -> Collectives | Transport:
@@ -190,5 +222,5 @@ def _watch(lifeline: Connection, job: Job, finished: threading.Event, released: 
         released.set()
     else:
         # A parent that lives has read what it needs; one that was killed cannot clean up.
-        shutil.rmtree(job.directory, ignore_errors=True)
+        folders.take_away(job.directory)
         leave(1)

@@ -1,9 +1,11 @@
 """How a rank process starts: forked, in milliseconds, by a small server that imported torch once.
 
 The parent may be a notebook kernel with threads and a live CUDA context, so it must not fork itself; a server that
-does nothing but import and fork may. This is Python's own `multiprocessing` forkserver with three changes:
+does nothing but import and fork may. This is Python's own `multiprocessing` forkserver with four changes:
 
 * the server is ours alone, so that its preloaded modules do not depend on what else the program starts;
+* it lives as long as the process that it serves and no longer: the ranks do not hold the pipe by which it sees that
+  process's end, and it ends them all before it goes (`warden.py`);
 * a rank never runs the caller's `__main__` again: functions travel by value, so it has no need to. Scripts work
   without an `if __name__ == "__main__"` guard, and a notebook has no file to run;
 * where there is no forkserver (Windows), ranks are spawned: the same, only slower.
@@ -17,14 +19,22 @@ import multiprocessing
 import multiprocessing.context
 import multiprocessing.process
 import os
+import signal
+import subprocess
 import sys
 import threading
 import time
 import types
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from multiprocessing import reduction, spawn, util
+from contextlib import contextmanager, suppress
+from multiprocessing import reduction, resource_tracker, spawn, util
+from pathlib import Path
 from typing import Any
+
+from zerolab.errors import RankError
+from zerolab.ranks import folders
+from zerolab.ranks.interrupts import interrupts_held
+from zerolab.ranks.warden import die_with_parent, end_children
 
 # Named, not imported: it holds the rooms above this one, which no rank needs to start but most rank functions use.
 PRELOAD = ["zerolab.preload"]
@@ -35,7 +45,23 @@ process_table = threading.RLock()
 
 def new_process(target: Any, args: tuple[Any, ...], name: str) -> multiprocessing.process.BaseProcess:
     """A process, not started yet, that will call `target(*args)`; arguments may hold connections."""
-    return RankProcess(target=target, args=args, name=name, daemon=False)
+    return RankProcess(target=_born, args=(target, *args), name=name, daemon=False)
+
+
+def _born(target: Any, *args: Any) -> None:
+    """In the new process: tie it to the server, and let go of the pipe by which the server sees its client's end."""
+    if _server is not None:
+        die_with_parent()
+        _let_go_of_server()
+    target(*args)
+
+
+def _let_go_of_server() -> None:
+    pythons: Any = forkserver._forkserver
+    if pythons._forkserver_alive_fd is not None:
+        os.close(pythons._forkserver_alive_fd)
+    # Whoever asks Python for its server in a rank gets one of the rank's.
+    pythons.__init__()
 
 
 def start_server() -> None:
@@ -44,16 +70,48 @@ def start_server() -> None:
         _server.ensure_running()
 
 
+def end_server(seconds: float = 5.0) -> None:
+    """End the server and all that it has forked, and wait for that; it is killed if it takes longer than `seconds`. For
+    a process that is about to end at once."""
+    server: Any = _server
+    if server is None or server._forkserver_pid is None:
+        return
+    pid = server._forkserver_pid
+    with suppress(OSError):
+        os.close(server._forkserver_alive_fd)
+    deadline = time.monotonic() + seconds
+    with suppress(ChildProcessError):
+        while os.waitpid(pid, os.WNOHANG)[0] == 0:
+            if time.monotonic() > deadline:
+                os.kill(pid, signal.SIGKILL)
+            time.sleep(0.01)
+
+
 def fork_server() -> None:
     """Make the server of this process by a fork of it, in a hundredth of a second: for a process that was itself forked
     from a server and has done nothing since, so that all imports are there and no thread is."""
     if _server is None or not hasattr(os, "fork"):
         return
-    spawn_one, util.spawnv_passfds = util.spawnv_passfds, _fork_passfds  # type: ignore
-    try:
-        _server.ensure_running()
-    finally:
-        util.spawnv_passfds = spawn_one  # type: ignore
+    _server.spawn = _fork_passfds
+    _server.ensure_running()
+
+
+def _start_passfds(path: Any, command: Sequence[Any], descriptors: Sequence[int]) -> int:
+    """Start the server out of reach of the terminal's Ctrl-C. What it has to say goes to a file: whoever is torn apart
+    with its parent shall not cry into the terminal, and what kept it from starting becomes part of an error."""
+    with open(_server.said, "ab") as said:
+        started = subprocess.Popen(
+            [os.fsdecode(part) for part in command],
+            executable=os.fsdecode(path),
+            pass_fds=descriptors,
+            stdin=subprocess.DEVNULL,
+            stdout=said,
+            stderr=said,
+            start_new_session=True,
+        )
+    # It is waited for by its pid, elsewhere.
+    started.returncode = 0
+    return started.pid
 
 
 def _fork_passfds(path: Any, command: Sequence[Any], descriptors: Sequence[int]) -> int:
@@ -63,8 +121,10 @@ def _fork_passfds(path: Any, command: Sequence[Any], descriptors: Sequence[int])
     try:
         os.setsid()
         close_all_but(0, 1, 2, *descriptors)
+        folders.forget()
         exec(os.fsdecode(command[-1]), {})
     finally:
+        end_children(os.getpid())
         os._exit(1)
 
 
@@ -97,7 +157,44 @@ if "forkserver" in multiprocessing.get_all_start_methods():
     from multiprocessing import forkserver, popen_forkserver
     from multiprocessing.context import set_spawning_popen
 
-    _server = forkserver.ForkServer()
+    class _Server(forkserver.ForkServer):
+        """Python's, with a folder of ours for its socket, and started as `spawn` says."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.spawn = _start_passfds
+            self._starting = threading.RLock()
+            self._folder: Path | None = None
+
+        @property
+        def said(self) -> Path:
+            """What the server, and what it forks before that has its own streams, has written."""
+            assert self._folder is not None
+            return self._folder / "said"
+
+        def ensure_running(self) -> None:
+            with self._starting, interrupts_held():
+                if self._folder is None or not self._folder.exists():
+                    folders.sweep()
+                    self._folder = folders.make_folder("server")
+                # It would be started below, in the way that is the server's.
+                resource_tracker.ensure_running()
+                config = multiprocessing.current_process()._config  # type: ignore[attr-defined]
+                before, spawn_one = config.get("tempdir"), util.spawnv_passfds
+                config["tempdir"], util.spawnv_passfds = str(self._folder), self.spawn  # type: ignore
+                try:
+                    super().ensure_running()
+                finally:
+                    config["tempdir"], util.spawnv_passfds = before, spawn_one  # type: ignore
+
+        def why(self, error: Exception) -> str:
+            """Why it does not serve, in words."""
+            with suppress(OSError):
+                if lines := self.said.read_text(errors="replace").strip().splitlines():
+                    return lines[-1]
+            return folders.reason(error) if isinstance(error, OSError) else "it said nothing"
+
+    _server = _Server()
     _server.set_forkserver_preload(PRELOAD)
 
     class _RankPopen(popen_forkserver.Popen):
@@ -119,7 +216,13 @@ if "forkserver" in multiprocessing.get_all_start_methods():
             except (EOFError, OSError):
                 # Somebody killed the server. Once it is buried, the next request starts another one.
                 time.sleep(0.2)
-                self._ask_server(message)
+                try:
+                    self._ask_server(message)
+                except (EOFError, OSError) as error:
+                    raise RankError(
+                        f"the process that ranks are forked from does not serve ({_server.why(error)}); see whether "
+                        "memory, open files and processes are limited, and raise the limit"
+                    ) from error
 
         def _ask_server(self, message: io.BytesIO) -> None:
             self.sentinel, to_child = _server.connect_to_new_process(self._fds)  # type: ignore

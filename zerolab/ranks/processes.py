@@ -4,25 +4,23 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import pickle
 import re
-import shutil
 import signal
-import tempfile
 import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from multiprocessing import connection
-from pathlib import Path
 from typing import Any
 
-from zerolab.errors import RankError
+from zerolab.errors import DiskError, RankError
 from zerolab.ranks import child, watch
 from zerolab.ranks.board import Board, RankState
 from zerolab.ranks.failure import RankFailure, died, rank_failure
+from zerolab.ranks.folders import reason, temporary_folder
 from zerolab.ranks.forkserver import new_process, process_table
 from zerolab.ranks.job import Job, Outcome
+from zerolab.ranks.leave import farewells
 from zerolab.ranks.printing import Printer, read_files
 
 POLL_SECONDS = 0.1
@@ -34,13 +32,19 @@ LEAVE_SECONDS = 2.0
 
 def run_processes(job: Job, function: bytes, prints: str) -> tuple[list[Outcome], list[str]]:
     """Run a job; the outcome and the printed text of each rank, in rank order. Raises a RankError if any rank failed.
-    When this returns or raises, no process, pipe or file of the launch is left."""
-    directory = Path(tempfile.mkdtemp(prefix="zerolab-"))
-    try:
+    When this returns or raises, no process, pipe or file of the launch is left. Raises a DiskError where its files have
+    no room."""
+    with temporary_folder("launch") as directory:
         job = replace(job, directory=directory)
-        job.function_file.write_bytes(function)
         files = [job.printed_file(rank) for rank in range(job.ranks)]
-        crew = Crew(job, Printer(prints, job.ranks, lambda: read_files(files)))
+        try:
+            job.function_file.write_bytes(function)
+            crew = Crew(job, Printer(prints, job.ranks, lambda: read_files(files)))
+        except OSError as error:
+            raise DiskError(
+                f"the files of a launch cannot be made in {directory.parent} ({reason(error)}); free some room there, "
+                "raise the limit, or name another folder in TMPDIR"
+            ) from error
         try:
             crew.start()
             crew.watch()
@@ -53,8 +57,6 @@ def run_processes(job: Job, function: bytes, prints: str) -> tuple[list[Outcome]
             finally:
                 crew.end()
         return [crew.outcomes[rank] for rank in range(job.ranks)], printed
-    finally:
-        shutil.rmtree(directory, ignore_errors=True)
 
 
 class Crew:
@@ -68,6 +70,8 @@ class Crew:
         self._board = Board.create(job.board_file, job.ranks)
         self._lifeline, self._lifeline_end = multiprocessing.Pipe(duplex=False)
         self._reports, self._report_end = multiprocessing.Pipe(duplex=False)
+        self._hang_up = self._lifeline_end.close
+        farewells.add(self._hang_up)
         self._processes = [
             new_process(child.main, (job, rank, self._lifeline, self._report_end), f"zerolab-rank-{rank}")
             for rank in range(job.ranks)
@@ -146,11 +150,11 @@ class Crew:
         # A rank reports before it ends, so its report is read after its death was noticed.
         while self._reports.poll():
             try:
-                rank = int.from_bytes(self._reports.recv_bytes(), "little")
+                rank, outcome = child.read_report(self._reports.recv_bytes())
             except EOFError:
                 # All ranks have ended; those that left no report are found by their deaths.
                 break
-            self.outcomes[rank] = pickle.loads(self.job.outcome_file(rank).read_bytes())
+            self.outcomes[rank] = outcome
             self._dead.pop(rank, None)
         return bool(ready)
 

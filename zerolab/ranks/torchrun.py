@@ -11,12 +11,10 @@ import atexit
 import gc
 import os
 import sys
-import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -27,6 +25,7 @@ from zerolab.ranks.board import Board, BoardPen
 from zerolab.ranks.child import make_comm
 from zerolab.ranks.devices import threads_per_rank
 from zerolab.ranks.failure import rank_failure, traceback_text
+from zerolab.ranks.folders import temporary_folder
 from zerolab.ranks.job import Job
 from zerolab.ranks.leave import leave
 from zerolab.ranks.malloc import keep_freed_memory
@@ -113,8 +112,8 @@ def _leave() -> None:
 
 def _private_pen(size: int, rank: int) -> BoardPen:
     """A board for this rank alone: there is no parent to read all of them."""
-    with tempfile.TemporaryDirectory(prefix="zerolab-") as directory:
-        return BoardPen(Board.create(Path(directory) / "board", size), rank)
+    with temporary_folder("board") as directory:
+        return BoardPen(Board.create(directory / "board", size), rank)
 
 
 @contextmanager

@@ -67,10 +67,6 @@ class TrainConfig(PrecisionSettings, OffloadSettings):
             check_folder(offload.folder, 0)
         if self.latency_us and self.gbit_per_s is None:
             raise InputError(f"latency_us is {self.latency_us} but there is no simulated link; give gbit_per_s too")
-        if self.profile_json is not None and not self.profile_json.parent.is_dir():
-            raise InputError(f"profile_json: there is no folder {str(self.profile_json.parent)!r}; make it first")
-        if self.profile_json is not None and self.profile_json.is_dir():
-            raise InputError(f"profile_json: {str(self.profile_json)!r} is a folder; name a file")
         return self
 
     @property

@@ -4,13 +4,14 @@ thread of the parent follows it."""
 from __future__ import annotations
 
 import sys
-import tempfile
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from tqdm import tqdm
+
+from zerolab.ranks.folders import temporary_folder
 
 
 class Steps:
@@ -20,25 +21,30 @@ class Steps:
         self._file = open(path, "a", buffering=1) if path else None  # noqa: SIM115 - lives as long as the run
 
     def done(self, loss: float) -> None:
-        if self._file:
-            self._file.write(f"{loss:.4f}\n")
+        self._say(f"{loss:.4f}\n")
 
     def skipped(self, step: int, scale: float, now: float) -> None:
         """A step whose gradients were not finite on some rank."""
-        if self._file:
-            change = f"goes from {scale:g} to {now:g}" if now != scale else f"stays at {scale:g}"
-            self._file.write(f"# step {step} was skipped, its gradients overflowed; the loss scale {change}\n")
+        change = f"goes from {scale:g} to {now:g}" if now != scale else f"stays at {scale:g}"
+        self._say(f"# step {step} was skipped, its gradients overflowed; the loss scale {change}\n")
 
     def close(self) -> None:
         if self._file:
-            self._file.close()
+            with suppress(OSError):
+                self._file.close()
+
+    def _say(self, line: str) -> None:
+        # A disk that is full now ends no run: nothing but the bar stands still.
+        if self._file:
+            with suppress(OSError):
+                self._file.write(line)
 
 
 @contextmanager
 def follow(total: int, what: str) -> Iterator[str]:
     """Show a bar of `total` steps while the block runs; yields the path that `Steps` writes to."""
-    with tempfile.TemporaryDirectory(prefix="zerolab-progress-") as folder:
-        path = Path(folder) / "steps"
+    with temporary_folder("progress") as folder:
+        path = folder / "steps"
         path.touch()
         ended = threading.Event()
         with tqdm(total=total, desc=what, unit="step", file=sys.stderr, disable=None) as bar:

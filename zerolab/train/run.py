@@ -16,6 +16,7 @@ from zerolab.data import Corpus, load_corpus
 from zerolab.ranks import launch
 from zerolab.train.config import TrainConfig
 from zerolab.train.loop import TRACKED_STEPS, train_rank
+from zerolab.train.outputs import write_whole
 from zerolab.train.progress import follow
 
 ByRank = dict[str, list[int]]
@@ -122,8 +123,16 @@ def by_rank(records: list[dict[str, int]]) -> ByRank:
     return {kind: [record.get(kind, 0) for record in records] for kind in kinds}
 
 
+def json_of(report: Report) -> str:
+    """The text of a profile."""
+    return json.dumps(report.as_json(), indent=1) + "\n"
+
+
+def most_json_bytes(config: TrainConfig) -> int:
+    """More than the profile of such a run will take: some numbers a step, and some a rank for each kind of memory."""
+    return 2**14 + 128 * config.max_steps + 2**11 * config.ranks
+
+
 def write_json(report: Report, path: Path) -> None:
     """Write the report whole or not at all."""
-    draft = path.with_name(path.name + ".part")
-    draft.write_text(json.dumps(report.as_json(), indent=1) + "\n")
-    draft.replace(path)
+    write_whole(path, json_of(report))

@@ -1,0 +1,317 @@
+"""When something goes wrong outside, a command says one sentence, keeps what it has, and leaves nothing behind.
+
+`make soak` does at hundreds of random moments what the first test does at a few chosen ones.
+"""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+
+from zerolab import cli
+from zerolab.cli import ending
+from zerolab.cli import train as train_command
+from zerolab.errors import DiskError, InputError
+from zerolab.ranks import child, folders
+from zerolab.ranks.job import Job, Outcome
+from zerolab.train import Report, make_config, outputs, train
+from zerolab.train.progress import Steps
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "tools"))
+import soak  # noqa: E402
+
+LINUX = pytest.mark.skipif(sys.platform != "linux", reason="processes are found by their environment in /proc")
+
+MOMENTS = [
+    soak.Moment("train", "Ctrl-C"),
+    soak.Moment("train", "Ctrl-C twice", once="server"),
+    soak.Moment("train", "Ctrl-C", once="ranks"),
+    soak.Moment("train on disk", "SIGKILL", seconds=0.5, once="ranks"),
+    soak.Moment("train", "ranks stopped, SIGKILL", once="ranks"),
+    soak.Moment("grade", "Ctrl-C", seconds=0.5, once="ranks"),
+    soak.Moment("grade", "SIGKILL", seconds=0.5, once="ranks"),
+    soak.Moment("train", "open files", amount=16),
+    soak.Moment("train", "size of files", amount=512),
+]
+
+
+@LINUX
+@pytest.mark.ranks
+@pytest.mark.parametrize("moment", MOMENTS, ids=str)
+def test_at_any_moment_nothing_is_left_and_no_traceback_is_printed(moment: soak.Moment, tmp_path: Path) -> None:
+    remains = soak.run(moment, tmp_path)
+    assert remains.faults == [], remains.said
+
+
+@LINUX
+@pytest.mark.ranks
+@pytest.mark.timeout(300)
+def test_a_grading_that_ends_well_leaves_nothing(tmp_path: Path) -> None:
+    remains = soak.run(soak.Moment("grade", "nothing"), tmp_path)
+    assert remains.status == 0 and remains.faults == [], remains.said
+
+
+# Temporary folders
+
+
+def folder_of_another(kind: str, then: str) -> Path:
+    """A folder that another process has made, which then does something."""
+    code = (
+        f"from zerolab.ranks import folders; import os, time; print(folders.make_folder({kind!r}), flush=True); {then}"
+    )
+    environment = {**os.environ, "TMPDIR": tempfile.gettempdir()}
+    with subprocess.Popen([sys.executable, "-c", code], env=environment, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        path = Path(process.stdout.readline().strip())
+        if "sleep" in then:
+            folders.sweep()
+            assert path.exists(), "its owner lives"
+        process.kill()
+    return path
+
+
+def test_folders_of_dead_owners_are_swept_and_no_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    dead = folder_of_another("launch", "time.sleep(60)")
+    (dead / "deep").mkdir()
+    (dead / "deep" / "file").touch()
+    (dead / "deep").chmod(0o500)
+    mine = folders.make_folder("progress")
+    (tmp_path / "zerolab-notes").mkdir()
+    (tmp_path / "zerolab-launch-abcdefgh").mkdir()  # made a moment ago, by somebody who has not locked it yet
+    (tmp_path / "zerolab-launch-ijklmnop").mkdir()
+    (tmp_path / "zerolab-launch-ijklmnop" / "somebody's").touch()
+    os.utime(tmp_path / "zerolab-launch-ijklmnop", (0, 0))
+    assert dead.exists()
+    folders.sweep()
+    left = {path.name for path in tmp_path.iterdir()}
+    assert left == {mine.name, "zerolab-notes", "zerolab-launch-abcdefgh", "zerolab-launch-ijklmnop"}
+    folders.sweep(newborn_seconds=-1.0)
+    assert not (tmp_path / "zerolab-launch-abcdefgh").exists()
+    folders.remove_folder(mine)
+    assert not mine.exists()
+
+
+def test_a_folder_ends_with_a_process_that_ends_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    path = folder_of_another("launch", "raise SystemExit")
+    deadline = time.monotonic() + 20
+    while path.exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not path.exists()
+
+
+def test_a_temporary_folder_without_room_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*args: object, **kwargs: object) -> str:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(tempfile, "mkdtemp", full)
+    with pytest.raises(DiskError, match="No space left on device.*TMPDIR"):
+        folders.make_folder("launch")
+
+
+def test_a_result_that_no_disk_has_room_for_travels_all_the_same(tmp_path: Path) -> None:
+    job = Job(1, 1.0, "ring", ("cpu",), "gloo", 1, 10**6, directory=tmp_path / "is not there")
+    outcome = Outcome(b"hours of work")
+    assert child.read_report(child.write_report(job, 3, outcome)) == (3, outcome)
+
+
+def test_a_full_disk_stops_the_bar_and_not_the_run() -> None:
+    steps = Steps("/dev/full" if os.path.exists("/dev/full") else None)
+    for _ in range(10):
+        steps.done(1.0)
+    steps.close()
+
+
+# Outputs
+
+
+@pytest.fixture(scope="module")
+def report() -> Report:
+    return train(make_config(ranks=1, model_size="nano", seq_len=32, max_steps=1, timeout=60.0))
+
+
+def full_disk(monkeypatch: pytest.MonkeyPatch, where: Path) -> None:
+    """Files in a folder can be made, and not be written."""
+    replace = Path.replace
+
+    def refuses(path: Path, target: Path) -> Path:
+        if path.parent == where:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return replace(path, target)
+
+    monkeypatch.setattr(Path, "replace", refuses)
+
+
+@pytest.mark.parametrize("command", [["train"], ["grade", str(ROOT / "exercises" / "02_flat_buffers.ipynb")]])
+@pytest.mark.parametrize(("place", "why"), [("no/file", "no folder"), (".", "a folder"), ("/proc/1/x", "cannot be")])
+def test_a_place_that_cannot_be_written_is_refused_before_the_work(
+    command: list[str], place: str, why: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for work in ("zerolab.cli.train.train", "zerolab.grading.cli.grade"):
+        monkeypatch.setattr(work, lambda *args: pytest.fail("it has begun"))
+    flag = "--profile-json" if command == ["train"] else "--json"
+    assert cli.main([*command, flag, place]) == 2
+    said = capsys.readouterr().err
+    assert why in said and flag in said and said.count("\n") == 1
+
+
+def test_a_disk_without_room_for_an_output_is_refused_before_the_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(InputError, match="--json.*No space left on device"):
+        outputs.check_output("--json", tmp_path / "grade.json", 100)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_output_that_can_be_written_is_neither_made_nor_changed_before_the_work(tmp_path: Path) -> None:
+    (tmp_path / "old").write_text("as it was")
+    for name in ("old", "new"):
+        outputs.check_output("--json", tmp_path / name, 100)
+    assert [path.name for path in tmp_path.iterdir()] == ["old"] and (tmp_path / "old").read_text() == "as it was"
+
+
+def test_a_device_is_written_to_and_a_link_followed(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to("target")
+    (tmp_path / "device").symlink_to(os.devnull)
+    for name in ("link", "device"):
+        outputs.check_output("--json", tmp_path / name, 100)
+        outputs.write_whole(tmp_path / name, "text")
+        assert (tmp_path / name).is_symlink()
+    assert (tmp_path / "target").read_text() == "text" and not Path(os.devnull).is_file()
+
+
+def test_what_a_full_disk_refuses_at_the_end_is_kept_elsewhere(
+    report: Report, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    full, elsewhere = tmp_path / "full", tmp_path / "elsewhere"
+    full.mkdir()
+    elsewhere.mkdir()
+    monkeypatch.chdir(elsewhere)
+    monkeypatch.setattr(train_command, "train", lambda config: report_with(report, config))
+    full_disk(monkeypatch, full)
+    assert cli.main(["train", "--profile-json", str(full / "p.json")]) == 1
+    shown, said = capsys.readouterr()
+    (kept,) = elsewhere.iterdir()
+    assert report.parameters_sha256 in shown and report.parameters_sha256 in kept.read_text()
+    assert "No space left on device" in said and str(kept) in said and said.count("\n") == 1
+    assert list(full.iterdir()) == []
+
+
+def report_with(report: Report, config: object) -> Report:
+    return Report(**{**vars(report), "config": config})
+
+
+def test_what_no_disk_takes_is_printed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def full(path: Path, text: str) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(outputs, "write_whole", full)
+    printed: list[str] = []
+    with pytest.raises(DiskError, match=r"the profile .* written to standard output"):
+        outputs.write_or_rescue("the profile", tmp_path / "p.json", "{}", printed.append)
+    assert printed == ["{}"]
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no device that is always full")
+@pytest.mark.parametrize("stream", ["full", "closed"])
+def test_a_report_that_standard_output_does_not_take_is_kept(
+    stream: str, report: Report, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(train_command, "train", lambda config: report_with(report, config))
+    monkeypatch.setattr(ending, "_closed", {1} if stream == "closed" else set())
+    with open("/dev/full", "w") as full:
+        monkeypatch.setattr(sys, "stdout", full if stream == "full" else io.StringIO())
+        assert cli.main(["train", "--profile-json", "p.json"]) == 1
+    said = capsys.readouterr().err
+    (kept,) = tmp_path.glob("zerolab-report-*.txt")
+    assert report.parameters_sha256 in kept.read_text() and (tmp_path / "p.json").exists()
+    assert str(kept) in said and said.count("\n") == 1
+
+
+def test_the_grades_of_a_class_are_kept_when_one_notebook_cannot_be_graded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def grade(submission: object, *rest: object) -> list[object]:
+        if begun.append(1) or len(begun) > 1:
+            raise DiskError("there is no place for temporary files")
+        return []
+
+    begun: list[int] = []
+    monkeypatch.setattr("zerolab.grading.cli.grade", grade)
+    notebooks = [str(ROOT / "exercises" / name) for name in ("00_start_here.ipynb", "02_flat_buffers.ipynb")]
+    assert cli.main(["grade", *notebooks, "--json", str(tmp_path / "grade.json")]) == 2
+    shown, said = capsys.readouterr()
+    assert "02_flat_buffers.ipynb could not be graded: there is no place" in said and "00_start_here" in shown
+    assert "could not be graded" in (tmp_path / "grade.json").read_text()
+
+
+# Words
+
+
+def test_an_error_that_is_not_ours_is_a_sentence_too(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for error, says in (
+        (OSError(errno.EMFILE, "Too many open files", "/x"), "Too many open files, for /x"),
+        (MemoryError(), "not enough memory"),
+        (KeyError("odd"), "KeyError: 'odd'"),
+    ):
+        monkeypatch.setattr(train_command, "train", lambda config, error=error: (_ for _ in ()).throw(error))
+        assert cli.main(["train"]) == 1
+        said = capsys.readouterr().err
+        assert says in said and said.count("\n") == 1
+    monkeypatch.setenv("ZEROLAB_TRACEBACK", "1")
+    with pytest.raises(KeyError):
+        cli.main(["train"])
+
+
+@pytest.mark.parametrize(("redirect", "where"), [("2>&-", "stdout"), ("2>/dev/full", "stdout"), (">&-", "stderr")])
+def test_a_sentence_is_heard_whichever_stream_is_closed(redirect: str, where: str) -> None:
+    command = ["sh", "-c", f'exec "$0" -m zerolab train --zero-stage 9 {redirect}', sys.executable]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 2 and getattr(done, where).startswith("zerolab train: --zero-stage is '9'")
+
+
+def test_settings_are_named_as_their_flags_are() -> None:
+    names = ["zero_stage", "seq_len", "ranks", "offload_param"]
+    for message, named in {
+        "zero_stage is 9; with zero_stage 3": "--zero-stage is 9; with --zero-stage 3",
+        "use a smaller seq_len.": "use a smaller --seq-len.",
+        "ranks is 0; all ranks": "--ranks is 0; all ranks",
+        "offload_param.device is 'x', in 'zero_stage'": "offload_param.device is 'x', in 'zero_stage'",
+    }.items():
+        assert train_command.name_flags(message, names) == named
+
+
+def test_help_names_the_words_to_choose_from(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        cli.main(["train", "--help"])
+    shown = capsys.readouterr().out
+    assert "--params-dtype fp32|bf16|fp16" in shown and "Literal" not in shown and "typing" not in shown
+
+
+def test_without_solutions_a_grading_says_what_a_source_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    alone = tmp_path / "alone" / "02_flat_buffers.ipynb"
+    alone.parent.mkdir()
+    alone.write_text((ROOT / "exercises" / alone.name).read_text())
+    monkeypatch.setattr("zerolab.grading.submission.__file__", str(tmp_path / "a" / "b" / "c.py"))
+    assert cli.main(["grade", str(alone)]) == 2
+    said = capsys.readouterr().err
+    assert "--source FILE, where FILE is solutions/02_flat_buffers.ipynb" in said and said.count("\n") == 1
