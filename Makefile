@@ -25,7 +25,7 @@ ALLOW_ROOT := $(shell test "$$(id -u)" = 0 && echo --allow-root)
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: lab test setup lint types unit nbval notebooks exercises bench bench-env lock format clean distclean help
+.PHONY: lab test setup lint types unit nbval soak notebooks exercises bench bench-env lock format clean distclean help
 
 lab: $(STAMP)  ## set up, then open JupyterLab at the first lesson (ARGS=--no-browser on a headless machine)
 	$(PY) -m jupyterlab $(ALLOW_ROOT) --ServerApp.jpserver_extensions=zerolab.lab=True --ServerApp.root_dir="$(CURDIR)" $(addprefix --LabApp.default_url=/lab/tree/,$(wildcard $(LESSON))) $(ARGS)
@@ -55,6 +55,9 @@ nbval: $(STAMP)  ## run every lesson and solution, and compare each cell with it
 	@found=$$(find notebooks solutions -name '*.ipynb' -not -path '*/.ipynb_checkpoints/*' 2>/dev/null | sort); \
 	if [ -z "$$found" ]; then echo "nbval: no notebook in notebooks/ or solutions/ yet, so there is nothing to compare."; \
 	else echo "$(PY) -m pytest $(SHARED) loadfile $(NBVAL)" $$found; $(PY) -m pytest $(SHARED) loadfile $(NBVAL) $$found && $(PY) tools/compared.py $$found; fi
+
+soak: $(STAMP)  ## kill, interrupt and starve the commands at 200 random moments (ARGS='--moments 50 --seed 1'); an hour
+	$(PY) tools/soak.py $(ARGS)
 
 notebooks: $(STAMP)  ## run the lessons again and store their outputs; generate exercises from their source
 	$(PY) -m zerolab.grading.notebooks $(ARGS)

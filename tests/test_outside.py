@@ -65,9 +65,7 @@ def test_a_grading_that_ends_well_leaves_nothing(tmp_path: Path) -> None:
 
 def folder_of_another(kind: str, then: str) -> Path:
     """A folder that another process has made, which then does something."""
-    code = (
-        f"from zerolab.ranks import folders; import os, time; print(folders.make_folder({kind!r}), flush=True); {then}"
-    )
+    code = f"import time; from zerolab.ranks import folders; print(folders.make_folder({kind!r}), flush=True); {then}"
     environment = {**os.environ, "TMPDIR": tempfile.gettempdir()}
     with subprocess.Popen([sys.executable, "-c", code], env=environment, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
@@ -115,7 +113,7 @@ def test_a_temporary_folder_without_room_is_a_sentence(monkeypatch: pytest.Monke
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(tempfile, "mkdtemp", full)
-    with pytest.raises(DiskError, match="No space left on device.*TMPDIR"):
+    with pytest.raises(DiskError, match=r"No space left on device.*TMPDIR"):
         folders.make_folder("launch")
 
 
@@ -172,7 +170,7 @@ def test_a_disk_without_room_for_an_output_is_refused_before_the_work(
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(InputError, match="--json.*No space left on device"):
+    with pytest.raises(InputError, match=r"--json.*No space left on device"):
         outputs.check_output("--json", tmp_path / "grade.json", 100)
     assert list(tmp_path.iterdir()) == []
 

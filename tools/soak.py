@@ -41,8 +41,8 @@ COMMANDS = {
 
 @dataclass(frozen=True)
 class Moment:
-    """A command and what goes wrong: `seconds` after it has begun, or once it has started a server, or that ranks; or, of
-    limits and streams, from its start."""
+    """A command and what goes wrong: `seconds` after it has begun, or `once` there is a "server", or "ranks"; limits
+    and streams are so from its start."""
 
     command: str
     trouble: str
@@ -203,9 +203,8 @@ def _wait_for(what: str, process: subprocess.Popen[str]) -> None:
     """Wait until there is a "server", or until it has forked "ranks"."""
     while what and process.poll() is None:
         with suppress(psutil.Error):
-            servers = [
-                child for child in psutil.Process(process.pid).children() if "forkserver" in str(child.cmdline())
-            ]
+            children = psutil.Process(process.pid).children()
+            servers = [child for child in children if "forkserver" in str(child.cmdline())]
             if servers and (what == "server" or servers[0].children()):
                 return
         time.sleep(0.01)
