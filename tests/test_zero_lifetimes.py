@@ -135,12 +135,13 @@ def test_a_unit_has_no_parameters_outside_its_forward_and_its_memory_is_given_ba
         for _ in range(2):
             with torch.no_grad():
                 engine(torch.ones(2, WIDTH))
-            found.append([sum(p.numel() for p in model.parameters()), here(engine)])
+            elements = sum(p.untyped_storage().nbytes() for p in model.parameters())
+            found.append([elements, sum(p.numel() for p in model.parameters()), here(engine)])
         whole = sum(bucket.layout.numel for bucket in engine.buckets)
         kept = sum(bucket.shard.untyped_storage().nbytes() for bucket in engine.buckets)
         return [*found, kept * comm.size == whole * 4]
 
-    assert launch(outside, ranks=2, world="lockstep", timeout=60) == [[[0, []], [0, []], True]] * 2
+    assert launch(outside, ranks=2, world="lockstep", timeout=60) == [[[0, 426, []], [0, 426, []], True]] * 2
 
 
 class Delayed(Wrapped):

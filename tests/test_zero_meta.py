@@ -84,7 +84,7 @@ def trained(comm, device, stage, make):
     first = engine.consolidate()
     step(engine, comm, torch.randn(8, 6, generator=torch.Generator().manual_seed(1)))
     assert not any(tensor.is_meta for tensor in (*model.parameters(), *model.buffers()))
-    return first, engine.consolidate(), model.layers[1].steps.item(), list(model.state_dict())
+    return first, engine.consolidate(), model.layers[1].steps.item(), list(engine.state_dict())
 
 
 def plain():

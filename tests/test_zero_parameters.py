@@ -253,27 +253,3 @@ def test_models_are_used_outside_training_as_they_are(name: str) -> None:
     ]
     assert len({one for by_rank in results for one, _ in by_rank}) == 1
     assert all(same for by_rank in results for _, same in by_rank)
-
-
-def test_a_parameter_used_outside_its_unit_is_an_error_that_says_what_to_do() -> None:
-    class Reaching(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.layers = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(2))
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return nn.functional.linear(self.layers[1](x), self.layers[0].weight)
-
-    def reach(comm: Collectives, stage: int, whole: bool) -> str:
-        model = Reaching()
-        engine = ZeroEngine(model, comm, stage, lr=0.1, units=[model] if whole else None)
-        try:
-            engine.backward(loss_of(engine(inputs(0))))
-        except RuntimeError as error:
-            return " ".join(error.__notes__)
-        return ""
-
-    for note in launch(reach, 3, False, ranks=2, world="lockstep", timeout=60):
-        assert "stage 3" in note and "units=[...]" in note
-    assert launch(reach, 2, False, ranks=2, world="lockstep", timeout=60) == [""] * 2
-    assert launch(reach, 3, True, ranks=2, world="lockstep", timeout=60) == [""] * 2

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import torch
+from torch._C import DisableTorchFunctionSubclass, TensorBase
 
 from zerolab.flat.layout import Layout, Slot
 
@@ -34,10 +35,16 @@ def fill(flat: Tensor, layout: Layout, tensors: Iterable[Tensor]) -> None:
 def point_at(flat: Tensor, layout: Layout, parameters: Iterable[Tensor]) -> None:
     """Make parameters views of `flat`. What they held before is not copied and, with its last owner, freed."""
     for slot, parameter in zip(layout.slots, parameters, strict=True):
-        parameter.data = view(flat, slot)
+        set_data(parameter, view(flat, slot))
 
 
 def point_nowhere(parameters: Iterable[Tensor]) -> None:
     """Leave parameters without elements: using one now is a size error, never a read of freed memory."""
     for parameter in parameters:
-        parameter.data = parameter.data.new_empty(0)
+        set_data(parameter, torch.empty(0, dtype=parameter.dtype, device=parameter.device))
+
+
+def set_data(parameter: Tensor, data: Tensor) -> None:
+    """`parameter.data = data`, also where the parameter's class guards that."""
+    with DisableTorchFunctionSubclass():
+        TensorBase.data.__set__(parameter, data)  # type: ignore[attr-defined]

@@ -101,6 +101,11 @@ def make_update(
     return kind(stage, buckets, factory, precision, state_size)
 
 
+def keeps_main(bucket: Bucket, stage: Stage, precision: Precision | None, state_size: StateSize) -> bool:
+    """Whether a bucket has main parameters beside those that the model computes with."""
+    return bucket.trainable and rest_of(bucket.dtype, precision, stage.offload, state_size.names).main is not None
+
+
 def at_hand(bucket: Bucket, stage: Stage, precision: Precision | None, state_size: StateSize) -> bool:
     """Whether a bucket's states rest in memory as the step uses them."""
     if not bucket.trainable:

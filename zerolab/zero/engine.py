@@ -31,13 +31,15 @@ from zerolab.precision.recipe import Precision, find_precision
 from zerolab.precision.scaler import LossScaler
 from zerolab.zero import optimizer as optimizers
 from zerolab.zero.check import check_loss, check_model, engaged
-from zerolab.zero.choose import check_disk, check_kinds, make_scaler, make_stage, make_update
+from zerolab.zero.choose import check_disk, check_kinds, keeps_main, make_scaler, make_stage, make_update
 from zerolab.zero.clip import check_norm, clip_factor, gradient_norm
+from zerolab.zero.gestures import Gestures
 from zerolab.zero.lifetimes import Lifetimes
 from zerolab.zero.materialize import Init, Materializer, find_init
 from zerolab.zero.reducer import Reducer
 from zerolab.zero.together import StrayError, check_together, run_backward
 from zerolab.zero.units import Bucket, GroupOf, Unit, find_units
+from zerolab.zero.wrapped import Held, drop_gradient, set_away, unwrap, wrap
 
 
 @dataclass(frozen=True)
@@ -50,7 +52,7 @@ class StepResult:
     loss_scale: float = 1.0
 
 
-class ZeroEngine:
+class ZeroEngine(Gestures):
     """A model, its gradients and its optimizer, sharded as `stage` says.
 
     model         any nn.Module on `comm.device` or the meta device; its parameters become views of flat buffers
@@ -108,8 +110,7 @@ class ZeroEngine:
         if clip_norm is not None:
             check_norm(clip_norm, norm_type)
         check_model(model, comm.device)
-        self.model = model
-        self.comm = comm
+        self.model, self.comm, self._given = model, comm, units
         self.clip_norm, self.norm_type = clip_norm, norm_type
         self.overlap_gather = overlap_gather
         self.precision = find_precision(precision)
@@ -139,11 +140,12 @@ class ZeroEngine:
             for buffer in model.buffers():
                 buffer.copy_(self._of_rank_0(buffer))
         self.update = make_update(self.stage, self.buckets, factory, self.precision, self.state_size)
-        self.optimizer = self.update.optimizer
+        self.optimizer = optimizers.guarded(self.update.optimizer, weakref.ref(self))
         self.reducer = Reducer(self.stage, self.buckets, overlap)
         self.lifetimes = Lifetimes(model, self.stage, self.units, prefetch, self._settle)
         self._publishing: dict[Unit, list[Handle]] = {}
-        self._failed = False
+        self._failed = self.stepping = self.closed = False
+        self._wrap()
         self._takers = [
             parameter.register_post_accumulate_grad_hook(self._taker(unit, bucket))
             for unit in self.units
@@ -168,25 +170,19 @@ class ZeroEngine:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """The model's forward. A precision casts arguments to the dtype of its parameters, as FSDP2 does."""
         self._check_whole()
+        self._refuse_strangers()
+        self._refuse_lost()
         if self.precision is not None:
             args, kwargs = cast((args, kwargs), self.precision.dtype("params"))
-        try:
-            with phase("forward"):
-                return self.model(*args, **kwargs)
-        except (RuntimeError, ValueError, IndexError) as error:
-            if self.stage.shards_parameters:
-                error.add_note(
-                    "zerolab: at stage 3 a parameter has elements only inside the forward of its unit; if the model "
-                    "uses one outside, name the enclosing module in units=[...]"
-                )
-            raise
+        with phase("forward"):
+            return self.model(*args, **kwargs)
 
-    def backward(self, loss: torch.Tensor, reduce: bool = True, also: Sequence[ZeroEngine] = ()) -> None:
+    def backward(self, loss: torch.Tensor, reduce: bool | None = None, also: Sequence[ZeroEngine] = ()) -> None:
         """Add the gradients of `loss` (a scalar) to those of this step.
 
-        With `reduce`, they (and those of earlier calls with reduce=False) are averaged over the ranks. Without,
-        they stay on this rank, whole at every stage, until a later call reduces them: less traffic over several
-        micro-batches, more memory at stages 2 and 3.
+        With `reduce`, as outside `no_sync`, they (and those of earlier calls with reduce=False) are averaged over the
+        ranks. Without, they stay on this rank, whole at every stage, until a later call reduces them: less traffic
+        over several micro-batches, more memory at stages 2 and 3.
 
         `also` names the other engines whose models the loss went through: they take gradients, too, and each steps, or
         forgets them by `zero_grad()`, by itself.
@@ -204,6 +200,11 @@ class ZeroEngine:
             raise StateError("gradients were not reduced; make the last backward of a step with reduce=True")
         if not all(bucket.has_reduced for bucket in trainable):
             raise StateError("there are no gradients to step with; call backward(loss) first")
+        self._refuse_lost()
+        if self.lifetimes.is_summoned:
+            raise StateError(
+                "step() was called inside summon_full_params, whose parameters it would not reach; leave first"
+            )
         result, factor = self._measure()
         if not result.skipped:
             self._update(factor)
@@ -226,34 +227,17 @@ class ZeroEngine:
         for unit in reversed(list(self._publishing)):
             self._settle(unit)
 
-    def parameters_of(self, unit: Unit) -> dict[str, torch.Tensor]:
-        """Copies of a unit's parameters by name, whole, on the CPU. A collective: every rank calls it."""
-        self._check_whole()
-        self._settle(unit)
-        with phase("consolidate"):
-            self.stage.gather(unit)
-        slots = [(slot.name, p) for b in unit.buckets for slot, p in zip(b.layout.slots, b.parameters, strict=True)]
-        copies = {name: parameter.detach().cpu().clone() for name, parameter in slots}
-        self.stage.release(unit)
-        return copies
-
-    def consolidate(self) -> dict[str, torch.Tensor]:
-        """The whole model's parameters and rank 0's buffers by name, on the CPU of every rank; a tied parameter
-        stands under its first name. One unit is gathered at a time. A collective: every rank calls it."""
-        self._check_whole()
-        with phase("consolidate"):
-            state = {name: self._of_rank_0(buffer).cpu() for name, buffer in self.model.named_buffers()}
-        for unit in self.units:
-            state.update(self.parameters_of(unit))
-        return state
-
     def close(self) -> None:
         """Take the engine's hooks off the model. At stages 0 to 2 it keeps its parameters and may go into another
         engine; at stage 3 it keeps none, so `consolidate` first."""
         self.synchronize()
         self._forget()
+        self.closed = True
         if not self.stage.shards_parameters:
             engaged.discard(self.model)
+            for bucket in self.buckets:
+                for parameter in bucket.parameters:
+                    unwrap(parameter)
         self.lifetimes.remove()
         for taker in self._takers:
             taker.remove()
@@ -297,7 +281,11 @@ class ZeroEngine:
         return StepResult(clipped, False, scale), clip_factor(clipped, self.clip_norm) / scale
 
     def _update(self, factor: float) -> None:
-        self.update.step(factor)
+        self.stepping = True
+        try:
+            self.update.step(factor)
+        finally:
+            self.stepping = False
         # What the step before published has come: its collectives ended before this step's reductions.
         with phase("publish"):
             for unit in self.units:
@@ -305,6 +293,19 @@ class ZeroEngine:
                 self._publishing[unit] = [handle for handle in handles if handle is not None]
         if not self.overlap_gather:
             self.synchronize()
+
+    def _wrap(self) -> None:
+        """Guard the parameters, which are the engine's from here on."""
+        self._apart = []
+        sharded = self.stage.shards_parameters
+        for unit in self.units:
+            for bucket in unit.buckets:
+                apart = keeps_main(bucket, self.stage, self.precision, self.state_size)
+                self._apart += bucket.parameters if apart else []
+                refs = weakref.ref(self), weakref.ref(unit), weakref.ref(bucket)
+                for slot, parameter in zip(bucket.layout.slots, bucket.parameters, strict=True):
+                    wrap(parameter, Held(slot.name, torch.Size(slot.shape), *refs, apart or sharded))
+                set_away(bucket.parameters, sharded)
 
     def _settle(self, unit: Unit) -> None:
         """Wait for a unit's new parameters."""
@@ -320,7 +321,7 @@ class ZeroEngine:
             self, unit, bucket = engine(), unit_(), bucket_()
             assert self is not None and unit is not None and bucket is not None
             if not self.lifetimes.in_backward:
-                parameter.grad = None
+                drop_gradient(parameter)
                 raise StrayError(type(self.model).__name__)
             with phase("backward"):
                 self.reducer.take(bucket, parameter)

@@ -6,12 +6,14 @@ Backward    when the gradient of a module's output arrives: gather again. When t
             backward ends: nothing tells that it is not still needed.)
 Recompute   a checkpointed module runs its forward again inside backward: its unit is gathered, if it is not
             here, and stays.
+Elsewhere   an operation asks for a parameter outside its unit's forward: see `visits.py`.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
 from typing import Any
 
@@ -20,8 +22,11 @@ from torch import nn
 from torch.utils._pytree import tree_leaves
 
 from zerolab.collectives import phase
+from zerolab.errors import StateError
 from zerolab.zero.stage import Stage
 from zerolab.zero.units import Unit
+from zerolab.zero.visits import Visits
+from zerolab.zero.wrapped import Hook, refuse_written, set_away
 
 
 class Pass:
@@ -43,7 +48,9 @@ class Lifetimes:
         self.stage = stage
         self.units = units
         self.prefetch = prefetch
-        self.in_backward = False
+        # In the loss: a forward has ended whose backward has not.
+        self.in_forward = self.in_loss = self.in_backward = False
+        self.visits = Visits(self)
         # Told before a unit is used, so that an update still under way is awaited.
         self._settle = settle
         # Units in the order of their calls: in the last forward, in this one, and on the way back.
@@ -54,25 +61,32 @@ class Lifetimes:
         # Per unit: modules run in this forward, and passes in the middle of their backward.
         self._ran: Counter[Unit] = Counter()
         self._open: Counter[Unit] = Counter()
+        # Per unit: forwards of its modules that are running. Only in those its parameters are not away.
+        self._inside: Counter[Unit] = Counter()
+        self.is_summoned = False
         # Units whose backward has begun. (A reentrant checkpoint's never does: its units stay to the end.)
         self._begun: set[Unit] = set()
         self._handles = [handle for unit in units for module in unit.modules for handle in self._hook(unit, module)]
         # Registered last and put first: a forward begins before, and ends after, everything that its units do.
-        self._handles.append(model.register_forward_pre_hook(lambda *_: self._begin_forward(), prepend=True))
-        self._handles.append(model.register_forward_hook(lambda *_: self._end_forward(), always_call=True))
+        begin, end = Hook(lambda *_: self._begin_forward()), Hook(lambda *_: self._end_forward())
+        self._handles.append(model.register_forward_pre_hook(begin, prepend=True))
+        self._handles.append(model.register_forward_hook(end, always_call=True))
 
     def _hook(self, unit: Unit, module: nn.Module) -> list[Any]:
+        before = Hook(lambda _, args, kwargs: self._before_forward(unit, (args, kwargs)))
+        after = Hook(lambda _module, _args, output: self._after_forward(unit, output))
         return [
-            module.register_forward_pre_hook(
-                lambda _, args, kwargs: self._before_forward(unit, (args, kwargs)), with_kwargs=True, prepend=True
-            ),
-            module.register_forward_hook(
-                lambda _module, _args, output: self._after_forward(unit, output), always_call=True
-            ),
+            module.register_forward_pre_hook(before, with_kwargs=True, prepend=True),
+            module.register_forward_hook(after, always_call=True),
         ]
 
+    def begin_backward(self) -> None:
+        self.in_backward = True
+        self.visits.begin_backward()
+
     def end_backward(self) -> None:
-        self.in_backward = False
+        self.in_loss = self.in_backward = False
+        self.visits.end_backward()
         self._returning.clear()
         self._open.clear()
         self._begun.clear()
@@ -84,12 +98,43 @@ class Lifetimes:
 
     def _release_all(self) -> None:
         for unit in self.units:
+            self._release(unit)
+
+    def _release(self, unit: Unit) -> None:
+        if not self.is_summoned:
             self.stage.release(unit)
+
+    def needs(self, unit: Unit) -> bool:
+        """Whether a unit may not be released now."""
+        return self.in_backward or self._inside[unit] > 0 or unit in self.visits.viewed
+
+    @contextmanager
+    def summoned(self) -> Iterator[None]:
+        """All units gathered, their parameters for everybody to use."""
+        if self.is_summoned or self.in_backward or self.in_forward:
+            raise StateError("summon_full_params was entered inside a forward, a backward or itself; enter it between")
+        try:
+            for unit in self.units:
+                self._settle(unit)
+                self.stage.gather(unit)
+                self._set_away(unit, False)
+            self.is_summoned = True
+            yield
+        finally:
+            self.is_summoned = False
+            for unit in self.units:
+                self._set_away(unit, True)
+            self._release_all()
 
     # Forward.
 
     def _begin_forward(self) -> None:
         if not self.in_backward:
+            self.in_forward = True
+            for unit in self._inside:
+                # A forward that failed half-way.
+                self._set_away(unit, True)
+            self._inside.clear()
             self._running.clear()
             self._entered.clear()
             self._ran.clear()
@@ -97,26 +142,53 @@ class Lifetimes:
     def _end_forward(self) -> None:
         """Release what a forward left (a prefetched unit that was skipped, say), and learn the order of units."""
         if not self.in_backward:
+            self.in_forward, self.in_loss = False, torch.is_grad_enabled()
             self._order = list(self._running)
             self._release_all()
+            self.visits.end_forward()
 
     def _before_forward(self, unit: Unit, inputs: Any) -> None:
         self._settle(unit)
         with phase("backward" if self.in_backward else "forward"):
             self.stage.gather(unit)
-            if self.in_backward or not self.stage.shards_parameters:
+            if not self.stage.shards_parameters:
+                return
+            self._enter(unit)
+            if self.in_backward:
                 return
             self._running.append(unit)
             self._fetch_ahead(self._next_in_forward())
         self._entered.append(self._watch_inputs(unit, differentiable(inputs)))
 
     def _after_forward(self, unit: Unit, output: Any) -> None:
+        self._leave(unit)
         if self.in_backward or not self._entered:
             return
         self._watch_outputs(self._entered.pop(), differentiable(output))
         self._ran[unit] += 1
         if self._ran[unit] % len(unit.modules) == 0:
-            self.stage.release(unit)
+            self._release(unit)
+
+    def _enter(self, unit: Unit) -> None:
+        if not self._inside[unit]:
+            self._set_away(unit, False)
+        self._inside[unit] += 1
+
+    def _leave(self, unit: Unit) -> None:
+        """A module of the unit has run, or failed."""
+        if not self._inside[unit]:
+            return
+        self._inside[unit] -= 1
+        if not self._inside[unit]:
+            self._set_away(unit, True)
+            if not self.is_summoned:
+                for bucket in unit.buckets:
+                    refuse_written(bucket.parameters)
+
+    def _set_away(self, unit: Unit, away: bool) -> None:
+        if self.stage.shards_parameters and not self.is_summoned:
+            for bucket in unit.buckets:
+                set_away(bucket.parameters, away)
 
     def _next_in_forward(self) -> list[Unit]:
         """What followed, in the last forward, the call at the place where this one is; nothing if they differ."""
@@ -170,7 +242,13 @@ class Lifetimes:
         """In backward: release a unit that no pass and no missing gradient needs any more."""
         complete = all(len(bucket.arrived) == len(bucket.parameters) for bucket in unit.trainable)
         if complete and unit in self._begun and self._open[unit] == 0:
-            self.stage.release(unit)
+            self._release(unit)
+
+    def returned(self, unit: Unit) -> None:
+        """In backward: the gradient of what a visit computed has come. Of parameters that train it will be known when
+        they are not needed any more."""
+        if unit not in self.visits.viewed and len(unit.trainable) == len(unit.buckets):
+            self._begun.add(unit)
 
     def _next_in_backward(self, unit: Unit) -> list[Unit]:
         """What ran before the last call of `unit` whose backward had not begun."""

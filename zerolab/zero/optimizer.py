@@ -10,12 +10,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
+from weakref import ReferenceType
 
 import torch
 
-from zerolab.errors import InputError
+from zerolab.errors import InputError, StateError
 from zerolab.zero.probe import Factory, probe
+
+if TYPE_CHECKING:
+    from zerolab.zero.engine import ZeroEngine
 
 
 def default_factory(lr: float, **options: Any) -> Factory:
@@ -34,4 +38,23 @@ def build(factory: Factory, groups: Sequence[Any], owned: Sequence[tuple[Any, to
     return factory([{"params": those, **dict(group)} for group, those in tensors.items()] or [{"params": []}])
 
 
-__all__ = ["Factory", "build", "default_factory", "probe"]
+def guarded(optimizer: torch.optim.Optimizer, engine: ReferenceType[ZeroEngine]) -> torch.optim.Optimizer:
+    """The optimizer, which refuses to step by itself, since gradients come to it in `engine.step()` only, and whose
+    zero_grad forgets the engine's."""
+
+    def check(*_: Any) -> None:
+        if (its := engine()) is not None and not its.stepping:
+            raise StateError(
+                "engine.optimizer.step() has no gradients and would update nothing; call engine.step() instead"
+            )
+
+    def zero_grad(set_to_none: bool = True) -> None:
+        if (its := engine()) is not None:
+            its.zero_grad()
+
+    optimizer.register_step_pre_hook(check)
+    optimizer.zero_grad = zero_grad  # type: ignore[method-assign]
+    return optimizer
+
+
+__all__ = ["Factory", "build", "default_factory", "guarded", "probe"]

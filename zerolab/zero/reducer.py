@@ -19,6 +19,7 @@ from zerolab.errors import StateError
 from zerolab.flat.views import view
 from zerolab.zero.stage import Stage
 from zerolab.zero.units import Bucket
+from zerolab.zero.wrapped import drop_gradient, gradient_of
 
 IN_FLIGHT = 2
 """Where reduction frees a buffer (gradients are sharded, or added to those of earlier micro-batches), at most so many
@@ -55,14 +56,16 @@ class Reducer:
             )
         if bucket.local is None:
             bucket.local = self.stage.open_local(bucket)
-        assert parameter.grad is not None
-        gradient = parameter.grad.to_dense() if parameter.grad.is_sparse else parameter.grad
+        gradient = gradient_of(parameter)
+        assert gradient is not None
+        if gradient.is_sparse:
+            gradient = gradient.to_dense()
         place = view(bucket.local, bucket.slots[id(parameter)])
         if bucket.has_local or id(parameter) in bucket.arrived:
             place.add_(gradient)
         else:
             place.copy_(gradient)
-        parameter.grad = None
+        drop_gradient(parameter)
         bucket.arrived.add(id(parameter))
         if self._reducing:
             self._start_complete()
@@ -90,7 +93,7 @@ class Reducer:
             bucket.arrived.clear()
             for parameter in bucket.parameters:
                 # A backward that failed may have left one behind; the next would add to it.
-                parameter.grad = None
+                drop_gradient(parameter)
 
     def _start_complete(self) -> None:
         while self._next < len(self.order) and self._complete(self.order[self._next]):

@@ -36,17 +36,18 @@ def check_together(first: ZeroEngine, others: Sequence[ZeroEngine]) -> list[Zero
     return engines
 
 
-def run_backward(engines: Sequence[ZeroEngine], loss: torch.Tensor, reduce: bool) -> None:
+def run_backward(engines: Sequence[ZeroEngine], loss: torch.Tensor, reduce: bool | None) -> None:
     """Bring the gradients of `loss` to the parameters of all these engines, of which the first scales it."""
     first = engines[0]
     for engine in engines:
         if engine._failed:
             raise StateError("an earlier backward failed half-way; call zero_grad() and repeat the whole step")
         engine._check_whole()
+        engine._refuse_lost()
     for engine in engines:
         engine._failed = True
-        engine.lifetimes.in_backward = True
-        engine.reducer.begin(reduce)
+        engine.lifetimes.begin_backward()
+        engine.reducer.begin(engine._reduces if reduce is None else reduce)
     try:
         with phase("backward"):
             (loss if first.scaler is None else loss.float() * first.scaler.scale).backward()

@@ -1,0 +1,179 @@
+"""What users of torch do to a model, an optimizer or a wrapper by habit, as an engine does it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from zerolab.collectives import phase
+from zerolab.errors import StateError
+from zerolab.flat.views import view
+from zerolab.zero.clip import check_norm, clip_factor, gradient_norm
+from zerolab.zero.wrapped import written
+
+if TYPE_CHECKING:
+    from zerolab.zero.lifetimes import Lifetimes
+    from zerolab.zero.reducer import Reducer
+    from zerolab.zero.stage import Stage
+    from zerolab.zero.units import Unit
+
+
+class Gestures:
+    """The part of `ZeroEngine` that is there for familiar calls."""
+
+    model: nn.Module
+    units: list[Unit]
+    stage: Stage
+    lifetimes: Lifetimes
+    reducer: Reducer
+    _given: Sequence[nn.Module] | None
+    _apart: list[nn.Parameter]
+    _reduces: bool = True
+
+    def train(self, mode: bool = True) -> Any:
+        """`model.train(mode)`; returns the engine."""
+        self.model.train(mode)
+        return self
+
+    def eval(self) -> Any:
+        """`model.eval()`; returns the engine."""
+        return self.train(False)
+
+    def parameters(self, recurse: bool = True) -> Iterator[nn.Parameter]:
+        """`model.parameters()`. At stage 3 they tell shape, dtype and device; their values are read inside
+        `summon_full_params`."""
+        return self.model.parameters(recurse)
+
+    def named_parameters(self, *args: Any, **kwargs: Any) -> Iterator[tuple[str, nn.Parameter]]:
+        """`model.named_parameters()`, with the names that the model gives."""
+        return self.model.named_parameters(*args, **kwargs)
+
+    if TYPE_CHECKING:
+
+        @property
+        def loss_scale(self) -> float: ...
+
+        def _settle(self, unit: Unit) -> None: ...
+
+        def _of_rank_0(self, buffer: torch.Tensor) -> torch.Tensor: ...
+
+        def _check_whole(self) -> None: ...
+
+    @contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """Within, `backward(loss)` leaves gradients on this rank, as `backward(loss, reduce=False)` does. The last
+        backward of a step stands outside."""
+        before, self._reduces = self._reduces, False
+        try:
+            yield
+        finally:
+            self._reduces = before
+
+    @torch.no_grad()
+    def clip_grad_norm_(self, max_norm: float, norm_type: float = 2.0) -> float:
+        """Scale the gradients of this step down to a global norm of `max_norm`, before `step()`; returns the norm that
+        they had, over all ranks and parameters. One that is not finite leaves them as they are. `max_norm=inf` only
+        measures. A collective: every rank calls it."""
+        check_norm(max_norm, norm_type)
+        buckets = self.reducer.order
+        if not all(bucket.has_reduced for bucket in buckets) or any(bucket.has_local for bucket in buckets):
+            raise StateError("there are no reduced gradients to clip; call clip_grad_norm_ after backward(loss)")
+        scale = self.loss_scale
+        norm = gradient_norm(self.stage.comm, buckets, norm_type) / scale
+        factor = clip_factor(norm, max_norm)
+        if factor != 1.0 and norm < float("inf"):
+            for bucket in buckets:
+                self.stage.optimized(bucket).mul_(factor)
+        return norm
+
+    @contextmanager
+    def summon_full_params(self) -> Iterator[None]:
+        """Within, all parameters are here with their elements, to be read or, on all ranks alike, written. At stage 3
+        that takes the memory of the whole model. Refused where what is written would be lost: with a precision or an
+        offload that keeps main parameters apart. A collective: every rank enters."""
+        self._check_whole()
+        with self.lifetimes.summoned():
+            yield
+            self._take_over()
+
+    def parameters_of(self, unit: Unit) -> dict[str, torch.Tensor]:
+        """Copies of a unit's parameters by name, whole, on the CPU. A collective: every rank calls it."""
+        self._check_whole()
+        self._settle(unit)
+        with phase("consolidate"):
+            self.stage.gather(unit)
+        slots = [(slot, bucket) for bucket in unit.buckets for slot in bucket.layout.slots]
+        copies = {slot.name: view(bucket.whole, slot).cpu().clone() for slot, bucket in slots}
+        if not self.lifetimes.is_summoned:
+            self.stage.release(unit)
+        return copies
+
+    def consolidate(self) -> dict[str, torch.Tensor]:
+        """The whole model's parameters and rank 0's buffers by name, on the CPU of every rank; a tied parameter
+        stands under its first name. One unit is gathered at a time. A collective: every rank calls it."""
+        self._check_whole()
+        with phase("consolidate"):
+            state = {name: self._of_rank_0(buffer).cpu() for name, buffer in self.model.named_buffers()}
+        for unit in self.units:
+            state.update(self.parameters_of(unit))
+        return state
+
+    def state_dict(self) -> dict[str, torch.Tensor]:
+        """The model's state_dict, whole, on the CPU of every rank, tied parameters and buffers included. A collective:
+        every rank calls it."""
+        whole = self.consolidate()
+        # A tied parameter or buffer stands in `whole` under its first name only.
+        places = {id(tensor): whole[name] for name, tensor in self.model.named_parameters()}
+        places |= {id(tensor): whole[name] for name, tensor in self.model.named_buffers()}
+        return {name: places.get(id(value), value) for name, value in self.model.state_dict(keep_vars=True).items()}
+
+    def explain(self) -> str:
+        """What is gathered as one, where that comes from, and what was asked for from outside so far."""
+        own = callable(getattr(self.model, "units", None))
+        source = "as given" if self._given is not None else "as model.units() says" if own else "guessed"
+        lines = [f"stage {self.stage.number}, units: {len(self.units)}, {source}"]
+        for unit in self.units:
+            numel = sum(parameter.numel() for bucket in unit.buckets for parameter in bucket.parameters)
+            kinds = ", ".join(type(module).__name__ for module in unit.modules)
+            lines.append(f"  {unit.name}: {kinds}, {numel:,} parameters, buckets: {len(unit.buckets)}")
+            lines += [
+                f"    {title} was asked for outside the forward of its unit, which was gathered for it (times: {times})"
+                for title, times in self.lifetimes.visits.counts.items()
+                if title.endswith(f"(unit {unit.name})")
+            ]
+        return "\n".join(lines)
+
+    def _refuse_strangers(self) -> None:
+        """Refuse a model that has got parameters which the engine does not know, or lost some."""
+        there = dict(self.model.named_parameters())
+        known = {id(parameter) for unit in self.units for bucket in unit.buckets for parameter in bucket.parameters}
+        new = [name for name, parameter in there.items() if id(parameter) not in known]
+        if new or len(there) != len(known):
+            said = f"{new[0]} came to the model" if new else "a parameter was taken out of the model"
+            raise StateError(
+                f"{said} after it went into a ZeroEngine, which trains those that it found: change the model before it "
+                "is wrapped, or close() the engine and wrap it again"
+            )
+
+    def _take_over(self) -> None:
+        """Keep what was written to gathered parameters."""
+        self._refuse_lost()
+        if not self.stage.shards_parameters:
+            return
+        for unit in self.units:
+            for bucket in unit.buckets:
+                if written(bucket.parameters):
+                    self.stage.open_shard(bucket).copy_(self.stage.own(bucket, bucket.whole))
+        self.stage.close_shards()
+
+    def _refuse_lost(self) -> None:
+        """Refuse what was written to parameters of which the engine keeps others, in another dtype or place."""
+        for held in written(self._apart, note=False):
+            raise StateError(
+                f"{held.name} was written to after its model went into a ZeroEngine, which updates main parameters of "
+                "its own and would overwrite this at the next step: load or initialize the model before it is wrapped"
+            )
