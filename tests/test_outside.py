@@ -15,12 +15,15 @@ import time
 from pathlib import Path
 
 import pytest
+import rank_functions as functions
 
 from zerolab import cli
 from zerolab.cli import ending
 from zerolab.cli import train as train_command
-from zerolab.errors import DiskError, InputError
-from zerolab.ranks import child, folders
+from zerolab.errors import DiskError, InputError, RankError
+from zerolab.grading import referee
+from zerolab.grading.submission import read_submission
+from zerolab.ranks import child, folders, forkserver
 from zerolab.ranks.job import Job, Outcome
 from zerolab.train import Report, make_config, outputs, train
 from zerolab.train.progress import Steps
@@ -58,6 +61,35 @@ def test_at_any_moment_nothing_is_left_and_no_traceback_is_printed(moment: soak.
 def test_a_grading_that_ends_well_leaves_nothing(tmp_path: Path) -> None:
     remains = soak.run(soak.Moment("grade", "nothing"), tmp_path)
     assert remains.status == 0 and remains.faults == [], remains.said
+
+
+@LINUX
+@pytest.mark.ranks
+@pytest.mark.timeout(60)
+def test_a_process_that_stands_still_at_its_birth_keeps_no_server_waiting(tmp_path: Path) -> None:
+    seen = tmp_path / "seen"
+    process = forkserver.new_process(functions.write_down, (functions.PipeOfTheServer(), str(seen)), "newborn")
+    process.start()
+    process.join()
+    assert seen.read_text() == os.devnull
+
+
+@LINUX
+@pytest.mark.ranks
+@pytest.mark.timeout(60)
+def test_limits_that_the_grader_was_given_cost_no_points(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    process = forkserver.new_process(functions.limits_itself_in_limits, (str(tmp_path / "seen"),), "limited")
+    process.start()
+    process.join()
+    assert (tmp_path / "seen").read_text() == "1000000"
+
+
+def test_a_process_that_ends_before_any_answer_runs_costs_no_points(monkeypatch: pytest.MonkeyPatch) -> None:
+    died = {"trouble": {"kind": "died", "message": "the process ended"}}
+    monkeypatch.setattr(referee, "Worker", lambda job, limits: iter([died]))
+    submission = read_submission(ROOT / "exercises" / "02_flat_buffers.ipynb")
+    with pytest.raises(RankError, match=r"ended before it began \(the process ended\)"):
+        referee.grade(submission, 0)
 
 
 # Temporary folders

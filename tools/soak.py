@@ -165,6 +165,8 @@ def run(moment: Moment, folder: Path) -> Remains:
         faults.append(f"status {status}")
     faults += [f"process {' '.join(process)[:100]}" for process in left]
     faults += [f"{sign} printed" for sign in ("Traceback", "Exception ignored", "Error in") if sign in remains.said]
+    if moment.command == "grade" and status == 1:
+        faults.append("points lost")
     if status > 0 and not (remains.said + remains.printed).strip():
         faults.append("not a word")
     if status == 130 and [line for line in remains.said.splitlines() if "running" not in line][1:]:

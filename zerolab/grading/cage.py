@@ -103,9 +103,12 @@ def limit(megabytes: int) -> None:
 
     with open("/proc/self/statm") as statm:
         pages = int(statm.read().split()[0])
-    most = pages * os.sysconf("SC_PAGE_SIZE") + megabytes * 2**20
-    resource.setrlimit(resource.RLIMIT_AS, (most, most))
-    resource.setrlimit(resource.RLIMIT_FSIZE, (megabytes * 2**20, megabytes * 2**20))
+    more = megabytes * 2**20
+    for kind, most in ((resource.RLIMIT_AS, pages * os.sysconf("SC_PAGE_SIZE") + more), (resource.RLIMIT_FSIZE, more)):
+        # A limit that this process was given cannot be raised.
+        given = resource.getrlimit(kind)[1]
+        most = most if given == resource.RLIM_INFINITY else min(most, given)
+        resource.setrlimit(kind, (most, most))
 
 
 def end_all(leader: int, folder: str) -> None:

@@ -17,6 +17,7 @@ from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from typing import Any
 
+from zerolab.errors import RankError
 from zerolab.grading import cage, worker
 from zerolab.grading.case import MOST_BYTES, Observation, Trouble, observation_from_json
 from zerolab.grading.exercise import Exercise, Finding, judge
@@ -121,6 +122,12 @@ def observe_steps(submission: Submission, seed: int, limits: Limits, watch: Watc
                     left_out.add(began)
                     break
             trouble = "trouble" in line
+            if trouble and not began:
+                # Nobody's answer has run yet, so that it is nobody's fault here.
+                raise RankError(
+                    f"the process that answers run in ended before it began ({line['trouble']['message']}); see "
+                    "whether memory, files and processes are limited, or give more --memory-mb"
+                )
             if trouble:
                 left_out.add(began)
                 if began in seen:

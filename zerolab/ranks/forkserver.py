@@ -49,19 +49,15 @@ def new_process(target: Any, args: tuple[Any, ...], name: str) -> multiprocessin
 
 
 def _born(target: Any, *args: Any) -> None:
-    """In the new process: tie it to the server, and let go of the pipe by which the server sees its client's end."""
+    """In the new process: tie it to the server."""
     if _server is not None:
         die_with_parent()
-        _let_go_of_server()
+        pythons: Any = forkserver._forkserver
+        if pythons._forkserver_alive_fd is not None:
+            os.close(pythons._forkserver_alive_fd)
+        # Whoever asks Python for its server in a rank gets one of the rank's.
+        pythons.__init__()
     target(*args)
-
-
-def _let_go_of_server() -> None:
-    pythons: Any = forkserver._forkserver
-    if pythons._forkserver_alive_fd is not None:
-        os.close(pythons._forkserver_alive_fd)
-    # Whoever asks Python for its server in a rank gets one of the rank's.
-    pythons.__init__()
 
 
 def start_server() -> None:
@@ -186,6 +182,24 @@ if "forkserver" in multiprocessing.get_all_start_methods():
                     super().ensure_running()
                 finally:
                     config["tempdir"], util.spawnv_passfds = before, spawn_one  # type: ignore
+
+        def connect_to_new_process(self, fds: Any) -> Any:
+            """As Python's, but what is forked gets nothing in place of the pipe by which the server sees our end: one
+            that stands still with it would keep the server waiting."""
+            with self._starting, interrupts_held():
+                self.ensure_running()
+                state: Any = self
+                pipe, nothing = state._forkserver_alive_fd, os.open(os.devnull, os.O_RDONLY)
+                state._forkserver_alive_fd = nothing
+                try:
+                    return super().connect_to_new_process(fds)
+                finally:
+                    # Unless another server had to be started meanwhile, with a pipe of its own.
+                    if state._forkserver_alive_fd == nothing:
+                        state._forkserver_alive_fd = pipe
+                        os.close(nothing)
+                    else:
+                        os.close(pipe)
 
         def why(self, error: Exception) -> str:
             """Why it does not serve, in words."""
