@@ -30,8 +30,7 @@ CUTS: dict[tuple[int, ...], tuple[tuple[int, ...], ...]] = {
     (2, 3, 16): ((64, 32),),
 }
 EVEN = 32
-"""Elements of fp32: torch's vector loops take two registers of up to 16 at a time, and leave the rest to a scalar
-one."""
+"""Elements of fp32: torch's vector loops take two registers of up to 16 at a time; a scalar loop does the rest."""
 PHASES: tuple[tuple[int | None, tuple[float, ...]], ...] = (
     (None, (1.0, 1.0)),
     (None, (1.0, 0.0, 0.0, *[1.0] * 7, 1e-3, 1.0)),
@@ -115,9 +114,8 @@ def _follow(factory: Factory, shape: tuple[int, ...]) -> Stepped:
                     # A slice without a gradient, in a whole that has one.
                     gradient.view(-1)[:EVEN] = 0
                 whole.step(gradient)
-                for parts in cuts:
-                    pieces = gradient.view(-1).split([p.tensor.numel() for p in parts])
-                    for part, its in zip(parts, pieces, strict=True):
+                for cut, parts in zip(CUTS[shape], cuts, strict=True):
+                    for part, its in zip(parts, gradient.view(-1).split(cut), strict=True):
                         part.step(its)
             room = (whole.tensor - values).abs().max().item()
             for why in (_difference(whole, parts, room) for parts in cuts):
