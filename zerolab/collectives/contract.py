@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from zerolab.collectives.agree import compare_labels
 from zerolab.collectives.call import Call, current_phase
 from zerolab.collectives.handle import Handle, Issuer, Order
 from zerolab.collectives.transport import Request, Transport
@@ -49,6 +50,7 @@ class Collectives(ABC):
         self.size = transport.size
         self.device = transport.device
         self._issuer: Order = Issuer(transport)
+        self._labels: list[str] = []
         self.meter: Meter | None = None
         self.tracer: Tracer | None = None
 
@@ -154,7 +156,7 @@ class Collectives(ABC):
         label: str = "",
     ) -> Handle:
         """`all_gather` that returns at once; both tensors belong to the call until `Handle.wait`. Ranks meet only
-        under the same `label`."""
+        under the same `label`; where messages carry none, `agree` finds out."""
         check_tensor("all_gather", shard, self.device, flat=True)
         if numel is None:
             numel = shard.numel() * self.size if out is None else out.numel()
@@ -167,7 +169,26 @@ class Collectives(ABC):
             )
         whole = check_out("all_gather", out, numel, shard)
         check_place("all_gather", shard, whole, self.rank, self.size)
+        if label and self.hides_labels:
+            self._labels.append(label)
         return self._issue("all_gather", lambda: self._all_gather(shard, whole), whole, shard, whole, now, label)
+
+    @property
+    def hides_labels(self) -> bool:
+        """Whether ranks in calls of other labels take each other's tensors without a word: messages are hidden inside a
+        library, or run on a transport that knows no tags."""
+        return self.size > 1 and (self.nominal or not self.transport.heeds_tags)
+
+    def agree(self) -> None:
+        """Raise a MismatchError, on every rank, if labels differed since the last `agree`. A collective, of 16 bytes a
+        rank; where calls cannot meet under other labels it does nothing."""
+        if self.hides_labels:
+            labels, self._labels = self._labels, []
+            compare_labels(self, labels)
+
+    def run(self, name: str, work: Callable[[], None]) -> None:
+        """Do `work`, which sends messages of its own, as a call `name` among the others; every rank calls it."""
+        self._issue(name, work, None, None, None, True).wait()
 
     def send(self, tensor: Tensor, dst: int) -> None:
         """Send a contiguous tensor to rank `dst`; returns when the receiver has taken it."""

@@ -46,6 +46,8 @@ class Transport(ABC):
     posts_ahead = False
     """Whether a receive may be posted long before its message is sent, which saves the sender a wait. Where messages
     run in the order in which they are posted, it would keep back the very send that it waits for."""
+    heeds_tags = True
+    """Whether a receive takes only a message of its own tag; else any of the right size will do."""
 
     @abstractmethod
     def isend(self, tensor: torch.Tensor, dst: int, tag: int = 0) -> Request:

@@ -28,7 +28,7 @@ class Wrapped(Transport):
     def __init__(self, inner: Transport) -> None:
         self.inner = inner
         self.rank, self.size, self.device = inner.rank, inner.size, inner.device
-        self.posts_ahead = inner.posts_ahead
+        self.posts_ahead, self.heeds_tags = inner.posts_ahead, inner.heeds_tags
 
     def isend(self, tensor: Tensor, dst: int, tag: int = 0) -> Request:
         return self.inner.isend(tensor, dst, tag)

@@ -175,7 +175,9 @@ class ZeroEngine(Gestures):
         if self.precision is not None:
             args, kwargs = cast((args, kwargs), self.precision.dtype("params"))
         with phase("forward"):
-            return self.model(*args, **kwargs)
+            output = self.model(*args, **kwargs)
+            self.comm.agree()
+            return output
 
     def backward(self, loss: torch.Tensor, reduce: bool | None = None, also: Sequence[ZeroEngine] = ()) -> None:
         """Add the gradients of `loss` (a scalar) to those of this step.
@@ -205,6 +207,7 @@ class ZeroEngine(Gestures):
             raise StateError(
                 "step() was called inside summon_full_params, whose parameters it would not reach; leave first"
             )
+        self.comm.agree()
         result, factor = self._measure()
         if not result.skipped:
             self._update(factor)

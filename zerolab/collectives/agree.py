@@ -1,0 +1,52 @@
+"""What ranks agree on afterwards, where their messages cannot tell which call they belong to.
+
+Our rings and shared memory name the call in each message, with its label: ranks in other calls never meet. Gloo's and
+NCCL's own collectives, and messages over NCCL, have no such name, so two tensors of one size may meet that mean
+different things. There a rank keeps its labels, and all compare them at a point that all reach alike.
+"""
+
+from __future__ import annotations
+
+import zlib
+from typing import TYPE_CHECKING
+
+import torch
+
+from zerolab.collectives.machine import tell_all
+from zerolab.errors import MismatchError
+
+if TYPE_CHECKING:
+    from zerolab.collectives.contract import Collectives
+
+LONGEST = 96
+"""Bytes of a label that an error shows."""
+
+
+def compare_labels(comm: Collectives, labels: list[str]) -> None:
+    """Raise a MismatchError, on every rank, if the ranks' labels differ. Two numbers a rank, if they do not."""
+    seen = told(comm, [zlib.crc32(repr(labels).encode()), len(labels)])
+    if all(row == seen[0] for row in seen):
+        return
+    longest = max(count for _, count in seen)
+    sums = [zlib.crc32(label.encode()) for label in labels]
+    rows = told(comm, [*sums, *[-1] * (longest - len(sums))])
+    at = next((at for at in range(longest) if len({row[at] for row in rows}) > 1), longest - 1)
+    words = labels[at].encode()[:LONGEST] if at < len(labels) else b"nothing"
+    texts = told(comm, [*words, *[0] * (LONGEST - len(words))])
+    named = [bytes(text).rstrip(b"\0").decode(errors="replace") for text in texts]
+    listed = ", ".join(f"rank {rank} {name}" for rank, name in enumerate(named))
+    raise MismatchError(
+        f"the ranks gathered other units ({listed}: number {at + 1} since they last agreed) and took each other's "
+        "values for their own; run the same units in the same order on every rank"
+    )
+
+
+def told(comm: Collectives, numbers: list[int]) -> list[list[int]]:
+    """Every rank's numbers, as many from each. By messages with a tag, where there are tags: a rank that is in another
+    call then waits, and is named, where gloo would end the process over a message of another size."""
+    if comm.transport.heeds_tags:
+        rows: list[list[int]] = []
+        comm.run("agree", lambda: rows.extend(tell_all(comm.transport, numbers)))
+        return rows
+    own = torch.tensor(numbers, dtype=torch.int64, device=comm.device)
+    return comm.all_gather(own).view(comm.size, -1).tolist()
