@@ -1,0 +1,103 @@
+"""Every command of the README runs.
+
+What would take long is made small, by `SMALLER`: fewer steps, a nano model, two ranks in place of sixteen (whose batch
+is then checked by itself), one exercise to grade. Of `benchmarks.peers` only the flags are read here, since
+`test_benchmarks.py` trains all that it compares; of `make` what it would do.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from zerolab.cli.train import make_parser
+from zerolab.train import make_config
+
+ROOT = Path(__file__).resolve().parent.parent
+README = (ROOT / "README.md").read_text()
+PROGRAMS = (".venv/bin/", "make ", "torchrun ")
+
+
+def commands() -> list[str]:
+    """Lines of fenced blocks, code in sentences, and the comment that says how the table was made."""
+    fenced = [line for block in re.findall(r"```\n(.*?)```", README, re.DOTALL) for line in block.splitlines()]
+    inline = re.findall(r"`([^`\n]+)`", re.sub(r"```.*?```", "", README, flags=re.DOTALL))
+    hidden = re.findall(r"<!-- (.*?) -->", README)
+    found = (line.partition("  #")[0].strip() for line in [*fenced, *inline, *hidden])
+    return list(dict.fromkeys(line for line in found if line.startswith(PROGRAMS)))
+
+
+SMALLER = {
+    "zerolab train": ["--max-steps", "1", "--model-size", "nano"],
+    "benchmarks.stages": ["--ranks", "2", "--model-size", "nano", "--steps", "3", "--rounds", "1"],
+    "benchmarks.peers": ["--help"],
+}
+
+
+def ran(words: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
+    # What an outer make or torchrun has set is not for the one that is started here.
+    mine = {name: value for name, value in os.environ.items() if not name.startswith("MAKE") and name != "MFLAGS"}
+    path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    return subprocess.run(
+        words, cwd=folder, env={**mine, "PYTHONPATH": path}, capture_output=True, text=True, timeout=100
+    )
+
+
+def translated(line: str, folder: Path) -> list[str]:
+    """What is run for a line: the same program of this environment, made small."""
+    program, *words = shlex.split(line)
+    added = next((more for name, more in SMALLER.items() if name in line), [])
+    if program == "make":
+        return ["make", "--dry-run", "-C", str(ROOT), *words]
+    if program == ".venv/bin/zerolab":
+        return [sys.executable, "-m", "zerolab", *words, *added]
+    if program == ".venv/bin/python":
+        pictures = [str(folder / Path(word).name) if word.endswith(".png") else word for word in words]
+        return [sys.executable, *pictures, *added]
+    assert program == "torchrun", f"nobody knows how to run {line!r}; say so in this file"
+    with socket.socket() as port:
+        port.bind(("127.0.0.1", 0))
+        number = port.getsockname()[1]
+    here = {"--nnodes": "1", "--nproc_per_node": "2", "--node_rank": "0", "--master_addr": "127.0.0.1"}
+    here["--master_port"] = str(number)
+    replaced = [here.get(before, word) for before, word in zip(["", *words], words, strict=False)]
+    return [sys.executable, "-m", "torch.distributed.run", *replaced, *added]
+
+
+def test_the_commands_are_found() -> None:
+    programs = {line.split()[0] for line in commands()}
+    assert programs == {"make", "torchrun", ".venv/bin/zerolab", ".venv/bin/python"} and len(commands()) >= 10
+
+
+@pytest.mark.ranks
+@pytest.mark.timeout(110)
+@pytest.mark.parametrize("line", commands())
+def test_a_command_runs(line: str, tmp_path: Path) -> None:
+    if " grade " in line:
+        (tmp_path / "handed_in").mkdir()
+        shutil.copy(ROOT / "exercises" / "04_zero_2.ipynb", tmp_path / "handed_in")
+    done = ran(translated(line, tmp_path), tmp_path)
+    # Nothing is answered in the notebook that is graded, so marks are missing: status 1.
+    assert done.returncode == (1 if " grade " in line else 0), done.stdout + done.stderr
+    for name in re.findall(r"\S+\.(?:json|md|png)\b", line):
+        if "benchmarks.peers" not in line:
+            assert (tmp_path / Path(name).name).exists()
+
+
+@pytest.mark.parametrize("line", [line for line in commands() if line.startswith("torchrun ")])
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_the_ranks_of_a_torchrun_line_divide_its_batch(line: str, nodes: int) -> None:
+    """Of all its machines, and of one."""
+    words = shlex.split(line)
+    ranks = nodes * int(words[words.index("--nproc_per_node") + 1])
+    flags = make_parser().parse_args(words[words.index("train") + 1 :])
+    given = {name: value for name, value in vars(flags).items() if value is not None and name != "deepspeed_config"}
+    make_config(**given, ranks=ranks)
