@@ -1,0 +1,90 @@
+"""torch.compile and an engine: before wrapping, after it, of the whole model or of its units."""
+
+import pytest
+import torch
+from torch import nn
+
+from zerolab.ranks import launch
+from zerolab.zero import ZeroEngine
+
+pytestmark = [pytest.mark.ranks, pytest.mark.timeout(300)]
+WAYS = ("before", "after", "model.compile", "units", "units.compile")
+LAYERS = 4
+
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.up, self.down = nn.Linear(8, 24), nn.Linear(24, 8)
+
+    def forward(self, x):
+        return x + self.down(torch.tanh(self.up(x)))
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList(Block() for _ in range(LAYERS))
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = layer(x)
+        return x
+
+
+def train(comm, stage, way, **options):
+    """Losses of three steps, the state by plain names, and the graphs that were compiled."""
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    torch.manual_seed(0)
+    model = Net()
+    if way == "before":
+        model = torch.compile(model, **options)
+    elif way == "model.compile":
+        model.compile(**options)
+    elif way == "units":
+        for at, layer in enumerate(model.layers):
+            model.layers[at] = torch.compile(layer, **options)
+    elif way == "units.compile":
+        for layer in model.layers:
+            layer.compile(**options)
+    engine = ZeroEngine(model, comm, stage, lr=0.1)
+    run = torch.compile(model, **options) if way == "after" else engine
+    losses = []
+    for step in range(3):
+        x = torch.randn(4, 8, generator=torch.Generator().manual_seed(2 * step + comm.rank))
+        loss = run(x).square().mean()
+        engine.backward(loss)
+        engine.step()
+        losses.append(loss.item())
+    state = {name.replace("_orig_mod.", ""): value for name, value in engine.consolidate().items()}
+    return losses, state, torch._dynamo.utils.counters["stats"]["unique_graphs"]
+
+
+def all_ways(comm, stage, backend):
+    return {way: train(comm, stage, way, backend=backend) for way in ("", *WAYS)}
+
+
+@pytest.mark.parametrize("stage", [0, 1, 2, 3])
+def test_a_compiled_model_trains_as_one_that_is_not_in_a_few_graphs(stage):
+    for runs in launch(all_ways, stage, "aot_eager", ranks=2, timeout=240):
+        losses, state, none = runs.pop("")
+        assert none == 0
+        for way, (of_way, state_of_way, graphs) in runs.items():
+            assert of_way == losses, way
+            assert state_of_way.keys() == state.keys(), way
+            assert all(torch.equal(state[name], state_of_way[name]) for name in state), way
+            # One for the blocks, which are alike, and what the first step needs of its own.
+            assert 1 <= graphs <= 3, (way, graphs)
+
+
+def whole(comm, stage):
+    with pytest.raises(Exception, match="ZeroEngine") as refused:
+        train(comm, stage, "before", backend="eager", fullgraph=True)
+    return str(refused.value)
+
+
+@pytest.mark.parametrize("stage", [0, 3])
+def test_a_single_graph_is_refused_with_the_way_out(stage):
+    for said in launch(whole, stage, ranks=2, timeout=120):
+        assert "between compiled graphs" in said and "without fullgraph=True" in said
