@@ -88,8 +88,8 @@ class Held:
 class Hook:
     """A function that a module calls around its forward; a copy of the module would call it, too, so it has none.
 
-    Under torch.compile one graph ends, the function runs, and the next graph begins. Compiled itself, it would be several
-    graphs more for each unit.
+    Under torch.compile one graph ends, the function runs, and the next graph begins. Compiled itself, it would be
+    several graphs more for each unit.
     """
 
     def __init__(self, run: Callable[..., Any]) -> None:
