@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -47,19 +48,26 @@ MOMENTS = [
 ]
 
 
+@pytest.fixture
+def short() -> Iterator[Path]:
+    """A folder with a short name: a socket's path has a hundred characters at most."""
+    with tempfile.TemporaryDirectory(prefix="soak-") as folder:
+        yield Path(folder)
+
+
 @LINUX
 @pytest.mark.ranks
 @pytest.mark.parametrize("moment", MOMENTS, ids=str)
-def test_at_any_moment_nothing_is_left_and_no_traceback_is_printed(moment: soak.Moment, tmp_path: Path) -> None:
-    remains = soak.run(moment, tmp_path)
+def test_at_any_moment_nothing_is_left_and_no_traceback_is_printed(moment: soak.Moment, short: Path) -> None:
+    remains = soak.run(moment, short)
     assert remains.faults == [], remains.said
 
 
 @LINUX
 @pytest.mark.ranks
 @pytest.mark.timeout(300)
-def test_a_grading_that_ends_well_leaves_nothing(tmp_path: Path) -> None:
-    remains = soak.run(soak.Moment("grade", "nothing"), tmp_path)
+def test_a_grading_that_ends_well_leaves_nothing(short: Path) -> None:
+    remains = soak.run(soak.Moment("grade", "nothing"), short)
     assert remains.status == 0 and remains.faults == [], remains.said
 
 
