@@ -131,6 +131,37 @@ def test_loss_is_the_mean_cross_entropy_of_the_logits(name: str) -> None:
     torch.testing.assert_close(model(tokens, targets), -chosen.mean())
 
 
+ODD_SHAPES: list[LlamaConfig | GPT2Config] = [
+    LlamaConfig(64, dim=140, layers=1, heads=14, kv_heads=2, ffn_dim=64),
+    LlamaConfig(64, dim=10, layers=1, heads=1, kv_heads=1, ffn_dim=16),
+    GPT2Config(64, dim=140, layers=1, heads=14),
+    GPT2Config(64, dim=10, layers=1, heads=1),
+]
+
+
+@pytest.mark.parametrize("length", [1, 2, 16])
+@pytest.mark.parametrize(
+    "config", ODD_SHAPES, ids=lambda config: f"{type(config).__name__}-{config.dim}-{config.heads}"
+)
+def test_gradients_of_odd_heads_are_those_of_double_precision(config: LlamaConfig | GPT2Config, length: int) -> None:
+    """A single token attends to itself alone, whatever query and key are: their gradients are zero, and what fp32
+    leaves of them is noise. It is small beside the largest gradient of the model, not beside their own."""
+    torch.manual_seed(0)
+    model = Llama(config) if isinstance(config, LlamaConfig) else GPT2(config)
+    data = batch(shape=(2, length), vocab_size=64)
+    model(*data).backward()
+    found = gradients(model)
+    model.zero_grad()
+    model.double()(*data).backward()
+    exact = gradients(model)
+    largest = max(gradient.abs().max().item() for gradient in exact.values())
+    for name, gradient in found.items():
+        room = max(1e-5 * exact[name].abs().max().item(), 1e-6 * largest)
+        torch.testing.assert_close(gradient.double(), exact[name], rtol=1e-4, atol=room)
+    if length == 1 and isinstance(config, LlamaConfig):
+        assert exact["blocks.0.attention.q_proj.weight"].abs().max() < 1e-12 * largest
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_no_position_sees_a_later_token(name: str) -> None:
     torch.manual_seed(0)

@@ -20,6 +20,8 @@ SHAPES = [
     LlamaConfig(vocab_size=256, dim=320, layers=4, heads=10, kv_heads=2, ffn_dim=1024),  # size tiny
     LlamaConfig(vocab_size=97, dim=64, layers=2, heads=4, kv_heads=4, ffn_dim=176, tied_head=False),
     LlamaConfig(vocab_size=97, dim=64, layers=2, heads=8, kv_heads=1, ffn_dim=176, rope_theta=1e4, norm_eps=1e-6),
+    LlamaConfig(vocab_size=97, dim=140, layers=2, heads=14, kv_heads=2, ffn_dim=176),
+    LlamaConfig(vocab_size=97, dim=10, layers=1, heads=1, kv_heads=1, ffn_dim=16),
 ]
 
 
@@ -63,7 +65,7 @@ def far_from_initial(model: Llama) -> None:
             parameter.add_(torch.randn(parameter.shape, generator=generator) * (0.3 if parameter.dim() == 1 else 0.05))
 
 
-@pytest.mark.parametrize("config", SHAPES, ids=["tiny", "untied", "one-kv-head"])
+@pytest.mark.parametrize("config", SHAPES, ids=["tiny", "untied", "one-kv-head", "fourteen-heads", "one-head"])
 def test_logits_and_gradients_equal_hugging_face(config: LlamaConfig) -> None:
     torch.manual_seed(0)
     model = Llama(config)
@@ -81,7 +83,11 @@ def test_logits_and_gradients_equal_hugging_face(config: LlamaConfig) -> None:
     model(tokens, targets).backward()
     torch.nn.functional.cross_entropy(expected.flatten(0, 1), targets.flatten()).backward()
     theirs: dict[str, Tensor | None] = {name: parameter.grad for name, parameter in peer.named_parameters()}
+    largest = max(grad.abs().max().item() for grad in theirs.values() if grad is not None)
     for name, parameter in model.named_parameters():
         grad, peer_grad = parameter.grad, theirs[hugging_face_name(name)]
         assert grad is not None and peer_grad is not None
-        torch.testing.assert_close(grad, peer_grad, rtol=1e-4, atol=1e-5 * peer_grad.abs().max().item())
+        # Where a gradient is zero but for rounding (queries and keys of heads that choose nothing), its own size says
+        # nothing.
+        room = max(1e-5 * peer_grad.abs().max().item(), 1e-7 * largest)
+        torch.testing.assert_close(grad, peer_grad, rtol=1e-4, atol=room)
