@@ -8,8 +8,9 @@ import pytest
 import torch
 from torch import nn
 
-from zerolab.collectives import LocalCollectives
+from zerolab.collectives import Collectives, LocalCollectives
 from zerolab.errors import InputError, StateError
+from zerolab.ranks import launch
 from zerolab.zero import ZeroEngine, find_units
 
 local = LocalCollectives()
@@ -65,6 +66,7 @@ REFUSED: list[tuple[Callable[[], object], list[str]]] = [
     (lambda: engine(units=[3]), ["int", "no part of Sequential"]),
     (lambda: engine(groups=lambda name, p: {"betas": [0.9, 0.99]}), ["betas", "0.weight", "tuples"]),
     (lambda: engine(groups=lambda name, p: 3), ["3", "0.weight", "dict"]),
+    (lambda: engine(nn.Sequential(nn.LazyLinear(3))), ["0.weight", "one batch"]),
     (used_twice, ["Sequential", "close()"]),
     (lambda: engine().backward(torch.ones(2, requires_grad=True)), ["(2,)", "mean()"]),
     (lambda: engine().backward(3.0), ["float"]),  # type: ignore[arg-type]
@@ -166,3 +168,16 @@ def test_16_bit_shards_start_at_as_many_bytes_as_fp32_ones() -> None:
     for dtype, align in ((torch.float32, 16), (torch.float64, 16), (torch.bfloat16, 32)):
         (unit,) = find_units(nn.Linear(3, 4, dtype=dtype), 3)
         assert unit.buckets[0].layout.align == align
+
+
+def test_an_embedding_that_rewrites_its_rows_is_refused_where_ranks_would_part() -> None:
+    def build(comm: Collectives) -> str:
+        try:
+            ZeroEngine(nn.Sequential(nn.Embedding(5, 3, max_norm=1.0)), comm, 1, lr=0.1)
+        except InputError as error:
+            return str(error)
+        return ""
+
+    assert launch(build, ranks=1, world="lockstep", timeout=60) == [""]
+    for said in launch(build, ranks=2, world="lockstep", timeout=60):
+        assert said.startswith("0 has max_norm=1, by which a forward writes") and "summon_full_params" in said

@@ -253,3 +253,40 @@ def test_models_are_used_outside_training_as_they_are(name: str) -> None:
     ]
     assert len({one for by_rank in results for one, _ in by_rank}) == 1
     assert all(same for by_rank in results for _, same in by_rank)
+
+
+class Experts(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(3)) for _ in range(2))
+
+    def forward(self, x: torch.Tensor, chosen: int) -> torch.Tensor:
+        for experts in self.blocks:
+            x = experts[chosen](x)
+        return x
+
+
+@pytest.mark.parametrize("world", ["lockstep", "processes"])
+def test_ranks_that_run_different_experts_read_which_and_what_to_do(world: str) -> None:
+    def choose(comm: Collectives, stage: int) -> None:
+        model = Experts()
+        engine = ZeroEngine(model, comm, stage, lr=0.1)
+        engine.backward(loss_of(engine(inputs(0), comm.rank)))
+        engine.step()
+
+    launch(choose, 2, ranks=2, world=world, timeout=60)
+    with pytest.raises(RankError, match=r"blocks\.0\.0.* while rank 1 .*blocks\.0\.1.* one unit \(units=\[\.\.\.\]\)"):
+        launch(choose, 3, ranks=2, world=world, timeout=60)
+
+
+def test_an_engine_explains_its_units_and_what_was_asked_for_from_outside() -> None:
+    def explain(comm: Collectives) -> str:
+        engine = ZeroEngine(build("weights used from outside"), comm, 3, lr=0.1)
+        engine.backward(loss_of(engine(inputs(0))))
+        engine.step()
+        return engine.explain()
+
+    said = launch(explain, ranks=2, world="lockstep", timeout=60)[0].splitlines()
+    assert said[0] == "stage 3, units: 7, guessed"
+    assert "  up: ModuleDict, 36 parameters, buckets: 1" in said
+    assert any(line.startswith("    up.up.1 (unit up) was asked for outside the forward of its unit") for line in said)

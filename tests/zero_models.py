@@ -267,6 +267,23 @@ class Image(nn.Module):
         return self.head(self.norm(self.conv(image)).flatten(1))
 
 
+class FromOutside(nn.Module):
+    """Layers whose weights are used without them: factors in lists and nested dicts, a manual tie, a penalty on all."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(3))
+        self.down = nn.ModuleList(nn.Linear(WIDTH, 2, bias=False) for _ in range(3))
+        self.up = nn.ModuleDict({"up": nn.ParameterList(torch.full((WIDTH, 2), 0.1 * at) for at in range(3))})
+        self.layers[1].requires_grad_(False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer, down, up in zip(self.layers, self.down, self.up["up"], strict=True):
+            x = torch.tanh(layer(x) + F.linear(F.linear(x, down.weight), up)) @ layer.weight.t()
+        penalty = sum(parameter.square().sum() for parameter in self.parameters())
+        return F.linear(x, self.layers[0].weight[:2]) + 0.01 * penalty
+
+
 MODELS: dict[str, Callable[[], nn.Module]] = {
     "plain sequential": lambda: nn.Sequential(Residual(), nn.ReLU(inplace=True), Residual(), nn.Linear(WIDTH, 1)),
     "fewer elements than ranks": lambda: nn.Sequential(nn.Linear(WIDTH, 1), nn.Linear(1, 1, bias=False)),
@@ -287,6 +304,7 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
     "lstm": Recurrent,
     "sparse gradients": Sparse,
     "image": Image,
+    "weights used from outside": FromOutside,
     "one layer": lambda: nn.Linear(WIDTH, 3),
 }
 

@@ -53,3 +53,15 @@ def phase(name: str) -> Iterator[None]:
         yield
     finally:
         current_phase.reset(token)
+
+
+def mismatch(one: int, this: str, other: int, that: str) -> str:
+    """What to say of two ranks that met in different calls, told as text."""
+    said = (
+        f"rank {one} is in {this} while rank {other} is in {that}; every rank must call the same collectives in the "
+        "same order, with the same sizes and dtypes"
+    )
+    if this.endswith(")") and this.rpartition(" (")[0] == that.rpartition(" (")[0]:
+        # The labels differ alone, which are a stage's names of its units.
+        said += "; where ranks run different layers, as experts, make the module around them one unit (units=[...])"
+    return said

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import torch
 
+from zerolab.collectives.call import mismatch
 from zerolab.collectives.machine import WORDS, Machine
 from zerolab.errors import MismatchError
 
@@ -59,10 +60,7 @@ class Meeting:
         offset, theirs = note
         if theirs != self._call:
             (one, this), (other, that) = sorted([(self._machine.rank, self._call), (rank, theirs)])
-            raise MismatchError(
-                f"rank {one} is in {this} while rank {other} is in {that}; every rank must call the same collectives "
-                "in the same order, with the same sizes and dtypes"
-            )
+            raise MismatchError(mismatch(one, this, other, that))
         if kind == HERE:
             self._offsets[rank] = offset
         else:

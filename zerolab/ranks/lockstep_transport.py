@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
-from zerolab.collectives.call import Call
+from zerolab.collectives.call import Call, mismatch
 from zerolab.collectives.transport import Request, Transport
 from zerolab.errors import InputError, MismatchError
 from zerolab.ranks.lockstep import Scheduler, Stopped, Task
@@ -131,12 +131,7 @@ class LockstepWorld:
         """Compare a call with the other ranks' of the same number."""
         other, what = self._calls.setdefault(call.number, (rank, str(call)))
         if what != str(call):
-            self.fail(
-                MismatchError(
-                    f"rank {other} is in {what} while rank {rank} is in {call}; every rank must call the same "
-                    "collectives in the same order, with the same sizes and dtypes"
-                )
-            )
+            self.fail(MismatchError(mismatch(other, what, rank, str(call))))
         self._entered[call.number] += 1
         if self._entered[call.number] == self.size:
             del self._calls[call.number], self._entered[call.number]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
+from zerolab.collectives.call import mismatch
 from zerolab.errors import DeadlockError, MismatchError, RankError
 from zerolab.ranks.board import Activity, RankState
 
@@ -30,10 +31,7 @@ def different_calls(still: dict[int, RankState]) -> MismatchError | None:
                 continue
             other, call = first.setdefault(activity.number, (rank, activity.call))
             if call != activity.call:
-                return MismatchError(
-                    f"rank {other} is in {call} while rank {rank} is in {activity.call}; every rank must call the same "
-                    "collectives in the same order, with the same sizes and dtypes"
-                )
+                return MismatchError(mismatch(other, call, rank, activity.call))
     return None
 
 

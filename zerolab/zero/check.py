@@ -23,6 +23,9 @@ def check_model(model: nn.Module, device: torch.device) -> None:
             f"this {type(model).__name__} is in an engine already, or was left without its parameters by stage 3; "
             "build a new model, or close() the other engine first"
         )
+    for name, parameter in model.named_parameters():
+        if isinstance(parameter, nn.parameter.UninitializedParameter):
+            raise InputError(f"{name} has no shape yet; run one batch through the model before it is wrapped")
     places: dict[int, str] = {}
     for name, parameter in model.named_parameters():
         if parameter.is_meta:
@@ -40,6 +43,18 @@ def check_model(model: nn.Module, device: torch.device) -> None:
                 "using the same nn.Parameter in both places"
             )
         places[place] = name
+
+
+def check_lookups(model: nn.Module, ranks: int) -> None:
+    """Refuse what writes to parameters in a forward, each rank to the rows that its own part of the batch names."""
+    for name, module in model.named_modules():
+        limit = getattr(module, "max_norm", None)
+        if isinstance(module, nn.Embedding | nn.EmbeddingBag) and limit is not None and ranks > 1:
+            raise InputError(
+                f"{name or 'the model'} has max_norm={limit:g}, by which a forward writes to the rows it looks up, "
+                "on each rank others; leave it out, and scale the rows that are too long between steps, inside "
+                "`with engine.summon_full_params():`"
+            )
 
 
 def check_loss(loss: Any) -> None:

@@ -30,7 +30,7 @@ from zerolab.precision.fp8 import advance, fp8_layers, fp8_linears
 from zerolab.precision.recipe import Precision, find_precision
 from zerolab.precision.scaler import LossScaler
 from zerolab.zero import optimizer as optimizers
-from zerolab.zero.check import check_loss, check_model, engaged
+from zerolab.zero.check import check_lookups, check_loss, check_model, engaged
 from zerolab.zero.choose import check_disk, check_kinds, keeps_main, make_scaler, make_stage, make_update
 from zerolab.zero.clip import check_norm, clip_factor, gradient_norm
 from zerolab.zero.gestures import Gestures
@@ -110,6 +110,7 @@ class ZeroEngine(Gestures):
         if clip_norm is not None:
             check_norm(clip_norm, norm_type)
         check_model(model, comm.device)
+        check_lookups(model, comm.size)
         self.model, self.comm, self._given = model, comm, units
         self.clip_norm, self.norm_type = clip_norm, norm_type
         self.overlap_gather = overlap_gather
