@@ -79,7 +79,8 @@ class ZeroEngine(Gestures):
                   reset_parameters; default: model.init_module, if there is one (`materialize.py`)
 
     A parameter that a backward does not reach counts as one whose gradient is zero. At stage 3 all ranks must run
-    the same units in the same order, since they gather them together.
+    the same units in the same order, since they gather them together. What else one does with a model, its parameters
+    and its optimizer works as in plain torch or is refused by name: docs/gestures.md has the list.
     """
 
     def __init__(

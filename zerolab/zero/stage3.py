@@ -4,8 +4,8 @@ everything and the one or two units at hand.
 
 Releasing empties the storage of `bucket.whole` and keeps the tensor. Autograd saves views of parameters for
 backward (a linear layer saves its weight transposed); those views share the storage, so they find the values
-again when backward gathers the unit. Between, the parameters themselves have no elements: whoever uses one
-outside its unit gets a size error, not freed memory.
+again when backward gathers the unit. Between, the parameters themselves have no elements, and whoever asks for
+one outside its unit's forward is heard (`wrapped.py`).
 """
 
 from __future__ import annotations
