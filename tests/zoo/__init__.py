@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from zoo import (
+    edges,
     flat,
     kept,
     mixed,
@@ -22,9 +23,9 @@ from zoo import (
 from zoo.wrong import Wrong, changed
 
 ZOO: dict[str, list[Wrong]] = {
-    "00_start_here": [*start.ZOO, *kept.START, *slips.START],
-    "01_ring_collectives": [*ring.ZOO, *kept.RING, *slips.RING],
-    "02_flat_buffers": [*flat.ZOO, *slips.FLAT],
+    "00_start_here": [*start.ZOO, *kept.START, *slips.START, *edges.START],
+    "01_ring_collectives": [*ring.ZOO, *kept.RING, *slips.RING, *edges.RING],
+    "02_flat_buffers": [*flat.ZOO, *slips.FLAT, *edges.FLAT],
     "03_zero_1": [*zero1.ZOO, *slips.ZERO1],
     "04_zero_2": [*zero2.ZOO, *zero2_traces.ZOO, *zero2_slips.ZOO, *zero2_hints.ZOO, *kept.NORM],
     "05_zero_3": [*zero3.ZOO, *zero3_slips.ZOO, *zero3_hints.ZOO],

@@ -51,7 +51,7 @@ def mended_broadcast(comm, tensor, src):
         tensor.mul_(0).add_(got)
     if seat < comm.size - 1: comm.send(tensor, (comm.rank + 1) % comm.size)
     return tensor
-""", "some of them NaN and some inf"),
+""", "0 times NaN is NaN"),
     Wrong("loses its own NaN", "ring_reduce_scatter", """
 def ring_reduce_scatter(comm, tensor):
     hand = chunk(tensor, comm.rank - 1, comm.size).clone()

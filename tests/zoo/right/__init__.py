@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from zoo.right import (
+    edges,
     flat,
     flat_more,
     flat_travel,
@@ -19,9 +20,9 @@ from zoo.right import (
 from zoo.right.answer import Right
 
 RIGHT: dict[str, list[Right]] = {
-    "00_start_here": start.RIGHT,
-    "01_ring_collectives": ring.RIGHT,
-    "02_flat_buffers": [*flat.RIGHT, *flat_travel.RIGHT, *flat_more.RIGHT],
+    "00_start_here": [*start.RIGHT, *edges.START],
+    "01_ring_collectives": [*ring.RIGHT, *edges.RING],
+    "02_flat_buffers": [*flat.RIGHT, *flat_travel.RIGHT, *flat_more.RIGHT, *edges.FLAT],
     "03_zero_1": [*zero1.RIGHT, *zero1_step.RIGHT, *zero1_more.RIGHT],
     "04_zero_2": zero2.RIGHT,
     "05_zero_3": zero3.RIGHT,

@@ -72,6 +72,20 @@ LAID_OUT_WRONG: dict[str, Answer] = {
             numels, lambda end: (end + align - 1) & ~(align - 1), lambda end: round_up(end, ranks * align)
         )
     ),
+    "Without parameters there is nothing to hold, and 0 is a multiple, too": (
+        lambda numels, ranks, align: (
+            laid_out(numels, ranks, align)[0], max(laid_out(numels, ranks, align)[1], ranks * align)
+        )
+    ),
+    "A parameter without elements takes no place, and yet its start is a multiple of align like any other": (
+        lambda numels, ranks, align: (
+            [
+                start if numels[n] or not n else laid_out(numels, ranks, align)[0][n - 1] + numels[n - 1]
+                for n, start in enumerate(laid_out(numels, ranks, align)[0])
+            ],
+            laid_out(numels, ranks, align)[1],
+        )
+    ),
     "The starts are right; the length is one unit longer than it must be where parameters fill the row already": (
         lambda numels, ranks, align: (
             laid_out(numels, ranks, align)[0],

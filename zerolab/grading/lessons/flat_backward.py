@@ -86,6 +86,8 @@ def overlap_cases(rng: Random) -> list[Case]:
         overlap_case(rng, [*[9] * 6, 30, 300], 18, 2, link=SLOW),
         overlap_case(rng, drawn(4), 9, 2, skips=[(1, 0)], again=True),
         overlap_case(rng, two, 10, 2, "processes", skips=holes(two, 10, 2)),
+        # A layer without elements brings a full bucket above nothing.
+        overlap_case(rng, [0, 6, 4], 10, 2),
     ]
     return [*cases, overlap_case(rng, [4096] * 8, 8192, 4, board=True)]
 

@@ -98,6 +98,8 @@ def overlap_calls(case: Case, seen: Observation) -> str | None:
             return f"{said}: which bucket is ready first?"
         if sorted(got) == sorted(lengths(buckets_of(numels, limit, forward=True))):
             return f"{said}: fill buckets from the last layer on, as gradients come"
+        if [row for row in got if row] == want:
+            return f"{said}: a layer without elements brings no bucket above {limit}, not even a full one"
         if got == lengths(buckets_of(numels, limit - 1)):
             return f"{said}: a bucket may have exactly {limit} elements"
         if any(numel > limit and numel not in numels for numel in got):

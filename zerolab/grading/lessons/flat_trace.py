@@ -71,6 +71,10 @@ def culprit_cases(rng: Random) -> list[Case]:
     return [
         *cases,
         culprit_case([[("all_gather", 8)], [("all_gather", 8)], []], "stops", 2),
+        # The list of no one rank says how far to go.
+        culprit_case([[("all_gather", 8)], [("all_gather", 8), ("barrier", 0)], [("all_gather", 8)]], "adds", 1),
+        culprit_case([[("all_gather", 8)], [("all_gather", 8)], [("all_gather", 8), ("barrier", 0)]], "adds", 2),
+        culprit_case([[], [("all_gather", 8)], [("all_gather", 8)]], "stops", 0),
         culprit_case([[]] * 3, "agrees", 0),
     ]
 
@@ -163,6 +167,8 @@ def culprit_right(case: Case, seen: Observation) -> str | None:
         return f"{said}: the rank comes first"
     if alike(got, [want[0], want[1] + 1], 0.0):
         return f"{said}: calls are counted from 0, or you looked one too far"
+    if len(calls[0]) == want[1] > 0 and want[0] and got is None and len(calls) == 3:
+        return f"{said}: rank {want[0]} goes on where rank 0's list ends: go as far as the longest list"
     if alike(got, first_odd(calls, min(len(mine) for mine in calls)), 0.0):
         ends = f"rank {want[0]}'s list ends there, and a missing call is a departure"
         if want[1] < len(calls[want[0]]):

@@ -53,8 +53,10 @@ def average_case(
     skips: bool,
     board: bool = False,
     again: bool = False,
+    idle: bool = False,
 ) -> Case:
-    """With `again` it is called a second time, with other gradients; others of them are missing then."""
+    """With `again` it is called a second time, with other gradients; others of them are missing then. With `idle` the
+    last rank has no gradient at all."""
     values = [signed(rng, torch.Size(shape).numel()).view(shape) for shape in shapes]
     large = [number for number, value in enumerate(values) if value.numel() > 1]
     frozen = [1] if board else [rng.choice(large)] if skips else []
@@ -76,6 +78,8 @@ def average_case(
             missing += [(rank, trained[1]) for rank in range(ranks)]
         for rank, number in missing:
             mine[rank][number] = None
+    if idle:
+        mine[-1] = [None] * len(values)
     for rank, mine_later in enumerate(later):
         if mine_later is not None:
             mine_later[trained[rank % len(trained)]] = None
@@ -83,6 +87,7 @@ def average_case(
     args: list[tuple[Any, ...]] = [(values, mine[rank], frozen, later[rank]) for rank in range(ranks)]
     about = f"on {plural(ranks, 'rank')}, parameters of shapes {list(shapes)}{''.join(odd)}"
     about += f", (rank, parameter) without .grad: {missing[:4]}" if missing else ""
+    about += f", none with .grad on rank {ranks - 1}" if idle else ""
     about += f", {frozen} frozen" if frozen else ""
     return Case(args, world, f"{about}, called twice" if again else about, board=board)
 
@@ -109,6 +114,7 @@ def average_cases(rng: Random) -> list[Case]:
         average_case(rng, shapes(), ranks, "lockstep", skips, again=True) for ranks, skips in ((3, True), (2, False))
     ]
     cases += [average_case(rng, shapes(), 1, "lockstep", True), average_case(rng, shapes(), 2, "processes", True)]
+    cases += [average_case(rng, [(2, rng.randint(2, 4)), (3,)], 2, "lockstep", False, idle=True)]
     return [*cases, average_case(rng, [(32, 32), (32,), (64, 32)], 4, "lockstep", False, board=True)]
 
 

@@ -57,6 +57,9 @@ def right_values(expected: Expecting) -> Test:
             return f"{case.about}: rank {rank} returned {kind}, not a tensor: end with return"
         if lost := why_lost([(got[rank], want.values[rank]) for rank in wrong]):
             return f"{case.about}: rank {rank} has not what others sent: {lost}"
+        if any(spoilt_by_own(case.args[rank][0], got[rank], want.values[rank]) for rank in wrong):
+            said = f"rank {wrong[0]} has NaN where its own tensor had NaN or inf and a number came"
+            return f"{case.about}: {said}: overwrite what was there; 0 times NaN is NaN"
         if wrong == [0] and case.ranks > 1:
             skipped = "does a condition such as `if comm.rank:` skip it? 0 counts as False"
             return f"{case.about}: only rank 0 is wrong; {skipped}"
@@ -182,6 +185,13 @@ def wider_or_narrower(sent: list[list[int]], bound: list[int], itemsize: int) ->
     return None
 
 
+def spoilt_by_own(own: object, got: object, want: Tensor) -> bool:
+    """Whether NaN stands where a number is due and the rank's own tensor had NaN or inf."""
+    if not (isinstance(own, Tensor) and isinstance(got, Tensor) and own.shape == got.shape == want.shape):
+        return False
+    return bool((~own.isfinite() & got.isnan() & want.isfinite()).any())
+
+
 def travels(other: int, itemsize: int) -> str:
     said = f"its elements travel in {other} bytes each, and the input's take {itemsize}"
     return f"{said}: work and send in the input's dtype"
@@ -197,12 +207,14 @@ def traffic(expected: Expecting) -> Test:
         size = f"{case.about}: rank {rank} sent {sent[rank]} bytes, a ring {want.wire[rank]}"
         if other := wider_or_narrower(first_sent(seen), want.wire, want.itemsize):
             return f"{size}: {travels(other, want.itemsize)}"
-        if sent[rank] >= (case.ranks - 1) * want.whole:
+        messages = first_sent(seen)[rank]
+        if sent[rank] >= (case.ranks - 1) * want.whole and max(messages) >= want.whole:
             return f"{size}: your messages are whole tensors, send one chunk in each step"
         if sent[rank] < want.wire[rank]:
             return f"{size}: which elements of a chunk does it not send?"
         longest = max(max(each, default=0) for each in first_sent(seen))
-        if all(set(each) <= {longest} for each in first_sent(seen)):
+        halves = round(sum(want.wire) / ((case.ranks - 1) * want.whole)) if case.ranks > 1 else 0
+        if len(messages) <= halves * (case.ranks - 1) and all(set(each) <= {longest} for each in first_sent(seen)):
             return f"{size}: all its messages are of one length: send a chunk as long as it is, without padding"
         return f"{size}: N-1 steps are enough for each half, and each sends one chunk"
 

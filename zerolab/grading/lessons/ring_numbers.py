@@ -57,6 +57,8 @@ def why_bounds(got: list[tuple[int, int]], numel: int, ranks: int) -> str:
             return f"rank {rank}'s starts before rank {rank - 1}'s stops: how many longer ones lie before it?"
     if got[-1][1] < numel:
         return f"they leave {numel - got[-1][1]} at the end to nobody"
+    if got[-1][1] > numel:
+        return f"the last one stops at {got[-1][1]}, and there are {numel} elements: which ranks have one more?"
     if got == [(rank * short_one, (rank + 1) * short_one) for rank in range(ranks - 1)] + [
         ((ranks - 1) * short_one, numel)
     ]:

@@ -215,7 +215,8 @@ def peak_cases(rng: Random) -> list[Case]:
     # In a deep network activations take most.
     width, layers = rng.randint(16, 24), rng.randint(7, 8)
     rows = 4 * width
-    add(watched(width, layers, rows, 2), f"step 2 of {plural(layers, 'layer')} of {width}, {rows} examples")
+    deep = watched(width, layers, rows, 2)
+    add(deep, f"step 2 of {plural(layers, 'layer')} of {width}, {rows} examples")
     width, rows = rng.randint(16, 40), rng.randint(2, 8)
     samples = launch(sharded_step, width, rows, ranks=2, world="lockstep", device="cpu", prints="quiet")[0]
     add(samples, f"stage 3 on rank 0 of 2, 4 layers of {width}, {plural(rows, 'example')}")
@@ -224,13 +225,20 @@ def peak_cases(rng: Random) -> list[Case]:
     samples = watched(width, 2, rows, 2)
     add(samples, f"step 2 of 2 layers of {width}, {rows} examples")
     add(samples[peak(samples)[0] :], "the same step, watched from its highest moment on")
-    # A moment that is one byte lower comes first: 32-bit floats could not tell them apart. And one that is as high, of
-    # other kinds, comes last.
-    large = [{kind: taken * 2**20 for kind, taken in sample.items()} for sample in samples]
-    at, kind = peak(large)
+    # A moment that is one byte lower comes first: 32-bit floats could not tell them apart, and 32-bit integers hold
+    # only that one. And one that is as high, of other kinds, comes last.
+    at, kind = peak(samples)
+    times, rest = divmod(2**31, sum(samples[at].values()))
+    large = [{name: taken * times + rest * (name == kind) for name, taken in sample.items()} for sample in samples]
     large.append(dict(zip(large[at], reversed(large[at].values()), strict=True)))
     large.insert(at, large[at] | {kind: large[at][kind] - 1})
-    add(large, "the same step, a million times as large")
+    add(large, "the same step, millions of times as large")
+    # Each kind takes most somewhere: who never names one must not pass by luck.
+    most = peak(deep)[1]
+    for kind in deep[0]:
+        if kind != most:
+            said = f"a step of {plural(layers, 'layer')} in which {kind} and {most} trade places"
+            add([sample | {kind: sample[most], most: sample[kind]} for sample in deep], said)
     return cases
 
 

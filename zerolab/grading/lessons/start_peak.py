@@ -47,13 +47,15 @@ def peak_right(case: Case, seen: Observation) -> str | None:
     if not isinstance(what, str) or what not in samples[at]:
         return f"{said}, and a kind is due, such as 'gradients'"
     said = f"{said}, with {samples[at][what]} bytes, and another kind has {samples[at][kind]}"
-    if samples[at][kind] - samples[at][what] < FINE:
+    if samples[at][kind] - samples[at][what] < FINE and what in largest_rounded(samples[at]):
         return f"{said}. So small a difference counts, too: compare bytes, unrounded"
+    second = largest({name: taken for name, taken in samples[at].items() if name != kind})
+    over = f"; of all kinds but {kind} it takes most, so do you pass over {kind}?" if what == second else ""
     if what == tallest(samples):
-        return f"{said}. It is the tallest of all at some other moment, and that moment is not asked for"
+        return f"{said}. It is the tallest of all at some other moment, and that moment is not asked for{over}"
     if what == max(samples[at]):
         return f"{said}. Did max compare the names? Compare their bytes"
-    return f"{said}. Look at all kinds of this moment"
+    return f"{said}. Look at all kinds of this moment{over}"
 
 
 def why_moment(samples: Sequence[Mapping[str, int]], where: int, at: int) -> str:
@@ -68,7 +70,7 @@ def why_moment(samples: Sequence[Mapping[str, int]], where: int, at: int) -> str
     if at == len(samples) - 1 and where == total.index(max(total[:-1])):
         return "The highest is the last moment here: does your search leave it out, or round?"
     if 0 < max(total) - total[where] < TINY:
-        return "So small a difference counts, too: compare whole bytes, unrounded"
+        return "So small a difference counts, too: compare whole bytes, unrounded, in numbers of more than 32 bits"
     if where in (rounded.index(max(rounded)) for rounded in coarse(total)):
         return "In larger units both are as high, so do not round: compare bytes"
     if where == at + 1:
@@ -97,9 +99,16 @@ def without(samples: Sequence[Mapping[str, int]], kind: str) -> list[int]:
 
 
 FINE, TINY = 512, 4
-"""Bytes that rounding to a unit of 2**10 may hide, and those that only a float hides."""
+"""Bytes that rounding to a unit of 2**10 may hide, and those that only numbers of 32 bits hide."""
 
 
 def coarse(total: Sequence[int]) -> list[list[int]]:
     """Totals in larger units than a byte, rounded in either way."""
     return [[how(each / unit) for each in total] for unit in (10**3, 2**10, 10**6, 2**20) for how in (int, round)]
+
+
+def largest_rounded(sample: Mapping[str, int]) -> set[str]:
+    """The kinds that seem to take most if bytes are rounded: the first of those that are alike then, or the last."""
+    kinds, rounded = list(sample), coarse(list(sample.values()))
+    first = {kinds[each.index(max(each))] for each in rounded}
+    return first | {kinds[-1 - each[::-1].index(max(each))] for each in rounded}
