@@ -1,7 +1,7 @@
 """A scheduler that runs ranks one at a time: each until it waits, then whoever has been ready for longest.
 
 A task is a rank's main line or one of its communication lanes, each in a thread. Only the thread that holds the baton
-runs; the others sleep on a semaphore of their own. So the order of events is the same every time, a deadlock is plain
+runs; the others sleep on a lock of their own. So the order of events is the same every time, a deadlock is plain
 to see (nobody is ready and somebody has not ended), and time can be virtual: each task carries a clock that only
 messages, and work declared with `spend`, move on.
 
@@ -18,6 +18,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 
 from zerolab.collectives.call import Call
 from zerolab.errors import DeadlockError, RankError
@@ -43,13 +44,20 @@ class Task:
         self.peer = -1
         self.nbytes = 0
         self.done = False
-        self.baton = threading.Semaphore(0)
+        # Open once the task is given the baton. A plain lock: Python's semaphore wakes a thread more than once.
+        self.baton = threading.Lock()
+        self.baton.acquire()
         self.thread: threading.Thread | None = None
 
     @property
     def idle(self) -> bool:
         """A lane without a call to run waits for no other rank."""
         return self.lane > 0 and not self.calls and not self.wait_kind
+
+    def give(self) -> None:
+        """Hand it the baton. Where a launch fails it may have been given, and not yet taken, already."""
+        with suppress(RuntimeError):
+            self.baton.release()
 
     def __str__(self) -> str:
         if self.done:
@@ -121,7 +129,7 @@ class Scheduler:
         for task in self.tasks:
             if task.thread is None or task.done:
                 continue
-            task.baton.release()
+            task.give()
             task.thread.join(UNWIND_SECONDS / 5)
             if task.thread.is_alive():
                 # In a loop that never waits: an exception from outside is all that Python offers.
@@ -161,7 +169,7 @@ class Scheduler:
         if task.rank != self._last_rank:
             self._switched(task.rank)
             self._last_rank = task.rank
-        task.baton.release()
+        task.give()
 
 
 def where(task: Task) -> str:
