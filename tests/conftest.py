@@ -2,6 +2,7 @@
 
 import os
 
+import pytest
 import torch
 from hypothesis import settings
 
@@ -12,3 +13,30 @@ torch.set_num_threads(1)
 settings.register_profile("same", derandomize=True, deadline=None)
 settings.register_profile("explore", deadline=None, max_examples=500)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))
+
+FIRST = ("test_hostile_answers_fail_alone_", "test_browser.py", "test_nbgrader.py", "test_benchmarks.py")
+"""What takes longest, by a part of its name: begun last, it would bound the end."""
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Processes that share the tests, each beginning with an equal part of the list, begin with the longest."""
+    if hasattr(config, "workerinput"):
+        items[:] = longest_first(items, config.workerinput["workercount"])
+
+
+def longest_first(items: list[pytest.Item], parts: int) -> list[pytest.Item]:
+    """The same items, those of FIRST dealt out to the beginnings of so many parts; a file's stay together, since they
+    share what they start."""
+    heads: list[list[pytest.Item]] = [[] for _ in range(parts)]
+    for place, name in enumerate(FIRST):
+        heads[place % parts] += [item for item in items if name in item.nodeid]
+    others = [item for item in items if not any(name in item.nodeid for name in FIRST)]
+    ends = [
+        min(max(len(items) * (part + 1) // parts - sum(map(len, heads[: part + 1])), 0), len(others))
+        for part in range(parts)
+    ]
+    ordered: list[pytest.Item] = []
+    for head, begin, end in zip(heads, [0, *ends], ends, strict=False):
+        ordered += [*head, *others[begin:end]]
+    return ordered
