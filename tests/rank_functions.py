@@ -58,6 +58,17 @@ def random_numbers(comm):
     return before, after
 
 
+def normal_numbers(comm):
+    """Numpy draws normal numbers in pairs and keeps the second: others have their turn between the two; rank 0 draws
+    none."""
+    drawn = []
+    for turn in range(3):
+        if 0 < comm.rank != turn:
+            drawn.append(numpy.random.randn())
+        comm.barrier()
+    return drawn
+
+
 def numbers_of_everything(comm):
     """Collectives of all kinds, ordinary and asynchronous, on sizes that do not divide."""
     torch.manual_seed(comm.rank)

@@ -39,7 +39,8 @@ SPEAKING = [(lesson, name) for lesson, name in NAMES if takes_ranks(lesson, name
 
 
 def hint(exercise: Exercise, names: dict[str, Any], seed: int) -> str:
-    found = judge(exercise, exercise.drawn(seed), run(exercise, names, None, seed))
+    cases = exercise.drawn(seed)
+    found = judge(exercise, cases, run(exercise, names, None, cases))
     return next((finding.hint for finding in found if finding.hint), "")
 
 

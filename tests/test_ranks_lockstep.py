@@ -34,8 +34,9 @@ def test_values_equal_those_of_processes_to_the_bit(ranks):
 
 
 @pytest.mark.ranks
-def test_random_numbers_equal_those_of_processes_however_ranks_interleave():
-    assert lockstep(functions.random_numbers, ranks=3) == launch(functions.random_numbers, ranks=3, timeout=30)
+@pytest.mark.parametrize("function", [functions.random_numbers, functions.normal_numbers])
+def test_random_numbers_equal_those_of_processes_however_ranks_interleave(function):
+    assert lockstep(function, ranks=3) == launch(function, ranks=3, timeout=30)
 
 
 def test_the_callers_world_is_left_as_it_was():

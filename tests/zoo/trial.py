@@ -53,7 +53,9 @@ def findings(lesson: str, name: str, source: str | None = None, seed: int = 5) -
     if source is not None:
         del names[name]
         trouble = offence(source) or load(name, source, names)
-    return judge(exercise, exercise.drawn(seed), run(exercise, names, trouble, seed))
+    # Ranks in lockstep work on copies.
+    cases = exercise.drawn(seed)
+    return judge(exercise, cases, run(exercise, names, trouble, cases))
 
 
 def hint_for(lesson: str, name: str, source: str, seed: int = 5) -> str:

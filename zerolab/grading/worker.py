@@ -10,7 +10,7 @@ import multiprocessing
 import os
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -23,7 +23,7 @@ import torch._dynamo  # noqa: F401
 
 from zerolab.grading.bounds import watch_process
 from zerolab.grading.cage import fence, limit
-from zerolab.grading.case import MOST_BYTES, Observation, Trouble, observation_to_json
+from zerolab.grading.case import MOST_BYTES, Case, Observation, Trouble, observation_to_json
 from zerolab.grading.exercise import Exercise
 from zerolab.grading.lessons import exercises_of
 from zerolab.grading.observe import observe_all, trouble_of, where
@@ -49,7 +49,7 @@ def main(job: Mapping[str, Any], reports: Connection, folder: str, environment: 
         _say(reports, {"began": name})
         trouble = load(name, source, names, step["answer"])
         if name in exercises and step["graded"]:
-            seen = run(exercises[name], names, trouble, job["seed"])
+            seen = run(exercises[name], names, trouble, exercises[name].drawn(job["seed"]))
             if changed := tampered(before):
                 listed = ", ".join(changed[:3])
                 said = f"it replaces {listed}, which the check relies on: leave what is not yours as it is"
@@ -96,14 +96,14 @@ def load(name: str, source: str, names: dict[str, Any], answer: bool = True) -> 
     return None
 
 
-def run(exercise: Exercise, names: dict[str, Any], trouble: Trouble | None, seed: int) -> list[Observation]:
-    """What came of the exercise's cases, up to the first trouble."""
+def run(exercise: Exercise, names: dict[str, Any], trouble: Trouble | None, cases: Sequence[Case]) -> list[Observation]:
+    """What came of the cases, up to the first trouble."""
     if trouble:
         return [Observation(trouble=trouble)]
     fn = names.get(exercise.name)
     if not callable(fn):
         return [Observation(trouble=Trouble("Missing", f"the cell defines no function named {exercise.name}"))]
-    return list(observe_all(exercise, fn, exercise.drawn(seed)))
+    return list(observe_all(exercise, fn, cases))
 
 
 def bounded(seen: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -132,16 +132,19 @@ class _TurnsAtRandom:
 
     def __init__(self) -> None:
         self._states: dict[int, RandomState] = {}
+        self._seeded: RandomState | None = None
         self._rank: int | None = None
 
     def switch(self, rank: int) -> None:
+        now = RandomState.capture(self._seeded)
         if self._rank is not None:
-            self._states[self._rank] = RandomState.capture()
+            self._states[self._rank] = now
         self._rank = rank
         if rank in self._states:
-            self._states[rank].restore()
-        else:
-            seed_all()
+            self._states[rank].restore(now)
+            return
+        seed_all()
+        self._seeded = self._seeded or RandomState.capture()
 
     @contextmanager
     def kept(self) -> Iterator[None]:

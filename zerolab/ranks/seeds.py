@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import random
 from dataclasses import dataclass
 from typing import Any
@@ -31,12 +32,29 @@ class RandomState:
     of_torch: torch.Tensor
     of_numpy: Any
     of_python: Any
+    numpy_words: bytes = b""
 
     @classmethod
-    def capture(cls) -> RandomState:
-        return cls(torch.get_rng_state(), numpy.random.get_state(), random.getstate())
+    def capture(cls, seeded: RandomState | None = None) -> RandomState:
+        """The states of now. Numpy takes many times as long as the other two to say its own, so that of `seeded`, which
+        followed from a seed, serves as long as nobody has drawn a number: the words of a seed never come again."""
+        words = numpy_words()
+        same = seeded is not None and words != b"" and words == seeded.numpy_words
+        of_numpy = seeded.of_numpy if seeded is not None and same else numpy.random.get_state()
+        return cls(torch.get_rng_state(), of_numpy, random.getstate(), words)
 
-    def restore(self) -> None:
+    def restore(self, now: RandomState | None = None) -> None:
+        """Go back to these states; `now` are those of the generators, if they are known."""
         torch.set_rng_state(self.of_torch)
-        numpy.random.set_state(self.of_numpy)
+        if now is None or now.of_numpy is not self.of_numpy:
+            numpy.random.set_state(self.of_numpy)
         random.setstate(self.of_python)
+
+
+def numpy_words() -> bytes:
+    """The numbers that numpy's own generator goes on from, as they lie in memory; nothing if it is another kind."""
+    generator = numpy.random.get_bit_generator()
+    if type(generator) is not numpy.random.MT19937:
+        return b""
+    # 624 words and the place among them.
+    return ctypes.string_at(generator.ctypes.state_address, 625 * 4)
