@@ -53,7 +53,7 @@ class RandomState:
 
 def numpy_words() -> bytes:
     """The numbers that numpy's own generator goes on from, as they lie in memory; nothing if it is another kind."""
-    generator = numpy.random.get_bit_generator()
+    generator = numpy.random.get_bit_generator()  # type: ignore[attr-defined]  # stubs of some versions lack it
     if type(generator) is not numpy.random.MT19937:
         return b""
     # 624 words and the place among them.
