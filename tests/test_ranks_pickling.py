@@ -335,3 +335,15 @@ def test_each_rank_has_a_class_of_its_own_and_its_results_are_of_the_callers(wor
     assert [seen for _, seen, _ in results] == [[0, 1], [10, 11], [20, 21]]
     assert [total for _, _, total in results] == [2, 2, 2]
     assert all(isinstance(counter, Counter) for counter, _, _ in results)
+
+
+NEWER = (torch.float8_e4m3fn, torch.float8_e5m2, torch.uint16, torch.uint32)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, *NEWER], ids=str)
+def test_tensors_of_all_dtypes_are_read_back(dtype: torch.dtype) -> None:
+    whole = torch.arange(64, dtype=torch.uint8).view(dtype)
+    for tensor in (whole, whole[3:7], torch.empty(0, dtype=dtype)):
+        back = loads(dumps(tensor))
+        assert back.dtype == dtype and back.tolist() == tensor.tolist()
+        assert back.shape == tensor.shape and back.storage_offset() == tensor.storage_offset()

@@ -133,17 +133,42 @@ def named_operations(name: str) -> Any:
 def cpu_storage(storage: torch.storage.TypedStorage) -> Reduced | None:
     """A tensor's memory. Torch's own way writes a file for each tensor, which takes many times as long for small
     ones."""
-    untyped = storage._untyped_storage
+    reduced = untyped_storage(storage._untyped_storage)
+    return None if reduced is None else (new_storage, (*reduced[1], storage.dtype))
+
+
+def untyped_storage(untyped: torch.UntypedStorage) -> Reduced | None:
     if untyped.device.type != "cpu":
         return None
-    return new_storage, (ctypes.string_at(untyped.data_ptr(), untyped.nbytes()), storage.dtype)
+    return new_untyped, (ctypes.string_at(untyped.data_ptr(), untyped.nbytes()),)
+
+
+def newer_tensor(tensor: torch.Tensor) -> Reduced | None:
+    """A tensor of one of torch's newer dtypes, such as 8-bit floats: torch packs its untyped storage, and asks for a
+    typed one to read it back."""
+    if tensor.dtype not in NEWER:
+        return None
+    rebuild, (storage, *rest) = tensor.__reduce_ex__(2)[:2]
+    return (new_tensor, (storage, *rest)) if rebuild is torch._utils._rebuild_tensor_v3 else None
+
+
+def new_tensor(storage: torch.UntypedStorage, *rest: Any) -> torch.Tensor:
+    typed = torch.storage.TypedStorage(wrap_storage=storage, dtype=torch.uint8, _internal=True)
+    rebuilt: torch.Tensor = torch._utils._rebuild_tensor_v3(typed, *rest)
+    return rebuilt
 
 
 def new_storage(content: bytes, dtype: torch.dtype) -> torch.storage.TypedStorage:
+    return torch.storage.TypedStorage(wrap_storage=new_untyped(content), dtype=dtype, _internal=True)
+
+
+def new_untyped(content: bytes) -> torch.UntypedStorage:
     untyped = torch.UntypedStorage(len(content))
     ctypes.memmove(untyped.data_ptr(), content, len(content))
-    return torch.storage.TypedStorage(wrap_storage=untyped, dtype=dtype, _internal=True)
+    return untyped
 
+
+NEWER = frozenset(torch.storage._new_dtypes())
 
 WAYS: dict[type, Callable[[Any], Reduced | None]] = {
     functools._lru_cache_wrapper: cached_function,
@@ -157,6 +182,8 @@ WAYS: dict[type, Callable[[Any], Reduced | None]] = {
     weakref.WeakKeyDictionary: lambda held: (weakref.WeakKeyDictionary, (dict(held),)),
     weakref.WeakValueDictionary: lambda held: (weakref.WeakValueDictionary, (dict(held),)),
     torch.storage.TypedStorage: cpu_storage,
+    torch.UntypedStorage: untyped_storage,
+    torch.Tensor: newer_tensor,
     torch._ops.OpOverload: operation,
     torch._ops.OpOverloadPacket: operations,
 }
