@@ -1,6 +1,6 @@
 """Wrong answers to the exercises of lesson 06: formats, the scaler, bytes."""
 
-from zoo import mixed_mended, mixed_mended_slipped, mixed_ranks, mixed_slipped
+from zoo import mixed_edges, mixed_mended, mixed_mended_slipped, mixed_ranks, mixed_slipped
 from zoo.wrong import Wrong, blank, changed
 
 NEAREST = """
@@ -186,3 +186,4 @@ def state_bytes(numel, ranks, stage, recipe):
 ]  # fmt: skip
 
 ZOO = [*FORMATS, *mixed_ranks.ZOO, *SCALER, *mixed_mended.ZOO, *COST, *mixed_slipped.ZOO, *mixed_mended_slipped.ZOO]
+ZOO += mixed_edges.ZOO

@@ -1,6 +1,6 @@
 """Wrong answers to the plain functions of lesson 07."""
 
-from zoo import offload_more, offload_slipped, offload_walk
+from zoo import offload_edges, offload_edges_pays, offload_more, offload_slipped, offload_walk
 from zoo.wrong import Wrong, blank, changed
 
 TIERS = """
@@ -221,3 +221,4 @@ PLACES = [
 ]  # fmt: skip
 
 ZOO = [*BYTES, *CUTS, *PLACES, *offload_walk.ZOO, *offload_slipped.ZOO, *offload_more.ZOO]
+ZOO += [*offload_edges.ZOO, *offload_edges_pays.ZOO]

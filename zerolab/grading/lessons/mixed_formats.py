@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from bisect import bisect_right
 from collections.abc import Callable
 from fractions import Fraction
@@ -89,6 +90,7 @@ def cases(rng: Random) -> list[Case]:
         values = [(between(rng, form, place, how), what) for what, place, how in places(rng, form)]
         far = rng.choice((-1, 1)) * rng.uniform(2.0, 9.0) * 2.0 ** (form.bias + 1)
         values += [(far, "far beyond the largest number"), (0.0, "zero")]
+        values.append((rng.choice((-1, 1)) * sys.float_info.max, "the largest Python float or its negative"))
         about = f"{sizes[0]} bits of exponent, {sizes[1]} of mantissa"
         drawn.append(Case([(values, *sizes)], about=about))
     return [*drawn, finest(rng)]
@@ -161,6 +163,8 @@ def downwards(value: float, sizes: Sizes, add: float = 0.0) -> float:
 
 def with_magic(value: float, sizes: Sizes) -> float:
     """Rounded by adding a number so large that nothing behind the last place is left, and taking it away."""
+    if abs(value) >= 2.0 ** (2 ** (sizes[0] - 1)):
+        return math.copysign(math.inf, value)
     power = max(math.frexp(value)[1] - 1, 2 - 2 ** (sizes[0] - 1))
     large = 1.5 * 2.0 ** (power - sizes[1] + 52)
     size = value + large - large
@@ -262,7 +266,10 @@ def right(case: Case, seen: Observation) -> str | None:
     (value, what), mine = values[wrong], got[wrong]
     head = f"{value!r} ({what}), {case.about}"
     if isinstance(mine, list):
-        return f"{head}: it raises {mine[0]}: {mine[1]}"
+        said = f"{head}: it raises {mine[0]}: {mine[1]}"
+        if mine[0] != "OverflowError":
+            return said
+        return f"{said}: math.ldexp and powers raise where a product such as 8.0 * 2.0**1021 is inf"
     said = f"{head}: you say {short(mine)}, and it is {want[wrong]!r}"
     if isinstance(mine, torch.Tensor):
         return f"{head}: you return {short(mine)}: a Python float is due"

@@ -68,6 +68,8 @@ class Rule:
     def __post_init__(self) -> None:
         self.scale: Any = 2.0**self.initial_power
         self.clean, self.left = 0, self.hysteresis
+        # Where the scale would be without a floor, since it was last at or above it.
+        self.below: Any = self.scale
 
     def update(self, overflow: bool) -> None:
         wrong = self.mistakes
@@ -85,7 +87,9 @@ class Rule:
             # The count begins again, as it did at the start, so that one more step passes each time.
             self.clean = -1
         if doubles:
-            self.scale *= 1.0 if "never" in wrong else 2.0
+            begun = self.below if "power kept" in wrong else self.scale
+            self.scale = max(begun * (1.0 if "never" in wrong else 2.0), self.scale)
+            self.below = begun * 2.0
             if "no refill" not in wrong:
                 self.left = self.hysteresis
         if "clean refill" in wrong:
@@ -111,6 +115,7 @@ class Rule:
                 self.clean = 0
             raise OverflowError
         lower = self.scale // 2 if "whole" in wrong else self.scale / (4 if "quarter" in wrong else 2)
+        self.below = lower
         self.scale = lower if "no floor" in wrong else max(lower, self.min_scale)
         if "refill" in wrong:
             self.left = self.hysteresis
@@ -141,6 +146,7 @@ ELSEWHERE = {
     "floor first": "At the floor, too, an overflow that is forgiven is forgiven",
     "no landing": "Where half would be less than min_scale, the scale becomes min_scale; the end comes after that",
     "whole": "Half of a scale need not be a whole number: divide with /",
+    "power kept": "A doubling doubles the scale as it is, at a floor that is no power of two, too",
     "row ends": "An OverflowError changes nothing, so the clean steps go on counting",
 }
 """Mistakes that show only at some floors: where the scale begins, or which is no power of two."""

@@ -21,11 +21,15 @@ from zerolab.grading.case import Case, Observation, Other, decode, encode, plura
 from zerolab.grading.claims import Wanted, most_held, most_sent, number_of_calls, right, short, untouched
 from zerolab.grading.draw import about, signed, sizes
 from zerolab.grading.exercise import Claim, Exercise, Score
+from zerolab.grading.lessons.twice import begins_anew, snapshot
 
 Tensor = torch.Tensor
 STEPS, BOARD_STEPS = 4, 6
 BOARD_NUMEL = 1024
 EXACT = 1e-8
+OUTLIVES = (
+    "the first call is right, and a second one, from another start, is wrong on rank {rank}: what outlives a call?"
+)
 UNIT = 12 * 2.0**12
 """Multiples of 12 have their mean over 1 to 4 ranks in bf16 exactly. Most of these are beyond fp16."""
 
@@ -35,7 +39,7 @@ def one_case(rng: Random, ranks: int, numel: int, world: str, board: bool = Fals
     rate = rng.choice((259, 275, 301)) * 2.0**-34
     steps = BOARD_STEPS if board else STEPS
     args: list[tuple[Any, ...]] = [
-        (start, [gradient(rng, numel) for _ in range(steps)], steps, rate) for _ in range(ranks)
+        (start, [gradient(rng, numel) for _ in range(steps)], steps, rate, not board) for _ in range(ranks)
     ]
     return Case(args, world, about(ranks, numel, plural(numel, "parameter")), board=board)
 
@@ -74,20 +78,45 @@ class Longest(TorchDispatchMode):
 
 
 def run_training(
-    fn: Callable[..., Any], comm: Collectives, start: Tensor, gradients: list[Tensor], steps: int, rate: float
+    fn: Callable[..., Any],
+    comm: Collectives,
+    start: Tensor,
+    gradients: list[Tensor],
+    steps: int,
+    rate: float,
+    twice: bool,
 ) -> Any:
-    """Hand out a gradient for each call of backward, and note the parameters that it sees, as plain data."""
+    """Hand out a gradient for each call of backward, and note the parameters that it sees, as plain data; with `twice`
+    a second call follows, from another start."""
+
+    def train_from(begun: Tensor, seen: list[Any]) -> Any:
+        def backward(params: Tensor) -> Tensor:
+            if len(seen) == steps:
+                raise RuntimeError(f"backward is called more often than the {steps} steps")
+            seen.append(encode(params))
+            return gradients[len(seen) - 1].clone()
+
+        return fn(comm, begun, backward, steps, rate)
+
     seen: list[Any] = []
-
-    def backward(params: Tensor) -> Tensor:
-        if len(seen) == steps:
-            raise RuntimeError(f"backward is called more often than the {steps} steps")
-        seen.append(encode(params))
-        return gradients[len(seen) - 1].clone()
-
     with Longest(start) as longest:
-        value = fn(comm, start, backward, steps, rate)
-    return {"value": value, "seen": seen, "longest": longest.numel}
+        value = train_from(start, seen)
+    noted = {"value": value, "seen": seen, "longest": longest.numel}
+    if not twice:
+        return noted
+    first = snapshot(value)
+    return {**noted, "value": first, "first": first, "kept": value, "again": train_from(elsewhere(start), [])}
+
+
+def elsewhere(start: Tensor) -> Tensor:
+    """Where a second call starts."""
+    return -start
+
+
+def wanted_again(case: Case) -> list[list[Tensor]]:
+    """What a second call returns on each rank."""
+    moved = [(elsewhere(start), *rest) for start, *rest in case.args]
+    return end(replace(case, args=moved), Way())
 
 
 @dataclass
@@ -99,14 +128,14 @@ class Way:
     update: torch.dtype = torch.float32  # what rate * mean is computed in
     rounded_start: bool = False  # main parameters begin as the bf16 ones
     shared: bool = True  # gradients are reduced
-    from_casts: bool = False  # main parameters are made from the bf16 ones in each step
+    from_casts: int = STEPS + BOARD_STEPS  # the first step in which main parameters are made from the bf16 ones
     sign: int = 1  # of what is subtracted
     narrow_rate: bool = False  # the rate in bf16
 
 
 def train(case: Case, way: Way) -> list[tuple[Tensor, Tensor]]:
     """(all parameters in bf16, all main parameters in fp32) before the first step and after each."""
-    start, _, steps, rate = case.args[0]
+    start, _, steps, rate, _ = case.args[0]
     rate = float(torch.tensor(rate).bfloat16()) if way.narrow_rate else rate
     main = (start.bfloat16() if way.rounded_start else start).to(way.main).clone()
     states = [(main.bfloat16(), main.float())]
@@ -115,7 +144,7 @@ def train(case: Case, way: Way) -> list[tuple[Tensor, Tensor]]:
         mean = torch.stack(each).sum(0) / (way.mean_by or case.ranks)
         if not way.shared:
             mean = torch.cat([part.tensor_split(case.ranks)[rank] for rank, part in enumerate(each)])
-        main = main.bfloat16().to(way.main) if way.from_casts else main
+        main = main.bfloat16().to(way.main) if step >= way.from_casts else main
         main = main - way.sign * (rate * mean.to(way.update)).to(way.main)
         states.append((main.bfloat16(), main.float()))
     return states
@@ -154,7 +183,10 @@ def wanted(case: Case) -> Wanted:
         ),
         "what rate * mean gives in bf16: convert the mean to fp32 first": end(case, Way(update=torch.bfloat16)),
         "main parameters that were made from the bf16 ones in a step: those have lost the last bits": end(
-            case, Way(from_casts=True)
+            case, Way(from_casts=0)
+        ),
+        "main parameters that were made from the bf16 ones in the second step: those have lost the last bits": end(
+            case, Way(from_casts=1)
         ),
         "what a rate gives that was rounded to bf16: it is a Python float": end(case, Way(narrow_rate=True)),
         "what gradients give that are added: the step goes against them": end(case, Way(sign=-1)),
@@ -277,6 +309,7 @@ MIXED = Exercise(
         Claim("every rank returns all parameters in bf16 and its own shard of main parameters in fp32", returned),
         Claim("each backward sees the parameters of the step before", seen_fresh),
         Claim("the start stays as it was", untouched(0)),
+        Claim("a second call begins anew", begins_anew(wanted_again, lambda case: EXACT, OUTLIVES)),
     ),
     scores=(
         Score("calls of collectives", number_of_calls, lambda case: 2 * BOARD_STEPS, "two calls a step are enough"),

@@ -53,7 +53,7 @@ def cut_up(segments: Spans, limit: int, align: int, width: int, slip: str = "") 
     """The rule, open to slips."""
     groups: list[list[Span]] = []
     room = 0
-    limit = max(limit, align) // align * align if slip == "limit" else limit
+    limit = max(limit, align) // align * align if slip in ("limit", "both") else limit
     align = min(limit, align) if slip == "small" else align
     for start, stop in segments:
         if slip == "anew":
@@ -62,6 +62,8 @@ def cut_up(segments: Spans, limit: int, align: int, width: int, slip: str = "") 
             room = 0
         while start < stop or (slip == "empty" and start == stop):
             size = min(stop - start, room // align * align)
+            if slip == "bits":
+                size = min(stop - start, room & ~(align - 1))
             if slip in ("unaligned", "limit"):
                 size = min(stop - start, room)
             if slip == "absolute":
@@ -78,7 +80,7 @@ def cut_up(segments: Spans, limit: int, align: int, width: int, slip: str = "") 
                 groups[-1][-1] = (groups[-1][-1][0], start + size)
             else:
                 groups[-1].append((start, start + size))
-            start, room = start + size, room - size
+            start, room = start + size, room - (-(-size // align) * align if slip == "padded" else size)
             if slip == "empty" and start == stop:
                 break
     return placed(groups, width, rounded=slip != "unrounded")
@@ -118,6 +120,13 @@ SLIPS: Slips = {
     ),
     "It is the room that is left that is rounded down, each time anew, and not the limit alone": partial(
         cut_up, slip="limit"
+    ),
+    "A sub-group may have `limit` elements, also where `align` does not divide that: only the room is rounded": partial(
+        cut_up, slip="both"
+    ),
+    "A part takes the room of its own elements: that is not rounded up to `align`": partial(cut_up, slip="padded"),
+    "`align` need not be a power of two, and & ~(align - 1) rounds to nothing else: use // and *": partial(
+        cut_up, slip="bits"
     ),
     "A limit below `align` counts as `align`": partial(cut_up, slip="small"),
     "Segments that touch stay two parts": partial(cut_up, slip="merged"),
@@ -211,6 +220,8 @@ def group_cases(rng: Random) -> list[Case]:
     shapes = [
         ([whole * 16 + 5, 7, 40 + whole], 64, 1),
         ([rng.randint(15, 20), rng.randint(25, 30), rng.randint(38, 45)], 64, 1),
+        # Two short parts and a long one: tells a rounded limit from parts that are rounded up.
+        ([rng.randint(3, 5), rng.randint(3, 5), rng.randint(90, 120)], 70, 12),
         ([rng.randint(70, 90), 30], 50, 16),
         ([rng.randint(110, 160), 45], 70, 12),
         ([30, rng.randint(17, 19), 40], 50, 16),

@@ -52,6 +52,7 @@ def run_step(
 KINDS = {
     "plain": "plain",
     "inf": "an inf on one rank",
+    "-inf": "a -inf on one rank",
     "nan": "a NaN on one rank",
     "first nan": "a NaN in the first element of all",
     "last nan": "a NaN in the last element of all",
@@ -100,6 +101,7 @@ def step_cases(rng: Random) -> list[Case]:
         (3, 4, ("plain", "zero", "plain")),
         (1, 1, plain),
         (3, 3, ("plain", "inf", "plain")),
+        (2, 3, ("plain", "-inf", "plain")),
         (2, 2, ("huge", "nan", "plain")),
         (3, 2, ("last nan", "first nan", "plain")),
         (2, 3, ("plain", "early full", "plain")),
@@ -128,25 +130,36 @@ def trained(
     steps: int | None = None,
     group: Callable[[int, int], bool] | None = None,
     still: bool = False,
+    stays: bool = False,
+    alone: bool = False,
+    dropped: bool = False,
 ) -> list[Tensor]:
     """[Row, main parameters and momentum in the file] after all or some steps, gradients divided by N or by `by`. Where
     a disk failed at write number `twice` or later, the groups before the failure are done again, and with `passed_over`
     the one that failed is not. `group(k, groups)` says whether a group's states come back to the file.
-    With `still`, gradients that are zero change nothing."""
+    With `still`, gradients that are zero change nothing; with `stays`, neither do those of groups that were written
+    before an earlier failure. With `alone`, ranks whose own shard of the mean is finite step where others do not; with
+    `dropped`, the group after the one that failed is done again."""
     row, momentum = case.args[0][0].clone(), torch.zeros_like(case.args[0][0])
     groups, ranks = case.args[0][2], case.ranks
     each = row.numel() // ranks // groups
     kept = row.clone()
     number_of = (torch.arange(row.numel()) // each) % groups
     back = torch.tensor([group is None or group(int(k), groups) for k in number_of])
+    shard_of, behind = torch.arange(row.numel()) // (each * groups), torch.zeros_like(back)
     for number, (_, fails) in enumerate(case.args[0][1][:steps]):
-        if bad(case, number) or (still and not any(args[1][number][0].any() for args in case.args)):
+        if (bad(case, number) and not alone) or (still and not any(args[1][number][0].any() for args in case.args)):
             continue
         fails_at = fails[0] if fails else None
         mean = torch.stack([args[1][number][0] for args in case.args]).sum(0) / (by or ranks)
         there = back & (number_of != fails_at - 1) if passed_over and fails_at else back
         again = number_of < (fails_at - 1 if fails_at and 0 < twice <= fails_at else 0)
-        for mask in (torch.ones_like(again), again):
+        again = again | (number_of == fails_at) if dropped and fails_at else again
+        whole = torch.stack([part.isfinite().all() for part in mean.tensor_split(ranks)])
+        moves = whole[shard_of] & ~behind
+        if stays and fails_at:
+            behind = behind | (number_of < fails_at - 1)
+        for mask in (moves, again & moves):
             new = torch.where(mask, MOMENTUM * momentum + mean, momentum)
             row = torch.where(mask, kept - RATE * new, row)
             momentum = torch.where(there, new, momentum)
@@ -193,6 +206,8 @@ def overlooked(case: Case, number: int) -> str:
         return (
             "a NaN is not equal to inf, and no maximum is sure to keep it: look at the mean with isfinite(), and agree"
         )
+    if each.isneginf().any():
+        return "-inf is no maximum, and an overflow all the same: look at the mean with isfinite(), and agree"
     if each.isfinite().all():
         return "each of them is finite, and their sum is not: look at the mean, and agree"
     return "look at the mean before any state is touched, and agree"
@@ -207,6 +222,9 @@ def heard_of(case: Case, seen: Observation) -> str | None:
             # Whether a second error of one step is lost shows in the states.
             if want > heard == 0:
                 said = f"in step {number} the disk is full, and rank {rank}'s caller does not hear of it"
+                if any(record.value["heard"][: number - 1]):
+                    look = "is a group passed over? What is noted of a step is forgotten when the step is whole"
+                    return f"{case.about}: {said}: {look}"
                 return f"{case.about}: {said}: let the error through, and write each group once"
     return None
 
@@ -228,6 +246,12 @@ def states_wanted(case: Case) -> Wanted:
         "records in which some groups were updated twice: after a full disk, step() comes again, and what has been "
         "written is done": states(twice=2),
         "records without the group that failed: it is written when its wait() has returned": states(passed_over=True),
+        "records in which a group was updated twice whose write was under way when another failed: wait for each "
+        "write, and note those that have ended well": states(dropped=True),
+        "records in which some groups stand still: what is noted of a step is forgotten when the step is whole": states(
+            stays=True
+        ),
+        "what ranks do that find nothing in their own shard: all agree before any state is touched": states(alone=True),
         "the states of before where gradients are zero: the momentum moves on all the same": states(still=True),
         "the records of the first step: what is remembered of a step that is whole?": states(steps=1),
         "what the sum of the gradients gives: take their mean": states(by=1),
@@ -322,11 +346,11 @@ MENDED = Exercise(
     step_cases,
     (
         Claim("without trouble, each rank's file ends with the states that the steps give", plain_right),
+        Claim("gradients stay as they were", gradients_stay),
         Claim("no rank steps with gradients that are not finite, and all others step", skipped_alike, OVERFLOW),
         Claim("whoever calls hears of a full disk", heard_of, FULL),
         Claim("after trouble, it does so, too", states_right, (*FULL, *OVERFLOW)),
         Claim("after each step every rank has the whole row", rows_right),
-        Claim("gradients stay as they were", gradients_stay),
     ),
     run=run_step,
     hints=(FIRST, *OVERFLOW, *FULL),

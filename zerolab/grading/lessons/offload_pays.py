@@ -73,9 +73,12 @@ def priced(place: str, numel: int, ranks: int, tokens: int, machine: Machine, sl
     times: float = -(-tokens // tokens_each)
     if slip in ("fraction", "parts of both"):
         times = tokens / tokens_each
+    if slip == "one more":
+        times = tokens // tokens_each + 1
+    counted = times * min(tokens_each, tokens) if slip == "padded" else tokens
     times = {"one": 1, "floor": max(1, tokens // tokens_each)}.get(slip, times)
     seconds = times * machine["micro_us"] / 1e6
-    seconds += (2 if slip == "forward" else 6) * numel * tokens / machine["flop_per_s"]
+    seconds += (2 if slip == "forward" else 6) * numel * counted / machine["flop_per_s"]
     return True, seconds + moving(place, share, machine, slip)
 
 
@@ -92,6 +95,8 @@ IN_PARTS: dict[str, Callable[[float], float]] = {
 def roomy(tier: str, held: float, machine: Machine, slip: str) -> bool:
     if slip == f"{tier} room":
         return True
+    if slip == "shared room" and tier == "disk":
+        held *= machine["ranks_per_disk"]
     return 0 <= held < machine[f"{tier}_bytes"] or (held == machine[f"{tier}_bytes"] and slip != "strictly")
 
 
@@ -138,6 +143,7 @@ TEXTS = {
     "a token": "You count a micro-batch of one token also where the device has no room for it",
     "host room": "The host has to have room for what it holds",
     "disk room": "The disk has to have room for the states",
+    "shared room": "Ranks share the speed of a disk; `disk_bytes` is what each of them has",
     "gradients nowhere": "With states on the disk gradients still wait on the host: is there room?",
     "strictly": "What fits to the byte fits",
     "free": "You count nothing for gradients that go down, for the step, for parameters that come up",
@@ -155,6 +161,8 @@ PARTS = {
     "parts": "A micro-batch has whole tokens: how many fit, rounded down, and then how many micro-batches, rounded up",
     "parts of both": "Tokens are whole, and micro-batches are: round down how many tokens fit, round up how many times",
     "rounded up": "You round up how many tokens fit: the last of them has no room",
+    "one more": "Where the micro-batches hold all tokens without a rest, there is no further one",
+    "padded": "The operations are those of the tokens that there are, also where the last micro-batch is not full",
     "rounded": "You round how many tokens fit to the nearest, which may be one more than have room: round down",
 }
 """Slips that show in the cases of the others. The first is alike with the next two where no token has room."""
@@ -180,7 +188,7 @@ def drawn(rng: Random, kind: str) -> tuple[Any, ...]:
     token = rng.randint(100, 900) * 1000
     device = int(rng.choice((0.5, 1.01, 1.1, 1.4, 2.0)) * (2 * numel + 14 * share)) + token // 2
     host = 14 * share * rng.choice((2, 4))
-    if kind in ("disk", "own disk", "read only", "sum", "swap only", "host room", "disk room"):
+    if kind in ("disk", "own disk", "read only", "sum", "swap only", "host room", "disk room", "shared room"):
         host = rng.randint(3, 12) * share
     if kind in LATE:
         device = 2 * numel + (token if kind == "one token" else 0) + rng.randint(0, token - 1)

@@ -82,16 +82,23 @@ def run_steps(fn: Callable[..., Any], comm: Collectives, row: Tensor, gradients:
 
 
 def trained(
-    main: Tensor, gradients: Sequence[Tensor], count: bool = True, rounded: bool = False, first: int = 1
+    main: Tensor,
+    gradients: Sequence[Tensor],
+    count: bool = True,
+    rounded: bool = False,
+    first: int = 1,
+    rounds: bool = False,
 ) -> Host:
     """A host's states after these gradients; without `count` every step is the first, with `rounded` the update starts
-    from what 16 bits kept of the parameters. Steps are counted from `first`."""
+    from what 16 bits kept of the parameters, and with `rounds` it ends with that. Steps are counted from `first`."""
     host = host_of(main)
     for step, gradient in enumerate(gradients, first):
         if rounded:
             host["main"].copy_(host["main"].bfloat16())
         host["gradient"].copy_(gradient)
         adamw(host, step if count else 1)
+        if rounds:
+            host["main"].copy_(host["main"].bfloat16())
     return {name: host[name] for name in ("main", "exp_avg", "exp_avg_sq")}
 
 
@@ -134,16 +141,25 @@ def states_wanted(case: Case, named: bool = True) -> Wanted:
         'the mean on top of what stood in host["gradient"]: nothing of use does, so write over it': everywhere(
             [UNWRITTEN + torch.stack(mean[: step + 1]).sum(0) for step in range(STEPS)]
         ),
+        'the mean on top of what stood in host["gradient"] at the beginning: write over it': everywhere(
+            [mean[0] + UNWRITTEN, *mean[1:]]
+        ),
         "what the gradients of all steps so far give, added up: each step has its own": everywhere(
             [torch.stack(mean[: step + 1]).sum(0) for step in range(STEPS)]
         ),
         'what the gradient of the step before gives: what stands in host["gradient"] when adamw() runs?': everywhere(
             [torch.full_like(mean[0], UNWRITTEN), *mean[:-1]]
         ),
+        'what the first gradient gives in each step: what stands in host["gradient"] when adamw() runs?': everywhere(
+            [mean[0]] * STEPS
+        ),
         "what comes out if steps count from 2: `step` begins with 1 already": everywhere(mean, first=2),
         "what comes out if each step is the first: hand `step` on": everywhere(mean, count=False),
         "main parameters that went through 16 bits: the row is made from them, never they from the row": everywhere(
             mean, rounded=True
+        ),
+        "main parameters that are rounded to 16 bits after a step: they keep what the row loses": everywhere(
+            mean, rounds=True
         ),
         "what the gradient of rank 0's shard gives": first,
     }
