@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from itertools import pairwise
 from random import Random
 from typing import Any
 
@@ -108,25 +109,25 @@ def in_elements(segments: Spans, limit: int, align: int, width: int) -> list[Rec
 
 
 SLIPS: Slips = {
-    "Every sub-group but the last has room left: does each segment begin a new one?": partial(cut_up, slip="anew"),
-    "A segment that does not fit is cut, and its first part fills the room that is left": partial(cut_up, slip="uncut"),
-    "A cut lies a multiple of `align` elements behind the part's start": partial(cut_up, slip="unaligned"),
-    "It is the length of a part that is a multiple of `align`, wherever the part begins": partial(
-        cut_up, slip="absolute"
-    ),
-    "Room counts in whole multiples of `align`, also for a rest that would just fit": partial(cut_up, slip="fits"),
-    "The end of a segment stays with the rest of it if there is room: no cut without need": partial(
-        cut_up, slip="always aligned"
-    ),
-    "It is the room that is left that is rounded down, each time anew, and not the limit alone": partial(
-        cut_up, slip="limit"
-    ),
     "A sub-group may have `limit` elements, also where `align` does not divide that: only the room is rounded": partial(
         cut_up, slip="both"
     ),
     "A part takes the room of its own elements: that is not rounded up to `align`": partial(cut_up, slip="padded"),
     "`align` need not be a power of two, and & ~(align - 1) rounds to nothing else: use // and *": partial(
         cut_up, slip="bits"
+    ),
+    "Every sub-group but the last has room left: does each segment begin a new one?": partial(cut_up, slip="anew"),
+    "A segment that does not fit is cut, and its first part fills the room that is left": partial(cut_up, slip="uncut"),
+    "A cut lies a multiple of `align` elements behind the part's start": partial(cut_up, slip="unaligned"),
+    "Room counts in whole multiples of `align`, also for a rest that would just fit": partial(cut_up, slip="fits"),
+    "It is the length of a part that is a multiple of `align`, wherever the part begins": partial(
+        cut_up, slip="absolute"
+    ),
+    "The end of a segment stays with the rest of it if there is room: no cut without need": partial(
+        cut_up, slip="always aligned"
+    ),
+    "It is the room that is left that is rounded down, each time anew, and not the limit alone": partial(
+        cut_up, slip="limit"
     ),
     "A limit below `align` counts as `align`": partial(cut_up, slip="small"),
     "Segments that touch stay two parts": partial(cut_up, slip="merged"),
@@ -220,8 +221,6 @@ def group_cases(rng: Random) -> list[Case]:
     shapes = [
         ([whole * 16 + 5, 7, 40 + whole], 64, 1),
         ([rng.randint(15, 20), rng.randint(25, 30), rng.randint(38, 45)], 64, 1),
-        # Two short parts and a long one: tells a rounded limit from parts that are rounded up.
-        ([rng.randint(3, 5), rng.randint(3, 5), rng.randint(90, 120)], 70, 12),
         ([rng.randint(70, 90), 30], 50, 16),
         ([rng.randint(110, 160), 45], 70, 12),
         ([30, rng.randint(17, 19), 40], 50, 16),
@@ -239,7 +238,18 @@ def group_cases(rng: Random) -> list[Case]:
         (some(8, 30), 1, 1),
         ([33], 16, 16),
     ]
-    return [drawn(rng, *shape) for shape in shapes]
+    cases = [drawn(rng, *shape) for shape in shapes]
+    return [*cases[:2], short_parts(rng), *cases[2:]]
+
+
+def short_parts(rng: Random) -> Case:
+    """Two short parts and a long one tell a rounded limit from parts that are rounded up."""
+    ends = [16 * rng.choice((1, 2, 4, 5))]
+    for numel in (rng.randint(3, 5), rng.randint(3, 5), rng.randint(90, 120)):
+        ends.append(ends[-1] + numel)
+    segments = list(pairwise(ends))
+    args = (segments, 70, 12, rng.choice((12, 14)))
+    return Case([args], about=f"sub_groups({segments}, limit=70, align=12, width={args[3]})")
 
 
 LOOK = "Go through the rule by hand here: how much room is left before each part, and how much of that rounded down?"
