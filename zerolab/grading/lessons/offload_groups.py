@@ -245,7 +245,7 @@ def group_cases(rng: Random) -> list[Case]:
 def short_parts(rng: Random) -> Case:
     """Two short parts and a long one tell a rounded limit from parts that are rounded up."""
     ends = [16 * rng.choice((1, 2, 4, 5))]
-    for numel in (rng.randint(3, 5), rng.randint(3, 5), rng.randint(90, 120)):
+    for numel in (rng.randint(3, 4), 3, rng.randint(90, 120)):
         ends.append(ends[-1] + numel)
     segments = list(pairwise(ends))
     args = (segments, 70, 12, rng.choice((12, 14)))
