@@ -105,17 +105,12 @@ def run_training(
     if not twice:
         return noted
     first = snapshot(value)
-    return {**noted, "value": first, "first": first, "kept": value, "again": train_from(elsewhere(start), [])}
-
-
-def elsewhere(start: Tensor) -> Tensor:
-    """Where a second call starts."""
-    return -start
+    return {**noted, "value": first, "first": first, "kept": value, "again": train_from(-start, [])}
 
 
 def wanted_again(case: Case) -> list[list[Tensor]]:
     """What a second call returns on each rank."""
-    moved = [(elsewhere(start), *rest) for start, *rest in case.args]
+    moved = [(-start, *rest) for start, *rest in case.args]
     return end(replace(case, args=moved), Way())
 
 

@@ -89,3 +89,21 @@ def update(buffer: Tensor, gradient: Tensor) -> Tensor:
     momentum.mul_(MOMENTUM).add_(gradient)
     main.sub_(RATE * momentum)
     return main
+
+
+KINDS = {
+    "plain": "plain",
+    "inf": "an inf on one rank",
+    "-inf": "a -inf on one rank",
+    "nan": "a NaN on one rank",
+    "first nan": "a NaN in the first element of all",
+    "last nan": "a NaN in the last element of all",
+    "huge": "a sum too large",
+    "full": "a full disk",
+    "early full": "a disk that is full at the second write",
+    "late full": "a disk that is full at the last write",
+    "twice": "a disk that is full twice",
+    "large": "large gradients with a finite mean",
+    "zero": "gradients that are all zero",
+}
+"""What a step of a case brings, and its words for it."""

@@ -14,7 +14,7 @@ from zerolab.grading.case import Case, Observation, plural
 from zerolab.grading.claims import Wanted, right
 from zerolab.grading.draw import signed
 from zerolab.grading.exercise import Claim, Exercise
-from zerolab.grading.lessons.offload_disk import MOMENTUM, RATE, Disk, File, update
+from zerolab.grading.lessons.offload_disk import KINDS, MOMENTUM, RATE, Disk, File, update
 
 Tensor = torch.Tensor
 HUGE = 3e38
@@ -47,23 +47,6 @@ def run_step(
                 heard[-1] += 1
         rows.append(row.clone())
     return {"rows": rows, "records": torch.cat(records), "said": said, "heard": heard, "late": file.late}
-
-
-KINDS = {
-    "plain": "plain",
-    "inf": "an inf on one rank",
-    "-inf": "a -inf on one rank",
-    "nan": "a NaN on one rank",
-    "first nan": "a NaN in the first element of all",
-    "last nan": "a NaN in the last element of all",
-    "huge": "a sum too large",
-    "full": "a full disk",
-    "early full": "a disk that is full at the second write",
-    "late full": "a disk that is full at the last write",
-    "twice": "a disk that is full twice",
-    "large": "large gradients with a finite mean",
-    "zero": "gradients that are all zero",
-}
 
 
 def case_of(
