@@ -225,6 +225,11 @@ def train_grouped(comm, row, gradients, groups):
           changed(changed(GROUPED, "part, adam(part, weight_decay)", "part, weight_decay"),
                   "            optimizer.step()", "            adam(part, optimizer).step()"),
           "make it once"),
+    Wrong("parts by weight decay", "train_grouped",
+          changed(GROUPED, "parts = []", "parts = {}")
+          .replace("parts.append((start, stop, part, adam(part, weight_decay)))",
+                   "parts[weight_decay] = start, stop, part, adam(part, weight_decay)")
+          .replace("in parts:", "in parts.values():"), "of groups with the same weight decay one alone"),
     Wrong("overwrites the row", "train_grouped", changed(GROUPED, "row.clone()", "row"), "it overwrote"),
     Wrong("reduces each group", "train_grouped", '''
 def train_grouped(comm, row, gradients, groups):

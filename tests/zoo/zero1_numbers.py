@@ -60,6 +60,16 @@ def whole_tensors(numels, ranks):
           "the one that comes first in the list goes first"),
     whole("the last of the emptiest", "loads.index(min(loads))",
           "max(range(ranks), key=lambda rank: (-loads[rank], rank))", "the first gets the tensor"),
+    Wrong("ties to the fewest tensors", "whole_tensors", '''
+def whole_tensors(numels, ranks):
+    owners, loads = [0] * len(numels), [[0, 0, rank] for rank in range(ranks)]
+    for number in sorted(range(len(numels)), key=lambda number: -numels[number]):
+        least = min(loads)
+        least[0] += numels[number]
+        least[1] += 1
+        owners[number] = least[2]
+    return owners, 8 * max(loads)[0]
+''', "Tensors do not count, elements do"),
     whole("the load alone", "owners, 8 * max(loads)", "8 * max(loads)", "Two things are asked for"),
     whole("lists of tensors", "owners, 8 *", "[[n for n, o in enumerate(owners) if o == r] for r in range(ranks)], 8 *",
           "one rank for each tensor"),

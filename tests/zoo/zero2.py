@@ -152,7 +152,7 @@ def in_flight(comm, gradients, limit):
         if len(under_way) == limit:
             shards.append(under_way.pop(0).wait())
     return shards + [handle.wait() for handle in under_way]
-''', "somebody waits where nothing forces it to"),
+''', "waited with 2 under way and no gradient at hand"),
     Wrong("keeps whole gradients", "in_flight",
           changed(IN_FLIGHT, "        under_way.append", "        kept.append(gradient)\n        under_way.append")
           .replace("under_way, shards = [], []", "under_way, shards, kept = [], [], []"),

@@ -127,6 +127,14 @@ def sent_bytes(numel, ranks, micro_batches, each):
     return int(((micro_batches if each else 1) + 1) * 4 * numel * (ranks - 1) / ranks)
 """, "a fraction in between is rounded"),
 
+    Wrong("the newest one's shards", "MendedBackward",
+          changed(MENDED, "        self.shards = [None] * len(parameters)\n",
+                  "        self.shards[:] = [None] * len(parameters)\n")
+          .replace("class MendedBackward:\n", "class MendedBackward:\n    shards = []\n\n"),
+          "belongs to the class, and all share it"),
+    Wrong("by memory, not by rows", "MendedBackward",
+          changed(MENDED, "parameter.grad.flatten()", "parameter.grad.as_strided((parameter.numel(),), (1,)).clone()"),
+          "a gradient in the order in which it lies in memory"),
     Wrong("shards of the class", "MendedBackward",
           changed(MENDED, "    def __init__(self, comm, parameters):\n", "    shards = {}\n\n"
                   "    def __init__(self, comm, parameters):\n")

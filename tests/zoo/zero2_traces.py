@@ -21,6 +21,22 @@ ZOO = [
     Wrong("frozen", "shards_in_time",
           changed(IN_TIME, "    return [", "    model.requires_grad_(False)\n    return ["),
           "requires_grad is False after the call"),
+    Wrong("in evaluation", "shards_in_time",
+          changed(IN_TIME, RUN, "    before = model.training\n    model.eval()\n" + RUN)
+          .replace("    return [", "    model.train(before)\n    return ["), "the gradients of a model in evaluation"),
+    Wrong("in training", "shards_in_time",
+          changed(IN_TIME, RUN, "    before = model.training\n    model.train()\n" + RUN)
+          .replace("    return [", "    model.train(before)\n    return ["), "the gradients of a model in training"),
+    Wrong("trains what is frozen", "shards_in_time",
+          changed(IN_TIME, "def shards_in_time(comm, model, inputs):\n",
+                  "def shards_in_time(comm, model, inputs):\n"
+                  "    frozen = [each for each in model.parameters() if not each.requires_grad]\n"
+                  "    model.requires_grad_(True)\n")
+          .replace("    return [", "    for each in frozen:\n        each.requires_grad_(False)\n    return ["),
+          "a gradient of a frozen parameter"),
+    Wrong("by memory, not by rows", "shards_in_time",
+          changed(IN_TIME, "parameter.grad.flatten()", "parameter.grad.as_strided((parameter.numel(),), (1,)).clone()"),
+          "a gradient in the order in which it lies in memory"),
     Wrong("forward twice", "shards_in_time", changed(IN_TIME, RUN, "    model(inputs)\n" + RUN),
           "one forward, one backward"),
     Wrong("double precision", "shards_in_time", changed(IN_TIME, "flatten(), average", "flatten().double(), average"),
@@ -30,6 +46,10 @@ ZOO = [
           changed(IN_FLIGHT, "        if len(under_way) == limit:", "        while len(under_way) > max(limit - 2, 0) "
                   "and (shards or len(under_way) == limit):"),
           "do not wait while there is room"),
+    Wrong("waits at once for a single one", "in_flight",
+          changed(IN_FLIGHT, "average=True))\n", "average=True))\n        if limit == 1:\n"
+                  "            shards.append(under_way.pop(0).wait())\n"),
+          "waited with 1 under way and no gradient at hand"),
     Wrong("four at most", "in_flight", changed(IN_FLIGHT, "== limit", "== min(limit, 4)"),
           "never more than 4 under way"),
     Wrong("skips empty ones", "in_flight",

@@ -40,12 +40,20 @@ Answer = Callable[..., Any]
 
 
 def group_case(
-    rng: Random, ranks: int, numel: int, world: str, borders: Sequence[int] = (), board: bool = False
+    rng: Random,
+    ranks: int,
+    numel: int,
+    world: str,
+    borders: Sequence[int] = (),
+    board: bool = False,
+    twice: bool = False,
 ) -> Case:
+    """Groups between `borders`, or drawn ones; with `twice`, the last has the first one's weight decay."""
     dtype = dtype_of(ranks, numel)
     # Two borders may fall together: then a group is empty.
     borders = borders or sorted([0, numel, *(rng.randint(0, numel) for _ in range(3))])
     decays = rng.sample([0.0, 0.5, 1.0, 2.0, 4.0], len(borders) - 1)
+    decays = [*decays[:-1], decays[0]] if twice else decays
     groups = list(zip(borders[:-1], borders[1:], decays, strict=True))
     row = signed(rng, numel, dtype)
 
@@ -61,6 +69,8 @@ def group_cases(rng: Random) -> list[Case]:
     # On the first, all mistakes give different rows.
     first = group_case(rng, 2, 8, "lockstep", (0, 2, 5, 8))
     cases = [group_case(rng, ranks, numel, world) for ranks, numel, world in sizes(rng)]
+    # One shard holds parts of two groups with the same weight decay, and of one between them.
+    cases.append(group_case(rng, 2, 12, "lockstep", (0, 2, 4, 12), twice=True))
     return [first, *cases, group_case(rng, 4, BOARD_NUMEL, "lockstep", (0, 1000, 1500, BOARD_NUMEL), board=True)]
 
 
@@ -126,6 +136,9 @@ def groups_wanted(case: Case) -> Wanted:
         "a row with elements at its end as they began: numel // N leaves a rest": everywhere(uncut(ranks, row, good)),
     }
     mistakes |= {says: everywhere(trained(row, means, cut)) for says, cut in wrong_cuts(row, ranks, spans).items()}
+    if len({decay for _, _, decay in spans}) < len(spans):
+        says = "a row in which of groups with the same weight decay one alone was trained: each has its own part"
+        mistakes[says] = everywhere(trained(row, means, last_of_each(row.numel(), ranks, spans)))
     return Wanted([good] * ranks, mistakes, "compare a shard of the row with what each group should make of it")
 
 
@@ -152,6 +165,15 @@ def wrong_cuts(row: Tensor, ranks: int, spans: Spans) -> dict[str, Spans]:
         ),
         "a row with the last group as it began": [span for span in spans if span[1] <= last] or [(0, 0, 0.0)],
     }
+
+
+def last_of_each(numel: int, ranks: int, spans: Spans) -> Spans:
+    """The parts of groups that a dictionary by weight decay holds on each rank: of several, the last."""
+    parts: list[tuple[int, int, float]] = []
+    for first, end in chunk_bounds(numel, ranks):
+        inside = [(max(start, first), min(stop, end), decay) for start, stop, decay in spans]
+        parts += {part[2]: part for part in inside if part[0] < part[1]}.values()
+    return parts
 
 
 def groups_right(case: Case, seen: Observation) -> str | None:

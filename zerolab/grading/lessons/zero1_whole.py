@@ -63,6 +63,16 @@ def wrong_owners(numels: Sequence[int], ranks: int) -> dict[str, list[int]]:
     }
 
 
+def spread(numels: Sequence[int], ranks: int) -> list[int]:
+    """The owners where, of several ranks that have least, the one with the fewest tensors gets the next."""
+    owners, loads = [0] * len(numels), [(0, 0)] * ranks
+    for number in falling(numels):
+        owners[number] = loads.index(min(loads))
+        elements, tensors = loads[owners[number]]
+        loads[owners[number]] = elements + numels[number], tensors + 1
+    return owners
+
+
 def wrong_bytes(numels: Sequence[int], ranks: int, loads: Sequence[int]) -> dict[str, float]:
     """What people make of the bytes, by what to say of it; the owners are right."""
     most = max(loads)
@@ -82,8 +92,9 @@ def wrong_bytes(numels: Sequence[int], ranks: int, loads: Sequence[int]) -> dict
 def whole_cases(rng: Random) -> list[Case]:
     drawn = [(telling(rng, ranks), ranks) for ranks in (3, 4)]
     drawn += [([rng.randint(0, 60) for _ in range(ranks + rng.randint(0, 6))], ranks) for ranks in (2, 3, 8, 1)]
-    # On two of them, another way to share comes to less. Of the others, some ranks get nothing.
-    drawn += [([100, 3, 2, 1], 4), ([3, 3, 2, 2, 2], 2), ([7, 0, 7], 5), ([], 2)]
+    # On two of them, another way to share comes to less. Of the others, some ranks get nothing, and a tensor without
+    # elements leaves its rank the first of those that have least.
+    drawn += [([100, 3, 2, 1], 4), ([3, 3, 2, 2, 2], 2), ([7, 0, 7], 5), ([0, 8, 0, 1, 1], 3), ([], 2)]
     return [Case([args], about=f"tensors of {args[0]} elements, {plural(args[1], 'rank')}") for args in drawn]
 
 
@@ -125,6 +136,8 @@ def about_owners(numels: Sequence[int], ranks: int, got: Any) -> str:
     for says, mistake in wrong_owners(numels, ranks).items():
         if got == mistake:
             return says
+    if got == spread(numels, ranks):
+        return "Tensors do not count, elements do: of several ranks that have the fewest elements, the first gets it"
     return "Write down how much each rank has after each tensor, the largest first"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 import weakref
 from collections.abc import Callable, Sequence
@@ -18,7 +19,9 @@ from zerolab.grading.claims import Wanted, by_dtype, most_sent, right, untouched
 from zerolab.grading.exercise import Claim, Exercise, Score
 from zerolab.grading.lessons.wholes import Wholes
 from zerolab.grading.lessons.zero2_models import (
+    LYING,
     arrivals,
+    as_it_lies,
     gradients_of,
     in_dtype,
     model_cases,
@@ -194,6 +197,18 @@ def round_wanted(case: Case, index: int) -> Wanted:
             shards_by_rank(case, own[rank])[rank] for rank in range(case.ranks)
         ],
     }
+    other = [gradients_of(switched(model), rounds[index]) for model, rounds, _ in case.args]
+    modes = "evaluation", "training"
+    run, own_mode = modes if case.args[0][0].training else modes[::-1]
+    mistakes[f"the gradients of a model in {run}, and it came in {own_mode}: run it as it is"] = shards(
+        [torch.stack(parts).double().mean(0) for parts in zip(*other, strict=True)]
+    )
+    mistakes[LYING] = shards([as_it_lies(*pair) for pair in zip(mean, case.args[0][0].parameters(), strict=True)])
+    if not all(parameter.requires_grad for parameter in case.args[0][0].parameters()):
+        thawed = [gradients_of(trained_whole(model), rounds[index]) for model, rounds, _ in case.args]
+        mistakes["a gradient of a frozen parameter: it gets none, so its shard is zeros"] = shards(
+            [torch.stack(parts).double().mean(0) for parts in zip(*thawed, strict=True)]
+        )
     if len(order) < len(total):
         mistakes["shards of those parameters alone that got a gradient: of each other one a shard of zeros is due"] = [
             [parts[at] for at in sorted(order)] for parts in good
@@ -213,6 +228,16 @@ def round_wanted(case: Case, index: int) -> Wanted:
         both = [first / case.ranks + second for first, second in zip(summed(case, 0), mean, strict=True)]
         mistakes["the gradients of two calls added up: each call starts with none"] = shards(both)
     return Wanted(good, mistakes, "run backward by hand on two ranks, and print what each hook gets")
+
+
+def switched(model: nn.Module) -> nn.Module:
+    """A copy in evaluation of a model in training, and the other way round."""
+    return copy.deepcopy(model).train(not model.training)
+
+
+def trained_whole(model: nn.Module) -> nn.Module:
+    """A copy in which no parameter is frozen."""
+    return copy.deepcopy(model).requires_grad_(True)
 
 
 def as_it_comes(case: Case, seen: Observation) -> str | None:

@@ -94,6 +94,7 @@ class Watch:
         self.asked = False
         self.taken = 0
         self.early: int | None = None
+        self.idle: int | None = None
         self.newer: tuple[int, int] | None = None
         self.late: int | None = None
 
@@ -115,6 +116,8 @@ class Watch:
     def end(self, number: int) -> None:
         if number in self.under_way and self.more and len(self.under_way) < self.limit and self.early is None:
             self.early = len(self.under_way)
+        if number in self.under_way and self.more and self.taken == self.started and self.idle is None:
+            self.idle = len(self.under_way)
         oldest = min(self.under_way, default=number)
         if number in self.under_way and self.more and number > oldest and self.newer is None:
             self.newer = number, oldest
@@ -130,7 +133,7 @@ def run_flight(fn: Callable[..., Any], comm: Collectives, gradients: list[Tensor
         if watch.asked and "Boolean value of Tensor" in str(error):
             raise InputError(f"arrived() {ARRIVED}, so it says neither yes nor no: wait() for the oldest") from error
         raise
-    order = {"early": watch.early, "newer": watch.newer, "late": watch.late, "asked": watch.asked}
+    order = {"early": watch.early, "idle": watch.idle, "newer": watch.newer, "late": watch.late, "asked": watch.asked}
     return {"shards": shards, "most": watch.most, "left": len(watch.under_way), **order}
 
 
@@ -227,6 +230,11 @@ def under_limit(case: Case, seen: Observation) -> str | None:
             return (
                 f"{case.about}: rank {rank} waited with {early} under way, and more gradients to come: do not wait "
                 "while there is room"
+            )
+        if idle := record.value["idle"]:
+            return (
+                f"{case.about}: rank {rank} waited with {idle} under way and no gradient at hand: take the next one "
+                "first, so that calls travel while it is computed"
             )
     return None
 

@@ -19,6 +19,8 @@ from zerolab.grading.exercise import Claim, Exercise, Score
 from zerolab.grading.lessons.wholes import Wholes
 from zerolab.grading.lessons.zero2_backward import WHOLES, as_it_comes, nothing_kept, sent_once, still_there
 from zerolab.grading.lessons.zero2_models import (
+    LYING,
+    as_it_lies,
     gradients_of,
     in_dtype,
     model_cases,
@@ -51,8 +53,10 @@ def run_mended(fn: Callable[..., Any], comm: Collectives, model: nn.Module, roun
 
     with Wholes(model.parameters(), whole) as building:
         mended = fn(reductions, list(model.parameters()))
+    # One of another model, with a single parameter, is alive beside it.
+    beside = fn(reductions, [nn.Parameter(torch.ones(comm.size))])
     built, shared = building.now(), shared_by(fn)
-    if shared and isinstance(mended.shards, list) and len(mended.shards) > len(list(model.parameters())):
+    if shared and isinstance(mended.shards, list) and len(mended.shards) != len(list(model.parameters())):
         raise InputError(f"it begins with {len(mended.shards)} items: {shared}")
     on_the_way(model, on_a_layer)
     after = []
@@ -73,6 +77,7 @@ def run_mended(fn: Callable[..., Any], comm: Collectives, model: nn.Module, roun
     more = still_there(list(known.values()))
     counts = {"wholes": wholes.most, "between": between[0], "passed": passed, "views": views_of(mended.shards, whole)}
     counts["built"] = built
+    del beside
     return {"after": after, "kept": kept, "more": more, **counts}
 
 
@@ -112,6 +117,7 @@ def wanted_after(case: Case, index: int) -> Wanted:
             [whole.flatten() for whole in in_dtype(case, [whole / case.ranks for whole in total])]
         ]
         * case.ranks,
+        LYING: shards([as_it_lies(*pair) for pair in zip(total, case.args[0][0].parameters(), strict=True)]),
         "shards of the sum over the ranks: take the mean": shards(total, 1),
     }
     if index == 0:

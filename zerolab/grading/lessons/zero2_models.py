@@ -21,7 +21,8 @@ Tensor = torch.Tensor
 
 class Stack(nn.Module):
     """Calls its layers in `order`, which need not be that in which it holds them. The last layer that it holds is left
-    out where the batch is a single row, if it `skips`."""
+    out where the batch is a single row, if it `skips`. In training it gives more than in evaluation, as layers with
+    dropout do of those numbers that they keep."""
 
     def __init__(self, layers: Sequence[nn.Module], order: Sequence[int], skips: bool = False) -> None:
         super().__init__()
@@ -32,7 +33,7 @@ class Stack(nn.Module):
         for index in self.order:
             if not (self.skips and len(inputs) == 1 and index == len(self.layers) - 1):
                 inputs = self.layers[index](inputs)
-        return inputs
+        return inputs * 1.5 if self.training else inputs
 
 
 class Scale(nn.Module):
@@ -167,6 +168,14 @@ def gradients_of(model: nn.Module, inputs: Tensor) -> list[Tensor]:
     model = copy.deepcopy(model)
     model(inputs.detach()).square().mean().backward()
     return [torch.zeros_like(each) if each.grad is None else each.grad for each in model.parameters()]
+
+
+LYING = "a gradient in the order in which it lies in memory: flatten() goes row by row, whatever the strides"
+
+
+def as_it_lies(whole: Tensor, parameter: Tensor) -> Tensor:
+    """The numbers of a gradient in the order in which those of its parameter lie in memory."""
+    return whole.t().flatten() if whole.dim() == 2 and not parameter.is_contiguous() else whole
 
 
 def summed(case: Case, index: int) -> list[Tensor]:

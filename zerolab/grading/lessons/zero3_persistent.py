@@ -42,6 +42,8 @@ def persistent_cases(rng: Random) -> list[Case]:
         # A tensor of exactly as many elements as the threshold is among them.
         cases.append(persistent_case(rng, ranks, shapes, matrix, "lockstep"))
         cases.append(persistent_case(rng, ranks, drawn(), threshold, "lockstep"))
+    # Alone, a shard of a row looks like the row: whether it is gathered must not hang on that.
+    cases.append(persistent_case(rng, 1, drawn(), 3, "lockstep"))
     return [*cases, persistent_case(rng, 2, drawn(), 8, "processes")]
 
 
