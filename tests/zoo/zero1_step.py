@@ -92,7 +92,7 @@ BUCKETS = [
     blank("step_overlapped"),
     Wrong("sum for mean", "step_overlapped", changed(OVERLAPPED, ", average=True", ""), "take their mean"),
     Wrong("own gradients", "step_overlapped",
-          changed(OVERLAPPED, "reduction.wait()", "gradients[len(gathers)].tensor_split(comm.size)[comm.rank]"),
+          changed(OVERLAPPED, "reduction.wait()", "gradients[len(gathers)].tensor_split(comm.size)[comm.rank].clone()"),
           "without those of the other ranks"),
     Wrong("averages twice", "step_overlapped", changed(OVERLAPPED, "reduction.wait()", "reduction.wait() / comm.size"),
           "divided by N twice"),

@@ -7,8 +7,7 @@ RIGHT = [
 class Reducer:
     def __init__(self, comm, parameters):
         self.comm, self.parameters = comm, parameters
-        zeros = [torch.zeros(p.numel(), dtype=p.dtype) for p in parameters]
-        self.shards = [self.mine(flat).clone() for flat in zeros]
+        self.shards = [self.mine(torch.zeros(p.numel(), dtype=p.dtype)).clone() for p in parameters]
 
     def mine(self, flat):
         return flat.tensor_split(self.comm.size)[self.comm.rank]

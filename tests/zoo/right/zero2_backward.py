@@ -103,7 +103,7 @@ def shards_in_time(comm, model, inputs):
 """),
     Right("tensor hook reduces, post hook clears; inputs' grad restored", "shards_in_time", """
 def shards_in_time(comm, model, inputs):
-    kept = inputs.grad
+    kept, inputs.grad = inputs.grad, None
     parameters = [*model.parameters()]
     shards = [p.detach().reshape(-1).tensor_split(comm.size)[comm.rank].mul(0) for p in parameters]
     def early(shard):
