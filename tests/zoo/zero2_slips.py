@@ -38,7 +38,7 @@ ZOO = [
         shards[parameter] = comm.reduce_scatter(whole, average=True, out=mine)
 """), "a view of something whole keeps all of its memory"),
     Wrong("leaves gradients in inputs", "shards_in_time", changed(IN_TIME, "inputs.detach()", "inputs"),
-          "inputs.grad is there after the call"),
+          "inputs.grad is another one after the call"),
     Wrong("inputs without a gradient from now on", "shards_in_time",
           changed(IN_TIME, RUN, "    inputs.requires_grad_(False)\n" + RUN),
           "inputs.requires_grad is False after the call"),
