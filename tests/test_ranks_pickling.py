@@ -1,10 +1,12 @@
 """What a notebook or an answer holds travels to ranks in every world, or is refused by its name before any starts."""
 
+import gc
 import linecache
 import sys
 from types import ModuleType
 from typing import Any, ClassVar
 
+import cloudpickle
 import pytest
 import torch
 
@@ -347,3 +349,23 @@ def test_tensors_of_all_dtypes_are_read_back(dtype: torch.dtype) -> None:
         back = loads(dumps(tensor))
         assert back.dtype == dtype and back.tolist() == tensor.tolist()
         assert back.shape == tensor.shape and back.storage_offset() == tensor.storage_offset()
+
+
+def test_a_class_that_is_collected_while_a_value_is_read_is_no_error() -> None:
+    known = cloudpickle.cloudpickle._DYNAMIC_CLASS_TRACKER_BY_ID
+    dying: list[type] = [type("Dying", (), {})]
+
+    class Number(str):
+        """A key whose class is collected as soon as somebody looks for it."""
+
+        looked_for = False
+
+        def __hash__(self) -> int:
+            if Number.looked_for:
+                dying.clear()
+                gc.collect()
+            return super().__hash__()
+
+    known[Number("a number that nobody else has")] = dying[0]
+    Number.looked_for = True
+    assert loads(dumps([1])) == [1]

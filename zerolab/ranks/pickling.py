@@ -36,7 +36,8 @@ def loads(packed: bytes) -> Any:
     """The value that `dumps` packed, all of it anew. Where ranks share a process, cloudpickle would give each of them
     the class that the process has already, and what one of them keeps in it would be everybody's."""
     known = cloudpickle.cloudpickle._DYNAMIC_CLASS_TRACKER_BY_ID
-    before = dict(known)
+    # By its items: a class that is collected meanwhile is left out, where its key would not be found.
+    before = dict(known.items())
     known.clear()
     try:
         return cloudpickle.loads(packed)
