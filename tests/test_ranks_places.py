@@ -30,7 +30,7 @@ def start_script(folder, source):
     """A script in a session of its own, so that a signal to its group does not reach the tests."""
     script = folder / "script.py"
     script.write_text(source)
-    environment = {**os.environ, "PYTHONPATH": TESTS, "TMPDIR": str(folder)}
+    environment = {**os.environ, "PYTHONPATH": TESTS}
     return subprocess.Popen(
         [sys.executable, str(script)], cwd=folder, env=environment, start_new_session=True, stderr=subprocess.PIPE
     )

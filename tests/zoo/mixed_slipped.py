@@ -17,6 +17,7 @@ def nearest(value, exponent_bits, mantissa_bits):
 def nearest(value, exponent_bits, mantissa_bits):
     bias = 2 ** (exponent_bits - 1) - 1
     power = max(math.frexp(value)[1] - 1, 1 - bias)
+    if power > bias: return math.copysign(math.inf, value)
     magic = 1.5 * 2.0 ** (power - mantissa_bits + 52)
     result = value + magic - magic
     return math.copysign(math.inf, value) if abs(result) / 2 >= 2.0 ** bias else result

@@ -24,7 +24,7 @@ def overlapped_walk(groups, buffers, read, compute, write):
         writing[k].then(lambda k=k: ended(k))
     for handle in writing.values():
         handle.wait()
-""", "also with 3 buffers somebody stands still"),
+""", "with 3 buffers somebody stands still: "),
     Wrong("looks at the maximum", "MendedStep", """
 class MendedStep(DiskStep):
     def step(self, row, gradient):

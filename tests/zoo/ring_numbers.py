@@ -60,7 +60,7 @@ def chunk_bounds(numel, ranks, rank):
     Wrong("even sizes only", "ring_bytes", '''
 def ring_bytes(numel, itemsize, ranks, rank):
     return round(2 * (ranks - 1) / ranks * numel) * itemsize
-''', "which one does this rank never send"),
+''', "Which one chunk does this rank never send"),
     Wrong("half of it", "ring_bytes", '''
 def ring_bytes(numel, itemsize, ranks, rank):
     start, stop = chunk_bounds(numel, ranks, rank)

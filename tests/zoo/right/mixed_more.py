@@ -7,6 +7,8 @@ RIGHT = [
 def nearest(value, exponent_bits, mantissa_bits):
     bias = (1 << (exponent_bits - 1)) - 1
     exponent = max(math.frexp(value)[1] - 1, 1 - bias) if value else 1 - bias
+    if exponent > bias:
+        return math.copysign(math.inf, value)
     steps = round(math.ldexp(value, mantissa_bits - exponent))
     if abs(steps) >= 1 << (bias + 1 - exponent + mantissa_bits):
         return math.inf if value > 0 else -math.inf

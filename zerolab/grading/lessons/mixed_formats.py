@@ -260,9 +260,11 @@ def right(case: Case, seen: Observation) -> str | None:
     values, *sizes = case.args[0]
     want = [nearest(value, *sizes) for value, _ in values]
     got = seen.records[0].value
-    wrong = next((at for at in range(len(values)) if not (isinstance(got[at], float) and got[at] == want[at])), None)
-    if wrong is None:
+    all_wrong = [at for at in range(len(values)) if not (isinstance(got[at], float) and got[at] == want[at])]
+    if not all_wrong:
         return None
+    # A wrong number tells more than an error.
+    wrong = next((at for at in all_wrong if isinstance(got[at], float)), all_wrong[0])
     (value, what), mine = values[wrong], got[wrong]
     head = f"{value!r} ({what}), {case.about}"
     if isinstance(mine, list):
