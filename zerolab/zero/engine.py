@@ -301,12 +301,13 @@ class ZeroEngine(Gestures):
 
     def _wrap(self) -> None:
         """Guard the parameters, which are the engine's from here on."""
-        self._apart = []
+        self._apart, self._known = [], set()
         sharded = self.stage.shards_parameters
         for unit in self.units:
             for bucket in unit.buckets:
                 apart = keeps_main(bucket, self.stage, self.precision, self.state_size)
                 self._apart += bucket.parameters if apart else []
+                self._known |= set(map(id, bucket.parameters))
                 refs = weakref.ref(self), weakref.ref(unit), weakref.ref(bucket)
                 for slot, parameter in zip(bucket.layout.slots, bucket.parameters, strict=True):
                     wrap(parameter, Held(slot.name, torch.Size(slot.shape), *refs, apart or sharded))

@@ -32,6 +32,7 @@ class Gestures:
     reducer: Reducer
     _given: Sequence[nn.Module] | None
     _apart: list[nn.Parameter]
+    _known: set[int]
     _reduces: bool = True
 
     def train(self, mode: bool = True) -> Any:
@@ -150,9 +151,8 @@ class Gestures:
     def _refuse_strangers(self) -> None:
         """Refuse a model that has got parameters which the engine does not know, or lost some."""
         there = dict(self.model.named_parameters())
-        known = {id(parameter) for unit in self.units for bucket in unit.buckets for parameter in bucket.parameters}
-        new = [name for name, parameter in there.items() if id(parameter) not in known]
-        if new or len(there) != len(known):
+        new = [name for name, parameter in there.items() if id(parameter) not in self._known]
+        if new or len(there) != len(self._known):
             said = f"{new[0]} came to the model" if new else "a parameter was taken out of the model"
             raise StateError(
                 f"{said} after it went into a ZeroEngine, which trains those that it found: change the model before it "

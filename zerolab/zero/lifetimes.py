@@ -97,16 +97,20 @@ class Lifetimes:
             handle.remove()
 
     def _release_all(self) -> None:
-        for unit in self.units:
-            self._release(unit)
+        """At the end of a forward or of a backward, when nobody uses a view of a parameter any more."""
+        if not self.is_summoned:
+            for unit in self.units:
+                self.stage.release(unit)
 
     def _release(self, unit: Unit) -> None:
-        if not self.is_summoned:
+        """Before that end: unless somebody may have a view of a parameter."""
+        if not self.is_summoned and not self.visits.has_views(unit):
             self.stage.release(unit)
 
-    def needs(self, unit: Unit) -> bool:
-        """Whether a unit may not be released now."""
-        return self.in_backward or self._inside[unit] > 0 or unit in self.visits.viewed
+    def release_after_visit(self, unit: Unit) -> None:
+        """Another unit is asked for from outside."""
+        if not self.in_backward and not self._inside[unit]:
+            self._release(unit)
 
     @contextmanager
     def summoned(self) -> Iterator[None]:
@@ -142,7 +146,8 @@ class Lifetimes:
     def _end_forward(self) -> None:
         """Release what a forward left (a prefetched unit that was skipped, say), and learn the order of units."""
         if not self.in_backward:
-            self.in_forward, self.in_loss = False, torch.is_grad_enabled()
+            self.in_forward = False
+            self.in_loss |= torch.is_grad_enabled()
             self._order = list(self._running)
             self._release_all()
             self.visits.end_forward()

@@ -30,9 +30,11 @@ class Visits:
     def __init__(self, lifetimes: Lifetimes) -> None:
         self.lifetimes = lifetimes
         self.stage = lifetimes.stage
-        # How often a parameter was asked for in all, by name; and the units of which there are views in the graph.
+        # How often a parameter was asked for in all, by name.
         self.counts: Counter[str] = Counter()
+        # Units of which the graph may have a view until backward has ended, and a forward without one until its end.
         self.viewed: dict[Unit, None] = {}
+        self._lent: set[Unit] = set()
         # Units asked for in this forward, the last one of which is not released yet.
         self._asked: dict[Unit, None] = {}
         self._last: Unit | None = None
@@ -50,9 +52,8 @@ class Visits:
         """An operation needs the elements of a parameter: gather its unit, or say where they are."""
         if not self.welcome:
             raise StateError(no_elements(operation, title))
-        last = self._last
-        if last is not None and last is not unit and not self.lifetimes.needs(last):
-            self.stage.release(last)
+        if self._last is not None and self._last is not unit:
+            self.lifetimes.release_after_visit(self._last)
         with phase("backward" if self.lifetimes.in_backward else "forward"):
             self.stage.gather(unit)
         self._last = unit
@@ -65,12 +66,19 @@ class Visits:
         views = [tensor for tensor in outputs if tensor.untyped_storage().data_ptr() in places]
         if views and not self._computing and not any(view.requires_grad for view in views):
             raise StateError(f"a view of {title} would lose its elements to stage 3 before it is read: {HERE}")
-        if self.lifetimes.in_backward or not torch.is_grad_enabled():
+        if self.lifetimes.in_backward:
+            return
+        if not torch.is_grad_enabled():
+            self._lent |= {unit} if views else set()
             return
         if views:
             self.viewed[unit] = None
         for node in {tensor.grad_fn for tensor in outputs if tensor.grad_fn is not None}:
             node.register_prehook(lambda _: self._return(unit))
+
+    def has_views(self, unit: Unit) -> bool:
+        """Whether somebody may have a view of a parameter of the unit."""
+        return unit in self.viewed or unit in self._lent
 
     def _return(self, unit: Unit) -> None:
         with phase("backward"):
@@ -84,6 +92,7 @@ class Visits:
 
     def end_forward(self) -> None:
         asked, self._asked, self._last = list(self._asked), {}, None
+        self._lent.clear()
         for unit in asked:
             for bucket in unit.buckets:
                 refuse_written(bucket.parameters)
