@@ -115,6 +115,21 @@ def test_an_engine_that_a_loss_goes_through_unnamed_is_named(stage):
     assert not skipped
 
 
+def test_a_backward_of_two_engines_ends_for_both():
+    def run(comm):
+        g, d = (ZeroEngine(model, comm, 3, optimizer=sgd) for model in two_models())
+        noise, _ = next(rows(comm.rank, comm.size))
+        g.backward(d(g(noise)).mean(), also=[d])
+        left = sum(parameter.untyped_storage().nbytes() for one in (g, d) for parameter in one.model.parameters())
+        with pytest.raises(StateError, match="summon_full_params"), torch.no_grad():
+            d.model[0].weight.sum()
+        with pytest.raises(StateError, match=r"not loss\.backward"):
+            d(noise.new_ones(2, 6)).sum().backward()
+        return left
+
+    assert launch(run, ranks=2, world="lockstep") == [0, 0]
+
+
 def test_a_backward_that_belongs_to_no_engine_is_still_told_so():
     engine = ZeroEngine(two_models()[0], local, 0, optimizer=sgd)
     with pytest.raises(StateError, match=r"not loss\.backward"):

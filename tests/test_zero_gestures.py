@@ -21,6 +21,7 @@ from torch.utils.checkpoint import checkpoint
 
 from zerolab import ZeroEngine, launch
 from zerolab.collectives import Collectives
+from zerolab.errors import StateError
 
 PAGE = (Path(__file__).parents[1] / "docs" / "gestures.md").read_text()
 RANKS, ROWS = 2, 8
@@ -199,6 +200,32 @@ def apart_rows() -> Iterator[Row]:
 def test_what_main_parameters_would_overwrite_is_refused(row: Row) -> None:
     for rank in launch(by_engine, row, 1, {"precision": "bf16"}, ranks=RANKS, world="lockstep", timeout=60):
         assert row.outcome(1).removeprefix("refused: ") in rank.told
+
+
+def written_before_backward(comm: Collectives, stage: int, precision: str | None) -> str:
+    """What backward says of a weight that is written to after the forward, or within backward itself."""
+    model = made()
+    engine = ZeroEngine(model, comm, stage, optimizer=sgd, precision=precision)
+    x = torch.ones(2, 6).requires_grad_()
+
+    def write(_: Any = None) -> None:
+        with torch.no_grad():
+            model.head.weight.mul_(0.5)
+
+    if stage == 3:
+        x.register_hook(write)
+    loss = engine(x).float().square().mean()
+    if stage != 3:
+        write()
+    with pytest.raises(StateError) as refused:
+        engine.backward(loss)
+    return str(refused.value)
+
+
+def test_backward_refuses_what_would_be_lost_at_once() -> None:
+    for stage, precision, says in ((1, "bf16", "main parameters"), (3, None, "stage 3 would forget that")):
+        told = launch(written_before_backward, stage, precision, ranks=RANKS, world="lockstep", timeout=60)
+        assert all("head.weight" in one and says in one for one in told), told
 
 
 def test_the_page_has_forty_gestures_and_more_than_works() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 from zero_cases import Case, adamw, digest, llama, train
 from zero_models import WIDTH, Residual, loss_of
@@ -142,6 +143,45 @@ def test_a_unit_has_no_parameters_outside_its_forward_and_its_memory_is_given_ba
         return [*found, kept * comm.size == whole * 4]
 
     assert launch(outside, ranks=2, world="lockstep", timeout=60) == [[[0, 426, []], [0, 426, []], True]] * 2
+
+
+class Visiting(Blocks):
+    """Asks for its blocks' weights from outside, one after the other or, by views, all at once."""
+
+    def forward(self, x: torch.Tensor, how: str) -> torch.Tensor:  # type: ignore[override]
+        if how == "in turn":
+            for block in self.blocks:
+                inside = F.linear(x, block.up.weight, block.up.bias)
+                x = x + F.linear(torch.tanh(inside), block.down.weight, block.down.bias)
+            return x
+        if how == "by views":
+            views = [weight.t() for block in self.blocks for weight in (block.up.weight, block.down.weight)]
+            for view in views:
+                x = torch.tanh(x @ view)
+            return x
+        return super().forward(x)
+
+
+def test_units_that_are_asked_for_from_outside_go_again() -> None:
+    def watch(comm: Collectives, training: bool) -> list[Any]:
+        engine = ZeroEngine(Visiting(), comm, 3, optimizer=adamw(), prefetch=False)
+        found = []
+        for how in ("in turn", "by views", "not at all", "in turn"):
+            watched = Watched(engine)
+            with torch.set_grad_enabled(training):
+                loss = loss_of(engine(torch.ones(4, WIDTH), how))
+            found += [watched.most, here(engine)]
+            if training:
+                watched = Watched(engine)
+                engine.backward(loss)
+                found += [watched.most, here(engine)]
+                engine.step()
+        return found
+
+    one, all_ = [1, []], [BLOCKS, []]
+    assert launch(watch, False, ranks=2, world="lockstep", timeout=60) == [[*one, *all_, *one, *one]] * 2
+    expected = [*one, *one, *all_, *all_, *one, *one, *one, *one]
+    assert launch(watch, True, ranks=2, world="lockstep", timeout=60) == [expected] * 2
 
 
 class Delayed(Wrapped):

@@ -183,6 +183,58 @@ def test_a_function_of_a_module_has_the_last_word():
     assert state["inside.weight"].unique().tolist() == [0.5] and state["gain"].tolist() == [2.0] * 3
 
 
+class Tied(nn.Module):
+    """The embedding, whose values are wider, stands first and owns the weight."""
+
+    def __init__(self):
+        super().__init__()
+        self.embedding = nn.Embedding(64, 16)
+        self.head = nn.Linear(16, 64)
+        self.head.weight = self.embedding.weight
+
+    def forward(self, tokens):
+        return self.head(self.embedding(tokens))
+
+
+def by_kind(module):
+    if isinstance(module, nn.Embedding):
+        nn.init.constant_(module.weight, 2.0)
+    elif isinstance(module, nn.Linear):
+        linear_only(module)
+
+
+@pytest.mark.parametrize("stage", [0, 3])
+def test_a_tied_weight_has_the_first_values_of_the_module_that_owns_it(stage):
+    drawn = ZeroEngine(on("meta", Tied), local, stage, lr=0.1).consolidate()["embedding.weight"]
+    # A linear layer would draw between -0.25 and 0.25.
+    assert drawn.std().item() == pytest.approx(1.0, rel=0.15)
+    given = ZeroEngine(on("meta", Tied), local, stage, lr=0.1, init=by_kind).consolidate()
+    assert given["embedding.weight"].unique().tolist() == [2.0] and given["head.bias"].tolist() == [0.0] * 64
+
+
+class Dirty(LocalCollectives):
+    """Memory that held something else before."""
+
+    def allocate(self, numel, dtype=torch.float32):
+        return super().allocate(numel, dtype).fill_(float("nan"))
+
+
+def test_what_lies_between_parameters_does_not_depend_on_what_memory_held_before():
+    engine = ZeroEngine(on("meta", lambda: nn.Linear(3, 3)), Dirty(), 0, lr=0.1)
+    gaps = [bucket.whole[start:stop] for bucket in engine.buckets for start, stop in bucket.layout.gaps()]
+    assert gaps and not any(gap.any() for gap in gaps)
+
+
+@pytest.mark.parametrize("stage", [0, 3])
+def test_what_modules_share_and_what_hangs_on_a_parameter_stays(stage):
+    model = on("meta", lambda: nn.Sequential(Table(6), Table(6)))
+    model[1].angles = model[0].angles
+    model[1].scale.kind = "scale"
+    ZeroEngine(model, local, stage, lr=0.1)
+    assert model[1].angles is model[0].angles and model[0].angles.tolist() == [3.0] * 6
+    assert model[1].steps is not model[0].steps and model[1].scale.kind == "scale"
+
+
 def of_rank_0(comm, stage):
     """Only rank 0 knows the values, as when it alone has read a checkpoint."""
 

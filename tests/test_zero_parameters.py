@@ -136,6 +136,22 @@ def test_a_model_of_frozen_parameters_only_can_be_held_and_used_but_not_trained(
     assert launch(use, ranks=2, world="lockstep", timeout=60) == [(pytest.approx(expected[0]), alike)] * 2
 
 
+class Marked(nn.Parameter):
+    """A class of somebody's own."""
+
+
+@pytest.mark.parametrize("stage", range(4))
+def test_a_parameter_of_somebody_s_own_class_trains_and_stays_one(stage: int) -> None:
+    def marked(comm: Collectives) -> tuple[bool, str]:
+        model = build("plain sequential")
+        model[-1].weight = Marked(model[-1].weight.detach())
+        state = fit(comm, model, stage)
+        return type(model[-1].weight) is Marked, digest(state)
+
+    plain = launch(lambda comm: digest(fit(comm, build("plain sequential"), 0)), ranks=2, world="lockstep", timeout=60)
+    assert launch(marked, ranks=2, world="lockstep", timeout=60) == [(True, alike) for alike in plain]
+
+
 class Skipping(nn.Module):
     """A layer that only some ranks use."""
 

@@ -90,6 +90,22 @@ class KeepsANorm(Own):
         return g if self.steps < 1000 else g / state["seen"]
 
 
+class KeepsANormAsATensor(Own):
+    """The same as a tensor of one element."""
+
+    def update(self, p: torch.Tensor, g: torch.Tensor, state: dict[str, Any]) -> torch.Tensor:
+        state["seen"] = state.get("seen", torch.zeros(())) + g.norm()
+        return g if self.steps < 1000 else g / state["seen"]
+
+
+class KeepsRows(Own):
+    """So far it only sums over rows."""
+
+    def update(self, p: torch.Tensor, g: torch.Tensor, state: dict[str, Any]) -> torch.Tensor:
+        state["rows"] = state.get("rows", 0.0) + g.sum(-1)
+        return g
+
+
 class InBlocks(Own):
     """Normed in blocks of as many elements as a register has."""
 
@@ -147,12 +163,26 @@ class Noisy(Own):
 WRONG = [
     ShampooLike, DecaysMatrices, OfThreeDimensions, LateBySteps, LateByItsOwnCount, KeepsANorm, InBlocks, InBlocksOf4,
     InBlocksOf32, ByAllItHolds, TrustRatio, ClipsLargeGradients, SkipsWithoutGradient, Noisy, O.Adafactor,
+    KeepsANormAsATensor, KeepsRows,
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize("of", WRONG)
 def test_what_is_not_elementwise_is_refused(of: Callable[..., O.Optimizer]) -> None:
     with pytest.raises(InputError, match=f"{of.__name__} is not elementwise .* use AdamW"):
+        probe(of)
+
+
+@pytest.mark.parametrize(
+    ("of", "why"),
+    [
+        (InBlocks, r"a parameter of shape \(6, 16\) and flat slices of it are updated differently"),
+        (KeepsANormAsATensor, "its state 'seen' is another one for a slice than for the whole"),
+        (KeepsRows, r"its state 'rows' has shape \(6,\) for a parameter of shape \(6, 16\)"),
+    ],
+)
+def test_a_refusal_names_what_a_parameter_and_its_slices_do_not_have_alike(of: Any, why: str) -> None:
+    with pytest.raises(InputError, match=why):
         probe(of)
 
 

@@ -53,6 +53,9 @@ def run(comm: Collectives, use: Callable[[Three, Tensor], Tensor], stage: int) -
     engine = ZeroEngine(Three(use), comm, stage, optimizer=lambda groups: torch.optim.SGD(groups, lr=0.1))
     x = torch.randn(4, WIDTH, generator=torch.Generator().manual_seed(1 + comm.rank))
     seen = []
+    with torch.no_grad():
+        # Before any loss, and beside one.
+        seen.append(engine(x))
     for _ in range(2):
         loss = engine(x).square().mean()
         with torch.no_grad():
