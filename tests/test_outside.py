@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import io
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -135,6 +136,31 @@ def test_folders_of_dead_owners_are_swept_and_no_others(tmp_path: Path, monkeypa
     assert left == {mine.name, "zerolab-notes", "zerolab-launch-abcdefgh", "zerolab-launch-ijklmnop"}
     folders.sweep(newborn_seconds=-1.0)
     assert not (tmp_path / "zerolab-launch-abcdefgh").exists()
+    folders.remove_folder(mine)
+    assert not mine.exists()
+
+
+@LINUX
+def test_a_folder_of_another_user_is_not_swept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    dead = folder_of_another("launch", "import os; os.kill(os.getpid(), 9)")
+    me = os.getuid()
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "getuid", lambda: me + 1)
+        folders.sweep()
+    assert dead.exists()
+    folders.sweep()
+    assert not dead.exists()
+
+
+def test_a_fork_does_not_take_the_folders_of_its_parent_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    mine = folders.make_folder("progress")
+    of_parent = dict(folders._held)
+    folders.forget()
+    folders.remove_all()
+    assert mine.exists()
+    folders._held.update(of_parent)
     folders.remove_folder(mine)
     assert not mine.exists()
 
@@ -313,6 +339,35 @@ def test_an_error_that_is_not_ours_is_a_sentence_too(
     monkeypatch.setenv("ZEROLAB_TRACEBACK", "1")
     with pytest.raises(KeyError):
         cli.main(["train"])
+
+
+def test_an_error_of_others_is_cut_where_it_is_long() -> None:
+    said = ending.in_one_sentence(ValueError("no room\n" * 1000))
+    assert said.startswith("ValueError: no room no room") and "... (for where, set" in said and len(said) < 500
+
+
+def test_what_goes_nowhere_is_not_taken_for_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ending, "_closed", set())
+    with (tmp_path / "output").open("w") as output:
+        monkeypatch.setattr(sys, "stdout", output)
+        ending.show("a report")
+        ending.silence()
+        with pytest.raises(OSError, match="it is closed"):
+            ending.show("another one")
+    assert (tmp_path / "output").read_text() == "a report"
+
+
+@LINUX
+def test_a_signal_that_is_to_be_ignored_stays_ignored() -> None:
+    numbers = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL, signal.SIGHUP: signal.SIG_IGN}
+    before = {number: signal.signal(number, handler) for number, handler in numbers.items()}
+    try:
+        ending.take_signals()
+        taken = [signal.getsignal(number) for number in numbers]
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    assert taken == [ending._end, ending._end, signal.SIG_IGN]
 
 
 @pytest.mark.parametrize(("redirect", "where"), [("2>&-", "stdout"), ("2>/dev/full", "stdout"), (">&-", "stderr")])

@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import group_ranks
 import pytest
@@ -11,8 +12,9 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 
+from zerolab.collectives import Link
 from zerolab.errors import InputError
-from zerolab.ranks import from_process_group, process_group
+from zerolab.ranks import from_process_group, launch, process_group
 
 pytestmark = [pytest.mark.ranks, pytest.mark.timeout(240)]
 
@@ -78,6 +80,33 @@ def test_what_cannot_be_is_refused(arguments, words):
 def test_a_group_of_one_needs_nobody():
     comm = from_process_group()
     assert (comm.rank, comm.size, comm.device) == (0, 1, torch.device("cpu"))
+
+
+@pytest.mark.usefixtures("group_of_one")
+@pytest.mark.parametrize(
+    ("given", "together", "chosen"),
+    [
+        ({}, True, "shared"),
+        ({}, False, "ring"),
+        ({"link": Link(gbit_per_s=1.0)}, True, "ring"),
+        ({"collectives": "torch"}, True, "torch"),
+    ],
+)
+def test_auto_is_shared_memory_where_ranks_share_a_machine_and_no_link_is_simulated(
+    given, together, chosen, monkeypatch
+):
+    monkeypatch.setattr(process_group, "ProcessTransport", lambda *args: SimpleNamespace(size=2))
+    monkeypatch.setattr(process_group, "_share_a_machine", lambda transport: together)
+    monkeypatch.setattr(process_group, "build", lambda transport, impl, **rest: impl)
+    assert from_process_group(**given) == chosen
+
+
+@pytest.mark.parametrize("possible", [True, False])
+def test_ranks_share_a_machine_only_where_they_can_open_each_other_s_memory(possible, monkeypatch):
+    monkeypatch.setattr(process_group, "is_possible", lambda: possible)
+    monkeypatch.setattr(process_group, "host_number", lambda: 7)
+    shared = launch(process_group._share_a_machine, ranks=2, world="lockstep", collectives="transport", timeout=60)
+    assert shared == [possible] * 2
 
 
 @pytest.mark.parametrize(

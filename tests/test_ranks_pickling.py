@@ -49,6 +49,16 @@ def f(comm):
     square(3)
     return before, square.cache_info().misses
 """,
+    ("what hangs on a cached function", ("metres", "Squared.")): """
+import functools
+@functools.cache
+def square(n):
+    "Squared."
+    return n * n
+square.unit = "metres"
+def f(comm):
+    return square.unit, square.__doc__
+""",
     ("cached methods of all kinds", (2, 3, 4, 5)): """
 import functools
 class Sizes:
@@ -140,6 +150,17 @@ del lost
 def f(comm):
     return living() is kept, dead() is None, by_key[kept], method()()
 """,
+    ("a weak reference that tells of its end", (True, 0, 1)): """
+import weakref
+class Thing:
+    pass
+kept, told = [Thing()], []
+watched = weakref.ref(kept[0], lambda _: told.append("gone"))
+def f(comm):
+    alive, before = watched() is kept[0], len(told)
+    kept.clear()
+    return alive, before, len(told)
+""",
     ("singledispatch", ("any", "int")): """
 import functools
 @functools.singledispatch
@@ -206,6 +227,13 @@ class Reader:
 reader = Reader()
 def f(comm):
     return reader.held
+""",
+    "item 'x' of 'held', which f uses, of type generator,": """
+held = {}
+held["held"] = held
+held["x"] = (n for n in range(3))
+def f(comm):
+    return held
 """,
     "'thread', which f uses, of type Thread, cannot travel to the ranks (cannot pickle a thread)": """
 import threading
@@ -297,15 +325,17 @@ def cache_of(comm: Any, function: Any) -> Any:
     return function.__globals__["fib"]
 
 
-def test_a_script_may_hold_cached_functions(tmp_path: Any) -> None:
+@pytest.mark.parametrize(
+    "what", [("a cached function that calls itself", 6765), ("a context variable of its own", ("start", "unset"))]
+)
+def test_a_script_may_hold_what_a_cell_may(what: tuple[str, Any], tmp_path: Any) -> None:
     """Its module has a name that each rank has, too, for another module."""
     import subprocess
 
     script = tmp_path / "script.py"
-    source = TRAVELS["a cached function that calls itself", 6765]
-    script.write_text(f"{source}\nfrom zerolab.ranks import launch\nprint(launch(f, ranks=2, timeout=50))\n")
+    script.write_text(f"{TRAVELS[what]}\nfrom zerolab.ranks import launch\nprint(launch(f, ranks=2, timeout=50))\n")
     done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=55)
-    assert done.stdout == "[6765, 6765]\n", done.stderr
+    assert done.stdout == f"{[what[1]] * 2}\n", done.stderr
 
 
 def test_the_pickler_is_cloudpickles_for_all_else() -> None:

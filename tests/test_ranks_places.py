@@ -5,6 +5,7 @@ import queue
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -13,6 +14,8 @@ import psutil
 import pytest
 from jupyter_client.manager import start_new_kernel
 from nbclient import NotebookClient
+
+from zerolab.ranks.interrupts import interrupts_held
 
 pytestmark = [pytest.mark.ranks, pytest.mark.timeout(100)]
 
@@ -30,9 +33,16 @@ def start_script(folder, source):
     """A script in a session of its own, so that a signal to its group does not reach the tests."""
     script = folder / "script.py"
     script.write_text(source)
-    environment = {**os.environ, "PYTHONPATH": TESTS}
+    searched = os.pathsep.join([TESTS, *filter(None, [os.environ.get("PYTHONPATH")])])
+    environment = {**os.environ, "PYTHONPATH": searched, "TMPDIR": str(folder)}
     return subprocess.Popen(
-        [sys.executable, str(script)], cwd=folder, env=environment, start_new_session=True, stderr=subprocess.PIPE
+        [sys.executable, str(script)],
+        cwd=folder,
+        env=environment,
+        start_new_session=True,
+        stderr=subprocess.PIPE,
+        # A shell that runs the tests in its background has them ignore Ctrl-C, and the script with them.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
 
 
@@ -50,6 +60,13 @@ def wait_for_ranks(folder, count):
 def assert_all_end(pids):
     alive = [psutil.Process(pid) for pid in pids if psutil.pid_exists(pid)]
     assert psutil.wait_procs(alive, timeout=10)[1] == []
+
+
+@pytest.fixture
+def short():
+    """A folder with a short name: a socket's path has a hundred characters at most."""
+    with tempfile.TemporaryDirectory(prefix="places-") as folder:
+        yield Path(folder)
 
 
 def temporary_folders(folder):
@@ -91,35 +108,65 @@ print(launch(lambda comm: comm.size, ranks=2, timeout=90))
     assert done.stdout == "top level False\n[2, 2]\n", done.stderr
 
 
-def test_ctrl_c_ends_all_ranks(tmp_path):
+def test_ctrl_c_ends_all_ranks(short):
     source = f"""
 from zerolab.ranks import launch
 import rank_functions
-launch(rank_functions.note_and_sleep, {str(tmp_path)!r}, ranks=3, timeout=80)
+launch(rank_functions.note_and_sleep, {str(short)!r}, ranks=3, timeout=80)
 """
-    parent = start_script(tmp_path, source)
-    pids = wait_for_ranks(tmp_path, 3)
+    parent = start_script(short, source)
+    pids = wait_for_ranks(short, 3)
     os.killpg(parent.pid, signal.SIGINT)
     _, errors = parent.communicate(timeout=20)
     assert errors.decode().strip().endswith("KeyboardInterrupt")
     assert errors.count(b"Traceback") == 1  # the parent's alone
     assert_all_end(pids)
-    assert temporary_folders(tmp_path) == []
+    assert temporary_folders(short) == []
 
 
-def test_ranks_do_not_outlive_a_killed_parent(tmp_path):
+def test_ranks_do_not_outlive_a_killed_parent(short):
     source = f"""
 from zerolab.ranks import launch
 import rank_functions
-launch(rank_functions.note_and_sleep, {str(tmp_path)!r}, ranks=3, timeout=80)
+launch(rank_functions.note_and_sleep, {str(short)!r}, ranks=3, timeout=80)
 """
-    parent = start_script(tmp_path, source)
-    pids = wait_for_ranks(tmp_path, 3)
+    parent = start_script(short, source)
+    pids = wait_for_ranks(short, 3)
     server = psutil.Process(pids[0]).ppid()
     parent.kill()
     parent.communicate(timeout=20)
     assert_all_end([*pids, server])
-    assert temporary_folders(tmp_path) == []
+    assert temporary_folders(short) == []
+
+
+def test_an_interrupt_that_is_held_back_comes_at_the_end():
+    before, done = signal.getsignal(signal.SIGINT), []
+    with pytest.raises(KeyboardInterrupt), interrupts_held():
+        signal.raise_signal(signal.SIGINT)
+        done.append("all of it")
+    held, _ = signal.getsignal(signal.SIGINT), signal.signal(signal.SIGINT, before)
+    assert done == ["all of it"] and held is before
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux gives orphans to an ancestor that asks for them")
+def test_what_a_rank_started_ends_with_the_server_though_the_rank_has_left_before(tmp_path):
+    source = """
+import os, subprocess
+from zerolab.ranks import warden
+ready, begun = os.pipe(), os.pipe()
+if os.fork() == 0:
+    # A rank, which leaves by itself as soon as the end has begun.
+    helper = subprocess.Popen(["sleep", "60"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    os.write(ready[1], str(helper.pid).encode())
+    os.read(begun[0], 1)
+    os._exit(0)
+print(os.read(ready[0], 20).decode(), flush=True)
+reap = warden._reap
+warden._reap = lambda: (os.write(begun[1], b"x"), reap())[1]
+warden.end_children(os.getpid())
+"""
+    done = run_script(tmp_path, source)
+    assert_all_end([int(done.stdout)])
 
 
 def test_a_lockstep_world_can_be_interrupted(tmp_path):

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from zero_cases import sgd
 
 from zerolab.collectives import Collectives, Request, build
+from zerolab.collectives.agree import compare_labels
 from zerolab.collectives.transport import Transport
 from zerolab.collectives.wrap import Wrapped
 from zerolab.errors import MismatchError
@@ -138,3 +139,19 @@ def test_no_step_is_applied_after_other_units_came_back_in_backward(made: str) -
 
     for same, said in launch(swapped, ranks=2, collectives="transport", device="cpu", timeout=40):
         assert same and "the ranks gathered other units (rank 0 b, rank 1 a" in said
+
+
+@pytest.mark.parametrize("made", ["ring", "tagless ring"])
+def test_a_rank_that_ran_fewer_units_is_told_of_as_well(made: str) -> None:
+    def compare(transport: Transport) -> str:
+        comm = MADE[made](transport)
+        try:
+            compare_labels(comm, ["a", "b", "c"][: 3 - comm.rank])
+            said = ""
+        except MismatchError as error:
+            said = str(error)
+        comm.close()
+        return said
+
+    for said in launch(compare, ranks=2, collectives="transport", device="cpu", timeout=40):
+        assert "the ranks gathered other units (rank 0 c, rank 1 nothing: number 3 since" in said

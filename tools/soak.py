@@ -136,7 +136,7 @@ def run(moment: Moment, folder: Path) -> Remains:
             stderr=said,
             text=True,
             start_new_session=True,
-            preexec_fn=_limit(moment),
+            preexec_fn=_prepared(moment),
         )
         if moment.trouble in SIGNALS:
             happen, statuses = SIGNALS[moment.trouble]
@@ -182,10 +182,16 @@ def run(moment: Moment, folder: Path) -> Remains:
     return remains
 
 
-def _limit(moment: Moment) -> Callable[[], None] | None:
-    if moment.trouble not in LIMITS:
-        return None
-    return lambda: resource.setrlimit(LIMITS[moment.trouble], (moment.amount, moment.amount))
+def _prepared(moment: Moment) -> Callable[[], None]:
+    """What the process of the command does first."""
+
+    def prepare() -> None:
+        # A shell that runs this in its background has it ignore Ctrl-C, and the command with it.
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        if moment.trouble in LIMITS:
+            resource.setrlimit(LIMITS[moment.trouble], (moment.amount, moment.amount))
+
+    return prepare
 
 
 def _answers(process: subprocess.Popen[str]) -> bool:

@@ -105,8 +105,10 @@ def dead_reference() -> weakref.ref[Any]:
 
 def context_variable(variable: contextvars.ContextVar[Any]) -> Reduced:
     """That of a library is the library's own; one of the caller's begins anew, with its default."""
-    for name, module in list(sys.modules.items()):
-        if name != "__main__" and (held := next((n for n, v in _held(module) if v is variable), None)):
+    own = sys.modules.get("__main__")
+    for module in list(sys.modules.values()):
+        # The caller's module may stand there under a second name, which multiprocessing gives it.
+        if module is not own and (held := next((n for n, v in _held(module) if v is variable), None)):
             return getattr, (module, held)
     try:
         return new_variable, (variable.name, contextvars.Context().run(variable.get))
