@@ -13,7 +13,7 @@ import torch
 from zerolab.collectives import Collectives
 from zerolab.errors import InputError
 from zerolab.ranks import launch
-from zerolab.ranks.pickling import Pickler, dumps, loads
+from zerolab.ranks.pickling import Pickler, dumps, loads, memory_of
 
 pytestmark = [pytest.mark.ranks, pytest.mark.timeout(60)]
 
@@ -253,6 +253,15 @@ log = open(os.devnull, "w")
 def f(comm):
     log.write("x")
 """,
+    "'held', which f uses, of type generator,": """
+def make():
+    held = (n for n in [1])
+    def f(comm):
+        return held, later
+    return f
+    later = None
+f = make()
+""",
     "'module', which f uses, of type ParametrizedLinear,": """
 import torch
 module = torch.nn.utils.parametrizations.weight_norm(torch.nn.Linear(1, 1))
@@ -314,6 +323,12 @@ def test_tensors_of_all_kinds_travel_with_their_memory_and_in_few_bytes() -> Non
     emptied = loads(dumps(tensors[0])).untyped_storage()
     emptied.resize_(0)
     emptied.resize_(24)
+
+
+def test_a_tensor_of_more_than_4_gib_travels_whole() -> None:
+    # Its memory is asked for and never touched.
+    nbytes = 2**32 + 4
+    assert memory_of(torch.empty(nbytes, dtype=torch.uint8).untyped_storage()).nbytes == nbytes
 
 
 def test_a_rank_may_return_a_cached_function() -> None:

@@ -99,6 +99,12 @@ def test_a_closed_engine_leaves_a_plain_model_behind() -> None:
     assert all(parameter.grad is not None for parameter in model.parameters())
     model.zero_grad()
     second = engine(model, stage=0)
+    # What closes once more, as a `finally` may, takes nothing from the next engine.
+    first.close()
+    with pytest.raises(InputError, match="in an engine already"):
+        engine(model)
+    with pytest.raises(StateError, match="was closed and takes no gradients; wrap the model again"):
+        first.backward(second(torch.ones(1, 3)).sum())
     second.backward(second(torch.ones(1, 3)).sum())
     second.step()
 

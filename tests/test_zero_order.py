@@ -117,6 +117,24 @@ def test_ranks_that_run_other_units_are_told_and_no_value_is_given(
         launched(made, orders, training, False)
 
 
+@pytest.mark.parametrize("stage", [0, 1, 2])
+def test_a_rank_runs_forwards_alone_where_none_are_gathered(stage: int) -> None:
+    def run(transport: Transport) -> float:
+        comm = MADE["torch"](transport)
+        engine = ZeroEngine(Ordered(), comm, stage, optimizer=sgd())
+        if comm.rank == 0:
+            with torch.no_grad():
+                engine(torch.ones(2, WIDTH), "abcd")
+        loss = engine(torch.ones(2, WIDTH), "abcd").square().mean()
+        engine.backward(loss)
+        engine.step()
+        comm.close()
+        return loss.item()
+
+    one, other = launch(run, ranks=2, collectives="transport", device="cpu", timeout=40)
+    assert one == other
+
+
 @pytest.mark.parametrize("made", ["torch", "tagless ring"])
 def test_no_step_is_applied_after_other_units_came_back_in_backward(made: str) -> None:
     def swapped(transport: Transport) -> tuple[bool, str]:

@@ -1,9 +1,10 @@
-"""Stage 3: a view of a parameter that was taken outside its unit's forward keeps its elements while it is used.
+"""Stage 3: who asks for parameters outside their unit's forward gets them, and a view keeps its elements.
 
 On real processes: who reads an emptied storage is ended by the system.
 """
 
 from collections.abc import Callable
+from contextlib import suppress
 
 import pytest
 import torch
@@ -12,16 +13,19 @@ from torch.nn import functional as F
 
 from zerolab import ZeroEngine, launch
 from zerolab.collectives import Collectives
+from zerolab.ranks import RankFailure
 
 pytestmark = [pytest.mark.ranks, pytest.mark.timeout(120)]
 WIDTH = 6
+Use = Callable[["Three", Tensor], Tensor]
 
 
 class Three(nn.Module):
-    def __init__(self, use: Callable[["Three", Tensor], Tensor]) -> None:
+    def __init__(self, use: Use) -> None:
         super().__init__()
         torch.manual_seed(0)
         self.layers = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(3))
+        self.row = Row()
         self.use = use
 
     def forward(self, x: Tensor) -> Tensor:
@@ -49,8 +53,39 @@ def a_view_of_a_view(model: Three, x: Tensor) -> Tensor:
     return model.layers[1](x)[:, 1:4] @ (view * view) + model.layers[0](x)
 
 
-def run(comm: Collectives, use: Callable[[Three, Tensor], Tensor], stage: int) -> list[Tensor]:
-    engine = ZeroEngine(Three(use), comm, stage, optimizer=lambda groups: torch.optim.SGD(groups, lr=0.1))
+def a_view_without_gradients_in_a_graph(model: Three, x: Tensor) -> Tensor:
+    with torch.no_grad():
+        view = model.layers[0].weight.t()
+    return model.layers[2](model.layers[1](x) @ view)
+
+
+def two_units_in_one_operation(model: Three, x: Tensor) -> Tensor:
+    low, high = model.layers[0], model.layers[1]
+    return model.layers[2](x) @ (low.weight @ high.weight) + torch.cat([low.bias, high.bias]).sum()
+
+
+def a_sparse_copy(model: Three, x: Tensor) -> Tensor:
+    return model.layers[0](x) @ model.layers[1].weight.to_sparse().to_dense()
+
+
+class Row(nn.Module):
+    """Returns a view of its parameter."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows = nn.Parameter(torch.ones(2, WIDTH))
+
+    def forward(self) -> Tensor:
+        return self.rows[0]
+
+
+def what_a_unit_returns(model: Three, x: Tensor) -> Tensor:
+    row = model.row()
+    return model.layers[1](model.layers[0](x) + row) * row.exp()
+
+
+def run(comm: Collectives, use: Use, stage: int) -> list[Tensor]:
+    engine = make_engine(comm, use, stage)
     x = torch.randn(4, WIDTH, generator=torch.Generator().manual_seed(1 + comm.rank))
     seen = []
     with torch.no_grad():
@@ -58,12 +93,22 @@ def run(comm: Collectives, use: Callable[[Three, Tensor], Tensor], stage: int) -
         seen.append(engine(x))
     for _ in range(2):
         loss = engine(x).square().mean()
+        view = engine.model.layers[1].weight.t()
         with torch.no_grad():
             # Also between a forward and its backward, and the penalty of that.
             seen.append(engine(x))
-        engine.backward(loss + engine.model.layers[1].weight.t()[0].square().sum())
+        engine.state_dict()
+        loss = loss + view[0].square().sum()
+        engine.zero_grad()
+        engine.backward(loss + engine.model.layers[2].weight.t().square().sum())
         engine.step()
     return [*seen, *engine.state_dict().values()]
+
+
+def make_engine(comm: Collectives, use: Use, stage: int) -> ZeroEngine:
+    model = Three(use)
+    units = [*model.layers, model.row]
+    return ZeroEngine(model, comm, stage, optimizer=lambda groups: torch.optim.SGD(groups, lr=0.1), units=units)
 
 
 USES = [
@@ -71,11 +116,95 @@ USES = [
     a_view_across_its_unit,
     a_detached_view_behind_its_unit,
     a_view_of_a_view,
+    a_view_without_gradients_in_a_graph,
+    two_units_in_one_operation,
+    a_sparse_copy,
+    what_a_unit_returns,
 ]
 
 
 @pytest.mark.parametrize("use", USES)
-def test_a_view_keeps_its_elements_and_all_stages_their_bits(use: Callable[[Three, Tensor], Tensor]) -> None:
+def test_a_view_keeps_its_elements_and_all_stages_their_bits(use: Use) -> None:
     plain, sharded = (launch(run, use, stage, ranks=2, timeout=60) for stage in (0, 3))
     for one, other in zip(plain, sharded, strict=True):
         assert all(map(torch.equal, one, other))
+
+
+def squared_view(model: Three, x: Tensor) -> Tensor:
+    return model.layers[1](x) * model.layers[0].weight.t().square().sum()
+
+
+def test_a_second_loss_has_the_views_of_its_own_graph() -> None:
+    def run(comm: Collectives, stage: int) -> list[Tensor]:
+        engine = make_engine(comm, squared_view, stage)
+        losses = [engine(torch.full((2, WIDTH), at)).sum() for at in (1.0, 2.0)]
+        for loss in losses:
+            engine.backward(loss)
+        engine.step()
+        return [*engine.state_dict().values()]
+
+    plain, sharded = (launch(run, stage, ranks=2, timeout=60) for stage in (0, 3))
+    assert all(map(torch.equal, plain[0], sharded[0]))
+
+
+def test_a_unit_stays_for_its_views_no_longer_than_somebody_has_one_or_a_step_comes() -> None:
+    def run(comm: Collectives) -> list[list[str]]:
+        engine = make_engine(comm, squared_view, 3)
+        x, seen = torch.ones(2, WIDTH), []
+
+        def look() -> None:
+            here = [u.name for u in engine.units if any(b.whole.untyped_storage().nbytes() for b in u.buckets)]
+            seen.append(here)
+
+        loss = engine(x).sum()
+        look()
+        engine.backward(loss)
+        look()
+        loss = engine(x).sum()
+        view = engine.model.layers[2].weight.t()[0]
+        engine.backward(loss)
+        look()
+        engine.step()
+        look()
+        return [*seen, list(view.shape)]
+
+    kept = [["layers.0"], [], ["layers.2"], []]
+    assert launch(run, ranks=2, world="lockstep", timeout=60) == [[*kept, [WIDTH]]] * 2
+
+
+@pytest.mark.parametrize("stage", [0, 3])
+def test_what_was_written_before_an_error_stays(stage: int) -> None:
+    def run(comm: Collectives) -> list[float]:
+        engine = make_engine(comm, lambda model, x: model.layers[0](x), stage)
+        with suppress(KeyError), engine.summon_full_params():
+            engine.model.layers[0].weight.data.fill_(0.5)
+            raise KeyError
+        with torch.no_grad():
+            return [float((engine(torch.ones(1, WIDTH)) - engine.state_dict()["layers.0.bias"])[0, 0])]
+
+    assert launch(run, ranks=2, world="lockstep", timeout=60) == [[WIDTH * 0.5]] * 2
+
+
+def keep(model: Three, x: Tensor) -> Tensor:
+    weight = model.layers[0].weight
+    model.kept = {"view": weight.detach, "copy": weight.detach().clone, "": lambda: None}[model.what]()
+    return model.layers[0](x) if model.what else weight[0]
+
+
+@pytest.mark.parametrize("what", ["view", "copy", ""])
+def test_a_forward_without_gradients_that_leaves_a_view_behind_is_refused(what: str) -> None:
+    def run(comm: Collectives) -> list[bool]:
+        engine = make_engine(comm, keep, 3)
+        engine.model.what = what
+        # A graph that is alive, and has views.
+        graph = engine(torch.ones(2, WIDTH))
+        engine.model.kept = None
+        with torch.no_grad():
+            returned = engine(torch.ones(2, WIDTH))
+        return [bool(returned.isfinite().all()), graph.requires_grad]
+
+    if what != "view":
+        assert launch(run, ranks=2, timeout=60) == [[True, True]] * 2
+        return
+    with pytest.raises(RankFailure, match=r"a forward kept a view of a parameter of unit layers\.0.*clone\(\)"):
+        launch(run, ranks=2, timeout=60)

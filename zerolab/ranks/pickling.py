@@ -17,6 +17,7 @@ import threading
 import types
 import weakref
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any
 
 import cloudpickle
@@ -143,7 +144,13 @@ def cpu_storage(storage: torch.storage.TypedStorage) -> Reduced | None:
 def untyped_storage(untyped: torch.UntypedStorage) -> Reduced | None:
     if untyped.device.type != "cpu":
         return None
-    return new_untyped, (ctypes.string_at(untyped.data_ptr(), untyped.nbytes()),)
+    return new_untyped, (bytes(memory_of(untyped)),)
+
+
+def memory_of(untyped: torch.UntypedStorage) -> memoryview:
+    """A storage's bytes where they lie. (`ctypes.string_at` takes its size as 32 bits.)"""
+    nbytes = untyped.nbytes()
+    return memoryview((ctypes.c_char * nbytes).from_address(untyped.data_ptr()) if nbytes else b"")
 
 
 def newer_tensor(tensor: torch.Tensor) -> Reduced | None:
@@ -234,8 +241,8 @@ def _parts(name: str, value: Any) -> Iterator[tuple[str, Any]]:
     if inspect.ismethod(value):
         yield f"what {name} belongs to", value.__self__
     elif inspect.isfunction(value):
-        used, who = inspect.getclosurevars(value), name if value.__name__ == "<lambda>" else value.__name__
-        yield from ((f"{key!r}, which {who} uses", held) for key, held in {**used.globals, **used.nonlocals}.items())
+        who = name if value.__name__ == "<lambda>" else value.__name__
+        yield from ((f"{key!r}, which {who} uses", held) for key, held in _used(value))
     elif isinstance(value, type):
         yield from ((f"{key!r} of class {value.__name__}", held) for key, held in vars(value).items())
     elif isinstance(value, dict):
@@ -245,3 +252,13 @@ def _parts(name: str, value: Any) -> Iterator[tuple[str, Any]]:
     elif not is_importable(type(value)):
         # Nobody knows the inside of a library's object.
         yield from ((f"attribute {key!r} of {name}", held) for key, held in getattr(value, "__dict__", {}).items())
+
+
+def _used(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
+    """What a function finds outside by name."""
+    code = function.__code__
+    yield from ((name, function.__globals__[name]) for name in code.co_names if name in function.__globals__)
+    for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
+        # One that nothing was assigned to is empty.
+        with suppress(ValueError):
+            yield name, cell.cell_contents

@@ -178,7 +178,7 @@ class ZeroEngine(Gestures):
             args, kwargs = cast((args, kwargs), self.precision.dtype("params"))
         with phase("forward"):
             output = self.model(*args, **kwargs)
-            self.comm.agree()
+            self._agree()
             return output
 
     def backward(self, loss: torch.Tensor, reduce: bool | None = None, also: Sequence[ZeroEngine] = ()) -> None:
@@ -209,7 +209,7 @@ class ZeroEngine(Gestures):
             raise StateError(
                 "step() was called inside summon_full_params, whose parameters it would not reach; leave first"
             )
-        self.comm.agree()
+        self._agree()
         result, factor = self._measure()
         if not result.skipped:
             self._update(factor)
@@ -235,6 +235,8 @@ class ZeroEngine(Gestures):
     def close(self) -> None:
         """Take the engine's hooks off the model. At stages 0 to 2 it keeps its parameters and may go into another
         engine; at stage 3 it keeps none, so `consolidate` first."""
+        if self.closed:
+            return
         self.synchronize()
         self._forget()
         self.closed = True
@@ -256,6 +258,11 @@ class ZeroEngine(Gestures):
 
     # Parts of a step.
 
+    def _agree(self) -> None:
+        """See that all ranks gathered the same units. Where none are gathered a rank may run forwards alone."""
+        if self.stage.shards_parameters:
+            self.comm.agree()
+
     def _check_whole(self) -> None:
         if self.update.half_done:
             raise StateError(
@@ -265,7 +272,7 @@ class ZeroEngine(Gestures):
 
     def _forget(self) -> None:
         self.reducer.reset()
-        self.lifetimes.end_backward()
+        self.lifetimes.let_go()
         self._failed = False
 
     @torch.no_grad()
@@ -291,6 +298,8 @@ class ZeroEngine(Gestures):
             self.update.step(factor)
         finally:
             self.stepping = False
+        # Who still has a view of parameters has the old ones.
+        self.lifetimes.visits.viewed.clear()
         # What the step before published has come: its collectives ended before this step's reductions.
         with phase("publish"):
             for unit in self.units:

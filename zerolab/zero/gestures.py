@@ -94,12 +94,19 @@ class Gestures:
     @contextmanager
     def summon_full_params(self) -> Iterator[None]:
         """Within, all parameters are here with their elements, to be read or, on all ranks alike, written. At stage 3
-        that takes the memory of the whole model. Refused where what is written would be lost: with a precision or an
-        offload that keeps main parameters apart. A collective: every rank enters."""
+        that takes the memory of the whole model, and what is read later must be a copy (`clone()`). Refused where what
+        is written would be lost: with a precision or an offload that keeps main parameters apart. A collective: every
+        rank enters."""
         self._check_whole()
         with self.lifetimes.summoned():
-            yield
-            self._take_over()
+            try:
+                yield
+            except BaseException:
+                # As at the other stages, what was written until then stays.
+                self._keep_written()
+                raise
+            self._refuse_lost()
+            self._keep_written()
 
     def parameters_of(self, unit: Unit) -> dict[str, torch.Tensor]:
         """Copies of a unit's parameters by name, whole, on the CPU. A collective: every rank calls it."""
@@ -109,8 +116,7 @@ class Gestures:
             self.stage.gather(unit)
         slots = [(slot, bucket) for bucket in unit.buckets for slot in bucket.layout.slots]
         copies = {slot.name: view(bucket.whole, slot).cpu().clone() for slot, bucket in slots}
-        if not self.lifetimes.is_summoned:
-            self.stage.release(unit)
+        self.lifetimes.release_after_visit(unit)
         return copies
 
     def consolidate(self) -> dict[str, torch.Tensor]:
@@ -159,9 +165,8 @@ class Gestures:
                 "is wrapped, or close() the engine and wrap it again"
             )
 
-    def _take_over(self) -> None:
-        """Keep what was written to gathered parameters."""
-        self._refuse_lost()
+    def _keep_written(self) -> None:
+        """Take what was written to gathered parameters into the shards."""
         if not self.stage.shards_parameters:
             return
         for unit in self.units:

@@ -68,7 +68,8 @@ class Lifetimes:
         self._begun: set[Unit] = set()
         self._handles = [handle for unit in units for module in unit.modules for handle in self._hook(unit, module)]
         # Registered last and put first: a forward begins before, and ends after, everything that its units do.
-        begin, end = Hook(lambda *_: self._begin_forward()), Hook(lambda *_: self._end_forward())
+        begin = Hook(lambda *_: self._begin_forward())
+        end = Hook(lambda _module, _args, output: self._end_forward(output))
         self._handles.append(model.register_forward_pre_hook(begin, prepend=True))
         self._handles.append(model.register_forward_hook(end, always_call=True))
 
@@ -82,10 +83,14 @@ class Lifetimes:
 
     def begin_backward(self) -> None:
         self.in_backward = True
-        self.visits.begin_backward()
 
     def end_backward(self) -> None:
-        self.in_loss = self.in_backward = False
+        self.in_loss = False
+        self.let_go()
+
+    def let_go(self) -> None:
+        """Forget a backward, which may have failed; a loss that waits for its own stays."""
+        self.in_backward = False
         self.visits.end_backward()
         self._returning.clear()
         self._open.clear()
@@ -97,18 +102,17 @@ class Lifetimes:
             handle.remove()
 
     def _release_all(self) -> None:
-        """At the end of a forward or of a backward, when nobody uses a view of a parameter any more."""
-        if not self.is_summoned:
-            for unit in self.units:
-                self.stage.release(unit)
+        self.visits.forget()
+        for unit in self.units:
+            self._release(unit)
 
     def _release(self, unit: Unit) -> None:
-        """Before that end: unless somebody may have a view of a parameter."""
-        if not self.is_summoned and not self.visits.has_views(unit):
+        """Unless somebody may have a view of a parameter."""
+        if not self.is_summoned and unit not in self.visits.viewed:
             self.stage.release(unit)
 
     def release_after_visit(self, unit: Unit) -> None:
-        """Another unit is asked for from outside."""
+        """Who asked for it from outside has what it needs."""
         if not self.in_backward and not self._inside[unit]:
             self._release(unit)
 
@@ -135,6 +139,8 @@ class Lifetimes:
     def _begin_forward(self) -> None:
         if not self.in_backward:
             self.in_forward = True
+            if self.stage.shards_parameters:
+                self.visits.begin_forward()
             for unit in self._inside:
                 # A forward that failed half-way.
                 self._set_away(unit, True)
@@ -143,14 +149,16 @@ class Lifetimes:
             self._entered.clear()
             self._ran.clear()
 
-    def _end_forward(self) -> None:
+    def _end_forward(self, output: Any) -> None:
         """Release what a forward left (a prefetched unit that was skipped, say), and learn the order of units."""
         if not self.in_backward:
             self.in_forward = False
             self.in_loss |= torch.is_grad_enabled()
             self._order = list(self._running)
-            self._release_all()
-            self.visits.end_forward()
+            try:
+                self.visits.end_forward(list(tensors_in(output)))
+            finally:
+                self._release_all()
 
     def _before_forward(self, unit: Unit, inputs: Any) -> None:
         self._settle(unit)
@@ -170,6 +178,7 @@ class Lifetimes:
         if self.in_backward or not self._entered:
             return
         self._watch_outputs(self._entered.pop(), differentiable(output))
+        self.visits.given(unit, tensors_in(output))
         self._ran[unit] += 1
         if self._ran[unit] % len(unit.modules) == 0:
             self._release(unit)

@@ -57,6 +57,9 @@ class Stage(ABC):
     def gather(self, unit: Unit) -> None:
         """Return once a unit's parameters are here."""
 
+    def settle(self, unit: Unit) -> None:
+        """Return once nobody but this rank uses the memory of its gathered parameters."""
+
     def release(self, unit: Unit) -> None:
         """Let a unit's gathered parameters go."""
 

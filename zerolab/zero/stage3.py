@@ -31,7 +31,7 @@ class Stage3(Stage2):
         super().__init__(comm, offload)
         self.shards = make_shards(comm, offload)
         self._under_way: dict[Unit, list[Handle]] = {}
-        self.here: set[Unit] = set()
+        self.here: dict[Unit, list[Handle]] = {}
 
     def prepare(self, buckets: Sequence[Bucket]) -> None:
         self.shards.prepare(buckets)
@@ -68,13 +68,18 @@ class Stage3(Stage2):
         if unit in self.here:
             return
         self.start_gathering(unit)
-        for handle in self._under_way.pop(unit):
+        handles = self._under_way.pop(unit)
+        for handle in handles:
             # Others may still read this rank's shard. They have done so before its gradients are reduced, let alone
             # before it is updated.
             handle.arrived()
         for bucket in unit.buckets:
             point_at(bucket.whole, bucket.layout, bucket.parameters)
-        self.here.add(unit)
+        self.here[unit] = handles
+
+    def settle(self, unit: Unit) -> None:
+        for handle in self.here.get(unit, []):
+            handle.wait()
 
     def release(self, unit: Unit) -> None:
         if unit not in self.here and unit not in self._under_way:
@@ -82,7 +87,7 @@ class Stage3(Stage2):
         for handle in self._under_way.pop(unit, []):
             # A gather that nobody came for still writes; its buffer may go only when it has ended.
             handle.wait()
-        self.here.discard(unit)
+        self.here.pop(unit, None)
         for bucket in unit.buckets:
             self._empty(bucket)
 

@@ -40,6 +40,8 @@ def run_backward(engines: Sequence[ZeroEngine], loss: torch.Tensor, reduce: bool
     """Bring the gradients of `loss` to the parameters of all these engines, of which the first scales it."""
     first = engines[0]
     for engine in engines:
+        if engine.closed:
+            raise StateError("this engine was closed and takes no gradients; wrap the model again in a new ZeroEngine")
         if engine._failed:
             raise StateError("an earlier backward failed half-way; call zero_grad() and repeat the whole step")
         engine._check_whole()

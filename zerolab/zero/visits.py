@@ -3,17 +3,24 @@ LoRA factors, or a penalty on all weights.
 
 In a forward    the unit is gathered, and stays until another one is asked for, or the forward ends
 In a loss       the same, while gradients are recorded
-In backward     when the gradient of what was computed arrives: the unit is gathered again. Where that was a view of the
-                parameter nobody knows who uses it, so the unit is gathered when backward begins, and stays
+In backward     when the gradient of what was computed arrives: the unit is gathered again
 Elsewhere       the values would be gone before they are read: refused
+
+What was computed may be a view of the parameter, and what a unit returns, too. Nobody knows who reads a view, so its
+unit stays as long as somebody has one, in Python or in a graph; a step ends it, since the values are others then. One
+that a unit's forward takes of its own parameters and keeps is no visit. Without gradients, where no graph has views, a
+forward that leaves one behind is found by counting them, and refused.
 """
 
 from __future__ import annotations
 
+import gc
 from collections import Counter
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import torch
+from torch._C import DisableTorchFunctionSubclass
 
 from zerolab.collectives import phase
 from zerolab.errors import StateError
@@ -32,12 +39,13 @@ class Visits:
         self.stage = lifetimes.stage
         # How often a parameter was asked for in all, by name.
         self.counts: Counter[str] = Counter()
-        # Units of which the graph may have a view until backward has ended, and a forward without one until its end.
+        # Units of which somebody may have a view. They are here.
         self.viewed: dict[Unit, None] = {}
-        self._lent: set[Unit] = set()
-        # Units asked for in this forward, the last one of which is not released yet.
+        # Units asked for in this forward; those that the last operation asked for are not released yet.
         self._asked: dict[Unit, None] = {}
-        self._last: Unit | None = None
+        self._last: set[Unit] = set()
+        # Before a forward without gradients: how many views of each unit somebody had.
+        self._before: dict[Unit, int] = {}
 
     @property
     def _computing(self) -> bool:
@@ -48,55 +56,92 @@ class Visits:
         """Whether it is a time to ask: in a forward, in its loss, in a backward."""
         return self._computing or (self.lifetimes.in_loss and torch.is_grad_enabled())
 
-    def fetch(self, unit: Unit, title: str, operation: str) -> None:
-        """An operation needs the elements of a parameter: gather its unit, or say where they are."""
+    def fetch(self, unit: Unit, title: str, operation: str, together: set[Unit]) -> None:
+        """An operation needs the elements of a parameter: gather its unit, or say where they are. It needs all the
+        units `together`."""
         if not self.welcome:
             raise StateError(no_elements(operation, title))
-        if self._last is not None and self._last is not unit:
-            self.lifetimes.release_after_visit(self._last)
+        for before in self._last - together:
+            self.lifetimes.release_after_visit(before)
         with phase("backward" if self.lifetimes.in_backward else "forward"):
             self.stage.gather(unit)
-        self._last = unit
+        self._last = self._last & together | {unit}
         self._asked[unit] = None
         self.counts[title] += 1
 
     def used(self, unit: Unit, title: str, outputs: list[torch.Tensor]) -> None:
         """The operation gave these tensors, which may be views."""
-        places = {bucket.whole.untyped_storage().data_ptr() for bucket in unit.buckets}
-        views = [tensor for tensor in outputs if tensor.untyped_storage().data_ptr() in places]
+        views = self.given(unit, outputs)
         if views and not self._computing and not any(view.requires_grad for view in views):
             raise StateError(f"a view of {title} would lose its elements to stage 3 before it is read: {HERE}")
-        if self.lifetimes.in_backward:
+        if self.lifetimes.in_backward or not torch.is_grad_enabled():
             return
-        if not torch.is_grad_enabled():
-            self._lent |= {unit} if views else set()
-            return
-        if views:
-            self.viewed[unit] = None
         for node in {tensor.grad_fn for tensor in outputs if tensor.grad_fn is not None}:
             node.register_prehook(lambda _: self._return(unit))
 
-    def has_views(self, unit: Unit) -> bool:
-        """Whether somebody may have a view of a parameter of the unit."""
-        return unit in self.viewed or unit in self._lent
+    def given(self, unit: Unit, tensors: Iterable[torch.Tensor]) -> list[torch.Tensor]:
+        """Those that are views of the unit, which stays for them."""
+        views = views_among(tensors, unit)
+        if views:
+            self.viewed[unit] = None
+        return views
+
+    def forget(self) -> None:
+        """Those views that nobody has any more."""
+        self.viewed = {unit: None for unit in self.viewed if holders(unit)}
 
     def _return(self, unit: Unit) -> None:
         with phase("backward"):
             self.stage.gather(unit)
         self.lifetimes.returned(unit)
 
-    def begin_backward(self) -> None:
-        with phase("backward"):
-            for unit in self.viewed:
-                self.stage.gather(unit)
+    def begin_forward(self) -> None:
+        self._before = {} if torch.is_grad_enabled() else {unit: holders(unit) for unit in self.lifetimes.units}
 
-    def end_forward(self) -> None:
-        asked, self._asked, self._last = list(self._asked), {}, None
-        self._lent.clear()
+    def end_forward(self, outputs: list[torch.Tensor]) -> None:
+        """`outputs` are those of the model; none if it failed."""
+        asked, self._asked, self._last = list(self._asked), {}, set()
+        before, self._before = self._before, {}
         for unit in asked:
             for bucket in unit.buckets:
                 refuse_written(bucket.parameters)
+        if outputs and not any(tensor.requires_grad for tensor in outputs):
+            for unit, count in before.items():
+                self._refuse_kept(unit, count + len(self.given(unit, outputs)))
+
+    def _refuse_kept(self, unit: Unit, most: int) -> None:
+        """Refuse more views than so many, which a forward without gradients has not returned and not let go."""
+        if holders(unit) > most:
+            # A collective may still hold one for other ranks, or a cycle of objects that is garbage.
+            self.stage.settle(unit)
+            gc.collect()
+        if holders(unit) > most:
+            raise StateError(
+                f"a forward kept a view of a parameter of unit {unit.name}, which would lose its elements to stage 3: "
+                "keep a copy, as weight.detach().clone() is one"
+            )
 
     def end_backward(self) -> None:
-        self._asked, self._last = {}, None
-        self.viewed.clear()
+        self._asked, self._last = {}, set()
+
+
+def views_among(tensors: Iterable[torch.Tensor], unit: Unit) -> list[torch.Tensor]:
+    places = {bucket.whole.untyped_storage().data_ptr() for bucket in unit.buckets}
+    # A sparse tensor has no storage, and a unit that is not here none of its own.
+    return [
+        tensor
+        for tensor in tensors
+        if torch._C._has_storage(tensor) and tensor.untyped_storage().data_ptr() in places - {0}
+    ]
+
+
+def holders(unit: Unit) -> int:
+    """How many tensors besides the engine's have the memory of a unit: views in Python, and in graphs."""
+    count = 0
+    with DisableTorchFunctionSubclass():
+        for bucket in unit.buckets:
+            storage = bucket.whole.untyped_storage()
+            own = sum(parameter.untyped_storage()._cdata == storage._cdata for parameter in bucket.parameters)
+            # The bucket and this very object have it, too.
+            count += torch._C._storage_Use_Count(storage._cdata) - own - 2
+    return count

@@ -68,15 +68,16 @@ class Held:
         engine = self.engine()
         return engine is not None and not engine.closed and engine.lifetimes.visits.welcome
 
-    def fetch(self, operation: str) -> None:
-        """Have the unit gathered for an operation, or say why not."""
+    def fetch(self, operation: str, helds: Iterable[Held]) -> None:
+        """Have the unit gathered for an operation, beside those of all `helds`, or say why not."""
         engine, unit = self.engine(), self.unit()
         if engine is None or unit is None or engine.closed:
             raise StateError(
                 f"{self.name} went with its engine, which kept it in shards (stage 3): take engine.state_dict() before "
                 "the end, and load it into a new model"
             )
-        engine.lifetimes.visits.fetch(unit, self.title, operation)
+        together = {its for held in helds if (its := held.unit()) is not None}
+        engine.lifetimes.visits.fetch(unit, self.title, operation, together)
 
     def used(self, outputs: list[Tensor]) -> None:
         """The operation gave those tensors."""
@@ -271,7 +272,7 @@ def operate(func: Any, args: Any, kwargs: Any) -> Any:
     for leaf in leaves.values():
         if isinstance(leaf, Nothing):
             raise StateError(no_elements(name, leaf._held.title))
-        leaf._held.fetch(name)
+        leaf._held.fetch(name, helds)
     result = func(*args, **kwargs)
     outputs = [leaf for leaf in tree_leaves(result) if isinstance(leaf, Tensor)]
     for held in helds:
