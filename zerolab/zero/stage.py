@@ -58,7 +58,7 @@ class Stage(ABC):
         """Return once a unit's parameters are here."""
 
     def settle(self, unit: Unit) -> None:
-        """Return once nobody but this rank uses the memory of its gathered parameters."""
+        """Return once no collective uses the memory of its gathered parameters."""
 
     def release(self, unit: Unit) -> None:
         """Let a unit's gathered parameters go."""

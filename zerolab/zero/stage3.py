@@ -31,7 +31,9 @@ class Stage3(Stage2):
         super().__init__(comm, offload)
         self.shards = make_shards(comm, offload)
         self._under_way: dict[Unit, list[Handle]] = {}
-        self.here: dict[Unit, list[Handle]] = {}
+        self.here: set[Unit] = set()
+        # The calls by which each unit came last.
+        self._came: dict[Unit, list[Handle]] = {}
 
     def prepare(self, buckets: Sequence[Bucket]) -> None:
         self.shards.prepare(buckets)
@@ -68,17 +70,17 @@ class Stage3(Stage2):
         if unit in self.here:
             return
         self.start_gathering(unit)
-        handles = self._under_way.pop(unit)
-        for handle in handles:
+        self._came[unit] = self._under_way.pop(unit)
+        for handle in self._came[unit]:
             # Others may still read this rank's shard. They have done so before its gradients are reduced, let alone
             # before it is updated.
             handle.arrived()
         for bucket in unit.buckets:
             point_at(bucket.whole, bucket.layout, bucket.parameters)
-        self.here[unit] = handles
+        self.here.add(unit)
 
     def settle(self, unit: Unit) -> None:
-        for handle in self.here.get(unit, []):
+        for handle in self._came.get(unit, []):
             handle.wait()
 
     def release(self, unit: Unit) -> None:
@@ -87,7 +89,7 @@ class Stage3(Stage2):
         for handle in self._under_way.pop(unit, []):
             # A gather that nobody came for still writes; its buffer may go only when it has ended.
             handle.wait()
-        self.here.pop(unit, None)
+        self.here.discard(unit)
         for bucket in unit.buckets:
             self._empty(bucket)
 

@@ -96,7 +96,10 @@ class Visits:
         self.lifetimes.returned(unit)
 
     def begin_forward(self) -> None:
-        self._before = {} if torch.is_grad_enabled() else {unit: holders(unit) for unit in self.lifetimes.units}
+        # Gloo and NCCL let go of what their own collectives were given when they like.
+        countable = self.stage.comm.device.type == "cpu" and not self.stage.comm.nominal
+        counts = countable and not torch.is_grad_enabled()
+        self._before = {unit: holders(unit) for unit in self.lifetimes.units} if counts else {}
 
     def end_forward(self, outputs: list[torch.Tensor]) -> None:
         """`outputs` are those of the model; none if it failed."""
@@ -112,8 +115,10 @@ class Visits:
     def _refuse_kept(self, unit: Unit, most: int) -> None:
         """Refuse more views than so many, which a forward without gradients has not returned and not let go."""
         if holders(unit) > most:
-            # A collective may still hold one for other ranks, or a cycle of objects that is garbage.
+            # A collective may still hold one for other ranks.
             self.stage.settle(unit)
+        if holders(unit) > most:
+            # Or objects that are garbage and hold each other.
             gc.collect()
         if holders(unit) > most:
             raise StateError(
