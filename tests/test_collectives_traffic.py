@@ -183,6 +183,8 @@ def test_a_linked_rank_sends_and_receives_one_message_after_the_other(fake_time:
     begin = fake_time.now
     for request in [comm.irecv(message, rank) for rank in (1, 2, 3)]:
         request.wait()
+        # Once more, which costs nothing in any world.
+        request.wait()
     assert 1e3 * (fake_time.now - begin) == pytest.approx(3.0)
 
 

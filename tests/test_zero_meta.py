@@ -288,6 +288,25 @@ def test_attention_of_torch_and_fp8_layers_write_their_own_values():
     assert layers.model[0].fp8_history.count_nonzero() == 0
 
 
+@pytest.mark.parametrize("stage", [0, 3])
+def test_hooks_of_a_parameter_are_called_wherever_it_came_from(stage):
+    def run(comm, device):
+        with torch.device(device):
+            model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+        seen = []
+        first, second = (model[0].weight.register_hook(lambda _, at=at: seen.append(at)) for at in (1, 2))
+        second.remove()
+        engine = ZeroEngine(model, comm, stage, lr=0.1)
+        engine.backward(engine(torch.ones(2, 4)).sum())
+        first.remove()
+        engine.zero_grad()
+        engine.backward(engine(torch.ones(2, 4)).sum())
+        return seen
+
+    for device in ("cpu", "meta"):
+        assert launch(run, device, ranks=2, world="lockstep", timeout=60) == [[1]] * 2
+
+
 def test_precision_makes_main_parameters_of_the_first_values():
     wide = ZeroEngine(on("meta", zero_cases.gpt2), local, 0, lr=0.1).consolidate()
     narrow = ZeroEngine(on("meta", zero_cases.gpt2), local, 0, lr=0.1, precision="bf16").consolidate()

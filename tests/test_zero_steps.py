@@ -11,6 +11,7 @@ from zero_models import STAGES, ReentrantCheckpoint, at_every_stage, lockstep, l
 
 from zerolab.collectives import Collectives
 from zerolab.errors import StateError
+from zerolab.ranks import launch
 from zerolab.zero import ZeroEngine
 
 pytestmark = pytest.mark.timeout(150)
@@ -189,6 +190,27 @@ def test_a_backward_of_ones_own_is_refused_and_can_be_repeated_rightly() -> None
         return digest(engine.consolidate())
 
     assert set(at_every_stage(run)) == set(at_every_stage(rightly))
+
+
+@pytest.mark.parametrize("stage", range(4))
+def test_a_graph_of_before_a_step_is_refused_after_it_as_in_plain_torch(stage: int) -> None:
+    def run(comm: Collectives) -> bool:
+        layers = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 4))
+        engine = ZeroEngine(layers, comm, stage, lr=0.1)
+        first, second = (engine(torch.full((2, 4), at)).square().sum() for at in (1.0, 2.0))
+        engine.backward(first)
+        engine.step()
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            engine.backward(second)
+        engine.zero_grad()
+        for _ in range(2):
+            engine.backward(engine(torch.ones(2, 4)).sum())
+            engine.step()
+        with engine.summon_full_params():
+            layers[0].weight.data.fill_(1.0)
+        return bool((engine.state_dict()["0.weight"] == 1.0).all())
+
+    assert launch(run, ranks=2, world="lockstep", timeout=60) == [True] * 2
 
 
 def test_a_second_gradient_after_the_reduction_is_refused_and_leaves_no_trace() -> None:

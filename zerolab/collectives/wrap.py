@@ -190,11 +190,14 @@ class Then:
 
     def __init__(self, request: Request, afterwards: Callable[[], None]) -> None:
         self._request = request
-        self._afterwards = afterwards
+        self._afterwards: Callable[[], None] | None = afterwards
 
     def wait(self) -> None:
         self._request.wait()
-        self._afterwards()
+        # Only the first wait has to wait for it.
+        afterwards, self._afterwards = self._afterwards, None
+        if afterwards is not None:
+            afterwards()
 
 
 class Checked(Wrapped):

@@ -39,7 +39,7 @@ from zerolab.zero.materialize import Init, Materializer, find_init
 from zerolab.zero.reducer import Reducer
 from zerolab.zero.together import StrayError, check_together, run_backward
 from zerolab.zero.units import Bucket, GroupOf, Unit, find_units
-from zerolab.zero.wrapped import Held, drop_gradient, set_away, unwrap, wrap
+from zerolab.zero.wrapped import Held, count_write, drop_gradient, set_away, unwrap, wrap
 
 
 @dataclass(frozen=True)
@@ -298,8 +298,10 @@ class ZeroEngine(Gestures):
             self.update.step(factor)
         finally:
             self.stepping = False
-        # Who still has a view of parameters has the old ones.
+        # Who still has a view of parameters has the old ones, and a graph, too.
         self.lifetimes.visits.viewed.clear()
+        for bucket in self.reducer.order:
+            count_write(bucket.parameters)
         # What the step before published has come: its collectives ended before this step's reductions.
         with phase("publish"):
             for unit in self.units:

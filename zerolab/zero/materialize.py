@@ -155,6 +155,8 @@ def put(parameter: nn.Parameter, place: Tensor) -> None:
     """Give a parameter on the meta device memory. It stays the same object, which several modules may hold."""
     new = nn.Parameter(unset(place), parameter.requires_grad)
     new.__dict__.update(parameter.__dict__)
+    # Torch keeps hooks with the memory that is swapped.
+    new._backward_hooks = parameter._backward_hooks
     torch.utils.swap_tensors(parameter, new)
 
 

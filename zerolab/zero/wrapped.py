@@ -341,6 +341,14 @@ def written(parameters: Iterable[Tensor], note: bool = True) -> list[Held]:
     return found
 
 
+def count_write(parameters: Iterable[nn.Parameter]) -> None:
+    """Have torch know that the engine has written to parameters: a graph that was made before refuses its backward."""
+    for parameter in parameters:
+        torch.autograd.graph.increment_version(parameter)
+        if isinstance(parameter, Wrapped):
+            parameter._held.version += 1
+
+
 def refuse_written(parameters: Iterable[Tensor]) -> None:
     """Refuse what an operation or a forward wrote to stage 3's parameters: what is gathered is a copy."""
     for held in written(parameters):
