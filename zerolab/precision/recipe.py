@@ -14,8 +14,10 @@ both. `reduce` is the dtype in which gradients travel and are added up; it may b
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import torch
+from torch.utils._pytree import tree_map
 
 from zerolab.errors import InputError
 
@@ -104,3 +106,12 @@ def find_precision(precision: str | Precision | None) -> Precision | None:
     if precision not in PRECISIONS:
         raise InputError(f"there is no precision {precision!r}; choose one of {', '.join(PRECISIONS)}, or a Precision")
     return PRECISIONS[precision]
+
+
+def cast(tree: Any, dtype: torch.dtype) -> Any:
+    """Floating-point tensors among arguments, in another dtype."""
+
+    def one(leaf: Any) -> Any:
+        return leaf.to(dtype) if isinstance(leaf, torch.Tensor) and leaf.is_floating_point() else leaf
+
+    return tree_map(one, tree)

@@ -18,7 +18,6 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.utils._pytree import tree_map
 
 from zerolab.collectives import Collectives, Handle, phase
 from zerolab.errors import InputError, StateError
@@ -27,7 +26,7 @@ from zerolab.flat.layout import round_up
 from zerolab.offload.places import NOWHERE, Offload, ledger
 from zerolab.offload.rest import align_of
 from zerolab.precision.fp8 import advance, fp8_layers, fp8_linears
-from zerolab.precision.recipe import Precision, find_precision
+from zerolab.precision.recipe import Precision, cast, find_precision
 from zerolab.precision.scaler import LossScaler
 from zerolab.zero import optimizer as optimizers
 from zerolab.zero.check import check_lookups, check_loss, check_model, engaged
@@ -345,12 +344,3 @@ class ZeroEngine(Gestures):
             self.lifetimes.release_if_done(unit)
 
         return take
-
-
-def cast(tree: Any, dtype: torch.dtype) -> Any:
-    """Floating-point tensors among arguments, in another dtype."""
-
-    def one(leaf: Any) -> Any:
-        return leaf.to(dtype) if isinstance(leaf, torch.Tensor) and leaf.is_floating_point() else leaf
-
-    return tree_map(one, tree)

@@ -26,7 +26,28 @@ from zerolab.errors import StateError
 from zerolab.zero.stage import Stage
 from zerolab.zero.units import Unit
 from zerolab.zero.visits import Visits
-from zerolab.zero.wrapped import Hook, refuse_written, set_away
+from zerolab.zero.wrapped import COPY, refuse_written, set_away
+
+
+class Hook:
+    """A function that a module calls around its forward; a copy of the module would call it, too, so it has none.
+
+    Under torch.compile one graph ends, the function runs, and the next graph begins. Compiled itself, it would be
+    several graphs more for each unit.
+    """
+
+    def __init__(self, run: Callable[..., Any]) -> None:
+        self.run = torch.compiler.disable(
+            run,
+            reason="ZeroEngine gathers and releases units between compiled graphs: call torch.compile without "
+            "fullgraph=True",
+        )
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.run(*args, **kwargs)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise StateError(COPY)
 
 
 class Pass:

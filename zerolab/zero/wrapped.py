@@ -86,27 +86,6 @@ class Held:
             engine.lifetimes.visits.used(unit, self.title, outputs)
 
 
-class Hook:
-    """A function that a module calls around its forward; a copy of the module would call it, too, so it has none.
-
-    Under torch.compile one graph ends, the function runs, and the next graph begins. Compiled itself, it would be
-    several graphs more for each unit.
-    """
-
-    def __init__(self, run: Callable[..., Any]) -> None:
-        self.run = torch.compiler.disable(
-            run,
-            reason="ZeroEngine gathers and releases units between compiled graphs: call torch.compile without "
-            "fullgraph=True",
-        )
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self.run(*args, **kwargs)
-
-    def __reduce_ex__(self, protocol: Any) -> Any:
-        raise StateError(COPY)
-
-
 class Wrapped(nn.Parameter):
     """A parameter that an engine holds."""
 
