@@ -136,13 +136,18 @@ def judge(exercise: Exercise, cases: Sequence[Case], seen: Sequence[Observation]
     of those after another, so all claims are held to the former first."""
     single = exercise.run is alone or all(case.ranks == 1 for case in cases)
     claims = [Claim(RUNS_ALONE if single else RUNS, runs), *exercise.claims]
-    # Those after another call are the last.
-    first = sum(case.before is None for case in cases)
-    findings = held_to(claims, cases[:first], seen[:first])
+    first = by_themselves(cases)
+    findings = held_to(claims, first, seen[: len(first)])
     if all(finding.holds for finding in findings):
-        findings = held_to(claims, cases, seen)
+        rest = len(first)
+        findings = held_to(claims, cases[rest:], seen[rest:])
     right = all(finding.holds for finding in findings)
     return [*findings, *(scored(score, cases, seen, right) for score in exercise.scores)]
+
+
+def by_themselves(cases: Sequence[Case]) -> Sequence[Case]:
+    """The cases that come after no other call; those that do are the last."""
+    return cases[: sum(case.before is None for case in cases)]
 
 
 def held_to(claims: Sequence[Claim], cases: Sequence[Case], seen: Sequence[Observation]) -> list[Finding]:
