@@ -131,6 +131,9 @@ def owned(starts, numels, length, ranks, rank):
             "                if known is parameter:\n"
             "                    part._parameters[name] = torch.nn.Parameter(place)\n", "other Parameter objects"),
     flatten("the state dict", "module.parameters()", "module.state_dict().values()", "a tied weight twice"),
+    flatten("walks the modules", "module.parameters()",
+            "(its for part in module.modules() for its in part.parameters(recurse=False))",
+            "which list has each parameter once?"),
     flatten("old strides", "row[start : start + parameter.numel()].view(parameter.shape)",
             "row.as_strided(parameter.shape, parameter.stride(), start)", "in the order of its old memory"),
     flatten("a view of what is transposed", "place.copy_(parameter.detach())",

@@ -68,6 +68,9 @@ def build(kind: str, seed: int) -> nn.Module:
         elif kind == "one layer used twice":
             tied = nn.Linear(3, 3)
             module = nn.Sequential(tied, nn.ReLU(), tied)
+        elif kind == "two layers with one weight":
+            module = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3, bias=seed % 3 > 0))
+            module[1].weight = module[0].weight  # type: ignore[assignment]
         elif kind in ("doubles", "bfloat16 numbers"):
             module = nn.Linear(3, 4).to(torch.float64 if kind == "doubles" else torch.bfloat16)
             for parameter in module.parameters():
@@ -81,7 +84,8 @@ def build(kind: str, seed: int) -> nn.Module:
 
 
 def flatten_cases(rng: Random) -> list[Case]:
-    kinds = ["two layers", "one layer used twice", "parameters of odd kinds", "doubles", "bfloat16 numbers"]
+    tied = ["one layer used twice", "two layers with one weight"]
+    kinds = ["two layers", *tied, "parameters of odd kinds", "doubles", "bfloat16 numbers"]
     cases = []
     for kind in kinds:
         ranks, align = rng.choice((2, 3, 4)), rng.choice((4, 8))
