@@ -73,7 +73,8 @@ def _of_torch(factory: Factory) -> Hashable:
     else, which may answer otherwise the next time."""
     its = factory if isinstance(factory, partial) else partial(factory)
     values = [*its.args, *its.keywords.values()]
-    if its.func not in TORCHS or not all(isinstance(value, PLAIN) for value in values):
+    parts = [part for value in values for part in (value if isinstance(value, tuple) else (value,))]
+    if its.func not in TORCHS or not all(isinstance(part, PLAIN) for part in parts):
         return None
     return its.func, repr(its.args), repr(sorted(its.keywords.items()))
 
