@@ -54,6 +54,8 @@ TRACES: list[list[Event]] = [
         ("release", "b"),
     ],
     [*(("gather", unit) for unit in "egbfad"), *(("use", unit) for unit in "nkpmlo")],
+    # The most are here where nothing is used.
+    [("gather", "a"), ("gather", "b"), ("release", "b"), ("use", "a"), ("release", "a"), ("use", "b")],
     [("gather", "a")],
     [],
 ]
@@ -127,6 +129,8 @@ def most_right(case: Case, seen: Observation) -> str | None:
         return f"{said}. {reason}"
     if got == most_gathers(trace):
         return f"{said}. To gather a unit that is here changes nothing, so nothing is added for it"
+    if got == most_used(trace):
+        return f"{said}. The worst moment need not be one in which something is used: look after each event"
     if got == len({unit for _, unit in trace}):
         return f"{said}. You count all units; some are gone before others come"
     return said
@@ -152,6 +156,12 @@ def most_gathers(trace: Sequence[Sequence[str]]) -> int:
         here = here | {unit} if event == "gather" else here - {unit} if event == "release" else here
         most = max(most, count)
     return most
+
+
+def most_used(trace: Sequence[Sequence[str]]) -> int:
+    """The most, if only uses and the end are looked at."""
+    places = [at for at, (event, _) in enumerate(trace, 1) if event == "use"]
+    return max(len(explained(trace[:at])[1]) for at in [*places, len(trace)])
 
 
 def more_gathered(trace: Sequence[Sequence[str]]) -> list[str]:
