@@ -67,7 +67,7 @@ SAID = [
     ("05", "Predict: gathering a layer takes 0.86 ms", "'gathering one layer': '0.86 ms'"),
     ("05", "8 x (1 + 0.86) = 14.9 ms",
      "'two passes, prefetch off': '29.77 ms',\n 'two passes, prefetch on': '23.74 ms'"),
-    ("05", "block 1 was gathered while block 0 computed",
+    ("05", "block 1, on its way since block 0 began, is here",
      "forward hook                  426                  394        197"),
     ("05", "The elementwise operation does not look", "'sum of squares': 'rank 0 was killed by SIGSEGV'"),
     ("05", "Nothing, without a word: the penalty", "sum of squares: 0.0"),

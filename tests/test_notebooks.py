@@ -1,5 +1,6 @@
 """Lessons and solutions keep the course's rules: short cells, all run, no output that differs between runs."""
 
+import ast
 import re
 import sys
 from pathlib import Path
@@ -131,6 +132,17 @@ def test_the_answer_to_a_prediction_is_folded_until_it_is_asked_for(path: Path) 
             assert asked and cell.outputs, f"{cell.id} answers no prediction"
             waits = False
     assert not waits
+
+
+@pytest.mark.parametrize("path", LESSONS, ids=named)
+def test_source_that_a_lesson_shows_is_the_library_as_it_is(path: Path) -> None:
+    known: dict[str, object] = {}
+    for cell in code_cells(path):
+        imports = [line for line in ast.parse(cell.source).body if isinstance(line, ast.Import | ast.ImportFrom)]
+        exec("\n".join(map(ast.unparse, imports)), known)
+        if cell.source.startswith("viz.Source("):
+            (shown,) = (output.data["text/plain"] for output in cell.outputs)
+            assert shown == repr(eval(cell.source, known)), cell.source
 
 
 @pytest.mark.parametrize("path", LESSONS, ids=named)
