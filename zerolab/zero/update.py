@@ -4,8 +4,8 @@
     at hand    a sub-group of them in fp32, where the step is computed; with its gradients
 
 A step brings one sub-group after the other to hand, gives it its gradients, lets torch's optimizer update it, writes
-the new parameters to the rank's shard and puts the states back to rest. Where states rest as the step uses them, that
-is all one group, which never leaves the hand.
+the new parameters to the rank's shard and puts the states back to rest. Where states rest as the step uses them, no
+group ever leaves the hand.
 """
 
 from __future__ import annotations
