@@ -32,7 +32,7 @@ from zerolab.zero import optimizer as optimizers
 from zerolab.zero.check import check_lookups, check_loss, check_model, engaged
 from zerolab.zero.choose import check_disk, check_kinds, keeps_main, make_scaler, make_stage, make_update
 from zerolab.zero.clip import check_norm, clip_factor, gradient_norm
-from zerolab.zero.gestures import Gestures
+from zerolab.zero.gestures import Gestures, members
 from zerolab.zero.lifetimes import Lifetimes
 from zerolab.zero.materialize import Init, Materializer, find_init
 from zerolab.zero.reducer import Reducer
@@ -312,6 +312,8 @@ class ZeroEngine(Gestures):
     def _wrap(self) -> None:
         """Guard the parameters, which are the engine's from here on."""
         self._apart, self._known = [], set()
+        self._parts = list(self.model.modules())
+        self._members = members(self._parts)
         sharded = self.stage.shards_parameters
         for unit in self.units:
             for bucket in unit.buckets:

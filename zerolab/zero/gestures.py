@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +33,8 @@ class Gestures:
     _given: Sequence[nn.Module] | None
     _apart: list[nn.Parameter]
     _known: set[int]
+    _parts: list[nn.Module]
+    _members: list[int]
     _reduces: bool = True
 
     def train(self, mode: bool = True) -> Any:
@@ -156,6 +158,8 @@ class Gestures:
 
     def _refuse_strangers(self) -> None:
         """Refuse a model that has got parameters which the engine does not know, or lost some."""
+        if members(self._parts) == self._members:
+            return
         there = dict(self.model.named_parameters())
         new = [name for name, parameter in there.items() if id(parameter) not in self._known]
         if new or len(there) != len(self._known):
@@ -182,3 +186,9 @@ class Gestures:
                 f"{held.name} was written to after its model went into a ZeroEngine, which updates main parameters of "
                 "its own and would overwrite this at the next step: load or initialize the model before it is wrapped"
             )
+
+
+def members(modules: Iterable[nn.Module]) -> list[int]:
+    """What tells whether modules still hold the same parameters and modules: their identities. It is asked at every
+    forward, and takes a third of the time of `named_parameters()`."""
+    return [id(held) for module in modules for of in (module._parameters, module._modules) for held in of.values()]

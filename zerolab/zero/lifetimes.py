@@ -37,13 +37,17 @@ class Hook:
     """
 
     def __init__(self, run: Callable[..., Any]) -> None:
-        self.run = torch.compiler.disable(
+        self.run = run
+        self.between_graphs = torch.compiler.disable(
             run,
             reason="ZeroEngine gathers and releases units between compiled graphs: call torch.compile without "
             "fullgraph=True",
         )
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        # Without a compiler, its wrapper would cost as much as the hook itself.
+        if torch.compiler.is_compiling():
+            return self.between_graphs(*args, **kwargs)
         return self.run(*args, **kwargs)
 
     def __reduce_ex__(self, protocol: Any) -> Any:

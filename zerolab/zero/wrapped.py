@@ -322,8 +322,9 @@ def written(parameters: Iterable[Tensor], note: bool = True) -> list[Held]:
 
 def count_write(parameters: Iterable[nn.Parameter]) -> None:
     """Have torch know that the engine has written to parameters: a graph that was made before refuses its backward."""
+    parameters = list(parameters)
+    torch.autograd.graph.increment_version(parameters)
     for parameter in parameters:
-        torch.autograd.graph.increment_version(parameter)
         if isinstance(parameter, Wrapped):
             parameter._held.version += 1
 
