@@ -53,8 +53,8 @@ HOSTILE = [
     does("a thread that sends it", "import os, threading\nthreading.Thread(target=os.kill, args=(os.getppid(), 15))"
          ".start()\nreturn 0", ""),
     does("leaves a child behind", "import os\nif os.fork() == 0:\n    os.setsid()\n    os.execvp('sleep', ['sleep', "
-         "'60'])", "starts no process"),
-    does("starts a session", "import subprocess\nsubprocess.Popen(['sleep', '60'], start_new_session=True)",
+         "'60.125'])", "starts no process"),
+    does("starts a session", "import subprocess\nsubprocess.Popen(['sleep', '60.125'], start_new_session=True)",
          "starts no process"),
     does("reads the solutions", "import torch\nreturn len(torch.os.listdir({solutions!r}))", "no need of files"),
     does("opens a solution", "return open({solutions!r} + '/00_start_here.ipynb').read()", "no need of files"),

@@ -68,15 +68,17 @@ def test_in_a_class_with_forty_hostile_answers_everybody_else_keeps_their_marks(
                 assert test["status"] == "failed" and hostile.says in test["output"], f"{hostile.about}: {test}"
     assert report["score"] == sum(test["max_score"] for test in report["tests"] if test["status"] == "passed")
     assert sorted(path.name for path in folder.iterdir() if path.suffix != ".ipynb") == []
-    left = [process for process in map(process_of, set(psutil.pids()) - begun) if "sleep" in process]
+    # Others on this machine may sleep, too, but not for as long to the millisecond.
+    left = [words for words in map(words_of, set(psutil.pids()) - begun) if "60.125" in words]
     assert left == []
 
 
-def process_of(pid: int) -> str:
+def words_of(pid: int) -> list[str]:
+    """The command of a process, word by word."""
     try:
-        return psutil.Process(pid).name()
+        return psutil.Process(pid).cmdline()
     except psutil.Error:
-        return ""
+        return []
 
 
 def test_there_are_forty_of_them() -> None:
