@@ -405,3 +405,17 @@ def test_without_solutions_a_grading_says_what_a_source_is(
     assert cli.main(["grade", str(alone)]) == 2
     said = capsys.readouterr().err
     assert "--source FILE, where FILE is solutions/02_flat_buffers.ipynb" in said and said.count("\n") == 1
+
+
+def test_a_signal_that_comes_while_python_goes_finds_all_done() -> None:
+    code = """
+import os
+from zerolab.cli import ending
+ending.take_signals()
+class Late:
+    def __del__(self, kill=os.kill, pid=os.getpid()):
+        for number in (15, 2):
+            kill(pid, number)
+late = Late()
+"""
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=60).returncode == 0

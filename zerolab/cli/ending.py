@@ -7,6 +7,7 @@ could be lost there: ranks are ended, temporary folders are removed, and the pro
 
 from __future__ import annotations
 
+import atexit
 import os
 import signal
 import sys
@@ -29,12 +30,19 @@ def take_signals() -> None:
         number = getattr(signal, name, None)
         if number is not None and signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler):
             signal.signal(number, _end)
+    # When Python goes it gives signals their defaults back; one that comes so late finds all done. Begun first, this is
+    # the last that Python does at its exit.
+    atexit.register(_ignore_signals)
 
 
-def _end(number: int, frame: FrameType | None) -> None:
+def _ignore_signals() -> None:
     for name in ("SIGINT", "SIGTERM", "SIGHUP"):
         if hasattr(signal, name):
             signal.signal(getattr(signal, name), signal.SIG_IGN)
+
+
+def _end(number: int, frame: FrameType | None) -> None:
+    _ignore_signals()
     try:
         _end_ranks()
         for stream in (sys.stdout, sys.stderr):
