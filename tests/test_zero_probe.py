@@ -249,3 +249,20 @@ def test_an_engine_leaves_every_generator_as_it_was(of: Any, monkeypatch: pytest
     except InputError:
         assert of is Noisy
     assert torch.equal(torch.get_rng_state(), before) and random.getstate() == pythons
+
+
+def test_what_was_found_of_one_setting_is_not_said_of_another_or_of_somebody_elses() -> None:
+    class Unhashable:
+        """Compared by value, as a dataclass is, it has no hash."""
+
+        __hash__ = None  # type: ignore[assignment]
+
+        def __call__(self, groups: Any) -> O.Optimizer:
+            return O.Adam(groups)
+
+    momentum = [probe(partial(O.SGD, lr=0.1, momentum=momentum)).tensors_per_element for momentum in (0.0, 0.9, 0.0)]
+    assert momentum == [0, 1, 0]
+    assert probe(partial(O.AdamW, betas=(0.9, 0.99), amsgrad=True)).tensors_per_element == 3
+    assert (
+        probe(Unhashable()).tensors_per_element == probe(partial(O.AdamW, betas=(0.9, 0.99))).tensors_per_element == 2
+    )

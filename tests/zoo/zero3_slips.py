@@ -105,19 +105,14 @@ class Persistent:
     Wrong("forgives a use before the gather", "explain_trace",
           changed(TRACE, "here.add(unit)", "here.add(unit)\n            away.discard(unit)"),
           "used while away, and it is ['a']"),
-    Wrong("looks at uses", "explain_trace", """
-def explain_trace(trace):
-    here, away, most = set(), set(), 0
-    for event, unit in trace:
-        if event == "gather":
-            here.add(unit)
-        elif event == "release":
-            here.discard(unit)
-        else:
+    Wrong("looks at uses", "explain_trace",
+          changed(TRACE, """        elif unit not in here:
+            away.add(unit)
+        most = max(most, len(here))
+    return most""", """        else:
             most = max(most, len(here))
             away |= {unit} - here
-    return max(most, len(here)), sorted(here), sorted(away)
-""", "need not be one in which something is used"),
+    return max(most, len(here))"""), "need not be one in which something is used"),
     Wrong("sets without an order", "explain_trace",
           changed(TRACE, "sorted(here), sorted(away)", "list(here), list(away)"),
           "in the order of the alphabet"),

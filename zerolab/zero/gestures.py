@@ -190,5 +190,5 @@ class Gestures:
 
 def members(modules: Iterable[nn.Module]) -> list[int]:
     """What tells whether modules still hold the same parameters and modules: their identities. It is asked at every
-    forward, and takes a third of the time of `named_parameters()`."""
+    forward, and costs less than `named_parameters()`."""
     return [id(held) for module in modules for of in (module._parameters, module._modules) for held in of.values()]

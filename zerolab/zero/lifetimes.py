@@ -45,7 +45,7 @@ class Hook:
         )
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        # Without a compiler, its wrapper would cost as much as the hook itself.
+        # Without a compiler its wrapper does nothing, and costs time at every module.
         if torch.compiler.is_compiling():
             return self.between_graphs(*args, **kwargs)
         return self.run(*args, **kwargs)
