@@ -33,7 +33,8 @@ class Net(nn.Module):
 
 
 def train(comm, stage, way, **options):
-    """Losses of three steps, the state by plain names, and the graphs that were compiled."""
+    """Losses of three steps, the state by plain names, the graphs that were compiled, and the parts that a backward has
+    of them."""
     torch._dynamo.reset()
     torch._dynamo.utils.counters.clear()
     torch.manual_seed(0)
@@ -54,11 +55,23 @@ def train(comm, stage, way, **options):
     for step in range(3):
         x = torch.randn(4, 8, generator=torch.Generator().manual_seed(2 * step + comm.rank))
         loss = run(x).square().mean()
+        parts = compiled_parts(loss)
         engine.backward(loss)
         engine.step()
         losses.append(loss.item())
     state = {name.replace("_orig_mod.", ""): value for name, value in engine.consolidate().items()}
-    return losses, state, torch._dynamo.utils.counters["stats"]["unique_graphs"]
+    return losses, state, torch._dynamo.utils.counters["stats"]["unique_graphs"], parts
+
+
+def compiled_parts(loss):
+    """How many compiled graphs run in the backward of a loss."""
+    seen, coming = set(), [loss.grad_fn]
+    while coming:
+        node = coming.pop()
+        if node is not None and node not in seen:
+            seen.add(node)
+            coming += [before for before, _ in node.next_functions]
+    return sum(node.name() == "CompiledFunctionBackward" for node in seen)
 
 
 def all_ways(comm, stage, backend):
@@ -68,14 +81,16 @@ def all_ways(comm, stage, backend):
 @pytest.mark.parametrize("stage", [0, 1, 2, 3])
 def test_a_compiled_model_trains_as_one_that_is_not_in_a_few_graphs(stage):
     for runs in launch(all_ways, stage, "aot_eager", ranks=2, timeout=240):
-        losses, state, none = runs.pop("")
-        assert none == 0
-        for way, (of_way, state_of_way, graphs) in runs.items():
+        losses, state, *none = runs.pop("")
+        assert none == [0, 0]
+        for way, (of_way, state_of_way, graphs, parts) in runs.items():
             assert of_way == losses, way
             assert state_of_way.keys() == state.keys(), way
             assert all(torch.equal(state[name], state_of_way[name]) for name in state), way
             # One for the blocks, which are alike, and what the first step needs of its own.
             assert 1 <= graphs <= 3, (way, graphs)
+            # Gradients come layer by layer: a single graph would bring all at its end, and no reduction before.
+            assert parts >= LAYERS, (way, parts)
 
 
 def whole(comm, stage):

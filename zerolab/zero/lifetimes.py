@@ -91,7 +91,8 @@ class Lifetimes:
         self.is_summoned = False
         # Units whose backward has begun. (A reentrant checkpoint's never does: its units stay to the end.)
         self._begun: set[Unit] = set()
-        self._handles = [handle for unit in units for module in unit.modules for handle in self._hook(unit, module)]
+        hook = self._hook if stage.shards_parameters else self._hook_lightly
+        self._handles = [handle for unit in units for module in unit.modules for handle in hook(unit, module)]
         # Registered last and put first: a forward begins before, and ends after, everything that its units do.
         begin = Hook(lambda *_: self._begin_forward())
         end = Hook(lambda _module, _args, output: self._end_forward(output))
@@ -105,6 +106,10 @@ class Lifetimes:
             module.register_forward_pre_hook(before, with_kwargs=True, prepend=True),
             module.register_forward_hook(after, always_call=True),
         ]
+
+    def _hook_lightly(self, unit: Unit, module: nn.Module) -> list[Any]:
+        """Where units are always here. Compiled graphs still end at each, or no gradient would come before all do."""
+        return [module.register_forward_pre_hook(Hook(lambda *_: self._settle(unit)), prepend=True)]
 
     def begin_backward(self) -> None:
         self.in_backward = True
@@ -127,6 +132,8 @@ class Lifetimes:
             handle.remove()
 
     def _release_all(self) -> None:
+        if not self.stage.shards_parameters:
+            return
         self.visits.forget()
         for unit in self.units:
             self._release(unit)
@@ -162,35 +169,38 @@ class Lifetimes:
     # Forward.
 
     def _begin_forward(self) -> None:
-        if not self.in_backward:
-            self.in_forward = True
-            if self.stage.shards_parameters:
-                self.visits.begin_forward()
-            for unit in self._inside:
-                # A forward that failed half-way.
-                self._set_away(unit, True)
-            self._inside.clear()
-            self._running.clear()
-            self._entered.clear()
-            self._ran.clear()
+        if self.in_backward:
+            return
+        self.in_forward = True
+        if not self.stage.shards_parameters:
+            return
+        self.visits.begin_forward()
+        for unit in self._inside:
+            # A forward that failed half-way.
+            self._set_away(unit, True)
+        self._inside.clear()
+        self._running.clear()
+        self._entered.clear()
+        self._ran.clear()
 
     def _end_forward(self, output: Any) -> None:
         """Release what a forward left (a prefetched unit that was skipped, say), and learn the order of units."""
-        if not self.in_backward:
-            self.in_forward = False
-            self.in_loss |= torch.is_grad_enabled()
-            self._order = list(self._running)
-            try:
-                self.visits.end_forward(list(tensors_in(output)))
-            finally:
-                self._release_all()
+        if self.in_backward:
+            return
+        self.in_forward = False
+        self.in_loss |= torch.is_grad_enabled()
+        if not self.stage.shards_parameters:
+            return
+        self._order = list(self._running)
+        try:
+            self.visits.end_forward(list(tensors_in(output)))
+        finally:
+            self._release_all()
 
     def _before_forward(self, unit: Unit, inputs: Any) -> None:
         self._settle(unit)
         with phase("backward" if self.in_backward else "forward"):
             self.stage.gather(unit)
-            if not self.stage.shards_parameters:
-                return
             self._enter(unit)
             if self.in_backward:
                 return
@@ -279,8 +289,9 @@ class Lifetimes:
 
     def release_if_done(self, unit: Unit) -> None:
         """In backward: release a unit that no pass and no missing gradient needs any more."""
-        complete = all(len(bucket.arrived) == len(bucket.parameters) for bucket in unit.trainable)
-        if complete and unit in self._begun and self._open[unit] == 0:
+        if unit not in self._begun or self._open[unit]:
+            return
+        if all(len(bucket.arrived) == len(bucket.parameters) for bucket in unit.trainable):
             self._release(unit)
 
     def returned(self, unit: Unit) -> None:
