@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from operator import is_
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -34,7 +35,7 @@ class Gestures:
     _apart: list[nn.Parameter]
     _known: set[int]
     _parts: list[nn.Module]
-    _members: list[int]
+    _members: list[Any]
     _reduces: bool = True
 
     def train(self, mode: bool = True) -> Any:
@@ -158,7 +159,8 @@ class Gestures:
 
     def _refuse_strangers(self) -> None:
         """Refuse a model that has got parameters which the engine does not know, or lost some."""
-        if members(self._parts) == self._members:
+        found = members(self._parts)
+        if len(found) == len(self._members) and all(map(is_, found, self._members)):
             return
         there = dict(self.model.named_parameters())
         new = [name for name, parameter in there.items() if id(parameter) not in self._known]
@@ -181,14 +183,18 @@ class Gestures:
 
     def _refuse_lost(self) -> None:
         """Refuse what was written to parameters of which the engine keeps others, in another dtype or place."""
-        for held in written(self._apart, note=False):
+        for held in written(self._apart, note=False) if self._apart else []:
             raise StateError(
                 f"{held.name} was written to after its model went into a ZeroEngine, which updates main parameters of "
                 "its own and would overwrite this at the next step: load or initialize the model before it is wrapped"
             )
 
 
-def members(modules: Iterable[nn.Module]) -> list[int]:
-    """What tells whether modules still hold the same parameters and modules: their identities. It is asked at every
-    forward, and costs less than `named_parameters()`."""
-    return [id(held) for module in modules for of in (module._parameters, module._modules) for held in of.values()]
+def members(modules: Iterable[nn.Module]) -> list[Any]:
+    """The parameters and modules that modules hold. It is asked at every forward, and costs less than
+    `named_parameters()`."""
+    found: list[Any] = []
+    for module in modules:
+        found += module._parameters.values()
+        found += module._modules.values()
+    return found
