@@ -38,7 +38,7 @@ from zerolab.zero.materialize import Init, Materializer, find_init
 from zerolab.zero.reducer import Reducer
 from zerolab.zero.together import StrayError, check_together, run_backward
 from zerolab.zero.units import Bucket, GroupOf, Unit, find_units
-from zerolab.zero.wrapped import Held, count_write, drop_gradient, set_away, unwrap, wrap
+from zerolab.zero.wrapped import Held, Wrapped, count_write, drop_gradients, set_away, unwrap, wrap
 
 
 @dataclass(frozen=True)
@@ -299,13 +299,13 @@ class ZeroEngine(Gestures):
             self.stepping = False
         # Who still has a view of parameters has the old ones, and a graph, too.
         self.lifetimes.visits.viewed.clear()
-        for bucket in self.reducer.order:
-            count_write(bucket.parameters)
+        count_write(self._trained, self._watched)
         # What the step before published has come: its collectives ended before this step's reductions.
         with phase("publish"):
             for unit in self.units:
                 handles = [self.stage.publish(bucket) for bucket in unit.trainable]
-                self._publishing[unit] = [handle for handle in handles if handle is not None]
+                if begun := [handle for handle in handles if handle is not None]:
+                    self._publishing[unit] = begun
         if not self.overlap_gather:
             self.synchronize()
 
@@ -324,6 +324,8 @@ class ZeroEngine(Gestures):
                 for slot, parameter in zip(bucket.layout.slots, bucket.parameters, strict=True):
                     wrap(parameter, Held(slot.name, torch.Size(slot.shape), *refs, apart or sharded))
                 set_away(bucket.parameters, sharded)
+        self._trained = [parameter for bucket in self.reducer.order for parameter in bucket.parameters]
+        self._watched = [its._held for its in self._trained if isinstance(its, Wrapped) and its._held.watched]
 
     def _settle(self, unit: Unit) -> None:
         """Wait for a unit's new parameters."""
@@ -339,7 +341,7 @@ class ZeroEngine(Gestures):
             self, unit, bucket = engine(), unit_(), bucket_()
             assert self is not None and unit is not None and bucket is not None
             if not self.lifetimes.in_backward:
-                drop_gradient(parameter)
+                drop_gradients([parameter])
                 raise StrayError(type(self.model).__name__)
             with phase("backward"):
                 self.reducer.take(bucket, parameter)

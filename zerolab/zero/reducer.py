@@ -19,7 +19,7 @@ from zerolab.errors import StateError
 from zerolab.flat.views import view
 from zerolab.zero.stage import Stage
 from zerolab.zero.units import Bucket
-from zerolab.zero.wrapped import drop_gradient, gradient_of
+from zerolab.zero.wrapped import drop_gradients, take_gradient
 
 IN_FLIGHT = 2
 """Where reduction frees a buffer (gradients are sharded, or added to those of earlier micro-batches), at most so many
@@ -56,7 +56,7 @@ class Reducer:
             )
         if bucket.local is None:
             bucket.local = self.stage.open_local(bucket)
-        gradient = gradient_of(parameter)
+        gradient = take_gradient(parameter)
         assert gradient is not None
         if gradient.is_sparse:
             gradient = gradient.to_dense()
@@ -65,7 +65,6 @@ class Reducer:
             place.add_(gradient)
         else:
             place.copy_(gradient)
-        drop_gradient(parameter)
         bucket.arrived.add(id(parameter))
         if self._reducing:
             self._start_complete()
@@ -91,9 +90,8 @@ class Reducer:
             bucket.local = None
             bucket.has_local = bucket.has_reduced = False
             bucket.arrived.clear()
-            for parameter in bucket.parameters:
-                # A backward that failed may have left one behind; the next would add to it.
-                drop_gradient(parameter)
+        # A backward that failed may have left some behind; the next would add to them.
+        drop_gradients(parameter for bucket in self.order for parameter in bucket.parameters)
 
     def _start_complete(self) -> None:
         while self._next < len(self.order) and self._complete(self.order[self._next]):

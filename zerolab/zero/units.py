@@ -89,10 +89,7 @@ class Unit:
         self.name = name
         self.modules = modules
         self.buckets = buckets
-
-    @property
-    def trainable(self) -> list[Bucket]:
-        return [bucket for bucket in self.buckets if bucket.trainable]
+        self.trainable = [bucket for bucket in buckets if bucket.trainable]
 
 
 def find_units(

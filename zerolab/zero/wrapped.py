@@ -114,7 +114,7 @@ class Wrapped(nn.Parameter):
                 f"the gradient of {self._held.name} is in the engine's buckets and cannot be dropped by itself: forget "
                 "those of all parameters with engine.zero_grad()"
             )
-        drop_gradient(self)
+        drop_gradients([self])
 
     @property  # type: ignore[override]
     def data(self) -> Tensor:
@@ -276,9 +276,19 @@ def gradient_of(parameter: Tensor) -> Tensor | None:
         return TensorBase.grad.__get__(parameter)  # type: ignore[union-attr, no-any-return]
 
 
-def drop_gradient(parameter: Tensor) -> None:
+def take_gradient(parameter: Tensor) -> Tensor | None:
+    """The gradient that torch has left at a parameter, which has none after."""
     with DisableTorchFunctionSubclass():
+        gradient: Tensor | None = TensorBase.grad.__get__(parameter)  # type: ignore[union-attr]
         TensorBase.grad.__set__(parameter, None)  # type: ignore[union-attr]
+    return gradient
+
+
+def drop_gradients(parameters: Iterable[Tensor]) -> None:
+    drop = TensorBase.grad.__set__  # type: ignore[union-attr]
+    with DisableTorchFunctionSubclass():
+        for parameter in parameters:
+            drop(parameter, None)
 
 
 def brief(tensor: Tensor) -> str:
@@ -320,13 +330,12 @@ def written(parameters: Iterable[Tensor], note: bool = True) -> list[Held]:
     return found
 
 
-def count_write(parameters: Iterable[nn.Parameter]) -> None:
-    """Have torch know that the engine has written to parameters: a graph that was made before refuses its backward."""
-    parameters = list(parameters)
+def count_write(parameters: Iterable[Tensor], watched: Iterable[Held]) -> None:
+    """Have torch know that the engine has written to parameters: a graph that was made before refuses its backward.
+    `watched` are those of them whose writes are looked for."""
     torch.autograd.graph.increment_version(parameters)
-    for parameter in parameters:
-        if isinstance(parameter, Wrapped):
-            parameter._held.version += 1
+    for held in watched:
+        held.version += 1
 
 
 def refuse_written(parameters: Iterable[Tensor]) -> None:
