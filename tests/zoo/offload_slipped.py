@@ -3,6 +3,36 @@
 from zoo.wrong import Wrong
 
 ZOO = [
+    Wrong("the mean in 32 bits on the device", "host_step", """
+def host_step(comm, row, gradient, host, step):
+    mean = comm.reduce_scatter(gradient, average=True).float()
+    host["gradient"].copy_(mean)
+    del mean
+    adamw(host, step)
+    shard = row.tensor_split(comm.size)[comm.rank]
+    shard.copy_(host["main"])
+    comm.all_gather(shard, out=row)
+""", "the worst moment, beside the row and the gradient: 6,144, and the target is at most 4,128"),
+    Wrong("one write after the other", "overlapped_walk", """
+def overlapped_walk(groups, buffers, read, compute, write):
+    reading, writing = {}, []
+    def begin(k):
+        if k < groups:
+            reading[k] = read(k, k % buffers)
+    for k in range(min(buffers, groups)):
+        begin(k)
+    for k in range(groups):
+        if k >= buffers:
+            writing[k - buffers].wait()
+        reading[k].wait()
+        compute(k, k % buffers)
+        if writing:
+            writing[-1].wait()
+        handle = write(k, k % buffers)
+        handle.then(lambda k=k: begin(k + buffers))
+        writing.append(handle)
+    writing[-1].wait()
+""", "before you begin the next: the disk takes writes in turn"),
     Wrong("gradients follow the optimizer to the disk", "tier_bytes", """
 def tier_bytes(numel, ranks, stage, recipe, optimizer, parameters):
     tiers = {"device": 0, "host": 0, "disk": 0}

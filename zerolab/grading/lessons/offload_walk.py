@@ -17,10 +17,11 @@ BOARD: Times = [
     (300, 900, 100),
     (100, 100, 100),
     (900, 200, 300),
-    *[(300, 200, 300), (300, 250, 300), (300, 200, 400), (300, 200, 300)] * 2,
-    (300, 200, 300),
+    *[(300, 200, 300), (300, 250, 300), (300, 200, 400), (300, 200, 300)],
+    *[(300, 600, 100), (900, 600, 300), (900, 200, 300), (200, 200, 200), (100, 900, 300)],
 ]
-"""With 3 buffers the third read is long, and begins before the first group is computed."""
+"""With 3 buffers the third read is long, and begins before the first group is computed; and at the end the computation
+is what everybody waits for, so that it may not wait for a write."""
 BOARD_BUFFERS = (2, 3)
 
 
@@ -253,13 +254,16 @@ def walk_target(case: Case) -> int:
     return sum(least(times, count) for count in buffers)
 
 
-def least(times: Sequence[tuple[int, int, int]], buffers: int) -> int:
-    """Reads, computations and writes one at a time each, a read as soon as its buffer is written."""
+def least(times: Sequence[tuple[int, int, int]], buffers: int, waits: bool = False) -> int:
+    """Reads, computations and writes one at a time each, a read as soon as its buffer is written; a walk that `waits`
+    begins a write, and what comes after it, once the write before has ended."""
     read = computed = 0
     written: list[int] = []
     for k, (reading, computing, writing) in enumerate(times):
         read = max(read, written[k - buffers] if k >= buffers else 0) + reading
         computed = max(read, computed) + computing
+        if waits and written:
+            computed = max(computed, written[-1])
         written.append(max(computed, written[-1] if written else 0) + writing)
     return written[-1]
 
@@ -270,6 +274,8 @@ def stands_still(case: Case, seen: Observation) -> str:
     alone = sum(map(sum, times))
     if first >= alone and second >= alone:
         return "nothing goes on at once: begin to read the next group before you compute"
+    if second == least(times, buffers[1], waits=True):
+        return "you wait for a write before you begin the next: the disk takes writes in turn, so go on to compute"
     if second > least(times, buffers[1]):
         return (
             "also with 3 buffers somebody stands still: read as far ahead as there are buffers, wait as late as you can"
