@@ -45,6 +45,12 @@ def quick(exercise: Exercise) -> Exercise:
     return replace(exercise, cases=cases)
 
 
+@cache
+def drawn(lesson: str, name: str, seed: int) -> list[Case]:
+    """The cases of a seed. Answers share them, and what references say of them: ranks in lockstep work on copies."""
+    return quick(exercises_of(lesson)[name]).drawn(seed)
+
+
 def findings(lesson: str, name: str, source: str | None = None, seed: int = 5) -> list[Finding]:
     """What the grader makes of `source` in the place of the model answer, or of the model answer."""
     exercise = quick(exercises_of(lesson)[name])
@@ -53,8 +59,7 @@ def findings(lesson: str, name: str, source: str | None = None, seed: int = 5) -
     if source is not None:
         del names[name]
         trouble = offence(source) or load(name, source, names)
-    # Ranks in lockstep work on copies.
-    cases = exercise.drawn(seed)
+    cases = drawn(lesson, name, seed)
     return judge(exercise, cases, run(exercise, names, trouble, cases))
 
 

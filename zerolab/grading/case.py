@@ -6,12 +6,17 @@ pickle, because reading a stranger's pickle runs a stranger's code.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import torch
 
 from zerolab.collectives import Link
+
+T = TypeVar("T")
+P = ParamSpec("P")
 
 MOST_ELEMENTS = 100_000
 MOST_CHARACTERS = 2_000
@@ -48,10 +53,25 @@ class Case:
     link: Link | None = None
     board: bool = False
     before: Case | None = None
+    _known: dict[Any, Any] = field(default_factory=dict, init=False, compare=False, repr=False)
 
     @property
     def ranks(self) -> int:
         return len(self.args)
+
+
+def once(reference: Callable[Concatenate[Case, P], T]) -> Callable[Concatenate[Case, P], T]:
+    """Of a reference: it is asked once for each case, which keeps what it says. Several claims hold an answer to it."""
+
+    @wraps(reference)
+    def known(case: Case, *args: P.args, **kwargs: P.kwargs) -> T:
+        key = (reference, args, *kwargs.items())
+        if key not in case._known:
+            case._known[key] = reference(case, *args, **kwargs)
+        found: T = case._known[key]
+        return found
+
+    return known
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from zerolab.grading.case import Case, Observation, Other
+from zerolab.grading.case import Case, Observation, Other, once
 from zerolab.grading.exercise import Test
 
 Tensor = torch.Tensor
@@ -40,6 +40,7 @@ class Wanted:
 
 def right(wanted: Callable[[Case], Wanted], tolerance: Tolerance = 1e-5) -> Test:
     """Every rank's value is the wanted one: numbers of tensors to `tolerance`, all else exactly."""
+    wanted = once(wanted)
 
     def test(case: Case, seen: Observation) -> str | None:
         want = wanted(case)

@@ -23,6 +23,7 @@ from zerolab.grading.case import Case, Observation, Record, Trouble, encode, leg
 from zerolab.grading.exercise import Exercise, Run, alone
 from zerolab.memory import Tracker
 from zerolab.ranks import RankFailure, launch
+from zerolab.ranks.pickling import dumps, loads
 from zerolab.ranks.printing import ranked
 
 CASE_SECONDS = 4.0
@@ -149,6 +150,24 @@ def warm_up() -> None:
     gc.freeze()
 
 
+class Packed:
+    """A function that is packed for ranks once: an exercise's cases are many. A rank unpacks the function itself."""
+
+    def __init__(self, fn: Any) -> None:
+        self.packed = dumps(fn)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return loads, (self.packed,)
+
+
+def packed_once(fn: Callable[..., Any]) -> Any:
+    """The function packed, or itself where it cannot be: `launch` says why."""
+    try:
+        return Packed(fn)
+    except Exception:
+        return fn
+
+
 def observe_once(exercise: Exercise, fn: Callable[..., Any], case: Case, seconds: float) -> Observation:
     """Run `fn` on a case, in lockstep for so many seconds at most."""
     try:
@@ -182,6 +201,7 @@ def shown(printed: Sequence[str]) -> str:
 def observe_all(exercise: Exercise, fn: Callable[..., Any], cases: Sequence[Case]) -> Iterator[Observation]:
     """What came of the cases, in order, up to the first that ends in trouble. A plain function is called once more in
     each, by a rank that has just called it for the case before: it must say the same."""
+    fn = packed_once(fn)
     before: Case | None = None
     for case in cases:
         seen = observe(exercise, fn, case)

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 from collections import defaultdict, deque
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils._python_dispatch import _disable_current_modes, _len_torch_dispatch_stack
 
 from zerolab.collectives.call import Call, mismatch
 from zerolab.collectives.transport import Request, Transport
@@ -119,8 +120,9 @@ class LockstepWorld:
                     f"{receive.tensor.nbytes}; make both tensors alike"
                 )
             )
-        # A message is no operation of either rank: a memory tracker of one must not count the other's tensor.
-        with torch.no_grad(), _disable_current_modes():
+        # A message is no operation of either rank: a memory tracker of one must not count the other's tensor. To look
+        # for one is quicker than to put none aside.
+        with _disable_current_modes() if _len_torch_dispatch_stack() else nullcontext():
             _as_bytes(receive.tensor).copy_(_as_bytes(send.tensor))
         seconds = self.link.seconds(nbytes) if self.link else 0.0
         out, end = self._wires.carry(receive.peer, send.peer, max(send.start, receive.start), seconds)

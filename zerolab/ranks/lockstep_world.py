@@ -200,16 +200,16 @@ def _threads_kept() -> Iterator[None]:
 @contextmanager
 def _environment(job: Job) -> Iterator[None]:
     before = dict(os.environ)
-    _set_environment(job.environment)
+    _set_environment(job.environment, before)
     try:
         yield
     finally:
-        for name in job.environment.keys() - before.keys():
-            os.environ.pop(name, None)
-        _set_environment(before)
+        now = dict(os.environ)
+        for name in now.keys() & (job.environment.keys() - before.keys()):
+            del os.environ[name]
+        _set_environment(before, now)
 
 
-def _set_environment(wanted: dict[str, str]) -> None:
-    """Set what differs: to set a variable costs more than to look at it."""
-    now = dict(os.environ)
+def _set_environment(wanted: dict[str, str], now: dict[str, str]) -> None:
+    """Set what differs from `now`: to set a variable costs more than to look at it, and to ask for all costs most."""
     os.environ.update({name: value for name, value in wanted.items() if now.get(name) != value})

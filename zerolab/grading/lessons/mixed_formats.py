@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from zerolab.grading.case import Case, Observation
+from zerolab.grading.case import Case, Observation, once
 from zerolab.grading.claims import short
 from zerolab.grading.exercise import Claim, Exercise
 from zerolab.precision.formats import Format, number
@@ -256,10 +256,15 @@ def single(value: float) -> float:
     return near if math.isfinite(near) else value
 
 
+@once
+def wanted(case: Case) -> list[float]:
+    values, *sizes = case.args[0]
+    return [nearest(value, *sizes) for value, _ in values]
+
+
 def right(case: Case, seen: Observation) -> str | None:
     values, *sizes = case.args[0]
-    want = [nearest(value, *sizes) for value, _ in values]
-    got = seen.records[0].value
+    want, got = wanted(case), seen.records[0].value
     all_wrong = [at for at in range(len(values)) if not (isinstance(got[at], float) and got[at] == want[at])]
     if not all_wrong:
         return None

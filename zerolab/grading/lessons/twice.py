@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from copy import deepcopy
 from typing import Any
 
-from zerolab.grading.case import Case, Observation, decode, encode
+from zerolab.grading.case import Case, Observation, decode, encode, once
 from zerolab.grading.claims import alike, short, untouched
 from zerolab.grading.exercise import Claim, Test
 
@@ -36,6 +36,7 @@ def begins_anew(
 ) -> Test:
     """The second call gives what `wanted` says, and what the first one gave is still there: a run notes them as
     `again`, and as `kept` beside `first`. `wrong` is said of a second call that is wrong."""
+    wanted = once(wanted)
 
     def test(case: Case, seen: Observation) -> str | None:
         for rank, record in enumerate(seen.records):

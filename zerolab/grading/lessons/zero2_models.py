@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from zerolab.grading.case import Case, plural
+from zerolab.grading.case import Case, once, plural
 from zerolab.grading.draw import DTYPES, fine, signed
 
 Tensor = torch.Tensor
@@ -178,6 +178,7 @@ def as_it_lies(whole: Tensor, parameter: Tensor) -> Tensor:
     return whole.t().flatten() if whole.dim() == 2 and not parameter.is_contiguous() else whole
 
 
+@once
 def summed(case: Case, index: int) -> list[Tensor]:
     """The sum over the ranks of the gradients of one round, in float64."""
     each = [gradients_of(model, rounds[index]) for model, rounds, _ in case.args]
