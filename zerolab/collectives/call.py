@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator
-from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 
@@ -45,14 +43,20 @@ current_phase: ContextVar[str] = ContextVar("zerolab_phase", default="")
 """The phase of the training step; a call keeps the phase in which it was issued."""
 
 
-@contextmanager
-def phase(name: str) -> Iterator[None]:
+class phase:  # noqa: N801 - a word of the code that it stands around
     """Calls issued inside belong to phase `name` ("forward", "backward", "step", ...)."""
-    token = current_phase.set(name)
-    try:
-        yield
-    finally:
-        current_phase.reset(token)
+
+    # A generator would take twice as long, and every gradient enters one.
+    __slots__ = ("name", "token")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __enter__(self) -> None:
+        self.token = current_phase.set(self.name)
+
+    def __exit__(self, *_: object) -> None:
+        current_phase.reset(self.token)
 
 
 def mismatch(one: int, this: str, other: int, that: str) -> str:

@@ -40,8 +40,9 @@ def point_at(flat: Tensor, layout: Layout, parameters: Iterable[Tensor]) -> None
 
 def point_nowhere(parameters: Iterable[Tensor]) -> None:
     """Leave parameters without elements, so that no use of one can read freed memory."""
-    for parameter in parameters:
-        set_data(parameter, torch.empty(0, dtype=parameter.dtype, device=parameter.device))
+    with DisableTorchFunctionSubclass():
+        for parameter in parameters:
+            set_data(parameter, torch.empty(0, dtype=parameter.dtype, device=parameter.device))
 
 
 def set_data(parameter: Tensor, data: Tensor) -> None:

@@ -131,12 +131,10 @@ class Visits:
 
 
 def views_among(tensors: Iterable[torch.Tensor], unit: Unit) -> list[torch.Tensor]:
-    places = {bucket.whole.untyped_storage().data_ptr() for bucket in unit.buckets}
     # A sparse tensor has no storage, and a unit that is not here none of its own.
+    places = {bucket.whole.untyped_storage().data_ptr() for bucket in unit.buckets} - {0}
     return [
-        tensor
-        for tensor in tensors
-        if torch._C._has_storage(tensor) and tensor.untyped_storage().data_ptr() in places - {0}
+        tensor for tensor in tensors if torch._C._has_storage(tensor) and tensor.untyped_storage().data_ptr() in places
     ]
 
 
