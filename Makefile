@@ -28,7 +28,7 @@ ALLOW_ROOT := $(shell test "$$(id -u)" = 0 && echo --allow-root)
 .PHONY: lab test setup lint types unit nbval soak notebooks exercises bench bench-env lock format clean distclean help
 
 lab: $(STAMP)  ## set up, then open JupyterLab at the first lesson (ARGS=--no-browser on a headless machine)
-	$(PY) -m jupyterlab $(ALLOW_ROOT) --ServerApp.jpserver_extensions=zerolab.lab=True --ServerApp.root_dir="$(CURDIR)" $(addprefix --LabApp.default_url=/lab/tree/,$(wildcard $(LESSON))) $(ARGS)
+	$(PY) -m jupyterlab $(ALLOW_ROOT) --ServerApp.jpserver_extensions=zerolab.course.lab=True --ServerApp.root_dir="$(CURDIR)" $(addprefix --LabApp.default_url=/lab/tree/,$(wildcard $(LESSON))) $(ARGS)
 
 test: lint types unit nbval  ## set up, then lint, types, unit and rank tests, and the notebooks' outputs
 
@@ -61,10 +61,10 @@ soak: $(STAMP)  ## kill, interrupt and starve the commands at 200 random moments
 	$(PY) tests/zero_fuzz.py --nets $(or $(NETS),1000)
 
 notebooks: $(STAMP)  ## run the lessons again and store their outputs; generate exercises from their source
-	$(PY) -m zerolab.grading.notebooks $(ARGS)
+	$(PY) -m zerolab.course.notebooks $(ARGS)
 
 exercises: $(STAMP)  ## make exercises/ from solutions/ anew; one that somebody has worked in is refused
-	$(PY) -m zerolab.grading.notebooks --no-run $(ARGS)
+	$(PY) -m zerolab.course.notebooks --no-run $(ARGS)
 
 format: $(STAMP)  ## let ruff fix and format what it can
 	$(PY) -m ruff check --fix .

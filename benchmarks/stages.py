@@ -19,9 +19,9 @@ import statistics
 import sys
 from pathlib import Path
 
+from zerolab.course.viz.looks import MEMORY
+from zerolab.course.viz.picture import Picture, blank, text_table
 from zerolab.train import Report, make_config, train
-from zerolab.viz.looks import MEMORY
-from zerolab.viz.picture import Picture, blank, text_table
 
 MEGABYTE = 10**6
 STATES = ("parameters", "gradients", "optimizer_states")

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Mapping
 
-from zerolab.widgets import Living
+from zerolab.course.widgets import Living
 
 
 def each_changes_what_is_shown(living: Living, others: Mapping[str, object]) -> None:

@@ -4,16 +4,16 @@ from collections.abc import Callable, Mapping
 
 import torch
 
-from zerolab import viz
 from zerolab.collectives import Link, Span
+from zerolab.course import viz
+from zerolab.course.viz import Picture
+from zerolab.course.viz.pipeline import schedule
+from zerolab.course.viz.scale import gradient_course, simulated
 from zerolab.flat import lay_out
 from zerolab.memory import Sample
 from zerolab.plan import SHAPES, Run
 from zerolab.precision.scaler import LossScaler
 from zerolab.ranks import launch
-from zerolab.viz import Picture
-from zerolab.viz.pipeline import schedule
-from zerolab.viz.scale import gradient_course, simulated
 
 KINDS = ("parameters", "gradients", "optimizer_states")
 WALK = [(part.kind, part.group, part.start / 1e3, part.stop / 1e3) for part in schedule(6, 3, 2, 1, 2)]

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy
 import torch
 
-from zerolab.grading import cage
+from zerolab.course.grade import cage
 from zerolab.ranks import launch
 
 

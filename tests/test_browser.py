@@ -18,7 +18,7 @@ import psutil
 import pytest
 from nbconvert import HTMLExporter
 
-from zerolab import widgets
+from zerolab.course import widgets
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(180)]
 
@@ -58,7 +58,10 @@ class Lab(NamedTuple):
 
 
 def a_notebook(path: Path) -> None:
-    cells = [nbformat.v4.new_code_cell(f"from zerolab.widgets import {name}\n\n{call}") for name, call in CALLS.items()]
+    cells = [
+        nbformat.v4.new_code_cell(f"from zerolab.course.widgets import {name}\n\n{call}")
+        for name, call in CALLS.items()
+    ]
     kernel = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
     nbformat.write(nbformat.v4.new_notebook(cells=cells, metadata=kernel), path)
 

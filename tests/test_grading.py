@@ -12,18 +12,28 @@ import nbformat
 import pytest
 import torch
 
+from zerolab.course import generate, notebooks
+from zerolab.course.exercises import LESSONS
+from zerolab.course.exercises.points import POINTS
+from zerolab.course.grade import CheckFailed, cells, checks, cli
+from zerolab.course.grade.cells import grade_id, is_answer, is_check, is_locked, read_notebook, role, text_of
+from zerolab.course.grade.check import Failed, next_hint
+from zerolab.course.grade.progress import progress
+from zerolab.course.grade.referee import Verdict
+from zerolab.course.grade.report import Graded, as_json, as_markdown
+from zerolab.course.grade.submission import Submission, compare, find_notebooks, read_submission
+from zerolab.course.judge import observe
+from zerolab.course.judge.case import (
+    Case,
+    Observation,
+    Other,
+    Record,
+    Trouble,
+    observation_from_json,
+    observation_to_json,
+)
+from zerolab.course.judge.exercise import Claim, Exercise, Finding
 from zerolab.errors import InputError
-from zerolab.grading import CheckFailed, cells, checks, cli, generate, notebooks, observe
-from zerolab.grading.case import Case, Observation, Other, Record, Trouble, observation_from_json, observation_to_json
-from zerolab.grading.cells import grade_id, is_answer, is_check, is_locked, read_notebook, role, text_of
-from zerolab.grading.check import Failed, next_hint
-from zerolab.grading.exercise import Claim, Exercise, Finding
-from zerolab.grading.lessons import LESSONS
-from zerolab.grading.lessons.points import POINTS
-from zerolab.grading.progress import progress
-from zerolab.grading.referee import Verdict
-from zerolab.grading.report import Graded, as_json, as_markdown
-from zerolab.grading.submission import Submission, compare, find_notebooks, read_submission
 
 ROOT = Path(__file__).resolve().parent.parent
 LESSON = "01_ring_collectives"

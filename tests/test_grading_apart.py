@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from zerolab.grading import CheckFailed, checks
-from zerolab.grading.worker import load
+from zerolab.course.grade import CheckFailed, checks
+from zerolab.course.grade.worker import load
 
 pytestmark = [pytest.mark.ranks, pytest.mark.timeout(100)]
 LESSON = "00_start_here"

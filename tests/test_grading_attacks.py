@@ -7,11 +7,11 @@ from random import Random
 import pytest
 from zoo.trial import hint_for
 
-from zerolab.grading.cells import grade_id, is_answer, read_notebook
-from zerolab.grading.exercise import with_comm
-from zerolab.grading.lessons import exercises_of
-from zerolab.grading.referee import Limits, Verdict, grade, understood
-from zerolab.grading.submission import compare
+from zerolab.course.exercises import exercises_of
+from zerolab.course.grade.cells import grade_id, is_answer, read_notebook
+from zerolab.course.grade.referee import Limits, Verdict, grade, understood
+from zerolab.course.grade.submission import compare
+from zerolab.course.judge.exercise import with_comm
 
 LESSON = "01_ring_collectives"
 SOLUTION = Path(__file__).resolve().parent.parent / "solutions" / f"{LESSON}.ipynb"

@@ -7,8 +7,8 @@ import pytest
 from zoo.trial import hint_for
 
 from zerolab.collectives import LocalTransport, build
-from zerolab.grading import bounds
-from zerolab.grading.bounds import OffLimits, offence
+from zerolab.course.judge import bounds
+from zerolab.course.judge.bounds import OffLimits, offence
 
 LESSON = "01_ring_collectives"
 GATHER = """

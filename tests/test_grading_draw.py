@@ -8,8 +8,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from zerolab.grading import worker
-from zerolab.grading.draw import signed, whole_numbers
+from zerolab.course.grade import worker
+from zerolab.course.judge.draw import signed, whole_numbers
 
 
 def test_numbers_are_all_those_of_their_range_and_no_others() -> None:

@@ -14,8 +14,8 @@ import pytest
 from hostile_answers import HOSTILE, Hostile
 from zoo.trial import SOLUTIONS, solution
 
-from zerolab.grading import cage, cli
-from zerolab.grading.cells import grade_id, is_answer, is_check, role, text_of
+from zerolab.course.grade import cage, cli
+from zerolab.course.grade.cells import grade_id, is_answer, is_check, role, text_of
 
 LESSON = "00_start_here"
 NAMES = [grade_id(cell) for cell in solution(LESSON).cells if is_answer(cell)]
@@ -133,7 +133,7 @@ def test_behind_the_fence_python_runs_and_the_course_is_out_of_reach(tmp_path: P
     code = f"""
 import os, tempfile
 from pathlib import Path
-from zerolab.grading import cage
+from zerolab.course.grade import cage
 assert cage.fence(Path({str(tmp_path)!r}))
 import decimal, torch
 def refused(act):

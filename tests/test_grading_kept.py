@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 from zoo.trial import NAMES, model_names, quick
 
-from zerolab.grading.exercise import Exercise, alone, judge
-from zerolab.grading.lessons import exercises_of
-from zerolab.grading.worker import load, run
+from zerolab.course.exercises import exercises_of
+from zerolab.course.grade.worker import load, run
+from zerolab.course.judge.exercise import Exercise, alone, judge
 
 KEEPS = """
 def is_plain(value):

@@ -5,11 +5,11 @@ from random import Random
 import torch
 from zoo.trial import model_names
 
-from zerolab.grading.case import Case, Observation
-from zerolab.grading.lessons import exercises_of
-from zerolab.grading.lessons.mixed_mended import near
-from zerolab.grading.lessons.mixed_mended_steps import STEPS, WIDE, Way, cases, one_case, steps
-from zerolab.grading.observe import observe
+from zerolab.course.exercises import exercises_of
+from zerolab.course.exercises.mixed_precision.mended_step import near
+from zerolab.course.exercises.mixed_precision.steps import STEPS, WIDE, Way, cases, one_case, steps
+from zerolab.course.judge.case import Case, Observation
+from zerolab.course.judge.observe import observe
 
 
 def stepped(case: Case, order: str) -> list[torch.Tensor]:

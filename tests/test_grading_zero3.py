@@ -9,9 +9,9 @@ from zoo.trial import model_names
 from zoo.zero3_slips import RELEASED
 
 from zerolab.collectives import Collectives
-from zerolab.grading import CheckFailed, checks
-from zerolab.grading.lessons.zero3_steps import stage3_bytes
-from zerolab.grading.worker import load
+from zerolab.course.exercises.zero_3.step_bytes import stage3_bytes
+from zerolab.course.grade import CheckFailed, checks
+from zerolab.course.grade.worker import load
 from zerolab.ranks import launch
 from zerolab.zero import ZeroEngine
 

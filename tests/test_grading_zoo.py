@@ -11,15 +11,16 @@ from zoo import ZOO, Wrong
 from zoo.ring import GREEDY, HOSTILE
 from zoo.trial import NAMES, findings, model_names, quick, solution
 
+from zerolab.course.exercises import LESSONS, exercises_of
+from zerolab.course.grade import CheckFailed, checks
+from zerolab.course.grade.cells import grade_id, is_answer
+from zerolab.course.grade.referee import Limits, Verdict, grade
+from zerolab.course.grade.submission import compare
+from zerolab.course.grade.worker import load
+from zerolab.course.judge import observe
+from zerolab.course.judge.case import Observation
+from zerolab.course.judge.exercise import judge
 from zerolab.flat import chunk_bounds as right_bounds
-from zerolab.grading import CheckFailed, checks, observe
-from zerolab.grading.case import Observation
-from zerolab.grading.cells import grade_id, is_answer
-from zerolab.grading.exercise import judge
-from zerolab.grading.lessons import LESSONS, exercises_of
-from zerolab.grading.referee import Limits, Verdict, grade
-from zerolab.grading.submission import compare
-from zerolab.grading.worker import load
 
 LESSON = "01_ring_collectives"
 EXERCISES = exercises_of(LESSON)

@@ -4,8 +4,9 @@ import ast
 import os
 import re
 import subprocess
+import sys
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -14,28 +15,48 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
+from zerolab.course.exercises import LESSONS
+from zerolab.course.judge.exercise import Exercise
+
 ROOT = Path(__file__).resolve().parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS = PROJECT["optional-dependencies"]
 SOURCES = sorted((ROOT / "zerolab").rglob("*.py"))
 MAKEFILE = (ROOT / "Makefile").read_text()
 
+# The library's wing.
 FLOORS = {
     "flat": 0,
     "ranks": 1, "collectives": 1,
     "memory": 2, "precision": 2, "offload": 2,
     "zero": 3, "parallel": 3, "checkpoint": 3,
     "train": 4, "plan": 4, "sweep": 4,
-    "viz": 5, "widgets": 5,
-    "cli": 6, "grading": 6, "lab": 6, "__main__": 6, "preload": 6,
+    "cli": 6, "__main__": 6, "preload": 6,
+}  # fmt: skip
+# The course's wing stands on the library, which knows nothing of it: its floors are all above.
+FLOORS |= {
+    "course.formats": 10, "course.lab": 10,
+    "course.viz": 11, "course.judge": 11,
+    "course.widgets": 12, "course.exercises": 12,
+    "course.grade": 13,
+    "course.generate": 14, "course.notebooks": 15,
+    "course": 16,
 }  # fmt: skip
 # Anyone may import these; they import nothing of ours but errors (and their own files).
 BESIDE = {"errors", "models", "data"}
 
 
 def room_of(path: Path) -> str:
-    """zerolab/flat/layout.py and zerolab/flat.py are both in the room `flat`."""
-    return path.relative_to(ROOT / "zerolab").with_suffix("").parts[0]
+    """zerolab/flat/layout.py and zerolab/flat.py are both in the room `flat`; zerolab/course/viz/ring.py is in
+    `course.viz`, and zerolab/course/__init__.py, the door of that wing, in `course`."""
+    parts = path.relative_to(ROOT / "zerolab").with_suffix("").parts
+    return named_room(part for part in parts if part != "__init__") if len(parts) > 1 else parts[0]
+
+
+def named_room(parts: Iterable[str]) -> str:
+    """The room of a module, by the parts of its name after `zerolab`."""
+    first, *rest = [*parts, ""]
+    return f"course.{rest[0]}" if first == "course" and rest[0] else first
 
 
 def absolute(node: ast.ImportFrom, path: Path) -> str:
@@ -54,12 +75,13 @@ def rooms_imported(source: str, path: Path) -> Iterator[str]:
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             module = absolute(node, path)
-            names = [f"{module}.{alias.name}" for alias in node.names] if module == "zerolab" else [module]
+            door = module in ("zerolab", "zerolab.course")
+            names = [f"{module}.{alias.name}" for alias in node.names] if door else [module]
         for name in names:
             parts = name.split(".")
             # The version is the package's own, and everybody may ask for it.
             if parts[0] == "zerolab" and parts[1:] != ["__version__"]:
-                yield parts[1] if len(parts) > 1 else ""
+                yield named_room(parts[1:])
 
 
 def may_import(room: str, other: str) -> bool:
@@ -141,10 +163,52 @@ def test_the_floor_check_sees_every_form_of_import() -> None:
         "from .slots import Slot": "flat",
         "def f():\n    from zerolab.zero import Stage": "zero",
         "import zerolab": "",
+        "from zerolab.course import viz": "course.viz",
+        "import zerolab.course.judge.case": "course.judge",
     }
     assert {form: list(rooms_imported(form, at)) for form in forms} == {form: [room] for form, room in forms.items()}
     assert not may_import("flat", "zero") and not may_import("flat", "") and not may_import("models", "flat")
+    assert not may_import("cli", "course") and not may_import("preload", "course.grade")
+    assert may_import("course.viz", "zero") and not may_import("course.viz", "course.widgets")
     assert may_import("zero", "flat") and may_import("zero", "models") and may_import("data", "errors")
+
+
+WITHOUT_COURSE = """
+import sys
+
+class Refused:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[2].startswith("course"):
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, Refused())
+import torch
+from zerolab import ZeroEngine, launch
+from zerolab.cli import main
+
+def train(comm):
+    engine = ZeroEngine(torch.nn.Linear(4, 4), comm, stage=3, lr=0.1)
+    engine.backward(engine(torch.ones(2, 4)).sum())
+    engine.step()
+    return comm.size
+
+print(launch(train, ranks=2, world="lockstep"))
+print(main(["grade", "nothing.ipynb"]))
+"""
+
+
+def test_the_library_trains_without_the_course_and_grade_says_what_is_missing() -> None:
+    ran = subprocess.run([sys.executable, "-c", WITHOUT_COURSE], cwd=ROOT, capture_output=True, text=True, timeout=100)
+    assert ran.stdout.split("\n")[:2] == ["[2, 2]", "2"], ran.stderr
+    missing = "zerolab.course is not installed; 'pip install \"zerolab[course]\"' brings what it needs"
+    assert ran.stderr.strip() == f"zerolab grade: {missing}"
+
+
+@pytest.mark.parametrize(("lesson", "exercises"), LESSONS.items())
+def test_each_exercise_has_a_file_named_as_it(lesson: str, exercises: tuple[Exercise, ...]) -> None:
+    folder = ROOT / "zerolab" / "course" / "exercises" / re.sub(r"^\d+[a-z]?_", "", lesson)
+    named = {re.sub(r"(?<=[a-z])(?=[A-Z])", "_", exercise.name).lower() for exercise in exercises}
+    assert named == {path.stem for path in folder.glob("*.py") if "EXERCISE = " in path.read_text()}
 
 
 def test_every_file_of_the_library_is_read_in_one_sitting() -> None:

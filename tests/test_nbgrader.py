@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from zerolab.grading.cells import is_check, read_notebook, role
-from zerolab.grading.lessons import LESSONS
+from zerolab.course.exercises import LESSONS
+from zerolab.course.grade.cells import is_check, read_notebook, role
 
 ROOT = Path(__file__).resolve().parent.parent
 COURSE = "zero"

@@ -9,9 +9,9 @@ import nbformat
 import pytest
 from said import SAID
 
-from zerolab.grading import notebooks
-from zerolab.grading.cells import read_notebook, text_of
-from zerolab.grading.lessons import LESSONS as EXERCISES
+from zerolab.course import notebooks
+from zerolab.course.exercises import LESSONS as EXERCISES
+from zerolab.course.grade.cells import read_notebook, text_of
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tools"))
@@ -233,7 +233,7 @@ def test_a_refresh_gives_the_same_bytes_twice(tmp_path: Path) -> None:
         "import torch",
         "print('a')\nprint('b')",
         "torch.arange(3)",
-        "from zerolab import viz\nviz.ring_steps(ranks=2)",
+        "from zerolab.course import viz\nviz.ring_steps(ranks=2)",
     ]
     cells = [nbformat.v4.new_code_cell(source, id=f"cell-{n}") for n, source in enumerate(sources)]
     path.write_text(text_of(nbformat.v4.new_notebook(cells=cells)))

@@ -21,9 +21,9 @@ import rank_functions as functions
 from zerolab import cli
 from zerolab.cli import ending
 from zerolab.cli import train as train_command
+from zerolab.course.grade import referee
+from zerolab.course.grade.submission import read_submission
 from zerolab.errors import DiskError, InputError, RankError
-from zerolab.grading import referee
-from zerolab.grading.submission import read_submission
 from zerolab.ranks import child, folders, forkserver
 from zerolab.ranks.job import Job, Outcome
 from zerolab.train import Report, make_config, outputs, train
@@ -218,7 +218,7 @@ def full_disk(monkeypatch: pytest.MonkeyPatch, where: Path) -> None:
 def test_a_place_that_cannot_be_written_is_refused_before_the_work(
     command: list[str], place: str, why: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for work in ("zerolab.cli.train.train", "zerolab.grading.cli.grade"):
+    for work in ("zerolab.cli.train.train", "zerolab.course.grade.cli.grade"):
         monkeypatch.setattr(work, lambda *args: pytest.fail("it has begun"))
     flag = "--profile-json" if command == ["train"] else "--json"
     assert cli.main([*command, flag, place]) == 2
@@ -313,7 +313,7 @@ def test_the_grades_of_a_class_are_kept_when_one_notebook_cannot_be_graded(
         return []
 
     begun: list[int] = []
-    monkeypatch.setattr("zerolab.grading.cli.grade", grade)
+    monkeypatch.setattr("zerolab.course.grade.cli.grade", grade)
     notebooks = [str(ROOT / "exercises" / name) for name in ("00_start_here.ipynb", "02_flat_buffers.ipynb")]
     assert cli.main(["grade", *notebooks, "--json", str(tmp_path / "grade.json")]) == 2
     shown, said = capsys.readouterr()
@@ -401,7 +401,7 @@ def test_without_solutions_a_grading_says_what_a_source_is(
     alone = tmp_path / "alone" / "02_flat_buffers.ipynb"
     alone.parent.mkdir()
     alone.write_text((ROOT / "exercises" / alone.name).read_text())
-    monkeypatch.setattr("zerolab.grading.submission.__file__", str(tmp_path / "a" / "b" / "c.py"))
+    monkeypatch.setattr("zerolab.course.grade.submission.__file__", str(tmp_path / "a" / "b" / "c.py"))
     assert cli.main(["grade", str(alone)]) == 2
     said = capsys.readouterr().err
     assert "--source FILE, where FILE is solutions/02_flat_buffers.ipynb" in said and said.count("\n") == 1

@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from zerolab.course.viz.calculator import GPUS, KINDS, memory_calculator, verdict
 from zerolab.errors import InputError
 from zerolab.memory import RECIPES, predict_states
 from zerolab.plan import GB, OFFLOADS, SHAPES, Run, Shape, advice
-from zerolab.viz.calculator import GPUS, KINDS, memory_calculator, verdict
 
 LARGE = SHAPES["GPT-3 175B"]
 STATES = ["parameters", "gradients", "optimizer_states"]

@@ -10,8 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zerolab.errors import InputError
-from zerolab.precision.formats import (
+from zerolab.course.formats import (
     CODES,
     FORMATS,
     between,
@@ -24,6 +23,7 @@ from zerolab.precision.formats import (
     rounded,
     split,
 )
+from zerolab.errors import InputError
 
 SMALL = ["bf16", "fp16", "e4m3", "e5m2"]
 EIGHT = ["e4m3", "e5m2"]

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from benchmarks.stages import MEGABYTE, STATES, max_total, most_sent
-from zerolab.grading import CheckFailed, checks
-from zerolab.grading.lessons.zero1_claims import adam
+from zerolab.course.exercises.zero_1.claims import adam
+from zerolab.course.grade import CheckFailed, checks
 from zerolab.train import make_config, train
 
 README = (Path(__file__).parent.parent / "README.md").read_text()

@@ -8,10 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zerolab.collectives import Link, RingCollectives, wire_bytes
-from zerolab.errors import InputError
-from zerolab.flat import lay_out
-from zerolab.ranks import launch
-from zerolab.viz import (
+from zerolab.course.viz import (
     Picture,
     Source,
     bars,
@@ -24,8 +21,11 @@ from zerolab.viz import (
     timeline,
     watch_ring,
 )
-from zerolab.viz.film import COLLECTIVES, Moment, film
-from zerolab.viz.shards import PADDING
+from zerolab.course.viz.film import COLLECTIVES, Moment, film
+from zerolab.course.viz.shards import PADDING
+from zerolab.errors import InputError
+from zerolab.flat import lay_out
+from zerolab.ranks import launch
 
 
 def test_a_shard_map_shows_each_ranks_pieces_to_scale_and_in_its_table() -> None:

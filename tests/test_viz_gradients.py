@@ -8,9 +8,9 @@ import torch
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.text import Text
 
+from zerolab.course.formats import FORMATS
+from zerolab.course.viz.gradients import gradient_windows, shares
 from zerolab.errors import InputError
-from zerolab.precision.formats import FORMATS
-from zerolab.viz.gradients import gradient_windows, shares
 
 TINY = 2.0**-25
 """Half of fp16's smallest number, which is rounded to 0."""

@@ -8,12 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
-from zerolab.errors import InputError
-from zerolab.precision.formats import FORMATS, bits, neighbours
-from zerolab.precision.scaler import LossScaler
-from zerolab.viz.numbers import number_line
-from zerolab.viz.picture import Picture
-from zerolab.viz.scale import (
+from zerolab.course.formats import FORMATS, bits, neighbours
+from zerolab.course.viz.numbers import number_line
+from zerolab.course.viz.picture import Picture
+from zerolab.course.viz.scale import (
     COURSES,
     MOST_ROWS,
     ScaleCourse,
@@ -22,6 +20,8 @@ from zerolab.viz.scale import (
     scripted,
     simulated,
 )
+from zerolab.errors import InputError
+from zerolab.precision.scaler import LossScaler
 
 FINITE = st.floats(allow_nan=False, allow_infinity=False)
 

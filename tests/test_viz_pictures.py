@@ -21,12 +21,12 @@ from matplotlib.text import Annotation, Text
 from pictures import EACH
 from PIL import Image
 
-from zerolab import viz
+from zerolab.course import viz
+from zerolab.course.viz import Picture
+from zerolab.course.viz.looks import COLOURS, COMPUTING, HATCHES, MEMORY, PALE, contrast, ink, text_on
+from zerolab.course.viz.picture import DPI, LINE, SHARPER, blank, folded
+from zerolab.course.viz.ring import MOST_RANKS
 from zerolab.memory import KINDS
-from zerolab.viz import Picture
-from zerolab.viz.looks import COLOURS, COMPUTING, HATCHES, MEMORY, PALE, contrast, ink, text_on
-from zerolab.viz.picture import DPI, LINE, SHARPER, blank, folded
-from zerolab.viz.ring import MOST_RANKS
 
 
 @lru_cache

@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
+from zerolab.course.viz.pipeline import LOOKS, Part, duration, least, offload_pipeline, recorded_pipeline, schedule
 from zerolab.errors import InputError
 from zerolab.offload.lane import Transfer
 from zerolab.offload.pipeline import pipeline
-from zerolab.viz.pipeline import LOOKS, Part, duration, least, offload_pipeline, recorded_pipeline, schedule
 
 TIMES = st.sampled_from([0.5, 1, 2, 3, 8])
 SOON = 20.0

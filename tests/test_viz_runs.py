@@ -6,11 +6,11 @@ import pytest
 import torch
 
 from zerolab.collectives import Span
+from zerolab.course.viz import StepRun, compared_pipelines, curve, memory_course, owners, timelines, watch_step
+from zerolab.course.viz.looks import MEMORY
+from zerolab.course.viz.pipeline import schedule
 from zerolab.errors import InputError
 from zerolab.memory import Sample, Tracker, predict_states
-from zerolab.viz import StepRun, compared_pipelines, curve, memory_course, owners, timelines, watch_step
-from zerolab.viz.looks import MEMORY
-from zerolab.viz.pipeline import schedule
 
 # Who owns what
 

@@ -7,15 +7,15 @@ import pytest
 import torch
 
 from zerolab.collectives import Collectives, Link
+from zerolab.course.viz import StepRun, step_skyline, watch_step
+from zerolab.course.viz.looks import named as called
+from zerolab.course.viz.skyline import ran
+from zerolab.course.viz.step import MODEL
 from zerolab.errors import InputError
 from zerolab.memory import KINDS, Sample, Tracker
 from zerolab.memory.skyline import by_time
 from zerolab.models import parameter_count
 from zerolab.ranks import Pace, launch, spend
-from zerolab.viz import StepRun, step_skyline, watch_step
-from zerolab.viz.looks import named as called
-from zerolab.viz.skyline import ran
-from zerolab.viz.step import MODEL
 
 SMALL = StepRun(ranks=2)
 

@@ -6,16 +6,16 @@ import pytest
 from controls import each_changes_what_is_shown, pixels
 from ipywidgets import IntSlider
 
+from zerolab.course.lab import VIEW
+from zerolab.course.viz import StepRun, ring_moment, step_skyline
+from zerolab.course.viz.calculator import memory_calculator
+from zerolab.course.viz.looks import contrast
+from zerolab.course.viz.picture import Picture, blank
+from zerolab.course.widgets import Living, bucket_sliders, memory_sliders, ring_stepper, shard_sliders, step_timeline
+from zerolab.course.widgets.living import RED
+from zerolab.course.widgets.memory import CUSTOM, HEAD, WIDTHS
 from zerolab.errors import InputError
-from zerolab.lab import VIEW
 from zerolab.plan import SHAPES, Run, Shape
-from zerolab.viz import StepRun, ring_moment, step_skyline
-from zerolab.viz.calculator import memory_calculator
-from zerolab.viz.looks import contrast
-from zerolab.viz.picture import Picture, blank
-from zerolab.widgets import Living, bucket_sliders, memory_sliders, ring_stepper, shard_sliders, step_timeline
-from zerolab.widgets.living import RED
-from zerolab.widgets.memory import CUSTOM, HEAD, WIDTHS
 
 SHAPES_OF_A_LAYER = {"w": (400, 300), "b": (403,), "v": (170_000,)}
 

@@ -5,13 +5,13 @@ import math
 import pytest
 from controls import each_changes_what_is_shown, pixels
 
-from zerolab.precision.formats import FORMATS
+from zerolab.course.formats import FORMATS
+from zerolab.course.viz.numbers import number_line
+from zerolab.course.viz.scale import gradient_course, loss_scale, simulated
+from zerolab.course.widgets.living import Living
+from zerolab.course.widgets.numbers import COARSEST, number_sliders
+from zerolab.course.widgets.scale import scale_sliders
 from zerolab.precision.scaler import LossScaler
-from zerolab.viz.numbers import number_line
-from zerolab.viz.scale import gradient_course, loss_scale, simulated
-from zerolab.widgets.living import Living
-from zerolab.widgets.numbers import COARSEST, number_sliders
-from zerolab.widgets.scale import scale_sliders
 
 
 @pytest.mark.parametrize(

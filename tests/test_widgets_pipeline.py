@@ -4,11 +4,11 @@ from typing import Any
 
 from controls import each_changes_what_is_shown
 
-from zerolab.viz.bars import bars
-from zerolab.viz.picture import preformatted
-from zerolab.viz.pipeline import offload_pipeline
-from zerolab.widgets.here import NOTE, Here
-from zerolab.widgets.pipeline import pipeline_sliders
+from zerolab.course.viz.bars import bars
+from zerolab.course.viz.picture import preformatted
+from zerolab.course.viz.pipeline import offload_pipeline
+from zerolab.course.widgets.here import NOTE, Here
+from zerolab.course.widgets.pipeline import pipeline_sliders
 
 
 def stored(widget: Any) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from zerolab.viz import StepRun, step_skyline
+from zerolab.course.viz import StepRun, step_skyline
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 

@@ -4,6 +4,7 @@ the processes that run learners' answers.
 
 import atexit
 import gc
+import importlib.util
 import os
 import select
 import signal
@@ -45,10 +46,14 @@ import torch  # noqa: E402
 # Torch imports its compiler, for a second or more, when a process makes its first optimizer.
 import torch._dynamo  # noqa: E402
 
-# What checks of exercises use, so that a learner does not wait for it; and most of what rank functions use.
-import zerolab.grading.worker  # noqa: E402
+# Most of what rank functions use.
 import zerolab.train  # noqa: E402, F401
 from zerolab.ranks.warden import end_children  # noqa: E402
+
+# What checks of exercises use, so that a learner does not wait for it. Named, not imported: the library stands without
+# the course.
+if importlib.util.find_spec("zerolab.course") is not None:
+    importlib.import_module("zerolab.course.grade.worker")
 
 if client is not None:
     torch.set_num_threads(1)

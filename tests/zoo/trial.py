@@ -10,12 +10,12 @@ from typing import Any
 
 from nbformat import NotebookNode
 
-from zerolab.grading.bounds import offence
-from zerolab.grading.case import Case
-from zerolab.grading.cells import grade_id, is_answer, is_check, is_locked, read_notebook
-from zerolab.grading.exercise import Exercise, Finding, judge
-from zerolab.grading.lessons import LESSONS, exercises_of
-from zerolab.grading.worker import load, run
+from zerolab.course.exercises import LESSONS, exercises_of
+from zerolab.course.grade.cells import grade_id, is_answer, is_check, is_locked, read_notebook
+from zerolab.course.grade.worker import load, run
+from zerolab.course.judge.bounds import offence
+from zerolab.course.judge.case import Case
+from zerolab.course.judge.exercise import Exercise, Finding, judge
 
 SOLUTIONS = Path(__file__).resolve().parents[2] / "solutions"
 NAMES = [(lesson, exercise.name) for lesson, exercises in LESSONS.items() for exercise in exercises]

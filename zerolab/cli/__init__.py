@@ -9,26 +9,11 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    Command = Callable[[list[str]], int]
-
 FAILED, MISUSED = 1, 2
-
-
-def _train(arguments: list[str]) -> int:
-    from zerolab.cli.train import main
-
-    return main(arguments)
-
-
-def _grade(arguments: list[str]) -> int:
-    from zerolab.grading.cli import main
-
-    return main(arguments)
-
-
-COMMANDS: dict[str, tuple[Command, str]] = {
-    "train": (_train, "train a small language model with ZeRO stage 0, 1, 2 or 3"),
-    "grade": (_grade, "grade an exercise notebook"),
+# Named, not imported: a command's room is imported when it is asked for, and the library stands without the course.
+COMMANDS = {
+    "train": ("zerolab.cli.train", "train a small language model with ZeRO stage 0, 1, 2 or 3"),
+    "grade": ("zerolab.course.grade.cli", "grade an exercise notebook"),
 }
 FAILURE = {"train": FAILED, "grade": MISUSED}
 """The status where something outside went wrong: of a grading, 1 means that points are missing."""
@@ -53,6 +38,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     return FAILED if status is None else status
 
 
+def command(name: str) -> Callable[[list[str]], int]:
+    """What a command of this name runs, or an InputError that says what must be installed for it."""
+    from importlib import import_module
+
+    from zerolab.errors import InputError
+
+    try:
+        return import_module(COMMANDS[name][0]).main
+    except ModuleNotFoundError as error:
+        raise InputError(
+            f"{error.name} is not installed; 'pip install \"zerolab[course]\"' brings what it needs"
+        ) from None
+
+
 def _run(argv: Sequence[str] | None) -> int:
     import argparse
 
@@ -72,7 +71,7 @@ def _run(argv: Sequence[str] | None) -> int:
     parsed = parser.parse_args(argv)
     ending.command = f"zerolab {parsed.command}"
     try:
-        return COMMANDS[parsed.command][0](parsed.arguments)
+        return command(parsed.command)(parsed.arguments)
     except InputError as error:
         ending.say(f"{ending.command}: {error}")
         return MISUSED

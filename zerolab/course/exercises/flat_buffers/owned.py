@@ -1,0 +1,102 @@
+"""Exercise of lesson 02: who owns what of a row."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from random import Random
+from typing import Any
+
+from zerolab.course.exercises.flat_buffers.flatten import laid_out
+from zerolab.course.exercises.flat_buffers.plain import Answer, answers
+from zerolab.course.exercises.twice import LEAVES_ITS_INPUT, REMEMBERS, twice
+from zerolab.course.judge.case import Case, plural
+from zerolab.course.judge.exercise import Claim, Exercise
+
+
+def owned_cases(rng: Random) -> list[Case]:
+    shapes = [([6, 3], 2, 4), ([7, 0, 30], 3, 2), ([3], 4, 1), ([8, 8], 2, 8), ([], 3, 4)]
+    for ranks in (2, 3, 4, 1):
+        numels = [rng.randint(0, 40) for _ in range(rng.randint(2, 5))]
+        shapes.append((numels, ranks, rng.choice((1, 2, 4))))
+    cases = []
+    for numels, ranks, align in shapes:
+        starts, length = laid_out(numels, ranks, align)
+        what = f"starts {starts}, sizes {numels}, a row of {length} on {plural(ranks, 'rank')}"
+        cases.append(Case([(starts, numels, length, ranks, rank) for rank in range(ranks)], about=what))
+    return cases
+
+
+def owned(starts: Sequence[int], numels: Sequence[int], length: int, ranks: int, rank: int) -> list[Any]:
+    return [
+        (number, a - starts[number], b - starts[number]) for number, a, b in cut(starts, numels, length, ranks, rank)
+    ]
+
+
+def cut(
+    starts: Sequence[int], numels: Sequence[int], length: int, ranks: int, rank: int, least: int = 1
+) -> list[tuple[int, int, int]]:
+    """(parameter, start, stop) of what a rank owns, counted in the row."""
+    first, last = rank * (length // ranks), (rank + 1) * (length // ranks)
+    spans = enumerate(zip(starts, numels, strict=True))
+    clipped = [(number, max(start, first), min(start + numel, last)) for number, (start, numel) in spans]
+    return [piece for piece in clipped if piece[2] - piece[1] >= least]
+
+
+def with_padding(starts: Sequence[int], numels: Sequence[int], length: int, ranks: int, rank: int) -> list[Any]:
+    padded = [stop - start for start, stop in zip(starts, [*starts[1:], length], strict=True)]
+    return owned(starts, padded, length, ranks, rank)
+
+
+def whole_parameters(starts: Sequence[int], numels: Sequence[int], length: int, ranks: int, rank: int) -> list[Any]:
+    shard = max(length // ranks, 1)
+    at = enumerate(zip(starts, numels, strict=True))
+    return [(number, 0, numel) for number, (start, numel) in at if start // shard == rank and numel]
+
+
+def with_empty(least: int) -> Answer:
+    """`owned` that leaves out only what is shorter than `least`."""
+
+    def pieces(starts: Sequence[int], numels: Sequence[int], length: int, ranks: int, rank: int) -> list[Any]:
+        return [(n, a - starts[n], b - starts[n]) for n, a, b in cut(starts, numels, length, ranks, rank, least)]
+
+    return pieces
+
+
+OWNED_WRONG: dict[str, Answer] = {
+    "You count from the start of the row; start and stop count from the start of the parameter": cut,
+    "You count from the start of the shard; start and stop count from the start of the parameter": (
+        lambda *args: [(n, *(at - args[4] * (args[2] // args[3]) for at in ab)) for n, *ab in cut(*args)]
+    ),
+    "Padding belongs to nobody: a parameter stops after its own elements, not where the next one starts": with_padding,
+    "A parameter does not belong whole to the rank in whose shard it starts; shards cut through it": whole_parameters,
+    "A piece of no elements does not appear: what must hold between start and stop?": with_empty(0),
+    "You list every parameter; those that the shard does not meet come out with a stop before their start": (
+        with_empty(-(10**9))
+    ),
+    "You cut each parameter into equal parts; it is the row that is cut, once": (
+        lambda starts, numels, length, ranks, rank: [
+            (number, rank * numel // ranks, (rank + 1) * numel // ranks)
+            for number, numel in enumerate(numels) if rank * numel // ranks < (rank + 1) * numel // ranks
+        ]
+    ),
+    "Stop is one past the last element, as in range and in slices": (
+        lambda *args: [(number, start, stop - 1) for number, start, stop in owned(*args)]
+    ),
+}  # fmt: skip
+EXERCISE = Exercise(
+    "owned",
+    owned_cases,
+    (
+        Claim(
+            "each rank gets the pieces that lie in its shard, and nothing else",
+            answers(owned, OWNED_WRONG, "Draw the row, and the borders of the shards on it"),
+        ),
+        REMEMBERS,
+        LEAVES_ITS_INPUT,
+    ),
+    run=twice,
+    hints=(
+        "The shard of a rank is a range [first, last) of the row. What does it share with [start, start + numel)?",
+        "Two ranges share max(starts) to min(stops), if that is not empty. Then count from the parameter's start.",
+    ),
+)

@@ -1,0 +1,272 @@
+"""The exercise of lesson 07 on the step on the host: its states are not the device's, its 16 bits are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from random import Random
+from typing import Any
+
+import torch
+
+from zerolab.collectives import Collectives, wire_bytes
+from zerolab.course.judge.case import Case, Observation
+from zerolab.course.judge.claims import Wanted, most_held, most_sent, number_of_calls, right, untouched
+from zerolab.course.judge.draw import about, signed
+from zerolab.course.judge.exercise import Claim, Exercise, Score
+
+Tensor = torch.Tensor
+Host = dict[str, Tensor]
+STEPS = 2
+BOARD_NUMEL = 2048
+UNWRITTEN = 7777.0
+"""What lies in the host's gradient buffer before anybody writes there."""
+
+
+def adamw(host: Host, step: int) -> None:
+    """The update that the notebook hands out."""
+    torch._fused_adamw_(
+        [host["main"]],
+        [host["gradient"]],
+        [host["exp_avg"]],
+        [host["exp_avg_sq"]],
+        [],
+        [torch.tensor(float(step))],
+        lr=0.1,
+        beta1=0.9,
+        beta2=0.999,
+        weight_decay=0.0,
+        eps=1.0,
+        amsgrad=False,
+        maximize=False,
+    )
+
+
+def host_of(main: Tensor) -> Host:
+    return {
+        "main": main.clone(),
+        "gradient": torch.full_like(main, UNWRITTEN),
+        "exp_avg": torch.zeros_like(main),
+        "exp_avg_sq": torch.zeros_like(main),
+    }
+
+
+def step_case(rng: Random, ranks: int, numel: int, world: str, board: bool = False) -> Case:
+    # Main parameters with more bits than the 16-bit row has, and gradients whose mean the 16 bits hold exactly.
+    main = torch.tensor([rng.randint(-4000, 4000) / 512 for _ in range(numel)])
+    args: list[tuple[Any, ...]] = [
+        (
+            main.bfloat16(),
+            [(ranks * signed(rng, numel)).bfloat16() for _ in range(STEPS)],
+            host_of(main.tensor_split(ranks)[rank]),
+        )
+        for rank in range(ranks)
+    ]
+    return Case(args, world, about(ranks, numel, f"a row of {numel:,} bf16 parameters"), board=board)
+
+
+def step_cases(rng: Random) -> list[Case]:
+    shapes = [(2, 9), (3, 3 * rng.randint(2, 5) + 1), (4, 4 * rng.randint(2, 5)), (1, 5), (4, 3)]
+    cases = [step_case(rng, ranks, numel, "lockstep") for ranks, numel in shapes]
+    cases.append(step_case(rng, 3, 3 * rng.randint(3, 9) + 2, "processes"))
+    # Of 2 ranks a ring holds no more than the 16-bit shard and one chunk; what is made beside them in 32 bits shows.
+    return [step_case(rng, 2, BOARD_NUMEL, "lockstep", board=True), *cases]
+
+
+def run_steps(fn: Callable[..., Any], comm: Collectives, row: Tensor, gradients: list[Tensor], host: Host) -> Any:
+    """One call for each step. The states of the host are given, so what else there is counts as the device's."""
+    memory = {name: tensor.data_ptr() for name, tensor in [("row", row), *host.items()]}
+    returned = [fn(comm, row, gradient, host, step) for step, gradient in enumerate(gradients, 1)]
+    moved = [name for name, at in memory.items() if (row if name == "row" else host[name]).data_ptr() != at]
+    states = {name: host[name] for name in ("main", "exp_avg", "exp_avg_sq")}
+    return {"states": states, "row": row, "moved": moved, "returned": [value is None for value in returned]}
+
+
+def trained(
+    main: Tensor,
+    gradients: Sequence[Tensor],
+    count: bool = True,
+    rounded: bool = False,
+    first: int = 1,
+    rounds: bool = False,
+) -> Host:
+    """A host's states after these gradients; without `count` every step is the first, with `rounded` the update starts
+    from what 16 bits kept of the parameters, and with `rounds` it ends with that. Steps are counted from `first`."""
+    host = host_of(main)
+    for step, gradient in enumerate(gradients, first):
+        if rounded:
+            host["main"].copy_(host["main"].bfloat16())
+        host["gradient"].copy_(gradient)
+        adamw(host, step if count else 1)
+        if rounds:
+            host["main"].copy_(host["main"].bfloat16())
+    return {name: host[name] for name in ("main", "exp_avg", "exp_avg_sq")}
+
+
+def states_wanted(case: Case, named: bool = True) -> Wanted:
+    """Of each rank the states, and, if they are to be named, what mistakes give, which takes longer to work out."""
+    ranks = case.ranks
+    mains = [args[2]["main"] for args in case.args]
+    total = [torch.stack([args[1][step].float() for args in case.args]).sum(0) for step in range(STEPS)]
+
+    def everywhere(gradients: Sequence[Tensor], **slips: Any) -> list[Host]:
+        return [
+            trained(main, [gradient.tensor_split(ranks)[rank] for gradient in gradients], **slips)
+            for rank, main in enumerate(mains)
+        ]
+
+    mean = [whole / ranks for whole in total]
+    good = everywhere(mean)
+    if not named:
+        return Wanted(good)
+    own = [
+        trained(main, [gradient.float().tensor_split(ranks)[rank] for gradient in case.args[rank][1]])
+        for rank, main in enumerate(mains)
+    ]
+    first = [
+        trained(main, [gradient.float().tensor_split(ranks)[0] for gradient in mean])
+        if len(main) == len(mains[0])
+        else host
+        for main, host in zip(mains, good, strict=True)
+    ]
+    mistakes: dict[str, Sequence[Any]] = {
+        "the states as they began: does adamw() run?": [trained(main, []) for main in mains],
+        "what the sum of the gradients gives: take their mean": everywhere(total),
+        "what gradients give that are divided by N twice: average=True has divided them already": everywhere(
+            [whole / ranks**2 for whole in total]
+        ),
+        "what its own gradients give: nothing was added to them": own,
+        'what stands in host["gradient"] before anybody writes there: copy the shard into it': everywhere(
+            [torch.full_like(whole, UNWRITTEN) for whole in total]
+        ),
+        'the mean on top of what stood in host["gradient"]: nothing of use does, so write over it': everywhere(
+            [UNWRITTEN + torch.stack(mean[: step + 1]).sum(0) for step in range(STEPS)]
+        ),
+        'the mean on top of what stood in host["gradient"] at the beginning: write over it': everywhere(
+            [mean[0] + UNWRITTEN, *mean[1:]]
+        ),
+        "what the gradients of all steps so far give, added up: each step has its own": everywhere(
+            [torch.stack(mean[: step + 1]).sum(0) for step in range(STEPS)]
+        ),
+        'what the gradient of the step before gives: what stands in host["gradient"] when adamw() runs?': everywhere(
+            [torch.full_like(mean[0], UNWRITTEN), *mean[:-1]]
+        ),
+        'what the first gradient gives in each step: what stands in host["gradient"] when adamw() runs?': everywhere(
+            [mean[0]] * STEPS
+        ),
+        "what comes out if steps count from 2: `step` begins with 1 already": everywhere(mean, first=2),
+        "what comes out if each step is the first: hand `step` on": everywhere(mean, count=False),
+        "main parameters that went through 16 bits: the row is made from them, never they from the row": everywhere(
+            mean, rounded=True
+        ),
+        "main parameters that are rounded to 16 bits after a step: they keep what the row loses": everywhere(
+            mean, rounds=True
+        ),
+        "what the gradient of rank 0's shard gives": first,
+    }
+    return Wanted(good, mistakes, "print host before and after a step, on one rank", did="ends with")
+
+
+def states_right(case: Case, seen: Observation) -> str | None:
+    for rank, record in enumerate(seen.records):
+        if moved := record.value["moved"]:
+            said = f"rank {rank} put a new tensor in the place of {moved[0]}"
+            return f"{case.about}: {said}: write into the memory that is there, with copy_ or out="
+    records = [replace(record, value=record.value["states"]) for record in seen.records]
+    part = replace(seen, records=records)
+    if right(lambda case: states_wanted(case, named=False), 1e-4)(case, part) is None:
+        return None
+    return right(states_wanted, 1e-4)(case, part)
+
+
+def row_right(case: Case, seen: Observation) -> str | None:
+    """The row is what the ranks' own main parameters come to in 16 bits, to the bit."""
+    ranks, began = case.ranks, case.args[0][0]
+    full = torch.cat([record.value["states"]["main"] for record in seen.records])
+    new, cut = full.bfloat16(), (full.view(torch.int32) >> 16 << 16).view(torch.float32).bfloat16()
+    means = [torch.stack([args[1][step].float() for args in case.args]).mean(0) for step in range(STEPS)]
+    before = torch.cat(
+        [
+            trained(args[2]["main"], [mean.tensor_split(ranks)[rank] for mean in means[:-1]])["main"]
+            for rank, args in enumerate(case.args)
+        ]
+    ).bfloat16()
+    mine = []
+    for rank in range(ranks):
+        row = began.clone()
+        row.tensor_split(ranks)[rank].copy_(new.tensor_split(ranks)[rank])
+        mine.append(row)
+    behind = []
+    for rank in range(ranks):
+        row = before.clone()
+        row.tensor_split(ranks)[rank].copy_(new.tensor_split(ranks)[rank])
+        behind.append(row)
+    mistakes: dict[str, Sequence[Any]] = {
+        "main parameters whose last bits were cut off: a cast rounds to the nearest": [cut] * ranks,
+        "main parameters that went through fp16: the row has bf16": [full.half().bfloat16()] * ranks,
+        "the row as it began: new parameters go from the host back into it": [began] * ranks,
+        "a row in which its own shard alone is new: hand the shards around": mine,
+        "the row of the step before: gather after the new parameters are in the shard": [before] * ranks,
+        "a row in which the other ranks' shards are a step behind: they travelled before they were new": behind,
+    }
+    look = "main parameters in 16 bits, all shards in order; print one rank's row beside them"
+    wanted = Wanted([new] * ranks, mistakes, look, did="ends with")
+    records = [replace(record, value=record.value["row"]) for record in seen.records]
+    return right(lambda _: wanted, 0.0)(case, replace(seen, records=records))
+
+
+def nothing_returned(case: Case, seen: Observation) -> str | None:
+    if all(all(record.value["returned"]) for record in seen.records):
+        return None
+    return f"{case.about}: it returns something, and the row and the host's states are all there is: write into them"
+
+
+def step_sends(case: Case) -> int:
+    numel = case.args[0][0].numel()
+    return STEPS * max(
+        wire_bytes("reduce_scatter", numel, 2, case.ranks, rank) + wire_bytes("all_gather", numel, 2, case.ranks, rank)
+        for rank in range(case.ranks)
+    )
+
+
+def sends_more(case: Case, seen: Observation) -> str:
+    names = {name for name, _ in seen.records[0].calls}
+    if "all_reduce" in names:
+        return "an all-reduce hands everybody gradients that nobody uses"
+    if most_sent(case, seen) % step_sends(case):
+        return "gradients and parameters have 16 bits on the device: what travels with 32?"
+    return "both ways have 32 bits on the wire, and 16 are enough"
+
+
+def device_target(case: Case) -> int:
+    """Of 16-bit shards: the one that the reduction returns, and what a ring of 2 ranks is sent."""
+    return 2 * case.args[0][0].nbytes // case.ranks + 32
+
+
+EXERCISE = Exercise(
+    "host_step",
+    step_cases,
+    (
+        Claim("each host's states are those that the mean gradients of its shard give", states_right),
+        Claim("every rank's row is all main parameters in 16 bits", row_right),
+        Claim("gradients stay as they were", untouched(1)),
+        Claim("it returns nothing", nothing_returned),
+    ),
+    scores=(
+        Score(f"bytes a rank sends in {STEPS} steps", most_sent, step_sends, sends_more),
+        Score("calls of collectives", number_of_calls, lambda case: 2 * STEPS, "two calls a step are enough"),
+        Score(
+            "bytes held on the device at the worst moment, beside the row and the gradient",
+            most_held,
+            device_target,
+            "only 16-bit shards have to be there: what is made in 32 bits, or whole, that the host has already?",
+        ),
+    ),
+    hints=(
+        "row.tensor_split(comm.size)[comm.rank] is a view: what is copied into it is in the row.",
+        "copy_ casts: a 16-bit shard into fp32 memory, fp32 main parameters into a 16-bit shard.",
+        "A mean of gradients that arrives as a shard; down to the host; the update; up into the row; all shards.",
+    ),
+    run=run_steps,
+    memory=True,
+)

@@ -1,0 +1,87 @@
+"""Exercise of lesson 01 that sends nothing: where a rank's chunk lies."""
+
+from __future__ import annotations
+
+from random import Random
+
+from zerolab.course.judge.case import Case, Observation, plural
+from zerolab.course.judge.claims import short
+from zerolab.course.judge.exercise import Claim, Exercise, alone
+from zerolab.flat.layout import chunk_bounds, chunk_sizes
+
+
+def bounds_cases(rng: Random) -> list[Case]:
+    # 11 over 4: a rest of three tells mistakes apart.
+    numels = [(1, rng.randint(1, 40)), (4, 11)]
+    numels += [(ranks, rng.randint(0, 40)) for ranks in (1, 2, 3, 4) for _ in range(2)]
+    numels += [(4, 2), (3, 9), (4, 10), (3, 0)]
+    return [
+        Case(
+            [(numel, ranks, rank) for rank in range(ranks)],
+            about=f"{plural(numel, 'element')} over {plural(ranks, 'rank')}",
+        )
+        for ranks, numel in numels
+    ]
+
+
+def bounds_are_pairs(case: Case, seen: Observation) -> str | None:
+    for rank, record in enumerate(seen.records):
+        value = record.value
+        if not (isinstance(value, list) and len(value) == 2 and all(isinstance(edge, int) for edge in value)):
+            return f"chunk_bounds{case.args[rank]} returned {short(value)}: return two whole numbers, (start, stop)"
+    return None
+
+
+def bounds_are_right(case: Case, seen: Observation) -> str | None:
+    numel, ranks, _ = case.args[0]
+    got = [tuple(record.value) for record in seen.records]
+    want = chunk_bounds(numel, ranks)
+    if got == want:
+        return None
+    return f"{case.about}: your chunks are {got}; {why_bounds(got, numel, ranks)}"
+
+
+def why_bounds(got: list[tuple[int, int]], numel: int, ranks: int) -> str:
+    """What gave these bounds, if it is a known mistake."""
+    want, short_one = chunk_bounds(numel, ranks), numel // ranks
+    if got == [(start, stop - 1) for start, stop in want]:
+        return "stop is the first element that is no longer in the chunk"
+    if got == [(start, stop - start) for start, stop in want]:
+        return "the second number is a length; where does the chunk stop?"
+    if got == [*want[1:], (numel, numel + short_one)]:
+        return "ranks count from 0, so rank 0's chunk starts at 0"
+    for rank in range(1, ranks):
+        if got[rank][0] < got[rank - 1][1]:
+            return f"rank {rank}'s starts before rank {rank - 1}'s stops: how many longer ones lie before it?"
+    if got[-1][1] < numel:
+        return f"they leave {numel - got[-1][1]} at the end to nobody"
+    if got[-1][1] > numel:
+        return f"the last one stops at {got[-1][1]}, and there are {numel} elements: which ranks have one more?"
+    if got == [(rank * short_one, (rank + 1) * short_one) for rank in range(ranks - 1)] + [
+        ((ranks - 1) * short_one, numel)
+    ]:
+        return "the last rank has all the rest, and each rank may have one of it"
+    lengths = [stop - start for start, stop in got]
+    if sorted(lengths) == sorted(chunk_sizes(numel, ranks)):
+        return "the longer ones belong to the first ranks"
+    if max(lengths) == -(-numel // ranks):
+        return "no two lengths may differ by more than one: not every chunk is as long as the longest"
+    if max(lengths) - min(lengths) > 1:
+        return "no two lengths may differ by more than one: each of the first ranks has one of what is left over"
+    return f"they should be {want}"
+
+
+EXERCISE = Exercise(
+    "chunk_bounds",
+    bounds_cases,
+    (
+        Claim("it returns a start and a stop", bounds_are_pairs),
+        Claim("chunks lie end to end, the longer ones first", bounds_are_right),
+    ),
+    run=alone,
+    hints=(
+        "divmod(numel, ranks) gives the length of a short chunk, and how many chunks are one longer.",
+        "A chunk's start is the length of all chunks before it: how many of those are longer ones?",
+        "Before rank r lie r chunks, and min(r, the number of longer ones) of them have one element more.",
+    ),
+)

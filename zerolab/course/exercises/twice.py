@@ -1,0 +1,65 @@
+"""Answers that are called a second time: they may remember nothing, and leave alone what they are given."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from copy import deepcopy
+from typing import Any
+
+from zerolab.course.judge.case import Case, Observation, decode, encode, once
+from zerolab.course.judge.claims import alike, short, untouched
+from zerolab.course.judge.exercise import Claim, Test
+
+
+def twice(fn: Callable[..., Any], comm: Any, *args: Any) -> dict[str, Any]:
+    """What it returns, and what it returns for the same arguments when it is called again."""
+    given = deepcopy(args)
+    # As plain data at once, since a list may be the function's own, and grow.
+    first = snapshot(fn(*args))
+    return {"first": first, "again": fn(*given)}
+
+
+def snapshot(value: Any) -> Any:
+    """A copy of what an answer returned, which a later call cannot change."""
+    return decode(encode(value))
+
+
+OUTLIVES = (
+    "the first call is right, and a second one, with other gradients, is wrong on rank {rank}: what outlives a call?"
+)
+
+
+def begins_anew(
+    wanted: Callable[[Case], Sequence[Any]],
+    tolerance: Callable[[Case], float] = lambda case: 1e-5,
+    wrong: str = OUTLIVES,
+) -> Test:
+    """The second call gives what `wanted` says, and what the first one gave is still there: a run notes them as
+    `again`, and as `kept` beside `first`. `wrong` is said of a second call that is wrong."""
+    wanted = once(wanted)
+
+    def test(case: Case, seen: Observation) -> str | None:
+        for rank, record in enumerate(seen.records):
+            if "again" not in record.value:
+                continue
+            if not alike(record.value["kept"], record.value["first"], 0.0):
+                said = f"on rank {rank} a second call changes what the first one gave"
+                return f"{case.about}: {said}: each call needs memory of its own"
+            if not alike(record.value["again"], wanted(case)[rank], tolerance(case)):
+                return f"{case.about}: {wrong.format(rank=rank)}"
+        return None
+
+    return test
+
+
+def remembers_nothing(case: Case, seen: Observation) -> str | None:
+    for record in seen.records:
+        first, again = record.value["first"], record.value["again"]
+        if not alike(again, first, 0.0):
+            said = f"a second call with the same arguments gives {short(again)}, and the first gave {short(first)}"
+            return f"{case.about}: {said}: what outlives a call, such as a list that is a default argument?"
+    return None
+
+
+REMEMBERS = Claim("a second call gives the same", remembers_nothing)
+LEAVES_ITS_INPUT = Claim("its arguments stay as they were", untouched())

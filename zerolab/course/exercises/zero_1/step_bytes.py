@@ -1,0 +1,63 @@
+"""Exercise of lesson 03: what a step sends."""
+
+from __future__ import annotations
+
+from random import Random
+
+from zerolab.collectives import wire_bytes
+from zerolab.course.judge.case import Case, Observation, plural
+from zerolab.course.judge.claims import short
+from zerolab.course.judge.exercise import Claim, Exercise, alone
+
+
+def cost_cases(rng: Random) -> list[Case]:
+    # An odd number of half rings comes first: half of them is no whole number.
+    cases = []
+    for ranks in (5, 4, 3, 2, 1):
+        for way in ("stage 1, all-reduce", "stage 0", "stage 1, reduce-scatter"):
+            numel = ranks * rng.randint(2, 3000)
+            cases.append(
+                Case([(numel, ranks, way)], about=f"{plural(numel, 'parameter')}, {plural(ranks, 'rank')}, {way}")
+            )
+    return cases
+
+
+def cost_right(case: Case, seen: Observation) -> str | None:
+    numel, ranks, way = case.args[0]
+    half = wire_bytes("all_gather", numel, 4, ranks, 0)
+    want = {"stage 0": 2, "stage 1, all-reduce": 3, "stage 1, reduce-scatter": 2}[way] * half
+    got = seen.records[0].value
+    if got == want and isinstance(got, int):
+        return None
+    said = f"{case.about}: you say {short(got)} bytes, and the meter counts {want}"
+    if not isinstance(got, int | float):
+        return f"{said}: return one whole number"
+    if got == want:
+        return f"{said}. The number is right, but bytes are whole: divide with //"
+    if ranks == 1:
+        return f"{said}. One rank has nobody to send to"
+    if got * 4 == want:
+        return f"{said}. You counted elements; in fp32 each has 4 bytes"
+    for itemsize in (2, 8):
+        if way == "stage 1, all-reduce" and got * 4 == want * itemsize:
+            return f"{said}. You took {itemsize} bytes for a number; in fp32 each has 4"
+    if got * (ranks - 1) == want * ranks:
+        return f"{said}. A ring of N ranks sends (N-1)/N of a tensor, not all of it"
+    if got == want * ranks:
+        return f"{said}. That is what all ranks together send; one rank is asked for"
+    if got % half == 0:
+        halves = plural(int(got // half), "half ring")
+        return f"{said}. You count {halves}: an all-reduce is two, a reduce-scatter or an all-gather one"
+    return said
+
+
+EXERCISE = Exercise(
+    "step_bytes",
+    cost_cases,
+    (Claim("what you predict is what the meter counts", cost_right),),
+    run=alone,
+    hints=(
+        "A reduce-scatter or an all-gather sends (N-1)/N of the tensor, an all-reduce twice that.",
+        'Write down the collectives of one step of each way; the lesson\'s "Three tensors or two" measured them.',
+    ),
+)

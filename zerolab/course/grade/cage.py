@@ -1,0 +1,146 @@
+"""What the system itself keeps from a process that runs answers: files that are not its business, signals to others,
+endless memory and files. And how such a process is ended with all that it started.
+
+Landlock (Linux 5.13 and later) needs no rights: a process gives up what it and all that it starts will never need. It
+may read Python, the system and the package zerolab, not the folders around that: no solutions, no other learner's file.
+It may write in its own folder. From Linux 6.12 on it may send signals to its own descendants only.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import struct
+import sys
+import sysconfig
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+
+PACKAGE = Path(__file__).resolve().parents[2]
+
+# The system calls have these numbers on every processor but alpha; the flags are those of linux/landlock.h.
+_CREATE, _ADD, _RESTRICT = 444, 445, 446
+_NO_NEW_PRIVILEGES = 38
+_VERSION = 1
+_BENEATH = 1
+_EXECUTE, _READ_FILE, _READ_FOLDER = 1, 4, 8
+_READ = _EXECUTE | _READ_FILE | _READ_FOLDER
+_FILES_BY_VERSION = {1: 2**13 - 1, 2: 2**14 - 1, 3: 2**15 - 1, 5: 2**16 - 1}
+_SCOPES = 1 | 2
+"""Sockets without a file, and signals: both only among those that share the fence."""
+
+
+def version() -> int:
+    """Which version of Landlock the system has; below 1 if none."""
+    return _call(_CREATE, None, 0, _VERSION) if sys.platform == "linux" else -1
+
+
+def fence(folder: Path) -> bool:
+    """Give up what lies outside, for this process and all that it will start; whether the system can do that."""
+    known = version()
+    if known < 1:
+        return False
+    handled = next(flags for since, flags in sorted(_FILES_BY_VERSION.items(), reverse=True) if known >= since)
+    # Each version of the system knows a longer form: files, then ports, then scopes.
+    form = "=Q" if known < 4 else "=QQ" if known < 6 else "=QQQ"
+    attributes = struct.pack(form, *(handled, 0, _SCOPES)[: form.count("Q")])
+    rules = _call(_CREATE, attributes, len(attributes), 0)
+    if rules < 0:
+        return False
+    try:
+        for path in readable():
+            _allow(rules, path, _READ)
+        # Python looks for the package in the folder around it. Names may be listed there; no file may be opened.
+        _allow(rules, PACKAGE.parent, _READ_FOLDER)
+        for path in (folder, Path("/dev")):
+            _allow(rules, path, handled & ~_EXECUTE)
+        libc = ctypes.CDLL(None)
+        return libc.prctl(_NO_NEW_PRIVILEGES, 1, 0, 0, 0) == 0 and _call(_RESTRICT, rules, 0) == 0
+    finally:
+        os.close(rules)
+
+
+def readable() -> list[Path]:
+    """Where Python, its packages, zerolab and the system's own libraries lie."""
+    ours = [*sysconfig.get_paths().values(), sys.prefix, sys.base_prefix, str(PACKAGE), *package_folders()]
+    system = ["/usr", "/lib", "/lib32", "/lib64", "/bin", "/sbin", "/opt", "/nix", "/etc", "/proc", "/sys"]
+    return sorted({Path(path).resolve() for path in (*ours, *system) if Path(path).exists()})
+
+
+def package_folders() -> list[str]:
+    """Folders of installed packages, such as a user's own; not the checkout that zerolab may be imported from."""
+    return [path for path in sys.path if path and Path(path).resolve() != PACKAGE.parent]
+
+
+def _allow(rules: int, path: Path, access: int) -> None:
+    descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
+    try:
+        beneath = struct.pack("=Qi", access if path.is_dir() else access & ~_READ_FOLDER, descriptor)
+        _call(_ADD, rules, _BENEATH, beneath, 0)
+    finally:
+        os.close(descriptor)
+
+
+def _call(number: int, *arguments: int | bytes | None) -> int:
+    """A system call's result, or -1."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    return int(libc.syscall(ctypes.c_long(number), *(_word(argument) for argument in arguments)))
+
+
+def _word(argument: int | bytes | None) -> ctypes.c_long | ctypes.c_char_p:
+    return ctypes.c_long(argument) if isinstance(argument, int) else ctypes.c_char_p(argument)
+
+
+def limit(megabytes: int) -> None:
+    """Refuse this process, and each it starts, more than `megabytes` of memory above what it takes now, and files
+    larger than that (Linux)."""
+    if sys.platform != "linux":
+        return
+    import resource
+
+    with open("/proc/self/statm") as statm:
+        pages = int(statm.read().split()[0])
+    more = megabytes * 2**20
+    for kind, most in ((resource.RLIMIT_AS, pages * os.sysconf("SC_PAGE_SIZE") + more), (resource.RLIMIT_FSIZE, more)):
+        # A limit that this process was given cannot be raised.
+        given = resource.getrlimit(kind)[1]
+        most = most if given == resource.RLIM_INFINITY else min(most, given)
+        resource.setrlimit(kind, (most, most))
+
+
+def end_all(leader: int, folder: str) -> None:
+    """End a process that leads its group, all that descends from it, and whoever still works in its folder."""
+    with suppress(ProcessLookupError, PermissionError):
+        # While it stands still it starts nothing, and its descendants have a parent by whom they are found.
+        os.kill(leader, signal.SIGSTOP)
+    for _ in range(10):
+        found = [process for process in (*_descendants(leader), *_workers_in(folder)) if process.pid != leader]
+        if not found:
+            break
+        for process in found:
+            with suppress(psutil.Error):
+                process.kill()
+        psutil.wait_procs(found, timeout=0.5)
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(leader, signal.SIGKILL)
+
+
+def _descendants(leader: int) -> list[psutil.Process]:
+    try:
+        found = psutil.Process(leader).children(recursive=True)
+        return [process for process in found if process.status() != psutil.STATUS_ZOMBIE]
+    except psutil.Error:
+        return []
+
+
+def _workers_in(folder: str) -> list[psutil.Process]:
+    """Processes whose current folder this is: one that lost its parent is found by where it began."""
+    found = []
+    for process in psutil.process_iter():
+        with suppress(psutil.Error, OSError):
+            if process.pid != os.getpid() and os.path.samefile(process.cwd(), folder):
+                found.append(process)
+    return found

@@ -1,0 +1,148 @@
+"""The learner's own check, in the notebook: quick, on fresh data, one line a claim."""
+
+from __future__ import annotations
+
+import inspect
+import secrets
+import textwrap
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from zerolab.course.exercises import exercises_of
+from zerolab.course.exercises.points import POINTS
+from zerolab.course.grade.apart import observe_apart
+from zerolab.course.grade.needs import mend_first, mentions, sources_beside, uses
+from zerolab.course.judge.bounds import offence
+from zerolab.course.judge.case import Observation, plural
+from zerolab.course.judge.exercise import Exercise, Finding, judge
+from zerolab.errors import InputError, ZerolabError
+from zerolab.ranks.forkserver import start_server
+
+MARKS = {True: "ok", False: "NO", None: "--"}
+
+
+class CheckFailed(ZerolabError):  # noqa: N818 (it reads as a sentence in the cell)
+    """An answer does not hold yet. A notebook shows the sentence, without a traceback."""
+
+    def _render_traceback_(self) -> list[str]:
+        return [str(self)]
+
+
+class Checks:
+    """`checks("01_ring_collectives").ring_all_gather(fn)` runs fn on ranks and prints what holds."""
+
+    def __init__(self, lesson: str) -> None:
+        self._exercises = exercises_of(lesson)
+        self._points = POINTS[lesson]
+        self._failed: dict[str, Failed] = {}
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        if name.startswith("_") or name not in self._exercises:
+            raise AttributeError(f"there is no exercise {name!r}; choose one of {', '.join(self._exercises)}")
+        names = list(self._exercises)
+        earlier = [self._exercises[other] for other in names[: names.index(name)]]
+        return partial(
+            run_check, self._exercises[name], earlier=earlier, failed=self._failed, points=self._points[name]
+        )
+
+    def __dir__(self) -> list[str]:
+        return list(self._exercises)
+
+
+def checks(lesson: str) -> Checks:
+    """The checks of a lesson, one for each of its exercises. While one reads the first of them, the server from which
+    checks fork their processes imports what they need."""
+    made = Checks(lesson)
+    start_server()
+    return made
+
+
+def run_check(
+    exercise: Exercise,
+    fn: Callable[..., Any],
+    seed: int | None = None,
+    earlier: Sequence[Exercise] = (),
+    failed: dict[str, Failed] | None = None,
+    points: int | None = None,
+) -> None:
+    """Print a finding for each claim, and at the end that all hold, with the `points` that this brings; raise
+    CheckFailed, with a hint, unless they do. The hint sends to one of the
+    `earlier` exercises if `fn` uses an answer to it that does not hold. `failed` remembers an exercise's failures: a
+    claim's first has the finding alone, and each time that the same claim fails again comes one more hint."""
+    if not callable(fn):
+        raise InputError(f"{exercise.name} is {fn!r}; pass your function itself, without calling it")
+    seed = secrets.randbelow(2**32) if seed is None else seed
+    findings = examine(exercise, fn, seed)
+    print(report(exercise.name, findings))
+    if printed := next((finding.printed for finding in findings if finding.printed), ""):
+        print(f"      what it printed in the case that does not hold\n{textwrap.indent(printed, '      ')}")
+    if not all(finding.holds for finding in findings):
+        if cause := first_fault(exercise.name, fn, earlier, seed):
+            findings = mend_first(findings, cause)
+        first = next((finding for finding in findings if finding.hint), UNSEEN)
+        began = not cause and not first.hint.startswith("not written yet")
+        further = next_hint(exercise, first.text, failed) if began and failed is not None else ""
+        raise CheckFailed(f"{exercise.name} does not hold yet: {first.hint}{further}") from None
+    worth = f": {points} of {plural(points, 'point')}" if points is not None else ""
+    print(f"{exercise.name} holds{worth}.")
+
+
+UNSEEN = Finding("", None, "the scoreboard's case was not reached")
+
+
+@dataclass
+class Failed:
+    """Which claim of an exercise failed last, and how many have been given of each set of hints."""
+
+    claim: str = ""
+    given: Counter[tuple[str, ...]] = field(default_factory=Counter)
+
+
+def next_hint(exercise: Exercise, claim: str, failed: dict[str, Failed]) -> str:
+    """One more of the claim's or the exercise's hints if the claim that failed is the one that failed last; after the
+    last hint, that one again."""
+    memory = failed.setdefault(exercise.name, Failed())
+    again, memory.claim = claim == memory.claim, claim
+    hints = next((one.hints for one in exercise.claims if one.text == claim and one.hints), exercise.hints)
+    if not again or not hints:
+        return ""
+    given = memory.given[hints] = min(memory.given[hints] + 1, len(hints))
+    return f"\nHint {given} of {len(hints)}: {hints[given - 1]}"
+
+
+def first_fault(name: str, fn: Callable[..., Any], earlier: Sequence[Exercise], seed: int) -> str | None:
+    """The first earlier exercise whose answer `fn` uses, and which does not hold."""
+    used = uses(name, mentions(sources_beside(fn)))
+    names = getattr(fn, "__globals__", {})
+    for exercise in earlier:
+        answer = names.get(exercise.name) if exercise.name in used else None
+        if answer and not all(finding.holds for finding in examine(exercise, answer, seed)):
+            return exercise.name
+    return None
+
+
+def examine(exercise: Exercise, fn: Callable[..., Any], seed: int) -> list[Finding]:
+    """Run `fn` on cases of this seed, in a process of its own, and judge here what it did there."""
+    cases = exercise.drawn(seed)
+    try:
+        trouble = offence(textwrap.dedent(inspect.getsource(fn)))
+    except (OSError, TypeError):
+        trouble = None
+    seen: Sequence[Observation] = [Observation(trouble=trouble)] if trouble else observe_apart(exercise, fn, cases)
+    return judge(exercise, cases, seen)
+
+
+def report(name: str, findings: Sequence[Finding]) -> str:
+    """The findings as text, the same for every seed while all claims hold; the scoreboard as a table below."""
+    lines = [f"  {MARKS[finding.holds]}  {finding.text}" for finding in findings if finding.target is None]
+    board = [finding for finding in findings if finding.target is not None]
+    if board:
+        width = max(len(finding.text) for finding in board)
+        lines.append(f"      {'scoreboard':{width}}  {'yours':>12}  {'target':>12}")
+        for finding in board:
+            numbers = f"{finding.yours:12,}  {finding.target:12,}"
+            lines.append(f"  {MARKS[finding.holds]}  {finding.text:{width}}  {numbers}")
+    return "\n".join([name, *lines])

@@ -1,0 +1,132 @@
+"""`zerolab grade`: grade exercise notebooks."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import secrets
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from zerolab.cli import ending
+from zerolab.course.grade.progress import Watch, progress
+from zerolab.course.grade.referee import Limits, grade
+from zerolab.course.grade.report import Graded, as_json, as_markdown, text_of, totals
+from zerolab.course.grade.submission import Submission, find_notebooks, read_submission
+from zerolab.course.judge.case import legible
+from zerolab.errors import DiskError, InputError, ZerolabError
+from zerolab.train.outputs import check_output, rescued, write_or_rescue
+
+MOST_REPORT = 2**16
+"""Bytes for which there must be room where grades are to be written."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Grade files: 0 at full marks, 1 below, 2 where a file cannot be graded, a grade not be written where it was asked
+    for, or a flag cannot work."""
+    options = parser().parse_args(argv)
+    try:
+        limits = Limits(positive("--seconds", options.seconds), int(positive("--memory-mb", options.memory_mb)))
+        for target in filter(None, (options.json, options.markdown)):
+            check_output("--json" if target is options.json else "--markdown", target, MOST_REPORT)
+        paths = find_notebooks(options.notebooks or [Path("exercises")])
+        if options.source and len(paths) > 1:
+            raise InputError(f"--source is the source of one notebook, and {len(paths)} are to be graded; name one")
+        submissions, refused = read_all(paths, options.source)
+        seed = secrets.randbelow(2**32) if options.seed is None else options.seed
+        results: list[Graded] = []
+        with progress(sum(step.graded for _, submission in submissions for step in submission.steps)) as watch:
+            for path, submission in submissions:
+                before = sum(len(result.verdicts) for result in results)
+                try:
+                    verdicts = grade(submission, seed, limits, from_there(watch, before))
+                except (ZerolabError, OSError) as error:
+                    if not results:
+                        raise
+                    # What has been graded until now is not lost.
+                    refused.append(f"{path} could not be graded: {error}")
+                    continue
+                results.append(Graded(path, submission, tuple(verdicts)))
+    except (ZerolabError, OSError) as error:
+        ending.say(f"zerolab grade: {error if isinstance(error, ZerolabError) else ending.in_one_sentence(error)}")
+        return 2
+    lost = list(hand_over(results, refused, seed, options.json, options.markdown))
+    for said in (*refused, *lost):
+        ending.say(f"zerolab grade: {said}")
+    score, most = totals(results)
+    return 2 if refused or lost else 0 if score == most else 1
+
+
+def hand_over(
+    results: Sequence[Graded], refused: Sequence[str], seed: int, json_path: Path | None, markdown: Path | None
+) -> Iterator[str]:
+    """Show the grades and write them to files; yields a sentence for each place where that could not be, and says where
+    they went instead."""
+    text = text_of(results, seed)
+    try:
+        ending.show(text)
+    except OSError as error:
+        yield str(rescued("the report", "standard output", error, text, "zerolab-grades.txt"))
+    written = (
+        ("the grade in JSON", json_path, lambda: json.dumps(as_json(results, refused), indent=2) + "\n"),
+        ("the grade in Markdown", markdown, lambda: as_markdown(results, refused)),
+    )
+    for what, path, make in written:
+        if path is not None:
+            try:
+                write_or_rescue(what, path, make(), ending.show)
+            except DiskError as error:
+                yield str(error)
+
+
+def read_all(paths: Sequence[Path], source: Path | None) -> tuple[list[tuple[Path, Submission]], list[str]]:
+    """The submissions, and what is wrong with the files that are none: of many, one that cannot be read keeps nobody
+    else's from being graded."""
+    submissions: list[tuple[Path, Submission]] = []
+    refused: list[str] = []
+    for path in paths:
+        try:
+            submissions.append((path, read_submission(path, source)))
+        except (InputError, OSError) as error:
+            if len(paths) == 1:
+                raise
+            refused.append(legible(str(error)))
+    return submissions, refused
+
+
+def from_there(watch: Watch, before: int) -> Watch:
+    """A watch for a file that comes after `before` exercises of other files."""
+    return lambda name, done: watch(name, before + done)
+
+
+def parser() -> argparse.ArgumentParser:
+    made = argparse.ArgumentParser(
+        prog="zerolab grade", description="Run the answers in notebooks on fresh data and say what holds."
+    )
+    made.add_argument(
+        "notebooks",
+        type=Path,
+        nargs="*",
+        metavar="NOTEBOOK|FOLDER",
+        help="such as exercises/01_ring_collectives.ipynb; of a folder, all its exercises; if left out, exercises/",
+    )
+    made.add_argument("--json", type=Path, metavar="FILE", help="write the grade in Gradescope's shape")
+    made.add_argument("--markdown", type=Path, metavar="FILE", help="write the grade as a Markdown table")
+    made.add_argument("--seed", type=int, help="draw the data of an earlier run again")
+    made.add_argument(
+        "--source",
+        type=Path,
+        metavar="FILE",
+        help="the notebook that the exercise was made from, of the course's folder solutions/: it has the points and "
+        "the cells around an answer; if left out, looked for in the checkout that zerolab runs from and beside the "
+        "exercise",
+    )
+    made.add_argument("--seconds", type=float, default=Limits.seconds, help="limit for each exercise")
+    made.add_argument("--memory-mb", type=float, default=Limits.memory_mb, help="limit on memory, in MiB")
+    return made
+
+
+def positive(flag: str, value: float) -> float:
+    if not 0 < value < 1e6:
+        raise InputError(f"{flag} is {value:g}; give a number above 0 and below a million")
+    return value

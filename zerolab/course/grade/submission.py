@@ -1,0 +1,122 @@
+"""What a learner handed in, beside the source it was made from: answers are theirs, everything else is the source's."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from nbformat import NotebookNode
+
+from zerolab.course.exercises import LESSONS
+from zerolab.course.grade.cells import checksum, grade_id, is_answer, is_check, is_locked, read_notebook, role
+from zerolab.course.judge.bounds import offence
+from zerolab.errors import InputError
+
+
+@dataclass(frozen=True)
+class Step:
+    """A cell to run: set-up from the source, or a learner's answer. `refusal` says why an answer is not run."""
+
+    name: str
+    source: str
+    graded: bool
+    points: float = 0.0
+    refusal: str = ""
+
+
+@dataclass(frozen=True)
+class Submission:
+    """The steps of one file in the source's order, and what was put back to how it was."""
+
+    lesson: str
+    steps: tuple[Step, ...]
+    restored: tuple[str, ...]
+
+
+def find_notebooks(places: Sequence[Path]) -> list[Path]:
+    """The files named, and of folders the exercises in them; other notebooks there are left alone."""
+    found: list[Path] = []
+    for place in places:
+        if not place.is_dir():
+            found.append(place)
+            continue
+        inside = [path for path in sorted(place.glob("*.ipynb")) if is_ours(path)]
+        if not inside:
+            raise InputError(f"there is no exercise of the course in the folder {place}; name a notebook")
+        found += inside
+    return found
+
+
+def is_ours(path: Path) -> bool:
+    """Whether a file in a folder is to be graded: an exercise of the course, or one that may be and cannot be read."""
+    try:
+        return lesson_of(read_notebook(path), path) in LESSONS
+    except InputError:
+        return True
+
+
+def lesson_of(notebook: NotebookNode, path: Path) -> str:
+    """The lesson that a notebook says it belongs to, else the one of its file's name."""
+    return str(notebook.metadata.get("zerolab", {}).get("lesson", path.stem))
+
+
+def read_submission(path: Path, source: Path | None = None) -> Submission:
+    """Read a learner's notebook, and its source from `source` or from where the course keeps it."""
+    handed_in = read_notebook(path)
+    lesson = lesson_of(handed_in, path)
+    if lesson not in LESSONS:
+        raise InputError(
+            f"{path} is no exercise of the course; name one, such as exercises/{next(iter(LESSONS))}.ipynb"
+        )
+    return compare(handed_in, read_notebook(source or find_source(path, lesson)), lesson)
+
+
+def find_source(path: Path, lesson: str) -> Path:
+    """The solution that an exercise was made from: of the checkout that zerolab runs from, or beside the exercise."""
+    name = f"{lesson}.ipynb"
+    roots = [Path(__file__).resolve().parents[3], path.resolve().parent.parent]
+    for root in roots:
+        if (root / "solutions" / name).is_file():
+            return root / "solutions" / name
+    raise InputError(
+        f"there is no solutions/{name} beside {path}, and a grade takes points and set-up cells from there; give "
+        f"--source FILE, where FILE is solutions/{name} of a checkout of the course (checks in the notebook need none)"
+    )
+
+
+def compare(handed_in: NotebookNode, source: NotebookNode, lesson: str) -> Submission:
+    """Walk through the source's graded cells and take the learner's answers to them."""
+    theirs: dict[str, list[NotebookNode]] = {}
+    for cell in handed_in.cells:
+        theirs.setdefault(grade_id(cell), []).append(cell)
+    points = {
+        grade_id(cell).removeprefix("check_"): float(role(cell)["points"]) for cell in source.cells if is_check(cell)
+    }
+    steps: list[Step] = []
+    restored: list[str] = []
+    for cell in source.cells:
+        name = grade_id(cell)
+        found = theirs.get(name, [])
+        if is_answer(cell):
+            check_there = bool(theirs.get(f"check_{name}"))
+            text = found[0].source if found else ""
+            steps.append(Step(name, text, True, points[name], refusal(name, found, check_there)))
+        elif is_locked(cell):
+            if not found or any(checksum(copy) != checksum(cell) for copy in found):
+                restored.append(name)
+            if not is_check(cell) and cell.cell_type == "code":
+                steps.append(Step(name, cell.source, False))
+    return Submission(lesson, tuple(steps), tuple(restored))
+
+
+def refusal(name: str, found: list[NotebookNode], check_there: bool) -> str:
+    """Why an answer scores nothing before it is run, or ''."""
+    if not found:
+        return f"the answer cell {name} is missing: take it again from the exercise as it was handed out"
+    if len(found) > 1:
+        return f"{len(found)} cells are called {name}: keep one of them"
+    if not check_there:
+        return f"the check cell check_{name} is missing: take it again from the exercise as it was handed out"
+    trouble = offence(found[0].source)
+    return trouble.message if trouble else ""

@@ -1,0 +1,88 @@
+"""What to do about code that did not come to its end: from the trouble that was met to a learner's next step."""
+
+from __future__ import annotations
+
+import re
+
+from zerolab.course.judge.case import Case, Trouble
+
+
+def hint_for(trouble: Trouble, case: Case) -> str:
+    """What to do about code that did not come to its end."""
+    kind, said = trouble.kind, trouble.message
+    at = f" ({trouble.where})" if trouble.where else ""
+    # What befell a rank befell it in a case; a cell that does not even load has none.
+    head = f"{case.about}: " if case.about and re.match(r"(the ranks|rank \d+) ", said) else ""
+    if kind == "NotImplementedError":
+        return "not written yet: put your code where it says YOUR CODE HERE"
+    if kind == "DeadlockError":
+        return f"{head}deadlock: {said}. {way_out(said)}"
+    if kind == "MismatchError" and " is in #" in said:
+        return f"{head}the ranks part ways: {said}{lengths(said, case.ranks)}"
+    if kind == "MismatchError":
+        return f"{head}two ranks met with different messages: {said}. {alike(said)}"
+    if kind == "TimeOut":
+        return f"{head}it takes too long, or does not end: {said}. Look for a loop that counts far, or has no end"
+    if kind == "SystemExit":
+        return "it calls exit: return a value instead, the grade comes from what your function does"
+    if kind in ("Refused", "Tampered", "Missing", "Kept"):
+        return said
+    if kind == "OffLimits":
+        return f"{said}{at}"
+    if kind.startswith("SIG"):
+        return f"{head}{said}: {crash(kind)}"
+    if kind == "NameError" and "'get_ipython'" in said:
+        return f"{head}{said}{at}: an answer runs as plain Python, so delete lines that begin with % or !"
+    if kind == "NameError":
+        return f"{head}{said}{at}: only answer cells are graded, so keep helpers and imports inside the answer cell"
+    if "process group has not been initialized" in said:
+        return f"{head}torch.distributed is off limits, and not set up: build it from what you are given{at}"
+    if kind == "died":
+        return "the process that ran your code ended at once: look for what ends it, and at the memory it takes"
+    if kind == "MemoryError" or "can't allocate memory" in said:
+        return f"{head}it needs more memory than the limit{at}: look for what grows"
+    if "message with itself" in said and case.ranks == 1:
+        return f"{head}it sends to itself{at}: there is no neighbour, and a ring of one sends nothing"
+    return f"{head}{said}{at}"
+
+
+def crash(signal: str) -> str:
+    """What to do about a process that a signal ended."""
+    if signal in ("SIGSEGV", "SIGBUS"):
+        return "it read memory that is not there any more: what was released, such as by resize_(0), and used again?"
+    return "look for what ends it, and at the memory it takes"
+
+
+def way_out(said: str) -> str:
+    """What to do about a deadlock, from its report."""
+    if re.search(r"in #\d+ ", said) and "has returned" in said:
+        return "A collective needs every rank: which one does not call it?"
+    if len(set(re.findall(r"in #(\d+) broadcast", said))) == 1 and said.count("waits to send") > 1:
+        return "In a broadcast one rank sends and the others receive: all ranks must name the same src"
+    for rank, verb, peer in re.findall(r"rank (\d+) (?:[^;]*? )?waits to (send to|receive from) rank (\d+)", said):
+        if re.search(rf"rank {peer} has (?:already )?returned", said):
+            if verb == "send to":
+                return f"Rank {rank} sends to a rank that has already finished: who should not send?"
+            return f"Rank {rank} waits to receive from a rank that has already finished: who has nothing to receive?"
+    if "waits to send" not in said:
+        return "Everybody waits to receive: who has nothing to receive, and sends first?"
+    return "Post a receive before you wait for a send: irecv, isend, then both wait()"
+
+
+def lengths(said: str, ranks: int) -> str:
+    """What to say of gathers of several lengths, if each is as long as a shard times the ranks."""
+    found = [int(numel) for numel in re.findall(r" is in #\d+ all_gather of (\d+) ", said)]
+    if len(set(found)) < 2 or any(numel % ranks for numel in found):
+        return ""
+    return ". Shards differ by an element: tell all_gather how long the whole is, its second argument"
+
+
+def alike(said: str) -> str:
+    """What to do about messages of two sizes, from the report."""
+    chunk = "ask which chunk the left neighbour sends in this step"
+    found = re.search(r"sends (\d+) bytes.* receives (\d+)", said)
+    sizes = sorted(int(size) for size in found.groups()) if found else []
+    if sizes and sizes[0] and sizes[1] % sizes[0] == 0:
+        dtype = "If both have the same number of elements, the dtypes differ"
+        return f"{dtype}: new tensors take the input's dtype (empty_like, new_empty). Else {chunk}"
+    return chunk.capitalize()

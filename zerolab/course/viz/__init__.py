@@ -1,0 +1,52 @@
+"""Pictures of the course: pure functions from settings or traces to a figure and its numbers as text."""
+
+from zerolab.course.viz.bars import bars
+from zerolab.course.viz.buckets import bucket_explorer
+from zerolab.course.viz.calculator import memory_calculator
+from zerolab.course.viz.circle import step_circle
+from zerolab.course.viz.course import memory_course
+from zerolab.course.viz.curve import curve
+from zerolab.course.viz.gradients import gradient_windows
+from zerolab.course.viz.moment import ring_moment
+from zerolab.course.viz.numbers import number_line
+from zerolab.course.viz.owners import owners
+from zerolab.course.viz.picture import Picture, text_table
+from zerolab.course.viz.pipeline import compared_pipelines, offload_pipeline, recorded_pipeline
+from zerolab.course.viz.ring import ring_steps, watch_ring
+from zerolab.course.viz.scale import ScaleCourse, loss_scale
+from zerolab.course.viz.shards import shard_map
+from zerolab.course.viz.skyline import draw_step, step_skyline
+from zerolab.course.viz.source import Source
+from zerolab.course.viz.step import StepRun, watch_step
+from zerolab.course.viz.timeline import timeline
+from zerolab.course.viz.timelines import timelines
+
+__all__ = [
+    "Picture",
+    "ScaleCourse",
+    "Source",
+    "StepRun",
+    "bars",
+    "bucket_explorer",
+    "compared_pipelines",
+    "curve",
+    "draw_step",
+    "gradient_windows",
+    "loss_scale",
+    "memory_calculator",
+    "memory_course",
+    "number_line",
+    "offload_pipeline",
+    "owners",
+    "recorded_pipeline",
+    "ring_moment",
+    "ring_steps",
+    "shard_map",
+    "step_circle",
+    "step_skyline",
+    "text_table",
+    "timeline",
+    "timelines",
+    "watch_ring",
+    "watch_step",
+]

@@ -1,0 +1,87 @@
+"""Sliders on the memory calculator."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ipywidgets import BoundedIntText, Checkbox, Dropdown, Layout, SelectionSlider
+
+from zerolab.course.viz.calculator import GPUS, memory_calculator
+from zerolab.course.viz.picture import Picture
+from zerolab.course.widgets.living import Living
+from zerolab.errors import InputError
+from zerolab.memory.states import RECIPES
+from zerolab.plan import OFFLOADS, SHAPES, Run, Shape
+
+CUSTOM = "a size of your own"
+LAYERS = sorted({1, 2, 4, 8, 16, 64, 80, 128, *(shape.layers for shape in SHAPES.values())})
+WIDTHS = sorted({256, 512, 2048, 8192, 16384, *(shape.hidden for shape in SHAPES.values())})
+HEAD = 64
+"""The size of a head in a model of one's own; it divides every width."""
+
+TOKENS = [2**power for power in range(6, 12)]
+RANKS = [2**power for power in range(11)]
+WIDE = {"style": {"description_width": "120px"}, "layout": Layout(width="320px")}
+
+
+def memory_sliders(**start: object) -> Living:
+    """The memory calculator with a control for each setting; `start` sets some of them, such as ranks=64. Another
+    number of layers, or another width, makes the model one of your own."""
+    first = SHAPES["GPT-3 6.7B"]
+    controls = {
+        "model": Dropdown(options=[*SHAPES, CUSTOM], value=first.name, description="model", **WIDE),
+        "layers": SelectionSlider(options=LAYERS, value=first.layers, description="layers", **WIDE),
+        "width": SelectionSlider(options=WIDTHS, value=first.hidden, description="width", **WIDE),
+        "gpu": Dropdown(options=list(GPUS), value="80 GB", description="memory of a GPU", **WIDE),
+        "ranks": SelectionSlider(options=RANKS, value=8, description="ranks", **WIDE),
+        "stage": SelectionSlider(options=[0, 1, 2, 3], value=0, description="stage", **WIDE),
+        "recipe": Dropdown(options=list(RECIPES), value="mixed", description="recipe", **WIDE),
+        "batch": BoundedIntText(value=1, min=1, max=4096, description="sequences a rank", **WIDE),
+        "tokens": SelectionSlider(options=TOKENS, value=1024, description="tokens of each", **WIDE),
+        "checkpointing": Checkbox(value=False, description="recompute activations", **WIDE),
+        "offload": Dropdown(options=list(OFFLOADS), value="nothing", description="on the host", **WIDE),
+    }
+    link_context(controls["model"], controls["tokens"])
+    link_sizes(controls["model"], controls["layers"], controls["width"])
+    for name, value in start.items():
+        if name not in controls:
+            raise InputError(f"there is no control {name!r}; choose one of {', '.join(controls)}")
+        controls[name].value = value
+    return Living(draw, **controls)
+
+
+def link_sizes(model: Dropdown, layers: SelectionSlider, width: SelectionSlider) -> None:
+    """A known model moves the controls of its size; whoever moves those leaves the known models."""
+
+    def follow(change: Any) -> None:
+        if shape := SHAPES.get(change["new"]):
+            with layers.hold_trait_notifications(), width.hold_trait_notifications():
+                layers.value, width.value = shape.layers, shape.hidden
+
+    def leave(_: Any) -> None:
+        shape = SHAPES.get(model.value)
+        if shape and (layers.value, width.value) != (shape.layers, shape.hidden):
+            model.value = CUSTOM
+
+    # Before a Living hears of a change, so that it never draws one size under another's name.
+    model.observe(follow, names="value")
+    layers.observe(leave, names="value")
+    width.observe(leave, names="value")
+
+
+def link_context(model: Dropdown, tokens: SelectionSlider) -> None:
+    """A sequence is never longer than the model's context: the slider goes back to it."""
+
+    def clamp(_: Any) -> None:
+        if (shape := SHAPES.get(model.value)) and tokens.value > shape.context:
+            tokens.value = shape.context
+
+    # Before a Living hears of a change, so that it never draws a sequence that is too long.
+    model.observe(clamp, names="value")
+    tokens.observe(clamp, names="value")
+
+
+def draw(model: str, layers: int, width: int, gpu: str, **settings: object) -> Picture:
+    """The picture for these settings of the controls."""
+    shape = SHAPES.get(model) or Shape(f"{layers} layers of width {width}", layers, width, width // HEAD)
+    return memory_calculator(Run(shape, **settings), gpu)  # type: ignore[arg-type]

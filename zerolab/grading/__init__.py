@@ -1,5 +1,0 @@
-"""Checks of exercises: in the notebook while one learns, and by `zerolab grade` for a grade."""
-
-from zerolab.grading.check import CheckFailed, checks
-
-__all__ = ["CheckFailed", "checks"]
