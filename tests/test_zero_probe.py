@@ -14,7 +14,7 @@ from torch import nn
 from zerolab.collectives import LocalCollectives
 from zerolab.errors import InputError
 from zerolab.zero import ZeroEngine
-from zerolab.zero.optimizer import probe
+from zerolab.zero.optimizer import default_factory, probe
 
 O = torch.optim  # noqa: E741
 
@@ -234,6 +234,22 @@ def test_a_probe_takes_few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(O.AdamW, "step", counted)
     probe(partial(O.AdamW, fused=True))
     assert 0 < len(steps) < 250
+
+
+def test_the_default_optimizer_passes_the_probe_that_it_is_spared(monkeypatch: pytest.MonkeyPatch) -> None:
+    # AdamW's own weight decay, so that nothing but the sparing is another.
+    found = probe(partial(O.AdamW, lr=2e-3, fused=True, weight_decay=1e-2))
+    steps, step = [], O.AdamW.step
+
+    def counted(self: O.AdamW, *args: Any) -> Any:
+        steps.append(self)
+        return step(self, *args)
+
+    monkeypatch.setattr(O.AdamW, "step", counted)
+    assert probe(default_factory(2e-3)) == found
+    assert len(steps) == 1
+    probe(partial(O.AdamW, lr=2e-3, fused=True, eps=1e-7))
+    assert len(steps) > 100
 
 
 @pytest.mark.parametrize("of", [O.AdamW, Noisy])
