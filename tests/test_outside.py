@@ -45,6 +45,7 @@ MOMENTS = [
     soak.Moment("grade", "SIGKILL", seconds=0.5, once="ranks"),
     soak.Moment("train", "open files", amount=16),
     soak.Moment("train", "size of files", amount=512),
+    soak.Moment("grade", "open files", amount=20),
 ]
 
 
@@ -330,6 +331,7 @@ def test_an_error_that_is_not_ours_is_a_sentence_too(
     for error, says in (
         (OSError(errno.EMFILE, "Too many open files", "/x"), "Too many open files, for /x"),
         (MemoryError(), "not enough memory"),
+        (RuntimeError("can't start new thread"), "no more threads or processes can be started; raise the limit"),
         (KeyError("odd"), "KeyError: 'odd'"),
     ):
         monkeypatch.setattr(train_command, "train", lambda config, error=error: (_ for _ in ()).throw(error))

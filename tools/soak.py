@@ -111,7 +111,11 @@ SIGNALS: dict[str, tuple[Callable[[subprocess.Popen[str]], None], set[int]]] = {
     "ranks stopped, SIGKILL": (stop_all_ranks_and_kill, {-9}),
     "server killed": (kill_the_server, {0, 1, 2}),
 }
-LIMITS = {"open files": resource.RLIMIT_NOFILE, "size of files": resource.RLIMIT_FSIZE}
+LIMITS = {
+    "open files": resource.RLIMIT_NOFILE,
+    "size of files": resource.RLIMIT_FSIZE,
+    "address space": resource.RLIMIT_AS,
+}
 STREAMS = {"output to a full device": ">/dev/full", "errors to nowhere": "2>&-", "output to nowhere": ">&-"}
 
 
@@ -167,7 +171,9 @@ def run(moment: Moment, folder: Path) -> Remains:
     faults += [f"{sign} printed" for sign in ("Traceback", "Exception ignored", "Error in") if sign in remains.said]
     if moment.command == "grade" and status == 1:
         faults.append("points lost")
-    if status > 0 and not (remains.said + remains.printed).strip():
+    # Where no file takes a byte, neither do those that a command speaks into here.
+    mute = moment.trouble == "size of files" and moment.amount == 0
+    if status > 0 and not mute and not (remains.said + remains.printed).strip():
         faults.append("not a word")
     if status == 130 and [line for line in remains.said.splitlines() if "running" not in line][1:]:
         faults.append("more than one line")
@@ -254,6 +260,8 @@ def drawn(moments: int, seed: int) -> Iterator[Moment]:
         amount = random_.choice([8, 12, 16, 24, 32, 48, 64])
         if trouble == "size of files":
             amount = random_.choice([0, 1, 512, 4096, 65536, 10**6])
+        if trouble == "address space":
+            amount = random_.choice([5, 8, 10, 12, 16, 24]) * 10**8
         yield Moment(command, trouble, seconds if trouble in SIGNALS else 0.0, amount if trouble in LIMITS else 0)
 
 

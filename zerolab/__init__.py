@@ -5,9 +5,11 @@ from zerolab import ZeroEngine, launch
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
+# Nothing is imported here: an interrupt that comes until the command takes signals ends in Python's own words.
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
     from zerolab.ranks import launch as launch
     from zerolab.zero import ZeroEngine as ZeroEngine
 

@@ -22,20 +22,20 @@ FAILURE = {"train": FAILED, "grade": MISUSED}
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; returns its exit status: 0 done, 1 failed, 2 asked for something that cannot work. Without `argv`
     this is the command of this process: a signal ends it, with one line and 128 and the signal's number as status."""
-    from zerolab.cli import ending
-
-    if argv is None:
-        ending.take_signals()
-    ending.open_streams()
-    status: int | None = FAILED
     try:
-        status = _run(argv)
-    finally:
-        # Also after argparse has printed its help and left.
-        if not ending.flushed():
-            ending.say("zerolab: standard output could not be written to the end")
-            status = None
-    return FAILED if status is None else status
+        from zerolab.cli import ending
+
+        if argv is None:
+            ending.take_signals()
+    except KeyboardInterrupt:
+        # Nothing is there yet that would have to be ended.
+        import os
+
+        os.write(2, b"zerolab: interrupted\n")
+        os._exit(130)
+    ending.open_streams()
+    status = _run(argv)
+    return status if ending.shown() else FAILURE.get(ending.command.rpartition(" ")[2], FAILED)
 
 
 def command(name: str) -> Callable[[list[str]], int]:
@@ -57,15 +57,16 @@ def _run(argv: Sequence[str] | None) -> int:
 
     from zerolab import __version__
     from zerolab.cli import ending
+    from zerolab.cli.parser import Parser, Version
     from zerolab.errors import InputError, ZerolabError
 
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="zerolab",
         description="ZeRO by building it: train, and grade the course's exercises.",
         epilog="\n".join(f"  {name:<8}{text}" for name, (_, text) in COMMANDS.items()),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--version", action="version", version=f"zerolab {__version__}")
+    parser.add_argument("--version", action=Version, nargs=0, const=__version__, help="show the version and end")
     parser.add_argument("command", choices=COMMANDS, metavar="command", help="one of those below")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help="see: zerolab COMMAND --help")
     parsed = parser.parse_args(argv)

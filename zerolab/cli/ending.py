@@ -83,9 +83,14 @@ def say(text: str) -> None:
     """A line on standard error, or, where nobody hears that, on standard output."""
     for number, stream in ((2, sys.stderr), (1, sys.stdout)):
         if number not in _closed:
-            with suppress(OSError, ValueError):
+            try:
                 print(text, file=stream, flush=True)
                 return
+            except OSError:
+                silence(number)
+            except ValueError:
+                # Somebody has closed it.
+                pass
 
 
 def show(text: str) -> None:
@@ -113,13 +118,23 @@ def flushed() -> bool:
     return True
 
 
-def silence() -> None:
-    """Standard output goes nowhere from now on."""
+def shown() -> bool:
+    """Whether all that was printed has been written; else it is said that it was not."""
+    if flushed():
+        return True
+    say(f"{command}: standard output could not be written to the end")
+    return False
+
+
+def silence(number: int = 1) -> None:
+    """Standard output, or standard error, goes nowhere from now on, with what it still holds: Python would try to write
+    that at its end, and end with a status of its own."""
+    stream = sys.stdout if number == 1 else sys.stderr
     nowhere = os.open(os.devnull, os.O_WRONLY)
     with suppress(OSError, ValueError):
-        os.dup2(nowhere, sys.stdout.fileno())
+        os.dup2(nowhere, stream.fileno())
     os.close(nowhere)
-    _closed.add(1)
+    _closed.add(number)
 
 
 def wants_traceback() -> bool:
@@ -130,6 +145,8 @@ def in_one_sentence(error: Exception) -> str:
     """An error that is not our own."""
     if isinstance(error, MemoryError):
         return "there was not enough memory; make the run smaller, or raise the limit"
+    if isinstance(error, RuntimeError) and "start new thread" in str(error):
+        return "no more threads or processes can be started; raise the limit (ulimit -u), or end some that run"
     said = " ".join(str(error).split())
     said = said if len(said) <= LONGEST else f"{said[:LONGEST]}..."
     if isinstance(error, OSError):

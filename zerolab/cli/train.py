@@ -12,6 +12,7 @@ from typing import Any, Literal, get_args, get_origin
 from pydantic.fields import FieldInfo
 
 from zerolab.cli import ending
+from zerolab.cli.parser import Parser
 from zerolab.cli.tables import text_of
 from zerolab.errors import DiskError, InputError
 from zerolab.train import Report, TrainConfig, make_config, train
@@ -94,7 +95,7 @@ def check_ranks(ranks: int | str) -> int:
 
 def make_parser() -> argparse.ArgumentParser:
     """A flag for each field of `TrainConfig`; values are checked there, in one place."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="zerolab train",
         description="Train a small language model on real text with ZeRO. All ranks run on this machine, or under "
         "torchrun on as many as it brings: torchrun --nproc_per_node 2 -m zerolab train ...",

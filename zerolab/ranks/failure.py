@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import traceback
 from types import TracebackType
@@ -9,6 +10,8 @@ from types import TracebackType
 from zerolab.errors import DeadlockError, MismatchError, RankError
 
 _KEPT = {"DeadlockError": DeadlockError, "MismatchError": MismatchError}
+_RAISED = re.compile(r"[\w.]*(Error|Exception)\b")
+"""How the last line of a traceback begins."""
 
 
 class RankTraceback(Exception):  # noqa: N818 (it is no error, it carries one's text)
@@ -77,8 +80,11 @@ def died(rank: int, exit_code: int, noise: str = "") -> RankFailure:
         name = signal.Signals(-exit_code).name
         hint = "; it may have run out of memory" if name == "SIGKILL" else ""
         return RankFailure(f"rank {rank} was killed by {name}{hint}", rank, name, noise)
+    last = noise.rpartition("\n")[2]
+    why = f" ({last})" if _RAISED.match(last) else ""
     return RankFailure(
-        f"rank {rank} ended with exit code {exit_code} before it returned; look for os._exit in what it runs",
+        f"rank {rank} ended with exit code {exit_code} before it returned{why}; look for os._exit in what it runs, or "
+        "for a limit on memory, open files or processes",
         rank,
         traceback=noise,
     )

@@ -78,6 +78,9 @@ def remove_folder(folder: Path) -> None:
             descriptor, finalizer = _held.pop(folder)
             finalizer.cancel()
             os.close(descriptor)
+            if folder.exists():
+                # Where no more files may be open, the lock's is the one that it takes to look into a folder.
+                take_away(folder)
 
 
 def remove_all() -> None:

@@ -31,13 +31,16 @@ from multiprocessing import reduction, resource_tracker, spawn, util
 from pathlib import Path
 from typing import Any
 
-from zerolab.errors import RankError
+from zerolab.errors import DiskError, RankError
 from zerolab.ranks import folders
 from zerolab.ranks.interrupts import interrupts_held
 from zerolab.ranks.warden import die_with_parent, end_children
 
 # Named, not imported: it holds the rooms above this one, which no rank needs to start but most rank functions use.
 PRELOAD = ["zerolab.preload"]
+
+MOST_SOCKET = 103
+"""Bytes of a socket's name that every system takes."""
 
 # Python's table of child processes is not safe against two threads that start or poll at once.
 process_table = threading.RLock()
@@ -144,6 +147,23 @@ def _nameless_main() -> Iterator[None]:
         sys.modules["__main__"] = main
 
 
+def sockets_place(folder: Path) -> str:
+    """A name of a folder under which a socket can be made in it. The system takes 107 characters for one at most (103
+    on macOS); Linux has a short name for any folder that is open, which this one then stays. Raises a DiskError where
+    there is none."""
+    if len(os.fsencode(folder)) + len("/listener-01234567") <= MOST_SOCKET:
+        return str(folder)
+    descriptor = os.open(folder, os.O_RDONLY)
+    short = f"/proc/self/fd/{descriptor}"
+    if os.path.exists(short):
+        return short
+    os.close(descriptor)
+    raise DiskError(
+        f"the temporary folder {folder.parent} has a name of {len(os.fsencode(folder.parent))} characters, too long "
+        "for the socket that ranks are started by; name a shorter one in TMPDIR"
+    )
+
+
 def _close(*descriptors: int) -> None:
     for descriptor in descriptors:
         os.close(descriptor)
@@ -161,6 +181,7 @@ if "forkserver" in multiprocessing.get_all_start_methods():
             self.spawn = _start_passfds
             self._starting = threading.RLock()
             self._folder: Path | None = None
+            self._place = ""
 
         @property
         def said(self) -> Path:
@@ -173,11 +194,12 @@ if "forkserver" in multiprocessing.get_all_start_methods():
                 if self._folder is None or not self._folder.exists():
                     folders.sweep()
                     self._folder = folders.make_folder("server")
+                    self._place = sockets_place(self._folder)
                 # It would be started below, in the way that is the server's.
                 resource_tracker.ensure_running()
                 config = multiprocessing.current_process()._config  # type: ignore[attr-defined]
                 before, spawn_one = config.get("tempdir"), util.spawnv_passfds
-                config["tempdir"], util.spawnv_passfds = str(self._folder), self.spawn  # type: ignore
+                config["tempdir"], util.spawnv_passfds = self._place, self.spawn  # type: ignore
                 try:
                     super().ensure_running()
                 finally:

@@ -40,6 +40,12 @@ class Steps:
                 self._file.write(line)
 
 
+class Bar(tqdm):
+    """tqdm's, without its thread that looks after all bars: where none can be started, tqdm prints a warning."""
+
+    monitor_interval = 0
+
+
 @contextmanager
 def follow(total: int, what: str) -> Iterator[str]:
     """Show a bar of `total` steps while the block runs; yields the path that `Steps` writes to."""
@@ -47,7 +53,7 @@ def follow(total: int, what: str) -> Iterator[str]:
         path = folder / "steps"
         path.touch()
         ended = threading.Event()
-        with tqdm(total=total, desc=what, unit="step", file=sys.stderr, disable=None) as bar:
+        with Bar(total=total, desc=what, unit="step", file=sys.stderr, disable=None) as bar:
             thread = threading.Thread(target=_watch, args=(path, bar, ended), daemon=True)
             thread.start()
             try:
@@ -57,7 +63,7 @@ def follow(total: int, what: str) -> Iterator[str]:
                 thread.join()
 
 
-def _watch(path: Path, bar: tqdm, ended: threading.Event) -> None:
+def _watch(path: Path, bar: Bar, ended: threading.Event) -> None:
     with path.open() as lines:
         last = False
         while not last:

@@ -101,14 +101,20 @@ def limit(megabytes: int) -> None:
         return
     import resource
 
-    with open("/proc/self/statm") as statm:
-        pages = int(statm.read().split()[0])
     more = megabytes * 2**20
-    for kind, most in ((resource.RLIMIT_AS, pages * os.sysconf("SC_PAGE_SIZE") + more), (resource.RLIMIT_FSIZE, more)):
+    for kind, most in ((resource.RLIMIT_AS, memory_taken() + more), (resource.RLIMIT_FSIZE, more)):
         # A limit that this process was given cannot be raised.
         given = resource.getrlimit(kind)[1]
         most = most if given == resource.RLIM_INFINITY else min(most, given)
         resource.setrlimit(kind, (most, most))
+
+
+def memory_taken() -> int:
+    """Bytes of address space that this process has taken; 0 where the system does not say."""
+    if sys.platform != "linux":
+        return 0
+    with open("/proc/self/statm") as statm:
+        return int(statm.read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def end_all(leader: int, folder: str) -> None:

@@ -9,16 +9,20 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from zerolab.cli import ending
+from zerolab.cli.parser import Parser
 from zerolab.course.grade.progress import Watch, progress
 from zerolab.course.grade.referee import Limits, grade
 from zerolab.course.grade.report import Graded, as_json, as_markdown, text_of, totals
 from zerolab.course.grade.submission import Submission, find_notebooks, read_submission
 from zerolab.course.judge.case import legible
 from zerolab.errors import DiskError, InputError, ZerolabError
+from zerolab.ranks.limits import check_open_files
 from zerolab.train.outputs import check_output, rescued, write_or_rescue
 
 MOST_REPORT = 2**16
 """Bytes for which there must be room where grades are to be written."""
+OPEN_FILES = 64
+"""More than twice what any exercise of the course needs; answers may hold some, too."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -26,6 +30,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     for, or a flag cannot work."""
     options = parser().parse_args(argv)
     try:
+        check_open_files(OPEN_FILES, "grading")
         limits = Limits(positive("--seconds", options.seconds), int(positive("--memory-mb", options.memory_mb)))
         for target in filter(None, (options.json, options.markdown)):
             check_output("--json" if target is options.json else "--markdown", target, MOST_REPORT)
@@ -100,9 +105,7 @@ def from_there(watch: Watch, before: int) -> Watch:
 
 
 def parser() -> argparse.ArgumentParser:
-    made = argparse.ArgumentParser(
-        prog="zerolab grade", description="Run the answers in notebooks on fresh data and say what holds."
-    )
+    made = Parser(prog="zerolab grade", description="Run the answers in notebooks on fresh data and say what holds.")
     made.add_argument(
         "notebooks",
         type=Path,

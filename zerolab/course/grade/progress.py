@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
-from tqdm import tqdm
+from zerolab.train.progress import Bar
 
 Watch = Callable[[str, int], None]
 """Called with the exercise that runs and how many are done."""
@@ -16,7 +16,7 @@ Watch = Callable[[str, int], None]
 def progress(exercises: int) -> Iterator[Watch]:
     """Show progress over `exercises` while the block runs; yields what to call at each step."""
     shape = "{desc} |{bar}| {n_fmt} of {total_fmt}"
-    with tqdm(desc="starting", total=exercises, bar_format=shape, file=sys.stderr, leave=False, disable=None) as bar:
+    with Bar(desc="starting", total=exercises, bar_format=shape, file=sys.stderr, leave=False, disable=None) as bar:
         if bar.disable:
             with suppress(OSError):
                 print(f"zerolab grade: running {exercises} exercises", file=sys.stderr, flush=True)

@@ -10,8 +10,8 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from multiprocessing import connection
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
@@ -19,6 +19,7 @@ from typing import Any
 
 from zerolab.course.exercises import exercises_of
 from zerolab.course.grade import cage, worker
+from zerolab.course.grade.doubt import hold_limits, hold_model, in_doubt
 from zerolab.course.grade.needs import mend_first, mentions, uses
 from zerolab.course.grade.progress import Watch
 from zerolab.course.grade.submission import Step, Submission
@@ -66,9 +67,12 @@ class Verdict:
 def grade(
     submission: Submission, seed: int, limits: Limits | None = None, watch: Watch = lambda name, done: None
 ) -> list[Verdict]:
-    """A verdict for each exercise, in order. `watch` is told which one runs and how many are done."""
+    """A verdict for each exercise, in order. `watch` is told which one runs and how many are done. Raises a RankError
+    where the machine does not let a right answer run."""
     exercises = exercises_of(submission.lesson)
-    seen = observe_steps(submission, seed, limits or Limits(), watch)
+    limits = limits or Limits()
+    seen = observe_steps(submission, seed, limits, watch)
+    rule_out_the_machine(submission, seed, limits, seen)
     mentioned = mentions(step.source for step in submission.steps)
     verdicts: list[Verdict] = []
     for step in submission.steps:
@@ -81,6 +85,23 @@ def grade(
     return verdicts
 
 
+def rule_out_the_machine(
+    submission: Submission, seed: int, limits: Limits, seen: Mapping[str, Sequence[Observation]]
+) -> None:
+    """Raise a RankError unless model answers are right where answers met a trouble that the machine may have made."""
+    answers = {step.name: step for step in submission.steps if step.graded and step.model and not step.refusal}
+    names = {name for name in answers if in_doubt(seen[name])}
+    if not names:
+        return
+    steps = tuple(replace(step, source=step.model, refusal="") if step.graded else step for step in submission.steps)
+    shown = observe_steps(replace(submission, steps=steps), seed, limits, only=names)
+    exercises = exercises_of(submission.lesson)
+    for name, step in answers.items():
+        if name in names:
+            hold_model(name, judged(exercises[name], step, shown[name], seed), shown[name])
+            hold_limits(name, seen[name], limits.memory_mb, cage.memory_taken())
+
+
 def judged(exercise: Exercise, step: Step, seen: list[Observation], seed: int) -> list[Finding]:
     """The findings of one exercise; the cases are drawn again here, where no learner's code runs."""
     if step.refusal:
@@ -88,10 +109,17 @@ def judged(exercise: Exercise, step: Step, seen: list[Observation], seed: int) -
     return judge(exercise, exercise.drawn(seed), seen)
 
 
-def observe_steps(submission: Submission, seed: int, limits: Limits, watch: Watch) -> dict[str, list[Observation]]:
-    """What each exercise was seen to do. A step that ends its process, or hangs, is left out of the next process, which
-    goes on with the others."""
-    seen: dict[str, list[Observation]] = {step.name: [] for step in submission.steps if step.graded}
+def observe_steps(
+    submission: Submission,
+    seed: int,
+    limits: Limits,
+    watch: Watch = lambda name, done: None,
+    only: Collection[str] | None = None,
+) -> dict[str, list[Observation]]:
+    """What each exercise, or each of `only` these, was seen to do. A step that ends its process, or hangs, is left out
+    of the next process, which goes on with the others."""
+    graded = [step.name for step in submission.steps if step.graded and (only is None or step.name in only)]
+    seen: dict[str, list[Observation]] = {name: [] for name in graded}
     left_out = {step.name for step in submission.steps if step.refusal}
     done: set[str] = set()
     # Each process takes a step off the list, so that there are never more of them, whatever they say.
@@ -103,7 +131,7 @@ def observe_steps(submission: Submission, seed: int, limits: Limits, watch: Watc
                 "name": step.name,
                 "source": step.source,
                 "answer": step.graded,
-                "graded": step.graded and step.name not in done,
+                "graded": step.name in seen.keys() - done,
             }
             for step in submission.steps
             if step.name not in left_out

@@ -16,13 +16,15 @@ from zerolab.errors import InputError
 
 @dataclass(frozen=True)
 class Step:
-    """A cell to run: set-up from the source, or a learner's answer. `refusal` says why an answer is not run."""
+    """A cell to run: set-up from the source, or a learner's answer. `refusal` says why an answer is not run; `model` is
+    the source's own answer."""
 
     name: str
     source: str
     graded: bool
     points: float = 0.0
     refusal: str = ""
+    model: str = ""
 
 
 @dataclass(frozen=True)
@@ -101,7 +103,7 @@ def compare(handed_in: NotebookNode, source: NotebookNode, lesson: str) -> Submi
         if is_answer(cell):
             check_there = bool(theirs.get(f"check_{name}"))
             text = found[0].source if found else ""
-            steps.append(Step(name, text, True, points[name], refusal(name, found, check_there)))
+            steps.append(Step(name, text, True, points[name], refusal(name, found, check_there), cell.source))
         elif is_locked(cell):
             if not found or any(checksum(copy) != checksum(cell) for copy in found):
                 restored.append(name)

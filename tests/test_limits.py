@@ -1,0 +1,268 @@
+"""Where the system gives too little, a command says so in one sentence, before it starts or in the place of a grade."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from zerolab import cli
+from zerolab.cli import ending
+from zerolab.course.grade import doubt, referee
+from zerolab.course.grade.submission import read_submission
+from zerolab.course.judge.case import Observation, Trouble
+from zerolab.course.judge.exercise import Finding
+from zerolab.errors import DiskError, InputError, RankError
+from zerolab.ranks import failure, forkserver, launch, limits
+from zerolab.train.progress import Bar
+
+ROOT = Path(__file__).resolve().parent.parent
+SOLUTION = ROOT / "solutions" / "02_flat_buffers.ipynb"
+LINUX = pytest.mark.skipif(sys.platform != "linux", reason="limits are set and sockets are named as on Linux")
+FULL = pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no device that is always full")
+
+
+def limited(monkeypatch: pytest.MonkeyPatch, **given: int) -> None:
+    monkeypatch.setattr(limits, "given", given.get)
+
+
+# Before it starts
+
+
+def test_a_grading_with_too_few_open_files_is_refused_in_one_sentence(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("zerolab.course.grade.cli.grade", lambda *args: pytest.fail("it has begun"))
+    limited(monkeypatch, RLIMIT_NOFILE=63)
+    assert cli.main(["grade", str(SOLUTION)]) == 2
+    said = capsys.readouterr().err
+    assert said == (
+        "zerolab grade: open files are limited to 63, and grading needs 64; raise the limit, with ulimit -n 64\n"
+    )
+
+
+def test_a_launch_with_too_few_open_files_is_refused_before_anything_is_made(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    limited(monkeypatch, RLIMIT_NOFILE=27)
+    with pytest.raises(InputError, match=r"limited to 27, and a launch of 4 ranks needs 28; .* ulimit -n 28$"):
+        launch(lambda comm: None, ranks=4)
+    assert list(tmp_path.iterdir()) == []
+
+
+@LINUX
+@pytest.mark.timeout(60)
+def test_a_limit_is_read_from_the_system_and_said_in_words() -> None:
+    code = """
+import resource
+from zerolab.ranks import limits
+resource.setrlimit(resource.RLIMIT_NOFILE, (50, 50))
+resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
+limits.check_open_files(50, "this")
+try:
+    limits.check_open_files(51, "this")
+except ValueError as error:
+    print(error, limits.in_words(), sep="; ")
+"""
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert ran.stdout.startswith("open files are limited to 50, and this needs 51; raise the limit"), ran.stderr
+    assert "open files 50 (ulimit -n)" in ran.stdout and "size of files in bytes 1000 (ulimit -f)" in ran.stdout
+
+
+def test_limits_that_are_no_matter_are_not_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+    limited(monkeypatch, RLIMIT_NOFILE=20000, RLIMIT_NPROC=96365)
+    assert limits.in_words() == "no limit of this process is low"
+
+
+# In the place of a grade
+
+
+class Short:
+    """A worker on a machine that is short of something: each answer meets it, or all but the model's."""
+
+    trouble = Trouble("OSError", "[Errno 24] Too many open files")
+
+    def __init__(self, job: Mapping[str, Any], limits: object) -> None:
+        self.job = job
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        for step in self.job["steps"]:
+            if step["graded"]:
+                yield {"began": step["name"]}
+                yield {"ended": step["name"], "seen": [Observation(trouble=self.trouble)]}
+
+
+def test_a_right_answer_that_the_machine_does_not_let_run_costs_no_points(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(referee, "Worker", Short)
+    limited(monkeypatch, RLIMIT_NOFILE=70)
+    says = r"the model answer to lay_out fails here, too .*Too many open files.*nobody's points.*open files 70 "
+    with pytest.raises(RankError, match=says):
+        referee.grade(read_submission(SOLUTION), 0)
+
+
+def test_a_trouble_that_the_model_answer_does_not_meet_is_the_answers_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr(referee, "Worker", Short)
+    monkeypatch.setattr(referee, "hold_model", lambda name, findings, seen: asked.append(name))
+    verdicts = referee.grade(read_submission(SOLUTION), 0)
+    assert asked == [verdict.name for verdict in verdicts] and not any(verdict.score for verdict in verdicts)
+
+
+def test_a_mistake_that_no_machine_makes_starts_no_model_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(referee, "Worker", Short)
+    monkeypatch.setattr(Short, "trouble", Trouble("TypeError", "it takes 2 arguments"))
+    monkeypatch.setattr(referee, "hold_model", lambda *args: pytest.fail("it was run"))
+    assert not any(verdict.score for verdict in referee.grade(read_submission(SOLUTION), 0))
+
+
+@pytest.mark.parametrize(
+    ("kind", "message", "doubtful"),
+    [
+        ("OSError", "[Errno 28] No space left on device", True),
+        ("died", "the process ended", True),
+        ("SIGKILL", "the process that ran your code was ended by SIGKILL", True),
+        ("RuntimeError", "can't start new thread", True),
+        ("RuntimeError", "The size of tensor a (3) must match the size of tensor b (4)", False),
+        ("NotImplementedError", "", False),
+        ("DeadlockError", "rank 0 waits to send to rank 1", False),
+    ],
+)
+def test_doubt_is_where_a_machine_may_have_made_the_trouble(kind: str, message: str, doubtful: bool) -> None:
+    assert doubt.in_doubt([Observation(), Observation(trouble=Trouble(kind, message))]) is doubtful
+
+
+def test_a_model_answer_that_is_right_raises_nothing_and_one_that_is_wrong_does() -> None:
+    doubt.hold_model("owned", [Finding("it runs", True)], [Observation()])
+    with pytest.raises(RankError, match=r"model answer to owned fails here, too \(what it returns is wrong\)"):
+        doubt.hold_model("owned", [Finding("it runs", True), Finding("it is right", False)], [Observation()])
+
+
+def test_less_memory_than_an_answer_may_have_takes_no_points(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = [Observation(trouble=Trouble("MemoryError", "it raises MemoryError"))]
+    limited(monkeypatch, RLIMIT_AS=2**30)
+    doubt.hold_limits("owned", [Observation(trouble=Trouble("TimeOut", "the ranks did not finish"))], 1024, 1)
+    doubt.hold_limits("owned", seen, 1023, 2**20)
+    with pytest.raises(RankError, match=r"owned met a limit .* 1073741824 bytes \(ulimit -v\).*--memory-mb 1024 needs"):
+        doubt.hold_limits("owned", seen, 1024, 1)
+
+
+# While it runs
+
+
+@LINUX
+@pytest.mark.timeout(60)
+def test_a_folder_is_taken_away_where_no_more_files_may_be_open(tmp_path: Path) -> None:
+    code = """
+import os, resource
+from zerolab.ranks import folders
+folder = folders.make_folder("launch")
+(folder / "file").touch()
+free = os.dup(0)
+os.close(free)
+resource.setrlimit(resource.RLIMIT_NOFILE, (free, free))
+folders.remove_folder(folder)
+"""
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    subprocess.run([sys.executable, "-c", code], env=environment, check=True, timeout=60)
+    assert list(tmp_path.iterdir()) == []
+
+
+@LINUX
+@pytest.mark.parametrize("length", [1, 60, 200])
+def test_a_socket_is_made_in_a_folder_of_any_length(length: int, tmp_path: Path) -> None:
+    folder = tmp_path / ("d" * length)
+    folder.mkdir()
+    place = forkserver.sockets_place(folder)
+    with socket.socket(socket.AF_UNIX) as listener, socket.socket(socket.AF_UNIX) as caller:
+        listener.bind(f"{place}/listener-01234567")
+        listener.listen()
+        caller.connect(f"{place}/listener-01234567")
+    assert [path.name for path in folder.iterdir()] == ["listener-01234567"]
+    if place.startswith("/proc"):
+        os.close(int(Path(place).name))
+
+
+def test_a_folder_with_too_long_a_name_for_sockets_is_a_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder := tmp_path / ("d" * 100)).mkdir()
+    monkeypatch.setattr(os.path, "exists", lambda path: False)
+    with pytest.raises(DiskError, match=r"has a name of \d+ characters, too long for the socket .* in TMPDIR"):
+        forkserver.sockets_place(folder)
+
+
+def test_a_rank_that_cannot_begin_says_why() -> None:
+    noise = "Traceback (most recent call last):\n  File ...\nRuntimeError: can't start new thread"
+    said = str(failure.died(2, 1, noise))
+    assert "(RuntimeError: can't start new thread)" in said and "limit on memory, open files or processes" in said
+    assert "(" not in str(failure.died(2, 1, "what it printed\nlast words"))
+
+
+def test_a_bar_starts_no_thread() -> None:
+    with Bar(total=1, disable=True):
+        assert Bar.monitor is None or not Bar.monitor_interval
+
+
+# What is shown
+
+
+@FULL
+@pytest.mark.parametrize("asked", [["--help"], ["--version"], ["train", "--help"], ["grade", "--help"]], ids=" ".join)
+@pytest.mark.parametrize("stream", ["full", "closed"])
+def test_a_help_that_nobody_reads_is_a_sentence_and_a_status(
+    asked: list[str], stream: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(ending, "_closed", {1} if stream == "closed" else set())
+    with open("/dev/full" if stream == "full" else os.devnull, "w") as nowhere:
+        monkeypatch.setattr(sys, "stdout", nowhere)
+        with pytest.raises(SystemExit) as left:
+            cli.main(asked)
+    said = capsys.readouterr().err
+    assert left.value.code == 2 and said.count("\n") == 1
+    assert "cannot be written to standard output" in said
+
+
+def test_a_wrong_flag_is_heard_where_standard_error_is_closed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(ending, "_closed", {2})
+    with pytest.raises(SystemExit) as left:
+        cli.main(["train", "--nonsense"])
+    assert left.value.code == 2 and "unrecognized arguments: --nonsense" in capsys.readouterr().out
+
+
+@LINUX
+def test_a_sentence_that_no_stream_takes_leaves_the_status_as_it_is(tmp_path: Path) -> None:
+    command = ["sh", "-c", 'ulimit -f 0; exec "$0" -m zerolab train --nonsense >out 2>err', sys.executable]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": ""}
+    assert subprocess.run(command, env=environment, cwd=tmp_path, timeout=100).returncode == 2
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="a process there cannot send itself Ctrl-C alone")
+def test_an_interrupt_before_signals_are_taken_prints_no_traceback() -> None:
+    code = """
+import os, signal, sys
+class Interrupts:
+    def find_spec(self, name, *rest):
+        if name == "zerolab.cli.ending":
+            os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, Interrupts())
+from zerolab.cli import main
+sys.exit(main())
+"""
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert (ran.returncode, ran.stdout, ran.stderr) == (130, "", "zerolab: interrupted\n")
+
+
+def test_what_a_command_is_begun_by_imports_next_to_nothing() -> None:
+    code = "import sys; before = set(sys.modules); import zerolab.cli; print(sorted(set(sys.modules) - before))"
+    ran = subprocess.run([sys.executable, "-S", "-c", code], capture_output=True, text=True, timeout=60, cwd=ROOT)
+    assert ran.stdout == "['__future__', 'zerolab', 'zerolab.cli']\n", ran.stderr

@@ -1,0 +1,40 @@
+"""Python's parser of flags, but what it has to say is heard, or leads to a sentence and a status."""
+
+from __future__ import annotations
+
+import argparse
+from typing import IO, Any, NoReturn
+
+from zerolab.cli import ending
+
+MISUSED = 2
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser whose help, usage and version end with status 2 where nobody hears them."""
+
+    def print_help(self, file: IO[str] | Any = None) -> None:
+        self.show("help", self.format_help())
+
+    def error(self, message: str) -> NoReturn:
+        """Say what is wrong with the flags, on whichever stream is heard."""
+        ending.say(f"{self.format_usage()}{self.prog}: error: {message}")
+        raise SystemExit(MISUSED)
+
+    def show(self, what: str, text: str) -> None:
+        """Write to standard output, or say why that cannot be."""
+        try:
+            ending.show(text)
+        except OSError as error:
+            why = error.strerror or error
+            ending.say(f"{self.prog}: the {what} cannot be written to standard output ({why})")
+            raise SystemExit(MISUSED) from None
+
+
+class Version(argparse.Action):
+    """The flag `--version`: shows the version, which is its `const`, and ends."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *given: Any) -> NoReturn:
+        assert isinstance(parser, Parser)
+        parser.show("version", f"{parser.prog} {self.const}\n")
+        raise SystemExit(0)

@@ -1,0 +1,64 @@
+"""Whether it was the answer or the machine. What a full disk, a low limit or a lack of memory does to an answer looks
+like its own mistake; then the model answer is run in the same place, and where it fails, too, nobody loses points."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from zerolab.course.judge.case import Observation, Trouble
+from zerolab.course.judge.exercise import Finding
+from zerolab.errors import RankError
+from zerolab.ranks import limits
+
+OWN = {"AssertionError", "AttributeError", "DeadlockError", "IndentationError", "IndexError", "Kept", "KeyError"}
+OWN |= {"LookupError", "MismatchError", "Missing", "NameError", "NotImplementedError", "OffLimits", "RecursionError"}
+OWN |= {"Refused", "SyntaxError", "SystemExit", "Tampered", "TypeError", "UnboundLocalError", "ValueError"}
+OWN |= {"ModuleNotFoundError", "ZeroDivisionError"}
+"""Kinds of trouble that no machine makes."""
+SHORT = re.compile(
+    "alloc|connect|errno|gloo|limit|memory|mmap|no space|resource|thread|too large|too many|unavailable|write", re.I
+)
+"""What a RuntimeError says that may come from the machine; torch has one class for all its errors."""
+MEMORY = re.compile("alloc|memory|Memory|mmap|died|SIGKILL|SIGABRT|SIGBUS|SIGSEGV")
+FILES = re.compile("too large|SIGXFSZ")
+
+
+def in_doubt(seen: Sequence[Observation]) -> bool:
+    """Whether an exercise ended in a trouble that the machine may have made."""
+    return any(seen_.trouble is not None and doubtful(seen_.trouble) for seen_ in seen)
+
+
+def doubtful(trouble: Trouble) -> bool:
+    if trouble.kind == "RuntimeError":
+        return SHORT.search(trouble.message) is not None
+    return trouble.kind not in OWN
+
+
+def trouble_in(seen: Sequence[Observation]) -> Trouble:
+    """The trouble that the model answer met too; or that there was none, and what it returned was wrong."""
+    found = (observation.trouble for observation in seen if observation.trouble)
+    return next(found, Trouble("", "what it returns is wrong"))
+
+
+def hold_model(name: str, findings: Sequence[Finding], seen: Sequence[Observation]) -> None:
+    """Raise a RankError unless the model answer, run where an answer met trouble, is right there."""
+    if not findings or not all(finding.holds for finding in findings):
+        said = trouble_in(seen).message.rstrip(".")
+        raise RankError(
+            f"the model answer to {name} fails here, too ({said}), so nobody's points are taken; see what this machine "
+            f"is short of ({limits.in_words()}; free memory, room in TMPDIR), or give more --seconds or --memory-mb"
+        )
+
+
+def hold_limits(name: str, seen: Sequence[Observation], megabytes: int, taken: int) -> None:
+    """Raise a RankError where an answer met a limit of this process that is lower than the memory and the size of files
+    that an answer may take: `megabytes`, above what a process takes already, in bytes."""
+    said = " ".join(f"{trouble.kind} {trouble.message}" for trouble in (found.trouble for found in seen) if trouble)
+    for words, resource, flag, more in ((MEMORY, "RLIMIT_AS", "v", taken), (FILES, "RLIMIT_FSIZE", "f", 0)):
+        limit, promised = limits.given(resource), megabytes * 2**20 + more
+        if words.search(said) and limit is not None and limit < promised:
+            raise RankError(
+                f"{name} met a limit of this process, {limit} bytes (ulimit -{flag}), where --memory-mb {megabytes} "
+                f"needs {promised}, so no points are taken; raise the limit, or give less --memory-mb"
+            )
