@@ -101,11 +101,16 @@ class Short:
 
 
 def test_a_right_answer_that_the_machine_does_not_let_run_costs_no_points(monkeypatch: pytest.MonkeyPatch) -> None:
+    ran: list[int] = []
+    short = Short.__iter__
+    monkeypatch.setattr(Short, "__iter__", lambda self: (ran.append(1) or line for line in short(self)))
     monkeypatch.setattr(referee, "Worker", Short)
     limited(monkeypatch, RLIMIT_NOFILE=70)
     says = r"the model answer to lay_out fails here, too .*Too many open files.*nobody's points.*open files 70 "
     with pytest.raises(RankError, match=says):
         referee.grade(read_submission(SOLUTION), 0)
+    # Two lines for each of six answers, and for one model answer.
+    assert len(ran) == 14
 
 
 def test_a_trouble_that_the_model_answer_does_not_meet_is_the_answers_own(monkeypatch: pytest.MonkeyPatch) -> None:
