@@ -16,6 +16,7 @@ from zerolab.course.exercises.start_here.claims import (
     needs,
     stage_again_right,
     stage_right,
+    stages_again,
 )
 from zerolab.course.judge.case import Case, plural
 from zerolab.course.judge.exercise import Claim, Exercise
@@ -24,8 +25,9 @@ from zerolab.course.judge.exercise import Claim, Exercise
 def run_stage(
     fn: Callable[..., Any], comm: Collectives, parameters: int, ranks: int, gpu_bytes: int, recipe: Recipe
 ) -> Any:
-    """The answer, and that to a second call, for one rank."""
-    return fn(parameters, ranks, gpu_bytes, recipe), fn(parameters, 1, gpu_bytes, recipe)
+    """The answer, and those to later calls, each with one thing changed."""
+    said = fn(parameters, ranks, gpu_bytes, recipe)
+    return said, [fn(*again) for again in stages_again(parameters, ranks, gpu_bytes, recipe).values()]
 
 
 def stage_cases(rng: Random) -> list[Case]:
@@ -57,7 +59,7 @@ EXERCISE = Exercise(
     stage_cases,
     (
         Claim("it chooses the lowest stage that fits, or None", stage_right),
-        Claim("it is right when it is called again, for one rank", stage_again_right),
+        Claim("it is right when it is called again, with one thing changed", stage_again_right),
     ),
     run=run_stage,
     hints=(

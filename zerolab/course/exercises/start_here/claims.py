@@ -124,21 +124,34 @@ def why_states(kind: str, said: object, parameters: int, ranks: int, stage: int,
 
 
 AGAIN = 3
-"""The second call asks for so many times as many parameters."""
+"""A later call asks for so many times as many parameters."""
+
+
+def wider(recipe: Recipe) -> Recipe:
+    """Another recipe for a later call: each state in twice the bytes."""
+    return (2 * recipe[0], 2 * recipe[1], 2 * recipe[2])
+
+
+def calls_again(parameters: int, ranks: int, stage: int, recipe: Recipe) -> list[tuple[int, int, int, Recipe]]:
+    """What later calls ask: for more parameters, and with another recipe."""
+    return [(AGAIN * parameters, ranks, stage, recipe), (parameters, ranks, stage, wider(recipe))]
 
 
 def again_right(case: Case, seen: Observation) -> str | None:
-    """A second call does not give what the first one left behind."""
-    parameters, *rest = case.args[0]
-    want = state_bytes(AGAIN * parameters, *rest)
+    """Later calls do not give what the first one left behind."""
+    asked = calls_again(*case.args[0])
     for record in seen.records:
-        said, _, again = record.value
-        if again == want:
-            continue
-        told = f"{case.about}: called again, for {AGAIN * parameters:,} parameters"
-        if again == said:
-            return f"{told}, you say the same as before: what stays behind from call to call? A default argument does"
-        return f"{told}, you say {short(again)}, and {short(want)} is due: does the first call change the second?"
+        said, _, answers = record.value
+        for (parameters, ranks, stage, recipe), again in zip(asked, answers, strict=True):
+            want = state_bytes(parameters, ranks, stage, recipe)
+            if again == want:
+                continue
+            told = f"{case.about}: called again, for {parameters:,} parameters"
+            told += f" and recipe {recipe}" if recipe != case.args[0][-1] else ""
+            if again == said:
+                same = "you say the same as before: what stays behind from call to call?"
+                return f"{told}, {same} A default argument does"
+            return f"{told}, you say {short(again)}, and {short(want)} is due: does the first call change the second?"
     return None
 
 
@@ -149,13 +162,25 @@ def lowest(parameters: int, ranks: int, gpu_bytes: int, recipe: Recipe) -> int |
     return next((stage for stage in range(4) if needs(parameters, ranks, stage, recipe) <= gpu_bytes), None)
 
 
+Asked = tuple[int, int, int, Recipe]
+
+
+def stages_again(parameters: int, ranks: int, gpu_bytes: int, recipe: Recipe) -> dict[str, Asked]:
+    """What later calls ask, each with one thing changed, by what that is."""
+    return {
+        "for 1 rank": (parameters, 1, gpu_bytes, recipe),
+        f"for recipe {wider(recipe)}": (parameters, ranks, gpu_bytes, wider(recipe)),
+        f"for {gpu_bytes // 2:,} bytes": (parameters, ranks, gpu_bytes // 2, recipe),
+        f"for {3 * parameters:,} parameters": (3 * parameters, ranks, gpu_bytes, recipe),
+    }
+
+
 def stage_again_right(case: Case, seen: Observation) -> str | None:
-    """A second call, for one rank, does not give what the first one left behind."""
-    parameters, _, gpu_bytes, recipe = case.args[0]
-    got, want = seen.records[0].value[1], lowest(parameters, 1, gpu_bytes, recipe)
-    if got == want:
-        return None
-    return f"{case.about}: called again, for 1 rank, you say {got}, and {want} is due: what stays from call to call?"
+    """Later calls do not give what the first one left behind."""
+    for (how, asked), got in zip(stages_again(*case.args[0]).items(), seen.records[0].value[1], strict=True):
+        if got != (want := lowest(*asked)):
+            return f"{case.about}: called again, {how}, you say {got}, and {want} is due: what stays from call to call?"
+    return None
 
 
 def stage_right(case: Case, seen: Observation) -> str | None:

@@ -47,7 +47,7 @@ def fewest_cases(rng: Random) -> list[Case]:
             exact = [float(saves(ranks, stage, recipe)) for ranks in range(2, 13)]
             add(rng.choice([factor for factor in exact if factor * 4 % 1 == 0] or factors), stage, recipe)
     # Just below the limit of 4, which takes many ranks: no bound on N is safe, nor is a tolerance.
-    for below in (5 / 2**9, 5 / 2 ** rng.randint(10, 15), rng.randint(44, 59) / 2**20):
+    for below in (5 / 2**9, 5 / 2 ** rng.randint(10, 15), rng.randint(44, 45) / 2**20):
         add(4 - below, 1, MIXED)
     # A hair more than 8 ranks, and than so many that no tolerance is safe.
     add(4 - 1117 / 1024, 1, MIXED)

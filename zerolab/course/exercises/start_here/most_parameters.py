@@ -36,6 +36,8 @@ def most_cases(rng: Random) -> list[Case]:
     for ranks in (1, 7, 64, 1000):
         for stage in range(4):
             add(rng.choice((16, 24, 40, 80)) * GB + rng.randint(0, 1000), ranks, stage, rng.choice(list(RECIPES)))
+    # More parameters than anybody trains: no bound on them is safe.
+    add(80 * GB + rng.randint(0, 1000), 1000, 3, MIXED)
     # A model that fills a rank to the byte, where a division of floats ends one short.
     for gpu_bytes, ranks, stage, recipe in ((185_736, 651, 1, MIXED), (14_611_706_424, 891, 2, MIXED)):
         add(gpu_bytes, ranks, stage, recipe)

@@ -199,8 +199,18 @@ def peak_cases(rng: Random) -> list[Case]:
     times, rest = divmod(2**31, sum(samples[at].values()))
     large = [{name: taken * times + rest * (name == kind) for name, taken in sample.items()} for sample in samples]
     large.append(dict(zip(large[at], reversed(large[at].values()), strict=True)))
+    # So is one in which a single kind takes nearly all; and in it the kinds stand in another order.
+    taken = sum(large[at].values())
+    large.append(dict.fromkeys(reversed(large[at]), 1) | {kind: taken - len(large[at]) + 1})
     large.insert(at, large[at] | {kind: large[at][kind] - 1})
     add(large, "the same step, millions of times as large")
+    # A sample is a dict: it says by name, and not by place, what a kind takes.
+    turned = []
+    for turn, sample in enumerate(deep):
+        kinds = list(sample)
+        kinds = kinds[turn % len(kinds) :] + kinds[: turn % len(kinds)]
+        turned.append({kind: sample[kind] for kind in kinds})
+    add(turned, f"a step of {plural(layers, 'layer')}, the kinds of each moment in another order")
     # Each kind takes most somewhere: who never names one must not pass by luck.
     most = peak(deep)[1]
     for kind in deep[0]:

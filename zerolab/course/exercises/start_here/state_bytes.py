@@ -12,13 +12,13 @@ from torch import nn
 
 from zerolab.collectives import Collectives
 from zerolab.course.exercises.start_here.claims import (
-    AGAIN,
     FP32,
     MEGATRON,
     MIXED,
     MOMENTUM,
     Recipe,
     again_right,
+    calls_again,
     computed_right,
     measured_right,
 )
@@ -56,11 +56,11 @@ def held(comm: Collectives, parameters: int, stage: int, recipe: Recipe) -> dict
 def run_states(
     fn: Callable[..., Any], comm: Collectives, parameters: int, ranks: int, stage: int, recipe: Recipe
 ) -> Any:
-    """The answer; what this rank held, or None where the case asks for more ranks than run; the answer for a larger
-    model, from a second call."""
+    """The answer; what this rank held, or None where the case asks for more ranks than run; the answers for a larger
+    model and for a wider recipe, from later calls."""
     said = fn(parameters, ranks, stage, recipe)
     really = held(comm, parameters, stage, recipe) if comm.size == ranks else None
-    return said, really, fn(AGAIN * parameters, ranks, stage, recipe)
+    return said, really, [fn(*again) for again in calls_again(parameters, ranks, stage, recipe)]
 
 
 def states_cases(rng: Random) -> list[Case]:
@@ -77,6 +77,10 @@ def states_cases(rng: Random) -> list[Case]:
             big = parameters or ranks * rng.randint(10**3, 10**8) + rng.randint(1, ranks - 1)
             args = (big, ranks, stage, recipe)
             cases.append(Case([args], about=what(*args)))
+    # One parameter is left over for very many ranks: what is added before the rest is cut off must be enough.
+    for stage in range(1, 4):
+        args = (100_003 * rng.randint(10, 100) + 1, 100_003, stage, FP32)
+        cases.append(Case([args], about=what(*args)))
     return cases
 
 
