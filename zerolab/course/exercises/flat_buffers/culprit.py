@@ -34,7 +34,7 @@ def culprit_cases(rng: Random) -> list[Case]:
     for how in HOWS:
         ranks = 4 if how == "gives up" else rng.randint(3, 5)
         # Rank 0 is surely the odd one here and there: who compares with rank 0 must not pass by luck.
-        rank = 0 if how in ("others", "adds", "renames") else rng.randrange(how == "swaps", ranks)
+        rank = 0 if how in ("others", "adds", "renames") else rng.randrange(how in ("swaps", "skips"), ranks)
         first = rng.randrange(3)
         length = rng.randint(90, 98) if how == "far" else 8
         plan = [(NAMES[(first + n) % 3], 8 * size) for n, size in enumerate(rng.sample(range(1, 99), length))]
@@ -76,7 +76,29 @@ def culprit_cases(rng: Random) -> list[Case]:
         culprit_case([[("all_gather", 8)], [("all_gather", 8)], [("all_gather", 8), ("barrier", 0)]], "adds", 2),
         culprit_case([[], [("all_gather", 8)], [("all_gather", 8)]], "stops", 0),
         culprit_case([[]] * 3, "agrees", 0),
+        # On three ranks two that depart leave no two lists alike, whichever of them is taken for the usual one.
+        *(culprit_case(apart(rng, first, later), "first", first) for first, later in ((0, 1), (2, 0), (1, 2))),
+        # Two lists have lengths of their own, and the longer or the shorter one comes first.
+        *(culprit_case(long(rng, lengths), "ends", lengths.index(4)) for lengths in ENDS),
     ]
+
+
+ENDS = ((5, 6, 4), (4, 6, 5), (5, 6, 4, 5), (5, 4, 6, 5))
+
+
+def long(rng: Random, lengths: Sequence[int]) -> list[list[tuple[str, int]]]:
+    """The same calls on all ranks, so many on each."""
+    plan = [(NAMES[n % 3], 8 * size) for n, size in enumerate(rng.sample(range(1, 99), max(lengths)))]
+    return [plan[:length] for length in lengths]
+
+
+def apart(rng: Random, first: int, later: int) -> list[list[tuple[str, int]]]:
+    """Three ranks, of which two bring another size once, one after the other."""
+    calls = long(rng, (6, 6, 6))
+    for rank, at in ((first, rng.randrange(1, 3)), (later, 4)):
+        name, size = calls[rank][at]
+        calls[rank][at] = (name, size + 8)
+    return calls
 
 
 def culprit_case(calls: list[list[tuple[str, int]]], how: str, rank: int) -> Case:
@@ -86,6 +108,8 @@ def culprit_case(calls: list[list[tuple[str, int]]], how: str, rank: int) -> Cas
         "swaps": f"rank {rank} swaps two calls, and another rank changes one later",
         "gives up": f"rank {rank} makes no more calls, and another rank changes one later",
         "small": f"rank {rank} brings another size once, and another rank skips a call later",
+        "first": f"rank {rank} brings another size once, and another rank does so later",
+        "ends": f"rank {rank} makes no more calls, and another rank makes one more than the others",
         "others": f"rank {rank} calls something else once",
         "resizes": f"rank {rank} brings another size once",
         "far": f"rank {rank} brings another size once, {plural(len(calls[0]), 'call')} each",
@@ -155,6 +179,12 @@ def most_different(calls: Calls) -> int:
     return unlike_others.index(max(unlike_others))
 
 
+def rarest_length(calls: Calls) -> int:
+    """The first rank whose list is as long as fewest others."""
+    lengths = [len(mine) for mine in calls]
+    return lengths.index(min(lengths, key=lengths.count))
+
+
 def culprit_right(case: Case, seen: Observation) -> str | None:
     (calls,) = case.args[0]
     got, want = seen.records[0].value["first"], culprit(calls)
@@ -190,6 +220,11 @@ def culprit_right(case: Case, seen: Observation) -> str | None:
         )
     if want[0] == 0 and any(alike(got, never_rank_0(calls, others), 0.0) for others in (False, True)):
         return f"{said}: rank 0 may be the odd one, too, and 0 is false in a condition"
+    if len(set(map(len, calls))) == 3 and alike(got, [rarest_length(calls), want[1]], 0.0):
+        return f"{said}: how rare a list's length is says nothing: who is silent at index {want[1]}, and who calls?"
+    if len(set(map(tuple, calls))) == len(calls) and alike(got, unlike(calls, want[0]), 0.0):
+        usual = f"you hold the others to rank {want[0]}'s list, as if it were the usual one, and no two lists are alike"
+        return f"{said}: {usual}: count calls, index by index, not whole lists"
     if isinstance(got, list) and got[:1] == [most_different(calls)] != [want[0]]:
         return f"{said}: rank {got[0]} is unlike the others at most places; who was the first to depart?"
     if want[0] == 0 and alike(got, unlike(calls, 0), 0.0):

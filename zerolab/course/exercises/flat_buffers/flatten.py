@@ -129,6 +129,11 @@ def run_flatten(fn: Answer, comm: Any, kind: str, seed: int, ranks: int, align: 
         for number, parameter in enumerate(after):
             parameter.fill_(-1.0 - number)
         seen["to_row"] = row.clone()
+    # A second module, just like the first, and then the second one once more, for other ranks.
+    second = build(kind, seed)
+    seen["second"] = fn(second, ranks, align).detach().clone()
+    seen["stays"] = alike(row, seen["to_row"], 0.0)
+    seen["anew"] = fn(second, ranks + 1, 2 * align).detach().clone()
     return seen
 
 
@@ -142,6 +147,14 @@ def slots(case: Case) -> tuple[list[Tensor], list[int], int]:
     kind, seed, ranks, align = case.args[0]
     parameters = [parameter.detach() for parameter in build(kind, seed).parameters()]
     return parameters, *laid_out([parameter.numel() for parameter in parameters], ranks, align)
+
+
+def filled(parameters: Sequence[Tensor], starts: Sequence[int], length: int) -> Tensor:
+    """The row with these parameters at these starts."""
+    row = torch.zeros(length, dtype=parameters[0].dtype)
+    for start, parameter in zip(starts, parameters, strict=True):
+        row[start : start + parameter.numel()] = parameter.flatten()
+    return row
 
 
 def row_holds_values(case: Case, seen: Observation) -> str | None:
@@ -161,9 +174,7 @@ def row_holds_values(case: Case, seen: Observation) -> str | None:
         if row.shape == (laid_out(trained, *case.args[0][2:])[1],):
             return f"{said}: a frozen parameter lies in the row, too"
         return f"{said}: padding included, as lay_out says"
-    want = torch.zeros(length, dtype=row.dtype)
-    for start, parameter in zip(starts, parameters, strict=True):
-        want[start : start + parameter.numel()] = parameter.flatten()
+    want = filled(parameters, starts, length)
     if alike(row, want, 0.0):
         return None
     wrong = int((row != want).sum())
@@ -240,6 +251,23 @@ def nothing_kept(case: Case, seen: Observation) -> str | None:
     return f"{case.about}: {said}: who still holds a second copy?"
 
 
+def rows_of_their_own(case: Case, seen: Observation) -> str | None:
+    """What was flattened before, a module of the same sizes or the same one for other ranks, changes nothing."""
+    value, (parameters, starts, length) = seen.records[0].value, slots(case)
+    if not value["stays"]:
+        said = "a second module of the same sizes was flattened, and the first one's row changed"
+        return f"{case.about}: {said}: each call makes a row of its own; which rows do you keep?"
+    if not alike(value["second"], filled(parameters, starts, length), 0.0):
+        said = "a second module of the same sizes was flattened, and its row is wrong"
+        return f"{case.about}: {said}: what do you remember of the first?"
+    ranks, align = case.args[0][2] + 1, 2 * case.args[0][3]
+    places = laid_out([parameter.numel() for parameter in parameters], ranks, align)
+    if not alike(value["anew"], filled(parameters, *places), 0.0):
+        said = f"the module was flattened once more, for {ranks} ranks and align={align}, and the new row is wrong"
+        return f"{case.about}: {said}: what do you remember of a module?"
+    return None
+
+
 def flatten_peak(case: Case, seen: Observation) -> int:
     return int(seen.records[0].value["peak"])
 
@@ -259,6 +287,7 @@ EXERCISE = Exercise(
         Claim("row and module are the same memory, and the parameters the same objects", module_lives_in_row),
         Claim("nothing else about the module has changed", rest_is_left),
         Claim("no second copy is kept", nothing_kept),
+        Claim("each call makes a row of its own", rows_of_their_own),
     ),
     run=run_flatten,
     scores=(

@@ -15,7 +15,7 @@ from zerolab.flat.layout import round_up
 
 def lay_out_cases(rng: Random) -> list[Case]:
     shapes = [([6, 1], 2, 4), ([8, 4, 4], 2, 4), ([5, 0, 3], 3, 2), ([], 4, 8), ([7], 4, 1)]
-    shapes += [([5, 7], 2, 6), ([4, 9, 2], 2, 3), ([290, 3, 8], 3, 4)]
+    shapes += [([0, 0], 3, 4), ([0], 2, 1), ([5, 7], 2, 6), ([4, 9, 2], 2, 3), ([290, 3, 8], 3, 4)]
     for ranks in (2, 3, 4, 1, 8):
         numels = [rng.randint(0, 40) for _ in range(rng.randint(2, 6))]
         shapes.append((numels, ranks, rng.choice((1, 2, 4, 6, 16))))
@@ -42,6 +42,12 @@ LAID_OUT_WRONG: dict[str, Answer] = {
     "Masks of bits round to powers of two alone, and align may be any number": (
         lambda numels, ranks, align: laid(
             numels, lambda end: (end + align - 1) & ~(align - 1), lambda end: round_up(end, ranks * align)
+        )
+    ),
+    "Parameters without elements take no place, also where there are no others, and 0 is a multiple, too": (
+        lambda numels, ranks, align: (
+            laid_out(numels, ranks, align)[0],
+            laid_out(numels, ranks, align)[1] or (ranks * align if numels else 0),
         )
     ),
     "Without parameters there is nothing to hold, and 0 is a multiple, too": (

@@ -49,9 +49,11 @@ def sketch_case(
     skips: Sequence[tuple[int, int]] = (),
     again: bool = False,
     board: bool = False,
+    crossed: bool = False,
 ) -> Case:
-    """`turned` are the numbers of parameters whose memory is transposed, `skips` (rank, number) those without a
-    gradient there. With `again` a second optimizer is made beside the first."""
+    """`turned` are the numbers of parameters whose memory is transposed, and that of their gradients; with `crossed`
+    it is that of the other gradients instead. `skips` are (rank, number) of those without a gradient there. With
+    `again` a second optimizer is made beside the first."""
 
     def drawn() -> list[Tensor]:
         return [signed(rng, torch.Size(shape).numel(), dtype).view(shape) for shape in shapes]
@@ -62,11 +64,13 @@ def sketch_case(
 
     tensors, decay, others = drawn(), rng.choice((0.5, 1.0)), drawn()
     args: list[tuple[Any, ...]] = [
-        (tensors, steps(rank), list(turned), decay, (others, steps(rank)) if again else None) for rank in range(ranks)
+        (tensors, steps(rank), list(turned), decay, (others, steps(rank)) if again else None, crossed)
+        for rank in range(ranks)
     ]
     kind = "" if dtype is torch.float32 else f" of {str(dtype).removeprefix('torch.')}"
     said = f"on {plural(ranks, 'rank')}, tensors{kind} of shapes {list(shapes)}"
     said += f", {list(turned)} transposed" if turned else ""
+    said += ", and the gradients of the other matrices" if crossed else ""
     said += f", (rank, number) without .grad: {list(skips)}" if skips else ""
     return Case(args, world, f"{said}, two optimizers" if again else said, board=board)
 
@@ -80,19 +84,14 @@ def sketch_cases(rng: Random) -> list[Case]:
         shapes: list[Shape] = [(rng.randint(2, 4), rng.randint(2, 4)) for _ in range(count - 2)]
         return [*shapes, (0, rng.randint(1, 3)), ()]
 
-    plain: list[tuple[int, list[Shape]]] = [
-        (2, [(4,), (4,)]),
-        (2, drawn(3)),
-        (3, drawn(4)),
-        (4, drawn(3)),
-        (1, drawn(2)),
-        (4, [(1,)]),
-    ]
-    cases = [sketch_case(rng, ranks, shapes) for ranks, shapes in plain]
+    cases = [sketch_case(rng, 2, [(4,), (4,)])]
+    cases += [sketch_case(rng, ranks, drawn(count)) for ranks, count in ((2, 3), (3, 4), (4, 3), (1, 2))]
+    cases.append(sketch_case(rng, 4, [(1,)]))
     cases += [
         sketch_case(rng, 2, odd(4), turned=(0,)),
         sketch_case(rng, 3, odd(4), dtype=torch.float64, turned=(1,)),
         sketch_case(rng, 2, odd(5), dtype=torch.bfloat16),
+        sketch_case(rng, 2, [(3, 2), (2, 4)], turned=(0,), crossed=True),
         sketch_case(rng, 3, drawn(4), skips=[(0, 1), (rng.randrange(1, 3), 2), *((rank, 3) for rank in range(3))]),
         sketch_case(rng, 2, drawn(3), again=True),
         sketch_case(rng, 2, drawn(3), "processes"),
@@ -108,6 +107,7 @@ def run_optimizer(
     turned: list[int],
     decay: float,
     beside: tuple[list[Tensor], list[list[Tensor | None]]] | None,
+    crossed: bool,
 ) -> dict[str, Any]:
     """Build the optimizer on parameters of this rank's own, and take steps with the gradients given; a second one
     beside it, if there are tensors for it. What it did with them, what optimizers keep, and, on the scoreboard, the
@@ -136,7 +136,7 @@ def run_optimizer(
         for number, gradients in enumerate(steps):
             for parameter, gradient in zip(parameters, gradients, strict=True):
                 parameter.grad = None if gradient is None else gradient.clone()
-            for turned_one in (parameters[number] for number in turned):
+            for turned_one in (parameter for n, parameter in enumerate(parameters) if (n in turned) != crossed):
                 if turned_one.grad is not None:
                     turned_one.grad = placed(turned_one.grad, True).detach()
             given[fixed:] = [parameter.grad for parameter in parameters if parameter.grad is not None]
@@ -194,7 +194,7 @@ def cut_like(row: Tensor, tensors: Sequence[Tensor]) -> list[Tensor]:
 
 
 def sketch_good(case: Case) -> list[list[Tensor]]:
-    tensors, _, _, decay, _ = case.args[0]
+    tensors, _, _, decay, *_ = case.args[0]
     row = row_of(tensors)
     good = trained(row, [step.mean(0) for step in sketch_rows(case, 1)], [(0, row.numel(), decay)])
     return [cut_like(good, tensors)] * case.ranks
@@ -202,12 +202,12 @@ def sketch_good(case: Case) -> list[list[Tensor]]:
 
 def sketch_again(case: Case) -> list[list[Tensor]]:
     """What the second optimizer should give."""
-    args = [(mine[4][0], mine[4][1], mine[2], mine[3], None) for mine in case.args]
+    args = [(mine[4][0], mine[4][1], mine[2], mine[3], None, False) for mine in case.args]
     return sketch_good(replace(case, args=args))
 
 
 def sketch_wanted(case: Case) -> Wanted:
-    (tensors, _, _, decay, _), ranks = case.args[0], case.ranks
+    (tensors, _, _, decay, *_), ranks = case.args[0], case.ranks
     lengths = [tensor.numel() for tensor in tensors]
     row, steps = row_of(tensors), sketch_rows(case, 1)
     spans = [(0, row.numel(), decay)]
@@ -245,7 +245,9 @@ def sketch_wanted(case: Case) -> Wanted:
         ),
     }
     look = "who updates it, and with whose gradient?"
-    if case.args[0][2]:
+    if case.args[0][5]:
+        look = "a gradient's memory need not be in its parameter's order: are both read in that of flatten()?"
+    elif case.args[0][2]:
         look = "is a transposed parameter read, reduced and written in one order, that of flatten()?"
     elif idle.startswith("a .grad"):
         look = "a .grad that is None counts as zeros: does its rank take part in the sum, and in the update?"

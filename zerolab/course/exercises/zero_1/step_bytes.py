@@ -9,23 +9,30 @@ from zerolab.course.judge.case import Case, Observation, plural
 from zerolab.course.judge.claims import short
 from zerolab.course.judge.exercise import Claim, Exercise, alone
 
+HALVES = {"stage 1, all-reduce": 3, "stage 0": 2, "stage 1, reduce-scatter": 2}
+"""Half rings in a step of each way."""
+
 
 def cost_cases(rng: Random) -> list[Case]:
     # An odd number of half rings comes first: half of them is no whole number.
     cases = []
     for ranks in (5, 4, 3, 2, 1):
-        for way in ("stage 1, all-reduce", "stage 0", "stage 1, reduce-scatter"):
+        for way in HALVES:
             numel = ranks * rng.randint(2, 3000)
-            cases.append(
-                Case([(numel, ranks, way)], about=f"{plural(numel, 'parameter')}, {plural(ranks, 'rank')}, {way}")
-            )
-    return cases
+            cases.append(cost_case(numel, ranks, way))
+    # Where 1 / ranks is cut to a float, products with it fall short of whole numbers; and numbers of 32 bits end here.
+    large = [(numel, 49, way) for numel in (1519, 147) for way in HALVES] + [(187, 11, way) for way in HALVES]
+    return [*cases, *(cost_case(*args) for args in [*large, (3 * (2**33 + 1), 3, "stage 0")])]
+
+
+def cost_case(numel: int, ranks: int, way: str) -> Case:
+    return Case([(numel, ranks, way)], about=f"{numel:,} parameters, {plural(ranks, 'rank')}, {way}")
 
 
 def cost_right(case: Case, seen: Observation) -> str | None:
     numel, ranks, way = case.args[0]
     half = wire_bytes("all_gather", numel, 4, ranks, 0)
-    want = {"stage 0": 2, "stage 1, all-reduce": 3, "stage 1, reduce-scatter": 2}[way] * half
+    want = HALVES[way] * half
     got = seen.records[0].value
     if got == want and isinstance(got, int):
         return None
@@ -45,6 +52,8 @@ def cost_right(case: Case, seen: Observation) -> str | None:
         return f"{said}. A ring of N ranks sends (N-1)/N of a tensor, not all of it"
     if got == want * ranks:
         return f"{said}. That is what all ranks together send; one rank is asked for"
+    if abs(want - got) <= max(12 * (ranks - 1) * (ranks > 8), 1e-6 * want):
+        return f"{said}. A float lies just beside the whole number that it stands for: divide whole numbers with //"
     if got % half == 0:
         halves = plural(int(got // half), "half ring")
         return f"{said}. You count {halves}: an all-reduce is two, a reduce-scatter or an all-gather one"

@@ -117,6 +117,8 @@ def bucket_cases(rng: Random) -> list[Case]:
     cases = [bucket_case(rng, ranks, numels, "lockstep") for ranks, numels in shapes]
     cases.append(bucket_case(rng, 2, [*drawn(2), 0], "lockstep", torch.float64))
     cases.append(bucket_case(rng, 4, drawn(3), "lockstep", torch.bfloat16))
+    # Rank 0's shards have 3, 2 and 3 elements, rank 1's have 2: an order by their sizes is not the same on both.
+    cases.append(bucket_case(rng, 2, [5, 4, 5], "lockstep"))
     cases.append(bucket_case(rng, 2, [rng.randint(5, 20)] * 3, "processes"))
     return [bucket_case(rng, 4, [4096] * 4, "lockstep", board=True), *cases]
 
