@@ -6,6 +6,7 @@ from __future__ import annotations
 import errno
 from collections.abc import Callable
 from functools import partial
+from random import Random
 
 import torch
 
@@ -100,10 +101,20 @@ KINDS = {
     "last nan": "a NaN in the last element of all",
     "huge": "a sum too large",
     "full": "a full disk",
+    "first full": "a disk that is full at the first write",
     "early full": "a disk that is full at the second write",
+    "nearly late full": "a disk that is full at the last write but one",
     "late full": "a disk that is full at the last write",
     "twice": "a disk that is full twice",
+    "twice on": "a disk that is full twice, the second time one group further",
     "large": "large gradients with a finite mean",
     "zero": "gradients that are all zero",
 }
 """What a step of a case brings, and its words for it."""
+
+
+def full_at(rng: Random, kind: str, groups: int) -> list[int]:
+    """Which write fails in the first call of a step of this kind, in the second, ..."""
+    some = rng.randint(min(2, groups), groups)
+    known = {"full": [some], "first full": [1], "early full": [2], "nearly late full": [groups - 1]}
+    return (known | {"late full": [groups], "twice": [some, 1], "twice on": [2, 2]}).get(kind, [])

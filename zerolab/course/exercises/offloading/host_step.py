@@ -19,6 +19,9 @@ Tensor = torch.Tensor
 Host = dict[str, Tensor]
 STEPS = 2
 BOARD_NUMEL = 2048
+ALONE_NUMEL = 65
+SMALL = 32
+"""Bytes for numbers such as the step's, which count as nothing."""
 UNWRITTEN = 7777.0
 """What lies in the host's gradient buffer before anybody writes there."""
 
@@ -66,7 +69,7 @@ def step_case(rng: Random, ranks: int, numel: int, world: str, board: bool = Fal
 
 
 def step_cases(rng: Random) -> list[Case]:
-    shapes = [(2, 9), (3, 3 * rng.randint(2, 5) + 1), (4, 4 * rng.randint(2, 5)), (1, 5), (4, 3)]
+    shapes = [(2, 9), (3, 3 * rng.randint(2, 5) + 1), (4, 4 * rng.randint(2, 5)), (1, ALONE_NUMEL), (4, 3)]
     cases = [step_case(rng, ranks, numel, "lockstep") for ranks, numel in shapes]
     cases.append(step_case(rng, 3, 3 * rng.randint(3, 9) + 2, "processes"))
     # Of 2 ranks a ring holds no more than the 16-bit shard and one chunk; what is made beside them in 32 bits shows.
@@ -240,7 +243,20 @@ def sends_more(case: Case, seen: Observation) -> str:
 
 def device_target(case: Case) -> int:
     """Of 16-bit shards: the one that the reduction returns, and what a ring of 2 ranks is sent."""
-    return 2 * case.args[0][0].nbytes // case.ranks + 32
+    return 2 * case.args[0][0].nbytes // case.ranks + SMALL
+
+
+def one_at_a_time(case: Case, seen: Observation) -> str | None:
+    """Alone, a rank's collectives take nothing but what they return, so that a second shard shows. Whoever holds more
+    than two there does so on 2 ranks, too, where the scoreboard says it better."""
+    shard = case.args[0][0].nbytes
+    if case.ranks > 1 or not shard + SMALL < most_held(case, seen) <= 2 * shard + SMALL:
+        return None
+    return (
+        f"{case.about}: {most_held(case, seen)} bytes lie on the device at once, and a 16-bit shard has {shard}: is "
+        "the gradient's shard still there when the parameters' is made? A name keeps its tensor until `del`. Or what "
+        "travels with 32 bits?"
+    )
 
 
 EXERCISE = Exercise(
@@ -251,6 +267,7 @@ EXERCISE = Exercise(
         Claim("every rank's row is all main parameters in 16 bits", row_right),
         Claim("gradients stay as they were", untouched(1)),
         Claim("it returns nothing", nothing_returned),
+        Claim("no second 16-bit shard lies on the device", one_at_a_time),
     ),
     scores=(
         Score(f"bytes a rank sends in {STEPS} steps", most_sent, step_sends, sends_more),

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from zerolab.collectives import Collectives
-from zerolab.course.exercises.offloading.disk import KINDS, MOMENTUM, RATE, Disk, File, update
+from zerolab.course.exercises.offloading.disk import KINDS, MOMENTUM, RATE, Disk, File, full_at, update
 from zerolab.course.judge.case import Case, Observation, plural
 from zerolab.course.judge.claims import Wanted, right
 from zerolab.course.judge.draw import signed
@@ -58,8 +58,7 @@ def case_of(
     steps: list[list[Any]] = [[] for _ in range(ranks)]
     for kind in kinds:
         where, who = {"first nan": 0, "last nan": numel - 1}.get(kind, rng.randrange(numel)), rng.randrange(ranks)
-        fails = [rng.randint(min(2, groups), groups)] if kind in ("full", "twice") else []
-        fails += {"early full": [2], "late full": [groups], "twice": [1]}.get(kind, [])
+        fails = full_at(rng, kind, groups)
         for rank in range(ranks):
             gradient = signed(rng, numel)
             if kind == "huge":
@@ -95,6 +94,10 @@ def step_cases(rng: Random) -> list[Case]:
     ]
     cases = [case_of(rng, ranks, groups, kinds) for ranks, groups, kinds in shapes]
     cases += [case_of(rng, 2, 4, kinds, at_once=True) for kinds in (plain, ("plain", "early full", "plain"))]
+    # Two writes may be under way wherever one of them fails, and the second failure may come behind the first.
+    fuller = ("first full", "nearly late full", "late full", "twice on")
+    cases += [case_of(rng, 2, 4, ("plain", kind, "plain"), at_once=True) for kind in fuller]
+    cases += [case_of(rng, 2, 4, ("plain", kind, "plain")) for kind in ("first full", "twice on")]
     cases.append(case_of(rng, 2, 2, ("plain", "inf", "full"), "processes"))
     return [*cases, case_of(rng, 2, 3, ("plain", "-inf", "plain"))]
 
@@ -116,13 +119,15 @@ def trained(
     stays: bool = False,
     alone: bool = False,
     dropped: bool = False,
+    between: bool = False,
 ) -> list[Tensor]:
     """[Row, main parameters and momentum in the file] after all or some steps, gradients divided by N or by `by`. Where
     a disk failed at write number `twice` or later, the groups before the failure are done again, and with `passed_over`
     the one that failed is not. `group(k, groups)` says whether a group's states come back to the file.
     With `still`, gradients that are zero change nothing; with `stays`, neither do those of groups that were written
     before an earlier failure. With `alone`, ranks whose own shard of the mean is finite step where others do not; with
-    `dropped`, the group after the one that failed is done again."""
+    `dropped`, the group after the one that failed is done again, and with `between` those that were written between
+    two failures."""
     row, momentum = case.args[0][0].clone(), torch.zeros_like(case.args[0][0])
     groups, ranks = case.args[0][2], case.ranks
     each = row.numel() // ranks // groups
@@ -138,6 +143,8 @@ def trained(
         there = back & (number_of != fails_at - 1) if passed_over and fails_at else back
         again = number_of < (fails_at - 1 if fails_at and 0 < twice <= fails_at else 0)
         again = again | (number_of == fails_at) if dropped and fails_at else again
+        if between and len(fails) == 2:
+            again = (number_of >= fails[0] - 1) & (number_of < sum(fails) - 2)
         whole = torch.stack([part.isfinite().all() for part in mean.tensor_split(ranks)])
         moves = whole[shard_of] & ~behind
         if stays and fails_at:
@@ -228,6 +235,8 @@ def states_wanted(case: Case) -> Wanted:
         "another": states(twice=3),
         "records in which some groups were updated twice: after a full disk, step() comes again, and what has been "
         "written is done": states(twice=2),
+        "records in which groups were updated twice that were written between two failures: go on from where the last "
+        "call stopped, not the first": states(between=True),
         "records without the group that failed: it is written when its wait() has returned": states(passed_over=True),
         "records in which a group was updated twice whose write was under way when another failed: wait for each "
         "write, and note those that have ended well": states(dropped=True),

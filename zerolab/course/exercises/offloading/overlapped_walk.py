@@ -17,22 +17,43 @@ BOARD: Times = [
     (300, 900, 100),
     (100, 100, 100),
     (900, 200, 300),
-    *[(300, 200, 300), (300, 250, 300), (300, 200, 400), (300, 200, 300)],
-    *[(300, 600, 100), (900, 600, 300), (900, 200, 300), (200, 200, 200), (100, 900, 300)],
+    *[(100, 900, 100), (100, 100, 100), (900, 200, 100)],
+    *[(300, 200, 300), (300, 250, 300)],
+    *[(300, 600, 100), (900, 600, 300), (200, 200, 200), (100, 900, 300)],
 ]
-"""With 3 buffers the third read is long, and begins before the first group is computed; and at the end the computation
-is what everybody waits for, so that it may not wait for a write."""
+"""With 3 buffers the third read is long, and begins before the first group is computed; the sixth is long, too, and has
+to begin with the end of a write, during a long computation and not after it; and at the end the computation is what
+everybody waits for, so that it may not wait for a write."""
 BOARD_BUFFERS = (2, 3)
 
 
 def walk_cases(rng: Random) -> list[Case]:
-    cases = [Case([(list(BOARD), list(BOARD_BUFFERS))], about="12 groups, through 2 and then 3 buffers", board=True)]
+    cases = [
+        Case(
+            [(list(BOARD), list(BOARD_BUFFERS))], about=f"{len(BOARD)} groups, through 2 and then 3 buffers", board=True
+        )
+    ]
     for groups, buffers in [(5, 2), (6, 3), (4, 1), (7, 4), (2, 3), (1, 1), (1, 2), (9, 2), (3, 3), (8, 3)]:
         times = [tuple(rng.randint(1, 9) * 100 for _ in range(3)) for _ in range(groups)]
         what = f"{plural(groups, 'group')}, {plural(buffers, 'buffer')}, times in microseconds {times}"
         if groups > 4:
             what = f"{plural(groups, 'group')}, {plural(buffers, 'buffer')}, times of each drawn anew"
         cases.append(Case([(times, [buffers])], about=what))
+    return [*cases, *slow_cases(rng)]
+
+
+def slow_cases(rng: Random) -> list[Case]:
+    """With any number of buffers, reads, computations or writes that all others wait for: whoever trusts that a
+    transfer has ended by then is wrong in one of them."""
+    cases = []
+    for buffers in range(1, 5):
+        for slow, name in enumerate(("reads", "computations", "writes")):
+            groups = 2 * buffers + rng.randint(1, 2)
+            times = [[rng.randint(1, 3) * 100 for _ in range(3)] for _ in range(groups)]
+            for each in times:
+                each[slow] *= 10
+            what = f"{groups} groups, {plural(buffers, 'buffer')}, {name} are by far the slowest"
+            cases.append(Case([([tuple(each) for each in times], [buffers])], about=what))
     return cases
 
 
@@ -254,14 +275,19 @@ def walk_target(case: Case) -> int:
     return sum(least(times, count) for count in buffers)
 
 
-def least(times: Sequence[tuple[int, int, int]], buffers: int, waits: bool = False) -> int:
+def least(times: Sequence[tuple[int, int, int]], buffers: int, waits: bool = False, in_turn: bool = False) -> int:
     """Reads, computations and writes one at a time each, a read as soon as its buffer is written; a walk that `waits`
-    begins a write, and what comes after it, once the write before has ended."""
+    begins a write, and what comes after it, once the write before has ended, and one that reads `in_turn` begins a read
+    only when the computation has ended beside which its buffer was written."""
     read = computed = 0
     written: list[int] = []
+    ends: list[int] = []
     for k, (reading, computing, writing) in enumerate(times):
-        read = max(read, written[k - buffers] if k >= buffers else 0) + reading
+        if k >= buffers:
+            read = max(read, written[k - buffers], ends[k - buffers + 1] if in_turn and buffers > 1 else 0)
+        read += reading
         computed = max(read, computed) + computing
+        ends.append(computed)
         if waits and written:
             computed = max(computed, written[-1])
         written.append(max(computed, written[-1] if written else 0) + writing)
@@ -276,13 +302,19 @@ def stands_still(case: Case, seen: Observation) -> str:
         return "nothing goes on at once: begin to read the next group before you compute"
     if second == least(times, buffers[1], waits=True):
         return "you wait for a write before you begin the next: the disk takes writes in turn, so go on to compute"
-    if second > least(times, buffers[1]):
+    if second not in (least(times, buffers[1]), least(times, buffers[1], in_turn=True)):
         return (
             "also with 3 buffers somebody stands still: read as far ahead as there are buffers, wait as late as you can"
         )
+    if first == least(times, buffers[0]):
+        return (
+            "with 3 buffers a read begins only when a group is computed, and its buffer was free before: tell then() "
+            "what shall follow as soon as the write has begun"
+        )
+    with_3 = "nobody stands still" if second == least(times, buffers[1]) else "somebody stands still at times"
     return (
-        "with 3 buffers nobody stands still, with 2 somebody does: you wait for a write where the disk itself could "
-        "begin the next read"
+        f"with 3 buffers {with_3}, with 2 somebody does: you wait for a write where the disk itself could begin the "
+        "next read"
     )
 
 
