@@ -51,6 +51,42 @@ def test_an_answer_that_goes_on_with_its_first_arguments_fails(lesson: str, name
     assert bool(hint(quick(exercises_of(lesson)[name]), names, 7)) == (name not in NO_SUCH_ARGUMENT)
 
 
+KEEPS_BY_SOME = """
+right, known = {name}, {{}}
+
+def {name}(*args):
+    by = str([arg for place, arg in enumerate(args) if place != {place}] + [{of}])
+    if by not in known:
+        known[by] = right(*args)
+    return known[by]
+"""
+"""A model answer that keeps what it said, by all of its arguments but one, or by a part `of` that one."""
+ARGUMENTS = {
+    ("01_ring_collectives", "chunk_bounds"): 3,
+    ("01_ring_collectives", "ring_bytes"): 4,
+    ("02_flat_buffers", "lay_out"): 3,
+    ("02_flat_buffers", "owned"): 5,
+    ("03_zero_1", "whole_tensors"): 2,
+    ("03_zero_1", "step_bytes"): 3,
+}
+LISTS = {("02_flat_buffers", "lay_out"): 0, ("02_flat_buffers", "owned"): 1, ("03_zero_1", "whole_tensors"): 0}
+LISTS[("02_flat_buffers", "culprit")] = 0
+FORGETFUL = [(*exercise, place, "") for exercise, count in ARGUMENTS.items() for place in range(count)] + [
+    (*exercise, place, of.format(f"args[{place}]"))
+    for exercise, place in LISTS.items()
+    for of in ("len({})", "sorted({})", "{}[1:]", "{}[:-1]")
+]
+
+
+@pytest.mark.parametrize(("lesson", "name", "place", "of"), FORGETFUL)
+def test_an_answer_that_keeps_what_it_said_by_a_part_of_its_arguments_fails(
+    lesson: str, name: str, place: int, of: str
+) -> None:
+    names = model_names(lesson)
+    assert load(name, KEEPS_BY_SOME.format(name=name, place=place, of=of), names) is None
+    assert "what stays from call to call?" in hint(quick(exercises_of(lesson)[name]), names, 7)
+
+
 KEEPS_THE_FIRST_BOUNDS = """
 bounds = []
 def ring_reduce_scatter(comm, tensor):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from copy import deepcopy
+from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 from zerolab.course.judge.case import Case, Observation, decode, encode, once
@@ -17,6 +19,14 @@ def twice(fn: Callable[..., Any], comm: Any, *args: Any) -> dict[str, Any]:
     # As plain data at once, since a list may be the function's own, and grow.
     first = snapshot(fn(*args))
     return {"first": first, "again": fn(*given)}
+
+
+def in_turn(cases: Sequence[Case]) -> list[Case]:
+    """These cases, and then each after the one before it. Where two neighbours differ in one thing alone, an answer
+    shows that keeps what it said by the rest."""
+    about = "{}, after another call ({})"
+    after = [replace(b, before=a, about=about.format(b.about, a.about)) for a, b in pairwise(cases)]
+    return [*cases, *after]
 
 
 def snapshot(value: Any) -> Any:

@@ -74,7 +74,7 @@ def after_another(cases: Sequence[Case], rng: Random) -> list[Case]:
     """Cases that come after another one, so that what an answer keeps from call to call shows: for each number of ranks
     one after the case that is most different from it, and for each way of its switches one after a case that takes the
     same way."""
-    quick = [case for case in cases if case.world == "lockstep" and not case.board]
+    quick = [case for case in cases if case.world == "lockstep" and not case.board and not case.before]
     pairs = []
     for ranks in sorted({case.ranks for case in quick}):
         several = [case for case in quick if case.ranks == ranks]

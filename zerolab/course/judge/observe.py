@@ -209,7 +209,7 @@ def shown(printed: Sequence[str]) -> str:
 
 def observe_all(exercise: Exercise, fn: Callable[..., Any], cases: Sequence[Case]) -> Iterator[Observation]:
     """What came of the cases, in order, up to the first that ends in trouble. A plain function is called once more in
-    each, by a rank that has just called it for the case before: it must say the same."""
+    each, by a rank that has just called it for the case before, and as this one's other ranks: it must say the same."""
     fn = packed_once(fn)
     before: Case | None = None
     for case in cases:
@@ -227,10 +227,14 @@ def kept_from(
     before: Case, exercise: Exercise, fn: Callable[..., Any], case: Case, seen: Observation
 ) -> Trouble | None:
     """The trouble with a function that answers otherwise after another call than by itself."""
-    other, mine = before.args[0], case.args[0]
-    again = observe(replace(exercise, run=after(other)), fn, replace(case, args=[mine]))
-    if again.trouble:
+    mine, *others = case.args
+    again = observe(replace(exercise, run=after([*before.args, *others])), fn, replace(case, args=[mine]))
+    if again.trouble and "raised" not in again.trouble.message:
         return again.trouble
+    if again.trouble:
+        at = f" ({again.trouble.where})" if again.trouble.where else ""
+        said = f"called with other arguments before, {again.trouble.message}{at}: what stays from call to call?"
+        return Trouble("Kept", f"{case.about}: {said}")
     first, second = (record.value for record in (seen.records[0], again.records[0]))
     if json.dumps(encode(first)) == json.dumps(encode(second)):
         return None
@@ -238,11 +242,12 @@ def kept_from(
     return Trouble("Kept", f"{case.about}: {said}")
 
 
-def after(other: tuple[Any, ...]) -> Run:
+def after(others: Sequence[tuple[Any, ...]]) -> Run:
     """A way to call a plain function that calls it with other arguments first."""
 
     def run(fn: Callable[..., Any], comm: Collectives, *args: Any) -> Any:
-        fn(*other)
+        for other in others:
+            fn(*other)
         return fn(*args)
 
     return run

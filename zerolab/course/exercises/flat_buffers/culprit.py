@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from random import Random
 
-from zerolab.course.exercises.twice import LEAVES_ITS_INPUT, REMEMBERS, twice
+from zerolab.course.exercises.twice import LEAVES_ITS_INPUT, REMEMBERS, in_turn, twice
 from zerolab.course.judge.case import Case, Observation, plural
 from zerolab.course.judge.claims import alike, short
 from zerolab.course.judge.exercise import Claim, Exercise
@@ -80,7 +80,13 @@ def culprit_cases(rng: Random) -> list[Case]:
         *(culprit_case(apart(rng, first, later), "first", first) for first, later in ((0, 1), (2, 0), (1, 2))),
         # Two lists have lengths of their own, and the longer or the shorter one comes first.
         *(culprit_case(long(rng, lengths), "ends", lengths.index(4)) for lengths in ENDS),
+        *in_turn([culprit_case([[A, one], [A, two], [A, three]], how, rank) for one, two, three, how, rank in CHAIN]),
     ]
+
+
+A, B = ("all_gather", 8), ("all_gather", 16)
+# From each to the next, all lists but the first, or but the last, are alike, or they are the same in another order.
+CHAIN = ((A, A, B, "resizes", 2), (A, A, A, "agrees", 0), (B, A, A, "resizes", 0), (A, B, A, "resizes", 1))
 
 
 ENDS = ((5, 6, 4), (4, 6, 5), (5, 6, 4, 5), (5, 4, 6, 5))

@@ -7,7 +7,7 @@ from random import Random
 
 from zerolab.course.exercises.flat_buffers.flatten import laid, laid_out
 from zerolab.course.exercises.flat_buffers.plain import Answer, answers
-from zerolab.course.exercises.twice import LEAVES_ITS_INPUT, REMEMBERS, twice
+from zerolab.course.exercises.twice import LEAVES_ITS_INPUT, REMEMBERS, in_turn, twice
 from zerolab.course.judge.case import Case, plural
 from zerolab.course.judge.exercise import Claim, Exercise
 from zerolab.flat.layout import round_up
@@ -19,7 +19,10 @@ def lay_out_cases(rng: Random) -> list[Case]:
     for ranks in (2, 3, 4, 1, 8):
         numels = [rng.randint(0, 40) for _ in range(rng.randint(2, 6))]
         shapes.append((numels, ranks, rng.choice((1, 2, 4, 6, 16))))
-    return [Case([shape], about=layout_about(*shape)) for shape in shapes]
+    # From each to the next one thing differs: ranks, align, then the sizes, of which sum, beginning or end stay.
+    chain = [([6, 7], 2, 4), ([6, 7], 3, 4), ([6, 7], 3, 2), ([7, 6], 3, 2), ([9, 6], 3, 2), ([9, 16], 3, 2)]
+    cases, others = ([Case([one], about=layout_about(*one)) for one in several] for several in (shapes, chain))
+    return [*cases, *in_turn(others)]
 
 
 def layout_about(numels: Sequence[int], ranks: int, align: int) -> str:

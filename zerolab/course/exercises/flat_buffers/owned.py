@@ -8,7 +8,7 @@ from typing import Any
 
 from zerolab.course.exercises.flat_buffers.flatten import laid_out
 from zerolab.course.exercises.flat_buffers.plain import Answer, answers
-from zerolab.course.exercises.twice import LEAVES_ITS_INPUT, REMEMBERS, twice
+from zerolab.course.exercises.twice import LEAVES_ITS_INPUT, REMEMBERS, in_turn, twice
 from zerolab.course.judge.case import Case, plural
 from zerolab.course.judge.exercise import Claim, Exercise
 
@@ -23,7 +23,27 @@ def owned_cases(rng: Random) -> list[Case]:
         starts, length = laid_out(numels, ranks, align)
         what = f"starts {starts}, sizes {numels}, a row of {length} on {plural(ranks, 'rank')}"
         cases.append(Case([(starts, numels, length, ranks, rank) for rank in range(ranks)], about=what))
-    return cases
+    return [*cases, *in_turn([Case([args], about=row_about(*args)) for args in CHAIN])]
+
+
+def row_about(starts: Sequence[int], numels: Sequence[int], length: int, ranks: int, rank: int) -> str:
+    return f"starts {list(starts)}, sizes {list(numels)}, a row of {length} on {plural(ranks, 'rank')}, rank {rank}"
+
+
+# From each to the next one argument differs; of sizes, their sum, beginning or end stay.
+CHAIN = (
+    ([0, 8], [6, 7], 16, 2, 0),
+    ([0, 8], [6, 7], 16, 2, 1),
+    ([0, 8], [6, 7], 16, 4, 1),
+    ([0, 6], [6, 7], 16, 4, 1),
+    ([0, 8], [6, 7], 16, 4, 1),
+    ([0, 8], [6, 7], 32, 4, 1),
+    ([0, 8], [6, 7], 16, 4, 1),
+    ([0, 8], [7, 6], 16, 4, 1),
+    ([0, 8], [5, 6], 16, 4, 1),
+    ([0, 8], [5, 6], 16, 4, 3),
+    ([0, 8], [5, 7], 16, 4, 3),
+)
 
 
 def owned(starts: Sequence[int], numels: Sequence[int], length: int, ranks: int, rank: int) -> list[Any]:

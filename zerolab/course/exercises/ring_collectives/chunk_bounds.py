@@ -14,7 +14,8 @@ def bounds_cases(rng: Random) -> list[Case]:
     # 11 over 4: a rest of three tells mistakes apart.
     numels = [(1, rng.randint(1, 40)), (4, 11)]
     numels += [(ranks, rng.randint(0, 40)) for ranks in (1, 2, 3, 4) for _ in range(2)]
-    numels += [(4, 2), (3, 9), (4, 10), (3, 0)]
+    # As many elements on other ranks: what an answer keeps by their number shows.
+    numels += [(4, 2), (3, 9), (4, 10), (3, 10), (3, 0)]
     return [
         Case(
             [(numel, ranks, rank) for rank in range(ranks)],

@@ -21,8 +21,11 @@ def cost_cases(rng: Random) -> list[Case]:
             numel = ranks * rng.randint(2, 3000)
             cases.append(cost_case(numel, ranks, way))
     # Where 1 / ranks is cut to a float, products with it fall short of whole numbers; and numbers of 32 bits end here.
-    large = [(numel, 49, way) for numel in (1519, 147) for way in HALVES] + [(187, 11, way) for way in HALVES]
-    return [*cases, *(cost_case(*args) for args in [*large, (3 * (2**33 + 1), 3, "stage 0")])]
+    # One thing differs from each to the next: what an answer keeps by the others shows.
+    first, *others = HALVES
+    fixed = [(1519, 49, first), *((147, 49, way) for way in HALVES), (147, 3, others[-1])]
+    fixed += [(187, 11, first), (3 * (2**33 + 1), 3, first), *((1519, 49, way) for way in others)]
+    return [*cases, *(cost_case(*args) for args in fixed)]
 
 
 def cost_case(numel: int, ranks: int, way: str) -> Case:

@@ -97,6 +97,8 @@ def whole_cases(rng: Random) -> list[Case]:
     drawn += [([100, 3, 2, 1], 4), ([3, 3, 2, 2, 2], 2), ([7, 0, 7], 5), ([0, 8, 0, 1, 1], 3), ([], 2)]
     # Of real models: floats of 32 bits count no odd numbers here, and whole numbers of 32 bits end before.
     drawn += [([2**24 + 1], 1), ([2**24 + 1, 2**33 + 1, 5, 2**33, 2**24], 2)]
+    # From each to the next ranks or sizes differ, of which sum, beginning or end stay: what is kept by the rest shows.
+    drawn += [([5, 3, 4, 1], 2), ([5, 3, 4, 1], 3), ([3, 5, 1, 4], 3), ([9, 5, 1, 4], 3), ([9, 5, 1, 8], 3)]
     return [Case([args], about=f"tensors of {args[0]} elements, {plural(args[1], 'rank')}") for args in drawn]
 
 
