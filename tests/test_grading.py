@@ -315,17 +315,18 @@ def test_a_verdict_without_findings_is_no_pass() -> None:
 
 
 def test_observations_travel_as_json_and_come_back_whole() -> None:
-    records = [Record(torch.arange(3.0), [torch.zeros(0), 4, None], [(1, 12)], [("barrier", 0)], 96, 4)]
+    records = [Record(torch.arange(3.0), [torch.zeros(0), 4, None], [(1, 12)], [("barrier", 0)], 96, 4, 8)]
     for seen in (Observation(records), Observation(trouble=Trouble("NameError", "x", "line 2"))):
         back = observation_from_json(json.loads(json.dumps(observation_to_json(seen))))
         assert back.trouble == seen.trouble
         for before, after in zip(seen.records, back.records, strict=True):
             assert torch.equal(before.value, after.value) and before.value.dtype == after.value.dtype
-            assert (before.sent, before.calls, before.peak, before.left, before.after[1:]) == (
+            assert (before.sent, before.calls, before.peak, before.left, before.late, before.after[1:]) == (
                 after.sent,
                 after.calls,
                 after.peak,
                 after.left,
+                after.late,
                 after.after[1:],
             )
 

@@ -81,7 +81,7 @@ def forward(comm, shards, shapes, x):
 """, "overwrote"),
     Wrong("gathers twice", "forward",
           changed(FORWARD, "        whole =", "        comm.all_gather(shard, math.prod(shape))\n        whole ="),
-          "6 are due, all_gather"),
+          "call 2 of rank 0 is all_gather of 780 elements"),
     Wrong("broadcasts besides", "forward",
           changed(FORWARD, "        whole =", "        comm.broadcast(torch.ones(1))\n        whole ="),
           "is broadcast of 1"),

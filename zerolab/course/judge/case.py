@@ -86,7 +86,7 @@ class Record:
     """What one rank did: the value it returned, its arguments afterwards, the (receiver, bytes) of each message it
     sent, in its own code or in a collective, the library's collectives that it called, in order, as
     ("all_gather", elements), and, where the exercise asks for it, the most bytes that it had made and still held, and
-    those that it left behind beside what it returned."""
+    those that it left behind beside what it returned: for good, and until Python's garbage collector came (`late`)."""
 
     value: Any
     after: list[Any]
@@ -94,6 +94,7 @@ class Record:
     calls: list[tuple[str, int]] = field(default_factory=list)
     peak: int = 0
     left: int = 0
+    late: int = 0
 
     @property
     def nbytes(self) -> int:
@@ -173,6 +174,7 @@ def record_to_json(record: Record) -> dict[str, Any]:
         "calls": record.calls,
         "peak": record.peak,
         "left": record.left,
+        "late": record.late,
     }
 
 
@@ -180,7 +182,8 @@ def record_from_json(data: dict[str, Any]) -> Record:
     """The record, with tensors again."""
     sent = [(int(receiver), int(nbytes)) for receiver, nbytes in data["sent"]]
     calls = [(str(name), int(numel)) for name, numel in data["calls"]]
-    return Record(decode(data["value"]), decode(data["after"]), sent, calls, int(data["peak"]), int(data["left"]))
+    peak, left, late = (int(data[name]) for name in ("peak", "left", "late"))
+    return Record(decode(data["value"]), decode(data["after"]), sent, calls, peak, left, late)
 
 
 def observation_to_json(observation: Observation) -> dict[str, Any]:

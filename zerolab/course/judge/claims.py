@@ -144,6 +144,16 @@ def leaves_nothing(case: Case, seen: Observation) -> str | None:
     return None
 
 
+def leaves_at_once(case: Case, seen: Observation) -> str | None:
+    """Nor was there such a tensor until Python's garbage collector came."""
+    for rank, record in enumerate(seen.records):
+        if record.late > 0:
+            late = f"when it has returned, {record.late:,} bytes on rank {rank} wait for Python's garbage collector"
+            look = "a reference cycle holds them, such as a function inside yours that calls itself: take a loop"
+            return f"{case.about}: {late}: {look}"
+    return None
+
+
 def shared_by(fn: Any) -> str:
     """What to say of a list that belongs to an answer's class; '' if there is none."""
     shared = [name for name, value in vars(fn).items() if isinstance(value, list | dict | set)]

@@ -88,19 +88,20 @@ def on_rank(
         notes.sent.clear()
         issued.calls.clear()
     if not memory:
-        value, peak, left = run(fn, comm, *mine), 0, 0
+        value, peak, left, late = run(fn, comm, *mine), 0, 0, 0
     else:
         given = list(tensors_in(mine))
         with Tracker(lambda: {GIVEN: given}) as tracker:
             value = run(fn, comm, *mine)
         peak = max((sample.total - sample.bytes.get(GIVEN, 0) for sample in tracker.samples), default=0)
         returned = returned_bytes(tensors_in(value))
-        left = made(tracker) - returned
+        left, late = made(tracker) - returned, 0
         if left > 0:
             # A graph may hold itself until it is collected, which takes long: only if something is there.
             gc.collect()
-            left = made(tracker) - returned
-    return record_to_json(Record(value, list(mine), notes.sent, issued.calls, peak, left))
+            late, left = left, made(tracker) - returned
+            late -= left
+    return record_to_json(Record(value, list(mine), notes.sent, issued.calls, peak, left, late))
 
 
 GIVEN = "given"

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from zerolab.collectives import Collectives
+from zerolab.course.exercises.zero_2.watch import Watched
 from zerolab.course.judge.case import Case, Observation, plural
 from zerolab.course.judge.claims import Calls, Wanted, by_dtype, calls_are, most_held, right, untouched
 from zerolab.course.judge.draw import about, fine, sizes
@@ -74,12 +75,19 @@ def micro_calls(case: Case, rank: int) -> Calls:
 
 
 def run_micro(fn: Callable[..., Any], comm: Collectives, gradients: list[torch.Tensor], each: bool) -> Any:
-    """What it returns, and which gradients were written to, even if that was undone."""
-    before = [gradient._version for gradient in gradients]
-    given = list(gradients)
-    shard = fn(comm, gradients, each)
-    written = [index for index, gradient in enumerate(given) if gradient._version != before[index]]
-    return {"shard": shard, "written": written}
+    """What it returns, and which gradients were written to, even if that was undone: torch counts writes, but for those
+    through .data, so their numbers are looked at, too, before and after each collective."""
+    given = [(gradient, gradient._version, gradient.tolist()) for gradient in gradients]
+    written: set[int] = set()
+
+    def look() -> None:
+        for index, (gradient, version, numbers) in enumerate(given):
+            if gradient._version != version or gradient.tolist() != numbers:
+                written.add(index)
+
+    shard = fn(Watched(comm, look), gradients, each)
+    look()
+    return {"shard": shard, "written": sorted(written)}
 
 
 def micro_right(case: Case, seen: Observation) -> str | None:

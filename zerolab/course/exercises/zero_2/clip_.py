@@ -117,8 +117,20 @@ def clip_cases(rng: Random) -> list[Case]:
         # No rank's own norm is above the limit, and that of all is; a shard with elements comes after an empty one.
         clip_case(rng, 3, used(3), rng.choice((1.0, 2.0)), None),
         clip_case(rng, 3, [[0, rng.randint(1, 4), 0, rng.randint(1, 4)] for _ in range(3)], 2.0, share()),
+        order_case(rng),
         clip_case(rng, 2, used(2), 2.0, share(), world="processes"),
     ]
+
+
+def order_case(rng: Random) -> Case:
+    """Ranks whose sums are 1, 2**53 and 1, or as much times a power of 2: the sum of all is another one in float64 if
+    rank 1's comes last."""
+    unit = 2.0 ** rng.randint(-20, 20)
+    sign = rng.choice((-1.0, 1.0))
+    args: list[tuple[Any, ...]] = []
+    for number in (unit, sign * 2**53 * unit, unit):
+        args.append(([torch.tensor([number], dtype=torch.float64)], [1], 2**50 * unit, 1.0))
+    return Case(args, about=f"on 3 ranks, one float64 each, that of rank 1 {2**53:,} times the others', norm_type 1")
 
 
 def norm_of(each: Sequence[Sequence[Tensor]], norm_type: float) -> float:
@@ -140,7 +152,7 @@ def same(value: object, want: float) -> bool:
 
 
 def norm_right(case: Case, seen: Observation) -> str | None:
-    """Every rank returns the norm over all ranks, as a float."""
+    """Every rank returns the norm over all ranks, as a float, and to the last bit the same one."""
     norm_type = case.args[0][3]
     each = [counted(args) for args in case.args]
     want = norm_of(each, norm_type)
@@ -168,6 +180,11 @@ def norm_right(case: Case, seen: Observation) -> str | None:
             if same(got, mistake):
                 return f"{said}. {says}"
         return f"{said}. Put all shards end to end by hand, and compare what each rank contributes"
+    norms = [record.value["norm"] for record in seen.records]
+    for rank, norm in enumerate(norms):
+        if norm != norms[0] and not math.isnan(norm):
+            said = f"rank {rank} returned {norm!r}, and rank 0 {norms[0]!r}"
+            return f"{case.about}: {said}. A sum depends on the order: add the ranks' numbers in one order on all ranks"
     return None
 
 

@@ -19,6 +19,7 @@ from zerolab.course.exercises.zero_2.models import (
     gradients_of,
     in_dtype,
     model_cases,
+    numels_of,
     on_the_way,
     shards_by_rank,
     summed,
@@ -99,6 +100,12 @@ def mended_right(case: Case, seen: Observation) -> str | None:
             missing = [at for at, shard in enumerate(record.value) if shard is None]
             if missing:
                 said = f"rank {rank} has no shards of the parameters {missing}"
+                empty = [at for at, numel in enumerate(numels_of(case)) if not numel]
+                if missing == empty:
+                    return f"{after}: {said}: they have no elements, and neither has their shard, but it is due"
+                if set(missing) < set(empty):
+                    look = "without elements they all have one address (data_ptr() is 0), one shape, and equal numbers"
+                    return f"{after}: {said}: {look}: tell parameters apart by their place in the list"
                 return f"{after}: {said}: which index does a hook see when it runs, long after the loop has ended?"
         if hint := right(lambda case: wanted_after(case, index), by_dtype)(case, part):  # noqa: B023 (used at once)
             return hint.replace(case.about, after, 1)

@@ -37,14 +37,15 @@ class Stack(nn.Module):
 
 
 class Scale(nn.Module):
-    """Scales by a parameter without dimensions, and has one without elements."""
+    """Scales by a parameter without dimensions, and has two without elements, which have one address (0) in memory."""
 
     def __init__(self, by: Tensor) -> None:
         super().__init__()
-        self.by, self.none = nn.Parameter(by.view(())), nn.Parameter(by[:0])
+        self.by = nn.Parameter(by.view(()))
+        self.none, self.nothing = (nn.Parameter(by.new_empty(0)) for _ in range(2))
 
     def forward(self, inputs: Tensor) -> Tensor:
-        return inputs * self.by + self.none.sum()
+        return inputs * self.by + self.none.sum() + self.nothing.sum()
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,7 @@ class Kind:
             "a weight lies transposed in memory": self.transposed,
             "a weight is frozen": self.frozen,
             "a layer is not used the second time": self.unused,
-            "a parameter has no elements and one no dimensions": self.bare,
+            "two parameters have no elements and one no dimensions": self.bare,
         }
         return "".join(f", {words}" for words, holds in said.items() if holds)
 

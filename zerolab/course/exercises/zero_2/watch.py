@@ -54,6 +54,30 @@ class Waited:
         return self.gave(self.handle.wait())
 
 
+class Watched:
+    """The rank's collectives, with a `look` before and after each call of one."""
+
+    def __init__(self, comm: Collectives, look: Callable[[], None]) -> None:
+        self.comm, self.look = comm, look
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self.comm, name)
+        if not callable(found):
+            return found
+
+        def called(*args: Any, **kwargs: Any) -> Any:
+            self.look()
+            result = found(*args, **kwargs)
+            self.look()
+            return Waited(result, self.gave) if isinstance(result, Handle) else result
+
+        return called
+
+    def gave(self, result: Any) -> Any:
+        self.look()
+        return result
+
+
 # The line of the scoreboard on whole gradients.
 
 

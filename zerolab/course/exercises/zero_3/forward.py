@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from random import Random
 from typing import Any
 
@@ -19,14 +20,26 @@ from torch.nn import functional as F
 from zerolab.collectives import Collectives
 from zerolab.course.exercises.wholes import Wholes
 from zerolab.course.judge.case import Case, Observation, plural
-from zerolab.course.judge.claims import Calls, Wanted, by_dtype, calls_are, leaves_nothing, right, untouched
+from zerolab.course.judge.claims import (
+    Calls,
+    Wanted,
+    by_dtype,
+    calls_are,
+    leaves_at_once,
+    leaves_nothing,
+    right,
+    untouched,
+)
 from zerolab.course.judge.draw import DTYPES, fine
 from zerolab.course.judge.exercise import Claim, Exercise, Score, Test
 
 Tensor = torch.Tensor
 Shape = tuple[int, int]
-WIDTH, LAYERS, ROWS = 32, 6, 2
-"""Of the case on the scoreboard."""
+ROWS = 2
+WIDTHS = (26, 30, 34, 36, 32, 28, 26)
+LAYERS = len(WIDTHS) - 1
+"""Of the case on the scoreboard. Its layers grow and shrink, so that whoever makes a larger buffer and still holds the
+last one has two; the smallest is more than half of the largest, so that each of them counts as one."""
 
 
 def drawn_shapes(rng: Random, layers: int) -> list[Shape]:
@@ -44,7 +57,7 @@ def drawn_shards(rng: Random, shapes: Sequence[Shape], ranks: int, dtype: torch.
 
 
 def drawn_rows(rng: Random, rows: int, width: int, dtype: torch.dtype) -> Tensor:
-    most = 1 if width == WIDTH or dtype is torch.bfloat16 else 3
+    most = 1 if width in WIDTHS or dtype is torch.bfloat16 else 3
     return fine(rng, rows * width, dtype, most).view(rows, width)
 
 
@@ -71,11 +84,14 @@ class Layout:
 
 
 def layouts(rng: Random) -> list[Layout]:
-    """Those of the cases: layers that the ranks divide or not, a single one, and shards without elements."""
+    """Those of the cases: layers that the ranks divide or not, alike, a single one, and shards without elements."""
     dtypes = rng.sample(DTYPES, 3)
+    width = rng.randint(3, 6)
     return [
-        Layout(4, [(WIDTH, WIDTH)] * LAYERS, board=True),
+        Layout(4, [(outside, inside) for inside, outside in pairwise(WIDTHS)], board=True),
         *(Layout(ranks, drawn_shapes(rng, rng.randint(2, 3))) for ranks in (2, 3)),
+        # Nobody tells these layers apart by their shape.
+        Layout(2, [(width, width)] * 3),
         Layout(4, drawn_shapes(rng, 2), dtypes[0]),
         Layout(1, drawn_shapes(rng, 2), dtypes[1]),
         Layout(3, [(5, 2), (4, 5)], dtypes[2]),
@@ -83,12 +99,6 @@ def layouts(rng: Random) -> list[Layout]:
         Layout(2, [(5, 3)]),
         Layout(2, drawn_shapes(rng, 2), world="processes"),
     ]
-
-
-def board_bytes(case: Case) -> int:
-    """Bytes of a whole layer of the scoreboard's case."""
-    shapes: list[Shape] = case.args[0][1]
-    return 4 * math.prod(shapes[0])
 
 
 def most_layers(case: Case, seen: Observation) -> int:
@@ -127,9 +137,9 @@ def run_forward(fn: Callable[..., Any], comm: Collectives, shards: list[Tensor],
 
 
 def layers_made(shards: list[Tensor], shapes: list[Shape]) -> Wholes:
-    """Counts whole layers, if they are all alike."""
-    alike = len(set(shapes)) == 1
-    return Wholes(shards, shards[0].element_size() * math.prod(shapes[0]) if alike else 0)
+    """Counts whole layers, if they are those of the scoreboard."""
+    largest = max(map(math.prod, shapes)) if len(shapes) == LAYERS else 0
+    return Wholes(shards, shards[0].element_size() * largest)
 
 
 def outputs_right(wanted: Callable[[Case], Wanted]) -> Test:
@@ -159,7 +169,17 @@ def forward_wanted(case: Case) -> Wanted:
             x = F.linear(x, layer)
         return x
 
+    def by_shape(x: Tensor) -> Tensor:
+        for layer in layers:
+            x = F.linear(x, layer)
+            x = x if layer.shape == layers[-1].shape else F.relu(x)
+        return x
+
+    by_place = "tell the last layer by its place"
     mistakes = {
+        f"what comes out without ReLU after each layer of the last one's shape: {by_place}": [
+            by_shape(x) for x in inputs
+        ],
         "its output with a ReLU on top: ReLU stands between two layers, and nothing comes after the last": [
             F.relu(y) for y in good
         ],
@@ -193,6 +213,7 @@ EXERCISE = Exercise(
         Claim("it gathers each layer once", calls_are(gathers, "one all_gather a layer, when its turn comes"), NUMEL),
         Claim("it lets layers go again", lets_go),
         Claim("it leaves nothing behind", leaves_nothing),
+        Claim("nor anything for Python's garbage collector", leaves_at_once),
     ),
     run=run_forward,
     scores=(

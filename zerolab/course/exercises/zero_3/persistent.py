@@ -56,8 +56,11 @@ def run_persistent(fn: Callable[..., Any], comm: Collectives, tensors: list[Tens
     if not isinstance(answer.kept, list | tuple):
         raise InputError(f"`kept` is a {kind}, and a list is due, with one tensor for each that it got, in order")
     try:
-        values = [answer.whole(index).clone() for index in range(len(tensors))]
+        held = [answer.whole(index) for index in range(len(tensors))]
+        values = [whole.clone() for whole in held]
+        # What the first round gave is still in use.
         twice = [answer.whole(index).clone() for index in range(len(tensors))]
+        del held
     except Exception as error:
         if not (said := shared_by(fn)):
             raise
@@ -196,9 +199,12 @@ def persistent_calls(case: Case, seen: Observation) -> str | None:
 
     each = due(tensors, threshold)
     want = [*each, *each, *due(tensors[:1], 2 * threshold + 1), *each]
-    few = any(len(record.calls) < len(want) for record in seen.records)
-    more = "what reaches the threshold counts as cut, on one rank, too, and is gathered each time"
-    return calls_are(lambda case, rank: want, more if few else "what is whole already needs no call")(case, seen)
+    look = "what is whole already needs no call"
+    if any(len(record.calls) < len(want) for record in seen.records):
+        look = "what is cut is gathered each time, also while somebody still uses what the last time gave"
+        if case.ranks == 1:
+            look = "what reaches the threshold counts as cut, on one rank, too, and is gathered each time"
+    return calls_are(lambda case, rank: want, look)(case, seen)
 
 
 EXERCISE = Exercise(

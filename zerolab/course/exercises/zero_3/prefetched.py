@@ -26,7 +26,7 @@ from zerolab.course.exercises.zero_3.forward import (
     outputs_right,
 )
 from zerolab.course.judge.case import Case, Observation
-from zerolab.course.judge.claims import Wanted, calls_are, leaves_nothing, microseconds, untouched
+from zerolab.course.judge.claims import Wanted, calls_are, leaves_at_once, leaves_nothing, microseconds, untouched
 from zerolab.course.judge.exercise import Claim, Exercise, Score
 from zerolab.ranks import spend
 
@@ -188,6 +188,7 @@ EXERCISE = Exercise(
         Claim("it gathers each layer once", calls_are(gathers, "one all_gather a layer, in the order of use")),
         Claim("it lets layers go again", lets_go),
         Claim("it leaves nothing behind", leaves_nothing),
+        Claim("nor anything for Python's garbage collector", leaves_at_once),
     ),
     run=run_ahead,
     scores=(

@@ -27,7 +27,15 @@ def cost_cases(rng: Random) -> list[Case]:
     first.append(cost_case([(120, False), (240, True), (480, False), (960, True)], 3, 2, False))
     # 24 times an odd number near 2**56 is no float.
     many = cost_case([(3 * rng.randrange(2**56 + 1, 2**57, 2), True)], 3, 1, False)
-    return [*first, *cases, many]
+    # Units that are alike, before and behind the first that trains.
+    one, other = (3 * number for number in rng.sample(range(100, 500), 2))
+    alike = cost_case([(one, False), (other, True), (one, False), (other, True)], 3, 2, False)
+    # And the same length, once frozen and once not.
+    length = 3 * rng.randint(100, 500)
+    mixed = cost_case([(length, False), (length, True), (length, False)], 3, 1, False)
+    # A unit that 64 bits hold; the bytes of a step they do not.
+    huge = cost_case([(3 * rng.randrange(2**59 + 1, 2**60, 2), True)], 3, 4, False)
+    return [*first, *cases, many, alike, mixed, huge]
 
 
 def cost_case(units: Units, ranks: int, micro_batches: int, checkpointing: bool) -> Case:
@@ -67,6 +75,8 @@ def cost_right(case: Case, seen: Observation) -> str | None:
         return f"{said}. The number is right, but bytes are whole: divide with //"
     if isinstance(got, int | float) and abs(got - want) * 10**12 < want:
         return f"{said}. Nearly: a fraction in between is rounded, so stay with whole numbers, and divide with //"
+    if isinstance(got, int) and want >= 2**63 and not (got - want) % 2**64:
+        return f"{said}. That is what 64 bits leave of it; Python's own int holds all of it"
     trained = sum(numel for numel, trains in units if trains)
     first = next((index for index, (_, trains) in enumerate(units) if trains), len(units))
     last = max((index for index, (_, trains) in enumerate(units) if trains), default=-1)
@@ -81,6 +91,12 @@ def cost_right(case: Case, seen: Observation) -> str | None:
         return want - (micro_batches - 1) * wire_bytes("all_gather", numel, 4, ranks, 0)
 
     mistakes = {
+        "Two units may be alike, and list.index() finds the first of them: take enumerate() for the place": (
+            not_back(back - sum(unit[0] for unit in units if units.index(unit) >= first))
+        ),
+        "Two units may be alike, and a set or a dict holds them once": (
+            stage3_bytes(list(dict.fromkeys(units)), ranks, micro_batches) if len(set(units)) < len(units) else None
+        ),
         "No unit trains: there is no backward, and so nothing to gather for it": (
             0 if trained else stage3_bytes(units, ranks, micro_batches, skips_frozen_start=False)
         ),
