@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 from hostile_answers import HOSTILE, Hostile
-from zoo.trial import SOLUTIONS, solution
+from zoo.answers import SOLUTIONS, solution
 
 from zerolab.course.grade import cage, cli
 from zerolab.course.grade.cells import grade_id, is_answer, is_check, role, text_of

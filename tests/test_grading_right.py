@@ -4,7 +4,7 @@ from collections import Counter
 from zlib import crc32
 
 import pytest
-from zoo.right import RIGHT, Right
+from zoo import RIGHT, Right
 from zoo.trial import NAMES, hint_for
 
 ANSWERS = [(lesson, right) for lesson, answers in RIGHT.items() for right in answers]

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 from zoo.trial import model_names
-from zoo.zero3_slips import RELEASED
+from zoo.zero_3.forward import RELEASED
 
 from zerolab.collectives import Collectives
 from zerolab.course.exercises.zero_3.step_bytes import stage3_bytes

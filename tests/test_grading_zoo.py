@@ -4,12 +4,14 @@ import copy
 import re
 import sys
 from collections import Counter
+from pathlib import Path
 from random import Random
 
 import pytest
-from zoo import ZOO, Wrong
-from zoo.ring import GREEDY, HOSTILE
-from zoo.trial import NAMES, findings, model_names, quick, solution
+from zoo import ZOO, Wrong, house_of
+from zoo.answers import changed, everywhere, model, solution
+from zoo.ring_collectives.hostile import GREEDY, HOSTILE
+from zoo.trial import NAMES, findings, model_names, quick
 
 from zerolab.course.exercises import LESSONS, exercises_of
 from zerolab.course.grade import CheckFailed, checks
@@ -54,6 +56,23 @@ def test_every_exercise_has_five_wrong_answers() -> None:
     cages = Counter((lesson, wrong.exercise) for lesson, wrong in WRONG)
     assert {name: cages[name] for name in NAMES if cages[name] < 5} == {}
     assert set(ZOO) == set(LESSONS)
+
+
+def test_every_answer_in_the_zoo_stands_in_the_file_of_an_exercise() -> None:
+    files = {path for path in (Path(__file__).parent / "zoo").rglob("*.py") if "WRONG = " in path.read_text()}
+    assert files == {Path(str(house_of(*name).__file__)) for name in NAMES}
+
+
+def test_an_answer_changed_from_the_model_says_one_place() -> None:
+    forward = model("05_zero_3", "forward")
+    assert forward.startswith("\ndef forward(comm, shards, shapes, x):\n    for index"), "no types, no docstring"
+    assert "SOLUTION" not in forward and forward.endswith("    return x\n")
+    assert changed(forward, "return x", "return 2 * x") == forward.removesuffix("x\n") + "2 * x\n"
+    for absent_or_common in ("return y", "whole"):
+        with pytest.raises(AssertionError, match="times in"):
+            changed(forward, absent_or_common, "")
+    with pytest.raises(AssertionError, match="1 times in"):
+        everywhere(forward, "return x", "")
 
 
 def test_the_course_has_its_exercises() -> None:

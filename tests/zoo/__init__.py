@@ -1,37 +1,28 @@
-"""The zoo: wrong answers by lesson, each with a piece of the hint that it must get."""
+"""The zoo: wrong answers by lesson, each with a piece of the hint that it must get, and right ones, each in a style of
+its own that no check may refuse. As in `zerolab.course.exercises`, a folder a lesson and in it a file an exercise."""
 
 from __future__ import annotations
 
-from zoo import (
-    edges,
-    flat,
-    kept,
-    mixed,
-    offload,
-    ring,
-    slips,
-    start,
-    zero1,
-    zero2,
-    zero2_hints,
-    zero2_slips,
-    zero2_traces,
-    zero3,
-    zero3_hints,
-    zero3_slips,
-)
-from zoo.wrong import Wrong, changed
+import re
+from importlib import import_module
+from types import ModuleType
 
-ZOO: dict[str, list[Wrong]] = {
-    "00_start_here": [*start.ZOO, *kept.START, *slips.START, *edges.START],
-    "01_ring_collectives": [*ring.ZOO, *kept.RING, *slips.RING, *edges.RING],
-    "02_flat_buffers": [*flat.ZOO, *slips.FLAT, *edges.FLAT],
-    "03_zero_1": [*zero1.ZOO, *slips.ZERO1],
-    "04_zero_2": [*zero2.ZOO, *zero2_traces.ZOO, *zero2_slips.ZOO, *zero2_hints.ZOO, *kept.NORM],
-    "05_zero_3": [*zero3.ZOO, *zero3_slips.ZOO, *zero3_hints.ZOO],
-    "06_mixed_precision": mixed.ZOO,
-    "07_offloading": [wrong for wrong in offload.ZOO if wrong.exercise != "best_place"],
-    "07b_when_it_pays": [wrong for wrong in offload.ZOO if wrong.exercise == "best_place"],
-}
+from zerolab.course.exercises import LESSONS
+from zoo.answers import Right, Wrong
 
-__all__ = ["ZOO", "Wrong", "changed"]
+
+def house_of(lesson: str, exercise: str) -> ModuleType:
+    """The module with the answers to an exercise, such as `zoo.zero_3.forward`."""
+    folder = re.sub(r"^\d+[a-z]?_", "", lesson)
+    file = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", exercise).lower()
+    return import_module(f"zoo.{folder}.{file}")
+
+
+ZOO: dict[str, list[Wrong]] = {}
+RIGHT: dict[str, list[Right]] = {}
+for lesson, exercises in LESSONS.items():
+    houses = {exercise.name: house_of(lesson, exercise.name) for exercise in exercises}
+    ZOO[lesson] = [wrong._replace(exercise=name) for name, house in houses.items() for wrong in house.WRONG]
+    RIGHT[lesson] = [right._replace(exercise=name) for name, house in houses.items() for right in house.RIGHT]
+
+__all__ = ["RIGHT", "ZOO", "Right", "Wrong", "house_of"]

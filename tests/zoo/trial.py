@@ -4,26 +4,18 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import cache
-from pathlib import Path
 from random import Random
 from typing import Any
 
-from nbformat import NotebookNode
-
 from zerolab.course.exercises import LESSONS, exercises_of
-from zerolab.course.grade.cells import grade_id, is_answer, is_check, is_locked, read_notebook
+from zerolab.course.grade.cells import grade_id, is_answer, is_check, is_locked
 from zerolab.course.grade.worker import load, run
 from zerolab.course.judge.bounds import offence
 from zerolab.course.judge.case import Case
 from zerolab.course.judge.exercise import Exercise, Finding, judge
+from zoo.answers import solution
 
-SOLUTIONS = Path(__file__).resolve().parents[2] / "solutions"
 NAMES = [(lesson, exercise.name) for lesson, exercises in LESSONS.items() for exercise in exercises]
-
-
-@cache
-def solution(lesson: str) -> NotebookNode:
-    return read_notebook(SOLUTIONS / f"{lesson}.ipynb")
 
 
 def model_names(lesson: str) -> dict[str, Any]:

@@ -1,0 +1,147 @@
+"""Answers to `owned` of lesson 02, wrong and right."""
+
+from zoo.answers import Right, Wrong, blank, changed, model
+
+MODEL = model("02_flat_buffers", "owned")
+OWNED = changed(MODEL, ", strict=True", "")
+
+WRONG = [
+    blank("owned"),
+    Wrong("counted in the row",
+          changed(OWNED, "start, stop", "start + begin, stop + begin"),
+          "from the start of the row"),
+    Wrong("counted in the shard",
+          changed(OWNED, "start, stop", "start + begin - rank * shard, stop + begin - rank * shard"),
+          "from the start of the shard"),
+    Wrong("with padding",
+          changed(OWNED,
+                  "pieces = []",
+                  "numels = [b - a for a, b in zip(starts, [*starts[1:], length])]\n"
+                  "    pieces = []"),
+          "Padding belongs to nobody"),
+    Wrong("whole parameters",
+          changed(OWNED,
+                  "start = max(rank * shard - begin, 0)\n"
+                  "        stop = min((rank + 1) * shard - begin, numel)",
+                  "start, stop = 0, numel if begin // shard == rank else 0"),
+          "does not belong whole"),
+    Wrong("with empty pieces",
+          changed(OWNED, "start < stop", "start <= stop"),
+          "piece of no elements"),
+    Wrong("all parameters",
+          changed(OWNED, "start < stop", "True"),
+          "a stop before their start"),
+    Wrong("each parameter cut",
+          changed(OWNED,
+                  "start = max(rank * shard - begin, 0)\n"
+                  "        stop = min((rank + 1) * shard - begin, numel)",
+                  "start, stop = rank * numel // ranks, (rank + 1) * numel // ranks"),
+          "it is the row that is cut"),
+    Wrong("stop included",
+          changed(OWNED, "start, stop", "start, stop - 1"),
+          "one past the last element"),
+    Wrong("a default list",
+          changed(changed(OWNED, "ranks, rank", "ranks, rank, pieces=[]"), "    pieces = []\n", ""),
+          "a default argument"),
+    Wrong("empties the input",
+          changed(OWNED, "return pieces", "starts.clear()\n    return pieces"),
+          "belongs to the caller"),
+    Wrong("looks at the first parameter", """
+def owned(starts, numels, length, ranks, rank):
+    shard = length // ranks
+    number, pieces = 0, []
+    while starts[number] + numels[number] <= rank * shard and number < len(starts) - 1:
+        number += 1
+    for number in range(number, len(starts)):
+        start, stop = max(rank * shard - starts[number], 0), min((rank + 1) * shard - starts[number], numels[number])
+        pieces += [(number, start, stop)] * (start < stop)
+    return pieces
+""", "IndexError"),
+    Wrong("starts before the parameter",
+          changed(OWNED, "max(rank * shard - begin, 0)", "rank * shard - begin"),
+          "Draw the row"),
+]  # fmt: skip
+
+RIGHT = [
+    Right("comprehension", """
+def owned(starts, numels, length, ranks, rank):
+    size = length // ranks
+    low, high = rank * size, rank * size + size
+    return [
+        (i, max(low, s) - s, min(high, s + n) - s)
+        for i, (s, n) in enumerate(zip(starts, numels))
+        if max(low, s) < min(high, s + n)
+    ]
+"""),
+    Right("by element", """
+def owned(starts, numels, length, ranks, rank):
+    size = length // ranks
+    pieces = []
+    for number in range(len(starts)):
+        inside = [e for e in range(numels[number]) if (starts[number] + e) // size == rank]
+        if inside:
+            pieces.append((number, inside[0], inside[-1] + 1))
+    return pieces
+"""),
+    Right("ranges", """
+def owned(starts, numels, length, ranks, rank):
+    shard = range(length)[length // ranks * rank : length // ranks * (rank + 1)]
+    found = []
+    for number, start in enumerate(starts):
+        a = min(max(shard.start - start, 0), numels[number])
+        b = max(min(shard.stop - start, numels[number]), 0)
+        if b - a > 0:
+            found.append((number, a, b))
+    return found
+"""),
+    Right("generator", """
+def owned(starts, numels, length, ranks, rank):
+    def pieces():
+        size = length // ranks
+        for number, (start, numel) in enumerate(zip(starts, numels, strict=True)):
+            begin = rank * size - start
+            stop = begin + size
+            begin, stop = max(begin, 0), min(stop, numel)
+            if stop > begin:
+                yield number, begin, stop
+    return list(pieces())
+"""),
+    Right("intersection sets", """
+def owned(starts, numels, length, ranks, rank):
+    size = length // ranks
+    mine = set(range(rank * size, (rank + 1) * size))
+    out = []
+    for number, (start, numel) in enumerate(zip(starts, numels)):
+        hit = sorted(mine & set(range(start, start + numel)))
+        if hit:
+            out += [(number, hit[0] - start, hit[-1] - start + 1)]
+    return out
+"""),
+    # Closures, classes of handles, names that sound like files.
+    Right("pointers", """
+def owned(starts, numels, length, ranks, rank):
+    import bisect
+    size = length // ranks
+    begin, end = size * rank, size * (rank + 1)
+    ends = [s + n for s, n in zip(starts, numels)]
+    first = bisect.bisect_right(ends, begin)
+    save = []
+    for number in range(first, len(starts)):
+        if starts[number] >= end:
+            break
+        lo = max(begin - starts[number], 0)
+        hi = min(end, ends[number]) - starts[number]
+        if hi > lo:
+            save.append((number, lo, hi))
+    return save
+"""),
+    # Callable objects, blocking messages, chunks without elements that are not sent.
+    Right("clamps", """
+def owned(starts, numels, length, ranks, rank):
+    each = length // ranks
+    clamp = lambda x, n: sorted((0, x, n))[1]
+    low, high = rank * each, (rank + 1) * each
+    found = ((i, clamp(low - s, n), clamp(high - s, n)) for i, (s, n) in enumerate(zip(starts, numels)))
+    return [piece for piece in found if piece[2] > piece[1]]
+"""),
+]  # fmt: skip

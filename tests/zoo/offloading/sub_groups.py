@@ -1,0 +1,369 @@
+"""Answers to `sub_groups` of lesson 07, wrong and right."""
+
+from zoo.answers import Right, Wrong, blank, changed, model
+
+MODEL = model("07_offloading", "sub_groups")
+ROUNDS_WITH_BITS = """
+def sub_groups(segments, limit, align, width):
+    limit = max(limit, align)
+    groups, room = [], 0
+    for start, stop in segments:
+        while start < stop:
+            take = min(stop - start, room & -align)
+            if take == 0:
+                groups.append([])
+                room = limit
+                continue
+            groups[-1].append((start, start + take))
+            start += take
+            room -= take
+    found, offset = [], 0
+    for parts in groups:
+        found.append((offset, parts))
+        offset = -(-(offset + width * sum(b - a for a, b in parts)) // 4096) * 4096
+    return found
+"""
+ROUNDED_LIMIT = """
+def sub_groups(segments, limit, align, width):
+    limit = max(limit // align * align, align)
+    groups, room = [], 0
+    for start, stop in segments:
+        while start < stop:
+            take = min(stop - start, room // align * align)
+            if not take:
+                groups.append([])
+                room = limit
+                continue
+            groups[-1].append((start, start + take))
+            start += take
+            room -= take
+    out, offset = [], 0
+    for parts in groups:
+        out.append((offset, parts))
+        offset += -(-sum(b - a for a, b in parts) * width // 4096) * 4096
+    return out
+"""
+
+WRONG = [
+    blank("sub_groups"),
+    Wrong("new one for each segment",
+          changed(MODEL, "while", "room = 0\n        while"),
+          "does each segment begin a new one"),
+    Wrong("does not fill up",
+          changed(MODEL, "while", "room = room if stop - start <= room else 0\n        while"),
+          "its first part fills the room that is left"),
+    Wrong("cuts anywhere",
+          changed(MODEL, "room // align * align", "room"),
+          "A cut lies a multiple of `align`"),
+    Wrong("what just fits",
+          changed(MODEL, "room // align", "room if stop - start <= room else room // align"),
+          "also for a rest that would just fit"),
+    Wrong("empty parts",
+          changed(MODEL,
+                  "while",
+                  "if start == stop and groups:\n"
+                  "            groups[-1][1].append((start, stop))\n"
+                  "        while"),
+          "A segment without elements has no part"),
+    Wrong("no pages",
+          changed(MODEL, "-(-nbytes // 4096) * 4096", "nbytes"),
+          "with the rest of its page"),
+    Wrong("one page each",
+          changed(MODEL, "-(-nbytes // 4096) * 4096", "4096 if nbytes else 0"),
+          "A record may take several pages"),
+    Wrong("as if each were full",
+          changed(MODEL, "nbytes //", "width * max(limit, align) * bool(groups) //"),
+          "Not every sub-group is full"),
+    Wrong("a page too many",
+          changed(MODEL, "-(-nbytes // 4096) * 4096", "(nbytes // 4096 + 1) * 4096 if nbytes else 0"),
+          "A record that fills its pages leaves no rest"),
+    Wrong("offsets in pages",
+          changed(MODEL, "4096) * 4096", "4096)"),
+          "You count offsets in pages"),
+    Wrong("forgets the width",
+          changed(MODEL, "width * size", "size"),
+          "You count offsets in elements"),
+    Wrong("forgets the last",
+          changed(MODEL, "return groups", "return groups[:-1]"),
+          "the last sub-group is missing"),
+    Wrong("drops what follows a cut",
+          changed(MODEL, "start + size,", "stop,"),
+          "what follows a cut"),
+    Wrong("an element twice",
+          changed(MODEL, "size, room", "size - (size > 1 and start + size < stop), room"),
+          "where does the part after a cut begin"),
+    Wrong("too large",
+          changed(MODEL, "(limit, align)", "(limit, align) + align"),
+          "how much room is left"),
+    Wrong("an empty one at the start",
+          changed(MODEL, "groups = []", "groups = [(0, [])]"),
+          "a sub-group has no parts"),
+    Wrong("without offsets",
+          changed(MODEL, "return groups", "return [parts for _, parts in groups]"),
+          "a list of (offset, parts) is due"),
+    Wrong("spoils the segments",
+          changed(MODEL, "return groups", "segments.clear()\n    return groups"),
+          "it overwrote"),
+    # A check let these pass once, or sent them elsewhere.
+    Wrong("limit rounded once",
+          changed(changed(ROUNDS_WITH_BITS,
+                          "(limit, align)",
+                          "(limit, align) // align * align"),
+                  "room & -align",
+                  "room"),
+          "and not the limit alone"),
+    Wrong("parts merged across neighbours",
+          changed(changed(ROUNDS_WITH_BITS,
+                          "& -align",
+                          "// align * align"),
+                  "groups[-1]",
+                  "if groups[-1] and groups[-1][-1][1] == start:\n"
+                  "                groups[-1][-1] = (groups[-1][-1][0], start + take)\n"
+                  "            else:\n"
+                  "                groups[-1]"),
+          "Segments that touch stay two parts"),
+    Wrong("rounds with bits",
+          ROUNDS_WITH_BITS,
+          "align=12"),
+    Wrong("limit below align takes limit",
+          changed(changed(ROUNDS_WITH_BITS,
+                          "limit = max(limit, align)\n    groups, room = [], 0",
+                          "groups, room = [], 0\n    align = min(align, limit)"),
+                  "& -align",
+                  "// align * align"),
+          "A limit below `align` counts"),
+    # Passed once, or got a hint that named no fault.
+    Wrong("offsets of the total",
+          changed(changed(MODEL,
+                          "offset +=",
+                          "offset ="),
+                  "room, nbytes = max(limit, align), 0",
+                  "room = max(limit, align)"),
+          "not once those of all together"),
+    Wrong("align by the element's place",
+          changed(MODEL,
+                  "room // align * align)",
+                  "(start + room) // align * align - start) if room >= align else 0"),
+          "wherever the part begins"),
+    # Fail at an edge alone, or in a second step.
+    Wrong("the limit rounded, too",
+          ROUNDED_LIMIT,
+          "also where `align` does not divide that"),
+    Wrong("parts take rounded room",
+          changed(changed(ROUNDED_LIMIT,
+                          "limit // align * align",
+                          "limit"),
+                  "room -= take",
+                  "room -= -(-take // align) * align"),
+          "that is not rounded up to `align`"),
+    Wrong("aligned by bits", """
+def sub_groups(segments, limit, align, width):
+    limit = max(limit, align)
+    groups, room = [], 0
+    for start, stop in segments:
+        while start < stop:
+            take = min(stop - start, room & ~(align - 1))
+            if not take:
+                if room == limit:
+                    take = min(stop - start, align)
+                else:
+                    groups.append([])
+                    room = limit
+                    continue
+            groups[-1].append((start, start + take))
+            start += take
+            room -= take
+    out, offset = [], 0
+    for parts in groups:
+        out.append((offset, parts))
+        offset += -(-sum(b - a for a, b in parts) * width // 4096) * 4096
+    return out
+""", "need not be a power of two"),
+]  # fmt: skip
+
+RIGHT = [
+    Right("straight",
+          changed(changed(ROUNDS_WITH_BITS,
+                          "& -align",
+                          "// align * align"),
+                  "offset = -(-(offset + width * sum(b - a for a, b in parts))",
+                  "end = offset + width * sum(b - a for a, b in parts)\n"
+                  "        offset = -(-end")),
+    Right("recursion", """
+def sub_groups(segments, limit, align, width):
+    limit = max(limit, align)
+    def fill(todo, room):
+        if not todo:
+            return [], []
+        (start, stop), rest = todo[0], todo[1:]
+        if start == stop:
+            return fill(rest, room)
+        take = min(stop - start, room - room % align)
+        if take == 0:
+            return [], todo
+        parts, left = fill([(start + take, stop)] + rest, room - take)
+        return [(start, start + take)] + parts, left
+    todo, groups, offset = list(segments), [], 0
+    while True:
+        parts, todo = fill(todo, limit)
+        if not parts:
+            return groups
+        groups.append((offset, parts))
+        nbytes = sum(stop - start for start, stop in parts) * width
+        offset += (nbytes + 4095) // 4096 * 4096
+"""),
+    Right("a class", """
+class Packer:
+    def __init__(self, limit, align):
+        self.limit, self.align = max(limit, align), align
+        self.groups = []
+        self.used = self.limit
+    def put(self, start, stop):
+        while start < stop:
+            room = (self.limit - self.used) // self.align * self.align
+            if not room:
+                self.groups.append([])
+                self.used = 0
+                room = self.limit // self.align * self.align
+            end = min(stop, start + room)
+            self.groups[-1].append((start, end))
+            self.used += end - start
+            start = end
+def sub_groups(segments, limit, align, width):
+    packer = Packer(limit, align)
+    for segment in segments:
+        packer.put(*segment)
+    offsets = [0]
+    for parts in packer.groups:
+        length = width * sum(stop - start for start, stop in parts)
+        offsets.append(offsets[-1] + length + -length % 4096)
+    return list(zip(offsets, packer.groups))
+"""),
+    Right("a generator, lists for parts, math.ceil", """
+import math
+def cut(segments, limit, align):
+    parts, held = [], 0
+    for start, stop in segments:
+        at = start
+        while at != stop:
+            room = ((limit - held) // align) * align
+            if room == 0:
+                yield parts
+                parts, held = [], 0
+            else:
+                upto = min(stop, at + room)
+                parts.append((at, upto))
+                held, at = held + upto - at, upto
+    if parts:
+        yield parts
+def sub_groups(segments, limit, align, width):
+    result, at = [], 0
+    for parts in cut(segments, max(limit, align), align):
+        result.append((at, list(parts)))
+        at = math.ceil((at + width * sum(stop - start for start, stop in parts)) / 4096) * 4096
+    return result
+"""),
+    Right("a deque", """
+from collections import deque
+def sub_groups(segments, limit, align, width):
+    queue = deque((a, b) for a, b in segments if b > a)
+    out, offset = [], 0
+    while queue:
+        parts, room = [], align if limit < align else limit
+        while queue and room >= align:
+            a, b = queue.popleft()
+            c = min(b, a + room - room % align)
+            parts.append((a, c))
+            if c < b:
+                queue.appendleft((c, b))
+            room -= c - a
+        out.append((offset, parts))
+        offset += sum(b - a for a, b in parts) * width
+        while offset % 4096:
+            offset += 1
+    return out
+"""),
+    Right("bisect over cuts, tuples", """
+def sub_groups(segments, limit, align, width):
+    whole = limit if limit >= align else align
+    result, group, filled = [], [], 0
+    def close():
+        at = result[-1][0] + pages(result[-1][1]) if result else 0
+        result.append((at, tuple(group)))
+        group.clear()
+    def pages(parts):
+        return -(-sum(b - a for a, b in parts) * width // 4096) * 4096
+    for a, b in segments:
+        while b > a:
+            if (whole - filled) < align:
+                close()
+                filled = 0
+            c = min(b, a + (whole - filled) // align * align)
+            group.append((a, c))
+            filled, a = filled + c - a, c
+    if group:
+        close()
+    return result
+"""),
+    Right("an iterator of (segment, room) with lists", """
+def sub_groups(segments, limit, align, width):
+    rest = [[start, stop] for start, stop in segments if stop != start][::-1]
+    sys, offset = [], 0
+    while rest:
+        room, parts = max(limit, align), []
+        while rest and room // align:
+            start, stop = rest.pop()
+            end = start + min(stop - start, align * (room // align))
+            parts += [[start, end]]
+            room -= end - start
+            if end != stop:
+                rest += [[end, stop]]
+        sys += [[offset, parts]]
+        nbytes = width * sum(stop - start for start, stop in parts)
+        offset += nbytes if nbytes % 4096 == 0 else (nbytes // 4096 + 1) * 4096
+    return sys
+"""),
+    # Careful with what is under way.
+    Right("cuts first, offsets by accumulate", """
+from itertools import accumulate
+def sub_groups(segments, limit, align, width):
+    limit = max(limit, align)
+    groups, used = [], limit
+    for start, stop in segments:
+        while stop - start > 0:
+            room = (limit - used) - (limit - used) % align
+            if not room:
+                groups.append([])
+                used = 0
+                continue
+            end = min(start + room, stop)
+            groups[-1].append((start, end))
+            used += end - start
+            start = end
+    sizes = [sum(b - a for a, b in parts) * width for parts in groups]
+    starts = accumulate((-(-size // 4096) * 4096 for size in sizes[:-1]), initial=0)
+    return list(zip(starts, groups))
+"""),
+    # Have to hold at the edges.
+    Right("generator, offsets beside it", """
+def sub_groups(segments, limit, align, width):
+    def packed():
+        room, parts = max(limit, align), []
+        for start, stop in segments:
+            while start < stop:
+                take = min(stop - start, room - room % align)
+                if not take:
+                    yield parts
+                    room, parts = max(limit, align), []
+                    continue
+                parts.append((start, start + take))
+                start, room = start + take, room - take
+        if parts:
+            yield parts
+    result, offset = [], 0
+    for parts in packed():
+        result.append((offset, parts))
+        offset += (sum(b - a for a, b in parts) * width + 4095) // 4096 * 4096
+    return result
+"""),
+]  # fmt: skip

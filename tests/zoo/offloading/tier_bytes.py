@@ -1,0 +1,277 @@
+"""Answers to `tier_bytes` of lesson 07, wrong and right."""
+
+from zoo.answers import Right, Wrong, blank, changed, model
+
+MODEL = model("07_offloading", "tier_bytes")
+SHARED_AT_STAGE_0 = """
+def tier_bytes(numel, ranks, stage, recipe, optimizer, parameters):
+    tiers = {"device": 0, "host": 0, "disk": 0}
+    shard = numel // ranks
+    pages = lambda count: -(-count // 4096) * 4096
+    weights = recipe["params"] * (shard if stage == 3 else numel)
+    one_copy = recipe["params"] == recipe["main_params"] and optimizer == parameters != "disk"
+    states = (recipe["moments"] + (0 if one_copy else recipe["main_params"])) * shard
+    tiers[parameters] += pages(weights) if parameters == "disk" else weights
+    tiers[optimizer] += pages(states) if optimizer == "disk" else states
+    tiers["host" if stage >= 2 and optimizer != "device" else "device"] += recipe["grads"] * (
+        shard if stage >= 2 else numel
+    )
+    return tiers
+"""
+
+WRONG = [
+    blank("tier_bytes"),
+    Wrong("unsharded",
+          changed(MODEL, "numel // ranks", "numel"),
+          "Nothing is sharded"),
+    Wrong("all sharded",
+          changed(MODEL, "in (3, 2, 1)", "in (1, 1, 1)"),
+          "You shard everything"),
+    Wrong("gradients too early",
+          changed(MODEL, "in (3, 2, 1)", "in (3, 1, 1)"),
+          "Gradients are whole up to stage 1"),
+    Wrong("gradients too late",
+          changed(MODEL, "in (3, 2, 1)", "in (3, 3, 1)"),
+          "Gradients are shards from stage 2 on"),
+    Wrong("parameters too early",
+          changed(MODEL, "in (3, 2, 1)", "in (2, 2, 1)"),
+          "Parameters are whole up to stage 2"),
+    Wrong("gradients stay on the device",
+          changed(MODEL, '"host" if stage >= 2 and optimizer != "device" else "', '"'),
+          "on which tier is the step computed"),
+    Wrong("whole gradients go, too",
+          changed(MODEL, "if stage >= 2 and", "if"),
+          "whole ones stay on the device"),
+    Wrong("gradients to the disk",
+          changed(MODEL, '"host" if', "optimizer if"),
+          "Gradients wait on the host"),
+    Wrong("forgets main parameters",
+          changed(MODEL, '(0 if one_copy else recipe["main_params"])', "0"),
+          "Main parameters are not in moments"),
+    Wrong("two copies always",
+          changed(MODEL, "if one_copy", "if False"),
+          "count once where both rest in the same memory"),
+    Wrong("one copy wherever",
+          changed(MODEL, ' and optimizer == parameters != "disk"', ""),
+          "One copy cannot be in two places"),
+    Wrong("one copy on the disk",
+          changed(MODEL, 'parameters != "disk"', "parameters"),
+          "On the disk the two are separate"),
+    Wrong("no pages",
+          changed(MODEL, '= -(-nbytes // 4096) * 4096 if place == "disk" else', "="),
+          "takes whole pages of 4,096 bytes"),
+    Wrong("pages of the sum",
+          changed(MODEL,
+                  '-(-nbytes // 4096) * 4096 if place == "disk" else nbytes',
+                  'nbytes\n    book["disk"] = -(-book["disk"] // 4096) * 4096'),
+          "each is rounded up"),
+    Wrong("a page too many",
+          changed(MODEL, "-(-nbytes // 4096)", "(nbytes // 4096 + 1)"),
+          "A record that fills its pages takes no other"),
+    Wrong("one copy of fp32 alone",
+          changed(MODEL, 'recipe["main_params"] and', "4 and"),
+          "Also with 16-bit main parameters"),
+    Wrong("pages everywhere",
+          changed(MODEL, '4096 if place == "disk" else nbytes', "4096"),
+          "Only what is on the disk"),
+    Wrong("swaps the places",
+          changed(MODEL, "params, grads", "optimizer, parameters = parameters, optimizer\n    params, grads"),
+          "mixed up the two places"),
+    Wrong("elements",
+          changed(changed(MODEL,
+                          "params, grads, states = (shard if stage >= first else numel for first in (3, 2, 1))\n"
+                          '    one_copy = recipe["params"] == recipe["main_params"]',
+                          "recipe = dict(params=1, grads=1, main_params=1, moments=2)\n"
+                          "    params, grads, states = (shard if stage >= first else numel for first in (3, "
+                          "2, 1))\n"
+                          "    one_copy = False"),
+                  '= -(-nbytes // 4096) * 4096 if place == "disk" else',
+                  "="),
+          "You count elements"),
+    Wrong("spoils the recipe",
+          changed(MODEL, '["moments"]', '.pop("moments")'),
+          "it overwrote"),
+    # A check let these pass once, or sent them elsewhere.
+    Wrong("gradients follow the optimizer to the disk",
+          changed(changed(SHARED_AT_STAGE_0,
+                          "shard\n",
+                          "(shard if stage else numel)\n"),
+                  '["host" if stage >= 2 and optimizer != "device" else "device"] += recipe["grads"] * (\n'
+                  "        shard if stage >= 2 else numel\n"
+                  "    )",
+                  '[optimizer if stage >= 2 else "device"] += recipe["grads"] * (shard if stage >= 2 else numel)'),
+          "on the disk there are none"),
+    Wrong("main parameters and moments two records",
+          changed(changed(SHARED_AT_STAGE_0,
+                          'states = (recipe["moments"] + (0 if one_copy else recipe["main_params"])) * shard',
+                          "length = shard if stage else numel"),
+                  'tiers[optimizer] += pages(states) if optimizer == "disk" else states',
+                  'for width in (recipe["moments"], 0 if one_copy else recipe["main_params"]):\n'
+                  '        tiers[optimizer] += pages(width * length) if optimizer == "disk" else width * length'),
+          "Main parameters and moments are one record"),
+    Wrong("optimizer shared out at stage 0",
+          SHARED_AT_STAGE_0,
+          "At stage 0 nothing is shared out"),
+    Wrong("moments doubled",
+          changed(SHARED_AT_STAGE_0,
+                  '(recipe["moments"] + (0 if one_copy else recipe["main_params"])) * shard',
+                  '(2 * recipe["moments"] + (0 if one_copy else recipe["main_params"])) * (shard if stage '
+                  "else numel)"),
+          "is for both moments together"),
+    Wrong("empty tiers left out", """
+def tier_bytes(numel, ranks, stage, recipe, optimizer, parameters):
+    tiers = {}
+    shard = numel // ranks
+    pages = lambda count: -(-count // 4096) * 4096
+
+    def put(place, count):
+        tiers[place] = tiers.get(place, 0) + (pages(count) if place == "disk" else count)
+
+    put(parameters, recipe["params"] * (shard if stage == 3 else numel))
+    one_copy = recipe["params"] == recipe["main_params"] and optimizer == parameters != "disk"
+    put(optimizer, (recipe["moments"] + (0 if one_copy else recipe["main_params"])) * (shard if stage else numel))
+    put(
+        "host" if stage >= 2 and optimizer != "device" else "device",
+        recipe["grads"] * (shard if stage >= 2 else numel),
+    )
+    return tiers
+""", "All three tiers are due"),
+    # Passed once, or got a hint that named no fault.
+    Wrong("pages of the states alone",
+          changed(MODEL, "else nbytes", "and nbytes == states * width else nbytes"),
+          "Parameters on the disk are a record, too"),
+]  # fmt: skip
+
+RIGHT = [
+    Right("straight",
+          changed(changed(SHARED_AT_STAGE_0,
+                          "shard\n",
+                          "(shard if stage else numel)\n"),
+                  'tiers["host" if stage >= 2 and optimizer != "device" else "device"] += recipe["grads"] * (\n'
+                  "        shard if stage >= 2 else numel\n"
+                  "    )",
+                  'grads = recipe["grads"] * (shard if stage >= 2 else numel)\n'
+                  '    tiers["host" if stage >= 2 and optimizer != "device" else "device"] += grads')),
+    Right("a counter and math.ceil", """
+from collections import Counter
+import math
+def tier_bytes(numel, ranks, stage, recipe, optimizer, parameters):
+    held = Counter(device=0, host=0, disk=0)
+    def keep(place, nbytes):
+        held[place] += math.ceil(nbytes / 4096) * 4096 if place == "disk" else nbytes
+    length = [numel, numel // ranks]
+    keep(parameters, recipe["params"] * length[stage == 3])
+    same = recipe["params"] == recipe["main_params"]
+    shared = same and parameters == optimizer and optimizer in ("device", "host")
+    record = recipe["moments"] if shared else recipe["moments"] + recipe["main_params"]
+    keep(optimizer, record * length[stage > 0])
+    if stage < 2:
+        keep("device", recipe["grads"] * numel)
+    elif optimizer == "device":
+        keep("device", recipe["grads"] * length[1])
+    else:
+        keep("host", recipe["grads"] * length[1])
+    return dict(held)
+"""),
+    Right("a list of rows", """
+def tier_bytes(numel, ranks, stage, recipe, optimizer, parameters):
+    part = lambda first: numel // ranks if stage >= first else numel
+    rows = [(parameters, part(3) * recipe["params"])]
+    rows.append(("device" if optimizer == "device" or stage < 2 else "host", part(2) * recipe["grads"]))
+    mains = part(1) * recipe["main_params"]
+    if recipe["params"] == recipe["main_params"] and {optimizer, parameters} in ({"device"}, {"host"}):
+        mains = 0
+    rows.append((optimizer, mains + part(1) * recipe["moments"]))
+    return {
+        "host": sum(n for place, n in rows if place == "host"),
+        "disk": sum((n + 4095) // 4096 * 4096 for place, n in rows if place == "disk"),
+        "device": sum(n for place, n in rows if place == "device"),
+    }
+"""),
+    Right("a class with a ledger", """
+class Ledger:
+    def __init__(self):
+        self.bytes = dict.fromkeys(("device", "host", "disk"), 0)
+
+    def add(self, place, count):
+        if place == "disk" and count % 4096:
+            count += 4096 - count % 4096
+        self.bytes[place] += count
+
+
+def tier_bytes(numel, ranks, stage, recipe, optimizer, parameters):
+    ledger, shard = Ledger(), numel // ranks
+    whole_of = {0: (1, 1, 1), 1: (1, 1, 0), 2: (1, 0, 0), 3: (0, 0, 0)}[stage]
+    n_params, n_grads, n_states = (numel if whole else shard for whole in whole_of)
+    ledger.add(parameters, n_params * recipe["params"])
+    ledger.add(
+        "host" if n_grads == shard and stage > 1 and optimizer != "device" else "device", n_grads * recipe["grads"]
+    )
+    if optimizer == "disk":
+        ledger.add("disk", n_states * (recipe["main_params"] + recipe["moments"]))
+    else:
+        ledger.add(optimizer, n_states * recipe["moments"])
+        if optimizer != parameters or recipe["main_params"] != recipe["params"]:
+            ledger.add(optimizer, n_states * recipe["main_params"])
+    return ledger.bytes
+"""),
+    Right("match statement", """
+def tier_bytes(numel, ranks, stage, recipe, optimizer, parameters):
+    book = {"device": 0, "host": 0, "disk": 0}
+    part = numel // ranks
+    match stage:
+        case 0:
+            p, g, s = numel, numel, numel
+        case 1:
+            p, g, s = numel, numel, part
+        case 2:
+            p, g, s = numel, part, part
+        case _:
+            p, g, s = part, part, part
+    def save(where, count):
+        book[where] += count + (-count % 4096 if where == "disk" else 0)
+    save(parameters, p * recipe["params"])
+    at = "device"
+    if optimizer in ("host", "disk") and stage > 1:
+        at = "host"
+    save(at, g * recipe["grads"])
+    main = s * recipe["main_params"]
+    if recipe["main_params"] == recipe["params"]:
+        if (optimizer, parameters) == ("host", "host") or (optimizer, parameters) == ("device", "device"):
+            main = 0
+    save(optimizer, main + s * recipe["moments"])
+    return book
+"""),
+    Right("rows summed per tier", """
+import operator
+from itertools import groupby
+def tier_bytes(numel, ranks, stage, recipe, optimizer, parameters):
+    of = [numel if stage < first else numel // ranks for first in range(4)]
+    twin = recipe["params"] == recipe["main_params"] and optimizer == parameters and optimizer != "disk"
+    rows = [
+        (parameters, of[3] * recipe["params"]),
+        (optimizer, of[1] * (recipe["moments"] + recipe["main_params"] * (not twin))),
+        ("host" if optimizer != "device" and stage >= 2 else "device", of[2] * recipe["grads"]),
+    ]
+    rows = [(tier, 4096 * ((n + 4095) // 4096) if tier == "disk" else n) for tier, n in rows]
+    rows.sort(key=operator.itemgetter(0))
+    sums = {tier: sum(n for _, n in group) for tier, group in groupby(rows, key=operator.itemgetter(0))}
+    return {tier: sums.get(tier, 0) for tier in ("disk", "host", "device")}
+"""),
+    # Careful with what is under way.
+    Right("counter", """
+from collections import Counter
+def tier_bytes(numel, ranks, stage, recipe, optimizer, parameters):
+    held = Counter(device=0, host=0, disk=0)
+    def put(place, nbytes):
+        pages, rest = divmod(nbytes, 4096)
+        held[place] += 4096 * (pages + bool(rest)) if place == "disk" else nbytes
+    mine = numel // ranks
+    put(parameters, recipe["params"] * (mine if stage == 3 else numel))
+    at = "host" if optimizer in ("host", "disk") and stage > 1 else "device"
+    put(at, recipe["grads"] * (mine if stage > 1 else numel))
+    shared = recipe["main_params"] == recipe["params"] and parameters == optimizer and optimizer in ("device", "host")
+    put(optimizer, (recipe["moments"] + recipe["main_params"] * (not shared)) * (mine if stage else numel))
+    return held
+"""),
+]  # fmt: skip
