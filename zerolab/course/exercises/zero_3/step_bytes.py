@@ -29,7 +29,7 @@ def cost_cases(rng: Random) -> list[Case]:
     many = cost_case([(3 * rng.randrange(2**56 + 1, 2**57, 2), True)], 3, 1, False)
     # Units that are alike, before and behind the first that trains.
     one, other = (3 * number for number in rng.sample(range(100, 500), 2))
-    alike = cost_case([(one, False), (other, True), (one, False), (other, True)], 3, 2, False)
+    alike = cost_case([(one, False), (other, True), (one, False), (other, True)], 3, 3, False)
     # And the same length, once frozen and once not.
     length = 3 * rng.randint(100, 500)
     mixed = cost_case([(length, False), (length, True), (length, False)], 3, 1, False)
@@ -96,6 +96,9 @@ def cost_right(case: Case, seen: Observation) -> str | None:
         ),
         "Two units may be alike, and a set or a dict holds them once": (
             stage3_bytes(list(dict.fromkeys(units)), ranks, micro_batches) if len(set(units)) < len(units) else None
+        ),
+        "Two units may have one length, and a set or a dict by length holds it once": (
+            not_back(trained - sum({numel for numel, trains in units if trains}))
         ),
         "No unit trains: there is no backward, and so nothing to gather for it": (
             0 if trained else stage3_bytes(units, ranks, micro_batches, skips_frozen_start=False)
