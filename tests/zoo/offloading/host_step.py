@@ -166,6 +166,14 @@ def host_step(comm, row, gradient, host, step):
                   "mine = row",
                   'host["gradient"].zero_()\n    mine = row'),
           "at the beginning: write over it"),
+    Wrong("the gradient's shard is held until the end", """
+def host_step(comm, row, gradient, host, step):
+    mean = comm.reduce_scatter(gradient, average=True)
+    host["gradient"].copy_(mean)
+    adamw(host, step)
+    fresh = host["main"].to(torch.bfloat16)
+    comm.all_gather(fresh, out=row)
+""", "shard still there when the parameters' is made"),
 ]  # fmt: skip
 
 RIGHT = [

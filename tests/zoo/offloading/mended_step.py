@@ -352,6 +352,60 @@ class MendedStep(DiskStep):
                   "        comm.reduce_scatter(gradient, average=True, out=mean)\n"
                   "        if comm.all_reduce((~mean.isfinite()).sum())"),
           "it overwrote rank 0's gradient"),
+    Wrong("leaves the last write alone when the one before fails", """
+class MendedStep(DiskStep):
+    def step(self, row, gradient):
+        comm, count = self.comm, self.disk.count
+        mean = comm.reduce_scatter(gradient, average=True)
+        bad = torch.tensor([float(not mean.isfinite().all())])
+        if comm.all_reduce(bad).item():
+            return False
+        shard = row.tensor_split(comm.size)[comm.rank]
+        pieces, parts = shard.chunk(count), mean.chunk(count)
+        todo = [k for k in range(count) if k not in self.notes]
+        writing = [None, None]
+        def written(side):
+            if writing[side] is not None:
+                k, handle = writing[side]
+                handle.wait()
+                self.notes.add(k)
+                writing[side] = None
+        reading = self.disk.read(todo[0], self.buffers[0])
+        for at, k in enumerate(todo):
+            reading.wait()
+            if at + 1 < len(todo):
+                written((at + 1) % 2)
+                reading = self.disk.read(todo[at + 1], self.buffers[(at + 1) % 2])
+            pieces[k].copy_(self.update(self.buffers[at % 2], parts[k]))
+            writing[at % 2] = k, self.disk.write(k, self.buffers[at % 2])
+        written(len(todo) % 2)
+        written((len(todo) + 1) % 2)
+        comm.all_gather(shard, out=row)
+        self.notes.clear()
+        return True
+""", "at the last write but one"),
+    Wrong("goes on from where it stopped first", """
+class MendedStep(DiskStep):
+    def step(self, row, gradient):
+        mean = self.comm.reduce_scatter(gradient, average=True)
+        bad = torch.tensor([float(not mean.isfinite().all())])
+        if self.comm.all_reduce(bad).item():
+            return False
+        shard = row.tensor_split(self.comm.size)[self.comm.rank]
+        pieces, parts = shard.chunk(self.disk.count), mean.chunk(self.disk.count)
+        for k in range(min(self.notes, default=0), self.disk.count):
+            buffer = self.buffers[k % 2]
+            self.disk.read(k, buffer).wait()
+            pieces[k].copy_(self.update(buffer, parts[k]))
+            try:
+                self.disk.write(k, buffer).wait()
+            except OSError:
+                self.notes.add(k)
+                raise
+        self.comm.all_gather(shard, out=row)
+        self.notes.clear()
+        return True
+""", "written between two failures"),
 ]  # fmt: skip
 
 RIGHT = [

@@ -8,6 +8,24 @@ WALK = changed(changed(MODEL,
                        "from functools import partial\n    reads, writes"),
                "lambda k=k: begin(k",
                "partial(begin, k")  # fmt: skip
+LATER = """
+    reads = {{k: read(k, k) for k in range(min(groups, buffers))}}
+    writes = []
+    late = 1 if buffers >= {late} else 0
+    def follow(k):
+        if 0 <= k and k + buffers < groups:
+            writes[k].then(lambda: reads.__setitem__(k + buffers, read(k + buffers, k % buffers)))
+    for k in range(groups):
+        if k >= buffers:
+            writes[k - buffers].wait()
+        reads[k].wait()
+        compute(k, k % buffers)
+        writes.append(write(k, k % buffers))
+        follow(k - late)
+    for handle in writes:
+        handle.wait()
+"""
+
 
 WRONG = [
     blank("overlapped_walk"),
@@ -185,6 +203,30 @@ def overlapped_walk(groups, buffers, read, compute, write):
     for handle in writing.values():
         handle.wait()
 """, "with 3 buffers somebody stands still: "),
+    Wrong("waits for no write from 3 buffers on", """
+def overlapped_walk(groups, buffers, read, compute, write):
+    reads = {k: read(k, k) for k in range(min(groups, buffers))}
+    writes = []
+    def begin(k):
+        if k < groups and k not in reads:
+            reads[k] = read(k, k % buffers)
+    for k in range(groups):
+        if k >= buffers and buffers < 3:
+            writes[k - buffers].wait()
+        begin(k)
+        reads[k].wait()
+        compute(k, k % buffers)
+        writes.append(write(k, k % buffers))
+        writes[k].then(lambda k=k: begin(k + buffers))
+    for handle in writes:
+        handle.wait()
+""", "3 buffers, writes are by far the slowest"),
+    Wrong("says a computation later what shall follow", f"""
+def overlapped_walk(groups, buffers, read, compute, write):{LATER.format(late=2)}""",
+          "with 3 buffers somebody stands still at times"),
+    Wrong("says a computation later what shall follow, from 3 buffers on", f"""
+def overlapped_walk(groups, buffers, read, compute, write):{LATER.format(late=3)}""",
+          "tell then() what shall follow"),
 ]  # fmt: skip
 
 RIGHT = [
