@@ -70,6 +70,19 @@ def choose_stage(parameters, ranks, gpu_bytes, recipe):
     Wrong("never shares parameters out",
           changed(OWN_STATES, "stage >= 3", "stage > 3"),
           "are parameters shared out there"),
+    Wrong("remembers sizes without the recipe", """
+_sizes = {}
+
+
+def choose_stage(parameters: int, ranks: int, gpu_bytes: int, recipe: tuple[int, int, int]) -> int | None:
+    key = parameters, ranks
+    if key not in _sizes:
+        _sizes[key] = [sum(state_bytes(parameters, ranks, stage, recipe).values()) for stage in range(4)]
+    for stage, size in enumerate(_sizes[key]):
+        if size <= gpu_bytes:
+            return stage
+    return None
+""", "recipe (4, 4, 24), you say 1, and 3 is due"),
 ]  # fmt: skip
 
 RIGHT = [

@@ -118,6 +118,25 @@ def fewest_ranks(factor, stage, recipe):
     Wrong("more than the factor",
           changed(FEWEST, "math.ceil(factor * shared / left)", "int(factor * shared // left) + 1"),
           "is it > where >= is due?"),
+    Wrong("among 2**18 ranks", """
+def fewest_ranks(factor: float, stage: int, recipe: tuple[int, int, int]) -> int | None:
+    whole = sum(recipe[: 3 - stage])
+    shared = sum(recipe[3 - stage :])
+
+    def enough(ranks):
+        return (whole + shared) * ranks >= factor * (whole * ranks + shared)
+
+    low, high = 1, 2**18
+    if not enough(high):
+        return None
+    while low < high:
+        middle = (low + high) // 2
+        if enough(middle):
+            high = middle
+        else:
+            low = middle + 1
+    return low
+""", "with 279618 ranks it is reached: however many it takes"),
 ]  # fmt: skip
 
 RIGHT = [

@@ -50,6 +50,17 @@ def most_parameters(gpu_bytes, ranks, stage, recipe):
     Wrong("at least one",
           changed(MODEL, "return fits", "return max(1, fits)"),
           "0 is the answer"),
+    Wrong("among 2**42 parameters", """
+def most_parameters(gpu_bytes: int, ranks: int, stage: int, recipe: tuple[int, int, int]) -> int:
+    low, high = 0, 2**42
+    while low < high:
+        middle = (low + high + 1) // 2
+        if sum(state_bytes(middle, ranks, stage, recipe).values()) <= gpu_bytes:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+""", "you say 4398046511104"),
 ]  # fmt: skip
 
 RIGHT = [

@@ -127,6 +127,21 @@ def name_the_peak(samples):
     index = totals.index(max(totals))
     return index, max((k for k in samples[index] if k != "other"), key=samples[index].get)
 """, "pass over other"),
+    Wrong("kinds by their place", """
+def name_the_peak(samples: list[dict[str, int]]) -> tuple[int, str]:
+    names = list(samples[0])
+    rows = [list(moment.values()) for moment in samples]
+    totals = [sum(row) for row in rows]
+    index = totals.index(max(totals))
+    row = rows[index]
+    return index, names[row.index(max(row))]
+""", "the kinds of each moment in another order, 58 moments: moment 26 is right"),
+    Wrong("of equal moments the one with the largest kind", """
+def name_the_peak(samples: list[dict[str, int]]) -> tuple[int, str]:
+    index = max(range(len(samples)), key=lambda at: (sum(samples[at].values()), max(samples[at].values())))
+    moment = samples[index]
+    return index, max(moment, key=lambda kind: moment[kind])
+""", "times as large, 21 moments: at moment 20 there are"),
 ]  # fmt: skip
 
 RIGHT = [

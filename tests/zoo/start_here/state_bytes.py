@@ -92,6 +92,16 @@ def state_bytes(parameters, ranks, stage, recipe):
                   "    shard = seen.setdefault((ranks, stage, recipe), -(-parameters // ranks))\n"
                   "    parameters = seen.setdefault((ranks, recipe), parameters)"),
           "A default argument does"),
+    Wrong("0.999 before the rest is cut off", """
+def state_bytes(parameters: int, ranks: int, stage: int, recipe: tuple[int, int, int]) -> dict[str, int]:
+    share = int(parameters / ranks + 0.999)
+    p, g, o = recipe
+    return {
+        "parameters": p * (share if stage > 2 else parameters),
+        "gradients": g * (share if stage > 1 else parameters),
+        "optimizer_states": o * (share if stage > 0 else parameters),
+    }
+""", "you say 376 bytes, and the fullest rank keeps 384"),
 ]  # fmt: skip
 
 RIGHT = [
