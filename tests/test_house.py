@@ -3,6 +3,7 @@
 import ast
 import os
 import re
+import runpy
 import subprocess
 import sys
 import tomllib
@@ -209,6 +210,11 @@ def test_each_exercise_has_a_file_named_as_it(lesson: str, exercises: tuple[Exer
     folder = ROOT / "zerolab" / "course" / "exercises" / re.sub(r"^\d+[a-z]?_", "", lesson)
     named = {re.sub(r"(?<=[a-z])(?=[A-Z])", "_", exercise.name).lower() for exercise in exercises}
     assert named == {path.stem for path in folder.glob("*.py") if "EXERCISE = " in path.read_text()}
+
+
+def test_the_map_is_what_the_imports_draw() -> None:
+    drawn = runpy.run_path(str(ROOT / "tools" / "map.py"))
+    assert (ROOT / "docs" / "map.md").read_text(encoding="utf-8") == drawn["page"](), "run `python tools/map.py`"
 
 
 def test_every_file_of_the_library_is_read_in_one_sitting() -> None:
