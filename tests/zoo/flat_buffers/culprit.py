@@ -105,6 +105,39 @@ def culprit(calls):
                 return rank, index
     return None
 """, "go as far as the longest list"),
+    # Written from the text alone.
+    Wrong("unlike the most common list", """
+def culprit(calls):
+    from collections import Counter
+    usual = Counter(map(tuple, calls)).most_common(1)[0][0]
+    found = [
+        (index, rank)
+        for rank, mine in enumerate(calls)
+        for index in range(max(len(mine), len(usual)))
+        if tuple(mine[index : index + 1]) != usual[index : index + 1]
+    ]
+    return min(found)[::-1] if found else None
+""", "as if it were the usual one"),
+    Wrong("the rarest length", """
+def culprit(calls):
+    for index, made in enumerate(zip(*calls)):
+        for rank, call in enumerate(made):
+            if made.count(call) == 1:
+                return rank, index
+    lengths = [len(mine) for mine in calls]
+    return (lengths.index(min(lengths, key=lengths.count)), min(lengths)) if len(set(lengths)) > 1 else None
+""", "how rare a list's length is"),
+    Wrong("keeps what it said by the number of calls", """
+known = {}
+def culprit(calls):
+    by = tuple(map(len, calls))
+    if by not in known:
+        made = [[*mine, *[None] * (max(by) - len(mine))] for mine in calls]
+        columns = enumerate(zip(*made))
+        odd = ((rank, at) for at, column in columns for rank, call in enumerate(column) if column.count(call) == 1)
+        known[by] = next(odd, None)
+    return known[by]
+""", "by itself the same call is right"),
 ]  # fmt: skip
 
 RIGHT = [

@@ -126,6 +126,17 @@ def flatten(module, ranks, align):
     Wrong("values by way of float32",
           changed(FLATTEN, ".detach()", ".detach().float()"),
           "what goes through float32?"),
+    # Written from the text alone.
+    Wrong("rows kept by their length",
+          changed(changed(FLATTEN, "def flatten", "rows = {}\ndef flatten"),
+                  "torch.zeros(length, dtype=parameters[0].dtype)",
+                  "rows.setdefault((length, parameters[0].dtype), torch.zeros(length, dtype=parameters[0].dtype))"),
+          "each call makes a row of its own"),
+    Wrong("remembers a module's row",
+          changed(changed(FLATTEN, "def flatten", "import weakref\nrows = weakref.WeakKeyDictionary()\ndef flatten"),
+                  "return row",
+                  "return rows.setdefault(module, row)"),
+          "what do you remember of a module?"),
 ]  # fmt: skip
 
 RIGHT = [

@@ -84,6 +84,23 @@ def lay_out(numels, ranks, align):
     unit = ranks * align
     return starts, -(-end // unit) * unit
 """, "yet its start is a multiple"),
+    # Written from the text alone.
+    Wrong("a unit for no elements",
+          changed(MODEL,
+                  "-(-end // (ranks * align)) * ranks * align",
+                  "max(-(-end // (ranks * align)), len(starts) > 0) * ranks * align"),
+          "also where there are no others"),
+    Wrong("keeps rows by their sizes", """
+known = {}
+def lay_out(numels, ranks, align):
+    if tuple(numels) not in known:
+        starts, end = [], 0
+        for numel in numels:
+            starts.append(-(-end // align) * align)
+            end = starts[-1] + numel
+        known[tuple(numels)] = starts, -(-end // (ranks * align)) * ranks * align
+    return known[tuple(numels)]
+""", "by itself the same call is right"),
 ]  # fmt: skip
 
 RIGHT = [

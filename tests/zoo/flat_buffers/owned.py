@@ -60,6 +60,19 @@ def owned(starts, numels, length, ranks, rank):
     Wrong("starts before the parameter",
           changed(OWNED, "max(rank * shard - begin, 0)", "rank * shard - begin"),
           "Draw the row"),
+    Wrong("keeps pieces by the row", """
+known = {}
+def owned(starts, numels, length, ranks, rank):
+    row = (*starts, *numels, length, rank)
+    if row not in known:
+        cut = range(rank * length // ranks, (rank + 1) * length // ranks)
+        known[row] = []
+        for number, (start, numel) in enumerate(zip(starts, numels)):
+            held = [at - start for at in cut if start <= at < start + numel]
+            if held:
+                known[row].append((number, held[0], held[-1] + 1))
+    return known[row]
+""", "by itself the same call is right"),
 ]  # fmt: skip
 
 RIGHT = [

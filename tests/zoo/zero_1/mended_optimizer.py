@@ -234,6 +234,16 @@ class MendedOptimizer:
     Wrong("moves the parameters",
           changed(MENDED, "copy_(part.view_as(parameter))", "data = part.view_as(parameter)"),
           "have moved to new memory"),
+    # Written from the text alone.
+    Wrong("in the order of memory",
+          changed(changed(changed(MENDED,
+                                  "parameter.detach().flatten()",
+                                  "parameter.detach().as_strided((parameter.numel(),), (1,))"),
+                          "gradient.flatten()",
+                          "gradient.as_strided((gradient.numel(),), (1,))"),
+                  "parameter.copy_(part.view_as(parameter))",
+                  "parameter.as_strided((parameter.numel(),), (1,)).copy_(part)"),
+          "a gradient's memory need not be"),
 ]  # fmt: skip
 
 RIGHT = [

@@ -34,6 +34,20 @@ WRONG = [
     Wrong("two bytes",
           changed(MODEL, "4 * numel", "2 * numel"),
           "You took 2 bytes for a number"),
+    # Written from the text alone.
+    Wrong("a float cut off",
+          changed(MODEL, "4 * numel // ranks", "4 * int(numel * (1 / ranks))"),
+          "lies just beside the whole number"),
+    Wrong("32 bits", """
+def step_bytes(numel, ranks, way):
+    shard = torch.tensor(numel / ranks, dtype=torch.float32)
+    return int(shard * (ranks - 1)) * (12 if "all-" in way else 8)
+""", "3 ranks, stage 1, all-reduce"),
+    Wrong("keeps the cost by the way and the size", """
+known = {}
+def step_bytes(numel, ranks, way):
+    return known.setdefault((numel, way), (12 if "all-" in way else 8) * (numel // ranks) * (ranks - 1))
+""", "called with other arguments before"),
 ]  # fmt: skip
 
 RIGHT = [

@@ -140,6 +140,21 @@ def step_overlapped(comm, rows, gradients, update):
                   "        mean.tensor_split(comm.size)[comm.rank].copy_(reduction.wait())\n"
                   "        update(row, mean)"),
           "a rank updates its own shard alone"),
+    # Written from the text alone.
+    Wrong("the rank's own smallest shard first", """
+def step_overlapped(comm, rows, gradients, update):
+    rows = [row.clone() for row in rows]
+    shards = [row.tensor_split(comm.size)[comm.rank] for row in rows]
+    order = sorted(range(len(rows)), key=lambda bucket: shards[bucket].numel())
+    reductions = [comm.reduce_scatter_async(gradients[bucket], average=True) for bucket in order]
+    gathers = []
+    for bucket, reduction in zip(order, reductions):
+        update(shards[bucket], reduction.wait())
+        gathers.append(comm.all_gather_async(shards[bucket], out=rows[bucket]))
+    for gather in gathers:
+        gather.wait()
+    return rows
+""", "the ranks part ways"),
 ]  # fmt: skip
 
 RIGHT = [

@@ -95,6 +95,21 @@ def whole_tensors(numels, ranks):
     Wrong("empties the list",
           changed(MODEL, "return", "numels.clear()\n    return"),
           "it overwrote"),
+    # Written from the text alone.
+    Wrong("loads of 32 bits",
+          changed(MODEL, "max(loads)", "int(torch.tensor(max(loads), dtype=torch.float32))"),
+          "counts no odd numbers"),
+    Wrong("keeps owners by the sizes", """
+known = {}
+def whole_tensors(numels, ranks):
+    if tuple(numels) not in known:
+        owners, loads = [0] * len(numels), [0] * ranks
+        for number in sorted(range(len(numels)), key=lambda number: -numels[number]):
+            owners[number] = loads.index(min(loads))
+            loads[owners[number]] += numels[number]
+        known[tuple(numels)] = owners, 8 * max(loads)
+    return known[tuple(numels)]
+""", "called with other arguments before"),
 ]  # fmt: skip
 
 RIGHT = [
