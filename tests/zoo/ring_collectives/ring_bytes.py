@@ -46,12 +46,12 @@ def ring_bytes(numel, itemsize, ranks, rank):
 %%time
 def ring_bytes(*numbers):
     return 0
-""", "line 1 is a command to IPython (%%time)"),
+""", "line 2 is a command to IPython (%%time)"),
     Wrong("a shell line", """
 def ring_bytes(*numbers):
     files = !ls solutions
     return 0
-""", "line 2 is a command to IPython (files = !ls solutions)"),
+""", "line 3 is a command to IPython (files = !ls solutions)"),
     Wrong("a magic as the notebook runs it", """
 def ring_bytes(*numbers):
     get_ipython().run_line_magic('ls', '')
