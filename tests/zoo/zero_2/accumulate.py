@@ -138,6 +138,18 @@ def accumulate(comm, micro_batches, each, out=[]):
                   "total = comm.reduce_scatter(whole",
                   "wholes.append(whole)\n        total = comm.reduce_scatter(wholes[0]"),
           "each=False"),
+    Wrong("writes through .data, and puts it back", """
+def accumulate(comm, micro_batches, each):
+    if not each:
+        return comm.reduce_scatter(sum(micro_batches), average=True) / len(micro_batches)
+    total = 0
+    for gradient in micro_batches:
+        part = gradient.data.tensor_split(comm.size)[comm.rank]
+        saved = part.clone()
+        total = total + comm.reduce_scatter(gradient, average=True, out=part)
+        part.copy_(saved)
+    return total / len(micro_batches)
+""", "wrote to the gradients [0, 1, 2, 3, 4, 5]"),
 ]  # fmt: skip
 
 RIGHT = [

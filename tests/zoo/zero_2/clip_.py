@@ -203,6 +203,26 @@ def clip_(comm, shards, used, limit, norm_type):
     Wrong("inf before NaN",
           changed(BY_THE_LARGEST, "norm(each)", "math.inf if bool(each.isinf().any()) else norm(each)"),
           "one nan: rank 0 returned inf"),
+    Wrong("its own number first", """
+def clip_(comm, shards, used, limit, norm_type):
+    live = [shard[:count] for shard, count in zip(shards, used)]
+    endless = norm_type == torch.inf
+    own = torch.zeros(1, dtype=torch.float64)
+    for part in live:
+        if part.numel():
+            size = part.double().abs()
+            own = torch.maximum(own, size.max()) if endless else own + size.pow(norm_type).sum()
+    parts = comm.all_gather(own)
+    total = own.clone()
+    for other in range(1, comm.size):
+        part = parts[(comm.rank + other) % comm.size]
+        total = torch.maximum(total, part) if endless else total + part
+    norm = total.item() if endless else total.item() ** (1 / norm_type)
+    if norm > limit and norm != torch.inf:
+        for part in live:
+            part.copy_(part.double() * (limit / norm))
+    return norm
+""", "in one order on all ranks"),
 ]  # fmt: skip
 
 RIGHT = [

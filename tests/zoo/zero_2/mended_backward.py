@@ -173,6 +173,27 @@ class MendedBackward:
                   " = [None] * len(parameters)",
                   ".extend([None] * len(parameters))"),
           "items: `shards` belongs to the class"),
+    Wrong("tells parameters apart by their address", """
+class MendedBackward:
+    def __init__(self, comm, parameters):
+        self.comm = comm
+        self.place = {parameter.data_ptr(): index for index, parameter in enumerate(parameters)}
+        self.shards = [None] * len(parameters)
+        for parameter in parameters:
+            parameter.register_post_accumulate_grad_hook(self.reduce)
+
+    def reduce(self, parameter):
+        index = self.place[parameter.data_ptr()]
+        whole = parameter.grad.flatten()
+        parameter.grad = None
+        shard = self.comm.reduce_scatter(whole, average=True)
+        if self.shards[index] is not None:
+            shard += self.shards[index]
+        self.shards[index] = shard
+""", "one shape, and equal numbers"),
+    Wrong("no shard of a parameter without elements",
+          changed(MODEL, "        shard =", "        if not parameter.numel():\n            return\n        shard ="),
+          "neither has their shard, but it is due"),
 ]  # fmt: skip
 
 RIGHT = [

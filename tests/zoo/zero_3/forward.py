@@ -109,6 +109,46 @@ def forward(comm, shards, shapes, x, seen=[]):
         del whole
     return x
 """, "after another call (on "),
+    Wrong("a larger buffer beside the old one", """
+@torch.no_grad()
+def forward(comm, shards, shapes, x):
+    buffer = x.new_empty(0)
+    for number, (shard, shape) in enumerate(zip(shards, shapes)):
+        numel = math.prod(shape)
+        if buffer.numel() < numel:
+            buffer = torch.empty(numel, dtype=shard.dtype, device=shard.device)
+        layer = buffer[:numel]
+        comm.all_gather(shard, out=layer)
+        x = F.linear(x, layer.view(shape))
+        if number + 1 < len(shards):
+            x = F.relu(x)
+    return x
+""", "a buffer while a larger one is made"),
+    Wrong("tells the last layer by its shape", """
+@torch.no_grad()
+def forward(comm, shards, shapes, x):
+    for shard, shape in zip(shards, shapes):
+        whole = comm.all_gather(shard, math.prod(shape))
+        x = F.linear(x, whole.view(shape))
+        del whole
+        if shape != shapes[-1]:
+            x = F.relu(x)
+    return x
+""", "tell the last layer by its place"),
+    Wrong("keeps itself and a layer", """
+def forward(comm, shards, shapes, x):
+    whole = None
+
+    def through(x, index):
+        nonlocal whole
+        if index == len(shards):
+            return x
+        whole = None
+        whole = comm.all_gather(shards[index], math.prod(shapes[index])).view(shapes[index])
+        return through(F.linear(F.relu(x) if index else x, whole), index + 1)
+
+    return through(x, 0)
+""", "bytes on rank 0 wait for Python's garbage collector"),
 ]  # fmt: skip
 
 RIGHT = [

@@ -213,6 +213,32 @@ class Persistent:
                   "            return torch.zeros(shape, dtype=self.kept[index].dtype)\n"
                   "        self.done.add(index)\n"),
           "asked once more"),
+    Wrong("remembers what somebody uses", """
+import weakref
+
+
+class Persistent:
+    def __init__(self, comm, tensors, threshold):
+        self.comm = comm
+        self.small = [tensor.numel() < threshold for tensor in tensors]
+        self.shapes = [tensor.shape for tensor in tensors]
+        self.kept = [
+            tensor.clone() if small else tensor.flatten().tensor_split(comm.size)[comm.rank].clone()
+            for tensor, small in zip(tensors, self.small)
+        ]
+        # Weak: it keeps nothing in memory that nobody uses.
+        self.here = weakref.WeakValueDictionary()
+
+    def whole(self, index):
+        if self.small[index]:
+            return self.kept[index]
+        whole = self.here.get(index)
+        if whole is None:
+            shape = self.shapes[index]
+            whole = self.comm.all_gather(self.kept[index], shape.numel()).view(shape)
+            self.here[index] = whole
+        return whole
+""", "also while somebody still uses"),
 ]  # fmt: skip
 
 RIGHT = [

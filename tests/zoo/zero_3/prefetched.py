@@ -147,6 +147,28 @@ def prefetched(comm, shards, shapes, x, layer, jobs=[]):
     Wrong("default outputs",
           changed(changed(MODEL, "x, layer", "x, layer, out=[]"), "return x", "out.append(x)\n    return out[0]"),
           "after another call (on "),
+    Wrong("calls itself, and holds the last layer", """
+def prefetched(comm, shards, shapes, x, layer):
+    coming = None
+
+    def start(index):
+        nonlocal coming
+        coming = comm.all_gather_async(shards[index], math.prod(shapes[index]))
+
+    def run(index):
+        nonlocal x
+        weight = coming.wait().view(shapes[index])
+        if index + 1 < len(shards):
+            start(index + 1)
+        x = layer(x, weight)
+        del weight
+        if index + 1 < len(shards):
+            run(index + 1)
+
+    start(0)
+    run(0)
+    return x
+""", "a reference cycle holds them"),
 ]  # fmt: skip
 
 RIGHT = [
@@ -300,5 +322,25 @@ def prefetched(comm, shards, shapes, x, layer):
             x = layer(x, next(source))
         except StopIteration:
             return x
+"""),
+    Right("recursion that lets go", """
+def prefetched(comm, shards, shapes, x, layer):
+    coming = []
+
+    def start(index):
+        if index < len(shards):
+            coming.append(comm.all_gather_async(shards[index], math.prod(shapes[index])))
+
+    def run(x, index):
+        if index == len(shards):
+            return x
+        weight = coming.pop().wait().view(shapes[index])
+        start(index + 1)
+        x = layer(x, weight)
+        del weight
+        return run(x, index + 1)
+
+    start(0)
+    return run(x, 0)
 """),
 ]  # fmt: skip

@@ -89,6 +89,39 @@ WRONG = [
     Wrong("backward one unit further",
           changed(MODEL, "[first:]", "[max(first - 1, 0) :]"),
           "those before the first that trains"),
+    Wrong("64 bits", """
+def step_bytes(units, ranks, micro_batches, checkpointing):
+    if not units:
+        return 0
+    numel = torch.tensor([numel for numel, _ in units], dtype=torch.int64)
+    trains = torch.tensor([bool(trains) for _, trains in units]).long()
+    in_backward = trains.cummax(0).values
+    parts = numel // ranks * (1 + in_backward + trains)
+    return int(parts.sum() * (ranks - 1) * 4 * micro_batches)
+""", "That is what 64 bits leave of it"),
+    Wrong("finds the first of two alike", """
+def step_bytes(units, ranks, micro_batches, checkpointing):
+    trained = [index for index, (_, trains) in enumerate(units) if trains]
+    first = trained[0] if trained else len(units)
+    in_forward = sum(numel for numel, _ in units)
+    in_backward = sum(unit[0] for unit in units if units.index(unit) >= first)
+    reduced = sum(units[index][0] for index in trained)
+    return (in_forward + in_backward + reduced) // ranks * (ranks - 1) * 4 * micro_batches
+""", "list.index() finds the first of them"),
+    Wrong("a set of units", """
+def step_bytes(units, ranks, micro_batches, checkpointing):
+    first = next((index for index, unit in enumerate(units) if unit[1]), len(units))
+    forth, back = sum(numel for numel, _ in units), sum(numel for numel, _ in units[first:])
+    reduced = sum({numel for numel, trains in units if trains})
+    return (forth + back + reduced) // ranks * (ranks - 1) * 4 * micro_batches
+""", "a set or a dict by length"),
+    Wrong("a dict of units", """
+def step_bytes(units, ranks, micro_batches, checkpointing):
+    units = list(dict.fromkeys(units))
+    first = next((index for index, unit in enumerate(units) if unit[1]), len(units))
+    numels = [*units, *units[first:], *(unit for unit in units if unit[1])]
+    return sum(numel for numel, _ in numels) // ranks * (ranks - 1) * 4 * micro_batches
+""", "a set or a dict holds them once"),
 ]  # fmt: skip
 
 RIGHT = [

@@ -222,7 +222,7 @@ EXERCISE = Exercise(
             most_layers,
             lambda case: 1,
             "one is enough. A name, a view or a list that still knows the last layer keeps it while the next one "
-            "comes; a copy or a cast is one more",
+            "comes, and so does a buffer while a larger one is made; a copy or a cast is one more",
         ),
     ),
     hints=(
