@@ -32,7 +32,8 @@ from zerolab.course.judge.case import (
     observation_from_json,
     observation_to_json,
 )
-from zerolab.course.judge.exercise import Claim, Exercise, Finding
+from zerolab.course.judge.exercise import Claim, Exercise
+from zerolab.course.judge.verdict import Finding
 from zerolab.errors import InputError
 
 ROOT = Path(__file__).resolve().parent.parent

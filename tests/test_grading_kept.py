@@ -8,7 +8,8 @@ from zoo.trial import NAMES, model_names, quick
 
 from zerolab.course.exercises import exercises_of
 from zerolab.course.grade.worker import load, run
-from zerolab.course.judge.exercise import Exercise, alone, judge
+from zerolab.course.judge.exercise import Exercise, alone
+from zerolab.course.judge.verdict import judge
 
 KEEPS = """
 def is_plain(value):

@@ -21,7 +21,7 @@ from zerolab.course.grade.submission import compare
 from zerolab.course.grade.worker import load
 from zerolab.course.judge import observe
 from zerolab.course.judge.case import Observation
-from zerolab.course.judge.exercise import judge
+from zerolab.course.judge.verdict import judge
 from zerolab.flat import chunk_bounds as right_bounds
 
 LESSON = "01_ring_collectives"

@@ -18,7 +18,7 @@ from zerolab.cli import ending
 from zerolab.course.grade import doubt, referee
 from zerolab.course.grade.submission import read_submission
 from zerolab.course.judge.case import Observation, Trouble
-from zerolab.course.judge.exercise import Finding
+from zerolab.course.judge.verdict import Finding
 from zerolab.errors import DiskError, InputError, RankError
 from zerolab.ranks import failure, forkserver, launch, limits
 from zerolab.train.progress import Bar

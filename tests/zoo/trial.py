@@ -12,7 +12,8 @@ from zerolab.course.grade.cells import grade_id, is_answer, is_check, is_locked
 from zerolab.course.grade.worker import load, run
 from zerolab.course.judge.bounds import offence
 from zerolab.course.judge.case import Case
-from zerolab.course.judge.exercise import Exercise, Finding, judge
+from zerolab.course.judge.exercise import Exercise
+from zerolab.course.judge.verdict import Finding, judge
 from zoo.answers import solution
 
 NAMES = [(lesson, exercise.name) for lesson, exercises in LESSONS.items() for exercise in exercises]

@@ -5,7 +5,8 @@ the computation beside it, and wait for its turn besides. So a call is announced
 its share of the call when it comes by again and finds the others announced, or at the latest when somebody waits for
 the result. In between, nobody has waited for anybody.
 
-While a rank computes, or waits for something that is not of `comm`, its calls stand still: others may wait for them.
+A rank works on its calls only while it is inside `comm`. While it computes, or waits for something else, nobody does
+its share, and the other ranks may have to wait for it.
 
 Calls run in the order of issue, as everywhere. A wait for one runs those before it. A call that reads or writes
 what another has yet to write, or writes what the others have yet to read, is announced when that call is over.

@@ -22,7 +22,7 @@ KINDS = (
     "other",
     "step_buffers",
 )
-"""parameters to optimizer_states stay from step to step; the rest passes:
+"""The kinds from parameters to optimizer_states live on from step to step. The others come and go within a step:
 
 gathered_units         whole parameters of a unit at hand (stage 3)
 gradient_buffers       gradients of this rank alone, on their way to be reduced

@@ -27,7 +27,8 @@ class Offload:
     path              the folder of swap files; needed for the disk
     buffer_count      host buffers through which the disk's states pass: 1 reads, computes and writes in turn, 2 read
                       ahead, 3 also write behind
-    sub_group_numel   the step updates so many elements at a time where states are not at hand as they rest
+    sub_group_numel   the step updates so many elements at a time, if states rest elsewhere or in another dtype than the
+                      step computes with
     buffer_numel      parameters on disk: elements of a host buffer; None: as many as the largest shard of a bucket
     max_in_cpu        of parameters on disk, so many elements of a rank's shards stay on the host
 

@@ -227,7 +227,7 @@ class ZeroEngine(Gestures):
 
     def synchronize(self) -> None:
         """Return once all parameters that a step published have come."""
-        # The last one first: a wait for a call gets all those before it done.
+        # Wait for the last call first: calls run in order, so all those before it are done by then.
         for unit in reversed(list(self._publishing)):
             self._settle(unit)
 
@@ -334,7 +334,8 @@ class ZeroEngine(Gestures):
 
     def _taker(self, unit: Unit, bucket: Bucket) -> Callable[[torch.Tensor], None]:
         """The hook that takes a parameter's gradient as soon as backward has it."""
-        # Weak: Python does not see what a parameter's hooks hold, and would never let go an engine that is forgotten.
+        # Weak references: Python's garbage collector does not see what the hooks of a parameter hold, so strong ones
+        # would keep an engine alive that nobody uses any more.
         engine, unit_, bucket_ = weakref.ref(self), weakref.ref(unit), weakref.ref(bucket)
 
         def take(parameter: torch.Tensor) -> None:

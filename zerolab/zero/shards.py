@@ -141,7 +141,7 @@ class DiskShards(HostShards):
         self._check_written()
         if self._open is None or self._open[0] is not bucket:
             self._write_open()
-            # What was read ahead is of before this step.
+            # Shards that were read ahead hold the values from before this step: drop them.
             self._drop_coming()
             self._make_room()
             # Zeros where the bucket has padding.

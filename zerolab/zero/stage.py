@@ -78,7 +78,8 @@ class Stage(ABC):
         """After the last one is written."""
 
     def settle_shards(self) -> None:
-        """Where a step ends half-way: wait until what was written is; one that is open stays so."""
+        """When a step ends half-way: wait until all shards that are being written are on the disk. A shard that the
+        step has not finished stays open, and the next call of `step` goes on with it."""
 
     def close(self) -> None:
         """Let go what outlives tensors."""

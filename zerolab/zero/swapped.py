@@ -40,7 +40,8 @@ class Swapped(Packed):
         count = min(offload.buffer_count, len(sizes))
         largest = max((self.file.span(k) for k in range(len(sizes))), default=0) if self.file else 0
         self._buffers = [aligned(largest) for _ in range(count)]
-        # Of the step under way: the buffers of updated sub-groups by number; None once written, when others use it.
+        # While a step runs: the buffer that holds each updated sub-group, by the sub-group's number; None once it has
+        # been written to the disk, since other sub-groups use the buffer then.
         self._updated: dict[int, Tensor | None] = {}
         self._half_done = False
 

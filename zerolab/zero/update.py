@@ -75,11 +75,12 @@ class Update:
     @torch.no_grad()
     def step(self, factor: float) -> None:
         """Update all parameters with their gradients, times `factor`."""
-        # A rank that owns nothing steps, too: schedulers count.
+        # A rank that owns no parameters steps its optimizer, too: learning-rate schedulers count the steps.
         for group in self.at_hand() if self.groups else [[]]:
             gradients = [self._gradient(owned) for owned in group]
             if gradients and factor != 1.0:
-                # A step that failed half-way is gone on with: it finds the gradients as they were.
+                # A step that fails half-way is called again and goes on where it stopped, so it must find the
+                # gradients as they were before it scaled them.
                 scale: Any = torch._foreach_mul if self.may_fail else torch._foreach_mul_
                 gradients = scale(gradients, factor) or gradients
             for owned, gradient in zip(group, gradients, strict=True):

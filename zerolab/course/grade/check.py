@@ -17,7 +17,8 @@ from zerolab.course.grade.apart import observe_apart
 from zerolab.course.grade.needs import mend_first, mentions, sources_beside, uses
 from zerolab.course.judge.bounds import offence
 from zerolab.course.judge.case import Observation, plural
-from zerolab.course.judge.exercise import Exercise, Finding, judge
+from zerolab.course.judge.exercise import Exercise
+from zerolab.course.judge.verdict import Finding, judge
 from zerolab.errors import InputError, ZerolabError
 from zerolab.ranks.forkserver import start_server
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 
 from zerolab.course.judge.case import Observation, Trouble
-from zerolab.course.judge.exercise import Finding
+from zerolab.course.judge.verdict import Finding
 from zerolab.errors import RankError
 from zerolab.ranks import limits
 

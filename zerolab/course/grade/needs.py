@@ -10,7 +10,7 @@ from dataclasses import replace
 from types import FunctionType
 from typing import Any
 
-from zerolab.course.judge.exercise import Finding
+from zerolab.course.judge.verdict import Finding
 
 Mentions = dict[str, set[str]]
 """The names in the source of each function or class."""

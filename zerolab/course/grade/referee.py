@@ -24,7 +24,8 @@ from zerolab.course.grade.needs import mend_first, mentions, uses
 from zerolab.course.grade.progress import Watch
 from zerolab.course.grade.submission import Step, Submission
 from zerolab.course.judge.case import MOST_BYTES, Observation, Trouble, observation_from_json
-from zerolab.course.judge.exercise import Exercise, Finding, judge
+from zerolab.course.judge.exercise import Exercise
+from zerolab.course.judge.verdict import Finding, judge
 from zerolab.errors import RankError
 from zerolab.ranks.folders import temporary_folder
 from zerolab.ranks.forkserver import new_process, process_table

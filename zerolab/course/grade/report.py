@@ -16,7 +16,7 @@ from zerolab.course.grade.check import MARKS
 from zerolab.course.grade.referee import Verdict
 from zerolab.course.grade.submission import Submission
 from zerolab.course.judge.case import legible
-from zerolab.course.judge.exercise import Finding
+from zerolab.course.judge.verdict import Finding
 
 
 @dataclass(frozen=True)

@@ -27,8 +27,9 @@ from zerolab.course.grade.cage import fence, limit
 from zerolab.course.grade.tamper import fingerprint, tampered
 from zerolab.course.judge.bounds import watch_process
 from zerolab.course.judge.case import MOST_BYTES, Case, Observation, Trouble, observation_to_json
-from zerolab.course.judge.exercise import Exercise, by_themselves, judge
+from zerolab.course.judge.exercise import Exercise
 from zerolab.course.judge.observe import observe_all, trouble_of, where
+from zerolab.course.judge.verdict import by_themselves, judge
 from zerolab.ranks.failure import traceback_text
 from zerolab.ranks.forkserver import close_all_but, fork_server
 from zerolab.ranks.warden import gather_descendants

@@ -11,7 +11,7 @@ def hint_for(trouble: Trouble, case: Case) -> str:
     """What to do about code that did not come to its end."""
     kind, said = trouble.kind, trouble.message
     at = f" ({trouble.where})" if trouble.where else ""
-    # What befell a rank befell it in a case; a cell that does not even load has none.
+    # A rank's trouble belongs to a case, so the case is named first. A cell that does not even load has run no case.
     head = f"{case.about}: " if case.about and re.match(r"(the ranks|rank \d+) ", said) else ""
     if kind == "NotImplementedError":
         return "not written yet: put your code where it says YOUR CODE HERE"

@@ -1,4 +1,4 @@
-"""An exercise: the cases that a function is run on, and the claims that what it did is held to."""
+"""What an exercise is: the cases that a function is run on, and the claims that what it did is held to."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from typing import Any
 
 import torch
 
-from zerolab.course.judge.advice import hint_for
-from zerolab.course.judge.case import Case, Observation, legible
+from zerolab.course.judge.case import Case, Observation
 
 Test = Callable[[Case, Observation], str | None]
 Run = Callable[..., Any]
@@ -112,91 +111,3 @@ def kind_of(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return list(map(kind_of, value))
     return value if value is None or isinstance(value, bool | int | float | str) else type(value)
-
-
-@dataclass(frozen=True)
-class Finding:
-    """What became of one claim: True, False with a hint, or None where it was not reached; a score's has numbers. Where
-    it does not hold, `printed` is what the answer printed in that case."""
-
-    text: str
-    holds: bool | None
-    hint: str = ""
-    yours: int | None = None
-    target: int | None = None
-    printed: str = ""
-
-
-RUNS, RUNS_ALONE = "it runs to the end on every rank", "it runs to the end"
-
-
-def judge(exercise: Exercise, cases: Sequence[Case], seen: Sequence[Observation]) -> list[Finding]:
-    """A finding for each claim, the first being that the function runs at all. Claims rest on those before them, so
-    nothing is said of a claim after one that does not hold. What came of calls by themselves says more than what came
-    of those after another, so all claims are held to the former first."""
-    single = exercise.run is alone or all(case.ranks == 1 for case in cases)
-    claims = [Claim(RUNS_ALONE if single else RUNS, runs), *exercise.claims]
-    first = by_themselves(cases)
-    findings = held_to(claims, first, seen[: len(first)])
-    if all(finding.holds for finding in findings):
-        rest = len(first)
-        findings = held_to(claims, cases[rest:], seen[rest:])
-    right = all(finding.holds for finding in findings)
-    return [*findings, *(scored(score, cases, seen, right) for score in exercise.scores)]
-
-
-def by_themselves(cases: Sequence[Case]) -> Sequence[Case]:
-    """The cases that come after no other call; those that do are the last."""
-    return cases[: sum(case.before is None for case in cases)]
-
-
-def held_to(claims: Sequence[Claim], cases: Sequence[Case], seen: Sequence[Observation]) -> list[Finding]:
-    """A finding for each claim; what comes after one that does not hold is not reached."""
-    findings: list[Finding] = []
-    hint = ""
-    for claim in claims:
-        if hint:
-            findings.append(Finding(claim.text, None))
-            continue
-        hint, printed = first_hint(claim, cases, seen)
-        findings.append(Finding(claim.text, not hint, hint, printed=printed))
-    return findings
-
-
-def scored(score: Score, cases: Sequence[Case], seen: Sequence[Observation], right: bool) -> Finding:
-    """A line of the scoreboard. Speed and size mean nothing while values are wrong, so then it is not reached."""
-    case, observation = next((pair for pair in zip(cases, seen, strict=False) if pair[0].board), (None, None))
-    if not right or case is None or observation is None:
-        return Finding(score.text, None)
-    yours, target = score.measure(case, observation), score.target(case)
-    holds = yours == target if score.exactly else yours <= target
-    bound = "exactly" if score.exactly else "at most"
-    if holds:
-        return Finding(score.text, True, "", yours, target)
-    look = score.look if isinstance(score.look, str) else score.look(case, observation)
-    hint = f"{case.about}: {score.text}: {yours:,}, and the target is {bound} {target:,}: {look}"
-    return Finding(score.text, False, hint, yours, target, observation.printed)
-
-
-def first_hint(claim: Claim, cases: Sequence[Case], seen: Sequence[Observation]) -> tuple[str, str]:
-    """The hint of the first case in which a claim does not hold, or '', and what was printed in that case."""
-    for case, observation in zip_longest(cases, seen, fillvalue=None):
-        if case is None or observation is None:
-            return "it ended before every case had run: do not end the process or its threads", ""
-        try:
-            hint = claim.test(case, observation)
-        except Exception as error:  # whatever an answer may return, judging it goes on
-            hint = f"what it returned cannot be judged ({type(error).__name__}: {error}): return what the text asks for"
-        if hint:
-            return legible(f"{hint} {STAYS}" if case.before else hint), observation.printed
-    return "", ""
-
-
-STAYS = "(by itself the same call is right: what stays from call to call?)"
-
-
-def runs(case: Case, seen: Observation) -> str | None:
-    """A hint unless every rank has come to its end."""
-    if seen.trouble:
-        return hint_for(seen.trouble, case)
-    return None if len(seen.records) == case.ranks else f"{len(seen.records)} of {case.ranks} ranks came to their end"
