@@ -8,7 +8,7 @@ from typing import Any
 import nbformat
 import pytest
 
-from zerolab import lab
+from zerolab.course import lab
 
 LESSON = Path(__file__).resolve().parent.parent / "notebooks" / "00_start_here.ipynb"
 
