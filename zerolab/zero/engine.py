@@ -334,8 +334,7 @@ class ZeroEngine(Gestures):
 
     def _taker(self, unit: Unit, bucket: Bucket) -> Callable[[torch.Tensor], None]:
         """The hook that takes a parameter's gradient as soon as backward has it."""
-        # Weak references: Python's garbage collector does not see what the hooks of a parameter hold, so strong ones
-        # would keep an engine alive that nobody uses any more.
+        # Weak: Python's collector does not see what hooks hold; strong references would keep a forgotten engine alive.
         engine, unit_, bucket_ = weakref.ref(self), weakref.ref(unit), weakref.ref(bucket)
 
         def take(parameter: torch.Tensor) -> None:
