@@ -89,6 +89,11 @@ def reached(name: str, house: dict[str, Room]) -> set[str]:
     return seen
 
 
+def about(lines: int) -> str:
+    """A number of lines to the next hundred above, so that the page does not change with every line."""
+    return f"{-(-lines // 100) * 100:,}"
+
+
 def page() -> str:
     """The text of docs/map.md."""
     house = rooms()
@@ -97,13 +102,14 @@ def page() -> str:
     for title, prefix in WINGS.items():
         own = [name for name in house if name.startswith("course.") == bool(prefix)]
         own.sort(key=lambda name: (-floor[name], name))
-        lines += [f"## {title}\n", "| floor | room | files | lines | imports |", "|---|---|---|---|---|"]
+        lines += [f"## {title}\n", "| floor | room | files | lines, about | imports |", "|---|---|---|---|---|"]
         for name in own:
             room = house[name]
             what = ", ".join(sorted(room.imports, key=lambda other: (-floor[other], other)))
-            lines.append(f"| {floor[name]} | {name.removeprefix(prefix)} | {room.files} | {room.lines:,} | {what} |")
+            size = f"{room.files} | {about(room.lines)}"
+            lines.append(f"| {floor[name]} | {name.removeprefix(prefix)} | {size} | {what} |")
         total = sum(house[name].lines for name in own)
-        lines.append(f"| | **all** | {sum(house[name].files for name in own)} | {total:,} | |\n")
+        lines.append(f"| | **all** | {sum(house[name].files for name in own)} | {about(total)} | |\n")
     return "\n".join(lines).rstrip("\n") + "\n"
 
 
