@@ -11,7 +11,7 @@ from zerolab.course.viz.pipeline import schedule
 from zerolab.course.viz.scale import gradient_course, simulated
 from zerolab.flat import lay_out
 from zerolab.memory import Sample
-from zerolab.plan import SHAPES, Run
+from zerolab.plan import SHAPES, RunSpec
 from zerolab.precision.scaler import LossScaler
 from zerolab.ranks import launch
 
@@ -51,7 +51,7 @@ EACH: Mapping[str, Callable[[], Picture]] = {
         gradients(), [("fp16", 1), ("fp16", 2.0**16), ("bf16", 1), ("e4m3", 1)]
     ),
     "loss_scale": lambda: viz.loss_scale(simulated(gradient_course("waves", 0), LossScaler(20, 5, 2))),
-    "memory_calculator": lambda: viz.memory_calculator(Run(SHAPES["GPT-3 175B"], 8, 3, tokens=2048)),
+    "memory_calculator": lambda: viz.memory_calculator(RunSpec(SHAPES["GPT-3 175B"], 8, 3, seq_len=2048)),
     "memory_course": lambda: viz.memory_course(COURSES),
     "number_line": lambda: viz.number_line(1.001),
     "offload_pipeline": lambda: viz.offload_pipeline(6, 2, 2.0, 2.0, 2.0),

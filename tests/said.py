@@ -3,7 +3,7 @@
 # What a sentence says, and what a cell of the same lesson shows: a cell that changes may not leave its sentence behind.
 SAID = [
     ("00", "Before the first step there is only the model", "gradients                             0  4,000,000"),
-    ("00", "**2 + 2 + 12 = 16, again.**", "mixed                       2          2                12   16"),
+    ("00", "**2 + 2 + 12 = 16, again.**", "bf16                        2          2                12   16"),
     ("00", "2 + 4 · 2 = 10", "0 2 2 2 2 4 6 8 10 4 4 2 2 MB"),
     ("00", "To the last bit", "4 of 4 ranks have the parameters of rank 0"),
     ("00", "the counters of two layers are the 8 bytes",
@@ -105,7 +105,7 @@ SAID = [
     ("06", "only a quarter of its parameters have moved",
      "pure_bf16                  0.00                          73 %"),
     ("06", "None, to this digit", "{'fp32': 2.4,\n 'bf16': 2.4,\n 'fp16': 2.4,"),
-    ("06", "Gradients in fp32 cost two bytes more", "{'mixed': 46.6,\n 'mixed_fp32_grads': 59.9,"),
+    ("06", "Gradients in fp32 cost two bytes more", "{'bf16': 46.6,\n 'bf16_fp32_grads': 59.9,"),
     ("07", "at least four bytes a parameter", "gradients, optimizer                            4                   2"),
     ("07", "keeps 2Ψ there, however many ranks", "'stage 2, host': '2.0 bytes a parameter'"),
     ("07", "Stage 1 keeps 4Ψ", "'stage 1, host': '4.0 bytes a parameter'"),

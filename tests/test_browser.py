@@ -26,7 +26,7 @@ CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", 
 SHAPES = '{"w": (400, 300), "b": (403,), "v": (170_000,)}'
 # Each widget, and the call that makes it. The step starts where a move of each control changes the picture.
 CALLS = {
-    "memory_sliders": "memory_sliders()",
+    "memory_sliders": "memory_sliders(precision='fp32')",
     "shard_sliders": f"shard_sliders({SHAPES})",
     "bucket_sliders": f"bucket_sliders({SHAPES})",
     "ring_stepper": "ring_stepper()",

@@ -12,8 +12,6 @@ from torch.profiler import ProfilerActivity, profile
 from zerolab.errors import InputError
 from zerolab.flat import BucketPlan, lay_out
 from zerolab.memory import (
-    RECIPES,
-    Recipe,
     StateSize,
     Tracker,
     device_memory,
@@ -25,6 +23,8 @@ from zerolab.memory import (
     track,
 )
 from zerolab.memory.predict import IN_FLIGHT
+from zerolab.offload import Offload
+from zerolab.precision import PRECISIONS, Precision
 from zerolab.ranks import launch
 from zerolab.zero import reducer
 
@@ -192,22 +192,22 @@ def test_peaks_are_those_of_the_worst_neighbours() -> None:
 )
 def test_states_are_those_of_the_papers_figure_1(ranks: int, gigabytes: tuple[float, ...]) -> None:
     for stage, expected in enumerate(gigabytes):
-        total = sum(predict_states(7_500_000_000, ranks, stage, "mixed").values()) / 1e9
+        total = sum(predict_states(7_500_000_000, ranks, stage, "fp16").values()) / 1e9
         assert total == pytest.approx(expected, abs=0.0051 if expected < 1 else 0.0501)
 
 
 @pytest.mark.parametrize(
-    ("recipe", "of"),
+    ("precision", "of"),
     [
         ("fp32", (lambda n: 16, lambda n: 8 + 8 / n, lambda n: 4 + 12 / n, lambda n: 16 / n)),
-        ("mixed", (lambda n: 16, lambda n: 4 + 12 / n, lambda n: 2 + 14 / n, lambda n: 16 / n)),
-        ("mixed_fp32_grads", (lambda n: 18, lambda n: 6 + 12 / n, lambda n: 2 + 16 / n, lambda n: 18 / n)),
+        ("bf16", (lambda n: 16, lambda n: 4 + 12 / n, lambda n: 2 + 14 / n, lambda n: 16 / n)),
+        ("bf16_fp32_grads", (lambda n: 18, lambda n: 6 + 12 / n, lambda n: 2 + 16 / n, lambda n: 18 / n)),
     ],
 )
-def test_every_recipe_follows_its_formula(recipe: str, of: tuple[Callable[[int], float], ...]) -> None:
+def test_every_precision_follows_its_formula(precision: str, of: tuple[Callable[[int], float], ...]) -> None:
     for stage, formula in enumerate(of):
         for ranks in (1, 3, 64):
-            total = sum(predict_states(1000, ranks, stage, recipe).values())
+            total = sum(predict_states(1000, ranks, stage, precision).values())
             assert total == pytest.approx(1000 * formula(ranks), rel=1e-12)
 
 
@@ -228,12 +228,12 @@ def test_gpt2_124m_in_fp32_takes_2_gigabytes_and_a_quarter_less_than_half_is_sav
 
 
 def test_175b_on_eight_ranks_with_and_without_master_weights() -> None:
-    bare = Recipe(2, 2, 0, 4, 4)
+    bare, mixed = Precision("bf16", "bf16", "bf16", "bf16"), PRECISIONS["bf16"]
     gigabytes = {
-        recipe: [sum(predict_states(175 * 10**9, 8, stage, recipe).values()) / 1e9 for stage in (0, 1)]
-        for recipe in (bare, RECIPES["mixed"])
+        precision: [sum(predict_states(175 * 10**9, 8, stage, precision).values()) / 1e9 for stage in (0, 1)]
+        for precision in (bare, mixed)
     }
-    assert gigabytes == {bare: [2100, 875], RECIPES["mixed"]: [2800, 962.5]}
+    assert gigabytes == {bare: [2100, 875], mixed: [2800, 962.5]}
 
 
 @pytest.mark.parametrize(
@@ -243,8 +243,9 @@ def test_175b_on_eight_ranks_with_and_without_master_weights() -> None:
         ((10, 0, 1), "ranks is 0"),
         ((10, 4, 5), "no ZeRO stage 5"),
         ((10, 4, True), "no ZeRO stage True"),
-        ((10, 4, 1, "fp64"), "no recipe 'fp64'"),
-        ((10, 4, 1, "fsdp2"), "fsdp2 has no stage 1"),
+        ((10, 4, 1, "fp64"), "no precision 'fp64'; choose one of fp32, bf16, fp16"),
+        ((10, 4, 1, "fsdp2"), "precision fsdp2 has no stage 1"),
+        ((10, 4, 1, "bf16", Offload("host", "host")), "at stage 3, where nobody keeps them whole, not at stage 1"),
     ],
 )
 def test_states_that_cannot_be_predicted_are_refused(arguments: tuple, says: str) -> None:
@@ -453,6 +454,22 @@ def test_cuda_counters_stand_beside_the_tracker() -> None:
 
 def test_states_are_named_alike_on_both_sides() -> None:
     assert tuple(predict([plan((8,))], 0, ADAM)) == tuple(predict_states(8, 2, 0)) == STATES
+
+
+NO_SCALES = [name for name in PRECISIONS if "fp8_moments" not in name]
+
+
+@pytest.mark.parametrize("precision", NO_SCALES)
+@pytest.mark.parametrize("places", [Offload(), Offload("host"), Offload("host", "host")], ids=str)
+def test_the_formula_and_the_layout_say_the_same_where_nothing_is_padded(precision: str, places: Offload) -> None:
+    """In every place, too: what the planner adds up is what the engine's ledger has."""
+    size = StateSize(2, 0, ("exp_avg", "exp_avg_sq"))
+    for stage in PRECISIONS[precision].stages:
+        if places.parameters == "device" or stage == 3:
+            width = 2 if "16" in precision or precision in ("fp8", "fsdp2") else 4
+            exact = predict([plan((16, 64), itemsize=width)], stage, size, precision, places)
+            said = predict_states(1024, 2, stage, precision, places)
+            assert {kind: sizes[0] for kind, sizes in exact.items() if sizes[0]} == said
 
 
 def test_a_tracker_in_lockstep_counts_no_neighbours_tensors() -> None:

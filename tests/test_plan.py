@@ -1,13 +1,23 @@
 """What fits where: counts of known models, what a run needs, and what would make it fit."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import nn
 
-from zerolab.course.viz.calculator import GPUS, KINDS, memory_calculator, verdict
+from zerolab.collectives import LocalCollectives
+from zerolab.course.viz.calculator import GPUS, memory_calculator, verdict
 from zerolab.errors import InputError
-from zerolab.memory import RECIPES, predict_states
-from zerolab.plan import GB, OFFLOADS, SHAPES, Run, Shape, advice
+from zerolab.memory import predict_states
+from zerolab.models import build, parameter_count
+from zerolab.offload import Offload
+from zerolab.plan import GB, OFFLOADS, SHAPES, RunSpec, Shape, advice, gpu_bytes, needs
+from zerolab.plan.needs import DEVICE
+from zerolab.precision import PRECISIONS, Precision
+from zerolab.train import make_config
+from zerolab.zero import ZeroEngine
 
 LARGE = SHAPES["GPT-3 175B"]
 STATES = ["parameters", "gradients", "optimizer_states"]
@@ -36,20 +46,69 @@ def test_activations_follow_the_formula_by_hand() -> None:
 
 @pytest.mark.parametrize("stage", [0, 1, 2, 3])
 def test_states_are_those_of_the_papers_arithmetic(stage: int) -> None:
-    needs = Run(SHAPES["GPT-3 6.7B"], ranks=16, stage=stage).needs()
-    states = predict_states(SHAPES["GPT-3 6.7B"].parameters, 16, stage, "mixed")
-    assert {kind: needs[kind] for kind in states} == states
+    needed = needs(RunSpec(SHAPES["GPT-3 6.7B"], ranks=16, stage=stage))
+    states = predict_states(SHAPES["GPT-3 6.7B"].parameters, 16, stage, "bf16")
+    assert {kind: needed[kind] for kind in states} == states
 
 
 def test_what_is_offloaded_is_on_the_host_and_nowhere_else() -> None:
     """And sharded gradients with the optimizer that uses them; whole ones stay."""
-    assert Run(LARGE, ranks=64, stage=1, offload="optimizer").needs()["gradients"] > 0
-    at_home = Run(LARGE, ranks=64, stage=3)
-    for offload, moved in [("optimizer", STATES[1:]), (OFFLOADS[2], STATES)]:
-        away = Run(LARGE, ranks=64, stage=3, offload=offload)
-        assert all(away.needs()[kind] == 0 for kind in moved)
-        assert away.needs()["host"] == pytest.approx(sum(at_home.needs()[kind] for kind in moved))
-        assert away.gpu_bytes() + away.needs()["host"] == pytest.approx(at_home.gpu_bytes())
+    assert needs(RunSpec(LARGE, ranks=64, stage=1, offload="optimizer"))["gradients"] > 0
+    at_home = RunSpec(LARGE, ranks=64, stage=3)
+    for offload, moved in [("optimizer", STATES[1:]), ("optimizer and parameters", STATES)]:
+        away = RunSpec(LARGE, ranks=64, stage=3, offload=offload)
+        assert all(needs(away)[kind] == 0 for kind in moved)
+        assert needs(away)["host"] == pytest.approx(sum(needs(at_home)[kind] for kind in moved))
+        assert gpu_bytes(away) + needs(away)["host"] == pytest.approx(gpu_bytes(at_home))
+
+
+def test_what_rests_on_the_disk_is_neither_on_the_gpu_nor_on_the_host() -> None:
+    places = Offload("disk", "disk", path="swap")
+    needed = needs(RunSpec(LARGE, ranks=64, stage=3, offload=places))
+    assert needed["disk"] == pytest.approx(LARGE.parameters * (2 + 12) / 64)
+    assert needed["host"] == pytest.approx(LARGE.parameters * 2 / 64)
+
+
+def test_an_fp32_optimizer_on_the_host_updates_a_copy_of_its_own() -> None:
+    needed = needs(RunSpec(LARGE, ranks=1, precision="fp32", offload="optimizer"))
+    assert needed["host"] == LARGE.parameters * (4 + 4 + 4)
+
+
+# The one description
+
+
+@pytest.mark.parametrize(("model", "size"), [("llama", "nano"), ("llama", "tiny"), ("gpt2", "124m")])
+def test_the_planner_counts_the_parameters_of_the_models_that_train(model: str, size: str) -> None:
+    config = make_config(model=model, model_size=size, ranks=2)
+    shape = config.spec.shape
+    assert shape.parameters == parameter_count(config.shape)
+    block = build("llama", "nano").blocks[0]
+    nano = make_config(model="llama", model_size="nano").spec.shape
+    assert nano.layer_parameters == sum(parameter.numel() for parameter in block.parameters())
+
+
+def test_the_flags_of_train_describe_the_same_run() -> None:
+    config = make_config(
+        ranks=3, zero_stage=3, bf16=True, batch_size=12, grad_accum_steps=2, seq_len=32, offload_param="host",
+        defer_reduction=True,
+    )  # fmt: skip
+    spec = config.spec
+    assert (spec.ranks, spec.stage, spec.seq_len, spec.reduce_each) == (3, 3, 32, False)
+    assert (spec.micro_batch_size, spec.micro_batches, spec.batch_size) == (2, 2, 12)
+    assert spec.dtypes == PRECISIONS["bf16"] and spec.places.parameters == "host"
+
+
+@pytest.mark.parametrize("precision", ["fp4", "mixed", 16])
+def test_no_reader_of_a_run_takes_a_precision_that_there_is_not(precision: object) -> None:
+    known = "there is no precision .*; choose one of fp32, bf16, fp16, bf16_fp32_grads, fp8, fsdp2, pure_bf16"
+    for reader in (
+        lambda: advice(RunSpec(LARGE, precision=precision), 80 * GB),  # type: ignore[arg-type]
+        lambda: predict_states(10, 2, 0, precision),  # type: ignore[arg-type]
+        lambda: ZeroEngine(nn.Linear(2, 2), LocalCollectives(), 0, lr=0.1, precision=precision),  # type: ignore[arg-type]
+        lambda: make_config(precision=str(precision)),
+    ):
+        with pytest.raises(InputError, match=known):
+            reader()
 
 
 @given(
@@ -63,29 +122,29 @@ def test_what_is_offloaded_is_on_the_host_and_nowhere_else() -> None:
 def test_advice_fits_and_changes_nothing_that_fits_already(
     shape: Shape, ranks: int, stage: int, batch: int, checkpointing: bool, gpu: str
 ) -> None:
-    run = Run(shape, ranks, stage, "mixed", batch, 512, checkpointing)
+    run = RunSpec(shape, ranks, stage, "bf16", batch, 512, checkpointing)
     limit = GPUS[gpu] * GB
     found = advice(run, limit)
     said = verdict(run, limit, gpu)
     if found is None:
-        assert run.gpu_bytes() > limit and "no stage" in said
+        assert gpu_bytes(run) > limit and "no stage" in said
         return
-    assert found.gpu_bytes() <= limit
-    assert (found == run) == (run.gpu_bytes() <= limit) == (" fits into " in said)
-    assert found.stage >= run.stage and found.ranks >= run.ranks and found.batch <= run.batch
+    assert gpu_bytes(found) <= limit
+    assert (found == run) == (gpu_bytes(run) <= limit) == (" fits into " in said)
+    assert found.stage >= run.stage and found.ranks >= run.ranks and found.micro_batch_size <= run.micro_batch_size
 
 
-@pytest.mark.parametrize("recipe", RECIPES)
-def test_the_calculators_table_says_what_its_bars_show(recipe: str) -> None:
-    run = Run(SHAPES["GPT-2 1.5B"], ranks=8, stage=3, recipe=recipe, checkpointing=True)
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_the_calculators_table_says_what_its_bars_show(precision: str) -> None:
+    run = RunSpec(SHAPES["GPT-2 1.5B"], ranks=8, stage=3, precision=precision, checkpoint_activations=True)
     picture = memory_calculator(run, "24 GB")
     lines = {line.split("  ")[0]: line.split()[-1] for line in picture.table.splitlines()[1:9]}
-    for kind in KINDS:
-        assert float(lines[kind.replace("_", " ")]) == pytest.approx(run.needs()[kind] / GB, abs=0.005)
-    assert float(lines["one GPU"]) == pytest.approx(run.gpu_bytes() / GB, abs=0.005)
+    for kind in DEVICE:
+        assert float(lines[kind.replace("_", " ")]) == pytest.approx(needs(run)[kind] / GB, abs=0.005)
+    assert float(lines["one GPU"]) == pytest.approx(gpu_bytes(run) / GB, abs=0.005)
     tops = [patch.get_y() + patch.get_height() for patch in picture.figure.axes[0].patches]
     assert max(tops) == pytest.approx(
-        max(Run(run.shape, 8, stage, recipe, checkpointing=True).gpu_bytes() for stage in RECIPES[recipe].stages) / GB
+        max(gpu_bytes(replace(run, stage=stage)) for stage in PRECISIONS[precision].stages) / GB
     )
 
 
@@ -94,11 +153,16 @@ def test_the_calculators_table_says_what_its_bars_show(recipe: str) -> None:
     [
         (lambda: Shape("odd", 2, 100, 3), "hidden is 100, which 3 heads do not divide"),
         (lambda: Shape("none", 0, 64, 1), "layers is 0"),
-        (lambda: Run(LARGE, offload="the moon"), "offload is 'the moon'"),
-        (lambda: Run(LARGE, stage=2, offload=OFFLOADS[2]), "not at 2; offload"),
-        (lambda: Run(LARGE, tokens=4096), "4096 tokens are more than the context of GPT-3 175B, 2048"),
-        (lambda: Run(LARGE, recipe="fsdp2"), "recipe fsdp2 has no stage 0"),
-        (lambda: Run(LARGE, ranks=0), "ranks is 0"),
+        (lambda: RunSpec(LARGE, offload="the moon"), "offload is 'the moon'"),
+        (lambda: RunSpec(LARGE, stage=2, offload=OFFLOADS["optimizer and parameters"]), "not at stage 2; offload"),
+        (lambda: RunSpec(LARGE, seq_len=4096), "4096 tokens are more than the context of GPT-3 175B, 2048"),
+        (lambda: RunSpec(LARGE, precision="fsdp2"), "precision fsdp2 has no stage 0"),
+        (lambda: RunSpec(LARGE, precision=Precision("fp16", sharded_main=True)), "params fp16, .* has no stage 0"),
+        (lambda: RunSpec(LARGE, stage=4), "no ZeRO stage 4"),
+        (lambda: RunSpec(LARGE, stage=1, reduction="gather"), "reduction is 'gather'"),
+        (lambda: RunSpec(LARGE, ranks=0), "ranks is 0"),
+        (lambda: RunSpec(LARGE, micro_batches=0), "micro_batches is 0"),
+        (lambda: memory_calculator(RunSpec(LARGE), "90 GB"), "no GPU of '90 GB'; choose one of 16 GB"),
     ],
 )
 def test_what_cannot_be_is_refused_in_one_sentence(make: object, named: str) -> None:

@@ -80,7 +80,7 @@ def test_a_dtype_for_each_state_is_what_the_tracker_shows(tmp_path: Path) -> Non
 REFUSED = {
     "two modes": (["--fp16", "--bf16"], "fp16 and bf16 are both asked for"),
     "a mode and a recipe": (["--fp8", "--precision=bf16"], "fp8 and precision bf16 are both asked for"),
-    "an unknown recipe": (["--precision=fp4"], "there is no precision 'fp4'"),
+    "an unknown recipe": (["--precision=fp4"], "there is no precision 'fp4'; choose one of fp32, bf16, fp16"),
     "an unknown dtype": (["--exp-avg-dtype=int4"], "--exp-avg-dtype is 'int4'; it should be 'fp32', 'bf16', 'fp16' or"),
     "8 bits for parameters": (["--params-dtype=fp8"], "--params-dtype is 'fp8'"),
     "narrow main parameters": (["--main-params-dtype=bf16"], "main_params is bf16 and params fp32"),
@@ -91,7 +91,7 @@ REFUSED = {
     "a scale for bf16": (["--bf16", "--loss-scale=8"], "--loss-scale is 8.0 but no state is fp16"),
     "hysteresis without fp16": (["--hysteresis=3"], "hysteresis is 3 but no state is fp16"),
     "another fp8": (["--fp8", "--fp8-backend=transformer_engine"], "--fp8-backend is 'transformer_engine'"),
-    "FSDP2's way at stage 2": (["--precision=fsdp2", "--zero-stage=2"], "at stage 3, not at 2"),
+    "FSDP2's way at stage 2": (["--precision=fsdp2", "--zero-stage=2"], "--precision fsdp2 has no stage 2"),
     "parameters at stage 2": (["--zero-stage=2", "--offload-param=cpu"], "parameters can rest on the host at stage 3"),
     "an unknown tier": (["--offload-optimizer=tape"], "--offload-optimizer is 'tape'"),
     "a disk without a path": (["--offload-optimizer=nvme"], "no path is given"),

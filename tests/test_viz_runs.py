@@ -36,11 +36,11 @@ def rgb(colour: str) -> list[float]:
 
 
 def test_owners_count_the_bytes_a_parameter_of_their_recipe() -> None:
-    picture = owners(4, stages=(0, 1, 2, 3), recipe="mixed")
+    picture = owners(4, stages=(0, 1, 2, 3), precision="bf16")
     lines = picture.table.splitlines()[1:]
     for stage in range(4):
         said = {float(line.split()[-1]) for line in lines if line.startswith(f"stage {stage}")}
-        assert said == {sum(predict_states(1_000, 4, stage, "mixed").values()) / 1_000}
+        assert said == {sum(predict_states(1_000, 4, stage, "bf16").values()) / 1_000}
     assert re.split(r"  +", lines[9]) == ["stage 2, rank 1", "all 4 parts", "part 1", "part 1", "5.5"]
     assert "at stage 2 a rank keeps one part in 4 of gradients and optimizer states, 5.5 bytes a param" in picture.alt
     titles = [axes.get_title(loc="left") for axes in picture.figure.axes]
@@ -49,7 +49,12 @@ def test_owners_count_the_bytes_a_parameter_of_their_recipe() -> None:
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
-    [((1,), "the parts of 1 ranks"), ((4, ()), "no stages"), ((4, (4,)), "stage 4"), ((4, (0,), "fp9"), "recipe")],
+    [
+        ((1,), "the parts of 1 ranks"),
+        ((4, ()), "no stages"),
+        ((4, (4,)), "stage 4"),
+        ((4, (0,), "fp9"), "no precision 'fp9'"),
+    ],
 )
 def test_owners_that_cannot_be_drawn_are_refused(arguments: tuple, message: str) -> None:
     with pytest.raises(InputError, match=message):

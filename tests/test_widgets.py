@@ -15,7 +15,7 @@ from zerolab.course.widgets import Living, bucket_sliders, memory_sliders, ring_
 from zerolab.course.widgets.living import RED
 from zerolab.course.widgets.memory import CUSTOM, HEAD, WIDTHS
 from zerolab.errors import InputError
-from zerolab.plan import SHAPES, Run, Shape
+from zerolab.plan import SHAPES, RunSpec, Shape
 
 SHAPES_OF_A_LAYER = {"w": (400, 300), "b": (403,), "v": (170_000,)}
 
@@ -23,8 +23,9 @@ SHAPES_OF_A_LAYER = {"w": (400, 300), "b": (403,), "v": (170_000,)}
 def test_each_control_changes_the_picture_and_the_numbers() -> None:
     living = memory_sliders(ranks=4)
     others = {
-        "model": "GPT-2 355M", "layers": 48, "width": 2048, "gpu": "16 GB", "ranks": 64, "stage": 1, "recipe": "fp32",
-        "batch": 3, "tokens": 512, "checkpointing": True, "offload": "optimizer",
+        "model": "GPT-2 355M", "layers": 48, "width": 2048, "gpu": "16 GB", "ranks": 64, "stage": 1,
+        "precision": "fp32", "micro_batch_size": 3, "seq_len": 512, "checkpoint_activations": True,
+        "offload": "optimizer",
     }  # fmt: skip
     each_changes_what_is_shown(living, others)
     assert living.settings() == others | {"model": CUSTOM}
@@ -36,10 +37,10 @@ def test_a_size_of_ones_own_and_a_known_model_take_turns() -> None:
     assert [control.value for control in sizes] == ["GPT-2 124M", 12, 768]
     sizes[1].value = 24
     assert [control.value for control in sizes] == [CUSTOM, 24, 768]
-    assert living.picture.table == memory_calculator(Run(Shape("mine", 24, 768, 12), 8), "80 GB").table
+    assert living.picture.table == memory_calculator(RunSpec(Shape("mine", 24, 768, 12), 8), "80 GB").table
     sizes[0].value = "GPT-3 175B"
     assert [control.value for control in sizes] == ["GPT-3 175B", 96, 12288]
-    assert living.picture.table == memory_calculator(Run(SHAPES["GPT-3 175B"], 8), "80 GB").table
+    assert living.picture.table == memory_calculator(RunSpec(SHAPES["GPT-3 175B"], 8), "80 GB").table
     assert all(width % HEAD == 0 for width in WIDTHS)
 
 
@@ -62,7 +63,7 @@ def test_so_does_each_control_of_the_others(living: Living, others: dict[str, ob
 
 def test_the_picture_is_that_of_the_pure_function() -> None:
     living = memory_sliders(model="GPT-3 13B", ranks=16, stage=2, gpu="40 GB")
-    assert living.picture.table == memory_calculator(Run(SHAPES["GPT-3 13B"], 16, 2), "40 GB").table
+    assert living.picture.table == memory_calculator(RunSpec(SHAPES["GPT-3 13B"], 16, 2), "40 GB").table
 
 
 def test_the_stepper_goes_through_a_real_ring_to_its_end_and_no_further() -> None:
@@ -90,12 +91,12 @@ def test_settings_that_cannot_go_together_fade_the_picture_and_say_why_above_it(
     living = memory_sliders()
     kept = pixels(living)
     assert "opacity" not in living._shown.value and not living._note.value
-    living.controls["recipe"].value = "fsdp2"
-    assert "recipe fsdp2 has no stage 0" in living._note.value and f"color: {RED}" in living._note.value
+    living.controls["precision"].value = "fsdp2"
+    assert "precision fsdp2 has no stage 0" in living._note.value and f"color: {RED}" in living._note.value
     assert "opacity: 0.35" in living._shown.value and pixels(living) == kept
     stored = living._repr_mimebundle_()
     assert stored["text/html"].startswith(living._note.value) and "opacity" in stored["text/html"]
-    assert stored["text/plain"].startswith("recipe fsdp2 has no stage 0")
+    assert stored["text/plain"].startswith("precision fsdp2 has no stage 0")
     living.controls["stage"].value = 3
     assert not living._note.value and "opacity" not in living._shown.value
     assert living.picture.verdict.startswith("Stage 3 fits") and pixels(living) != kept
@@ -106,23 +107,37 @@ def test_what_is_said_in_red_can_be_read() -> None:
 
 
 def test_first_settings_that_cannot_be_drawn_are_refused() -> None:
-    with pytest.raises(InputError, match="recipe fsdp2 has no stage 1"):
-        memory_sliders(recipe="fsdp2", stage=1)
+    with pytest.raises(InputError, match="precision fsdp2 has no stage 1"):
+        memory_sliders(precision="fsdp2", stage=1)
+
+
+@pytest.mark.parametrize(
+    ("start", "said"),
+    [
+        ({"precision": "fp4"}, "precision is 'fp4'; choose one of fp32, bf16, fp16, .*, bf16_fp8_moments"),
+        ({"ranks": 3}, "ranks is 3; choose one of 1, 2, 4"),
+        ({"micro_batch_size": "many"}, "micro_batch_size is 'many'; choose"),
+        ({"recipe": "bf16"}, "no control 'recipe'"),
+    ],
+)
+def test_a_start_that_a_control_does_not_have_is_refused_with_those_it_has(start: dict[str, object], said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        memory_sliders(**start)
 
 
 def test_a_known_model_never_gets_a_sequence_longer_than_its_context() -> None:
     # The start of lesson 00, from where each GPT-2 used to be refused.
-    living = memory_sliders(model="GPT-3 175B", ranks=8, stage=3, tokens=2048)
+    living = memory_sliders(model="GPT-3 175B", ranks=8, stage=3, seq_len=2048)
     refused: list[str] = []
     living._note.observe(lambda change: refused.append(change["new"]), names="value")
-    model, tokens = living.controls["model"], living.controls["tokens"]
+    model, tokens = living.controls["model"], living.controls["seq_len"]
     for name in ("GPT-2 124M", "GPT-3 13B", "GPT-2 1.5B"):
         shape = SHAPES[name]
         tokens.value = min(2048, shape.context)
         model.value = name
         tokens.value = 2048
         assert tokens.value == shape.context and not living.refusal
-        assert living.picture.table == memory_calculator(Run(shape, 8, 3, tokens=shape.context), "80 GB").table
+        assert living.picture.table == memory_calculator(RunSpec(shape, 8, 3, seq_len=shape.context), "80 GB").table
     assert not any(refused)
 
 

@@ -13,7 +13,6 @@ from zero_cases import VOCABULARY, Case, adamw, batches, decay_matrices, digest,
 
 from zerolab.collectives import Collectives
 from zerolab.memory import Tracker, predict, predict_states, predict_traffic
-from zerolab.memory.states import recipe_of
 from zerolab.offload import Offload
 from zerolab.precision import PRECISIONS, Precision
 from zerolab.ranks import launch
@@ -176,8 +175,7 @@ def bytes_without_padding(comm: Collectives) -> list[tuple[dict[str, int], dict[
     found = []
     for name, stage in product(PRECISIONS, range(4)):
         precision = PRECISIONS[name]
-        recipe = recipe_of(precision)
-        if stage not in recipe.stages:
+        if stage not in precision.stages:
             continue
         model = nn.Sequential(
             *(nn.Linear(24, 64, bias=False) if at % 2 else nn.Linear(64, 24, bias=False) for at in range(4))
@@ -189,7 +187,7 @@ def bytes_without_padding(comm: Collectives) -> list[tuple[dict[str, int], dict[
                 tracked = tracker.now()
             engine.step()
         parameters = 4 * 24 * 64
-        said = predict_states(parameters, comm.size, stage, recipe)
+        said = predict_states(parameters, comm.size, stage, precision)
         # What the formulas leave out: torch's step counters, and an fp32 scale for each 128 values of an 8-bit moment.
         said["optimizer_states"] += 4 * len(engine.update.owned)
         if precision.exp_avg == "fp8":

@@ -4,15 +4,13 @@ from zerolab.memory.kinds import KINDS, Labels, model_labels
 from zerolab.memory.predict import predict, predict_building, predict_peaks
 from zerolab.memory.report import device_memory, table
 from zerolab.memory.skyline import Sample
-from zerolab.memory.states import RECIPES, Recipe, StateSize, predict_states
+from zerolab.memory.states import StateSize, predict_states, state_widths
 from zerolab.memory.track import Tracker
 from zerolab.memory.traffic import predict_traffic
 
 __all__ = [
     "KINDS",
-    "RECIPES",
     "Labels",
-    "Recipe",
     "Sample",
     "StateSize",
     "Tracker",
@@ -23,5 +21,6 @@ __all__ = [
     "predict_peaks",
     "predict_states",
     "predict_traffic",
+    "state_widths",
     "table",
 ]

@@ -13,11 +13,11 @@ import torch
 
 from zerolab.errors import InputError
 from zerolab.flat import BucketPlan
-from zerolab.memory.states import StateSize, check_stage
+from zerolab.memory.states import StateSize, check_places, check_stage
 from zerolab.offload.groups import on_disk, sub_groups
 from zerolab.offload.places import NOWHERE, Offload, ledger
 from zerolab.offload.rest import limit_of, rest_of
-from zerolab.precision.recipe import Precision
+from zerolab.precision.recipe import Precision, find_precision
 
 IN_FLIGHT = 2
 """Buckets under reduction at once while the next one fills, where gradients are sharded."""
@@ -27,16 +27,17 @@ def predict(
     plans: Sequence[BucketPlan],
     stage: int,
     state_size: StateSize,
-    precision: Precision | None = None,
+    precision: Precision | str | None = None,
     offload: Offload = NOWHERE,
 ) -> dict[str, list[int]]:
     """Bytes of each kind of state that each rank keeps between two steps: {kind: [bytes by rank]}.
 
     A kind off the device has its place before its name ("host:optimizer_states"). Without a `precision` every state
-    has its parameters' dtype. Frozen buckets have parameters only. Raises InputError for an unknown stage, for no
-    plans, and for what the stage cannot do (`check_places`).
+    has its parameters' dtype. Frozen buckets have parameters only. Raises InputError for an unknown stage or precision,
+    for no plans, and for what the stage cannot do (`check_places`).
     """
     check_plans(plans, stage)
+    precision = find_precision(precision)
     check_places(stage, precision, offload)
     ranks = plans[0].layout.ranks
     states = {"parameters": 0, "gradients": 0, "optimizer_states": 0}
@@ -52,17 +53,6 @@ def predict(
         for place, nbytes in optimizer_bytes(plans, rank if stage >= 1 else None, state_size, precision, offload):
             book[place] = book.get(place, 0) + nbytes
     return {kind: [book.get(kind, 0) for book in books] for kind in books[0]}
-
-
-def check_places(stage: int, precision: Precision | None, offload: Offload) -> None:
-    """Refuse what a stage cannot do: parameters rest elsewhere, or are cast when they are gathered, at stage 3 only."""
-    if offload.parameters != "device" and stage != 3:
-        raise InputError(
-            f"parameters can rest on the {offload.parameters} at stage 3, where nobody keeps them whole, not at stage "
-            f"{stage}; offload the optimizer, or take stage 3"
-        )
-    if precision is not None and precision.sharded_main and stage != 3:
-        raise InputError(f"main parameters can be what is sharded at stage 3, not at {stage}; choose another precision")
 
 
 def predict_peaks(

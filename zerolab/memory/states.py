@@ -5,19 +5,28 @@ With Ψ parameters, N ranks, and P, G, O bytes a parameter for parameters, gradi
     stage 0   P + G + O              stage 2   P + (G + O) / N
     stage 1   P + G + O / N          stage 3   (P + G + O) / N
 
-This is the arithmetic of the ZeRO paper (arXiv 1910.02054, section 5 and figure 1): no padding, no activations, no
-buffers. `zerolab.memory.predict` has the padding of a real layout.
+P, G and O follow from the precision (`state_widths`). This is the arithmetic of the ZeRO paper (arXiv 1910.02054,
+section 5 and figure 1): no padding, no activations, no buffers. `zerolab.memory.predict` has the padding of a real
+layout.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
+
 from zerolab.errors import InputError
 from zerolab.flat.layout import check_count
-from zerolab.precision.recipe import PRECISIONS, Precision
+from zerolab.offload.places import NOWHERE, Offload, ledger
+from zerolab.offload.rest import rest_of
+from zerolab.precision.recipe import Precision, find_precision
 
 STAGES = (0, 1, 2, 3)
+ADAM = ("exp_avg", "exp_avg_sq")
+"""What torch's Adam and AdamW call their two moments."""
+SHARDED_FROM = {"parameters": 3, "gradients": 2, "optimizer_states": 1}
+"""The first stage at which a rank keeps only its own shard."""
 
 
 @dataclass(frozen=True)
@@ -34,75 +43,63 @@ class StateSize:
             object.__setattr__(self, "names", tuple(f"state {at}" for at in range(self.tensors_per_element)))
 
 
-@dataclass(frozen=True)
-class Recipe:
-    """Bytes a parameter, by state. `master` is a wider copy of the parameters that the optimizer updates, 0 where
-    it updates the parameters themselves; `first` and `second` are Adam's two moments."""
+def state_widths(precision: Precision, offload: Offload = NOWHERE) -> dict[str, int]:
+    """Bytes a parameter, by kind of state: {"parameters": 2, "gradients": 2, "optimizer_states": 12} for bf16.
 
-    parameter: float
-    gradient: float
-    master: float
-    first: float
-    second: float
-    stages: tuple[int, ...] = STAGES
-
-    @property
-    def optimizer(self) -> float:
-        return self.master + self.first + self.second
-
-
-RECIPES = {
-    "fp32": Recipe(4, 4, 0, 4, 4),
-    # ZeRO paper, section 3.1: 16-bit parameters and gradients; master copy and moments in fp32.
-    "mixed": Recipe(2, 2, 4, 4, 4),
-    # Megatron-LM sums gradients in fp32.
-    "mixed_fp32_grads": Recipe(2, 4, 4, 4, 4),
-    # FSDP2: the fp32 shard is the master. The 16-bit unit at hand comes on top, as a gathered unit.
-    "fsdp2": Recipe(4, 4, 0, 4, 4, stages=(3,)),
-    "pure_bf16": Recipe(2, 2, 0, 2, 2),
-    # Scales of the moments left out: 3 % of them.
-    "mixed_fp8_moments": Recipe(2, 2, 4, 1, 1),
-}
-"""Add your own: `Recipe(2, 2, 4, 1, 1)` keeps 8-bit moments."""
+    Optimizer states are Adam's two moments and, where the optimizer updates a copy of the parameters, that copy: main
+    parameters of their own dtype, or parameters that rest in another place. The scales of moments in 8 or 16 bits are
+    left out: 4 bytes for each 128 values.
+    """
+    rest = rest_of(torch.float32, precision, offload, ADAM)
+    codecs = [*rest.states.values(), *([rest.main] if rest.main else [])]
+    return {
+        "parameters": precision.itemsize("main_params" if precision.sharded_main else "params"),
+        "gradients": precision.itemsize("main_grads"),
+        "optimizer_states": sum(codec.dtype.itemsize for codec in codecs),
+    }
 
 
-def recipe_of(precision: Precision) -> Recipe:
-    """Bytes a parameter of a precision. The scales of 8-bit moments are left out: 4 bytes for each 128 of them."""
-    size = precision.itemsize
-    main, moments = size("main_params"), (size("exp_avg"), size("exp_avg_sq"))
-    if precision.sharded_main:
-        return Recipe(main, size("main_grads"), 0, *moments, stages=(3,))
-    return Recipe(size("params"), size("main_grads"), 0 if precision.shares_main else main, *moments)
-
-
-def predict_states(parameters: int, ranks: int, stage: int, recipe: str | Recipe = "mixed") -> dict[str, float]:
+def predict_states(
+    parameters: int,
+    ranks: int,
+    stage: int,
+    precision: Precision | str | None = "bf16",
+    offload: Offload = NOWHERE,
+) -> dict[str, float]:
     """Bytes that one rank keeps of `parameters`, `gradients` and `optimizer_states`, for a model of so many
-    parameters. Not rounded: a share of an odd count may end in a fraction.
+    parameters. Not rounded: a share of an odd count may end in a fraction. A kind off the device has its place before
+    its name ("host:optimizer_states"), as in `predict`. No precision means fp32.
 
-    Raises InputError for a count below 1, an unknown stage or recipe, and a stage that the recipe does not have.
+    Raises InputError for a count below 1, an unknown stage or precision, and what the stage cannot do.
     """
     check_count("parameters", parameters)
     check_count("ranks", ranks)
     check_stage(stage)
-    if isinstance(recipe, str):
-        if recipe not in RECIPES and recipe not in PRECISIONS:
-            known = ", ".join(dict.fromkeys([*RECIPES, *PRECISIONS]))
-            raise InputError(f"there is no recipe {recipe!r}; choose one of {known}, or give a Recipe")
-        name, recipe = recipe, RECIPES[recipe] if recipe in RECIPES else recipe_of(PRECISIONS[recipe])
-    else:
-        name = str(recipe)
-    if stage not in recipe.stages:
-        listed = ", ".join(map(str, recipe.stages))
-        raise InputError(f"recipe {name} has no stage {stage}; choose stage {listed} or another recipe")
-
-    def share(sharded_from: int) -> float:
-        return parameters / ranks if stage >= sharded_from else float(parameters)
-
-    return {
-        "parameters": share(3) * recipe.parameter,
-        "gradients": share(2) * recipe.gradient,
-        "optimizer_states": share(1) * recipe.optimizer,
+    precision = find_precision(precision)
+    check_places(stage, precision, offload)
+    places = {
+        "parameters": offload.parameters,
+        "gradients": "host" if stage >= 2 and offload.optimizer != "device" else "device",
+        "optimizer_states": offload.optimizer,
     }
+    return {
+        ledger(places[kind], kind): parameters * width / (ranks if stage >= SHARDED_FROM[kind] else 1)
+        for kind, width in state_widths(precision or Precision(), offload).items()
+    }
+
+
+def check_places(stage: int, precision: Precision | None, offload: Offload) -> None:
+    """Refuse what a stage cannot do: parameters rest elsewhere, or are cast when they are gathered, at stage 3 only."""
+    if offload.parameters != "device" and stage != 3:
+        raise InputError(
+            f"parameters can rest on the {offload.parameters} at stage 3, where nobody keeps them whole, not at stage "
+            f"{stage}; offload the optimizer, or take stage 3"
+        )
+    if precision is not None and stage not in precision.stages:
+        raise InputError(
+            f"precision {precision.name} has no stage {stage}, since main parameters can be what is sharded at stage 3 "
+            "only; take stage 3, or another precision"
+        )
 
 
 def check_stage(stage: int) -> None:

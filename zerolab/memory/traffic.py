@@ -10,7 +10,10 @@ from zerolab.flat import BucketPlan
 from zerolab.flat.layout import check_count
 from zerolab.memory.predict import by_unit, check_plans
 from zerolab.offload.places import NOWHERE, Offload
-from zerolab.precision.recipe import Precision
+from zerolab.precision.recipe import Precision, find_precision
+
+REDUCTIONS = ("reduce_scatter", "all_reduce")
+"""How stage 1 may reduce gradients."""
 
 Sent = tuple[str, int, int]
 """One collective: its name, the elements of its whole tensor, bytes an element."""
@@ -24,7 +27,7 @@ def predict_traffic(
     reduction: str = "reduce_scatter",
     reduce_each: bool = True,
     clip: bool = False,
-    precision: Precision | None = None,
+    precision: Precision | str | None = None,
     offload: Offload = NOWHERE,
     skipped: bool = False,
 ) -> dict[str, list[int]]:
@@ -39,15 +42,15 @@ def predict_traffic(
 
     Exact for a model that runs each unit once a forward, in the order of the plans. At stage 3 frozen units before
     the first that trains are not gathered in backward, as no gradient passes through them.
-    Raises InputError for a layout made for another number of ranks.
+    Raises InputError for an unknown stage or precision, and for a layout made for another number of ranks.
     """
     check_plans(plans, stage)
+    precision = find_precision(precision)
     check_count("micro_batches", micro_batches)
     made_for = plans[0].layout.ranks
     if ranks != made_for:
         raise InputError(f"ranks is {ranks!r}, but the plans are cut for {made_for}; lay the model out for {ranks!r}")
-    if reduction not in ("reduce_scatter", "all_reduce"):
-        raise InputError(f"reduction is {reduction!r}; choose reduce_scatter or all_reduce")
+    check_reduction(reduction)
     calls = [*reductions(plans, stage, reduction, precision)] * (micro_batches if reduce_each else 1)
     if stage == 3:
         calls += [*gathers(plans)] * micro_batches
@@ -63,6 +66,11 @@ def predict_traffic(
         for rank in range(ranks):
             total[rank] += wire_bytes(name, numel, itemsize, ranks, rank)
     return sent
+
+
+def check_reduction(reduction: str) -> None:
+    if reduction not in REDUCTIONS:
+        raise InputError(f"reduction is {reduction!r}; choose one of {', '.join(REDUCTIONS)}")
 
 
 def reductions(plans: Sequence[BucketPlan], stage: int, reduction: str, precision: Precision | None) -> Iterable[Sent]:

@@ -1,6 +1,7 @@
-"""What fits where: known models, what a run needs, and what would make it fit."""
+"""What fits where: the description of a run, known models, what a run needs, and what would make it fit."""
 
-from zerolab.plan.needs import GB, OFFLOADS, Run, advice
-from zerolab.plan.shapes import SHAPES, Shape
+from zerolab.plan.needs import GB, advice, gpu_bytes, needs
+from zerolab.plan.shapes import SHAPES, Shape, shape_of
+from zerolab.plan.spec import OFFLOADS, RunSpec
 
-__all__ = ["GB", "OFFLOADS", "SHAPES", "Run", "Shape", "advice"]
+__all__ = ["GB", "OFFLOADS", "SHAPES", "RunSpec", "Shape", "advice", "gpu_bytes", "needs", "shape_of"]

@@ -3,88 +3,57 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from zerolab.errors import InputError
-from zerolab.flat.layout import check_count
-from zerolab.memory.states import RECIPES, predict_states
-from zerolab.plan.shapes import Shape
+from zerolab.memory.kinds import ELSEWHERE
+from zerolab.memory.states import predict_states
+from zerolab.offload.places import NOWHERE
+from zerolab.plan.spec import RunSpec
+from zerolab.precision.recipe import Precision
 
-OFFLOADS = ("nothing", "optimizer", "optimizer and parameters")
 GB = 10**9
+DEVICE = ("parameters", "gradients", "optimizer_states", "gathered_units", "activations")
+"""What a GPU holds, by kind, each in bytes of `needs`."""
 
 
-@dataclass(frozen=True)
-class Run:
-    """A training run. `batch` counts sequences a rank, of `tokens` tokens; `recipe` names the bytes a parameter
-    (`zerolab.memory.RECIPES`); `offload` says what lies in the host's memory instead of the GPU's."""
-
-    shape: Shape
-    ranks: int = 8
-    stage: int = 0
-    recipe: str = "mixed"
-    batch: int = 1
-    tokens: int = 1024
-    checkpointing: bool = False
-    offload: str = "nothing"
-
-    def __post_init__(self) -> None:
-        check_count("ranks", self.ranks)
-        if self.offload not in OFFLOADS:
-            raise InputError(f"offload is {self.offload!r}; choose one of {', '.join(OFFLOADS)}")
-        if self.offload == "optimizer and parameters" and self.stage != 3:
-            raise InputError(
-                f"parameters can be offloaded at stage 3, where nobody keeps them whole, not at {self.stage}; offload "
-                "the optimizer, or take stage 3"
-            )
-        if self.tokens > self.shape.context:
-            raise InputError(
-                f"{self.tokens} tokens are more than the context of {self.shape.name}, {self.shape.context}; give "
-                "fewer, or another model"
-            )
-        self.needs()
-
-    def needs(self) -> dict[str, float]:
-        """Bytes on one rank's GPU by kind, and "host" for what lies outside it."""
-        states = predict_states(self.shape.parameters, self.ranks, self.stage, self.recipe)
-        host = 0.0
-        if self.offload != "nothing":
-            host += states.pop("optimizer_states")
-            states["optimizer_states"] = 0.0
-            if self.stage >= 2:
-                # Gradients go where they are used, as soon as they are reduced; whole ones stay.
-                host += states["gradients"]
-                states["gradients"] = 0.0
-        if self.offload == "optimizer and parameters":
-            host += states["parameters"]
-            states["parameters"] = 0.0
-        travelling = 2 * self.shape.layer_parameters * 2.0 if self.stage == 3 and self.ranks > 1 else 0.0
-        activations = self.shape.activation_bytes(self.batch, self.tokens, self.checkpointing)
-        # The formula counts 16 bits; fp32 activations are twice as long.
-        width = RECIPES[self.recipe].parameter / 2 if self.recipe == "fp32" else 1
-        return {**states, "gathered_units": travelling * width, "activations": activations * width, "host": host}
-
-    def gpu_bytes(self) -> float:
-        """All that one GPU must hold. Not in it: the head's logits, the framework's own, and fragmentation."""
-        return sum(nbytes for kind, nbytes in self.needs().items() if kind != "host")
+def needs(run: RunSpec) -> dict[str, float]:
+    """Bytes of one rank: on its GPU by kind (`DEVICE`), and "host" and "disk" for what lies outside it."""
+    dtypes = run.dtypes or Precision()
+    states = predict_states(run.shape.parameters, run.ranks, run.stage, dtypes, run.places)
+    # Two layers, since the next one is gathered while one computes.
+    gathered = 2 * run.shape.layer_parameters if run.stage == 3 and run.ranks > 1 else 0
+    width = dtypes.itemsize("params")
+    # The formula counts 16 bits; fp32 activations are twice as long.
+    kept = run.shape.activation_bytes(run.micro_batch_size, run.seq_len, run.checkpoint_activations) * width / 2
+    held = {**dict.fromkeys(DEVICE, 0.0), **states, "gathered_units": float(gathered * width), "activations": kept}
+    elsewhere = {
+        place.rstrip(":"): sum(held.pop(kind) for kind in [*held] if kind.startswith(place)) for place in ELSEWHERE
+    }
+    return {**held, **elsewhere}
 
 
-def advice(run: Run, gpu_bytes: float) -> Run | None:
-    """The run with the smallest change that makes it fit into a GPU: itself, else one of `changes`, in that order;
-    None if none of them does."""
-    return next((changed for changed in changes(run) if changed.gpu_bytes() <= gpu_bytes), None)
+def gpu_bytes(run: RunSpec) -> float:
+    """All that one GPU must hold. Not in it: the head's logits, buffers of collectives, and fragmentation."""
+    return sum(nbytes for kind, nbytes in needs(run).items() if kind in DEVICE)
 
 
-def changes(run: Run) -> Iterator[Run]:
+def advice(run: RunSpec, limit: float) -> RunSpec | None:
+    """The run with the smallest change that makes it fit into a GPU of `limit` bytes: itself, else one of `changes`, in
+    that order; None if none of them does."""
+    return next((changed for changed in changes(run) if gpu_bytes(changed) <= limit), None)
+
+
+def changes(run: RunSpec) -> Iterator[RunSpec]:
     """From what costs least to what costs most: a higher stage, recomputation, a smaller batch, the host, and last more
     ranks."""
     yield run
-    stages = [stage for stage in range(run.stage, 4) if stage in RECIPES[run.recipe].stages]
+    stages = [stage for stage in (run.dtypes or Precision()).stages if stage >= run.stage]
     for ranks in [run.ranks, *(2**power for power in range(1, 14) if 2**power > run.ranks)]:
-        for offload in ("nothing", "optimizer") if run.offload == "nothing" else (run.offload,):
-            for batch in dict.fromkeys((run.batch, 1)):
-                for checkpointing in dict.fromkeys((run.checkpointing, True)):
+        for offload in (run.offload, "optimizer") if run.places == NOWHERE else (run.offload,):
+            for batch in dict.fromkeys((run.micro_batch_size, 1)):
+                for checkpointing in dict.fromkeys((run.checkpoint_activations, True)):
                     for stage in stages:
                         yield replace(
-                            run, ranks=ranks, stage=stage, batch=batch, checkpointing=checkpointing, offload=offload
-                        )
+                            run, ranks=ranks, stage=stage, micro_batch_size=batch, checkpoint_activations=checkpointing,
+                            offload=offload,
+                        )  # fmt: skip

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from zerolab.errors import InputError
 from zerolab.flat.layout import check_count
+from zerolab.models import Config, unit_parameters
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,28 @@ class Shape:
         entry = tokens * batch * self.hidden
         whole = entry * (34 + 5 * self.heads * tokens / self.hidden)
         return self.layers * 2 * entry + whole if checkpointing else self.layers * whole
+
+
+@dataclass(frozen=True)
+class BuiltShape(Shape):
+    """The shape of a model of `zerolab.models`, whose parameters are counted unit by unit. Its activations are
+    estimated by the formula of a GPT of the same width."""
+
+    units: tuple[int, ...] = ()
+
+    @property
+    def layer_parameters(self) -> int:
+        return self.units[1]
+
+    @property
+    def parameters(self) -> int:
+        return sum(self.units)
+
+
+def shape_of(config: Config, name: str) -> Shape:
+    """The shape of a model of `zerolab.models`, under a name for errors and titles, such as "llama tiny"."""
+    units = tuple(unit_parameters(config))
+    return BuiltShape(name, config.layers, config.dim, config.heads, config.vocab_size, config.max_seq_len, units)
 
 
 # Layers, width and heads: GPT-2's four from its paper (2019, table 2), the larger ones from GPT-3's (arXiv 2005.14165,

@@ -72,6 +72,17 @@ class Precision:
         return self.params == self.main_params
 
     @property
+    def stages(self) -> tuple[int, ...]:
+        """The ZeRO stages that it goes with: all, or stage 3 alone, which gathers what `sharded_main` casts."""
+        return (3,) if self.sharded_main else (0, 1, 2, 3)
+
+    @property
+    def name(self) -> str:
+        """What errors call it: its name in PRECISIONS, or its dtypes."""
+        known = next((name for name, precision in PRECISIONS.items() if precision == self), None)
+        return known or ", ".join(f"{state} {getattr(self, state)}" for state in STATES)
+
+    @property
     def scales_loss(self) -> bool:
         """fp16 has no bits for small gradients: the loss is scaled up (`scaler.py`)."""
         return "fp16" in (self.params, self.grads, self.reduce, self.main_grads)
@@ -97,14 +108,16 @@ PRECISIONS = {
     # 2 + 2 + 4 + 1 + 1: what DeepSeek-V3 and Megatron-LM's precision-aware optimizer come near to.
     "bf16_fp8_moments": replace(BF16, exp_avg="fp8", exp_avg_sq="fp8"),
 }
+"""The recipes by name: the only table of them. The engine, `zerolab train`, the planner, predictions and the course's
+controls take these names, and a `Precision` of one's own."""
 
 
 def find_precision(precision: str | Precision | None) -> Precision | None:
-    """A recipe by name, or as it is."""
+    """The recipe of this name in PRECISIONS; a Precision or None as it is. Raises InputError for any other."""
     if precision is None or isinstance(precision, Precision):
         return precision
-    if precision not in PRECISIONS:
-        raise InputError(f"there is no precision {precision!r}; choose one of {', '.join(PRECISIONS)}, or a Precision")
+    if not isinstance(precision, str) or precision not in PRECISIONS:
+        raise InputError(f"there is no precision {precision!r}; choose one of {', '.join(PRECISIONS)}")
     return PRECISIONS[precision]
 
 

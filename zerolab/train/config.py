@@ -1,4 +1,4 @@
-"""What a training run is asked to do, checked before any rank starts."""
+"""The flags of `zerolab train`, read and checked before any rank starts."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ from pydantic import ConfigDict, Field, ValidationError, model_validator
 from zerolab.collectives import Link
 from zerolab.data import check_division
 from zerolab.errors import InputError
-from zerolab.memory.predict import check_places
 from zerolab.models import Config, config_of
 from zerolab.offload.files import check_folder
+from zerolab.plan import RunSpec, shape_of
 from zerolab.train.states import OffloadSettings, PrecisionSettings
 
 
 class TrainConfig(PrecisionSettings, OffloadSettings):
-    """A run of `zerolab train`. Field names are its flags; descriptions are its help."""
+    """A run of `zerolab train`. Field names are its flags; descriptions are its help. `spec` is the run that they
+    describe, as the rest of the library knows it; what goes beyond it says how this machine carries it out."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -54,10 +55,8 @@ class TrainConfig(PrecisionSettings, OffloadSettings):
     @model_validator(mode="after")
     def _fits(self) -> TrainConfig:
         check_division(self.batch_size, self.ranks, self.grad_accum_steps)
-        config_of(self.model, self.model_size, max_seq_len=self.seq_len)
-        precision, offload = self.make_precision(), self.make_offload()
+        offload = self.spec.places
         self.make_scaler()
-        check_places(self.zero_stage, precision, offload)
         if self.offload_path is not None and "disk" not in (offload.optimizer, offload.parameters):
             raise InputError(
                 f"offload_path is {str(self.offload_path)!r} but no state rests on the disk; give offload_optimizer or "
@@ -73,6 +72,23 @@ class TrainConfig(PrecisionSettings, OffloadSettings):
     def shape(self) -> Config:
         """The model's shape; its vocabulary is the 256 bytes."""
         return config_of(self.model, self.model_size, max_seq_len=self.seq_len)
+
+    @property
+    def spec(self) -> RunSpec:
+        """What the planner and the predictions know of this run."""
+        return RunSpec(
+            shape_of(self.shape, f"{self.model} {self.model_size}"),
+            self.ranks,
+            self.zero_stage,
+            precision=self.make_precision(),
+            micro_batch_size=self.batch_size // (self.ranks * self.grad_accum_steps),
+            seq_len=self.seq_len,
+            checkpoint_activations=self.checkpoint_activations,
+            offload=self.make_offload(),
+            micro_batches=self.grad_accum_steps,
+            reduction=self.reduction,
+            reduce_each=not self.defer_reduction,
+        )
 
     @property
     def link(self) -> Link | None:

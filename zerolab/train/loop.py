@@ -35,60 +35,61 @@ def train_rank(comm: Collectives, config: TrainConfig, corpus: Corpus, progress:
     """Train on this rank; returns the record of all ranks, the same on each of them."""
     check_same_text(comm, corpus)
     torch.manual_seed(config.seed)
+    spec = config.spec
     model = build(
         config.model, config.model_size, max_seq_len=config.seq_len, checkpoint=config.checkpoint_activations
     ).to(comm.device)
     engine = ZeroEngine(
         model,
         comm,
-        config.zero_stage,
+        spec.stage,
         config.lr,
         clip_norm=config.clip_norm or None,
         groups=decay_groups(config.weight_decay),
-        reduction=config.reduction,
+        reduction=spec.reduction,
         overlap=config.overlap,
         overlap_gather=config.overlap,
         prefetch=config.prefetch,
         bucket_numel=config.bucket_numel,
-        precision=config.make_precision(),
+        precision=spec.precision,
         scaler=config.make_scaler(),
-        offload=config.make_offload(),
+        offload=spec.places,
     )
     batches = Batches(
         corpus.train, config.seq_len, config.batch_size, comm.size, comm.rank, config.grad_accum_steps, config.seed
     )
     assert comm.meter is not None
     comm.meter.reset()
-    run = Run(comm, engine, batches, config, Steps(progress if comm.rank == 0 else None))
+    loop = TrainingLoop(comm, engine, batches, config, Steps(progress if comm.rank == 0 else None))
     tracker = Tracker(engine_labels(engine), samples=False)
     step = 0
     with tracker:
         # A skipped step makes no states and frees none.
-        while step < config.max_steps and step - len(run.skipped) < TRACKED_STEPS:
-            run.step(step)
+        while step < config.max_steps and step - len(loop.skipped) < TRACKED_STEPS:
+            loop.step(step)
             step += 1
-        run.settle()
+        loop.settle()
         memory, peak = tracker.now() | engine.disk_bytes(), tracker.peak
     tracked = step
     for step in range(tracked, config.max_steps):
-        run.step(step)
-    run.finish()
+        loop.step(step)
+    loop.finish()
     with phase("report"):
         digest = parameters_sha256(engine)
-        record = {"memory": memory, "peak": peak, "traffic": run.traffic(), "seconds": run.seconds}
+        record = {"memory": memory, "peak": peak, "traffic": loop.traffic(), "seconds": loop.seconds}
         of_ranks = gather_records(comm, record)
     return {
         "ranks": of_ranks,
-        "loss": run.losses,
-        "loss_scale": run.scales,
-        "skipped_steps": run.skipped,
+        "loss": loop.losses,
+        "loss_scale": loop.scales,
+        "skipped_steps": loop.skipped,
         "tracked_steps": tracked,
         "parameters_sha256": digest,
-        "predicted": predictions(engine, config, len(run.skipped)),
+        "predicted": predictions(engine, config, len(loop.skipped)),
     }
 
 
-class Run:
+class TrainingLoop:
     """The steps of a run on one rank, and what is known of them: mean loss over the whole batch, seconds, bytes."""
 
     def __init__(
@@ -146,19 +147,19 @@ class Run:
 
 def predictions(engine: ZeroEngine, config: TrainConfig, skipped: int) -> dict[str, Any]:
     """What memory and traffic should be, by rank, from the layout alone; traffic as the mean over all steps."""
-    stage, precision, offload = config.zero_stage, engine.precision, engine.offload
-    memory = predict(engine.plans, stage, engine.state_size, precision, offload)
+    spec = config.spec
+    memory = predict(engine.plans, spec.stage, engine.state_size, spec.precision, spec.places)
     whole, cut = (
         predict_traffic(
             engine.plans,
-            stage,
+            spec.stage,
             engine.comm.size,
-            micro_batches=config.grad_accum_steps,
-            reduction=config.reduction,
-            reduce_each=not config.defer_reduction,
+            micro_batches=spec.micro_batches,
+            reduction=spec.reduction,
+            reduce_each=spec.reduce_each,
             clip=bool(config.clip_norm),
-            precision=precision,
-            offload=offload,
+            precision=spec.precision,
+            offload=spec.places,
             skipped=is_skipped,
         )
         for is_skipped in (False, True)

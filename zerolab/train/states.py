@@ -12,6 +12,7 @@ from pydantic import BaseModel, Field
 from zerolab.errors import InputError
 from zerolab.offload import Offload
 from zerolab.precision import PRECISIONS, LossScaler, Precision
+from zerolab.precision.recipe import find_precision
 
 Float = Literal["fp32", "bf16", "fp16"]
 Moment = Literal["fp32", "bf16", "fp16", "fp8"]
@@ -58,12 +59,10 @@ class PrecisionSettings(BaseModel):
         if len(asked) > 1:
             raise InputError(f"{' and '.join(asked)} are both asked for; a run has one precision, so choose one")
         name = self.precision or (asked[0] if asked else None)
-        if name is not None and name not in PRECISIONS:
-            raise InputError(f"there is no precision {name!r}; choose one of {', '.join(PRECISIONS)}")
+        base = find_precision(name) or Precision()
         changes = {STATE_OF[flag]: getattr(self, flag) for flag in STATE_OF if getattr(self, flag) is not None}
         if name is None and not changes:
             return None
-        base = PRECISIONS[name or "fp32"]
         if name is not None and changes.get("params", base.params) != base.params:
             raise InputError(
                 f"{asked[0]} computes with {base.params} parameters but params_dtype is {self.params_dtype}; "

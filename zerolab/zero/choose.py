@@ -10,8 +10,8 @@ from zerolab.collectives import Collectives
 from zerolab.errors import InputError
 from zerolab.flat import BucketPlan
 from zerolab.memory import StateSize
-from zerolab.memory.predict import check_places, predict
-from zerolab.memory.states import check_stage
+from zerolab.memory.predict import predict
+from zerolab.memory.states import check_places, check_stage
 from zerolab.offload.files import check_folder
 from zerolab.offload.places import NOWHERE, Offload
 from zerolab.offload.rest import rest_of

@@ -6,27 +6,31 @@ from dataclasses import replace
 
 from zerolab.course.viz.looks import MEMORY
 from zerolab.course.viz.picture import Picture, blank, figures, text_table
-from zerolab.memory.states import RECIPES
-from zerolab.plan import GB, Run, advice
+from zerolab.errors import InputError
+from zerolab.plan import GB, RunSpec, advice, gpu_bytes, needs
+from zerolab.plan.needs import DEVICE
+from zerolab.precision import Precision
 
 GPUS = {"16 GB": 16, "24 GB": 24, "40 GB": 40, "80 GB": 80, "141 GB": 141}
 """Gigabytes (10^9) of memory; such as a T4, an RTX 4090, an A100 of either size, an H200."""
 
-KINDS = ("parameters", "gradients", "optimizer_states", "gathered_units", "activations")
 
+def memory_calculator(run: RunSpec, gpu: str = "80 GB") -> Picture:
+    """A stacked bar for each stage of `run`, its own marked, with a line for the GPU, and a sentence on what fits.
 
-def memory_calculator(run: Run, gpu: str = "80 GB") -> Picture:
-    """A stacked bar for each stage of `run`, its own marked, with a line for the GPU, and a sentence on what fits."""
+    Raises InputError for a GPU that is not in `GPUS`.
+    """
+    if gpu not in GPUS:
+        raise InputError(f"there is no GPU of {gpu!r}; choose one of {', '.join(GPUS)}")
     limit = GPUS[gpu] * GB
-    stages = [stage for stage in range(4) if stage in RECIPES[run.recipe].stages]
-    runs = [replace(run, stage=stage, offload=run.offload if stage == 3 else lesser(run.offload)) for stage in stages]
-    needs = [one.needs() for one in runs]
+    runs = [at_stage(run, stage) for stage in (run.dtypes or Precision()).stages]
+    books = [needs(one) for one in runs]
     figure = blank(7.6, 3.3)
     axes = figure.add_subplot()
     bottoms = [0.0] * len(runs)
-    for kind in KINDS:
+    for kind in DEVICE:
         name, colour, hatch = MEMORY[kind]
-        heights = [need[kind] / GB for need in needs]
+        heights = [book[kind] / GB for book in books]
         axes.bar(
             range(len(runs)), heights, 0.6, bottom=bottoms, color=colour, hatch=hatch, edgecolor="black",
             linewidth=0.5, label=name,
@@ -54,38 +58,39 @@ def memory_calculator(run: Run, gpu: str = "80 GB") -> Picture:
         f"{run.shape.name}, {run.shape.parameters / GB:.3g} billion parameters, {run.ranks} ranks", fontsize=10
     )
     head = ["GB a rank", *(f"stage {one.stage}" for one in runs)]
-    rows = [[MEMORY[kind].name, *(f"{need[kind] / GB:.2f}" for need in needs)] for kind in KINDS]
-    rows.append(["one GPU", *(f"{one.gpu_bytes() / GB:.2f}" for one in runs)])
-    rows.append(["host", *(f"{need['host'] / GB:.2f}" for need in needs)])
-    rows.append(["all GPUs", *(f"{one.gpu_bytes() * one.ranks / GB:.2f}" for one in runs)])
+    rows = [[MEMORY[kind].name, *(f"{book[kind] / GB:.2f}" for book in books)] for kind in DEVICE]
+    rows.append(["one GPU", *(f"{gpu_bytes(one) / GB:.2f}" for one in runs)])
+    rows.append(["host", *(f"{book['host'] / GB:.2f}" for book in books)])
+    rows.append(["all GPUs", *(f"{gpu_bytes(one) * one.ranks / GB:.2f}" for one in runs)])
     said = verdict(run, limit, gpu)
     needed = ", ".join(f"{figures(total)} GB at stage {one.stage}" for one, total in zip(runs, bottoms, strict=True))
     alt = f"What one of {run.ranks} ranks needs for {run.shape.name}: {needed}. {said}"
     return Picture(figure, text_table(head, rows), alt, said)
 
 
-def lesser(offload: str) -> str:
-    """What of an offload is possible below stage 3."""
-    return "nothing" if offload == "nothing" else "optimizer"
+def at_stage(run: RunSpec, stage: int) -> RunSpec:
+    """The same run at another stage; below stage 3, where ranks keep parameters whole, these stay on the GPU."""
+    kept = run.offload if stage == 3 else replace(run.places, parameters="device", max_in_cpu=0)
+    return replace(run, stage=stage, offload=kept)
 
 
-def verdict(run: Run, limit: float, gpu: str) -> str:
+def verdict(run: RunSpec, limit: float, gpu: str) -> str:
     """Whether the run fits, and the smallest change that would make it fit."""
     found = advice(run, limit)
     if found == run:
-        return f"Stage {run.stage} fits into a GPU of {gpu}: {run.gpu_bytes() / GB:.1f} GB."
-    short = f"Stage {run.stage} needs {run.gpu_bytes() / GB:.1f} GB, more than a GPU of {gpu} has"
+        return f"Stage {run.stage} fits into a GPU of {gpu}: {gpu_bytes(run) / GB:.1f} GB."
+    short = f"Stage {run.stage} needs {gpu_bytes(run) / GB:.1f} GB, more than a GPU of {gpu} has"
     if found is None:
         return f"{short}, and no stage on up to 8192 ranks makes it fit."
     changed = []
     if found.stage != run.stage:
         changed.append(f"stage {found.stage}")
-    if found.checkpointing != run.checkpointing:
+    if found.checkpoint_activations != run.checkpoint_activations:
         changed.append("activation checkpointing")
-    if found.batch != run.batch:
-        changed.append(f"a batch of {found.batch} a rank")
+    if found.micro_batch_size != run.micro_batch_size:
+        changed.append(f"a batch of {found.micro_batch_size} a rank")
     if found.offload != run.offload:
         changed.append("the optimizer on the host")
     if found.ranks != run.ranks:
         changed.append(f"{found.ranks} ranks")
-    return f"{short}; it fits with {' and '.join(changed)}: {found.gpu_bytes() / GB:.1f} GB."
+    return f"{short}; it fits with {' and '.join(changed)}: {gpu_bytes(found) / GB:.1f} GB."

@@ -11,30 +11,29 @@ from zerolab.course.viz.looks import MEMORY
 from zerolab.course.viz.picture import Picture, blank, text_table
 from zerolab.errors import InputError
 from zerolab.memory import predict_states
+from zerolab.memory.states import SHARDED_FROM
 
 KINDS = ("parameters", "gradients", "optimizer_states")
-SHARDED_FROM = {"parameters": 3, "gradients": 2, "optimizer_states": 1}
-"""The first stage at which a rank keeps only its own part."""
 MOST_RANKS = 8
 
 
-def owners(ranks: int = 4, stages: Sequence[int] = (0, 1, 2, 3), recipe: str = "fp32") -> Picture:
+def owners(ranks: int = 4, stages: Sequence[int] = (0, 1, 2, 3), precision: str = "fp32") -> Picture:
     """A panel for each stage, in it a row for each rank and a box for each of the three states, cut into as many parts
     as there are ranks: filled are the parts that the rank keeps, white those that it does not. A panel's title sums up
-    the bytes a parameter that one rank keeps under `recipe` (`zerolab.memory.RECIPES`).
+    the bytes a parameter that one rank keeps in `precision`.
 
         viz.owners()                                # four ranks, all four stages, fp32
         viz.owners(ranks=2, stages=(0, 1))          # the first two, on two ranks
-        viz.owners(recipe="mixed")                  # 2 + 2 + 12 bytes a parameter
+        viz.owners(precision="bf16")                # 2 + 2 + 12 bytes a parameter
 
     Raises:
-        InputError: ranks outside 2 to 8, no stage, or a stage or recipe that there is not.
+        InputError: ranks outside 2 to 8, no stage, or a stage or precision that there is not.
     """
     if isinstance(ranks, bool) or not isinstance(ranks, int) or not 2 <= ranks <= MOST_RANKS:
         raise InputError(f"the parts of {ranks!r} ranks cannot be drawn; take 2 to {MOST_RANKS}")
     if not stages:
         raise InputError("there are no stages to draw; choose some of 0, 1, 2 and 3")
-    sizes = {stage: predict_states(ranks, ranks, stage, recipe) for stage in stages}
+    sizes = {stage: predict_states(ranks, ranks, stage, precision) for stage in stages}
     columns = min(2, len(sizes))
     lines = -(-len(sizes) // columns)
     figure = blank(3.95 * columns, (0.62 + 0.27 * ranks) * lines + 0.1)
@@ -44,7 +43,7 @@ def owners(ranks: int = 4, stages: Sequence[int] = (0, 1, 2, 3), recipe: str = "
     for panel, (stage, size) in zip(panels, sizes.items(), strict=False):
         total = sum(size.values()) / ranks
         _panel(panel, stage, ranks)
-        panel.set_title(f"stage {stage}: {_sum(stage, ranks, recipe)}", loc="left", fontsize=9)
+        panel.set_title(f"stage {stage}: {_sum(stage, ranks, precision)}", loc="left", fontsize=9)
         rows += [
             [f"stage {stage}, rank {rank}", *(_kept(kind, stage, rank, ranks) for kind in KINDS), f"{total:g}"]
             for rank in range(ranks)
@@ -59,11 +58,11 @@ def _kept(kind: str, stage: int, rank: int, ranks: int) -> str:
     return f"part {rank}" if stage >= SHARDED_FROM[kind] else f"all {ranks} parts"
 
 
-def _sum(stage: int, ranks: int, recipe: str) -> str:
+def _sum(stage: int, ranks: int, precision: str) -> str:
     """Such as "4 + 4 + 8/4 = 10 bytes a parameter"."""
-    whole = predict_states(ranks, 1, stage, recipe)
+    whole = predict_states(ranks, 1, stage, precision)
     cut = {kind: f"{whole[kind] / ranks:g}" + (f"/{ranks}" if stage >= SHARDED_FROM[kind] else "") for kind in KINDS}
-    total = sum(predict_states(ranks, ranks, stage, recipe).values()) / ranks
+    total = sum(predict_states(ranks, ranks, stage, precision).values()) / ranks
     return f"{' + '.join(cut.values())} = {total:g} bytes a parameter"
 
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from ipywidgets import BoundedIntText, Checkbox, Dropdown, Layout, SelectionSlider
+from traitlets import TraitError
 
 from zerolab.course.viz.calculator import GPUS, memory_calculator
 from zerolab.course.viz.picture import Picture
 from zerolab.course.widgets.living import Living
 from zerolab.errors import InputError
-from zerolab.memory.states import RECIPES
-from zerolab.plan import OFFLOADS, SHAPES, Run, Shape
+from zerolab.plan import OFFLOADS, SHAPES, RunSpec, Shape
+from zerolab.precision import PRECISIONS
 
 CUSTOM = "a size of your own"
 LAYERS = sorted({1, 2, 4, 8, 16, 64, 80, 128, *(shape.layers for shape in SHAPES.values())})
@@ -35,19 +36,28 @@ def memory_sliders(**start: object) -> Living:
         "gpu": Dropdown(options=list(GPUS), value="80 GB", description="memory of a GPU", **WIDE),
         "ranks": SelectionSlider(options=RANKS, value=8, description="ranks", **WIDE),
         "stage": SelectionSlider(options=[0, 1, 2, 3], value=0, description="stage", **WIDE),
-        "recipe": Dropdown(options=list(RECIPES), value="mixed", description="recipe", **WIDE),
-        "batch": BoundedIntText(value=1, min=1, max=4096, description="sequences a rank", **WIDE),
-        "tokens": SelectionSlider(options=TOKENS, value=1024, description="tokens of each", **WIDE),
-        "checkpointing": Checkbox(value=False, description="recompute activations", **WIDE),
+        "precision": Dropdown(options=list(PRECISIONS), value="bf16", description="precision", **WIDE),
+        "micro_batch_size": BoundedIntText(value=1, min=1, max=4096, description="sequences a rank", **WIDE),
+        "seq_len": SelectionSlider(options=TOKENS, value=1024, description="tokens of each", **WIDE),
+        "checkpoint_activations": Checkbox(value=False, description="recompute activations", **WIDE),
         "offload": Dropdown(options=list(OFFLOADS), value="nothing", description="on the host", **WIDE),
     }
-    link_context(controls["model"], controls["tokens"])
+    link_context(controls["model"], controls["seq_len"])
     link_sizes(controls["model"], controls["layers"], controls["width"])
     for name, value in start.items():
         if name not in controls:
             raise InputError(f"there is no control {name!r}; choose one of {', '.join(controls)}")
-        controls[name].value = value
+        set_control(name, controls[name], value)
     return Living(draw, **controls)
+
+
+def set_control(name: str, control: Any, value: object) -> None:
+    """Set a control's value, or raise an InputError that lists those it takes."""
+    try:
+        control.value = value
+    except TraitError:
+        known = ", ".join(map(str, control.options)) if hasattr(control, "options") else "a value of its kind"
+        raise InputError(f"{name} is {value!r}; choose one of {known}") from None
 
 
 def link_sizes(model: Dropdown, layers: SelectionSlider, width: SelectionSlider) -> None:
@@ -84,4 +94,4 @@ def link_context(model: Dropdown, tokens: SelectionSlider) -> None:
 def draw(model: str, layers: int, width: int, gpu: str, **settings: object) -> Picture:
     """The picture for these settings of the controls."""
     shape = SHAPES.get(model) or Shape(f"{layers} layers of width {width}", layers, width, width // HEAD)
-    return memory_calculator(Run(shape, **settings), gpu)  # type: ignore[arg-type]
+    return memory_calculator(RunSpec(shape, **settings), gpu)  # type: ignore[arg-type]

@@ -11,7 +11,7 @@ from typing import Any
 from zerolab.course.judge.case import Case, Observation, plural
 from zerolab.course.judge.claims import short, untouched
 from zerolab.course.judge.exercise import Claim, Exercise
-from zerolab.memory.states import STAGES, predict_states, recipe_of
+from zerolab.memory.states import STAGES, predict_states
 from zerolab.precision import PRECISIONS, Precision
 from zerolab.precision.recipe import BYTES
 
@@ -23,7 +23,7 @@ FIRST = {"params": 3, "main_grads": 2, "main_params": 1, "exp_avg": 1, "exp_avg_
 def right_bytes(numel: int, ranks: int, stage: int, recipe: dict[str, str]) -> int:
     padded = -(-numel // ranks) * ranks
     precision = replace(PRECISIONS["fp32"], **recipe)  # type: ignore[arg-type]
-    return round(sum(predict_states(padded, ranks, stage, recipe_of(precision)).values()))
+    return round(sum(predict_states(padded, ranks, stage, precision).values()))
 
 
 def by_hand(
