@@ -45,6 +45,9 @@ lint: $(STAMP)  ## ruff: rules and format
 types: $(STAMP)  ## mypy over the library
 	$(PY) -m mypy zerolab
 
+# Threads of torch that wait for work shall not take a core meanwhile (tests/conftest.py).
+unit nbval: export OMP_WAIT_POLICY := PASSIVE
+
 unit: $(STAMP)  ## unit tests and rank tests (TESTS=tests/test_flat.py for one file)
 ifeq ($(TESTS),)
 	@# 5 is pytest's status where ARGS selects no test: one of the two may have none, not both.

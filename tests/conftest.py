@@ -2,6 +2,10 @@
 
 import os
 
+# What OpenMP's threads cost while they wait for work: by its own choice they spin, and take the cores from other tests'
+# processes, ten times what the work itself takes. Read when torch is loaded, here and in all that is started from here.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
 import pytest
 import torch
 from hypothesis import settings

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from cover import covering, pairs
 from torch import nn
 from zero_cases import (
     VARIANTS,
@@ -57,13 +58,21 @@ ALL = {**EVERYWHERE, **ON_THREE}
 RANKS = [2, 3, 4]
 PLACES = [(name, ranks) for ranks in RANKS for name in (ALL if ranks == 3 else EVERYWHERE)]
 
+BY_THE_RING = covering(
+    [(name, ranks, way) for name in EVERYWHERE for ranks in RANKS for way in range(len(VARIANTS))],
+    shows=lambda run: pairs(*run),
+    cost=lambda run: run[1],
+)
+"""Beside shared memory: each of these cases with each N and in each way, each N in each way."""
+
 ByRank = list[dict[str, list[Trained]]]
 
 
-def runs_of(name: str) -> list[tuple[str, int, dict[str, Any]]]:
+def runs_of(name: str, ranks: int) -> list[tuple[str, int, dict[str, Any]]]:
     """Collectives, stage and engine options of each run of a case."""
-    collectives = ("shared", "ring") if name in EVERYWHERE else ("shared",)
-    return [(impl, stage, variant) for impl in collectives for stage, variant in VARIANTS]
+    return [("shared", *way) for way in VARIANTS] + [
+        ("ring", *way) for number, way in enumerate(VARIANTS) if (name, ranks, number) in BY_THE_RING
+    ]
 
 
 def train_all(transport: Transport, names: list[str]) -> dict[str, list[Trained]]:
@@ -71,7 +80,9 @@ def train_all(transport: Transport, names: list[str]) -> dict[str, list[Trained]
     comms = {impl: build(transport, impl) for impl in ("shared", "ring")}
     trained: dict[str, list[Trained]] = {}
     for name in names:
-        first, *others = [train(comms[impl], ALL[name], stage, **variant) for impl, stage, variant in runs_of(name)]
+        first, *others = [
+            train(comms[impl], ALL[name], stage, **variant) for impl, stage, variant in runs_of(name, transport.size)
+        ]
         trained[name] = [first, *(replace(other, parameters={}) for other in others)]
     for comm in comms.values():
         comm.close()
@@ -97,7 +108,7 @@ def tolerance(case: Case) -> float:
 def test_all_stages_end_with_the_same_bits_on_every_rank(trained: dict[int, ByRank], name: str, ranks: int) -> None:
     """And by the ring as in shared memory."""
     digests = [one.digest for of_rank in trained[ranks] for one in of_rank[name]]
-    assert len(digests) == ranks * len(runs_of(name)) and len(set(digests)) == 1
+    assert len(digests) == ranks * len(runs_of(name, ranks)) and len(set(digests)) == 1
 
 
 @pytest.mark.parametrize(("name", "ranks"), PLACES)

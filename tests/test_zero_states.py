@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from cover import covering, pairs
 from torch import nn
 from zero_cases import VOCABULARY, Case, adamw, batches, decay_matrices, digest, part_of
 
@@ -60,6 +61,17 @@ class Run:
 RUNS = [run for run in map(lambda of: Run(*of), product(PRECISIONS, range(4), TIERS)) if run.is_possible]
 
 
+def shows(place: tuple[Run, int]) -> set[Any]:
+    """On each number of ranks each recipe is run at every stage, with everything on the device and with something off
+    it; and any two of recipe, stage, tier and ranks meet."""
+    run, ranks = place
+    here, place_of = (run.precision, ranks), "here" if run.tier == "device" else "elsewhere"
+    return {(*here, run.stage), (*here, place_of), *pairs(run.precision, run.stage, run.tier, ranks)}
+
+
+PLACES = covering(list(product(RUNS, RANKS)), shows, cost=lambda place: 1.0 + place[1])
+
+
 @dataclass
 class Seen:
     """What one rank saw of a run."""
@@ -109,7 +121,7 @@ def train(comm: Collectives, run: Run, folder: Path) -> Seen:
 
 
 def train_all(comm: Collectives, folder: Path) -> dict[Run, Seen]:
-    return {run: train(comm, run, folder) for run in RUNS}
+    return {run: train(comm, run, folder) for run, ranks in PLACES if ranks == comm.size}
 
 
 @pytest.fixture(scope="module")
@@ -127,6 +139,9 @@ All = dict[int, list[dict[Run, Seen]]]
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_stages_and_tiers_of_a_recipe_end_with_the_same_bits(seen: All, precision: str) -> None:
     for of_ranks in seen.values():
+        found = [run for run in of_ranks[0] if run.precision == precision]
+        assert {run.stage for run in found} == {run.stage for run in RUNS if run.precision == precision}
+        assert len({run.tier for run in found}) > 1
         assert len({one.digest for of in of_ranks for run, one in of.items() if run.precision == precision}) == 1
 
 
@@ -151,7 +166,7 @@ def test_predicted_bytes_of_states_are_tracked_bytes_in_every_ledger(seen: All, 
                     strays = {kind for kind, nbytes in one.tracked.items() if ":" in kind and nbytes}
                     assert strays <= {*one.predicted, "host:step_buffers", "host:swap_buffers"}
                     checked += 1
-    assert checked >= sum(RANKS)
+    assert checked
 
 
 def test_predicted_traffic_is_what_was_sent(seen: All) -> None:
@@ -164,7 +179,8 @@ def test_predicted_traffic_is_what_was_sent(seen: All) -> None:
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_training_learns(seen: All, precision: str) -> None:
     for of_ranks in seen.values():
-        losses = [of[Run(precision, 3, "all on the disk")].losses for of in of_ranks]
+        run = next(run for run in of_ranks[0] if (run.precision, run.stage) == (precision, 3))
+        losses = [of[run].losses for of in of_ranks]
         first, last = (sum(loss[at] for loss in losses) / len(losses) for at in (0, -1))
         assert first > math.log(VOCABULARY) - 0.2
         assert last < first - 0.25
