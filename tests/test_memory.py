@@ -22,11 +22,9 @@ from zerolab.memory import (
     table,
     track,
 )
-from zerolab.memory.predict import IN_FLIGHT
 from zerolab.offload import Offload
 from zerolab.precision import PRECISIONS, Precision
 from zerolab.ranks import launch
-from zerolab.zero import reducer
 
 pytestmark = pytest.mark.timeout(110)
 
@@ -427,10 +425,6 @@ def test_table_shows_both_sides() -> None:
         "gradients      524,288    524,288  0.500         +20",
         "activations          -      4,096  0.004           -",
     ]
-
-
-def test_prediction_knows_how_many_buckets_are_in_flight() -> None:
-    assert IN_FLIGHT == reducer.IN_FLIGHT
 
 
 def test_a_cpu_has_no_counters() -> None:

@@ -18,7 +18,7 @@ from zerolab.collectives.transport import Transport
 from zerolab.collectives.wrap import Wrapped
 from zerolab.ranks import launch
 from zerolab.zero import Unit, ZeroEngine
-from zerolab.zero.reducer import IN_FLIGHT
+from zerolab.zero.gradients import IN_FLIGHT
 from zerolab.zero.stage3 import Stage3
 
 pytestmark = pytest.mark.timeout(150)
@@ -288,14 +288,14 @@ def test_whole_gradients_do_not_pile_up_when_the_network_is_slow(stage: int) -> 
         comm = build(Delayed(transport, 0, 5e-3))
         engine = ZeroEngine(Blocks(), comm, stage, optimizer=adamw())
         most = 0
-        take = engine.reducer.take
+        on_gradient = engine.reducer.on_gradient
 
         def watched(*args: Any) -> None:
             nonlocal most
-            take(*args)
-            most = max(most, sum(bucket.local is not None for bucket in engine.buckets))
+            on_gradient(*args)
+            most = max(most, sum(bucket.gradients.local is not None for bucket in engine.buckets))
 
-        engine.reducer.take = watched  # type: ignore[method-assign]
+        engine.reducer.on_gradient = watched  # type: ignore[method-assign]
         for _ in range(2):
             for _ in range(2):
                 engine.backward(loss_of(engine(torch.ones(4, WIDTH))))
@@ -316,13 +316,13 @@ def test_overlap_lets_collectives_run_beside_compute_and_its_absence_does_not() 
         tokens = torch.zeros(2, 4, dtype=torch.int64)
         calls: list[int] = []
         lane = comm._issuer
-        take = engine.reducer.take
+        on_gradient = engine.reducer.on_gradient
 
         def watched(*args: Any) -> None:
-            take(*args)
+            on_gradient(*args)
             calls.append(lane._last is not None and not lane._last.waited)
 
-        engine.reducer.take = watched  # type: ignore[method-assign]
+        engine.reducer.on_gradient = watched  # type: ignore[method-assign]
         engine.backward(engine(tokens, tokens))
         comm.close()
         return sum(calls)

@@ -42,7 +42,7 @@ def test_a_nan_in_one_ranks_shard_is_the_norm_on_every_rank(norm_type: float) ->
         for sick in (0, 1):
             engine.backward(loss_of(engine(rows(comm.rank, 0))))
             if comm.rank == sick:
-                engine.stage.optimized(engine.buckets[0])[0] = float("nan")
+                engine.buckets[0].gradients.for_step(engine.stage.shard_rank)[0] = float("nan")
             if sick == 0 or engine.stage.shards_optimizer:
                 norms.append(gradient_norm(comm, engine.buckets, norm_type))
             engine.zero_grad()
@@ -74,7 +74,7 @@ def poison_padding(rank: int, engine: ZeroEngine, value: float) -> int:
     found = 0
     for bucket in engine.buckets:
         first, _ = bucket.layout.shard(rank)
-        for tensor in (bucket.whole, bucket.shard, bucket.reduced):
+        for tensor in (bucket.whole, bucket.shard, bucket.gradients.reduced):
             assert tensor is not None
             if not tensor.untyped_storage().nbytes():
                 continue

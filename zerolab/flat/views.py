@@ -18,6 +18,12 @@ def view(flat: Tensor, slot: Slot) -> Tensor:
     return flat[slot.start : slot.stop].view(slot.shape)
 
 
+def shard_of(flat: Tensor, layout: Layout, rank: int) -> Tensor:
+    """The shard of `rank`, as a view of `flat`, a buffer as long as the whole bucket."""
+    start, stop = layout.shard(rank)
+    return flat[start:stop]
+
+
 def zero_gaps(flat: Tensor, layout: Layout) -> None:
     """Zero the padding, so that a buffer's bytes do not depend on what its memory held before."""
     for start, stop in layout.gaps():

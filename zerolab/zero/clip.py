@@ -46,11 +46,9 @@ def _partial(rank: int, buckets: list[Bucket], norm_type: float) -> float:
     """This rank's maximum, or its sum of |g|^p, in double precision from piece to piece."""
     norms = []
     for bucket in buckets:
-        assert bucket.reduced is not None
         start, _ = bucket.layout.shard(rank)
-        offset = 0 if bucket.reduced.numel() == bucket.layout.numel else start
-        pieces = bucket.layout.pieces(rank)
-        norms += [bucket.reduced[piece.start - offset : piece.stop - offset] for piece in pieces]
+        shard = bucket.gradients.for_step(rank)
+        norms += [shard[piece.start - start : piece.stop - start] for piece in bucket.layout.pieces(rank)]
     if not norms:
         return 0.0
     # 16-bit sums would overflow where the gradients do not.

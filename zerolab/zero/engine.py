@@ -12,7 +12,7 @@ whole batch; with the ring, stages 0 to 3 end with the same bits.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,12 +33,12 @@ from zerolab.zero.check import check_lookups, check_loss, check_model, engaged
 from zerolab.zero.choose import check_disk, check_kinds, keeps_main, make_scaler, make_stage, make_update
 from zerolab.zero.clip import check_norm, clip_factor, gradient_norm
 from zerolab.zero.gestures import Gestures, members
+from zerolab.zero.gradients import Reducer
 from zerolab.zero.lifetimes import Lifetimes
 from zerolab.zero.materialize import Init, Materializer, find_init
-from zerolab.zero.reducer import Reducer
-from zerolab.zero.together import StrayError, check_together, run_backward
-from zerolab.zero.units import Bucket, GroupOf, Unit, find_units
-from zerolab.zero.wrapped import Held, Wrapped, count_write, drop_gradients, set_away, unwrap, wrap
+from zerolab.zero.together import check_together, run_backward
+from zerolab.zero.units import GroupOf, Unit, find_units
+from zerolab.zero.wrapped import Held, Wrapped, count_write, set_away, unwrap, wrap
 
 
 @dataclass(frozen=True)
@@ -142,17 +142,12 @@ class ZeroEngine(Gestures):
                 buffer.copy_(self._of_rank_0(buffer))
         self.update = make_update(self.stage, self.buckets, factory, self.precision, self.state_size)
         self.optimizer = optimizers.guarded(self.update.optimizer, weakref.ref(self))
-        self.reducer = Reducer(self.stage, self.buckets, overlap)
         self.lifetimes = Lifetimes(model, self.stage, self.units, prefetch, self._settle)
+        taken = self.lifetimes.release_if_done if self.stage.shards_parameters else None
+        self.reducer = Reducer(self.stage, self.units, overlap, type(model).__name__, taken)
         self._publishing: dict[Unit, list[Handle]] = {}
         self._failed = self.stepping = self.closed = False
         self._wrap()
-        self._takers = [
-            parameter.register_post_accumulate_grad_hook(self._taker(unit, bucket))
-            for unit in self.units
-            for bucket in unit.trainable
-            for parameter in bucket.parameters
-        ]
 
     @property
     def plans(self) -> list[BucketPlan]:
@@ -199,9 +194,9 @@ class ZeroEngine(Gestures):
         trainable = self.reducer.order
         if self._failed:
             raise StateError("a backward failed half-way; call zero_grad() and repeat the whole step")
-        if any(bucket.has_local for bucket in trainable):
+        if any(bucket.gradients.waits for bucket in trainable):
             raise StateError("gradients were not reduced; make the last backward of a step with reduce=True")
-        if not all(bucket.has_reduced for bucket in trainable):
+        if not all(bucket.gradients.summed for bucket in trainable):
             raise StateError("there are no gradients to step with; call backward(loss) first")
         self._refuse_lost()
         if self.lifetimes.is_summoned:
@@ -245,8 +240,7 @@ class ZeroEngine(Gestures):
                 for parameter in bucket.parameters:
                     unwrap(parameter)
         self.lifetimes.remove()
-        for taker in self._takers:
-            taker.remove()
+        self.reducer.remove()
         self.update.close()
         self.stage.close()
 
@@ -331,20 +325,3 @@ class ZeroEngine(Gestures):
         """Wait for a unit's new parameters."""
         for handle in self._publishing.pop(unit, []):
             handle.wait()
-
-    def _taker(self, unit: Unit, bucket: Bucket) -> Callable[[torch.Tensor], None]:
-        """The hook that takes a parameter's gradient as soon as backward has it."""
-        # Weak: Python's collector does not see what hooks hold; strong references would keep a forgotten engine alive.
-        engine, unit_, bucket_ = weakref.ref(self), weakref.ref(unit), weakref.ref(bucket)
-
-        def take(parameter: torch.Tensor) -> None:
-            self, unit, bucket = engine(), unit_(), bucket_()
-            assert self is not None and unit is not None and bucket is not None
-            if not self.lifetimes.in_backward:
-                drop_gradients([parameter])
-                raise StrayError(type(self.model).__name__)
-            with phase("backward"):
-                self.reducer.take(bucket, parameter)
-            self.lifetimes.release_if_done(unit)
-
-        return take

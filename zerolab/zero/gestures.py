@@ -12,13 +12,13 @@ from torch import nn
 
 from zerolab.collectives import phase
 from zerolab.errors import StateError
-from zerolab.flat.views import view
+from zerolab.flat.views import shard_of, view
 from zerolab.zero.clip import check_norm, clip_factor, gradient_norm
 from zerolab.zero.wrapped import written
 
 if TYPE_CHECKING:
+    from zerolab.zero.gradients import Reducer
     from zerolab.zero.lifetimes import Lifetimes
-    from zerolab.zero.reducer import Reducer
     from zerolab.zero.stage import Stage
     from zerolab.zero.units import Unit
 
@@ -84,14 +84,14 @@ class Gestures:
         measures. A collective: every rank calls it."""
         check_norm(max_norm, norm_type)
         buckets = self.reducer.order
-        if not all(bucket.has_reduced for bucket in buckets) or any(bucket.has_local for bucket in buckets):
+        if not all(bucket.gradients.ready for bucket in buckets):
             raise StateError("there are no reduced gradients to clip; call clip_grad_norm_ after backward(loss)")
         scale = self.loss_scale
         norm = gradient_norm(self.stage.comm, buckets, norm_type) / scale
         factor = clip_factor(norm, max_norm)
         if factor != 1.0 and norm < float("inf"):
             for bucket in buckets:
-                self.stage.optimized(bucket).mul_(factor)
+                bucket.gradients.for_step(self.stage.shard_rank).mul_(factor)
         return norm
 
     @contextmanager
@@ -178,7 +178,8 @@ class Gestures:
         for unit in self.units:
             for bucket in unit.buckets:
                 if written(bucket.parameters):
-                    self.stage.open_shard(bucket).copy_(self.stage.own(bucket, bucket.whole))
+                    new = shard_of(bucket.whole, bucket.layout, self.stage.comm.rank)
+                    self.stage.open_shard(bucket).copy_(new)
         self.stage.close_shards()
 
     def _refuse_lost(self) -> None:

@@ -11,7 +11,7 @@ from zerolab.zero.engine import ZeroEngine
 
 def engine_labels(engine: ZeroEngine) -> Labels:
     """Labels for a tracker. At stages 0 to 2 a bucket's `whole` is the storage of its `shard`, at stage 0 and 1 its
-    `local` may be that of `reduced`: the kind that stays is named first."""
+    local gradients may be that of the reduced ones: the kind that stays is named first."""
     offload, update = engine.offload, engine.update
     memory = "device" if offload.optimizer == "device" else "host"
     parameters = "device" if offload.parameters == "device" else "host"
@@ -21,11 +21,11 @@ def engine_labels(engine: ZeroEngine) -> Labels:
         buckets = engine.buckets
         return {
             ledger(parameters, "parameters"): [bucket.shard for bucket in buckets],
-            ledger(gradients, "gradients"): [bucket.reduced for bucket in buckets],
+            ledger(gradients, "gradients"): [bucket.gradients.reduced for bucket in buckets],
             ledger(memory, "optimizer_states"): [*update.resting()],
             ledger(memory, "step_buffers"): update.passing(),
             "gathered_units": [bucket.whole for bucket in buckets],
-            "gradient_buffers": [bucket.local for bucket in buckets],
+            "gradient_buffers": [bucket.gradients.local for bucket in buckets],
         }
 
     return labels

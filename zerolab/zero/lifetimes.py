@@ -292,7 +292,7 @@ class Lifetimes:
         """In backward: release a unit that no pass and no missing gradient needs any more."""
         if unit not in self._begun or self._open[unit]:
             return
-        if all(len(bucket.arrived) == len(bucket.parameters) for bucket in unit.trainable):
+        if all(bucket.gradients.complete for bucket in unit.trainable):
             self._release(unit)
 
     def returned(self, unit: Unit) -> None:

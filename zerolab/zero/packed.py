@@ -72,7 +72,7 @@ class Packed(Update):
         """Put the first main parameters into a record; the optimizer has not made its states yet."""
         for owned, name, codec, place in fields(group, raw):
             if name == "main":
-                codec.put(self.first(owned).to(self.device, owned.rest.hand), place)
+                codec.put(self.initial(owned).to(self.device, owned.rest.hand), place)
 
     def unpack(self, group: list[Owned], raw: Tensor) -> None:
         for owned in group:

@@ -14,8 +14,8 @@ from collections.abc import Sequence
 import torch
 
 from zerolab.collectives import Collectives, Handle
-from zerolab.flat.views import fill, point_at, zero_gaps
-from zerolab.offload.places import NOWHERE, Offload, host_empty
+from zerolab.flat.views import fill, point_at, shard_of
+from zerolab.offload.places import NOWHERE, Offload
 from zerolab.zero.units import Bucket, Unit
 
 
@@ -30,26 +30,29 @@ class Stage(ABC):
     def __init__(self, comm: Collectives, offload: Offload = NOWHERE) -> None:
         self.comm = comm
         self.offload = offload
+        # The rank whose shard of each bucket this rank's optimizer updates; None: it updates all.
+        self.shard_rank = comm.rank if self.shards_optimizer else None
 
     # Where parameters come from.
 
     def prepare(self, buckets: Sequence[Bucket]) -> None:
         """Before the first `place`."""
 
-    def place(self, bucket: Bucket, first: torch.Tensor | None = None) -> None:
-        """Move a bucket's parameters into one flat buffer, rank 0's values on every rank. `first` is that buffer, if
+    def place(self, bucket: Bucket, initial: torch.Tensor | None = None) -> None:
+        """Move a bucket's parameters into one flat buffer, rank 0's values on every rank. `initial` is that buffer, if
         they lie in it already."""
-        if first is None:
-            first = self.comm.allocate(bucket.layout.numel, bucket.dtypes.main)
-            fill(first, bucket.layout, bucket.parameters)
-        self.comm.broadcast(first)
-        bucket.whole = first
+        if initial is None:
+            initial = self.comm.allocate(bucket.layout.numel, bucket.dtypes.main)
+            fill(initial, bucket.layout, bucket.parameters)
+        self.comm.broadcast(initial)
+        bucket.whole = initial
         if bucket.dtypes.main != bucket.dtype:
-            bucket.whole = self.comm.allocate(bucket.layout.numel, bucket.dtype).copy_(first)
+            bucket.whole = self.comm.allocate(bucket.layout.numel, bucket.dtype).copy_(initial)
             if bucket.trainable:
-                bucket.first = self.own(bucket, first).clone() if self.shards_optimizer else first
+                rank = self.shard_rank
+                bucket.initial = initial if rank is None else shard_of(initial, bucket.layout, rank).clone()
         point_at(bucket.whole, bucket.layout, bucket.parameters)
-        bucket.shard = self.own(bucket, bucket.whole)
+        bucket.shard = shard_of(bucket.whole, bucket.layout, self.comm.rank)
 
     def start_gathering(self, unit: Unit) -> None:
         """Begin to bring a unit's parameters here, if they are not."""
@@ -91,66 +94,10 @@ class Stage(ABC):
     # Where gradients go.
 
     @abstractmethod
-    def open_local(self, bucket: Bucket) -> torch.Tensor:
+    def local_buffer(self, bucket: Bucket) -> torch.Tensor:
         """A buffer as long as the bucket for the gradients of this rank alone."""
 
     @abstractmethod
     def reduce(self, bucket: Bucket, overlap: bool) -> Handle:
-        """Begin to average `bucket.local` over the ranks."""
-
-    def collect(self, bucket: Bucket, handle: Handle) -> None:
-        """Once reduced: add to `bucket.reduced`, unless it came there by itself, and let `bucket.local` go."""
-        average = handle.wait()
-        assert bucket.reduced is not None
-        if average is not bucket.reduced:
-            add(bucket.reduced, average, bucket.has_reduced)
-        bucket.local = None
-
-    def optimized(self, bucket: Bucket) -> torch.Tensor:
-        """The reduced gradients that this rank's optimizer uses."""
-        assert bucket.reduced is not None
-        return bucket.reduced
-
-    # Helpers of the stages.
-
-    def new_gradients(self, bucket: Bucket, dtype: torch.dtype) -> torch.Tensor:
-        """A buffer as long as the bucket, its padding zero."""
-        gradients = self.comm.allocate(bucket.layout.numel, dtype)
-        zero_gaps(gradients, bucket.layout)
-        return gradients
-
-    def new_shard(self, bucket: Bucket) -> torch.Tensor:
-        """Memory for this rank's part of the reduced gradients, where the optimizer wants them."""
-        allocate = self.comm.allocate if self.offload.optimizer == "device" else host_empty
-        return allocate(bucket.layout.shard_numel, bucket.dtypes.main_grads)
-
-    def can_stay(self, bucket: Bucket) -> bool:
-        """Whether a reduction may write to `new_shard`: it has the place and the dtype of what is reduced."""
-        return self.offload.optimizer == "device" and bucket.dtypes.main_grads == bucket.dtypes.reduce
-
-    def to_reduce(self, bucket: Bucket) -> torch.Tensor:
-        """`bucket.local` in the dtype in which it travels and is added up."""
-        assert bucket.local is not None
-        if bucket.local.dtype != bucket.dtypes.reduce:
-            bucket.local = self.comm.allocate(bucket.layout.numel, bucket.dtypes.reduce).copy_(bucket.local)
-        return bucket.local
-
-    def own(self, bucket: Bucket, whole: torch.Tensor) -> torch.Tensor:
-        """This rank's part of a buffer as long as the bucket."""
-        start, stop = bucket.layout.shard(self.comm.rank)
-        return whole[start:stop]
-
-    def all_reduce(self, tensor: torch.Tensor, overlap: bool) -> Handle:
-        return self.comm.all_reduce_async(tensor, average=True, now=not overlap)
-
-    def reduce_scatter(self, tensor: torch.Tensor, out: torch.Tensor, overlap: bool) -> Handle:
-        return self.comm.reduce_scatter_async(tensor, average=True, out=out, now=not overlap)
-
-
-def add(total: torch.Tensor, more: torch.Tensor, begun: bool) -> None:
-    """Add to a sum of gradients, wherever it lies and whatever its dtype; or begin it."""
-    more = more.to(total.device)
-    if begun:
-        total.add_(more)
-    else:
-        total.copy_(more)
+        """Begin to average the local gradients over the ranks. The handle's result is the average: of the whole
+        bucket, or of this rank's shard. `overlap`: beside the computation that follows."""

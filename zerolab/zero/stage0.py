@@ -14,14 +14,15 @@ class Stage0(Stage):
     number = 0
     shards_optimizer = False
 
-    def open_local(self, bucket: Bucket) -> torch.Tensor:
-        dtypes = bucket.dtypes
-        if bucket.reduced is None:
-            bucket.reduced = self.new_gradients(bucket, dtypes.main_grads)
+    def local_buffer(self, bucket: Bucket) -> torch.Tensor:
+        gradients, dtypes = bucket.gradients, bucket.dtypes
+        if gradients.reduced is None:
+            gradients.reduced = gradients.whole_buffer(self.comm, dtypes.main_grads)
         # The first gradients of a step may be reduced where they stay; later ones must not mix with their sum.
-        if dtypes.one_gradient and not bucket.has_reduced:
-            return bucket.reduced
-        return self.new_gradients(bucket, dtypes.grads)
+        if dtypes.one_gradient and not gradients.summed:
+            return gradients.reduced
+        return gradients.whole_buffer(self.comm, dtypes.grads)
 
     def reduce(self, bucket: Bucket, overlap: bool) -> Handle:
-        return self.all_reduce(self.to_reduce(bucket), overlap)
+        local = bucket.gradients.cast_local(self.comm, bucket.dtypes.reduce)
+        return self.comm.all_reduce_async(local, average=True, now=not overlap)

@@ -8,11 +8,10 @@ buffer stays whole either way; that nobody needs the rest of it is stage 2's dis
 
 from __future__ import annotations
 
-import torch
-
 from zerolab.collectives import Collectives, Handle
+from zerolab.flat.views import shard_of
 from zerolab.offload.places import Offload
-from zerolab.zero.stage import Stage, add
+from zerolab.zero.stage import Stage
 from zerolab.zero.stage0 import Stage0
 from zerolab.zero.units import Bucket
 
@@ -23,10 +22,6 @@ class Stage1(Stage0):
     number = 1
     shards_optimizer = True
 
-    def optimized(self, bucket: Bucket) -> torch.Tensor:
-        assert bucket.reduced is not None
-        return self.own(bucket, bucket.reduced)
-
     def publish(self, bucket: Bucket) -> Handle | None:
         return self.comm.all_gather_async(bucket.shard, out=bucket.whole)
 
@@ -35,15 +30,9 @@ class Stage1ReduceScatter(Stage1):
     """Stage 1 with reduce-scatter."""
 
     def reduce(self, bucket: Bucket, overlap: bool) -> Handle:
-        local = self.to_reduce(bucket)
-        return self.reduce_scatter(local, self.own(bucket, local), overlap)
-
-    def collect(self, bucket: Bucket, handle: Handle) -> None:
-        average = handle.wait()
-        assert bucket.reduced is not None
-        if bucket.local is not bucket.reduced:
-            add(self.own(bucket, bucket.reduced), average, bucket.has_reduced)
-        bucket.local = None
+        local = bucket.gradients.cast_local(self.comm, bucket.dtypes.reduce)
+        mine = shard_of(local, bucket.layout, self.comm.rank)
+        return self.comm.reduce_scatter_async(local, average=True, out=mine, now=not overlap)
 
 
 def stage1(comm: Collectives, offload: Offload, reduction: str) -> Stage:

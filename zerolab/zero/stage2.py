@@ -7,6 +7,7 @@ from __future__ import annotations
 import torch
 
 from zerolab.collectives import Handle
+from zerolab.offload.places import host_empty
 from zerolab.zero.stage import Stage
 from zerolab.zero.units import Bucket
 
@@ -15,17 +16,20 @@ class Stage2(Stage):
     number = 2
     shards_gradients = True
 
-    def open_local(self, bucket: Bucket) -> torch.Tensor:
-        return self.new_gradients(bucket, bucket.dtypes.grads)
+    def local_buffer(self, bucket: Bucket) -> torch.Tensor:
+        return bucket.gradients.whole_buffer(self.comm, bucket.dtypes.grads)
 
     def reduce(self, bucket: Bucket, overlap: bool) -> Handle:
-        local = self.to_reduce(bucket)
-        if bucket.reduced is None:
-            bucket.reduced = self.new_shard(bucket)
+        gradients, dtypes, numel = bucket.gradients, bucket.dtypes, bucket.layout.shard_numel
+        local = gradients.cast_local(self.comm, dtypes.reduce)
+        on_device = self.offload.optimizer == "device"
+        if gradients.reduced is None:
+            # Where the optimizer uses it.
+            gradients.reduced = (self.comm.allocate if on_device else host_empty)(numel, dtypes.main_grads)
         # The first sum of a step may come where it stays; later ones are added to it.
-        stays = not bucket.has_reduced and self.can_stay(bucket)
-        out = bucket.reduced if stays else local.new_empty(bucket.layout.shard_numel)
-        return self.reduce_scatter(local, out, overlap)
+        stays = not gradients.summed and on_device and dtypes.main_grads == dtypes.reduce
+        out = gradients.reduced if stays else local.new_empty(numel)
+        return self.comm.reduce_scatter_async(local, average=True, out=out, now=not overlap)
 
     def publish(self, bucket: Bucket) -> Handle | None:
         return self.comm.all_gather_async(bucket.shard, out=bucket.whole)

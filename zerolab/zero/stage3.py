@@ -16,7 +16,7 @@ import torch
 
 from zerolab.collectives import Collectives, Handle
 from zerolab.errors import OffloadError
-from zerolab.flat.views import point_at, point_nowhere
+from zerolab.flat.views import point_at, point_nowhere, shard_of
 from zerolab.offload.places import NOWHERE, Offload
 from zerolab.zero.shards import make_shards
 from zerolab.zero.stage2 import Stage2
@@ -38,14 +38,14 @@ class Stage3(Stage2):
     def prepare(self, buckets: Sequence[Bucket]) -> None:
         self.shards.prepare(buckets)
 
-    def place(self, bucket: Bucket, first: torch.Tensor | None = None) -> None:
-        super().place(bucket, first)
-        del first
+    def place(self, bucket: Bucket, initial: torch.Tensor | None = None) -> None:
+        super().place(bucket, initial)
+        del initial
         shard = bucket.shard
-        if bucket.dtypes.shard != bucket.dtype and bucket.first is not None:
-            shard = bucket.first
-        elif bucket.trainable and bucket.first is None and self.offload.parameters == "disk":
-            bucket.first = shard.clone()
+        if bucket.dtypes.shard != bucket.dtype and bucket.initial is not None:
+            shard = bucket.initial
+        elif bucket.trainable and bucket.initial is None and self.offload.parameters == "disk":
+            bucket.initial = shard.clone()
         bucket.shard = self.shards.keep(bucket, shard)
         # The whole bucket comes and goes, in memory of its own, which is taken when nobody holds that of before.
         del shard
@@ -120,7 +120,8 @@ class Stage3(Stage2):
         """This rank's shards, all of them before the first is sent: one that cannot be read from the disk must not
         leave this rank half-way into a unit."""
         try:
-            return [self.shards.fetch(bucket, self.own(bucket, bucket.whole)) for bucket in unit.buckets]
+            mine = [shard_of(bucket.whole, bucket.layout, self.comm.rank) for bucket in unit.buckets]
+            return [self.shards.fetch(bucket, part) for bucket, part in zip(unit.buckets, mine, strict=True)]
         except OffloadError:
             for bucket in unit.buckets:
                 self._empty(bucket)

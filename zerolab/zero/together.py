@@ -9,17 +9,10 @@ import torch
 
 from zerolab.collectives import phase
 from zerolab.errors import InputError, StateError
+from zerolab.zero.gradients import StrayError
 
 if TYPE_CHECKING:
     from zerolab.zero.engine import ZeroEngine
-
-
-class StrayError(StateError):
-    """A gradient came to `model`, told by its type, while its engine was in no backward."""
-
-    def __init__(self, model: str) -> None:
-        super().__init__("gradients came outside engine.backward; call engine.backward(loss), not loss.backward()")
-        self.model = model
 
 
 def check_together(first: ZeroEngine, others: Sequence[ZeroEngine]) -> list[ZeroEngine]:
@@ -62,6 +55,7 @@ def run_backward(engines: Sequence[ZeroEngine], loss: torch.Tensor, reduce: bool
         ) from None
     finally:
         for engine in engines:
+            engine.reducer.end()
             engine.lifetimes.end_backward()
     for engine in engines:
         engine._failed = False

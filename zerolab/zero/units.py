@@ -17,6 +17,7 @@ from torch import nn
 from zerolab.errors import InputError
 from zerolab.flat import ALIGN, BucketPlan, lay_out, split_by_size
 from zerolab.precision.recipe import Precision
+from zerolab.zero.gradients import GradientBuffer
 
 GroupOf = Callable[[str, nn.Parameter], Mapping[str, Any]]
 """Optimizer options of a parameter, such as {"weight_decay": 0.0}; those alike share a group."""
@@ -24,8 +25,15 @@ GroupOf = Callable[[str, nn.Parameter], Mapping[str, Any]]
 
 @dataclass(frozen=True)
 class Dtypes:
-    """The dtypes of a bucket's states: of the parameters as they are used, of the main ones, of gradients until, in and
-    after their reduction, and of the shard that stage 3 keeps."""
+    """The dtypes of a bucket's states.
+
+    params      parameters as the model computes with them
+    main        master weights: parameters as the optimizer updates them
+    grads       gradients of this rank alone, as backward brings them
+    reduce      gradients as they travel and are added up over the ranks
+    main_grads  averaged gradients, until the step
+    shard       the shard of the parameters that stage 3 keeps
+    """
 
     params: torch.dtype
     main: torch.dtype
@@ -54,9 +62,8 @@ class Bucket:
 
     whole    all parameters. At stage 3 its storage is empty except while the unit is gathered.
     shard    what this rank keeps for good: a view of `whole`, or at stage 3 a tensor of its own
-    local    gradients of this rank alone, from the first that backward brings until they are reduced
-    reduced  gradients summed over ranks: as long as `whole` at stages 0 and 1, as `shard` at 2 and 3
-    first    the parameters as the model had them, where `whole` rounds them: until the main ones are made from it
+    initial  the parameters as the model had them, where `whole` rounds them: until the main ones are made from it
+    gradients  those of this step (`gradients.py`)
     """
 
     def __init__(self, plan: BucketPlan, parameters: list[nn.Parameter], dtypes: Dtypes) -> None:
@@ -69,13 +76,8 @@ class Bucket:
         self.trainable = plan.trainable
         self.whole: torch.Tensor
         self.shard: torch.Tensor
-        self.local: torch.Tensor | None = None
-        self.reduced: torch.Tensor | None = None
-        self.first: torch.Tensor | None = None
-        # Whether `reduced` holds gradients of this step, and `local` some that wait for their reduction.
-        self.has_reduced = False
-        self.has_local = False
-        self.arrived: set[int] = set()
+        self.initial: torch.Tensor | None = None
+        self.gradients = GradientBuffer(plan.layout)
 
     @property
     def name(self) -> str:

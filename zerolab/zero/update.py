@@ -68,7 +68,7 @@ class Update:
         for group in self.groups:
             self.begin(group)
         for bucket in buckets:
-            bucket.first = None
+            bucket.initial = None
         in_order = [group for bucket in buckets if bucket.trainable for group in bucket.plan.groups]
         self.optimizer = optimizers.build(factory, in_order, [(owned.group, owned.tensor) for owned in self.owned])
 
@@ -102,7 +102,7 @@ class Update:
     def begin(self, group: list[Owned]) -> None:
         """Make the main parameters of a group from the parameters."""
         for owned in group:
-            source = self.first(owned)
+            source = self.initial(owned)
             if owned.rest.main is None:
                 owned.tensor = owned.part(self._kept(owned.bucket))
             else:
@@ -137,10 +137,10 @@ class Update:
 
     # Helpers.
 
-    def first(self, owned: Owned) -> torch.Tensor:
+    def initial(self, owned: Owned) -> torch.Tensor:
         """The parameters of a part as the model had them."""
         bucket = owned.bucket
-        return owned.part(self._kept(bucket) if bucket.first is None else bucket.first)
+        return owned.part(self._kept(bucket) if bucket.initial is None else bucket.initial)
 
     def allocate(self, numel: int, dtype: torch.dtype) -> torch.Tensor:
         if self.stage.offload.optimizer == "device":
@@ -153,7 +153,7 @@ class Update:
 
     def _gradient(self, owned: Owned) -> torch.Tensor:
         """The reduced gradients of a part, where and as the step uses them."""
-        return owned.part(self.stage.optimized(owned.bucket)).to(self.device, owned.rest.hand)
+        return owned.part(owned.bucket.gradients.for_step(self.stage.shard_rank)).to(self.device, owned.rest.hand)
 
 
 def own(
@@ -164,7 +164,7 @@ def own(
     device: torch.device,
 ) -> list[list[Owned]]:
     """What this rank updates, by sub-groups: its shards' segments, or all of them at stage 0."""
-    rank = stage.comm.rank if stage.shards_optimizer else None
+    rank = stage.shard_rank
 
     def segments() -> Iterator[Any]:
         for number, bucket in enumerate(buckets):

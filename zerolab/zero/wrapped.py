@@ -61,7 +61,7 @@ class Held:
     def has_gradient(self) -> bool:
         """Whether the engine has taken a gradient of it in this step."""
         bucket = self.bucket()
-        return bucket is not None and (bucket.has_local or bucket.has_reduced or bool(bucket.arrived))
+        return bucket is not None and bucket.gradients.any
 
     def may_fetch(self) -> bool:
         """Whether values that are gathered now stay valid."""

@@ -1,0 +1,285 @@
+"""Gradients of one step, from the parameter where backward leaves them to the average that the optimizer uses.
+
+    parameter.grad  --on_gradient-->  local  --stage.reduce-->  reduced  -->  the optimizer step
+    one parameter's                   of this rank alone        averaged over the ranks
+
+Backward brings gradients one parameter at a time. Each is copied to its slot in the bucket's local buffer and
+dropped; when a bucket is complete its reduction starts, while backward goes on with the units before it.
+
+Invariant: all ranks start reductions in the same order, last bucket first, however their backward ran. A bucket
+that is complete early waits for those before it in that order; a bucket with a parameter that got no gradient
+here is completed with zeros when backward has ended. So a rank that skipped a layer cannot make the others hang.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from enum import Enum
+from typing import TYPE_CHECKING
+from weakref import ref
+
+import torch
+
+from zerolab.collectives import Collectives, Handle, phase
+from zerolab.errors import StateError
+from zerolab.flat import Layout
+from zerolab.flat.views import shard_of, view, zero_gaps
+from zerolab.memory.predict import IN_FLIGHT
+from zerolab.zero.wrapped import drop_gradients, take_gradient
+
+if TYPE_CHECKING:
+    from zerolab.zero.stage import Stage
+    from zerolab.zero.units import Bucket, Unit
+
+Tensor = torch.Tensor
+
+
+class StrayError(StateError):
+    """A gradient came to `model`, told by its type, while its engine was in no backward."""
+
+    def __init__(self, model: str) -> None:
+        super().__init__("gradients came outside engine.backward; call engine.backward(loss), not loss.backward()")
+        self.model = model
+
+
+class Local(Enum):
+    """What a bucket has of gradients of this rank alone:
+
+          first gradient        backward ended        the next backward adds to them
+    NONE ----------------> PARTIAL ------------> WHOLE ------------------------------> WHOLE
+      ^                       | the last one came  |
+      |                       v                    v  the order's turn
+      +------ collected --- TRAVELLING <-----------+
+    """
+
+    NONE = "no buffer"
+    PARTIAL = "slots of the parameters in `arrived` are written; the others hold what memory held before"
+    WHOLE = "every slot is written, with zeros where no gradient came"
+    TRAVELLING = "a reduction reads the buffer"
+
+
+class GradientBuffer:
+    """The gradients of one bucket in this step.
+
+    state     of the local gradients, see `Local`
+    local     their buffer, as long as the bucket, until they are reduced; None in the state NONE
+    arrived   id of each parameter whose gradient this backward has brought
+    reduced   gradients averaged over the ranks: as long as the bucket at stages 0 and 1, as a shard at 2 and 3. The
+              memory stays from step to step
+    summed    whether `reduced` holds gradients of this step, to which those of later micro-batches are added
+    """
+
+    def __init__(self, layout: Layout) -> None:
+        self.layout = layout
+        self.state = Local.NONE
+        self.local: Tensor | None = None
+        self.arrived: set[int] = set()
+        self.reduced: Tensor | None = None
+        self.summed = False
+
+    @property
+    def complete(self) -> bool:
+        """Whether this backward has brought the gradient of every parameter."""
+        return len(self.arrived) == len(self.layout.slots)
+
+    @property
+    def any(self) -> bool:
+        """Whether there are gradients of this step, in whatever state."""
+        return self.summed or self.state is not Local.NONE
+
+    @property
+    def waits(self) -> bool:
+        """Whether a backward has left local gradients for a later one to reduce."""
+        return self.state is Local.WHOLE
+
+    @property
+    def ready(self) -> bool:
+        """Whether all gradients of this step are reduced."""
+        return self.summed and not self.waits
+
+    def for_step(self, rank: int | None) -> Tensor:
+        """The reduced gradients of the shard of `rank`, or all of them."""
+        assert self.reduced is not None
+        if rank is None or self.reduced.numel() == self.layout.shard_numel:
+            return self.reduced
+        return shard_of(self.reduced, self.layout, rank)
+
+    def whole_buffer(self, comm: Collectives, dtype: torch.dtype) -> Tensor:
+        """Memory as long as the bucket, its padding zero."""
+        buffer = comm.allocate(self.layout.numel, dtype)
+        zero_gaps(buffer, self.layout)
+        return buffer
+
+    def cast_local(self, comm: Collectives, dtype: torch.dtype) -> Tensor:
+        """`local` in the dtype in which it travels and is added up; the buffer of another one is let go."""
+        assert self.local is not None
+        if self.local.dtype != dtype:
+            self.local = comm.allocate(self.layout.numel, dtype).copy_(self.local)
+        return self.local
+
+    def collect(self, handle: Handle, rank: int) -> None:
+        """Once reduced: add the average to `reduced`, unless it came there by itself, and let `local` go. An average
+        as long as a shard is that of the shard of `rank`."""
+        average = handle.wait()
+        if average is not self.reduced:
+            total = self.for_step(None if average.numel() == self.layout.numel else rank)
+            if total.data_ptr() != average.data_ptr():
+                add(total, average, self.summed)
+        self.local, self.state, self.summed = None, Local.NONE, True
+
+    def forget(self) -> None:
+        """Drop the gradients of this step; the memory of `reduced` stays."""
+        self.local, self.state, self.summed = None, Local.NONE, False
+        self.arrived.clear()
+
+
+class Reducer:
+    """Takes the gradients that backward brings, and reduces bucket after bucket.
+
+    units     in forward order
+    overlap   reduce while backward goes on
+    model     the type of the model, for messages
+    taken     told of a unit when one of its gradients has been taken
+    """
+
+    def __init__(
+        self,
+        stage: Stage,
+        units: Sequence[Unit],
+        overlap: bool,
+        model: str,
+        taken: Callable[[Unit], None] | None = None,
+    ) -> None:
+        self.stage = stage
+        self.overlap = overlap
+        self.order = [bucket for unit in reversed(units) for bucket in reversed(unit.trainable)]
+        self._position = {bucket: position for position, bucket in enumerate(self.order)}
+        self._model = model
+        self._taken = taken
+        self._in_backward = self._reducing = False
+        # How many buckets of `order` this backward has begun to reduce.
+        self._next = 0
+        self._in_flight: deque[tuple[Bucket, Handle]] = deque()
+        self._hooks = [
+            parameter.register_post_accumulate_grad_hook(self._hook(unit, bucket))
+            for unit in units
+            for bucket in unit.trainable
+            for parameter in bucket.parameters
+        ]
+
+    def begin(self, reduce: bool) -> None:
+        """Before a backward; `reduce` says whether its gradients are reduced or wait for a later backward's."""
+        self._in_backward, self._reducing, self._next = True, reduce, 0
+        for bucket in self.order:
+            bucket.gradients.arrived.clear()
+
+    @torch.no_grad()
+    def on_gradient(self, bucket: Bucket, parameter: Tensor) -> None:
+        """Move `parameter.grad` to its slot, as soon as backward has it."""
+        gradients, key = bucket.gradients, id(parameter)
+        slot = bucket.slots[key]
+        if self._reducing and self._position[bucket] < self._next:
+            raise StateError(
+                f"{slot.name} got a second gradient after its bucket was reduced; "
+                "use activation checkpointing with use_reentrant=False"
+            )
+        local = gradients.local if gradients.local is not None else self._open(bucket)
+        gradient = take_gradient(parameter)
+        assert gradient is not None
+        if gradient.is_sparse:
+            gradient = gradient.to_dense()
+        if gradients.state is Local.WHOLE or key in gradients.arrived:
+            view(local, slot).add_(gradient)
+        else:
+            view(local, slot).copy_(gradient)
+        gradients.arrived.add(key)
+        if self._reducing:
+            self._start_complete()
+
+    def finish(self) -> None:
+        """After a backward: complete every bucket, and wait for all reductions."""
+        for bucket in self.order[self._next :]:
+            self._fill_missing(bucket)
+        if self._reducing:
+            while self._next < len(self.order):
+                self._start(self.order[self._next])
+            while self._in_flight:
+                self._collect()
+
+    def end(self) -> None:
+        """After a backward that finished or failed: gradients that come now are strays."""
+        self._in_backward = False
+
+    def reset(self) -> None:
+        """Forget the gradients of this step."""
+        while self._in_flight:
+            self._in_flight.popleft()[1].wait()
+        for bucket in self.order:
+            bucket.gradients.forget()
+        # A backward that failed may have left some behind; the next would add to them.
+        drop_gradients(parameter for bucket in self.order for parameter in bucket.parameters)
+
+    def remove(self) -> None:
+        """Take the hooks off the parameters."""
+        for hook in self._hooks:
+            hook.remove()
+
+    def _hook(self, unit: Unit, bucket: Bucket) -> Callable[[Tensor], None]:
+        # Weak: Python's collector does not see what hooks hold; strong references would keep a forgotten engine alive.
+        self_, unit_, bucket_ = ref(self), ref(unit), ref(bucket)
+
+        def hook(parameter: Tensor) -> None:
+            self, unit, bucket = self_(), unit_(), bucket_()
+            assert self is not None and unit is not None and bucket is not None
+            if not self._in_backward:
+                drop_gradients([parameter])
+                raise StrayError(self._model)
+            with phase("backward"):
+                self.on_gradient(bucket, parameter)
+            if self._taken is not None:
+                self._taken(unit)
+
+        return hook
+
+    def _open(self, bucket: Bucket) -> Tensor:
+        bucket.gradients.local = local = self.stage.local_buffer(bucket)
+        bucket.gradients.state = Local.PARTIAL
+        return local
+
+    def _start_complete(self) -> None:
+        while self._next < len(self.order) and self.order[self._next].gradients.complete:
+            self._start(self.order[self._next])
+
+    def _start(self, bucket: Bucket) -> None:
+        gradients = bucket.gradients
+        frees = gradients.local is not gradients.reduced
+        if frees and len(self._in_flight) >= IN_FLIGHT:
+            self._collect()
+        gradients.state = Local.TRAVELLING
+        self._in_flight.append((bucket, self.stage.reduce(bucket, self.overlap)))
+        self._next += 1
+
+    def _collect(self) -> None:
+        bucket, handle = self._in_flight.popleft()
+        with torch.no_grad():
+            bucket.gradients.collect(handle, self.stage.comm.rank)
+
+    @torch.no_grad()
+    def _fill_missing(self, bucket: Bucket) -> None:
+        gradients = bucket.gradients
+        local = gradients.local if gradients.local is not None else self._open(bucket)
+        if gradients.state is Local.PARTIAL:
+            for parameter in bucket.parameters:
+                if id(parameter) not in gradients.arrived:
+                    view(local, bucket.slots[id(parameter)]).zero_()
+        gradients.state = Local.WHOLE
+
+
+def add(total: Tensor, more: Tensor, begun: bool) -> None:
+    """Add to a sum of gradients, wherever it lies and whatever its dtype; or begin it."""
+    more = more.to(total.device)
+    if begun:
+        total.add_(more)
+    else:
+        total.copy_(more)
