@@ -53,7 +53,7 @@ class Watched:
 
     def __init__(self, engine: ZeroEngine) -> None:
         self.seen: list[list[str]] = []
-        for name in ("start_gathering", "gather", "release"):
+        for name in ("_start_gathering", "gather", "release"):
             method = getattr(engine.stage, name)
 
             def noted(unit: Unit, method: Any = method) -> None:

@@ -131,12 +131,12 @@ class ZeroEngine(Gestures):
             fp8_linears(model)
         engaged.add(model)
         with phase("setup"), torch.no_grad():
-            self.stage.prepare(self.buckets)
+            self.stage.store.prepare(self.buckets)
             materializer = Materializer(model, self.units, comm, init)
             for unit in self.units:
                 flats = materializer.bring(unit)
                 for bucket in unit.buckets:
-                    self.stage.place(bucket, flats.pop(bucket, None))
+                    self.stage.flatten(bucket, flats.pop(bucket, None))
             materializer.bring_rest()
             for buffer in model.buffers():
                 buffer.copy_(self._of_rank_0(buffer))
@@ -242,11 +242,11 @@ class ZeroEngine(Gestures):
         self.lifetimes.remove()
         self.reducer.remove()
         self.update.close()
-        self.stage.close()
+        self.stage.store.close()
 
     def disk_bytes(self) -> dict[str, int]:
         """Bytes of states in this rank's files, as the file system has them, under the names of `memory.predict`."""
-        found = {"parameters": self.stage.disk_bytes(), "optimizer_states": self.update.disk_bytes()}
+        found = {"parameters": self.stage.store.disk_bytes(), "optimizer_states": self.update.disk_bytes()}
         return {ledger("disk", kind): nbytes for kind, nbytes in found.items() if nbytes}
 
     # Parts of a step.

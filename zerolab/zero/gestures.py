@@ -179,8 +179,8 @@ class Gestures:
             for bucket in unit.buckets:
                 if written(bucket.parameters):
                     new = shard_of(bucket.whole, bucket.layout, self.stage.comm.rank)
-                    self.stage.open_shard(bucket).copy_(new)
-        self.stage.close_shards()
+                    self.stage.store.open(bucket).copy_(new)
+        self.stage.store.flush()
 
     def _refuse_lost(self) -> None:
         """Refuse what was written to parameters of which the engine keeps others, in another dtype or place."""

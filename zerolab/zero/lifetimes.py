@@ -309,11 +309,8 @@ class Lifetimes:
         return []
 
     def _fetch_ahead(self, coming: list[Unit]) -> None:
-        """Start to gather the unit that comes next, and to read the one after it, should it rest on a disk."""
         if self.prefetch and coming:
-            self.stage.start_gathering(coming[0])
-            for unit in coming[1:]:
-                self.stage.expect(unit)
+            self.stage.prefetch(coming)
 
 
 def once(tensor: torch.Tensor, hook: Callable[[torch.Tensor], None]) -> None:

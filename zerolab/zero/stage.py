@@ -3,7 +3,8 @@
     where a unit's parameters come from       always here | gathered before use, released after
     where a unit's gradients go               all-reduced | reduce-scattered into place | kept as a shard
 
-Forward, backward, clipping and the optimizer step are the same code for all of them (`engine.py`).
+Forward, backward, clipping and the optimizer step are the same code for all of them (`engine.py`). Where parameters
+rest, on the device, on the host or on a disk, is the business of the stage's `store` (`stores.py`).
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import torch
 from zerolab.collectives import Collectives, Handle
 from zerolab.flat.views import fill, point_at, shard_of
 from zerolab.offload.places import NOWHERE, Offload
+from zerolab.zero.stores import make_store
 from zerolab.zero.units import Bucket, Unit
 
 
@@ -30,15 +32,13 @@ class Stage(ABC):
     def __init__(self, comm: Collectives, offload: Offload = NOWHERE) -> None:
         self.comm = comm
         self.offload = offload
+        self.store = make_store(comm, offload)
         # The rank whose shard of each bucket this rank's optimizer updates; None: it updates all.
         self.shard_rank = comm.rank if self.shards_optimizer else None
 
     # Where parameters come from.
 
-    def prepare(self, buckets: Sequence[Bucket]) -> None:
-        """Before the first `place`."""
-
-    def place(self, bucket: Bucket, initial: torch.Tensor | None = None) -> None:
+    def flatten(self, bucket: Bucket, initial: torch.Tensor | None = None) -> None:
         """Move a bucket's parameters into one flat buffer, rank 0's values on every rank. `initial` is that buffer, if
         they lie in it already."""
         if initial is None:
@@ -52,10 +52,11 @@ class Stage(ABC):
                 rank = self.shard_rank
                 bucket.initial = initial if rank is None else shard_of(initial, bucket.layout, rank).clone()
         point_at(bucket.whole, bucket.layout, bucket.parameters)
-        bucket.shard = shard_of(bucket.whole, bucket.layout, self.comm.rank)
+        whole, rank = bucket.whole, self.shard_rank
+        bucket.shard = whole if rank is None else shard_of(whole, bucket.layout, rank)
 
-    def start_gathering(self, unit: Unit) -> None:
-        """Begin to bring a unit's parameters here, if they are not."""
+    def prefetch(self, units: Sequence[Unit]) -> None:
+        """These units come next: begin to gather the first, and to read what the others have on a disk."""
 
     def gather(self, unit: Unit) -> None:
         """Return once a unit's parameters are here."""
@@ -69,27 +70,6 @@ class Stage(ABC):
     def publish(self, bucket: Bucket) -> Handle | None:
         """After the optimizer step: hand this rank's new parameters to the others."""
         return None
-
-    def expect(self, unit: Unit) -> None:
-        """A unit will be gathered, but not next: begin what takes longest."""
-
-    def open_shard(self, bucket: Bucket) -> torch.Tensor:
-        """What this rank's optimizer updates of the parameters, to be written; buckets come one after the other."""
-        return bucket.shard if self.shards_optimizer else bucket.whole
-
-    def close_shards(self) -> None:
-        """After the last one is written."""
-
-    def settle_shards(self) -> None:
-        """When a step ends half-way: wait until all shards that are being written are on the disk. A shard that the
-        step has not finished stays open, and the next call of `step` goes on with it."""
-
-    def close(self) -> None:
-        """Let go what outlives tensors."""
-
-    def disk_bytes(self) -> int:
-        """Bytes of parameters on the disk, as the file system has them."""
-        return 0
 
     # Where gradients go.
 

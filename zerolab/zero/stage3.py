@@ -18,7 +18,6 @@ from zerolab.collectives import Collectives, Handle
 from zerolab.errors import OffloadError
 from zerolab.flat.views import point_at, point_nowhere, shard_of
 from zerolab.offload.places import NOWHERE, Offload
-from zerolab.zero.shards import make_shards
 from zerolab.zero.stage2 import Stage2
 from zerolab.zero.units import Bucket, Unit
 
@@ -29,24 +28,20 @@ class Stage3(Stage2):
 
     def __init__(self, comm: Collectives, offload: Offload = NOWHERE) -> None:
         super().__init__(comm, offload)
-        self.shards = make_shards(comm, offload)
         self._under_way: dict[Unit, list[Handle]] = {}
         self.here: set[Unit] = set()
         # The calls by which each unit came last.
         self._came: dict[Unit, list[Handle]] = {}
 
-    def prepare(self, buckets: Sequence[Bucket]) -> None:
-        self.shards.prepare(buckets)
-
-    def place(self, bucket: Bucket, initial: torch.Tensor | None = None) -> None:
-        super().place(bucket, initial)
+    def flatten(self, bucket: Bucket, initial: torch.Tensor | None = None) -> None:
+        super().flatten(bucket, initial)
         del initial
         shard = bucket.shard
         if bucket.dtypes.shard != bucket.dtype and bucket.initial is not None:
             shard = bucket.initial
         elif bucket.trainable and bucket.initial is None and self.offload.parameters == "disk":
             bucket.initial = shard.clone()
-        bucket.shard = self.shards.keep(bucket, shard)
+        bucket.shard = self.store.keep(bucket, shard)
         # The whole bucket comes and goes, in memory of its own, which is taken when nobody holds that of before.
         del shard
         point_nowhere(bucket.parameters)
@@ -54,7 +49,15 @@ class Stage3(Stage2):
         bucket.whole = bucket.whole.new_empty(bucket.layout.numel)
         self._empty(bucket)
 
-    def start_gathering(self, unit: Unit) -> None:
+    def prefetch(self, units: Sequence[Unit]) -> None:
+        following, *later = units
+        self._start_gathering(following)
+        for unit in later:
+            if unit not in self.here and unit not in self._under_way:
+                for bucket in unit.buckets:
+                    self.store.prefetch(bucket)
+
+    def _start_gathering(self, unit: Unit) -> None:
         if unit in self.here or unit in self._under_way:
             return
         for bucket in unit.buckets:
@@ -69,7 +72,7 @@ class Stage3(Stage2):
     def gather(self, unit: Unit) -> None:
         if unit in self.here:
             return
-        self.start_gathering(unit)
+        self._start_gathering(unit)
         self._came[unit] = self._under_way.pop(unit)
         for handle in self._came[unit]:
             # Others may still read this rank's shard. They have done so before its gradients are reduced, let alone
@@ -93,26 +96,6 @@ class Stage3(Stage2):
         for bucket in unit.buckets:
             self._empty(bucket)
 
-    def expect(self, unit: Unit) -> None:
-        if unit not in self.here and unit not in self._under_way:
-            for bucket in unit.buckets:
-                self.shards.expect(bucket)
-
-    def open_shard(self, bucket: Bucket) -> torch.Tensor:
-        return self.shards.open(bucket)
-
-    def close_shards(self) -> None:
-        self.shards.close_open()
-
-    def settle_shards(self) -> None:
-        self.shards.settle()
-
-    def close(self) -> None:
-        self.shards.close()
-
-    def disk_bytes(self) -> int:
-        return self.shards.disk_bytes()
-
     def publish(self, bucket: Bucket) -> Handle | None:
         return None
 
@@ -121,7 +104,7 @@ class Stage3(Stage2):
         leave this rank half-way into a unit."""
         try:
             mine = [shard_of(bucket.whole, bucket.layout, self.comm.rank) for bucket in unit.buckets]
-            return [self.shards.fetch(bucket, part) for bucket, part in zip(unit.buckets, mine, strict=True)]
+            return [self.store.fetch(bucket, part) for bucket, part in zip(unit.buckets, mine, strict=True)]
         except OffloadError:
             for bucket in unit.buckets:
                 self._empty(bucket)

@@ -60,7 +60,7 @@ class Swapped(Packed):
         except OffloadError as failure:
             error = failure
             try:
-                self.stage.settle_shards()
+                self.stage.store.settle()
             except LostError as worse:
                 error = worse
         comm = self.stage.comm

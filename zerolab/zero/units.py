@@ -61,7 +61,7 @@ class Bucket:
     """One flat buffer of parameters of one dtype, and its tensors on this rank.
 
     whole    all parameters. At stage 3 its storage is empty except while the unit is gathered.
-    shard    what this rank keeps for good: a view of `whole`, or at stage 3 a tensor of its own
+    shard    what this rank's optimizer updates: `whole` at stage 0, a view of it at 1 and 2, a tensor of its own at 3
     initial  the parameters as the model had them, where `whole` rounds them: until the main ones are made from it
     gradients  those of this step (`gradients.py`)
     """

@@ -89,10 +89,10 @@ class Update:
             for owned in group:
                 # An optimizer passes over parameters that have no gradient: those of other groups.
                 owned.tensor.grad = None
-                target = owned.part(self.stage.open_shard(owned.bucket))
+                target = owned.part(self.stage.store.open(owned.bucket))
                 if target.data_ptr() != owned.tensor.data_ptr():
                     target.copy_(owned.tensor)
-        self.stage.close_shards()
+        self.stage.store.flush()
 
     # Where states rest: three ways.
 
@@ -149,7 +149,7 @@ class Update:
 
     def _kept(self, bucket: Bucket) -> torch.Tensor:
         """What this rank updates of the parameters."""
-        return self.stage.open_shard(bucket)
+        return self.stage.store.open(bucket)
 
     def _gradient(self, owned: Owned) -> torch.Tensor:
         """The reduced gradients of a part, where and as the step uses them."""

@@ -1,8 +1,12 @@
-"""Where stage 3's shards of the parameters rest: on the device, on the host, or in a file on a disk.
+"""Where parameters rest on a rank, from where a unit is gathered and to where the optimizer step writes new values.
+
+    DeviceStore   on the device: stages 0 to 2 always, stage 3 if nothing else is said
+    HostStore     stage 3: a rank's shards in the host's memory
+    DiskStore     stage 3: in a file of this rank's own
 
 From a file a shard passes through one of a few host buffers, both when its unit is gathered and after the optimizer
-has updated it. Reads begin ahead (`expect`), as far as there are free buffers. A read that failed may be repeated; new
-values that could not be written are lost, and whoever asks for a shard after that is told so.
+has updated it. Reads begin ahead (`prefetch`), as far as there are free buffers. A read that failed may be repeated;
+new values that could not be written are lost, and whoever asks for a shard after that is told so.
 """
 
 from __future__ import annotations
@@ -23,8 +27,8 @@ from zerolab.zero.units import Bucket
 Tensor = torch.Tensor
 
 
-class Shards:
-    """Shards on the device, where the other ranks read them."""
+class DeviceStore:
+    """Parameters on the device."""
 
     def __init__(self, comm: Collectives) -> None:
         self.comm = comm
@@ -33,44 +37,47 @@ class Shards:
         """Before the first `keep`."""
 
     def keep(self, bucket: Bucket, shard: Tensor) -> Tensor:
-        """Take a shard; what of it stays in memory."""
+        """Stage 3: take a shard; returns what of it stays in memory."""
         return self.comm.allocate(shard.numel(), bucket.dtypes.shard).copy_(shard)
 
-    def expect(self, bucket: Bucket) -> None:
-        """The shard will soon be fetched."""
+    def prefetch(self, bucket: Bucket) -> None:
+        """The shard will soon be fetched: begin to read it, if that takes long."""
 
-    def fetch(self, bucket: Bucket, place: Tensor) -> Tensor:
-        """A shard as it travels: where it rests elsewhere or in a wider dtype, a copy at its place in the whole."""
-        return bucket.shard if bucket.shard.dtype == place.dtype else place.copy_(bucket.shard)
+    def fetch(self, bucket: Bucket, mine: Tensor) -> Tensor:
+        """The shard as it travels when the unit is gathered. Where it rests elsewhere or in a wider dtype that is a
+        copy in `mine`, this rank's part of the gathered bucket."""
+        return bucket.shard if bucket.shard.dtype == mine.dtype else mine.copy_(bucket.shard)
 
     def open(self, bucket: Bucket) -> Tensor:
-        """Where the new values of a shard are written."""
+        """What this rank's optimizer updates of the parameters, to be written; buckets come one after the other."""
         return bucket.shard
 
-    def close_open(self) -> None:
-        """All that was opened is written."""
+    def flush(self) -> None:
+        """After the last one is written: return once all is where it rests."""
 
     def settle(self) -> None:
-        """All that was opened is written, but for the last."""
+        """When a step ends half-way: wait for what is being written. The bucket that the step has not finished stays
+        open, and the next call of `step` goes on with it."""
 
     def close(self) -> None:
-        """Let go what outlives tensors."""
+        """Let go what outlives tensors: files and threads."""
 
     def disk_bytes(self) -> int:
+        """Bytes of parameters on the disk, as the file system has them."""
         return 0
 
 
-class HostShards(Shards):
+class HostStore(DeviceStore):
     """Shards in the host's memory."""
 
     def keep(self, bucket: Bucket, shard: Tensor) -> Tensor:
         return host_empty(shard.numel(), bucket.dtypes.shard).copy_(shard)
 
-    def fetch(self, bucket: Bucket, place: Tensor) -> Tensor:
-        return place.copy_(bucket.shard)
+    def fetch(self, bucket: Bucket, mine: Tensor) -> Tensor:
+        return mine.copy_(bucket.shard)
 
 
-class DiskShards(HostShards):
+class DiskStore(HostStore):
     """Shards in a file; as many elements as `max_in_cpu` says, of the first buckets, stay on the host."""
 
     def __init__(self, comm: Collectives, offload: Offload) -> None:
@@ -114,16 +121,16 @@ class DiskShards(HostShards):
         if bucket not in self._numbers:
             return super().keep(bucket, shard)
         self.open(bucket).copy_(shard)
-        self.close_open()
+        self.flush()
         return torch.empty(0, dtype=bucket.dtypes.shard)
 
-    def expect(self, bucket: Bucket) -> None:
+    def prefetch(self, bucket: Bucket) -> None:
         if bucket in self._numbers and bucket not in self._coming and self.pool.free:
             self._read(bucket)
 
-    def fetch(self, bucket: Bucket, place: Tensor) -> Tensor:
+    def fetch(self, bucket: Bucket, mine: Tensor) -> Tensor:
         if bucket not in self._numbers:
-            return super().fetch(bucket, place)
+            return super().fetch(bucket, mine)
         self._check_written()
         if bucket not in self._coming:
             self._make_room()
@@ -131,7 +138,7 @@ class DiskShards(HostShards):
         transfer, buffer = self._coming.pop(bucket)
         try:
             transfer.wait()
-            return place.copy_(self._values(bucket, buffer))
+            return mine.copy_(self._values(bucket, buffer))
         finally:
             self.pool.give(buffer)
 
@@ -148,7 +155,7 @@ class DiskShards(HostShards):
             self._open = (bucket, self.pool.take().zero_())
         return self._values(*self._open)
 
-    def close_open(self) -> None:
+    def flush(self) -> None:
         self._write_open()
         self._collect_writes()
 
@@ -209,7 +216,7 @@ class DiskShards(HostShards):
         self._coming.clear()
 
 
-def make_shards(comm: Collectives, offload: Offload) -> Shards:
+def make_store(comm: Collectives, offload: Offload) -> DeviceStore:
     if offload.parameters == "disk":
-        return DiskShards(comm, offload)
-    return HostShards(comm) if offload.parameters == "host" else Shards(comm)
+        return DiskStore(comm, offload)
+    return HostStore(comm) if offload.parameters == "host" else DeviceStore(comm)
