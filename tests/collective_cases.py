@@ -21,6 +21,26 @@ def run(fn: Callable[..., Any], *args: Any, ranks: int, world: tuple[str, str] =
     return launch(fn, *args, ranks=ranks, world=world[0], collectives=world[1], timeout=40, **options)
 
 
+PLACES = ["the world", "a group of some", "groups side by side", "two groups at once", "a group in a group"]
+
+
+def groups_at(place: str, comm: Collectives) -> list[Collectives]:
+    """The groups in which this rank takes part; all ranks of `comm` call it."""
+    if place == "the world":
+        return [comm]
+    if place == "a group of some":
+        found = [comm.subgroup(range(min(1, comm.size - 1), comm.size), name="some")]
+    elif place == "groups side by side":
+        found = [comm.split(comm.rank % 2, key=-comm.rank)]
+    elif place == "two groups at once":
+        # Rows and columns: two ranks share one group at most, but where all are in one row.
+        found = [comm.split(comm.rank // 2, name="row"), comm.split(comm.rank % 2, name="column")]
+    else:
+        outer = comm.split(0 if comm.rank or comm.size == 1 else None, key=-comm.rank, name="outer")
+        found = [] if outer is None else [outer, outer.split(outer.rank % 2, name="inner")]
+    return [group for group in found if group is not None]
+
+
 every_world = pytest.mark.parametrize("world", WORLDS, ids="-".join)
 every_size = pytest.mark.parametrize("ranks", [1, 2, 3, 4])
 
@@ -56,7 +76,7 @@ def expected_of(step: Step, at: int, rank: int, size: int) -> torch.Tensor:
 
 
 def issue(comm: Collectives, at: int, step: Step) -> Any:
-    """Issue one step; the result is a handle or a tensor."""
+    """Issue one step; the result is a handle or a tensor. `at` says which numbers the ranks draw."""
     own = data_of(comm.rank, at, step)
     start, stop = chunk_bounds(step.numel, comm.size)[comm.rank]
     if step.name == "broadcast":
@@ -75,15 +95,32 @@ def issue(comm: Collectives, at: int, step: Step) -> Any:
 
 def run_program(comm: Collectives, program: list[Step]) -> list[str]:
     """Issue all steps before any is waited for; what went wrong, in words."""
-    results = [issue(comm, at, step) for at, step in enumerate(program)]
-    comm.barrier()
+    return run_in_groups([comm], program)
+
+
+def run_in_groups(comms: list[Collectives], program: list[Step]) -> list[str]:
+    """Issue each step in all of them, with other numbers in each, before any is waited for; what went wrong."""
+    results = []
+    for at, step in enumerate(program):
+        # Where nobody waits, ranks may come to their groups in different orders.
+        turned = step.asynchronous and step.name != "broadcast" and comms[0].ranks[comms[0].rank] % 2
+        for which, comm in sorted(enumerate(comms), reverse=bool(turned), key=lambda pair: pair[0]):
+            results.append((comm, at + 100 * which, step, issue(comm, at + 100 * which, step)))
+    for comm in comms:
+        comm.barrier()
     wrong = []
-    for at, (step, result) in enumerate(zip(program, results, strict=True)):
+    for comm, at, step, result in results:
         value = result.wait() if step.asynchronous and step.name != "broadcast" else result
         expected = expected_of(step, at, comm.rank, comm.size)
         if value.dtype != expected.dtype or not torch.equal(value, expected):
-            wrong.append(f"rank {comm.rank}, step {at} {step}: {value} is not {expected}")
+            wrong.append(f"rank {comm.rank} of {comm.ranks}, step {at} {step}: {value} is not {expected}")
     return wrong
+
+
+def run_at(comm: Collectives, place: str, program: list[Step]) -> list[str]:
+    """`run_program` in the groups of a place."""
+    groups = groups_at(place, comm)
+    return run_in_groups(groups, program) if groups else []
 
 
 def every_case(dtypes: list[torch.dtype]) -> list[Step]:

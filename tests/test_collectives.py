@@ -10,7 +10,20 @@ from typing import Any
 
 import pytest
 import torch
-from collective_cases import DTYPES, SIZES, WORLDS, Step, every_case, every_size, every_world, run, run_program
+from collective_cases import (
+    DTYPES,
+    PLACES,
+    SIZES,
+    WORLDS,
+    Step,
+    every_case,
+    every_size,
+    every_world,
+    groups_at,
+    run,
+    run_at,
+    run_program,
+)
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -26,12 +39,23 @@ from zerolab.flat import chunk_bounds
 
 pytestmark = pytest.mark.timeout(150)
 
+GROUPED = [torch.float32, torch.bfloat16, torch.bool]
+
 
 @pytest.mark.ranks
 @every_size
 @every_world
 def test_every_collective_equals_torch_for_every_dtype_and_size(world: tuple[str, str], ranks: int) -> None:
     assert run(run_program, every_case(DTYPES), ranks=ranks, world=world) == [[]] * ranks
+
+
+@pytest.mark.ranks
+@every_world
+def test_every_collective_equals_torch_in_groups_of_ranks(world: tuple[str, str]) -> None:
+    def run_everywhere(comm: Collectives) -> list[str]:
+        return [wrong for place in PLACES[1:] for wrong in run_at(comm, place, every_case(GROUPED))]
+
+    assert run(run_everywhere, ranks=4, world=world) == [[]] * 4
 
 
 def test_local_collectives_keep_the_same_contract() -> None:
@@ -49,23 +73,24 @@ steps = st.builds(
     given_out=st.sampled_from(["none", "apart", "in place"]),
     src=st.integers(0, 3),
 )
+programs = st.lists(steps, min_size=1, max_size=12)
 
 
-@given(st.lists(steps, min_size=1, max_size=12), st.integers(1, 4))
-@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
-def test_any_mix_of_calls_in_any_mode_equals_torch_in_lockstep(program: list[Step], ranks: int) -> None:
-    assert run(run_program, program, ranks=ranks) == [[]] * ranks
+@given(programs, st.integers(1, 5), st.sampled_from(PLACES))
+@settings(max_examples=100, suppress_health_check=[HealthCheck.too_slow])
+def test_any_mix_of_calls_in_any_mode_equals_torch_in_lockstep(program: list[Step], ranks: int, place: str) -> None:
+    assert run(run_at, place, program, ranks=ranks) == [[]] * ranks
 
 
 @pytest.mark.ranks
-@pytest.mark.parametrize("impl", ["ring", "torch"])
-@given(st.lists(st.lists(steps, min_size=1, max_size=12), min_size=8, max_size=8), st.integers(2, 4))
+@pytest.mark.parametrize("impl", ["ring", "shared", "torch"])
+@given(st.lists(st.tuples(st.sampled_from(PLACES), programs), min_size=8, max_size=8), st.integers(2, 4))
 @settings(max_examples=3, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
 def test_any_mix_of_calls_in_any_mode_equals_torch_in_processes(
-    impl: str, programs: list[list[Step]], ranks: int
+    impl: str, placed: list[tuple[str, list[Step]]], ranks: int
 ) -> None:
     def run_all(comm: Collectives) -> list[str]:
-        return [wrong for program in programs for wrong in run_program(comm, program)]
+        return [wrong for place, program in placed for wrong in run_at(comm, place, program)]
 
     assert run(run_all, ranks=ranks, world=("processes", impl)) == [[]] * ranks
 
@@ -170,9 +195,11 @@ def ring_sums(comm: Collectives, numel: int, dtype: torch.dtype) -> list[bool]:
 @pytest.mark.parametrize("world", WORLDS[:2], ids="-".join)
 def test_the_ring_adds_in_its_documented_order_to_the_bit(world: tuple[str, str], ranks: int) -> None:
     def sums(comm: Collectives) -> list[bool]:
-        return [same for dtype in (torch.float32, torch.bfloat16) for same in ring_sums(comm, 10_001, dtype)]
+        groups = [comm, *groups_at("a group of some", comm)]
+        dtypes = (torch.float32, torch.bfloat16)
+        return [same for group in groups for dtype in dtypes for same in ring_sums(group, 10_001, dtype)]
 
-    assert run(sums, ranks=ranks, world=world) == [[True] * 8] * ranks
+    assert all(all(same) for same in run(sums, ranks=ranks, world=world))
 
 
 @pytest.mark.ranks

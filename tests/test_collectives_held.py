@@ -29,6 +29,12 @@ def doze() -> None:
     _WorkItem.run = run_and_doze
 
 
+def held_in_a_group(comm: Collectives) -> dict[str, int]:
+    group = comm.split(0)
+    assert group is not None
+    return held_after_wait(group)
+
+
 def held_after_wait(comm: Collectives) -> dict[str, int]:
     """How many tensors of asynchronous calls were still alive right after `wait`, while all handles are kept."""
     kept: list[Handle] = []
@@ -65,8 +71,9 @@ def held_without_wait(comm: Collectives) -> int:
 @pytest.mark.ranks
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize(("world", "collectives"), WORLDS)
-def test_when_wait_has_returned_nothing_holds_the_calls_tensors(world: str, collectives: str) -> None:
-    seen = launch(held_after_wait, ranks=2, world=world, collectives=collectives, timeout=40)
+@pytest.mark.parametrize("held", [held_after_wait, held_in_a_group])
+def test_when_wait_has_returned_nothing_holds_the_calls_tensors(held: Any, world: str, collectives: str) -> None:
+    seen = launch(held, ranks=2, world=world, collectives=collectives, timeout=40)
     assert seen == [{"all_reduce": 0, "reduce_scatter": 0, "all_gather": 0}] * 2
 
 

@@ -38,7 +38,8 @@ def build(
         raise InputError(f"there are no collectives {impl!r}; choose one of {', '.join(IMPLEMENTATIONS)}")
     if link is not None:
         transport = Linked(transport, link)
-    if check:
+    # In shared memory ranks compare their calls anyhow, by their notes; and there a call may not wait for a message.
+    if check and impl != "shared":
         transport = Checked(transport)
     transport = meter = Meter(transport)
     tracer = None

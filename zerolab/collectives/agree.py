@@ -24,29 +24,30 @@ LONGEST = 96
 
 def compare_labels(comm: Collectives, labels: list[str]) -> None:
     """Raise a MismatchError, on every rank, if the ranks' labels differ. Two numbers a rank, if they do not."""
-    seen = told(comm, [zlib.crc32(repr(labels).encode()), len(labels)])
+    seen = told(comm, [zlib.crc32(repr(labels).encode()), len(labels)], "agree")
     if all(row == seen[0] for row in seen):
         return
     longest = max(count for _, count in seen)
     sums = [zlib.crc32(label.encode()) for label in labels]
-    rows = told(comm, [*sums, *[-1] * (longest - len(sums))])
+    rows = told(comm, [*sums, *[-1] * (longest - len(sums))], "agree")
     at = next((at for at in range(longest) if len({row[at] for row in rows}) > 1), longest - 1)
     words = labels[at].encode()[:LONGEST] if at < len(labels) else b"nothing"
-    texts = told(comm, [*words, *[0] * (LONGEST - len(words))])
+    texts = told(comm, [*words, *[0] * (LONGEST - len(words))], "agree")
     named = [bytes(text).rstrip(b"\0").decode(errors="replace") for text in texts]
-    listed = ", ".join(f"rank {rank} {name}" for rank, name in enumerate(named))
+    listed = ", ".join(f"rank {rank} {name}" for rank, name in zip(comm.ranks, named, strict=True))
     raise MismatchError(
         f"the ranks gathered other units ({listed}: number {at + 1} since they last agreed) and took each other's "
         "values for their own; run the same units in the same order on every rank"
     )
 
 
-def told(comm: Collectives, numbers: list[int]) -> list[list[int]]:
-    """Every rank's numbers, as many from each. By messages with a tag, where there are tags: a rank that is in another
-    call then waits, and is named, where gloo would end the process over a message of another size."""
+def told(comm: Collectives, numbers: list[int], name: str) -> list[list[int]]:
+    """Every rank's numbers, as many from each, in a call `name`. By messages with a tag, where there are tags: a rank
+    that is in another call then waits, and is named, where gloo would end the process over a message of another
+    size."""
     if comm.transport.heeds_tags:
         rows: list[list[int]] = []
-        comm.run("agree", lambda: rows.extend(tell_all(comm.transport, numbers)))
+        comm.run(name, lambda: rows.extend(tell_all(comm.transport, numbers)))
         return rows
     own = torch.tensor(numbers, dtype=torch.int64, device=comm.device)
     return comm.all_gather(own).view(comm.size, -1).tolist()

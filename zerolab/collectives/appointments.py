@@ -8,8 +8,11 @@ the result. In between, nobody has waited for anybody.
 A rank works on its calls only while it is inside `comm`. While it computes, or waits for something else, nobody does
 its share, and the other ranks may have to wait for it.
 
-Calls run in the order of issue, as everywhere. A wait for one runs those before it. A call that reads or writes
-what another has yet to write, or writes what the others have yet to read, is announced when that call is over.
+Calls of a group run in the order of issue, as everywhere. A wait for one runs those before it. A call that reads or
+writes what another has yet to write, or writes what the others have yet to read, is announced when that call is over.
+
+Each group has a book of its own, and a rank that waits for a call of one goes on with those of all the others: ranks
+that issue two groups' calls in different orders do not wait for each other in a circle.
 """
 
 from __future__ import annotations
@@ -26,12 +29,12 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from zerolab.collectives.call import Call, current_call
 from zerolab.collectives.handle import Handle
-from zerolab.collectives.machine import Machine
+from zerolab.collectives.machine import Circle, Machine
 from zerolab.collectives.meeting import DONE, HERE, Meeting
 from zerolab.collectives.transport import Request, Transport
 from zerolab.errors import MismatchError
 
-Announce = Callable[[Machine, Call, list[torch.Tensor]], Meeting]
+Announce = Callable[[Circle, Call, list[torch.Tensor]], Meeting]
 """Says where this rank's tensor for a call lies, given those that the call reads and writes."""
 
 
@@ -87,13 +90,48 @@ def overlap(one: torch.Tensor, other: torch.Tensor) -> bool:
     return one.data_ptr() < other.data_ptr() + other.nbytes and other.data_ptr() < one.data_ptr() + one.nbytes
 
 
-class Appointments:
-    """This rank's calls in order: the issuer (see `handle.py`) of ranks that share memory."""
+class Desk:
+    """What all books of a rank share: the machine, once the others are met, and each other."""
 
-    def __init__(self, transport: Transport, open_machine: Callable[[], Machine], announce: Announce) -> None:
+    def __init__(self, open_machine: Callable[[], Machine]) -> None:
+        self._open_machine = open_machine
+        self.machine: Machine | None = None
+        self.books: list[Appointments] = []
+
+    def open(self) -> None:
+        self.machine = self._open_machine()
+
+    def poll(self) -> None:
+        """Do what can be done without waiting, for all groups."""
+        if self.machine is None:
+            return
+        self.machine.listen()
+        while any([book.go_on() for book in self.books]):
+            pass
+
+    def close(self) -> None:
+        if self.machine is not None:
+            self.machine.close()
+            self.machine = None
+
+
+class Appointments:
+    """This rank's calls in one group, in order: the issuer (see `handle.py`) of ranks that share memory. `beside` is
+    the book of the group that this one was split from; without, it is the world's."""
+
+    def __init__(
+        self,
+        transport: Transport,
+        open_machine: Callable[[], Machine],
+        announce: Announce,
+        beside: Appointments | None = None,
+    ) -> None:
         self._transport = transport
-        self._open_machine, self._announce = open_machine, announce
-        self._machine: Machine | None = None
+        self._announce = announce
+        self._owns = beside is None
+        self._desk: Desk = Desk(open_machine) if beside is None else beside._desk
+        self._desk.books.append(self)
+        self._circle: Circle | None = None
         self._ahead: deque[Appointment] = deque()  # our share is to be done
         self._behind: deque[Appointment] = deque()  # it is done, and some others' is not
         self.issued = 0
@@ -104,10 +142,11 @@ class Appointments:
         self.issued += 1
         call = replace(call, number=self.issued)
         appointment = Appointment(self, call, run, tensors)
-        if self._machine is None:
-            # The others are met for the first time, which takes all of them: a wait, in this call.
+        if self._desk.machine is None:
+            # The others are met for the first time, which takes all of them: a wait, in this call. (A group is made by
+            # a call of those that it is made of, so they have met by then.)
             self._enter(appointment)
-            self._machine = self._open_machine()
+            self._desk.open()
         self._ahead.append(appointment)
         if now:
             appointment.wait()
@@ -117,18 +156,17 @@ class Appointments:
 
     def poll(self) -> None:
         """Do what can be done without waiting."""
-        if self._machine is None:
-            return
-        self._machine.listen()
-        progress = True
-        while progress:
-            # The end of one call may let another be announced, for which the others may be waiting already.
-            self._announce_all()
-            progress = self._advance()
+        self._desk.poll()
+
+    def go_on(self) -> bool:
+        """Announce what can be announced and take a step, if one can be taken; whether one was."""
+        # The end of one call may let another be announced, for which the others may be waiting already.
+        self._announce_all()
+        return self._advance()
 
     def attend(self, request: Request) -> None:
         """Wait for a message, and meanwhile do what others may wait for before they send it."""
-        if not self._ahead:
+        if not any(book._ahead for book in self._desk.books):
             request.wait()
             return
         with ThreadPoolExecutor(1) as aside:
@@ -148,13 +186,12 @@ class Appointments:
             raise appointment.error
 
     def close(self) -> None:
-        """Do all that others may still wait for."""
+        """Do all that others may still wait for. The world's book, which is closed last, closes the machine."""
         calls = [*self._behind, *self._ahead]
         if calls:
             calls[-1].wait()
-        if self._machine is not None:
-            self._machine.close()
-            self._machine = None
+        if self._owns:
+            self._desk.close()
 
     def _advance(self) -> bool:
         """Do our share of the next call, or end the first, if either can be."""
@@ -168,18 +205,22 @@ class Appointments:
 
     def _announce_all(self) -> None:
         """Announce what may be announced, in order."""
-        assert self._machine is not None
+        if not self._ahead:
+            return
+        if self._circle is None:
+            assert self._desk.machine is not None
+            self._circle = Circle(self._desk.machine, self._transport.within)
         earlier = list(self._behind)
         for appointment in self._ahead:
             if appointment.meeting is None:
                 if any(map(appointment.must_follow, earlier)):
                     return
                 with torch.no_grad():
-                    appointment.meeting = self._announce(self._machine, appointment.call, appointment.tensors)
+                    appointment.meeting = self._announce(self._circle, appointment.call, appointment.tensors)
             earlier.append(appointment)
 
     def _wait_for_somebody(self) -> None:
-        assert self._machine is not None
+        assert self._desk.machine is not None
         meeting, kind = None, HERE
         if self._ahead:
             self._enter(self._ahead[0])
@@ -189,7 +230,7 @@ class Appointments:
             meeting, kind = self._behind[0].meeting, DONE
         assert meeting is not None
         self._transport.waits(meeting.missing(kind))
-        self._machine.listen(wait=True)
+        self._desk.machine.listen(wait=True)
         self._transport.waits(None)
 
     def _is_ready(self, appointment: Appointment) -> bool:

@@ -5,11 +5,52 @@ from __future__ import annotations
 import zlib
 from contextvars import ContextVar
 from dataclasses import dataclass
+from functools import cached_property
+
+SHOWN = 8
+"""Ranks of a group that a report lists; of more it shows the first ones and the last."""
+
+
+@dataclass(frozen=True)
+class Group:
+    """Some ranks of a world, in order, that make calls of their own. `ranks` are the world's numbers, `name` is what
+    reports call it, and `path` tells it from groups of the same ranks and name."""
+
+    name: str
+    ranks: tuple[int, ...]
+    path: str = ""
+
+    @property
+    def size(self) -> int:
+        return len(self.ranks)
+
+    @cached_property
+    def number(self) -> int:
+        """The same on all its ranks, and never 0, which stands for the world."""
+        return zlib.crc32(f"{self.path} {self.name} {self.ranks}".encode()) or 1
+
+    @property
+    def title(self) -> str:
+        """What a count by groups calls it: its name, else its ranks."""
+        return self.name or self._members
+
+    def __str__(self) -> str:
+        return f"in {self.name} ({self._members})" if self.name else f"among {self._members}"
+
+    @cached_property
+    def _members(self) -> str:
+        if self.size == 1:
+            return f"rank {self.ranks[0]}"
+        if self.size <= SHOWN:
+            return f"ranks {', '.join(map(str, self.ranks))}"
+        first = ", ".join(map(str, self.ranks[: SHOWN - 2]))
+        return f"{self.size} ranks {first}, ..., {self.ranks[-1]}"
 
 
 @dataclass(frozen=True)
 class Call:
-    """One collective of one rank. `number` counts this rank's calls from 1."""
+    """One collective of one rank. `number` counts this rank's calls in its group from 1; `group` is None where all
+    ranks of the world take part."""
 
     name: str
     numel: int = 0
@@ -20,11 +61,14 @@ class Call:
     label: str = ""
     nominal: bool = False
     """Whether its messages cannot be seen from here, so that its bytes come from the ring formula."""
+    group: Group | None = None
 
     @property
     def what(self) -> str:
         """What ranks that meet must agree on."""
         what = f"{self.name} of {self.numel} {self.dtype}" if self.dtype else self.name
+        if self.group is not None:
+            what = f"{what} {self.group}"
         return f"{what} ({self.label})" if self.label else what
 
     @property
@@ -38,6 +82,9 @@ class Call:
 
 current_call: ContextVar[Call | None] = ContextVar("zerolab_call", default=None)
 """The call that runs on this thread, or None: then a message was sent by the rank function itself."""
+
+current_group: ContextVar[Group | None] = ContextVar("zerolab_group", default=None)
+"""The group in which a rank function's own message is sent, while it is handed on; a call knows its group itself."""
 
 current_phase: ContextVar[str] = ContextVar("zerolab_phase", default="")
 """The phase of the training step; a call keeps the phase in which it was issued."""

@@ -6,10 +6,15 @@
     broadcast(tensor, src=0)               every rank ends with rank src's tensor, in place
     barrier()                              nobody leaves before everybody has entered
     send, recv, isend, irecv               messages between two ranks
+    split(color), subgroup(ranks)          the same contract among some of the ranks
 
 `reduce_scatter` and `all_gather` take 1-D tensors. Chunks follow `torch.tensor_split`: a length that N does not
 divide gives the first ranks one element more. Each `*_async` form returns a `Handle`; asynchronous and ordinary
 calls of a rank run one at a time in the order of issue, so all ranks that issue alike meet alike.
+
+Each group keeps that order among its own calls. Asynchronous calls of two groups may be issued in one order here and in
+another there: neither group waits for the other. So who gives one group's result to another waits for it first; and
+ordinary calls, which wait where they stand, come in one order on all ranks that are in both groups.
 
 An implementation defines `_all_reduce`, `_reduce_scatter`, `_all_gather`, `_broadcast` and `_barrier`. Checks,
 ordering and handles live here, once.
@@ -18,16 +23,18 @@ ordering and handles live here, once.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
 
 from zerolab.collectives.agree import compare_labels
-from zerolab.collectives.call import Call, current_phase
+from zerolab.collectives.call import Call, Group, current_phase
+from zerolab.collectives.groups import as_listed, by_colour
 from zerolab.collectives.handle import Handle, Issuer, Order
-from zerolab.collectives.transport import Request, Transport
+from zerolab.collectives.transport import Grouped, Request, Transport
 from zerolab.errors import InputError
 from zerolab.flat.layout import check_count, chunk_bounds, chunk_sizes
 
@@ -49,6 +56,10 @@ class Collectives(ABC):
         self.rank = transport.rank
         self.size = transport.size
         self.device = transport.device
+        self.within = transport.within
+        """The group that these are the collectives of; None: all ranks of the world."""
+        self._groups: list[Collectives] = []
+        self._founded: Counter[tuple[str, tuple[int, ...]]] = Counter()
         self._issuer: Order = Issuer(transport)
         self._labels: list[str] = []
         self.meter: Meter | None = None
@@ -75,6 +86,10 @@ class Collectives(ABC):
     @abstractmethod
     def _barrier(self) -> None:
         """Return once every rank has called it."""
+
+    def _in_group(self, transport: Transport) -> Collectives:
+        """The same implementation among the ranks of a group, which `transport` knows."""
+        return type(self)(transport)
 
     # An implementation that has a sum in the cache may divide it there.
 
@@ -209,13 +224,52 @@ class Collectives(ABC):
         check_tensor("recv", tensor, self.device)
         return self.transport.irecv(tensor, src)
 
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """The world's numbers of these ranks, in order: `ranks[rank]` is this rank's own."""
+        return tuple(range(self.size)) if self.within is None else self.within.ranks
+
+    @property
+    def name(self) -> str:
+        """What the group was called when it was made; "" for the world, and where nothing was said."""
+        return "" if self.within is None else self.within.name
+
+    def split(self, color: int | None, key: int | None = None, name: str = "") -> Collectives | None:
+        """The collectives of this rank's group: of all ranks that give the same `color`, an integer. Every rank calls
+        it, as it calls `barrier`; one that gives None belongs to no group and gets None.
+
+        Ranks of a group are numbered from 0 in the order of `key`, and of ranks where keys are equal or not given.
+        `name` is what reports, meter and tracer call the group: at most 40 bytes, the same on all ranks of a colour.
+        The group has memory, meter, tracer and link in common with this one, can be split again, and ends with it.
+        """
+        ranks = by_colour(self, color, key, name)
+        return None if ranks is None else self._found(ranks, name)
+
+    def subgroup(self, ranks: Sequence[int], name: str = "") -> Collectives | None:
+        """The collectives of `ranks` alone, which are numbered from 0 in that order; None on a rank that is not among
+        them. Every rank calls it, as it calls `barrier`, with the same ranks and name. See `split`."""
+        ranks = as_listed(self, ranks, name)
+        return self._found(ranks, name) if self.rank in ranks else None
+
+    def _found(self, places: Sequence[int], name: str) -> Collectives:
+        members = tuple(self.ranks[place] for place in places)
+        self._founded[name, members] += 1
+        path = f"{self.within.path if self.within else ''}/{self.within or ''}{self._founded[name, members]}"
+        comm = self._in_group(Grouped(self.transport, Group(name, members, path)))
+        comm.meter, comm.tracer = self.meter, self.tracer
+        self._groups.append(comm)
+        return comm
+
     def allocate(self, numel: int, dtype: torch.dtype = torch.float32) -> Tensor:
         """A 1-D tensor on this rank's device, placed where this transport reads and writes best. Its content is
         arbitrary, as that of torch.empty."""
         return torch.empty(numel, dtype=dtype, device=self.device)
 
     def close(self) -> None:
-        """End the communication lane, if one was started. The transport stays with whoever opened it."""
+        """End the communication lanes, of groups, too, if any were started. The transport stays with whoever opened
+        it."""
+        for group in self._groups:
+            group.close()
         self._issuer.close()
 
     # How a call runs.
@@ -231,7 +285,7 @@ class Collectives(ABC):
         label: str = "",
     ) -> Handle:
         """Name the call by its whole tensor (`counted`), then run it or put it in line."""
-        call = Call(name, phase=current_phase.get(), label=label, nominal=self.nominal)
+        call = Call(name, phase=current_phase.get(), label=label, nominal=self.nominal, group=self.within)
         if counted is not None:
             dtype = str(counted.dtype).removeprefix("torch.")
             call = replace(call, numel=counted.numel(), dtype=dtype, itemsize=counted.element_size())

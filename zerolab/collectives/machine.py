@@ -20,14 +20,15 @@ from pathlib import Path
 import torch
 
 from zerolab.collectives.arena import Arena, PeerMemory
+from zerolab.collectives.call import Group
 from zerolab.collectives.transport import Transport
 from zerolab.errors import DeadlockError, InputError
 
-WORDS = 160
+WORDS = 224
 TAG = 0x40000001
 """Of the messages by which ranks find each other; no collective and no rank function uses it."""
-NOTE = struct.Struct(f"<iiq{WORDS}s")
-"""Sender, kind, offset of its tensor in its arena, and the call in words."""
+NOTE = struct.Struct(f"<iiqq{WORDS}s")
+"""Sender, kind, number of the group, offset of its tensor in its arena, and the call in words."""
 
 
 def is_possible() -> bool:
@@ -54,17 +55,18 @@ class Machine:
         tell_all(transport, [0])
         # Kept open: without a writer the inbox would be at its end as soon as all peers have left, and never sleep.
         self._door = door
-        # By sender and kind; a rank's notes come in the order in which it wrote them.
-        self._notes: dict[tuple[int, int], deque[tuple[int, str]]] = defaultdict(deque)
+        # By sender, kind and group; a rank's notes come in the order in which it wrote them.
+        self._notes: dict[tuple[int, int, int], deque[tuple[int, str]]] = defaultdict(deque)
 
     def view(self, rank: int, offset: int, numel: int, dtype: torch.dtype) -> torch.Tensor:
         """Another rank's memory."""
         return self._peers[rank].view(offset, numel, dtype)
 
-    def note(self, kind: int, offset: int, call: str) -> None:
-        """Tell all others. Never waits for one who does not read: two who wait so for each other would for ever."""
-        packed = NOTE.pack(self.rank, kind, offset, call.encode())
-        for rank, outbox in self._outboxes.items():
+    def note(self, kind: int, group: int, offset: int, call: str, peers: list[int]) -> None:
+        """Tell peers. Never waits for one who does not read: two who wait so for each other would for ever."""
+        packed = NOTE.pack(self.rank, kind, group, offset, call.encode())
+        for rank in peers:
+            outbox = self._outboxes[rank]
             while True:
                 try:
                     os.write(outbox, packed)
@@ -78,9 +80,9 @@ class Machine:
                     wait_for((self._inbox, select.POLLIN), (outbox, select.POLLOUT))
                     self.listen()
 
-    def take(self, rank: int, kind: int) -> tuple[int, str] | None:
+    def take(self, rank: int, kind: int, group: int) -> tuple[int, str] | None:
         """The next note of that kind from `rank`, its offset and its call, if it has come. Does not wait."""
-        notes = self._notes[rank, kind]
+        notes = self._notes[rank, kind, group]
         return notes.popleft() if notes else None
 
     def listen(self, wait: bool = False) -> None:
@@ -93,8 +95,8 @@ class Machine:
             packed = os.read(self._inbox, NOTE.size * 64)
         except BlockingIOError:
             return False
-        for sender, kind, offset, call in NOTE.iter_unpack(packed):
-            self._notes[sender, kind].append((offset, call.rstrip(b"\0").decode()))
+        for sender, kind, group, offset, call in NOTE.iter_unpack(packed):
+            self._notes[sender, kind, group].append((offset, call.rstrip(b"\0").decode()))
         return True
 
     def close(self) -> None:
@@ -122,10 +124,33 @@ class Machine:
             ) from None
 
 
+class Circle:
+    """The machine as one group sees it: ranks are the group's, and its notes are its own."""
+
+    def __init__(self, machine: Machine, group: Group | None) -> None:
+        self._machine, self.arena = machine, machine.arena
+        self.ranks = tuple(range(machine.size)) if group is None else group.ranks
+        """The world's numbers."""
+        self.rank, self.size = self.ranks.index(machine.rank), len(self.ranks)
+        self._number = 0 if group is None else group.number
+        self._peers = [rank for rank in self.ranks if rank != machine.rank]
+
+    def view(self, rank: int, offset: int, numel: int, dtype: torch.dtype) -> torch.Tensor:
+        """Another rank's memory."""
+        return self._machine.view(self.ranks[rank], offset, numel, dtype)
+
+    def note(self, kind: int, offset: int, call: str) -> None:
+        """Tell all others."""
+        self._machine.note(kind, self._number, offset, call, self._peers)
+
+    def take(self, rank: int, kind: int) -> tuple[int, str] | None:
+        """The next note of that kind from `rank`, if it has come."""
+        return self._machine.take(self.ranks[rank], kind, self._number)
+
+
 def tell_all(transport: Transport, numbers: list[int]) -> list[list[int]]:
     """Every rank's numbers, in rank order, by messages around the ring. They are not part of anybody's traffic."""
-    while (inner := getattr(transport, "inner", None)) is not None:
-        transport = inner
+    transport = transport.bare()
     table = torch.zeros(transport.size, len(numbers), dtype=torch.int64)
     table[transport.rank] = torch.tensor(numbers)
     right, left = (transport.rank + 1) % transport.size, (transport.rank - 1) % transport.size

@@ -21,7 +21,7 @@ from zerolab.collectives.appointments import Appointments
 from zerolab.collectives.arena import Arena
 from zerolab.collectives.call import Call
 from zerolab.collectives.contract import Collectives
-from zerolab.collectives.machine import Machine, is_possible
+from zerolab.collectives.machine import Circle, Machine, is_possible
 from zerolab.collectives.meeting import Meeting
 from zerolab.collectives.transport import Request, Transport
 from zerolab.errors import InputError
@@ -37,14 +37,22 @@ class SharedMemoryCollectives(Collectives):
     """The contract on memory that all ranks can address. Tensors from `allocate` are used where they lie; others are
     copied to shared memory first, and back."""
 
-    def __init__(self, transport: Transport) -> None:
+    def __init__(self, transport: Transport, beside: SharedMemoryCollectives | None = None) -> None:
+        """`beside`: the collectives of all the ranks of which `transport` has some. Their memory serves both."""
         super().__init__(transport)
         if self.device.type != "cpu" or not is_possible():
             raise InputError(
                 f'collectives="shared" needs Linux, and ranks on the CPU, not on {self.device}; use "ring" or "torch"'
             )
-        self._arena = Arena()
-        self._issuer = self._calls = Appointments(transport, lambda: Machine(transport, self._arena), self._announce)
+        self._owns = beside is None
+        self._arena: Arena = Arena() if beside is None else beside._arena
+        self._calls: Appointments = Appointments(
+            transport, lambda: Machine(transport, self._arena), self._announce, beside._calls if beside else None
+        )
+        self._issuer = self._calls
+
+    def _in_group(self, transport: Transport) -> SharedMemoryCollectives:
+        return SharedMemoryCollectives(transport, beside=self)
 
     def allocate(self, numel: int, dtype: torch.dtype = torch.float32) -> Tensor:
         """A 1-D tensor in shared memory; its content is arbitrary, as that of torch.empty."""
@@ -58,7 +66,8 @@ class SharedMemoryCollectives(Collectives):
 
     def close(self) -> None:
         super().close()
-        self._arena.close()
+        if self._owns:
+            self._arena.close()
 
     # What a rank does in a call, once all have announced their tensors.
 
@@ -111,7 +120,7 @@ class SharedMemoryCollectives(Collectives):
 
     # Before that.
 
-    def _announce(self, machine: Machine, call: Call, tensors: list[Tensor]) -> Meeting:
+    def _announce(self, circle: Circle, call: Call, tensors: list[Tensor]) -> Meeting:
         """Tell the others where to find what this rank brings: the tensor itself if they can address it, else a copy
         that they can."""
         tensor = tensors[0].view(-1) if tensors else torch.empty(0)
@@ -123,7 +132,7 @@ class SharedMemoryCollectives(Collectives):
             if place is None or self._arena.offset(place) is None:
                 place = self._arena.allocate(tensor.numel(), tensor.dtype)
             tensor = place.copy_(tensor)
-        return Meeting(machine, str(call), tensor)
+        return Meeting(circle, str(call), tensor)
 
 
 class Attended:

@@ -7,11 +7,17 @@ What gloo or NCCL put on the wire cannot be seen from here, so the meter states 
 
 from __future__ import annotations
 
+import inspect
+from collections import Counter
+from typing import Any
+
 import torch
 import torch.distributed as dist
+from torch.distributed import distributed_c10d
 
 from zerolab.collectives.contract import Collectives
 from zerolab.collectives.transport import Transport
+from zerolab.errors import InputError
 from zerolab.flat.layout import chunk_sizes
 
 Tensor = torch.Tensor
@@ -32,6 +38,14 @@ class TorchCollectives(Collectives):
             transport = inner
         # The transport's own, which may be a part of the world.
         self.group: dist.ProcessGroup | None = group or getattr(transport, "group", None)
+
+    def _in_group(self, transport: Transport) -> TorchCollectives:
+        assert transport.within is not None
+        places = [self.ranks.index(rank) for rank in transport.within.ranks]
+        whole = self.group or dist.group.WORLD
+        assert whole is not None
+        ranks = [dist.get_global_rank(whole, place) for place in places]
+        return TorchCollectives(transport, new_group(ranks, transport.within.number) if len(ranks) > 1 else None)
 
     def _all_reduce(self, tensor: Tensor) -> None:
         if self.size > 1 and tensor.numel():
@@ -85,3 +99,30 @@ class TorchCollectives(Collectives):
         for row, chunk in zip(padded, chunks, strict=True):
             row[: chunk.numel()].copy_(chunk)
         return padded.view(-1)
+
+
+_made: Counter[str] = Counter()
+
+
+def new_group(ranks: list[int], number: int) -> dist.ProcessGroup:
+    """A process group of torch's among `ranks` of its world, in that order; only they call it. `number` is theirs. It
+    ends with torch's world: whoever ended it sooner might end a call that others are still in."""
+    order: dict[str, Any] = {} if ranks == sorted(ranks) else {"sort_ranks": False}
+    if order and "sort_ranks" not in inspect.signature(dist.new_group).parameters:
+        raise InputError(
+            f'torch {torch.__version__} sorts the ranks of a group, which are {ranks}; leave out key, or use "ring"'
+        )
+    name = f"zerolab-{number}-{'-'.join(map(str, ranks))}"
+    _made[name] += 1
+    world = dist.group.WORLD
+    assert world is not None
+    # Torch would name the group by how many this process has made, which its ranks need not have in common: they would
+    # wait for each other under different names. And a world whose GPU is known would make it by splitting NCCL's
+    # communicator, which takes all ranks of the world.
+    named, device = distributed_c10d._process_group_name, world.bound_device_id
+    distributed_c10d._process_group_name = lambda *_, **__: f"{name}-{_made[name]}"  # type: ignore[assignment, return-value]
+    world.bound_device_id = None
+    try:
+        return dist.new_group(ranks, use_local_synchronization=True, **order)
+    finally:
+        distributed_c10d._process_group_name, world.bound_device_id = named, device

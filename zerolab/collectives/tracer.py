@@ -4,22 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from zerolab.collectives.call import Call
-from zerolab.collectives.transport import Transport
-from zerolab.collectives.wrap import Wrapped
+from zerolab.collectives.transport import Transport, Wrapped
 
 
 @dataclass(frozen=True)
 class Span:
-    """`[start, stop)` in seconds on the clock of the world. `kind` is "collective" or "compute"."""
+    """`[start, stop)` in seconds on the clock of the world. `kind` is "collective" or "compute"; `group` is the name of
+    a collective's group (its ranks, where it has none), "" for the world."""
 
     rank: int
     kind: str
     name: str
     start: float
     stop: float
+    group: str = field(default="", kw_only=True)
 
     @property
     def seconds(self) -> float:
@@ -40,7 +41,9 @@ class Tracer(Wrapped):
 
     def left(self, call: Call) -> None:
         super().left(call)
-        self.spans.append(Span(self.rank, "collective", call.name, self._entered.pop(call), self.now()))
+        group = call.group.title if call.group is not None else ""
+        start = self._entered.pop(call)
+        self.spans.append(Span(self.rank, "collective", call.name, start, self.now(), group=group))
 
     @contextmanager
     def span(self, name: str) -> Iterator[None]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
+import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -16,7 +17,7 @@ from typing import Any, Protocol
 
 import torch
 
-from zerolab.collectives.call import Call
+from zerolab.collectives.call import Call, Group, current_call, current_group
 from zerolab.errors import InputError
 
 
@@ -37,12 +38,15 @@ class Lane(Protocol):
 class Transport(ABC):
     """Messages of one rank. Ranks are numbered 0 .. size-1.
 
-    A meter, a tracer and a link are transports too, wrapped around the one of the world (`wrap.py`).
+    A meter, a tracer and a link are transports too, wrapped around the one of the world (`wrap.py`), and so is that of
+    a group of its ranks (`Grouped`).
     """
 
     rank: int
     size: int
     device: torch.device = torch.device("cpu")
+    within: Group | None = None
+    """The group whose ranks these are; None: the world's."""
     posts_ahead = False
     """Whether a receive may be posted long before its message is sent, which saves the sender a wait. Where messages
     run in the order in which they are posted, it would keep back the very send that it waits for."""
@@ -90,11 +94,107 @@ class Transport(ABC):
     def close(self) -> None:
         """Give back what the transport holds."""
 
+    def bare(self) -> Transport:
+        """The same ranks' messages, which no meter, link or tracer sees."""
+        return self
+
     def check_peer(self, peer: int) -> None:
         if isinstance(peer, bool) or not isinstance(peer, int) or not 0 <= peer < self.size:
             raise InputError(f"there is no rank {peer!r}; name a rank from 0 to {self.size - 1}")
         if peer == self.rank:
             raise InputError(f"rank {peer} cannot exchange a message with itself; copy the tensor instead")
+
+
+class Wrapped(Transport):
+    """A transport that passes everything on."""
+
+    def __init__(self, inner: Transport) -> None:
+        self.inner = inner
+        self.rank, self.size, self.device = inner.rank, inner.size, inner.device
+        self.posts_ahead, self.heeds_tags = inner.posts_ahead, inner.heeds_tags
+        self.within = inner.within
+
+    def isend(self, tensor: torch.Tensor, dst: int, tag: int = 0) -> Request:
+        return self.inner.isend(tensor, dst, tag)
+
+    def irecv(self, tensor: torch.Tensor, src: int, tag: int = 0) -> Request:
+        return self.inner.irecv(tensor, src, tag)
+
+    def exchange(self, outgoing: torch.Tensor, dst: int, incoming: torch.Tensor, src: int, tag: int = 0) -> None:
+        self.inner.exchange(outgoing, dst, incoming, src, tag)
+
+    def lane(self) -> Lane:
+        return self.inner.lane()
+
+    def entered(self, call: Call) -> None:
+        self.inner.entered(call)
+
+    def left(self, call: Call) -> None:
+        self.inner.left(call)
+
+    def waits(self, peer: int | None) -> None:
+        self.inner.waits(peer)
+
+    def moved(self, nbytes: int) -> None:
+        self.inner.moved(nbytes)
+
+    def now(self) -> float:
+        return self.inner.now()
+
+    def close(self) -> None:
+        self.inner.close()
+
+    def bare(self) -> Transport:
+        return self.inner.bare()
+
+
+class Grouped(Wrapped):
+    """Messages among the ranks of a group, which are numbered 0 .. size-1 here, on those of the world. Tags are the
+    group's own: what two ranks send each other in one group, no receive of another group takes."""
+
+    def __init__(self, inner: Transport, group: Group) -> None:
+        # A group of a group's ranks stands on the world, too.
+        super().__init__(inner.inner if isinstance(inner, Grouped) else inner)
+        everybody = self.within.ranks if self.within is not None else tuple(range(self.size))
+        self._peers = [everybody.index(rank) for rank in group.ranks]
+        self.rank, self.size = self._peers.index(self.rank), group.size
+        self.within: Group = group
+
+    def isend(self, tensor: torch.Tensor, dst: int, tag: int = 0) -> Request:
+        self.check_peer(dst)
+        return self._named(lambda: self.inner.isend(tensor, self._peers[dst], self._tag(tag)))
+
+    def irecv(self, tensor: torch.Tensor, src: int, tag: int = 0) -> Request:
+        self.check_peer(src)
+        return self.inner.irecv(tensor, self._peers[src], self._tag(tag))
+
+    def exchange(self, outgoing: torch.Tensor, dst: int, incoming: torch.Tensor, src: int, tag: int = 0) -> None:
+        self.check_peer(dst)
+        self.check_peer(src)
+        peers = self._peers
+        self._named(lambda: self.inner.exchange(outgoing, peers[dst], incoming, peers[src], self._tag(tag)))
+
+    def waits(self, peer: int | None) -> None:
+        self.inner.waits(None if peer is None else self._peers[peer])
+
+    def close(self) -> None:
+        """The messages stay with the world."""
+
+    def bare(self) -> Transport:
+        return Grouped(self.inner.bare(), self.within)
+
+    def _tag(self, tag: int) -> int:
+        return zlib.crc32(b"%d %d" % (self.within.number, tag)) & 0x3FFFFFFF
+
+    def _named(self, send: Callable[[], Any]) -> Any:
+        """Hand a message on, and say whose it is where no call does."""
+        if current_call.get() is not None:
+            return send()
+        token = current_group.set(self.within)
+        try:
+            return send()
+        finally:
+            current_group.reset(token)
 
 
 class ThreadLane:

@@ -14,61 +14,24 @@ from collections.abc import Callable
 
 import torch
 
-from zerolab.collectives.call import Call, current_call, current_phase
+from zerolab.collectives.call import Call, Group, current_call, current_group, current_phase
 from zerolab.collectives.cost import RINGS, Link, wire_bytes
-from zerolab.collectives.transport import Lane, Request, Transport
+from zerolab.collectives.transport import Grouped, Request, Transport, Wrapped
 from zerolab.errors import MismatchError
 
 Tensor = torch.Tensor
 
 
-class Wrapped(Transport):
-    """A transport that passes everything on."""
-
-    def __init__(self, inner: Transport) -> None:
-        self.inner = inner
-        self.rank, self.size, self.device = inner.rank, inner.size, inner.device
-        self.posts_ahead, self.heeds_tags = inner.posts_ahead, inner.heeds_tags
-
-    def isend(self, tensor: Tensor, dst: int, tag: int = 0) -> Request:
-        return self.inner.isend(tensor, dst, tag)
-
-    def irecv(self, tensor: Tensor, src: int, tag: int = 0) -> Request:
-        return self.inner.irecv(tensor, src, tag)
-
-    def exchange(self, outgoing: Tensor, dst: int, incoming: Tensor, src: int, tag: int = 0) -> None:
-        self.inner.exchange(outgoing, dst, incoming, src, tag)
-
-    def lane(self) -> Lane:
-        return self.inner.lane()
-
-    def entered(self, call: Call) -> None:
-        self.inner.entered(call)
-
-    def left(self, call: Call) -> None:
-        self.inner.left(call)
-
-    def waits(self, peer: int | None) -> None:
-        self.inner.waits(peer)
-
-    def moved(self, nbytes: int) -> None:
-        self.inner.moved(nbytes)
-
-    def now(self) -> float:
-        return self.inner.now()
-
-    def close(self) -> None:
-        self.inner.close()
-
-
 class Meter(Wrapped):
-    """Counts this rank's calls and the bytes it sends, by phase and collective. A message that the rank function
-    sends itself counts as "send"."""
+    """Counts this rank's calls and the bytes it sends, by phase and collective, in all its groups. A message that the
+    rank function sends itself counts as "send"."""
 
     def __init__(self, inner: Transport) -> None:
         super().__init__(inner)
         self.calls: Counter[tuple[str, str]] = Counter()
         self.bytes: Counter[tuple[str, str]] = Counter()
+        self.group_bytes: Counter[tuple[str, str]] = Counter()
+        """By phase and group; what is not here went through the world's own collectives."""
         self.nominal = False
 
     def entered(self, call: Call) -> None:
@@ -76,8 +39,9 @@ class Meter(Wrapped):
         if call.nominal:
             self.nominal = True
             if call.name in RINGS:
-                nbytes = wire_bytes(call.name, call.numel, call.itemsize, self.size, self.rank)
-                self.bytes[call.phase, call.name] += nbytes
+                rank, size = place_in(call, self)
+                nbytes = wire_bytes(call.name, call.numel, call.itemsize, size, rank)
+                self._add((call.phase, call.name), call.group, nbytes)
         super().entered(call)
 
     def isend(self, tensor: Tensor, dst: int, tag: int = 0) -> Request:
@@ -94,13 +58,21 @@ class Meter(Wrapped):
 
     def _count(self, nbytes: int) -> None:
         call = current_call.get()
-        key = (call.phase, call.name) if call else (current_phase.get(), "send")
+        if call is not None:
+            self._add((call.phase, call.name), call.group, nbytes)
+        else:
+            self._add((current_phase.get(), "send"), current_group.get(), nbytes)
+
+    def _add(self, key: tuple[str, str], group: Group | None, nbytes: int) -> None:
         self.bytes[key] += nbytes
+        if group is not None:
+            self.group_bytes[key[0], group.title] += nbytes
 
     def reset(self) -> None:
         """Count from zero again."""
         self.calls.clear()
         self.bytes.clear()
+        self.group_bytes.clear()
 
     def calls_by_collective(self, *phases: str) -> dict[str, int]:
         """Calls of each collective, of the named phases or of all."""
@@ -109,6 +81,20 @@ class Meter(Wrapped):
     def bytes_by_collective(self, *phases: str) -> dict[str, int]:
         """Bytes this rank sent in each collective, of the named phases or of all."""
         return _by_collective(self.bytes, phases)
+
+    def bytes_by_group(self, *phases: str) -> dict[str, int]:
+        """Bytes this rank sent in each group, by its name (or by its ranks, as "ranks 0, 2", where it has none), of the
+        named phases or of all. "world" is what all ranks sent each other."""
+        found = _by_collective(self.group_bytes, phases)
+        world = sum(self.bytes_by_collective(*phases).values()) - sum(found.values())
+        return {"world": world, **found} if world else found
+
+
+def place_in(call: Call, transport: Transport) -> tuple[int, int]:
+    """This rank among those of a call, and how many those are."""
+    if call.group is None:
+        return transport.rank, transport.size
+    return call.group.ranks.index(transport.rank), call.group.size
 
 
 def _by_collective(counts: Counter[tuple[str, str]], phases: tuple[str, ...]) -> dict[str, int]:
@@ -164,7 +150,7 @@ class Linked(Wrapped):
 
     def left(self, call: Call) -> None:
         if call.nominal:
-            time.sleep(self.link.ring_seconds(call.name, call.numel, call.itemsize, self.size))
+            time.sleep(self.link.ring_seconds(call.name, call.numel, call.itemsize, place_in(call, self)[1]))
         super().left(call)
 
     def _wait_to_send(self, leaving: Tensor) -> float:
@@ -204,18 +190,20 @@ class Checked(Wrapped):
     """Before each collective, tells all ranks what this one is about to call; raises where they differ. Costs
     N-1 small messages a call, so it is for tests, lessons and hunting a hang under torchrun."""
 
-    WIDTH = 96
+    WIDTH = 160
 
     def entered(self, call: Call) -> None:
         super().entered(call)
-        texts = torch.zeros(self.size, self.WIDTH, dtype=torch.uint8)
+        ring = self.inner if call.group is None else Grouped(self.inner, call.group)
+        texts = torch.zeros(ring.size, self.WIDTH, dtype=torch.uint8)
         own = str(call).encode()[: self.WIDTH]
-        texts[self.rank, : len(own)] = torch.tensor(list(own), dtype=torch.uint8)
+        texts[ring.rank, : len(own)] = torch.tensor(list(own), dtype=torch.uint8)
         texts = texts.to(self.device)
-        for step in range(self.size - 1):
-            right, left = (self.rank + 1) % self.size, (self.rank - 1) % self.size
-            self.inner.exchange(texts[self.rank - step], right, texts[self.rank - step - 1], left, tag=1)
-        seen = [bytes(row.tolist()).rstrip(b"\0").decode() for row in texts.cpu()]
+        for step in range(ring.size - 1):
+            right, left = (ring.rank + 1) % ring.size, (ring.rank - 1) % ring.size
+            ring.exchange(texts[ring.rank - step], right, texts[ring.rank - step - 1], left, tag=1)
+        seen = [bytes(row.tolist()).rstrip(b"\0").decode(errors="replace") for row in texts.cpu()]
         if any(text != seen[0] for text in seen):
-            listed = "; ".join(f"rank {rank} is in {text}" for rank, text in enumerate(seen))
+            ranks = range(ring.size) if call.group is None else call.group.ranks
+            listed = "; ".join(f"rank {rank} is in {text}" for rank, text in zip(ranks, seen, strict=True))
             raise MismatchError(f"the ranks called different collectives: {listed}; make them call alike")

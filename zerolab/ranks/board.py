@@ -6,11 +6,12 @@ which is why it trusts only what it has read twice.
 
 Region of a rank, bytes:
 
-    0        8       12            12 + 8 N            12 + 16 N                    12 + 16 N + 4 slots
-    | changes | last  | sent to 0..N | received from 0..N | slot 0 | slot 1 | ...      |
+    0        8      12            12 + 8 N             12 + 16 N        12 + 16 N + 8 G    12 + 16 N + 8 G + slots
+    | changes | last | sent to 0..N | received from 0..N | group 0..G | slot 0 | slot 1 | ... |
 
-A slot belongs to a thread of the rank (the main line, a communication lane): the collective it is in, and the peer
-it waits for.
+`last` is the number of the last of the world's collectives that the rank entered; each group, in the order in which the
+rank first entered one of its collectives, has a number of its own. A slot belongs to a thread of the rank (the main
+line, a communication lane): the collective it is in, and the peer it waits for.
 """
 
 from __future__ import annotations
@@ -24,10 +25,12 @@ from pathlib import Path
 
 from zerolab.collectives.call import Call
 
-SLOTS = 4
+SLOTS = 8
+GROUPS = 32
 _HEAD = struct.Struct("<QI")
 _COUNT = struct.Struct("<Q")
-_CALL = struct.Struct("<I160s")
+_GROUP = struct.Struct("<II")
+_CALL = struct.Struct("<II224s")
 _WAIT = struct.Struct("<BiQ")
 _SLOT = _CALL.size + _WAIT.size
 KINDS = ("", "send to", "receive from", "meet")
@@ -42,6 +45,8 @@ class Activity:
     wait_kind: str = ""
     peer: int = -1
     nbytes: int = 0
+    group: int = 0
+    """The number of the call's group, 0 for the world."""
 
     def __str__(self) -> str:
         unit = "byte" if self.nbytes == 1 else "bytes"
@@ -55,13 +60,20 @@ class Activity:
 @dataclass(frozen=True)
 class RankState:
     """All that a rank has noted: how often it wrote, the number of the last collective it entered, the messages
-    posted to and from each peer, and what its threads are doing."""
+    posted to and from each peer, what its threads are doing, and by group the last collective it entered there."""
 
     changes: int
     last: int
     sent: tuple[int, ...]
     received: tuple[int, ...]
     activities: tuple[Activity, ...]
+    groups: tuple[tuple[int, int], ...] = ()
+
+    def last_in(self, group: int) -> int | None:
+        """The number of the last collective of a group that the rank entered, None if there was no room to note it."""
+        if group == 0:
+            return self.last
+        return dict(self.groups).get(group, 0 if len(self.groups) < GROUPS else None)
 
     def describe(self) -> str:
         """All that the rank's threads are doing, "" if no thread waits or is in a collective."""
@@ -73,14 +85,13 @@ class Board:
 
     def __init__(self, path: Path, size: int) -> None:
         self.size = size
-        self._region = _HEAD.size + 2 * size * _COUNT.size + SLOTS * _SLOT
+        self._region = region_bytes(size)
         with open(path, "r+b") as file:
             self._map = mmap.mmap(file.fileno(), self._region * size)
 
     @classmethod
     def create(cls, path: Path, size: int) -> Board:
-        region = _HEAD.size + 2 * size * _COUNT.size + SLOTS * _SLOT
-        path.write_bytes(bytes(region * size))
+        path.write_bytes(bytes(region_bytes(size) * size))
         return cls(path, size)
 
     def close(self) -> None:
@@ -90,20 +101,31 @@ class Board:
         start = rank * self._region
         changes, last = _HEAD.unpack_from(self._map, start)
         counts = struct.unpack_from(f"<{2 * self.size}Q", self._map, start + _HEAD.size)
-        slots = start + _HEAD.size + 2 * self.size * _COUNT.size
+        groups = start + _HEAD.size + 2 * self.size * _COUNT.size
+        slots = groups + GROUPS * _GROUP.size
+        last_in = _GROUP.iter_unpack(self._map[groups:slots])
         activities = tuple(self._read_slot(slots + index * _SLOT) for index in range(SLOTS))
         return RankState(
-            changes, last, counts[: self.size], counts[self.size :], tuple(a for a in activities if str(a))
+            changes,
+            last,
+            counts[: self.size],
+            counts[self.size :],
+            tuple(a for a in activities if str(a)),
+            tuple((group, number) for group, number in last_in if group),
         )
 
     def read_all(self) -> Sequence[RankState]:
         return [self.read(rank) for rank in range(self.size)]
 
     def _read_slot(self, offset: int) -> Activity:
-        number, text = _CALL.unpack_from(self._map, offset)
+        number, group, text = _CALL.unpack_from(self._map, offset)
         kind, peer, nbytes = _WAIT.unpack_from(self._map, offset + _CALL.size)
         call = text.rstrip(b"\0").decode(errors="replace")
-        return Activity(call, number, KINDS[kind % len(KINDS)], peer, nbytes)
+        return Activity(call, number, KINDS[kind % len(KINDS)], peer, nbytes, group)
+
+
+def region_bytes(size: int) -> int:
+    return _HEAD.size + 2 * size * _COUNT.size + GROUPS * _GROUP.size + SLOTS * _SLOT
 
 
 class BoardPen:
@@ -115,9 +137,11 @@ class BoardPen:
         self._start = rank * board._region
         self._counts = self._start + _HEAD.size
         self._received = self._counts + board.size * _COUNT.size
-        self._slots = self._received + board.size * _COUNT.size
+        self._groups = self._received + board.size * _COUNT.size
+        self._slots = self._groups + GROUPS * _GROUP.size
         self._changes = 0
         self._last = 0
+        self._last_in: dict[int, int] = {}
         self._sent_to = [0] * board.size
         self._received_from = [0] * board.size
         self._calls: dict[int, list[Call]] = {}
@@ -130,7 +154,10 @@ class BoardPen:
     def entered(self, call: Call) -> None:
         """A thread enters a collective; one may be entered inside another."""
         self._calls.setdefault(threading.get_ident(), []).append(call)
-        self._last = max(self._last, call.number)
+        if call.group is None:
+            self._last = max(self._last, call.number)
+        else:
+            self._note_group(call.group.number, call.number)
         self._write_call(call)
 
     def left(self) -> None:
@@ -154,9 +181,17 @@ class BoardPen:
             self._received_from[peer] += 1
             _COUNT.pack_into(self._map, self._received + peer * _COUNT.size, self._received_from[peer])
 
+    def _note_group(self, group: int, number: int) -> None:
+        with self._lock:
+            self._last_in[group] = max(self._last_in.get(group, 0), number)
+            place = list(self._last_in).index(group)
+            if place < GROUPS:
+                _GROUP.pack_into(self._map, self._groups + place * _GROUP.size, group, self._last_in[group])
+
     def _write_call(self, call: Call | None) -> None:
-        number, text = (call.number, str(call).encode()[:160]) if call else (0, b"")
-        _CALL.pack_into(self._map, self._slot(), number, text)
+        number, text = (call.number, str(call).encode()[:224]) if call else (0, b"")
+        group = call.group.number if call and call.group else 0
+        _CALL.pack_into(self._map, self._slot(), number, group, text)
         self._changed()
 
     def _changed(self) -> None:
@@ -164,7 +199,7 @@ class BoardPen:
         _HEAD.pack_into(self._map, self._start, self._changes, self._last)
 
     def _slot(self) -> int:
-        """Where this thread writes. A fifth thread shares the fourth's slot: a blurred report beats none."""
+        """Where this thread writes. A ninth thread shares the eighth's slot: a blurred report beats none."""
         thread = threading.get_ident()
         slot = self._slot_of.get(thread)
         if slot is None:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils._python_dispatch import _disable_current_modes, _len_torch_dispatch_stack
 
-from zerolab.collectives.call import Call, mismatch
+from zerolab.collectives.call import Call, Group, mismatch
 from zerolab.collectives.transport import Request, Transport
 from zerolab.errors import InputError, MismatchError
 from zerolab.ranks.lockstep import Scheduler, Stopped, Task
@@ -97,8 +97,9 @@ class LockstepWorld:
         self._wires = Wires(size)
         self.events: list[Event] = []
         self._posted: dict[tuple[int, int, int], deque[Post]] = defaultdict(deque)
-        self._calls: dict[int, tuple[int, str]] = {}
-        self._entered: dict[int, int] = defaultdict(int)
+        # By group (None is the world) and number: who came first, and with what.
+        self._calls: dict[tuple[Group | None, int], tuple[int, str]] = {}
+        self._entered: dict[tuple[Group | None, int], int] = defaultdict(int)
 
     def post(self, post: Post, src: int, dst: int) -> Post:
         """Match a post with the oldest of the other kind from `src` to `dst` with its tag, or keep it."""
@@ -130,13 +131,14 @@ class LockstepWorld:
         receive.finish(out, end)
 
     def enter(self, rank: int, call: Call) -> None:
-        """Compare a call with the other ranks' of the same number."""
-        other, what = self._calls.setdefault(call.number, (rank, str(call)))
+        """Compare a call with the other ranks' of the same group and number."""
+        key = call.group, call.number
+        other, what = self._calls.setdefault(key, (rank, str(call)))
         if what != str(call):
             self.fail(MismatchError(mismatch(other, what, rank, str(call))))
-        self._entered[call.number] += 1
-        if self._entered[call.number] == self.size:
-            del self._calls[call.number], self._entered[call.number]
+        self._entered[key] += 1
+        if self._entered[key] == (self.size if call.group is None else call.group.size):
+            del self._calls[key], self._entered[key]
 
     def fail(self, error: MismatchError) -> None:
         self.scheduler.fail(error)

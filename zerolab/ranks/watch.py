@@ -23,13 +23,13 @@ def certain_failure(
 
 
 def different_calls(still: dict[int, RankState]) -> MismatchError | None:
-    """Two ranks that sit in collectives of the same number, and of another name, size or dtype."""
-    first: dict[int, tuple[int, str]] = {}
+    """Two ranks that sit in collectives of the same group and number, and of another name, size or dtype."""
+    first: dict[tuple[int, int], tuple[int, str]] = {}
     for rank, state in still.items():
         for activity in state.activities:
             if not activity.call:
                 continue
-            other, call = first.setdefault(activity.number, (rank, activity.call))
+            other, call = first.setdefault((activity.group, activity.number), (rank, activity.call))
             if call != activity.call:
                 return MismatchError(mismatch(other, call, rank, activity.call))
     return None
@@ -42,7 +42,7 @@ def waits_for_the_finished(
     for rank, state in still.items():
         for activity in state.activities:
             for gone in sorted(finished):
-                missed = activity.number > now[gone].last
+                missed = _missed(activity, gone, now[gone])
                 unanswered = activity.peer == gone and _unanswered(rank, state, gone, now[gone], activity)
                 if missed or unanswered:
                     return DeadlockError(
@@ -50,6 +50,13 @@ def waits_for_the_finished(
                         "each collective; each send needs a receive that is posted, and the other way round"
                     )
     return None
+
+
+def _missed(activity: Activity, gone: int, gone_state: RankState) -> bool:
+    """Whether the finished rank never came to this call. Who is in a group the board does not say, but a rank of it
+    waits for another."""
+    last = gone_state.last_in(activity.group)
+    return (activity.group == 0 or activity.peer == gone) and last is not None and activity.number > last
 
 
 def _unanswered(rank: int, state: RankState, gone: int, gone_state: RankState, activity: Activity) -> bool:
