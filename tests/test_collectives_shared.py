@@ -21,7 +21,7 @@ from zerolab.collectives.machine import is_possible
 from zerolab.errors import InputError, RankError
 from zerolab.flat import chunk_sizes
 from zerolab.ranks import launch
-from zerolab.ranks.devices import choose_collectives
+from zerolab.ranks.devices import choose_collectives, choose_devices, has_nccl
 
 pytestmark = [
     pytest.mark.timeout(100),
@@ -232,6 +232,22 @@ def test_auto_is_shared_memory_only_where_all_ranks_can_have_it() -> None:
     assert choose_collectives("auto", "lockstep", cpus, None) == "ring"
     assert choose_collectives("torch", "processes", cpus, None) == "torch"
     assert choose_collectives("auto", "processes", cpus, None, linked=True) == "ring"
+
+
+def test_auto_is_torch_s_where_each_rank_has_a_gpu_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    eight = {"WORLD_SIZE": "8", "LOCAL_WORLD_SIZE": "2"}
+
+    def chosen(ranks: int, joined: dict[str, str] | None = None, world: str = "processes", **asked: Any) -> str:
+        devices, backend = choose_devices(asked.pop("device", "auto"), ranks)
+        nccl = has_nccl(devices, backend, joined)
+        return choose_collectives(asked.pop("collectives", "auto"), world, devices, joined, nccl=nccl, **asked)
+
+    assert chosen(2) == chosen(8, eight) == "torch"
+    # Ranks that share a GPU, or a machine of eight ranks with two GPUs: NCCL joins them not.
+    assert chosen(3) == chosen(8, {**eight, "LOCAL_WORLD_SIZE": "8"}) == "ring"
+    assert chosen(1) == chosen(2, linked=True) == chosen(2, world="lockstep") == chosen(2, collectives="ring") == "ring"
+    assert chosen(2, device="cpu") == "shared"
 
 
 def test_on_a_simulated_link_messages_travel_beside_the_computation() -> None:

@@ -1,10 +1,11 @@
 """What collectives cost: bytes by the meter, seconds by the link, spans by the tracer."""
 
+from itertools import product
 from typing import Any
 
 import pytest
 import torch
-from collective_cases import every_size, every_world, run
+from collective_cases import WORLDS, every_size, every_world, run
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -80,11 +81,39 @@ def test_the_meter_counts_what_the_formula_says_to_the_byte(world: tuple[str, st
             assert nominal == (world[1] == "torch")
 
 
+@pytest.mark.ranks
+@pytest.mark.parametrize("world", [WORLDS[0], WORLDS[1], ("processes", "torch")], ids="-".join)
+@pytest.mark.parametrize("ranks", [2, 3, 4])
+def test_a_broadcast_and_a_barrier_cost_what_the_ring_sends(world: tuple[str, str], ranks: int) -> None:
+    """From every rank, in lengths that N divides or does not; what torch hides is stated by the same formula."""
+    numels = (0, 3, 12, 1001)
+
+    def counted(comm: Collectives) -> dict[tuple[int, int], int]:
+        found = {}
+        assert comm.meter is not None
+        for numel, src in product(numels, range(comm.size)):
+            comm.meter.reset()
+            comm.broadcast(torch.ones(numel), src)
+            found[numel, src] = comm.meter.bytes_by_collective().get("broadcast", 0)
+        comm.meter.reset()
+        comm.barrier()
+        return found | {(-1, 0): comm.meter.bytes_by_collective()["barrier"]}
+
+    for rank, found in enumerate(run(counted, ranks=ranks, world=world)):
+        assert found.pop((-1, 0)) == wire_bytes("barrier", 0, 0, ranks, rank) == 2 * (ranks - 1)
+        for (numel, src), sent in found.items():
+            assert sent == wire_bytes("broadcast", numel, 4, ranks, rank, src)
+
+
 @given(st.integers(0, 10_000), st.integers(1, 9))
 def test_wire_bytes_of_all_ranks_are_n_minus_one_times_the_tensor(numel: int, size: int) -> None:
     for name, rounds in (("reduce_scatter", 1), ("all_gather", 1), ("all_reduce", 2)):
         total = sum(wire_bytes(name, numel, 4, size, rank) for rank in range(size))
         assert total == rounds * (size - 1) * numel * 4
+    for src in range(size):
+        # Each chunk but rank src's own leaves it once more.
+        total = sum(wire_bytes("broadcast", numel, 4, size, rank, src) for rank in range(size))
+        assert total == ((size - 1) * numel + numel - chunk_sizes(numel, size)[src]) * 4
 
 
 def test_messages_of_the_rank_function_count_as_send_and_reset_forgets() -> None:
@@ -121,6 +150,19 @@ def test_on_a_link_a_ring_takes_what_the_formula_says(name: str, ranks: int) -> 
     by_hand = rounds * (ranks - 1) * (30e-6 + numel / ranks * 4 * 8 / 2e9)
     assert virtual == pytest.approx(by_hand, rel=1e-9)
     assert link.ring_seconds(name, numel, 4, ranks) == pytest.approx(by_hand, rel=1e-9)
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 4])
+def test_on_a_link_a_broadcast_takes_what_the_formula_says_from_any_rank(ranks: int) -> None:
+    link, numel = Link(gbit_per_s=2.0, latency_us=30.0), 12_000
+    by_hand = 2 * (ranks - 1) * (30e-6 + numel / ranks * 4 * 8 / 2e9)
+    assert link.ring_seconds("broadcast", numel, 4, ranks) == pytest.approx(by_hand, rel=1e-9)
+    for src in range(ranks):
+        virtual = run(lambda comm, src: comm.broadcast(torch.ones(numel), src), src, ranks=ranks, link=link).seconds
+        assert virtual == pytest.approx(by_hand, rel=1e-9)
+    waited = run(lambda comm: comm.barrier(), ranks=ranks, link=link).seconds
+    assert waited == pytest.approx(link.ring_seconds("barrier", 0, 0, ranks), rel=1e-9)
+    assert waited == pytest.approx(2 * (ranks - 1) * (30e-6 + 8 / 2e9), rel=1e-9)
 
 
 class Recorded(Transport):

@@ -90,14 +90,16 @@ def test_a_group_of_one_needs_nobody():
         ({}, False, "ring"),
         ({"link": Link(gbit_per_s=1.0)}, True, "ring"),
         ({"collectives": "torch"}, True, "torch"),
+        ({"device": "cuda:0"}, False, "torch"),
+        ({"device": "cuda:0", "link": Link(gbit_per_s=1.0)}, False, "ring"),
+        ({"device": "cuda:0", "collectives": "ring"}, False, "ring"),
     ],
 )
-def test_auto_is_shared_memory_where_ranks_share_a_machine_and_no_link_is_simulated(
-    given, together, chosen, monkeypatch
-):
+def test_auto_is_shared_memory_on_one_machine_nccl_on_gpus_and_the_ring_on_a_link(given, together, chosen, monkeypatch):
     monkeypatch.setattr(process_group, "ProcessTransport", lambda *args: SimpleNamespace(size=2))
     monkeypatch.setattr(process_group, "_share_a_machine", lambda transport: together)
     monkeypatch.setattr(process_group, "build", lambda transport, impl, **rest: impl)
+    monkeypatch.setattr(process_group, "_backends", lambda group: {"cpu": "gloo", "cuda": "nccl"})
     assert from_process_group(**given) == chosen
 
 

@@ -41,7 +41,10 @@ def print_report(report: Report, console: Console) -> None:
         lines.append(f"precision: {precision(report)}")
     for line in lines:
         console.print(line, soft_wrap=True)
-    console.print(compare("traffic: bytes sent a step", report.traffic_predicted, report.traffic_measured))
+    traffic = "traffic: bytes sent a step"
+    if report.traffic_is_stated:
+        traffic += " (stated by the ring's formula for the calls made: torch's own messages cannot be counted)"
+    console.print(compare(traffic, report.traffic_predicted, report.traffic_measured))
     console.print(compare("memory: bytes kept after a step", report.memory_predicted, report.memory_measured))
     console.print(peak(report.peak))
 

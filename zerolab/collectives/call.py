@@ -59,6 +59,8 @@ class Call:
     number: int = 0
     phase: str = ""
     label: str = ""
+    src: int = 0
+    """The rank that a broadcast comes from."""
     nominal: bool = False
     """Whether its messages cannot be seen from here, so that its bytes come from the ring formula."""
     group: Group | None = None

@@ -121,7 +121,9 @@ class Collectives(ABC):
         check_tensor("broadcast", tensor, self.device)
         if isinstance(src, bool) or not isinstance(src, int) or not 0 <= src < self.size:
             raise InputError(f"broadcast from rank {src!r}: there are ranks 0 to {self.size - 1}; name one of them")
-        return self._issue("broadcast", lambda: self._broadcast(tensor, src), tensor, tensor, tensor, True).wait()
+        return self._issue(
+            "broadcast", lambda: self._broadcast(tensor, src), tensor, tensor, tensor, True, src=src
+        ).wait()
 
     def barrier(self) -> None:
         """Return once every rank has called it."""
@@ -283,9 +285,10 @@ class Collectives(ABC):
         result: Tensor | None,
         now: bool,
         label: str = "",
+        src: int = 0,
     ) -> Handle:
         """Name the call by its whole tensor (`counted`), then run it or put it in line."""
-        call = Call(name, phase=current_phase.get(), label=label, nominal=self.nominal, group=self.within)
+        call = Call(name, phase=current_phase.get(), label=label, src=src, nominal=self.nominal, group=self.within)
         if counted is not None:
             dtype = str(counted.dtype).removeprefix("torch.")
             call = replace(call, numel=counted.numel(), dtype=dtype, itemsize=counted.element_size())

@@ -1,7 +1,8 @@
 """What a collective costs: bytes on the wire, and seconds on a link of given bandwidth and latency.
 
 Ring costs after Thakur et al. (2005): with latency a, N ranks and n bytes, a reduce-scatter and an all-gather take
-(N-1)(a + n/N/bandwidth) each, an all-reduce their sum.
+(N-1)(a + n/N/bandwidth) each, an all-reduce their sum. A broadcast, which scatters and then gathers, takes as long as
+an all-reduce.
 """
 
 from __future__ import annotations
@@ -11,20 +12,28 @@ from dataclasses import dataclass
 from zerolab.errors import InputError
 from zerolab.flat.layout import chunk_sizes
 
-RINGS = {"all_reduce": 2, "reduce_scatter": 1, "all_gather": 1}
-"""How often each collective goes around the ring."""
+RINGS = {"all_reduce": 2, "reduce_scatter": 1, "all_gather": 1, "broadcast": 2, "barrier": 2}
+"""How many rounds of N-1 steps each collective takes. A broadcast scatters rank src's chunks, one after the other, and
+gathers them; a barrier is an all-reduce of a byte for each rank."""
 
 
-def wire_bytes(name: str, numel: int, itemsize: int, size: int, rank: int) -> int:
+def wire_bytes(name: str, numel: int, itemsize: int, size: int, rank: int, src: int = 0) -> int:
     """Bytes that `rank` puts on the wire in a ring collective over the whole of `numel` elements: what
-    `RingCollectives` sends, to the byte. `name` is all_reduce, reduce_scatter or all_gather."""
+    `RingCollectives` sends, to the byte. `name` is one of `RINGS`; `src` is the rank that a broadcast comes from, which
+    sends nearly two tensors while the others send less than one. A barrier sends 2(N-1) bytes, whatever `numel` is."""
     if name not in RINGS:
         raise InputError(f"no wire cost is known for {name!r}; name one of {', '.join(RINGS)}")
+    if name == "barrier":
+        numel, itemsize = size, 1
     sizes = chunk_sizes(numel, size)
     # A reduce-scatter passes on every chunk but our own; an all-gather every chunk but our right neighbour's.
     scattered = numel - sizes[rank]
     gathered = numel - sizes[(rank + 1) % size]
-    elements = {"all_reduce": scattered + gathered, "reduce_scatter": scattered, "all_gather": gathered}[name]
+    elements = {
+        "reduce_scatter": scattered,
+        "all_gather": gathered,
+        "broadcast": gathered + (scattered if rank == src else 0),
+    }.get(name, scattered + gathered)
     return elements * itemsize
 
 
@@ -46,6 +55,7 @@ class Link:
         return self.latency_us * 1e-6 + nbytes * 8 / (self.gbit_per_s * 1e9)
 
     def ring_seconds(self, name: str, numel: int, itemsize: int, size: int) -> float:
-        """How long a ring collective takes if all its steps last as long as that of the longest chunk."""
-        longest = chunk_sizes(numel, size)[0] * itemsize
+        """How long a ring collective takes if all its steps last as long as that of the longest chunk. What is none of
+        `RINGS`, as a call of a rank function's own, takes no time beside that of its messages."""
+        longest = 1 if name == "barrier" else chunk_sizes(numel, size)[0] * itemsize
         return RINGS.get(name, 0) * (size - 1) * self.seconds(longest)

@@ -1,5 +1,5 @@
 """The contract on torch's own collectives (gloo on CPUs, NCCL on GPUs): the reference, and the fast path on GPUs
-for who asks for it (`collectives="torch"`; "auto" takes the ring there, whose bytes can be counted).
+that have one rank each, where "auto" takes it. NCCL's order of addition is not fixed; ask for the ring to compare bits.
 
 What gloo or NCCL put on the wire cannot be seen from here, so the meter states what the ring algorithm needs
 (`cost.wire_bytes`) and marks it as nominal; gloo is free to send more.

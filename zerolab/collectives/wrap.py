@@ -40,7 +40,7 @@ class Meter(Wrapped):
             self.nominal = True
             if call.name in RINGS:
                 rank, size = place_in(call, self)
-                nbytes = wire_bytes(call.name, call.numel, call.itemsize, size, rank)
+                nbytes = wire_bytes(call.name, call.numel, call.itemsize, size, rank, call.src)
                 self._add((call.phase, call.name), call.group, nbytes)
         super().entered(call)
 

@@ -26,14 +26,37 @@ def choose_devices(device: str, ranks: int) -> tuple[tuple[str, ...], str]:
     return devices, "cpu:gloo,cuda:nccl" if gpus >= ranks else "gloo"
 
 
+def has_nccl(devices: Sequence[str], backend: str, joined: Mapping[str, str] | None) -> bool:
+    """Whether NCCL joins the ranks: each has a GPU of its own. `joined` as in `choose_collectives`; there, each machine
+    has so many ranks of the world, and this one's GPUs stand for all."""
+    if not devices[0].startswith("cuda"):
+        return False
+    if joined is None:
+        return "nccl" in backend
+    return int(joined.get("LOCAL_WORLD_SIZE", "0")) <= torch.cuda.device_count()
+
+
 def choose_collectives(
-    collectives: str, world: str, devices: Sequence[str], joined: Mapping[str, str] | None, linked: bool = False
+    collectives: str,
+    world: str,
+    devices: Sequence[str],
+    joined: Mapping[str, str] | None,
+    linked: bool = False,
+    nccl: bool = False,
 ) -> str:
-    """What "auto" stands for: shared memory for several ranks on the CPU of one machine, else our rings, and on a
-    simulated link (`linked`) too: it prices messages, which travel while a rank computes. `joined` is the environment
-    of a world that somebody else has started."""
+    """What "auto" stands for: shared memory for several ranks on the CPU of one machine, torch's collectives for
+    several ranks that NCCL joins (`nccl`), else our rings. On a simulated link (`linked`) always our rings: a link
+    prices messages, which travel while a rank computes. `joined` is the environment of a world that somebody else has
+    started, or None.
+
+    NCCL chooses its algorithm, and with it the order of addition, by the size of a call. All ranks get the same bits,
+    but reduce-scatter and all-reduce of one tensor may differ in the last, and with them ZeRO's stages. Who compares
+    bits on GPUs asks for "ring".
+    """
     if collectives != "auto":
         return collectives
+    if nccl and not linked and world == "processes" and len(devices) > 1:
+        return "torch"
     one_machine = joined is None or joined.get("LOCAL_WORLD_SIZE") == joined["WORLD_SIZE"]
     cpu = all(device == "cpu" for device in devices)
     shared = not linked and world == "processes" and len(devices) > 1 and cpu and one_machine and is_possible()

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from zerolab.errors import RankError
 from zerolab.ranks.arguments import MAX_RANKS, check_arguments, pack_function
-from zerolab.ranks.devices import choose_collectives, choose_devices, threads_per_rank
+from zerolab.ranks.devices import choose_collectives, choose_devices, has_nccl, threads_per_rank
 from zerolab.ranks.job import Job, Outcome
 from zerolab.ranks.lockstep_world import run_lockstep
 from zerolab.ranks.processes import run_processes
@@ -54,7 +54,8 @@ def launch(
     world        "processes": real ones, a GPU each if there are enough. "lockstep": all in this process, one
                  running at a time, in the same order every time; a deadlock is seen at once and named.
     collectives  "shared" memory, "ring", "torch", "local" (one rank), or "transport" for the bare messages below them.
-                 "auto" is shared memory for ranks on the CPU of one Linux machine, else, or with `link`, the ring.
+                 "auto" is shared memory for ranks on the CPU of one Linux machine, torch's for ranks with a GPU each,
+                 else, or with `link`, the ring. Only shared memory and the ring have a fixed order of addition.
     timeout      seconds until ranks that still run are ended and reported.
     device       "cpu", "cuda", or "auto": CUDA where there is some.
     link         a simulated wire: processes slow down to it, lockstep keeps a virtual clock by it.
@@ -77,10 +78,12 @@ def launch(
         fn, args, kwargs, count, most, world, collectives, timeout, device, link, threads, env, prints, max_result_mb
     )
     devices, backend = choose_devices(device, count)
+    joined = os.environ if joins else None
+    nccl = has_nccl(devices, backend, joined)
     job = Job(
         ranks=count,
         timeout=float(timeout),
-        collectives=choose_collectives(collectives, world, devices, os.environ if joins else None, link is not None),
+        collectives=choose_collectives(collectives, world, devices, joined, link is not None, nccl),
         devices=devices,
         backend=backend,
         threads=threads or threads_per_rank(count),

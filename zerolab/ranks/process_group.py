@@ -38,7 +38,8 @@ def from_process_group(
 
     device       where the ranks compute; default: the current GPU if NCCL joins the group, else the CPU
     collectives  "shared", "ring" or "torch", as in `launch`. "auto": shared memory where all ranks run on the CPU of
-                 one Linux machine and no `link` is simulated, else the ring.
+                 one Linux machine, torch's where NCCL joins them, the ring elsewhere and where a `link` is
+                 simulated. NCCL's order of addition is not fixed (`zerolab.ranks.devices`).
     link, trace, check  as in `launch`
 
     `comm.rank` and `comm.size` are those of the group.
@@ -55,8 +56,12 @@ def from_process_group(
     nccl = backends.get(device.type) == "nccl"
     transport = ProcessTransport(group, device, nccl)
     if collectives == "auto":
-        alone = transport.size == 1 or link is not None or device.type != "cpu"
-        collectives = "ring" if alone or not _share_a_machine(transport) else "shared"
+        if transport.size == 1 or link is not None:
+            collectives = "ring"
+        elif nccl:
+            collectives = "torch"
+        else:
+            collectives = "shared" if device.type == "cpu" and _share_a_machine(transport) else "ring"
     return build(transport, impl=collectives, link=link, trace=trace, check=check)
 
 

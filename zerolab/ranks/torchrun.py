@@ -23,7 +23,7 @@ import torch.distributed as dist
 from zerolab.errors import InputError
 from zerolab.ranks.board import Board, BoardPen
 from zerolab.ranks.child import make_comm
-from zerolab.ranks.devices import threads_per_rank
+from zerolab.ranks.devices import has_nccl, threads_per_rank
 from zerolab.ranks.failure import rank_failure, traceback_text
 from zerolab.ranks.folders import temporary_folder
 from zerolab.ranks.job import Job
@@ -83,11 +83,11 @@ def run_torchrun(
 
 
 def _join(job: Job) -> ProcessTransport:
-    local_rank, local_size = (int(os.environ.get(name, "0")) for name in ("LOCAL_RANK", "LOCAL_WORLD_SIZE"))
+    local_rank = int(os.environ.get("LOCAL_RANK", "0"))
     on_gpu = job.devices[0].startswith("cuda")
     gpus = torch.cuda.device_count() if on_gpu else 0
     device = torch.device(f"cuda:{local_rank % gpus}" if on_gpu else "cpu")
-    nccl = on_gpu and local_size <= gpus
+    nccl = has_nccl(job.devices, job.backend, os.environ)
     if on_gpu:
         torch.cuda.set_device(device)
     if not dist.is_initialized():

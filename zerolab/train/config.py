@@ -25,7 +25,8 @@ class TrainConfig(PrecisionSettings, OffloadSettings):
     zero_stage: int = Field(0, ge=0, le=3, description="what is sharded: 0 nothing, 1 optimizer, 2 +gradients, 3 all")
     ranks: int = Field(2, ge=1, le=128, description="processes on this machine (torchrun brings its own)")
     collective_impl: Literal["auto", "shared", "ring", "torch"] = Field(
-        "auto", description="shared memory, our rings, or torch's; auto: shared memory where all ranks can have it"
+        "auto",
+        description="shared memory, our rings, or torch's; auto: shared memory on CPUs, torch's (NCCL) on GPUs",
     )
     model: Literal["llama", "gpt2"] = Field("llama", description="architecture")
     model_size: str = Field("tiny", description="nano, tiny, small, medium (llama); nano, tiny, 124m, ... (gpt2)")

@@ -85,6 +85,7 @@ def train_rank(comm: Collectives, config: TrainConfig, corpus: Corpus, progress:
         "skipped_steps": loop.skipped,
         "tracked_steps": tracked,
         "parameters_sha256": digest,
+        "traffic_is_stated": comm.meter.nominal,
         "predicted": predictions(engine, config, len(loop.skipped)),
     }
 

@@ -24,7 +24,9 @@ ByRank = dict[str, list[int]]
 
 @dataclass(frozen=True)
 class Report:
-    """What a run did and what it took. Bytes are lists by rank; traffic is that of one optimizer step."""
+    """What a run did and what it took. Bytes are lists by rank; traffic is that of one optimizer step. Where
+    `traffic_is_stated` the collectives are torch's own, whose messages nobody can count: what stands as measured is
+    what a ring sends in the calls that were made."""
 
     config: TrainConfig
     ranks: int
@@ -40,6 +42,7 @@ class Report:
     loss_scale: list[float] = field(default_factory=list)
     skipped_steps: list[int] = field(default_factory=list)
     tracked_steps: int = TRACKED_STEPS
+    traffic_is_stated: bool = False
 
     @property
     def median_step_seconds(self) -> float:
@@ -63,6 +66,7 @@ class Report:
                 "peak": self.peak,
             },
             "traffic": {"predicted": self.traffic_predicted, "measured": self.traffic_measured},
+            "traffic_is_stated": self.traffic_is_stated,
             "text": self.text,
             "config": json.loads(self.config.model_dump_json()),
             "machine": {
@@ -114,6 +118,7 @@ def make_report(config: TrainConfig, record: dict[str, Any], corpus: Corpus) -> 
         loss_scale=record["loss_scale"],
         skipped_steps=record["skipped_steps"],
         tracked_steps=record["tracked_steps"],
+        traffic_is_stated=record["traffic_is_stated"],
     )
 
 
