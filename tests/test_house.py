@@ -25,26 +25,26 @@ EXTRAS = PROJECT["optional-dependencies"]
 SOURCES = sorted((ROOT / "zerolab").rglob("*.py"))
 MAKEFILE = (ROOT / "Makefile").read_text()
 
-# The library's wing.
-FLOORS = {
-    "flat": 0,
-    "ranks": 1, "collectives": 1,
-    "memory": 2, "precision": 2, "offload": 2,
-    "zero": 3, "parallel": 3, "checkpoint": 3,
-    "train": 4, "plan": 4, "sweep": 4,
-    "cli": 6, "__main__": 6, "preload": 6,
-}  # fmt: skip
-# The course's wing stands on the library, which knows nothing of it: its floors are all above.
-FLOORS |= {
-    "course.formats": 10, "course.lab": 10,
-    "course.viz": 11, "course.judge": 11,
-    "course.widgets": 12, "course.exercises": 12,
-    "course.grade": 13,
-    "course.generate": 14, "course.notebooks": 15,
-    "course": 16,
-}  # fmt: skip
-# Anyone may import these; they import nothing of ours but errors (and their own files).
-BESIDE = {"errors", "models", "data"}
+
+def read_floors(text: str) -> tuple[dict[str, int], set[str]]:
+    """The floor of each room, and the rooms beside them, from the tables in docs/design.md; a room of the course is
+    "course.viz". Anyone may import what stands beside; that imports nothing of ours but errors (and its own files)."""
+    floors: dict[str, int] = {}
+    beside: set[str] = set()
+    wing = ""
+    for line in text.splitlines():
+        if re.match(r"    the (library|course), zerolab/", line):
+            wing = "course." if "course/" in line else ""
+        elif found := re.match(r"    (?:floor (\d+)|beside) +(\w+(?:, \w+)*)  ", line):
+            rooms = [name if name == "course" else wing + name for name in found[2].split(", ")]
+            if found[1]:
+                floors |= dict.fromkeys(rooms, int(found[1]))
+            else:
+                beside |= set(rooms)
+    return floors, beside
+
+
+FLOORS, BESIDE = read_floors((ROOT / "docs" / "design.md").read_text(encoding="utf-8"))
 
 
 def room_of(path: Path) -> str:
@@ -147,9 +147,13 @@ def test_a_file_imports_only_from_its_own_floor_or_lower(path: Path) -> None:
     room = room_of(path)
     if room == "__init__":  # the front door names what the rooms hold
         return
-    assert room in FLOORS or room in BESIDE, f"give {room} a floor here and in docs/design.md"
+    assert room in FLOORS or room in BESIDE, f"give {room} a floor in the tables of docs/design.md"
     upward = {other for other in rooms_imported(path.read_text(), path) if not may_import(room, other)}
     assert not upward, f"{path.relative_to(ROOT)} imports upward, from {sorted(upward)}"
+
+
+def test_every_room_on_paper_is_there_and_every_room_there_is_on_paper() -> None:
+    assert FLOORS.keys() | BESIDE == {room_of(path) for path in SOURCES} - {"__init__"}
 
 
 def test_the_floor_check_sees_every_form_of_import() -> None:
