@@ -34,8 +34,8 @@ from zerolab.zero.choose import check_disk, check_kinds, keeps_main, make_scaler
 from zerolab.zero.clip import check_norm, clip_factor, gradient_norm
 from zerolab.zero.gestures import Gestures, members
 from zerolab.zero.gradients import Reducer
-from zerolab.zero.lifetimes import Lifetimes
 from zerolab.zero.materialize import Init, Materializer, find_init
+from zerolab.zero.residency import Residency
 from zerolab.zero.together import check_together, run_backward
 from zerolab.zero.units import GroupOf, Unit, find_units
 from zerolab.zero.wrapped import Held, Wrapped, count_write, set_away, unwrap, wrap
@@ -142,8 +142,8 @@ class ZeroEngine(Gestures):
                 buffer.copy_(self._of_rank_0(buffer))
         self.update = make_update(self.stage, self.buckets, factory, self.precision, self.state_size)
         self.optimizer = optimizers.guarded(self.update.optimizer, weakref.ref(self))
-        self.lifetimes = Lifetimes(model, self.stage, self.units, prefetch, self._settle)
-        taken = self.lifetimes.release_if_done if self.stage.shards_parameters else None
+        self.residency = Residency(model, self.stage, self.units, prefetch, self._settle)
+        taken = self.residency.release_if_done if self.stage.shards_parameters else None
         self.reducer = Reducer(self.stage, self.units, overlap, type(model).__name__, taken)
         self._publishing: dict[Unit, list[Handle]] = {}
         self._failed = self.stepping = self.closed = False
@@ -199,7 +199,7 @@ class ZeroEngine(Gestures):
         if not all(bucket.gradients.summed for bucket in trainable):
             raise StateError("there are no gradients to step with; call backward(loss) first")
         self._refuse_lost()
-        if self.lifetimes.is_summoned:
+        if self.residency.is_summoned:
             raise StateError(
                 "step() was called inside summon_full_params, whose parameters it would not reach; leave first"
             )
@@ -239,7 +239,7 @@ class ZeroEngine(Gestures):
             for bucket in self.buckets:
                 for parameter in bucket.parameters:
                     unwrap(parameter)
-        self.lifetimes.remove()
+        self.residency.remove()
         self.reducer.remove()
         self.update.close()
         self.stage.store.close()
@@ -265,7 +265,7 @@ class ZeroEngine(Gestures):
 
     def _forget(self) -> None:
         self.reducer.reset()
-        self.lifetimes.let_go()
+        self.residency.let_go()
         self._failed = False
 
     @torch.no_grad()
@@ -292,7 +292,7 @@ class ZeroEngine(Gestures):
         finally:
             self.stepping = False
         # Who still has a view of parameters has the old ones, and a graph, too.
-        self.lifetimes.visits.viewed.clear()
+        self.residency.visits.viewed.clear()
         count_write(self._trained, self._watched)
         # What the step before published has come: its collectives ended before this step's reductions.
         with phase("publish"):

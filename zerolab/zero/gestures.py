@@ -18,7 +18,7 @@ from zerolab.zero.wrapped import written
 
 if TYPE_CHECKING:
     from zerolab.zero.gradients import Reducer
-    from zerolab.zero.lifetimes import Lifetimes
+    from zerolab.zero.residency import Residency
     from zerolab.zero.stage import Stage
     from zerolab.zero.units import Unit
 
@@ -29,7 +29,7 @@ class Gestures:
     model: nn.Module
     units: list[Unit]
     stage: Stage
-    lifetimes: Lifetimes
+    residency: Residency
     reducer: Reducer
     _given: Sequence[nn.Module] | None
     _apart: list[nn.Parameter]
@@ -101,7 +101,7 @@ class Gestures:
         is written would be lost: with a precision or an offload that keeps main parameters apart. A collective: every
         rank enters."""
         self._check_whole()
-        with self.lifetimes.summoned():
+        with self.residency.summoned():
             try:
                 yield
             except BaseException:
@@ -119,7 +119,7 @@ class Gestures:
             self.stage.gather(unit)
         slots = [(slot, bucket) for bucket in unit.buckets for slot in bucket.layout.slots]
         copies = {slot.name: view(bucket.whole, slot).cpu().clone() for slot, bucket in slots}
-        self.lifetimes.release_after_visit(unit)
+        self.residency.release_after_visit(unit)
         return copies
 
     def consolidate(self) -> dict[str, torch.Tensor]:
@@ -152,7 +152,7 @@ class Gestures:
             lines.append(f"  {unit.name}: {kinds}, {numel:,} parameters, buckets: {len(unit.buckets)}")
             lines += [
                 f"    {title} was asked for outside the forward of its unit, which was gathered for it (times: {times})"
-                for title, times in self.lifetimes.visits.counts.items()
+                for title, times in self.residency.visits.counts.items()
                 if title.endswith(f"(unit {unit.name})")
             ]
         return "\n".join(lines)

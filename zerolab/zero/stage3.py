@@ -14,24 +14,16 @@ from collections.abc import Sequence
 
 import torch
 
-from zerolab.collectives import Collectives, Handle
+from zerolab.collectives import Handle
 from zerolab.errors import OffloadError
 from zerolab.flat.views import point_at, point_nowhere, shard_of
-from zerolab.offload.places import NOWHERE, Offload
 from zerolab.zero.stage2 import Stage2
-from zerolab.zero.units import Bucket, Unit
+from zerolab.zero.units import Bucket, Presence, Unit
 
 
 class Stage3(Stage2):
     number = 3
     shards_parameters = True
-
-    def __init__(self, comm: Collectives, offload: Offload = NOWHERE) -> None:
-        super().__init__(comm, offload)
-        self._under_way: dict[Unit, list[Handle]] = {}
-        self.here: set[Unit] = set()
-        # The calls by which each unit came last.
-        self._came: dict[Unit, list[Handle]] = {}
 
     def flatten(self, bucket: Bucket, initial: torch.Tensor | None = None) -> None:
         super().flatten(bucket, initial)
@@ -53,46 +45,48 @@ class Stage3(Stage2):
         following, *later = units
         self._start_gathering(following)
         for unit in later:
-            if unit not in self.here and unit not in self._under_way:
+            if unit.presence is Presence.AWAY:
                 for bucket in unit.buckets:
                     self.store.prefetch(bucket)
 
     def _start_gathering(self, unit: Unit) -> None:
-        if unit in self.here or unit in self._under_way:
+        if unit.presence is not Presence.AWAY:
             return
         for bucket in unit.buckets:
             bucket.whole.untyped_storage().resize_(bucket.layout.numel * bucket.dtype.itemsize)
         shards = self._to_send(unit)
         # The unit's name keeps ranks that run different layers from taking each other's for their own.
-        self._under_way[unit] = [
+        unit.gathering = [
             self.comm.all_gather_async(shard, out=bucket.whole, label=unit.name)
             for shard, bucket in zip(shards, unit.buckets, strict=True)
         ]
+        unit.presence = Presence.COMING
 
     def gather(self, unit: Unit) -> None:
-        if unit in self.here:
+        if unit.presence is Presence.HERE:
             return
         self._start_gathering(unit)
-        self._came[unit] = self._under_way.pop(unit)
-        for handle in self._came[unit]:
+        # If a call failed, the unit is not here.
+        unit.presence = Presence.AWAY
+        for handle in unit.gathering:
             # Others may still read this rank's shard. They have done so before its gradients are reduced, let alone
             # before it is updated.
             handle.arrived()
         for bucket in unit.buckets:
             point_at(bucket.whole, bucket.layout, bucket.parameters)
-        self.here.add(unit)
+        unit.presence = Presence.HERE
 
     def settle(self, unit: Unit) -> None:
-        for handle in self._came.get(unit, []):
+        for handle in unit.gathering:
             handle.wait()
 
     def release(self, unit: Unit) -> None:
-        if unit not in self.here and unit not in self._under_way:
+        before, unit.presence = unit.presence, Presence.AWAY
+        if before is Presence.AWAY:
             return
-        for handle in self._under_way.pop(unit, []):
+        if before is Presence.COMING:
             # A gather that nobody came for still writes; its buffer may go only when it has ended.
-            handle.wait()
-        self.here.discard(unit)
+            self.settle(unit)
         for bucket in unit.buckets:
             self._empty(bucket)
 

@@ -41,7 +41,7 @@ def run_backward(engines: Sequence[ZeroEngine], loss: torch.Tensor, reduce: bool
         engine._refuse_lost()
     for engine in engines:
         engine._failed = True
-        engine.lifetimes.begin_backward()
+        engine.residency.begin_backward()
         engine.reducer.begin(engine._reduces if reduce is None else reduce)
     try:
         with phase("backward"):
@@ -56,6 +56,6 @@ def run_backward(engines: Sequence[ZeroEngine], loss: torch.Tensor, reduce: bool
     finally:
         for engine in engines:
             engine.reducer.end()
-            engine.lifetimes.end_backward()
+            engine.residency.end_backward()
     for engine in engines:
         engine._failed = False

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any
 
 import torch
 from torch import nn
 
+from zerolab.collectives import Handle
 from zerolab.errors import InputError
 from zerolab.flat import ALIGN, BucketPlan, lay_out, split_by_size
 from zerolab.precision.recipe import Precision
@@ -84,14 +86,30 @@ class Bucket:
         return f"{self.plan.unit}: {self.layout.slots[0].name} ..."
 
 
+class Presence(Enum):
+    """Where the whole parameters of a unit are at stage 3. (At stages 0 to 2 they are always here.)
+
+    AWAY --prefetch--> COMING --gather--> HERE --release--> AWAY
+    """
+
+    AWAY = "each rank has its shard"
+    COMING = "an all-gather writes them"
+    HERE = "all are here"
+
+
 class Unit:
-    """Modules whose parameters are gathered and released together."""
+    """Modules whose parameters are gathered and released together.
+
+    gathering  the calls by which they came last, or are coming
+    """
 
     def __init__(self, name: str, modules: list[nn.Module], buckets: list[Bucket]) -> None:
         self.name = name
         self.modules = modules
         self.buckets = buckets
         self.trainable = [bucket for bucket in buckets if bucket.trainable]
+        self.presence = Presence.AWAY
+        self.gathering: list[Handle] = []
 
 
 def find_units(

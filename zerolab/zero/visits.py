@@ -28,15 +28,15 @@ from zerolab.zero.units import Unit
 from zerolab.zero.wrapped import HERE, no_elements, refuse_written
 
 if TYPE_CHECKING:
-    from zerolab.zero.lifetimes import Lifetimes
+    from zerolab.zero.residency import Residency
 
 
 class Visits:
     """What one engine's parameters are asked for from outside."""
 
-    def __init__(self, lifetimes: Lifetimes) -> None:
-        self.lifetimes = lifetimes
-        self.stage = lifetimes.stage
+    def __init__(self, residency: Residency) -> None:
+        self.residency = residency
+        self.stage = residency.stage
         # How often a parameter was asked for in all, by name.
         self.counts: Counter[str] = Counter()
         # Units of which somebody may have a view. They are here.
@@ -49,12 +49,12 @@ class Visits:
 
     @property
     def _computing(self) -> bool:
-        return self.lifetimes.in_forward or self.lifetimes.in_backward
+        return self.residency.in_forward or self.residency.in_backward
 
     @property
     def welcome(self) -> bool:
         """Whether it is a time to ask: in a forward, in its loss, in a backward."""
-        return self._computing or (self.lifetimes.in_loss and torch.is_grad_enabled())
+        return self._computing or (self.residency.in_loss and torch.is_grad_enabled())
 
     def fetch(self, unit: Unit, title: str, operation: str, together: set[Unit]) -> None:
         """An operation needs the elements of a parameter: gather its unit, or say where they are. It needs all the
@@ -62,8 +62,8 @@ class Visits:
         if not self.welcome:
             raise StateError(no_elements(operation, title))
         for before in self._last - together:
-            self.lifetimes.release_after_visit(before)
-        with phase("backward" if self.lifetimes.in_backward else "forward"):
+            self.residency.release_after_visit(before)
+        with phase("backward" if self.residency.in_backward else "forward"):
             self.stage.gather(unit)
         self._last = self._last & together | {unit}
         self._asked[unit] = None
@@ -74,7 +74,7 @@ class Visits:
         views = self.given(unit, outputs)
         if views and not self._computing and not any(view.requires_grad for view in views):
             raise StateError(f"a view of {title} would lose its elements to stage 3 before it is read: {HERE}")
-        if self.lifetimes.in_backward or not torch.is_grad_enabled():
+        if self.residency.in_backward or not torch.is_grad_enabled():
             return
         for node in {tensor.grad_fn for tensor in outputs if tensor.grad_fn is not None}:
             node.register_prehook(lambda _: self._return(unit))
@@ -93,13 +93,13 @@ class Visits:
     def _return(self, unit: Unit) -> None:
         with phase("backward"):
             self.stage.gather(unit)
-        self.lifetimes.returned(unit)
+        self.residency.returned(unit)
 
     def begin_forward(self) -> None:
         # Gloo and NCCL let go of what their own collectives were given when they like.
         countable = self.stage.comm.device.type == "cpu" and not self.stage.comm.nominal
         counts = countable and not torch.is_grad_enabled()
-        self._before = {unit: holders(unit) for unit in self.lifetimes.units} if counts else {}
+        self._before = {unit: holders(unit) for unit in self.residency.units} if counts else {}
 
     def end_forward(self, outputs: list[torch.Tensor]) -> None:
         """`outputs` are those of the model; none if it failed."""

@@ -66,7 +66,7 @@ class Held:
     def may_fetch(self) -> bool:
         """Whether values that are gathered now stay valid."""
         engine = self.engine()
-        return engine is not None and not engine.closed and engine.lifetimes.visits.welcome
+        return engine is not None and not engine.closed and engine.residency.visits.welcome
 
     def fetch(self, operation: str, helds: Iterable[Held]) -> None:
         """Have the unit gathered for an operation, beside those of all `helds`, or say why not."""
@@ -77,13 +77,13 @@ class Held:
                 "the end, and load it into a new model"
             )
         together = {its for held in helds if (its := held.unit()) is not None}
-        engine.lifetimes.visits.fetch(unit, self.title, operation, together)
+        engine.residency.visits.fetch(unit, self.title, operation, together)
 
     def used(self, outputs: list[Tensor]) -> None:
         """The operation gave those tensors."""
         engine, unit = self.engine(), self.unit()
         if engine is not None and unit is not None:
-            engine.lifetimes.visits.used(unit, self.title, outputs)
+            engine.residency.visits.used(unit, self.title, outputs)
 
 
 class Wrapped(nn.Parameter):

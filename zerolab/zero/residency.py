@@ -11,47 +11,21 @@ Elsewhere   an operation asks for a parameter outside its unit's forward: see `v
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import fields, is_dataclass
 from typing import Any
 
 import torch
 from torch import nn
-from torch.utils._pytree import tree_leaves
 
 from zerolab.collectives import phase
 from zerolab.errors import StateError
+from zerolab.zero.hooks import Hook, followed, once, tensors_in
+from zerolab.zero.route import Route
 from zerolab.zero.stage import Stage
 from zerolab.zero.units import Unit
 from zerolab.zero.visits import Visits
-from zerolab.zero.wrapped import COPY, refuse_written, set_away
-
-
-class Hook:
-    """A function that a module calls around its forward; a copy of the module would call it, too, so it has none.
-
-    Under torch.compile one graph ends, the function runs, and the next graph begins. Compiled itself, it would be
-    several graphs more for each unit.
-    """
-
-    def __init__(self, run: Callable[..., Any]) -> None:
-        self.run = run
-        self.between_graphs = torch.compiler.disable(
-            run,
-            reason="ZeroEngine gathers and releases units between compiled graphs: call torch.compile without "
-            "fullgraph=True",
-        )
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        # Without a compiler its wrapper does nothing, and costs time at every module.
-        if torch.compiler.is_compiling():
-            return self.between_graphs(*args, **kwargs)
-        return self.run(*args, **kwargs)
-
-    def __reduce_ex__(self, protocol: Any) -> Any:
-        raise StateError(COPY)
+from zerolab.zero.wrapped import refuse_written, set_away
 
 
 class Pass:
@@ -64,7 +38,28 @@ class Pass:
         self.begun = False
 
 
-class Lifetimes:
+class Need:
+    """For what one unit must be here, at stage 3. It is released when nothing is left:
+
+              first module called         all its modules have run
+    nothing ---------------------> forward -----------------------> nothing
+            --------------------->         -----------------------> nothing, or backward's end
+              an output's gradient backward  all gradients known of its runs' inputs and of its parameters
+
+    inside    runs of its modules that have begun and not ended. Only in those its parameters are for everybody to use
+    ran       of its modules, so many runs have ended in this forward
+    passes    runs in the middle of their backward
+    begun     its backward has begun. (A reentrant checkpoint's never does: its units stay to the end.)
+    """
+
+    __slots__ = ("begun", "inside", "passes", "ran")
+
+    def __init__(self) -> None:
+        self.inside = self.ran = self.passes = 0
+        self.begun = False
+
+
+class Residency:
     """Gathers and releases units around their modules' forward and backward."""
 
     def __init__(
@@ -75,22 +70,14 @@ class Lifetimes:
         self.prefetch = prefetch
         # In the loss: a forward has ended whose backward has not.
         self.in_forward = self.in_loss = self.in_backward = False
-        self.visits = Visits(self)
-        # Told before a unit is used, so that an update still under way is awaited.
-        self._settle = settle
-        # Units in the order of their calls: in the last forward, in this one, and on the way back.
-        self._order: list[Unit] = []
-        self._running: list[Unit] = []
-        self._returning: list[Unit] = []
-        self._entered: list[Pass] = []
-        # Per unit: modules run in this forward, and passes in the middle of their backward.
-        self._ran: Counter[Unit] = Counter()
-        self._open: Counter[Unit] = Counter()
-        # Per unit: forwards of its modules that are running. Only in those its parameters are not away.
-        self._inside: Counter[Unit] = Counter()
         self.is_summoned = False
-        # Units whose backward has begun. (A reentrant checkpoint's never does: its units stay to the end.)
-        self._begun: set[Unit] = set()
+        self.visits = Visits(self)
+        self.route = Route()
+        # Told before a unit is used, so that new parameters on their way are awaited.
+        self._settle = settle
+        self._needs = {unit: Need() for unit in units}
+        # Runs whose forward has begun and not ended, the innermost last.
+        self._entered: list[Pass] = []
         hook = self._hook if stage.shards_parameters else self._hook_lightly
         self._handles = [handle for unit in units for module in unit.modules for handle in hook(unit, module)]
         # Registered last and put first: a forward begins before, and ends after, everything that its units do.
@@ -122,9 +109,9 @@ class Lifetimes:
         """Forget a backward, which may have failed; a loss that waits for its own stays."""
         self.in_backward = False
         self.visits.end_backward()
-        self._returning.clear()
-        self._open.clear()
-        self._begun.clear()
+        self.route.end_backward()
+        for need in self._needs.values():
+            need.passes, need.begun = 0, False
         self._release_all()
 
     def remove(self) -> None:
@@ -145,7 +132,7 @@ class Lifetimes:
 
     def release_after_visit(self, unit: Unit) -> None:
         """Who asked for it from outside has what it needs."""
-        if not self.in_backward and not self._inside[unit]:
+        if not self.in_backward and not self._needs[unit].inside:
             self._release(unit)
 
     @contextmanager
@@ -175,13 +162,13 @@ class Lifetimes:
         if not self.stage.shards_parameters:
             return
         self.visits.begin_forward()
-        for unit in self._inside:
-            # A forward that failed half-way.
-            self._set_away(unit, True)
-        self._inside.clear()
-        self._running.clear()
+        for unit, need in self._needs.items():
+            if need.inside:
+                # The last forward failed half-way.
+                self._set_away(unit, True)
+            need.inside = need.ran = 0
         self._entered.clear()
-        self._ran.clear()
+        self.route.begin_forward()
 
     def _end_forward(self, output: Any) -> None:
         """Release what a forward left (a prefetched unit that was skipped, say), and learn the order of units."""
@@ -191,7 +178,7 @@ class Lifetimes:
         self.in_loss |= torch.is_grad_enabled()
         if not self.stage.shards_parameters:
             return
-        self._order = list(self._running)
+        self.route.end_forward()
         try:
             self.visits.end_forward(tensors_in(output))
         finally:
@@ -204,8 +191,7 @@ class Lifetimes:
             self._enter(unit)
             if self.in_backward:
                 return
-            self._running.append(unit)
-            self._fetch_ahead(self._next_in_forward())
+            self._gather_ahead(self.route.next_in_forward(unit))
         self._entered.append(self._watch_inputs(unit, followed(tensors_in(inputs))))
 
     def _after_forward(self, unit: Unit, output: Any) -> None:
@@ -215,21 +201,24 @@ class Lifetimes:
         outputs = tensors_in(output)
         self._watch_outputs(self._entered.pop(), followed(outputs))
         self.visits.given(unit, outputs)
-        self._ran[unit] += 1
-        if self._ran[unit] % len(unit.modules) == 0:
+        need = self._needs[unit]
+        need.ran += 1
+        if need.ran % len(unit.modules) == 0:
             self._release(unit)
 
     def _enter(self, unit: Unit) -> None:
-        if not self._inside[unit]:
+        need = self._needs[unit]
+        if not need.inside:
             self._set_away(unit, False)
-        self._inside[unit] += 1
+        need.inside += 1
 
     def _leave(self, unit: Unit) -> None:
         """A module of the unit has run, or failed."""
-        if not self._inside[unit]:
+        need = self._needs[unit]
+        if not need.inside:
             return
-        self._inside[unit] -= 1
-        if not self._inside[unit]:
+        need.inside -= 1
+        if not need.inside:
             self._set_away(unit, True)
             if not self.is_summoned:
                 for bucket in unit.buckets:
@@ -239,12 +228,6 @@ class Lifetimes:
         if self.stage.shards_parameters and not self.is_summoned:
             for bucket in unit.buckets:
                 set_away(bucket.parameters, away)
-
-    def _next_in_forward(self) -> list[Unit]:
-        """What followed, in the last forward, the call at the place where this one is; nothing if they differ."""
-        here = len(self._running)
-        alike = here < len(self._order) and self._order[here - 1] is self._running[-1]
-        return self._order[here : here + 2] if alike else []
 
     # Backward.
 
@@ -256,7 +239,7 @@ class Lifetimes:
         def known(_: torch.Tensor) -> None:
             passing.missing -= 1
             if passing.missing == 0 and passing.begun:
-                self._open[unit] -= 1
+                self._needs[unit].passes -= 1
                 self.release_if_done(unit)
 
         for tensor in inputs:
@@ -273,7 +256,7 @@ class Lifetimes:
         made = [tensor for output in outputs for tensor in (output, output._base) if tensor is not None]
         nodes = {tensor.grad_fn for tensor in made if tensor.grad_fn is not None}
         if nodes:
-            self._returning.append(passing.unit)
+            self.route.returning.append(passing.unit)
         for node in nodes:
             node.register_prehook(lambda _: self._before_backward(passing))
 
@@ -284,13 +267,15 @@ class Lifetimes:
             if passing.begun:
                 return
             passing.begun = True
-            self._begun.add(unit)
-            self._open[unit] += passing.missing > 0
-            self._fetch_ahead(self._next_in_backward(unit))
+            need = self._needs[unit]
+            need.begun = True
+            need.passes += passing.missing > 0
+            self._gather_ahead(self.route.next_in_backward(unit))
 
     def release_if_done(self, unit: Unit) -> None:
         """In backward: release a unit that no pass and no missing gradient needs any more."""
-        if unit not in self._begun or self._open[unit]:
+        need = self._needs[unit]
+        if not need.begun or need.passes:
             return
         if all(bucket.gradients.complete for bucket in unit.trainable):
             self._release(unit)
@@ -299,49 +284,8 @@ class Lifetimes:
         """In backward: the gradient of what a visit computed has come. Of parameters that train it will be known when
         they are not needed any more."""
         if unit not in self.visits.viewed and len(unit.trainable) == len(unit.buckets):
-            self._begun.add(unit)
+            self._needs[unit].begun = True
 
-    def _next_in_backward(self, unit: Unit) -> list[Unit]:
-        """What ran before the last call of `unit` whose backward had not begun."""
-        while self._returning:
-            if self._returning.pop() is unit:
-                return self._returning[:-3:-1]
-        return []
-
-    def _fetch_ahead(self, coming: list[Unit]) -> None:
+    def _gather_ahead(self, coming: list[Unit]) -> None:
         if self.prefetch and coming:
             self.stage.prefetch(coming)
-
-
-def once(tensor: torch.Tensor, hook: Callable[[torch.Tensor], None]) -> None:
-    """Hook the next gradient of `tensor`, not those after it: a parameter or an input of the model lives long."""
-
-    def hooked(gradient: torch.Tensor) -> None:
-        handle.remove()
-        hook(gradient)
-
-    handle = tensor.register_hook(hooked)
-
-
-def followed(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
-    """Those that autograd follows."""
-    if not torch.is_grad_enabled():
-        return []
-    return [tensor for tensor in tensors if tensor.requires_grad]
-
-
-def tensors_in(tree: Any) -> list[torch.Tensor]:
-    """Tensors in nested tuples, lists, dicts and dataclasses."""
-    if isinstance(tree, torch.Tensor):
-        return [tree]
-    # What forwards mostly take and give. Torch's own walk knows more, and takes ten times as long.
-    if type(tree) is tuple or type(tree) is list:
-        return [tensor for part in tree for tensor in tensors_in(part)]
-    if type(tree) is dict:
-        return [tensor for part in tree.values() for tensor in tensors_in(part)]
-    leaves = tree_leaves(tree)
-    if len(leaves) != 1 or leaves[0] is not tree:
-        return tensors_in(leaves)
-    if is_dataclass(tree) and not isinstance(tree, type):
-        return tensors_in([getattr(tree, field.name) for field in fields(tree)])
-    return []

@@ -20,6 +20,7 @@ from zerolab.ranks import launch
 from zerolab.zero import Unit, ZeroEngine
 from zerolab.zero.gradients import IN_FLIGHT
 from zerolab.zero.stage3 import Stage3
+from zerolab.zero.units import Presence
 
 pytestmark = pytest.mark.timeout(150)
 
@@ -257,8 +258,8 @@ def test_a_unit_fetched_for_nothing_stays_until_it_has_come() -> None:
             stage = engine.stage
             assert isinstance(stage, Stage3)
 
-            def watched(unit: Unit, release: Any = stage.release, under_way: Any = stage._under_way) -> None:
-                handles = under_way.get(unit, [])
+            def watched(unit: Unit, release: Any = stage.release) -> None:
+                handles = unit.gathering if unit.presence is Presence.COMING else []
                 release(unit)
                 early.append(any(not handle._pending.waited for handle in handles))
 
