@@ -26,7 +26,7 @@ from zerolab.precision.scaler import ScaleError
 from zerolab.ranks import launch
 from zerolab.zero import ZeroEngine
 from zerolab.zero.clip import gradient_norm
-from zerolab.zero.packed import Packed
+from zerolab.zero.encoded_step import EncodedStep
 
 pytestmark = pytest.mark.timeout(100)
 
@@ -39,7 +39,8 @@ SICK = 1
 def states_of(engine: ZeroEngine) -> str:
     """A digest of all that a step changes on this rank: parameters, main parameters and moments, as they rest."""
     kept = [bucket.shard if engine.stage.shards_parameters else bucket.whole for bucket in engine.buckets]
-    return digest({str(at): tensor.detach().clone() for at, tensor in enumerate([*kept, *engine.update.resting()])})
+    tensors = [*kept, *engine.optimizer_step.resting()]
+    return digest({str(at): tensor.detach().clone() for at, tensor in enumerate(tensors)})
 
 
 def spoiled(bad: float, gradient: torch.Tensor) -> torch.Tensor:
@@ -272,7 +273,7 @@ def test_what_memory_held_before_changes_nothing(precision: str, monkeypatch: py
         for (stage, variant), held in product(VARIANTS, (0, 0x7E)):
             comm.allocate = lambda *args, held=held: bytes_of(allocate(*args), held)  # type: ignore[method-assign]
             monkeypatch.setattr(
-                Packed, "allocate", lambda self, n, dtype, held=held: bytes_of(torch.empty(n, dtype=dtype), held)
+                EncodedStep, "allocate", lambda self, n, dtype, held=held: bytes_of(torch.empty(n, dtype=dtype), held)
             )
             engine = ZeroEngine(model(), comm, stage, optimizer=adamw(1e-2), precision=precision, **variant)
             for step in range(3):

@@ -246,7 +246,7 @@ def test_a_rank_that_owns_nothing_needs_no_file(tmp_path: Path) -> None:
         engine = ZeroEngine(nn.Linear(1, 1), comm, 2, lr=0.1, align=1, offload=Offload(optimizer="disk", path=tmp_path))
         engine.backward(loss_of(engine(torch.ones(2, 1))))
         engine.step()
-        found = sum(owned.numel for owned in engine.update.owned), sum(engine.disk_bytes().values())
+        found = sum(owned.numel for owned in engine.optimizer_step.segments), sum(engine.disk_bytes().values())
         engine.close()
         return found
 
@@ -505,7 +505,7 @@ def one_failing_run(
                     said.append(str(failed.value))
             refused(engine, lambda: engine.backward(torch.ones((), requires_grad=True)))
         engine.step()
-    count = len(engine.update.groups)
+    count = len(engine.optimizer_step.groups)
     ended = digest(engine.consolidate())
     engine.close()
     return ended, said, count
@@ -593,7 +593,7 @@ def test_a_buffer_that_is_read_into_again_is_not_written_as_the_group_that_it_he
                 model(), comm, 2, optimizer=adamw(1e-2),
                 offload=Offload(optimizer="disk", path=tmp_path, sub_group_numel=32, buffer_count=3),
             )  # fmt: skip
-            assert len(engine.update.groups) > 3
+            assert len(engine.optimizer_step.groups) > 3
             for step in range(3):
                 engine.backward(loss_of(engine(rows(comm.rank, step))))
                 if fails and step == 1:

@@ -107,7 +107,7 @@ def test_what_memory_held_before_changes_nothing_and_padding_stays_zero() -> Non
 def padding_of(rank: int, engine: ZeroEngine) -> float:
     """The sum of what this rank's padding holds, in parameters and optimizer states."""
     total = 0.0
-    for own in engine.update.owned:
+    for own in engine.optimizer_step.segments:
         first = own.start + (own.bucket.layout.shard(rank)[0] if engine.stage.shards_optimizer else 0)
         kept = [own.tensor, *(s for s in engine.optimizer.state[own.tensor].values() if torch.is_tensor(s) and s.dim())]
         for start, stop in own.bucket.layout.gaps():
@@ -266,7 +266,7 @@ def test_a_scheduler_of_torch_sets_every_groups_rate_on_every_rank_even_one_that
         return (
             [*state["weight"][0].tolist(), *state["bias"].tolist()],
             rates,
-            sum(o.tensor.numel() for o in engine.update.owned),
+            sum(o.tensor.numel() for o in engine.optimizer_step.segments),
         )
 
     torch.manual_seed(0)

@@ -141,7 +141,7 @@ def test_no_step_is_applied_after_other_units_came_back_in_backward(made: str) -
         comm = MADE[made](transport)
         engine = ZeroEngine(Ordered(), comm, 3, optimizer=sgd(), prefetch=False)
         engine.backward(engine(torch.ones(2, WIDTH), "abcd").square().mean())
-        before = [owned.tensor.clone() for owned in engine.update.owned]
+        before = [owned.tensor.clone() for owned in engine.optimizer_step.segments]
         # What a checkpoint would gather again, in an order of its own on each rank.
         for unit in engine.units[:2] if comm.rank else engine.units[1::-1]:
             engine.stage.gather(unit)
@@ -151,7 +151,7 @@ def test_no_step_is_applied_after_other_units_came_back_in_backward(made: str) -
             said = ""
         except MismatchError as error:
             said = str(error)
-        same = all(torch.equal(a, o.tensor) for a, o in zip(before, engine.update.owned, strict=True))
+        same = all(torch.equal(a, o.tensor) for a, o in zip(before, engine.optimizer_step.segments, strict=True))
         comm.close()
         return same, said
 

@@ -205,7 +205,7 @@ def bytes_without_padding(comm: Collectives) -> list[tuple[dict[str, int], dict[
         parameters = 4 * 24 * 64
         said = predict_states(parameters, comm.size, stage, precision)
         # What the formulas leave out: torch's step counters, and an fp32 scale for each 128 values of an 8-bit moment.
-        said["optimizer_states"] += 4 * len(engine.update.owned)
+        said["optimizer_states"] += 4 * len(engine.optimizer_step.segments)
         if precision.exp_avg == "fp8":
             said["optimizer_states"] += 2 * 4 * parameters / 128 / (comm.size if stage else 1)
         engine.close()

@@ -14,9 +14,9 @@ import torch
 from zerolab.errors import InputError
 from zerolab.flat import BucketPlan
 from zerolab.memory.states import StateSize, check_places, check_stage
+from zerolab.offload.formats import format_of, sub_group_limit
 from zerolab.offload.groups import on_disk, sub_groups
 from zerolab.offload.places import NOWHERE, Offload, ledger
-from zerolab.offload.rest import limit_of, rest_of
 from zerolab.precision.recipe import Precision, find_precision
 
 IN_FLIGHT = 2
@@ -142,11 +142,11 @@ def optimizer_bytes(
     memory."""
     segments = ((at, segment, plan.layout.align) for at, plan in enumerate(plans) for segment in plan.segments(rank))
     memory = "host" if offload.optimizer == "disk" else offload.optimizer
-    for group in sub_groups(segments, limit_of(precision, offload)):
+    for group in sub_groups(segments, sub_group_limit(precision, offload)):
         nbytes = 0
         for at, segment in group:
             native = NATIVE[plans[at].itemsize]
-            nbytes += rest_of(native, precision, offload, state_size.names).nbytes(segment.numel)
+            nbytes += format_of(native, precision, offload, state_size.names).nbytes(segment.numel)
         yield ledger(memory, "optimizer_states"), state_size.bytes_per_tensor * len(group)
         yield ledger(offload.optimizer, "optimizer_states"), on_disk(nbytes) if offload.optimizer == "disk" else nbytes
 

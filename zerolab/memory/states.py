@@ -18,8 +18,8 @@ import torch
 
 from zerolab.errors import InputError
 from zerolab.flat.layout import check_count
+from zerolab.offload.formats import format_of
 from zerolab.offload.places import NOWHERE, Offload, ledger
-from zerolab.offload.rest import rest_of
 from zerolab.precision.recipe import Precision, find_precision
 
 STAGES = (0, 1, 2, 3)
@@ -50,8 +50,8 @@ def state_widths(precision: Precision, offload: Offload = NOWHERE) -> dict[str, 
     parameters of their own dtype, or parameters that rest in another place. The scales of moments in 8 or 16 bits are
     left out: 4 bytes for each 128 values.
     """
-    rest = rest_of(torch.float32, precision, offload, ADAM)
-    codecs = [*rest.states.values(), *([rest.main] if rest.main else [])]
+    form = format_of(torch.float32, precision, offload, ADAM)
+    codecs = [*form.states.values(), *([form.main] if form.main else [])]
     return {
         "parameters": precision.itemsize("main_params" if precision.sharded_main else "params"),
         "gradients": precision.itemsize("main_grads"),

@@ -13,20 +13,20 @@ PAGE = 4096
 """Direct I/O moves whole pages."""
 
 
-class Part(NamedTuple):
+class BucketSegment(NamedTuple):
     """A segment, or a part of one, of the bucket number `bucket`."""
 
     bucket: int
     segment: Segment
 
 
-def sub_groups(segments: Iterable[tuple[int, Segment, int]], limit: int | None) -> list[list[Part]]:
+def sub_groups(segments: Iterable[tuple[int, Segment, int]], limit: int | None) -> list[list[BucketSegment]]:
     """(bucket, segment, align) in order, packed into groups of at most `limit` elements; None packs all into one.
 
     A segment that does not fit is cut at a multiple of its `align`, so that a kernel does the same arithmetic on the
     parts as on the whole. A limit below `align` counts as `align`.
     """
-    groups: list[list[Part]] = []
+    groups: list[list[BucketSegment]] = []
     room = 0
     for bucket, segment, align in segments:
         start = segment.start
@@ -36,7 +36,7 @@ def sub_groups(segments: Iterable[tuple[int, Segment, int]], limit: int | None) 
                 groups.append([])
                 room = sys.maxsize if limit is None else max(limit, align)
                 continue
-            groups[-1].append(Part(bucket, Segment(segment.group, start, start + size)))
+            groups[-1].append(BucketSegment(bucket, Segment(segment.group, start, start + size)))
             start += size
             room -= size
     return groups

@@ -13,20 +13,20 @@ from zerolab.memory import StateSize
 from zerolab.memory.predict import predict
 from zerolab.memory.states import check_places, check_stage
 from zerolab.offload.files import check_folder
+from zerolab.offload.formats import format_of
 from zerolab.offload.places import NOWHERE, Offload
-from zerolab.offload.rest import rest_of
 from zerolab.precision.recipe import Precision
 from zerolab.precision.scaler import LossScaler
 from zerolab.zero import optimizer as optimizers
-from zerolab.zero.packed import Packed
+from zerolab.zero.disk_step import DiskStep
+from zerolab.zero.encoded_step import EncodedStep
+from zerolab.zero.optimizer_step import OptimizerStep
 from zerolab.zero.stage import Stage
 from zerolab.zero.stage0 import Stage0
 from zerolab.zero.stage1 import stage1
 from zerolab.zero.stage2 import Stage2
 from zerolab.zero.stage3 import Stage3
-from zerolab.zero.swapped import Swapped
 from zerolab.zero.units import Bucket
-from zerolab.zero.update import Update
 
 NORMS = (nn.modules.batchnorm._BatchNorm, nn.modules.instancenorm._InstanceNorm)
 REDUCTIONS = ("reduce_scatter", "all_reduce")
@@ -88,27 +88,30 @@ def make_scaler(precision: Precision | None, scaler: LossScaler | None) -> LossS
     return None
 
 
-def make_update(
+def make_step(
     stage: Stage,
     buckets: Sequence[Bucket],
     factory: optimizers.Factory,
     precision: Precision | None,
     state_size: StateSize,
-) -> Update:
-    kind: type[Update] = Swapped
-    if stage.offload.optimizer != "disk":
-        kind = Update if all(at_hand(bucket, stage, precision, state_size) for bucket in buckets) else Packed
+) -> OptimizerStep:
+    if stage.offload.optimizer == "disk":
+        kind: type[OptimizerStep] = DiskStep
+    elif all(stored_as_used(bucket, stage, precision, state_size) for bucket in buckets):
+        kind = OptimizerStep
+    else:
+        kind = EncodedStep
     return kind(stage, buckets, factory, precision, state_size)
 
 
 def keeps_main(bucket: Bucket, stage: Stage, precision: Precision | None, state_size: StateSize) -> bool:
     """Whether a bucket has main parameters beside those that the model computes with."""
-    return bucket.trainable and rest_of(bucket.dtype, precision, stage.offload, state_size.names).main is not None
+    return bucket.trainable and format_of(bucket.dtype, precision, stage.offload, state_size.names).main is not None
 
 
-def at_hand(bucket: Bucket, stage: Stage, precision: Precision | None, state_size: StateSize) -> bool:
+def stored_as_used(bucket: Bucket, stage: Stage, precision: Precision | None, state_size: StateSize) -> bool:
     """Whether a bucket's states rest in memory as the step uses them."""
     if not bucket.trainable:
         return True
-    rest = rest_of(bucket.dtype, precision, stage.offload, state_size.names)
-    return rest.is_plain and (rest.main is not None or bucket.dtypes.shard == rest.hand)
+    form = format_of(bucket.dtype, precision, stage.offload, state_size.names)
+    return form.is_plain and (form.main is not None or bucket.dtypes.shard == form.step_dtype)

@@ -23,14 +23,14 @@ from zerolab.collectives import Collectives, Handle, phase
 from zerolab.errors import InputError, StateError
 from zerolab.flat import ALIGN, BucketPlan
 from zerolab.flat.layout import round_up
+from zerolab.offload.formats import align_of
 from zerolab.offload.places import NOWHERE, Offload, ledger
-from zerolab.offload.rest import align_of
 from zerolab.precision.fp8 import advance, fp8_layers, fp8_linears
 from zerolab.precision.recipe import Precision, cast, find_precision
 from zerolab.precision.scaler import LossScaler
 from zerolab.zero import optimizer as optimizers
 from zerolab.zero.check import check_lookups, check_loss, check_model, engaged
-from zerolab.zero.choose import check_disk, check_kinds, keeps_main, make_scaler, make_stage, make_update
+from zerolab.zero.choose import check_disk, check_kinds, keeps_main, make_scaler, make_stage, make_step
 from zerolab.zero.clip import check_norm, clip_factor, gradient_norm
 from zerolab.zero.gestures import Gestures, members
 from zerolab.zero.gradients import Reducer
@@ -140,8 +140,8 @@ class ZeroEngine(Gestures):
             materializer.bring_rest()
             for buffer in model.buffers():
                 buffer.copy_(self._of_rank_0(buffer))
-        self.update = make_update(self.stage, self.buckets, factory, self.precision, self.state_size)
-        self.optimizer = optimizers.guarded(self.update.optimizer, weakref.ref(self))
+        self.optimizer_step = make_step(self.stage, self.buckets, factory, self.precision, self.state_size)
+        self.optimizer = optimizers.guarded(self.optimizer_step.optimizer, weakref.ref(self))
         self.residency = Residency(model, self.stage, self.units, prefetch, self._settle)
         taken = self.residency.release_if_done if self.stage.shards_parameters else None
         self.reducer = Reducer(self.stage, self.units, overlap, type(model).__name__, taken)
@@ -241,12 +241,12 @@ class ZeroEngine(Gestures):
                     unwrap(parameter)
         self.residency.remove()
         self.reducer.remove()
-        self.update.close()
+        self.optimizer_step.close()
         self.stage.store.close()
 
     def disk_bytes(self) -> dict[str, int]:
         """Bytes of states in this rank's files, as the file system has them, under the names of `memory.predict`."""
-        found = {"parameters": self.stage.store.disk_bytes(), "optimizer_states": self.update.disk_bytes()}
+        found = {"parameters": self.stage.store.disk_bytes(), "optimizer_states": self.optimizer_step.disk_bytes()}
         return {ledger("disk", kind): nbytes for kind, nbytes in found.items() if nbytes}
 
     # Parts of a step.
@@ -257,7 +257,7 @@ class ZeroEngine(Gestures):
             self.comm.agree()
 
     def _check_whole(self) -> None:
-        if self.update.half_done:
+        if self.optimizer_step.half_done:
             raise StateError(
                 "a step ended half-way when a disk failed, and parameters are partly new; call step() again before "
                 "anything else, or begin again from a checkpoint"
@@ -288,7 +288,7 @@ class ZeroEngine(Gestures):
     def _update(self, factor: float) -> None:
         self.stepping = True
         try:
-            self.update.step(factor)
+            self.optimizer_step.step(factor)
         finally:
             self.stepping = False
         # Who still has a view of parameters has the old ones, and a graph, too.

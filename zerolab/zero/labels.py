@@ -12,7 +12,7 @@ from zerolab.zero.engine import ZeroEngine
 def engine_labels(engine: ZeroEngine) -> Labels:
     """Labels for a tracker. At stages 0 to 2 a bucket's `whole` is the storage of its `shard`, at stage 0 and 1 its
     local gradients may be that of the reduced ones: the kind that stays is named first."""
-    offload, update = engine.offload, engine.update
+    offload, step = engine.offload, engine.optimizer_step
     memory = "device" if offload.optimizer == "device" else "host"
     parameters = "device" if offload.parameters == "device" else "host"
     gradients = memory if engine.stage.shards_gradients else "device"
@@ -22,8 +22,8 @@ def engine_labels(engine: ZeroEngine) -> Labels:
         return {
             ledger(parameters, "parameters"): [bucket.shard for bucket in buckets],
             ledger(gradients, "gradients"): [bucket.gradients.reduced for bucket in buckets],
-            ledger(memory, "optimizer_states"): [*update.resting()],
-            ledger(memory, "step_buffers"): update.passing(),
+            ledger(memory, "optimizer_states"): [*step.resting()],
+            ledger(memory, "step_buffers"): step.transient(),
             "gathered_units": [bucket.whole for bucket in buckets],
             "gradient_buffers": [bucket.gradients.local for bucket in buckets],
         }

@@ -1,4 +1,4 @@
-"""The form in which an optimizer's states rest, and its bytes: what the engine builds and the ledger predicts."""
+"""How an optimizer's states are stored, and in how many bytes: what the engine builds and the ledger predicts."""
 
 from __future__ import annotations
 
@@ -13,11 +13,15 @@ from zerolab.precision.recipe import Precision
 
 
 @dataclass(frozen=True)
-class Rest:
-    """Of one bucket's states: the codec of the main parameters, None if the rank's shard of the parameters is their
-    form at rest, and the codec of each of the optimizer's long states by name. `hand` is the dtype of the step."""
+class StorageFormat:
+    """How the states of one bucket are stored.
 
-    hand: torch.dtype
+    step_dtype  the dtype in which the step is computed
+    main        the codec of the main parameters; None where the rank's shard of the parameters is all that is kept
+    states      the codec of each of the optimizer's long states, by name
+    """
+
+    step_dtype: torch.dtype
     main: Codec | None
     states: Mapping[str, Codec]
 
@@ -28,25 +32,27 @@ class Rest:
 
     @property
     def is_plain(self) -> bool:
-        """Whether the states rest as the step uses them."""
+        """Whether the states are stored as the step uses them."""
         codecs = [*self.states.values(), *([self.main] if self.main else [])]
-        return all(codec.dtype == self.hand for codec in codecs)
+        return all(codec.dtype == self.step_dtype for codec in codecs)
 
 
-def rest_of(native: torch.dtype, precision: Precision | None, offload: Offload, names: Sequence[str]) -> Rest:
-    """The form of a bucket whose parameters have the dtype `native` where no recipe says otherwise; `names` are the
-    optimizer's long states."""
-    hand = native if precision is None else torch.float32
+def format_of(
+    native: torch.dtype, precision: Precision | None, offload: Offload, names: Sequence[str]
+) -> StorageFormat:
+    """The storage format of a bucket. Without a recipe all has the dtype `native`, that of the model's parameters;
+    `names` are the optimizer's long states."""
+    step_dtype = native if precision is None else torch.float32
     together = offload.optimizer == offload.parameters != "disk"
     one_copy = precision is None or precision.shares_main or precision.sharded_main
     if precision is None:
-        return Rest(hand, None if together else Codec(native), {name: Codec(native) for name in names})
+        return StorageFormat(step_dtype, None if together else Codec(native), {name: Codec(native) for name in names})
     formats = {"exp_avg": precision.exp_avg, "exp_avg_sq": precision.exp_avg_sq}
     states = {name: codec_of(name, formats.get(name, "fp32")) for name in names}
-    return Rest(hand, None if together and one_copy else Codec(precision.dtype("main_params")), states)
+    return StorageFormat(step_dtype, None if together and one_copy else Codec(precision.dtype("main_params")), states)
 
 
-def limit_of(precision: Precision | None, offload: Offload) -> int | None:
+def sub_group_limit(precision: Precision | None, offload: Offload) -> int | None:
     """Elements of a sub-group: None, all at once, where the step uses every state where and as it rests."""
     return None if precision in (None, Precision()) and offload.optimizer == "device" else offload.sub_group_numel
 
@@ -57,4 +63,4 @@ def align_of(precision: Precision | None) -> int:
     return BLOCK if scaled else 1
 
 
-__all__ = ["NOWHERE", "Rest", "align_of", "limit_of", "rest_of"]
+__all__ = ["NOWHERE", "StorageFormat", "align_of", "format_of", "sub_group_limit"]

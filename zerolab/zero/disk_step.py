@@ -1,9 +1,9 @@
 """States that rest on a disk: sub-group k+1 is read while k steps and k-1 is written (ZeRO-Infinity, section 6.3).
 
-A record is what `packed.py` says; at hand it lies in one of a few host buffers. A transfer that fails does not lose the
-step: sub-groups that were updated and not yet written stay in their buffers, and the next call of `step` writes them,
-then goes on with those that the first did not reach. Until then parameters are those of two steps, on each rank others,
-so the engine does nothing else.
+A record is what `encoded_step.py` says; at hand it lies in one of a few host buffers. A transfer that fails does not
+lose the step: sub-groups that were updated and not yet written stay in their buffers, and the next call of `step`
+writes them, then goes on with those that the first did not reach. Until then some parameters are of the step before and
+some of this one, other ones on each rank, so the engine does nothing else.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from zerolab.offload.buffers import aligned
 from zerolab.offload.files import SwapFile
 from zerolab.offload.lane import Lane, Transfer
 from zerolab.offload.pipeline import Trace, pipeline
-from zerolab.zero.packed import Packed, record_bytes
-from zerolab.zero.update import Owned
+from zerolab.zero.encoded_step import EncodedStep, record_bytes
+from zerolab.zero.optimizer_step import ShardSegment
 
 Tensor = torch.Tensor
 
 
-class Swapped(Packed):
+class DiskStep(EncodedStep):
     """The step where states rest in a file of this rank's own. `trace` is told when what was read, computed, written
     (`zerolab.offload.pipeline`)."""
 
@@ -45,7 +45,7 @@ class Swapped(Packed):
         self._updated: dict[int, Tensor | None] = {}
         self._half_done = False
 
-    def begin(self, group: list[Owned]) -> None:
+    def begin(self, group: list[ShardSegment]) -> None:
         number, buffer = self.groups.index(group), self._buffers[0]
         buffer.zero_()
         self.write_main(group, buffer)
@@ -84,23 +84,23 @@ class Swapped(Packed):
     def half_done(self) -> bool:
         return self._half_done
 
-    def at_hand(self) -> Iterator[list[Owned]]:
+    def at_hand(self) -> Iterator[list[ShardSegment]]:
         self._finish_writing()
         left = [number for number in range(len(self.groups)) if number not in self._updated]
         with closing(pipeline(left, self._read, self._write, max(1, len(self._buffers)), self._note)) as walk:
             for number, at in walk:
                 buffer = self._buffers[at]
-                self.unpack(self.groups[number], buffer)
+                self.decode(self.groups[number], buffer)
                 yield self.groups[number]
-                self.pack(self.groups[number], buffer)
+                self.encode(self.groups[number], buffer)
                 # The walk begins to write it at the next turn.
                 self._updated[number] = buffer
 
     def resting(self) -> list[Tensor]:
         return self._counters()
 
-    def passing(self) -> list[Tensor | None]:
-        return [*self._buffers, *super().passing()]
+    def transient(self) -> list[Tensor | None]:
+        return [*self._buffers, *super().transient()]
 
     def disk_bytes(self) -> int:
         return self.file.measure() if self.file else 0
