@@ -38,8 +38,8 @@ class Lane(Protocol):
 class Transport(ABC):
     """Messages of one rank. Ranks are numbered 0 .. size-1.
 
-    A meter, a tracer and a link are transports too, wrapped around the one of the world (`wrap.py`), and so is that of
-    a group of its ranks (`Grouped`).
+    A meter, a tracer and a link are transports too, wrapped around the one of the world, and so is that of a
+    group of its ranks (`Grouped`).
     """
 
     rank: int
@@ -249,3 +249,18 @@ class LocalTransport(Transport):
 
     def irecv(self, tensor: torch.Tensor, src: int, tag: int = 0) -> Request:
         raise InputError(f"rank 0 is alone and cannot receive from rank {src}; launch with ranks=2 or more")
+
+
+TELL = 0x40000001
+"""The tag of messages by which ranks tell each other numbers; no collective and no rank function uses it."""
+
+
+def tell_all(transport: Transport, numbers: list[int]) -> list[list[int]]:
+    """Every rank's numbers, in rank order, by messages around the ring. They are not part of anybody's traffic."""
+    transport = transport.bare()
+    table = torch.zeros(transport.size, len(numbers), dtype=torch.int64)
+    table[transport.rank] = torch.tensor(numbers)
+    right, left = (transport.rank + 1) % transport.size, (transport.rank - 1) % transport.size
+    for step in range(transport.size - 1):
+        transport.exchange(table[transport.rank - step], right, table[transport.rank - step - 1], left, TELL)
+    return table.tolist()
