@@ -27,7 +27,7 @@ class Request(Protocol):
     def wait(self) -> None: ...
 
 
-class Lane(Protocol):
+class CommLane(Protocol):
     """A second line of execution of a rank that runs submitted calls one by one, in order."""
 
     def submit(self, call: Callable[[], Any]) -> Request: ...
@@ -68,7 +68,7 @@ class Transport(ABC):
         receiving.wait()
         sending.wait()
 
-    def lane(self) -> Lane:
+    def lane(self) -> CommLane:
         """A lane for asynchronous collectives; a world that schedules ranks itself overrides this."""
         return ThreadLane(f"zerolab-communication-{self.rank}")
 
@@ -123,7 +123,7 @@ class Wrapped(Transport):
     def exchange(self, outgoing: torch.Tensor, dst: int, incoming: torch.Tensor, src: int, tag: int = 0) -> None:
         self.inner.exchange(outgoing, dst, incoming, src, tag)
 
-    def lane(self) -> Lane:
+    def lane(self) -> CommLane:
         return self.inner.lane()
 
     def entered(self, call: Call) -> None:
