@@ -26,7 +26,7 @@ def check_model(model: nn.Module, device: torch.device) -> None:
     for name, parameter in model.named_parameters():
         if isinstance(parameter, nn.parameter.UninitializedParameter):
             raise InputError(f"{name} has no shape yet; run one batch through the model before it is wrapped")
-    places: dict[int, str] = {}
+    names: dict[int, str] = {}
     for name, parameter in model.named_parameters():
         if parameter.is_meta:
             continue
@@ -36,13 +36,13 @@ def check_model(model: nn.Module, device: torch.device) -> None:
             raise InputError(
                 f"{name} already has a gradient; wrap the model before the first backward, or zero_grad() it"
             )
-        place = parameter.data_ptr()
-        if parameter.numel() and place in places:
+        address = parameter.data_ptr()
+        if parameter.numel() and address in names:
             raise InputError(
-                f"{name} and {places[place]} are two parameters in one memory, which would be parted; tie them by "
+                f"{name} and {names[address]} are two parameters in one memory, which would be parted; tie them by "
                 "using the same nn.Parameter in both places"
             )
-        places[place] = name
+        names[address] = name
 
 
 def check_lookups(model: nn.Module, ranks: int) -> None:

@@ -129,7 +129,7 @@ class DiskStep(EncodedStep):
             self.trace(kind, number, start, stop)
 
     def _finish_writing(self) -> None:
-        """Of a step that failed: what was updated and may not be on the disk."""
+        """Write what a step that failed has updated and may not have written."""
         for number, buffer in self._updated.items():
             if buffer is not None:
                 assert self.file is not None

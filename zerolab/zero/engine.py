@@ -291,7 +291,7 @@ class ZeroEngine(Gestures):
             self.optimizer_step.step(factor)
         finally:
             self.stepping = False
-        # Who still has a view of parameters has the old ones, and a graph, too.
+        # Views that somebody still has, in Python or in a graph, are of the old parameters.
         self.residency.visits.viewed.clear()
         count_write(self._trained, self._watched)
         # What the step before published has come: its collectives ended before this step's reductions.

@@ -137,9 +137,9 @@ class Gestures:
         every rank calls it."""
         whole = self.consolidate()
         # A tied parameter or buffer stands in `whole` under its first name only.
-        places = {id(tensor): whole[name] for name, tensor in self.model.named_parameters()}
-        places |= {id(tensor): whole[name] for name, tensor in self.model.named_buffers()}
-        return {name: places.get(id(value), value) for name, value in self.model.state_dict(keep_vars=True).items()}
+        values = {id(tensor): whole[name] for name, tensor in self.model.named_parameters()}
+        values |= {id(tensor): whole[name] for name, tensor in self.model.named_buffers()}
+        return {name: values.get(id(value), value) for name, value in self.model.state_dict(keep_vars=True).items()}
 
     def explain(self) -> str:
         """What is gathered as one, where that comes from, and what was asked for from outside so far."""
@@ -183,7 +183,8 @@ class Gestures:
         self.stage.store.flush()
 
     def _refuse_lost(self) -> None:
-        """Refuse what was written to parameters of which the engine keeps others, in another dtype or place."""
+        """Refuse writes to parameters of which the engine updates copies, in another dtype or place: the next step
+        would overwrite them."""
         for held in written(self._apart, note=False) if self._apart else []:
             raise StateError(
                 f"{held.name} was written to after its model went into a ZeroEngine, which updates main parameters of "

@@ -118,7 +118,7 @@ class GradientBuffer:
             self.local = comm.allocate(self.layout.numel, dtype).copy_(self.local)
         return self.local
 
-    def collect(self, handle: Handle, rank: int) -> None:
+    def collect(self, handle: Handle, rank: int | None) -> None:
         """Once reduced: add the average to `reduced`, unless it came there by itself, and let `local` go. An average
         as long as a shard is that of the shard of `rank`."""
         average = handle.wait()
@@ -263,7 +263,7 @@ class Reducer:
     def _collect(self) -> None:
         bucket, handle = self._in_flight.popleft()
         with torch.no_grad():
-            bucket.gradients.collect(handle, self.stage.comm.rank)
+            bucket.gradients.collect(handle, self.stage.shard_rank)
 
     @torch.no_grad()
     def _fill_missing(self, bucket: Bucket) -> None:

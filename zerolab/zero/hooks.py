@@ -14,7 +14,8 @@ from zerolab.zero.wrapped import COPY
 
 
 class Hook:
-    """A function that a module calls around its forward; a copy of the module would call it, too, so it has none.
+    """A function that a module calls around its forward. It refuses to be copied or pickled with its module, since the
+    copy would call it, too.
 
     Under torch.compile one graph ends, the function runs, and the next graph begins. Compiled itself, it would be
     several graphs more for each unit.
@@ -49,7 +50,7 @@ def once(tensor: torch.Tensor, hook: Callable[[torch.Tensor], None]) -> None:
 
 
 def followed(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
-    """Those that autograd follows."""
+    """Those whose gradients autograd will compute."""
     if not torch.is_grad_enabled():
         return []
     return [tensor for tensor in tensors if tensor.requires_grad]

@@ -10,8 +10,8 @@ from zerolab.zero.engine import ZeroEngine
 
 
 def engine_labels(engine: ZeroEngine) -> Labels:
-    """Labels for a tracker. At stages 0 to 2 a bucket's `whole` is the storage of its `shard`, at stage 0 and 1 its
-    local gradients may be that of the reduced ones: the kind that stays is named first."""
+    """Labels for a tracker. Where two tensors are in one storage, the kind that stays is named first: a bucket's
+    `shard` is a part of `whole` at stages 0 to 2, and local gradients may be reduced where they lie at 0 and 1."""
     offload, step = engine.offload, engine.optimizer_step
     memory = "device" if offload.optimizer == "device" else "host"
     parameters = "device" if offload.parameters == "device" else "host"

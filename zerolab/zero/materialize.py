@@ -73,7 +73,7 @@ def reset_of(module: nn.Module) -> Callable[[], object] | None:
 
 
 class Materializer:
-    """Brings a model's tensors from the meta device to that of the ranks. One that has none there is left alone."""
+    """Brings a model's tensors from the meta device to that of the ranks. A model with none there stays as it is."""
 
     def __init__(self, model: nn.Module, units: list[Unit], comm: Collectives, init: Init | None) -> None:
         self.model, self.comm, self.init = model, comm, init
@@ -95,12 +95,12 @@ class Materializer:
             if all(parameter.is_meta and parameter.dtype == bucket.dtypes.main for parameter in bucket.parameters):
                 flats[bucket] = flat = self.comm.allocate(bucket.layout.numel, bucket.dtypes.main)
                 zero_gaps(flat, bucket.layout)
-                places = [view(flat, slot) for slot in bucket.layout.slots]
+                memory = [view(flat, slot) for slot in bucket.layout.slots]
             else:
-                places = [torch.empty_like(parameter, device=self.comm.device) for parameter in bucket.parameters]
-            for parameter, place in zip(bucket.parameters, places, strict=True):
+                memory = [torch.empty_like(parameter, device=self.comm.device) for parameter in bucket.parameters]
+            for parameter, tensor in zip(bucket.parameters, memory, strict=True):
                 if parameter.is_meta:
-                    put(parameter, place)
+                    put(parameter, tensor)
         self._start(new, parts)
         return flats
 
@@ -124,7 +124,7 @@ class Materializer:
                     if id(buffer) not in self._buffers:
                         self._buffers[id(buffer)] = unset(torch.empty_like(buffer, device=self.comm.device))
                     module._buffers[name] = self._buffers[id(buffer)]
-        # Who shares another's parameter begins, so that the owner's values stay.
+        # Modules that share another's parameter come first, so that the values of its owner stay.
         for module in sorted(new, key=self._owns_all):
             reset = reset_of(module)
             if reset is not None:
@@ -151,9 +151,9 @@ class Materializer:
                 )
 
 
-def put(parameter: nn.Parameter, place: Tensor) -> None:
+def put(parameter: nn.Parameter, tensor: Tensor) -> None:
     """Give a parameter on the meta device memory. It stays the same object, which several modules may hold."""
-    new = nn.Parameter(unset(place), parameter.requires_grad)
+    new = nn.Parameter(unset(tensor), parameter.requires_grad)
     new.__dict__.update(parameter.__dict__)
     # Torch keeps hooks with the memory that is swapped.
     new._backward_hooks = parameter._backward_hooks

@@ -95,7 +95,8 @@ class Residency:
         ]
 
     def _hook_lightly(self, unit: Unit, module: nn.Module) -> list[Any]:
-        """Where units are always here. Compiled graphs still end at each, or no gradient would come before all do."""
+        """Stages 0 to 2, whose units are always here: only wait for new parameters. The hook also ends a compiled graph
+        at each unit; one graph of the whole model would bring all its gradients at once, at the end."""
         return [module.register_forward_pre_hook(Hook(lambda *_: self._settle(unit)), prepend=True)]
 
     def begin_backward(self) -> None:
@@ -106,7 +107,7 @@ class Residency:
         self.let_go()
 
     def let_go(self) -> None:
-        """Forget a backward, which may have failed; a loss that waits for its own stays."""
+        """Forget a backward that has ended or failed. (`in_loss` stays: another loss may wait for its backward.)"""
         self.in_backward = False
         self.visits.end_backward()
         self.route.end_backward()
@@ -126,12 +127,12 @@ class Residency:
             self._release(unit)
 
     def _release(self, unit: Unit) -> None:
-        """Unless somebody may have a view of a parameter."""
+        """Release a unit, unless somebody may have a view of one of its parameters."""
         if not self.is_summoned and unit not in self.visits.viewed:
             self.stage.release(unit)
 
     def release_after_visit(self, unit: Unit) -> None:
-        """Who asked for it from outside has what it needs."""
+        """Release a unit that somebody asked for outside its forward and has used, unless it runs just now."""
         if not self.in_backward and not self._needs[unit].inside:
             self._release(unit)
 
@@ -281,8 +282,8 @@ class Residency:
             self._release(unit)
 
     def returned(self, unit: Unit) -> None:
-        """In backward: the gradient of what a visit computed has come. Of parameters that train it will be known when
-        they are not needed any more."""
+        """In backward: a gradient has come back to what was computed with the unit's parameters outside its forward. If
+        all of them train, their own gradients tell when they are not needed any more, so its backward has begun."""
         if unit not in self.visits.viewed and len(unit.trainable) == len(unit.buckets):
             self._needs[unit].begun = True
 

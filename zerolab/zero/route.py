@@ -28,7 +28,7 @@ class Route:
         self.last = list(self.running)
 
     def next_in_forward(self, unit: Unit) -> list[Unit]:
-        """`unit` runs. What followed it at this place of the last forward; nothing if another one ran there."""
+        """`unit` runs. What followed it at this point of the last forward; nothing if another one ran there."""
         self.running.append(unit)
         at = len(self.running)
         alike = at < len(self.last) and self.last[at - 1] is unit

@@ -4,7 +4,7 @@ everything and the one or two units at hand.
 
 Releasing empties the storage of `bucket.whole` and keeps the tensor. Autograd saves views of parameters for
 backward (a linear layer saves its weight transposed); those views share the storage, so they find the values
-again when backward gathers the unit. Between, the parameters themselves have no elements, and whoever asks for
+again when backward gathers the unit. In between, the parameters themselves have no elements, and whoever asks for
 one outside its unit's forward is heard (`wrapped.py`).
 """
 
@@ -34,7 +34,8 @@ class Stage3(Stage2):
         elif bucket.trainable and bucket.initial is None and self.offload.parameters == "disk":
             bucket.initial = shard.clone()
         bucket.shard = self.store.keep(bucket, shard)
-        # The whole bucket comes and goes, in memory of its own, which is taken when nobody holds that of before.
+        # From here on the storage of `whole` is emptied and filled again. It is a new one: others may have the old one,
+        # and they and the shard let go of it first, so that the two are never held at once.
         del shard
         point_nowhere(bucket.parameters)
         bucket.whole = bucket.whole.new_empty(0)
@@ -69,8 +70,8 @@ class Stage3(Stage2):
         # If a call failed, the unit is not here.
         unit.presence = Presence.AWAY
         for handle in unit.gathering:
-            # Others may still read this rank's shard. They have done so before its gradients are reduced, let alone
-            # before it is updated.
+            # What the others sent is here. They may still read this rank's shard; they are done before its gradients
+            # are reduced, and so before the step writes to it.
             handle.arrived()
         for bucket in unit.buckets:
             point_at(bucket.whole, bucket.layout, bucket.parameters)

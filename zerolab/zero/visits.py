@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class Visits:
-    """What one engine's parameters are asked for from outside."""
+    """Uses of one engine's parameters outside the forward of their unit."""
 
     def __init__(self, residency: Residency) -> None:
         self.residency = residency
@@ -80,14 +80,14 @@ class Visits:
             node.register_prehook(lambda _: self._return(unit))
 
     def given(self, unit: Unit, tensors: Iterable[torch.Tensor]) -> list[torch.Tensor]:
-        """Those that are views of the unit, which stays for them."""
+        """Which of the tensors are views of the unit's parameters; the unit stays for them."""
         views = views_among(tensors, unit)
         if views:
             self.viewed[unit] = None
         return views
 
     def forget(self) -> None:
-        """Those views that nobody has any more."""
+        """Forget views that nobody has any more."""
         self.viewed = {unit: None for unit in self.viewed if holders(unit)}
 
     def _return(self, unit: Unit) -> None:
@@ -132,9 +132,11 @@ class Visits:
 
 def views_among(tensors: Iterable[torch.Tensor], unit: Unit) -> list[torch.Tensor]:
     # A sparse tensor has no storage, and a unit that is not here none of its own.
-    places = {bucket.whole.untyped_storage().data_ptr() for bucket in unit.buckets} - {0}
+    addresses = {bucket.whole.untyped_storage().data_ptr() for bucket in unit.buckets} - {0}
     return [
-        tensor for tensor in tensors if torch._C._has_storage(tensor) and tensor.untyped_storage().data_ptr() in places
+        tensor
+        for tensor in tensors
+        if torch._C._has_storage(tensor) and tensor.untyped_storage().data_ptr() in addresses
     ]
 
 

@@ -319,7 +319,7 @@ def set_away(parameters: Iterable[nn.Parameter], away: bool) -> None:
 
 
 def written(parameters: Iterable[Tensor], note: bool = True) -> list[Held]:
-    """What those parameters know of their engine that were written to since it last looked; with `note` it has now."""
+    """What is known of those parameters that were written to since their engine last looked; `note`: it looks now."""
     found = []
     with DisableTorchFunctionSubclass():
         for parameter in parameters:
