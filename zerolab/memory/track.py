@@ -28,7 +28,7 @@ from zerolab.collectives.call import current_call, current_phase
 from zerolab.errors import InputError
 from zerolab.memory import resizes
 from zerolab.memory.kinds import Labels
-from zerolab.memory.skyline import Changes, Sample, Skyline, StorageRecord
+from zerolab.memory.skyline import Changes, Record, Sample, Skyline
 from zerolab.ranks.lockstep import Stopped
 
 COUNT_EVERY = 4096
@@ -40,8 +40,8 @@ Moments = defaultdict[float, Changes]
 """Changes by the clock; all at 0.0 if there is none."""
 
 
-class TrackedStorage(StorageRecord):
-    """A storage's record, with a weak reference to the storage."""
+class Watched(Record):
+    """A record with a weak reference to its storage."""
 
     __slots__ = ("ref",)
     ref: weakref.ref[torch.UntypedStorage]
@@ -70,9 +70,9 @@ class Tracker(TorchDispatchMode):
         self._labels = labels
         self._clock = clock or no_clock
         self._skyline = Skyline(samples)
-        self._records: dict[int, TrackedStorage] = {}
+        self._records: dict[int, Watched] = {}
         # Filled by the weak references, from whichever thread lets a storage go.
-        self._dead: deque[tuple[int, TrackedStorage, float]] = deque()
+        self._dead: deque[tuple[int, Watched, float]] = deque()
         self._lock = threading.RLock()
         self._owner: int | None = None
         self._phase = self._mark = ""
@@ -82,7 +82,7 @@ class Tracker(TorchDispatchMode):
 
     def __enter__(self) -> Tracker:
         super().__enter__()
-        # A communication lane enters, too, from its own thread and while the rank is at work: that begins nothing.
+        # A lane enters from its own thread, in the middle of things.
         if self._owner in (None, threading.get_ident()):
             self._owner = threading.get_ident()
             self._settle()
@@ -155,13 +155,13 @@ class Tracker(TorchDispatchMode):
     def _after(self, func: Any, args: Any, kwargs: Any, result: Any, begun: float) -> None:
         inside_call = current_call.get() is not None
         phase, moments = self._next(begun)
-        # The memory of its results is taken when an operation starts.
+        # An operation has its results from its start on.
         changes = moments[begun]
         for storage in storages((*args, *kwargs.values())):
             self._see(storage, "other", changes)
         for storage in storages(result):
             self._see(storage, birth_kind(inside_call), changes)
-        # A lane has a clock of its own, which says nothing of when the rank left its operation.
+        # A lane may be at another time than the rank.
         if self._on_own_thread():
             self._left = self._clock()
         self._note(phase, moments)
@@ -175,7 +175,7 @@ class Tracker(TorchDispatchMode):
             if storage.device.type == "meta" or not (known or self._on_own_thread()):
                 return
             now, changes = self._time(), Changes()
-            # This size first: if a phase ends here, `_next` reads all sizes, and would count it to that phase.
+            # Read first: where a phase ends, all sizes are read, as its own.
             self._see(storage, "other", changes)
             phase, moments = self._next(now)
             moments[now].extend(changes)
@@ -194,12 +194,12 @@ class Tracker(TorchDispatchMode):
         for time, changes in sorted(moments.items()):
             self._skyline.note(self._order, phase, changes, time)
 
-    def _see(self, storage: torch.UntypedStorage, kind: str, changes: Changes) -> TrackedStorage:
+    def _see(self, storage: torch.UntypedStorage, kind: str, changes: Changes) -> Watched:
         """The record of a storage, made if it is new; its size is read anew."""
         key = storage._cdata
         record = self._records.get(key)
         if record is None or record.ref() is not storage:
-            record = self._records[key] = TrackedStorage(kind)
+            record = self._records[key] = Watched(kind)
             mourned = record
             record.ref = weakref.ref(storage, lambda _: self._dead.append((key, mourned, self._time())))
             record.nbytes = storage.nbytes()
@@ -207,7 +207,7 @@ class Tracker(TorchDispatchMode):
         self._read(record, changes)
         return record
 
-    def _read(self, record: TrackedStorage, changes: Changes) -> None:
+    def _read(self, record: Watched, changes: Changes) -> None:
         storage = record.ref()
         if storage is not None and (nbytes := storage.nbytes()) != record.nbytes:
             changes.append((record, nbytes - record.nbytes))
@@ -235,8 +235,7 @@ class Tracker(TorchDispatchMode):
         return self._owner == threading.get_ident()
 
     def _claim_written(self, func: Any, args: Any, kwargs: Any, inside_call: bool) -> None:
-        """Storages without a label that are written in place are buffers: inside a collective its own; elsewhere the
-        labels are asked again, since a buffer mostly gets its owner between its making and its first use."""
+        """Buffers are what is written in place: find out whose an unclaimed one is when that happens."""
         for name, index in written_arguments(func):
             value = args[index] if index < len(args) else kwargs.get(name)
             for storage in storages(value):

@@ -8,9 +8,10 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
-from zerolab.course.judge.case import Case, Observation, decode, encode, once
-from zerolab.course.judge.claims import alike, short, untouched
+from zerolab.course.judge.case import Case, Record, decode, encode, once
+from zerolab.course.judge.claims import each_rank, untouched
 from zerolab.course.judge.exercise import Claim, Test
+from zerolab.course.judge.same import Tolerance, alike, short
 
 
 def twice(fn: Callable[..., Any], comm: Any, *args: Any) -> dict[str, Any]:
@@ -39,36 +40,29 @@ OUTLIVES = (
 )
 
 
-def begins_anew(
-    wanted: Callable[[Case], Sequence[Any]],
-    tolerance: Callable[[Case], float] = lambda case: 1e-5,
-    wrong: str = OUTLIVES,
-) -> Test:
+def begins_anew(wanted: Callable[[Case], Sequence[Any]], tolerance: Tolerance = 1e-5, wrong: str = OUTLIVES) -> Test:
     """The second call gives what `wanted` says, and what the first one gave is still there: a run notes them as
     `again`, and as `kept` beside `first`. `wrong` is said of a second call that is wrong."""
     wanted = once(wanted)
 
-    def test(case: Case, seen: Observation) -> str | None:
-        for rank, record in enumerate(seen.records):
-            if "again" not in record.value:
-                continue
-            if not alike(record.value["kept"], record.value["first"], 0.0):
-                said = f"on rank {rank} a second call changes what the first one gave"
-                return f"{case.about}: {said}: each call needs memory of its own"
-            if not alike(record.value["again"], wanted(case)[rank], tolerance(case)):
-                return f"{case.about}: {wrong.format(rank=rank)}"
-        return None
+    @each_rank
+    def test(case: Case, rank: int, record: Record) -> str | None:
+        if "again" not in record.value:
+            return None
+        if not alike(record.value["kept"], record.value["first"]):
+            return f"on rank {rank} a second call changes what the first one gave: each call needs memory of its own"
+        again = alike(record.value["again"], wanted(case)[rank], tolerance)
+        return None if again else wrong.format(rank=rank)
 
     return test
 
 
-def remembers_nothing(case: Case, seen: Observation) -> str | None:
-    for record in seen.records:
-        first, again = record.value["first"], record.value["again"]
-        if not alike(again, first, 0.0):
-            said = f"a second call with the same arguments gives {short(again)}, and the first gave {short(first)}"
-            return f"{case.about}: {said}: what outlives a call, such as a list that is a default argument?"
-    return None
+@each_rank
+def remembers_nothing(case: Case, rank: int, record: Record) -> str | None:
+    first, again = record.value["first"], record.value["again"]
+    said = f"a second call with the same arguments gives {short(again)}, and the first gave {short(first)}"
+    look = "what outlives a call, such as a list that is a default argument?"
+    return None if alike(again, first) else f"{said}: {look}"
 
 
 REMEMBERS = Claim("a second call gives the same", remembers_nothing)

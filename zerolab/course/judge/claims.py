@@ -1,157 +1,102 @@
-"""Claims and measures that the lessons share. A hint says what was tried, what came out and what was expected."""
+"""Claims and measures that the lessons share. A hint says what was tried, what came out and what was expected; the case
+is put in front of it by the judge."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import replace
+from functools import wraps
 from typing import Any
 
 import torch
 
-from zerolab.course.judge.case import Case, Observation, Other, once
+from zerolab.collectives import wire_bytes
+from zerolab.course.judge.case import Case, Observation, Record
 from zerolab.course.judge.exercise import Test
+from zerolab.course.judge.same import alike
 
-Tensor = torch.Tensor
 Calls = list[tuple[str, int]]
-Tolerance = float | Callable[[torch.dtype], float]
-"""How far numbers may be off, in absolute and in relative terms; `by_dtype` is one that knows the dtype."""
+
+# Of each rank, or of a part of what a run noted.
 
 
-def by_dtype(dtype: torch.dtype) -> float:
-    """A tolerance for a few additions and a division of numbers near 1, in whatever order they are done."""
-    return {torch.float64: 1e-12, torch.bfloat16: 5e-2, torch.float16: 5e-3}.get(dtype, 1e-5)
+def each_rank(test: Callable[[Case, int, Record], str | None]) -> Test:
+    """A claim about each rank's record: the hint is that of the first rank of which it does not hold."""
+
+    @wraps(test)
+    def every(case: Case, seen: Observation) -> str | None:
+        return next((hint for rank, one in enumerate(seen.records) if (hint := test(case, rank, one))), None)
+
+    return every
 
 
-def tolerated(tolerance: Tolerance, dtype: torch.dtype) -> float:
-    return tolerance(dtype) if callable(tolerance) else tolerance
+def never(name: str, says: str) -> Test:
+    """No rank's run noted anything under `name`; `says` is what to say where it did, of {rank} and what {it} noted."""
 
-
-@dataclass(frozen=True)
-class Wanted:
-    """What a case should give: rank r's value, and values that give a mistake away, by what to say of them. `look`
-    says where to look if the values are wrong in another way; `did` is the verb, for what is not returned."""
-
-    values: Sequence[Any]
-    mistakes: Mapping[str, Sequence[Any]] = field(default_factory=dict)
-    look: str = "print it on each rank, and compare with what you expect by hand"
-    did: str = "returned"
-
-
-def right(wanted: Callable[[Case], Wanted], tolerance: Tolerance = 1e-5) -> Test:
-    """Every rank's value is the wanted one: numbers of tensors to `tolerance`, all else exactly."""
-    wanted = once(wanted)
-
-    def test(case: Case, seen: Observation) -> str | None:
-        want = wanted(case)
-        got = [record.value for record in seen.records]
-        wrong = [rank for rank, value in enumerate(got) if not alike(value, want.values[rank], tolerance)]
-        if not wrong:
-            return None
-        rank = wrong[0]
-        who = "each rank" if len(wrong) == case.ranks > 1 else f"rank {rank}"
-        for says, mistake in want.mistakes.items():
-            if all(alike(got[rank], mistake[rank], tolerance) for rank in wrong):
-                return f"{case.about}: {who} {want.did} {says}"
-        if wrong == [0] and case.ranks > 1:
-            return f"{case.about}: only rank 0 is wrong; does a condition such as `if comm.rank:` skip it?"
-        if callable(tolerance) and all(alike(got[one], want.values[one], 1e-5) for one in wrong):
-            return f"{case.about}: {who} {want.did} what is right to single precision only: what goes through float32?"
-        said = difference(got[rank], want.values[rank], tolerance)
-        look = "keep the dtype" if re.search(r"torch\.\w+, not torch\.\w+$", said) else want.look
-        return f"{case.about}: rank {rank} {want.did} {said}: {look}"
+    @each_rank
+    def test(case: Case, rank: int, record: Record) -> str | None:
+        return says.format(rank=rank, it=record.value[name]) if record.value[name] else None
 
     return test
 
 
-def alike(value: object, want: object, tolerance: Tolerance) -> bool:
-    """Whether a value is the wanted one. A list stands for a tuple, too, since JSON knows only lists."""
-    if isinstance(want, Tensor):
-        if not isinstance(value, Tensor) or value.dtype != want.dtype or value.shape != want.shape:
-            return False
-        most = tolerated(tolerance, want.dtype)
-        return torch.allclose(value, want, rtol=most, atol=most, equal_nan=True)
-    if isinstance(want, list | tuple):
-        if not isinstance(value, list | tuple) or len(value) != len(want):
-            return False
-        return all(alike(value[index], want[index], tolerance) for index in range(len(want)))
-    if isinstance(want, dict):
-        if not isinstance(value, dict) or value.keys() != want.keys():
-            return False
-        return all(alike(value[key], want[key], tolerance) for key in want)
-    return type(value) is type(want) and value == want
+def part(name: str, test: Test) -> Test:
+    """`test` of one item of what the run noted."""
+    return lambda case, seen: test(case, only(seen, name))
 
 
-def difference(value: Any, want: Any, tolerance: Tolerance) -> str:
-    """How a value differs, such as "12 of 40 wrong values"."""
-    if isinstance(want, Tensor) and isinstance(value, Tensor):
-        if value.dtype != want.dtype:
-            return f"{value.dtype}, not {want.dtype}"
-        if value.shape != want.shape:
-            return f"a tensor of shape {tuple(value.shape)}, not {tuple(want.shape)}"
-        most = tolerated(tolerance, want.dtype)
-        places = int((~torch.isclose(value, want, rtol=most, atol=most, equal_nan=True)).sum())
-        return f"a tensor with {places} of {value.numel()} values wrong"
-    if isinstance(want, list | tuple) and isinstance(value, list | tuple):
-        if len(value) != len(want):
-            return f"{len(value)} things, not {len(want)}"
-        at = next(i for i, (a, b) in enumerate(zip(value, want, strict=True)) if not alike(a, b, tolerance))
-        if value[at] is None:
-            return f"None as item {at}, not {short(want[at])}"
-        return f"a wrong item {at}, {difference(value[at], want[at], tolerance)}"
-    if isinstance(want, dict) and isinstance(value, dict) and value.keys() == want.keys():
-        key = next(key for key in want if not alike(value[key], want[key], tolerance))
-        return f"for {key!r} {difference(value[key], want[key], tolerance)}"
-    return f"{short(value)}, not {short(want)}"
+def only(seen: Observation, *places: Any) -> Observation:
+    """What was seen, with an item of each rank's value in the place of the value, or an item of that item."""
+    for place in places:
+        seen = replace(seen, records=[replace(record, value=record.value[place]) for record in seen.records])
+    return seen
 
 
-def short(value: Any) -> str:
-    """A value in few words."""
-    if isinstance(value, Other):
-        return value.type_name
-    if isinstance(value, Tensor):
-        return f"a tensor of shape {tuple(value.shape)}"
-    text = "nothing (None): end with return" if value is None else " ".join(str(listed(value)).split())
-    return text if len(text) <= 80 else text[:77] + "..."
+def each_time(name: str, test: Callable[[Case, Observation, int], str | None], called: str = "call {}") -> Test:
+    """`test` of each item of the list that the run noted under `name`, and of its place; `called` is how a hint speaks
+    of it, counted from 1."""
+
+    def every(case: Case, seen: Observation) -> str | None:
+        for at in range(min(len(record.value[name]) for record in seen.records)):
+            if hint := test(case, only(seen, name, at), at):
+                return f"{case.about}, {called.format(at + 1)}: {hint}"
+        return None
+
+    return every
 
 
-def listed(value: Any) -> Any:
-    """Tuples as lists: an answer's came back as such, and both should look alike in a hint."""
-    return [listed(item) for item in value] if isinstance(value, list | tuple) else value
+# What many hold an answer to.
 
 
 def untouched(*places: int) -> Test:
     """The arguments at these places (after `comm`), or all if none is named, are as they were."""
 
-    def test(case: Case, seen: Observation) -> str | None:
-        for rank, record in enumerate(seen.records):
-            for place in places or range(len(record.after)):
-                if not alike(record.after[place], plain(case.args[rank][place]), 0.0):
-                    return (
-                        f"{case.about}: it overwrote rank {rank}'s input, which belongs to the caller: work on a copy"
-                    )
+    @each_rank
+    def test(case: Case, rank: int, record: Record) -> str | None:
+        for place in places or range(len(record.after)):
+            if not alike(record.after[place], plain(case.args[rank][place])):
+                return f"it overwrote rank {rank}'s input, which belongs to the caller: work on a copy"
         return None
 
     return test
 
 
-def leaves_nothing(case: Case, seen: Observation) -> str | None:
+@each_rank
+def leaves_nothing(case: Case, rank: int, record: Record) -> str | None:
     """Beside what an answer returned, no tensor of its making is alive; the exercise measures memory."""
-    for rank, record in enumerate(seen.records):
-        if record.left > 0:
-            left = f"when it has returned, {record.left:,} bytes on rank {rank} are alive that it did not return"
-            return f"{case.about}: {left}: what keeps them, a view of something larger, a global, an attribute?"
-    return None
+    if record.left <= 0:
+        return None
+    left = f"when it has returned, {record.left:,} bytes on rank {rank} are alive that it did not return"
+    return f"{left}: what keeps them, a view of something larger, a global, an attribute?"
 
 
-def leaves_at_once(case: Case, seen: Observation) -> str | None:
+@each_rank
+def leaves_at_once(case: Case, rank: int, record: Record) -> str | None:
     """Nor was there such a tensor until Python's garbage collector came."""
-    for rank, record in enumerate(seen.records):
-        if record.late > 0:
-            late = f"when it has returned, {record.late:,} bytes on rank {rank} wait for Python's garbage collector"
-            look = "a reference cycle holds them, such as a function inside yours that calls itself: take a loop"
-            return f"{case.about}: {late}: {look}"
-    return None
+    if record.late <= 0:
+        return None
+    late = f"when it has returned, {record.late:,} bytes on rank {rank} wait for Python's garbage collector"
+    return f"{late}: a reference cycle holds them, such as a function inside yours that calls itself: take a loop"
 
 
 def shared_by(fn: Any) -> str:
@@ -170,20 +115,17 @@ def plain(value: Any) -> Any:
 def calls_are(wanted: Callable[[Case, int], Calls], look: str) -> Test:
     """The library's collectives that each rank calls, in order, are those of `wanted(case, rank)`."""
 
-    def test(case: Case, seen: Observation) -> str | None:
-        for rank, record in enumerate(seen.records):
-            want = wanted(case, rank)
-            if record.calls == want:
-                continue
-            made, due = len(record.calls), len(want)
-            at = next((i for i in range(min(made, due)) if record.calls[i] != want[i]), None)
-            if at is not None:
-                said = f"call {at + 1} of rank {rank} is {call(record.calls[at])}, and {call(want[at])} is due"
-            else:
-                odd = f"{call(want[made])} is missing" if made < due else f"{call(record.calls[due])} is too many"
-                said = f"rank {rank} makes {made} calls where {due} are due, {odd}"
-            return f"{case.about}: {said}: {look}"
-        return None
+    @each_rank
+    def test(case: Case, rank: int, record: Record) -> str | None:
+        want = wanted(case, rank)
+        if record.calls == want:
+            return None
+        made, due = len(record.calls), len(want)
+        at = next((i for i in range(min(made, due)) if record.calls[i] != want[i]), None)
+        if at is not None:
+            return f"call {at + 1} of rank {rank} is {call(record.calls[at])}, and {call(want[at])} is due: {look}"
+        odd = f"{call(want[made])} is missing" if made < due else f"{call(record.calls[due])} is too many"
+        return f"rank {rank} makes {made} calls where {due} are due, {odd}: {look}"
 
     return test
 
@@ -192,7 +134,22 @@ def call(of: tuple[str, int]) -> str:
     return f"{of[0]} of {of[1]:,} elements"
 
 
-# What a scoreboard measures.
+def ring_bytes(calls: Calls, itemsize: int, ranks: int, rank: int) -> int:
+    """Bytes that a rank sends for these calls in a ring."""
+    return sum(wire_bytes(name, numel, itemsize, ranks, rank) for name, numel in calls)
+
+
+# What a scoreboard measures, and a target.
+
+
+def most(name: str) -> Callable[[Case, Observation], int]:
+    """The most that a rank's run noted under `name`."""
+    return lambda case, seen: max(int(record.value[name]) for record in seen.records)
+
+
+def most_in_a_ring(calls: Calls, itemsize: int, ranks: int) -> int:
+    """What the rank that sends most sends for these calls."""
+    return max(ring_bytes(calls, itemsize, ranks, rank) for rank in range(ranks))
 
 
 def most_sent(case: Case, seen: Observation) -> int:

@@ -29,8 +29,9 @@ def alone(fn: Callable[..., Any], comm: Any, *args: Any) -> Any:
 
 @dataclass(frozen=True)
 class Claim:
-    """Something that must hold in every case. `test` returns a hint where it does not: what was tried, what came out,
-    what was expected. Its own `hints`, if it has some, are given in the place of the exercise's."""
+    """Something that must hold in every case. `test` returns a hint where it does not: what came out, what was due,
+    where to look; the judge puts the case in front. Its own `hints`, if it has some, are given in the place of the
+    exercise's."""
 
     text: str
     test: Test

@@ -85,8 +85,14 @@ def first_hint(claim: Claim, cases: Sequence[Case], seen: Sequence[Observation])
         except Exception as error:  # whatever an answer may return, judging it goes on
             hint = f"what it returned cannot be judged ({type(error).__name__}: {error}): return what the text asks for"
         if hint:
+            hint = hint if claim.test is runs else opened(hint, case)
             return legible(f"{hint} {STAYS}" if case.before else hint), observation.printed
     return "", ""
+
+
+def opened(hint: str, case: Case) -> str:
+    """A hint that says first which case it was, unless it does already."""
+    return hint if hint.startswith(case.about) else f"{case.about}: {hint}"
 
 
 STAYS = "(by itself the same call is right: what stays from call to call?)"

@@ -10,13 +10,15 @@ from typing import Any
 
 import torch
 
-from zerolab.collectives import Collectives, wire_bytes
+from zerolab.collectives import Collectives
 from zerolab.course.exercises.twice import begins_anew, snapshot
-from zerolab.course.judge.case import Case, Observation, plural
-from zerolab.course.judge.claims import Wanted, alike, most_sent, number_of_calls, right, short, untouched
+from zerolab.course.judge.case import Case, Observation, Record, once, plural
+from zerolab.course.judge.claims import each_rank, most_in_a_ring, most_sent, number_of_calls, part, untouched
 from zerolab.course.judge.draw import signed
-from zerolab.course.judge.exercise import Claim, Exercise, Score, Test
+from zerolab.course.judge.exercise import Claim, Exercise, Score
+from zerolab.course.judge.mistakes import Wanted, compared
 from zerolab.course.judge.observe import returned_bytes, tensors_in
+from zerolab.course.judge.same import alike, short
 from zerolab.memory import Tracker
 
 Tensor = torch.Tensor
@@ -34,15 +36,6 @@ def mean_of(gradients: Sequence[Gradients], like: Sequence[Tensor], by: float | 
         have = [gradient for mine in gradients if (gradient := mine[index]) is not None]
         means.append(torch.stack([torch.zeros_like(shaped), *have]).sum(0) / (by or max(len(have), 1)))
     return means
-
-
-def part(name: str, test: Test) -> Test:
-    """`test` of one item of what the run returns."""
-
-    def of_part(case: Case, seen: Observation) -> str | None:
-        return test(case, replace(seen, records=[replace(one, value=one.value[name]) for one in seen.records]))
-
-    return of_part
 
 
 def average_case(
@@ -153,6 +146,7 @@ def run_average(
     return {**seen, "kept": kept, "again": grads(others)}
 
 
+@once
 def average_wanted(case: Case) -> Wanted:
     values, frozen = case.args[0][0], case.args[0][2]
     gradients = [args[1] for args in case.args]
@@ -214,30 +208,31 @@ def lost_nan(got: Any, want: Tensor | None) -> bool:
     return bool((want.isnan() & ~got.isnan()).any())
 
 
-def nearly(case: Case, seen: Observation) -> str | None:
+@each_rank
+def nearly(case: Case, rank: int, record: Record) -> str | None:
     """Numbers that are right but for their last digits were rounded on their way; one that is NaN may not get lost."""
-    want = average_wanted(case).values
-    for rank, record in enumerate(seen.records):
-        got = record.value
-        if isinstance(got, list) and len(got) == len(want[rank]) and any(map(lost_nan, got, want[rank])):
-            said = f"rank {rank} ended with numbers where a rank's gradient is NaN"
-            return f"{case.about}: {said}: the mean is NaN there, so that everybody sees it"
-        if alike(got, want[rank], 0.03) and not alike(got, want[rank], 1e-5):
-            said = f"rank {rank} ended with gradients that are right to two digits"
-            return f"{case.about}: {said}: somebody rounds them; they are float32, and travel as such"
-    return right(average_wanted)(case, seen)
-
-
-def nothing_else(case: Case, seen: Observation) -> str | None:
-    """It returns nothing, and gradients have no gradients."""
-    for rank, record in enumerate(seen.records):
-        returned, graph = record.value["returned"], record.value["graph"]
-        if returned is not None:
-            return f"{case.about}: rank {rank} returned {short(returned)}: the result is in .grad; return nothing"
-        if graph:
-            said = f"on rank {rank} the .grad of parameter {graph[0]} requires a gradient itself"
-            return f"{case.about}: {said}: detach, so that autograd sees nothing of it"
+    got, want = record.value, average_wanted(case).values[rank]
+    if isinstance(got, list) and len(got) == len(want) and any(map(lost_nan, got, want)):
+        said = f"rank {rank} ended with numbers where a rank's gradient is NaN"
+        return f"{said}: the mean is NaN there, so that everybody sees it"
+    if alike(got, want, 0.03) and not alike(got, want, 1e-5):
+        said = f"rank {rank} ended with gradients that are right to two digits"
+        return f"{said}: somebody rounds them; they are float32, and travel as such"
     return None
+
+
+def means_right(case: Case, seen: Observation) -> str | None:
+    return nearly(case, seen) or compared(average_wanted(case), seen)
+
+
+@each_rank
+def nothing_else(case: Case, rank: int, record: Record) -> str | None:
+    """It returns nothing, and gradients have no gradients."""
+    returned, graph = record.value["returned"], record.value["graph"]
+    if returned is not None:
+        return f"rank {rank} returned {short(returned)}: the result is in .grad; return nothing"
+    said = f"on rank {rank} the .grad of parameter {graph[0]} requires a gradient itself" if graph else ""
+    return f"{said}: detach, so that autograd sees nothing of it" if graph else None
 
 
 def again_wanted(case: Case) -> list[list[Tensor | None]]:
@@ -246,23 +241,23 @@ def again_wanted(case: Case) -> list[list[Tensor | None]]:
     return list(average_wanted(replace(case, args=args)).values)
 
 
-def frozen_stays_here(case: Case, seen: Observation) -> str | None:
+@each_rank
+def frozen_stays_here(case: Case, rank: int, record: Record) -> str | None:
     """Gradients of frozen parameters do not travel."""
     every, trained = sum(value.numel() for value in case.args[0][0]), trained_numel(case)
-    for rank, record in enumerate(seen.records):
-        if every > trained and record.calls[:1] == [("all_reduce", every)]:
-            said = f"rank {rank} reduces {every:,} elements, and {trained:,} are not frozen"
-            return f"{case.about}: {said}: what is frozen is the same everywhere, and need not travel"
-    return None
+    if every == trained or record.calls[:1] != [("all_reduce", every)]:
+        return None
+    said = f"rank {rank} reduces {every:,} elements, and {trained:,} are not frozen"
+    return f"{said}: what is frozen is the same everywhere, and need not travel"
 
 
-def keeps_nothing(case: Case, seen: Observation) -> str | None:
-    for rank, record in enumerate(seen.records):
-        # A row that is a little longer than its parts is judged by the bytes it sends.
-        if (left := record.value["left"]) > 64:
-            said = f"when it has returned, {left:,} bytes on rank {rank} are alive beside parameters and gradients"
-            return f"{case.about}: {said}: what keeps them, a global, a default argument, an attribute?"
-    return None
+@each_rank
+def keeps_nothing(case: Case, rank: int, record: Record) -> str | None:
+    # A row that is a little longer than its parts is judged by the bytes it sends.
+    if (left := record.value["left"]) <= 64:
+        return None
+    said = f"when it has returned, {left:,} bytes on rank {rank} are alive beside parameters and gradients"
+    return f"{said}: what keeps them, a global, a default argument, an attribute?"
 
 
 def trained_numel(case: Case) -> int:
@@ -281,15 +276,14 @@ def more_bytes(case: Case, seen: Observation) -> str:
 
 
 def average_bytes(case: Case) -> int:
-    numel = trained_numel(case)
-    return max(wire_bytes("all_reduce", numel, 4, case.ranks, rank) for rank in range(case.ranks))
+    return most_in_a_ring([("all_reduce", trained_numel(case))], 4, case.ranks)
 
 
 EXERCISE = Exercise(
     "average_gradients",
     average_cases,
     (
-        Claim("every rank ends with the mean in every .grad", part("first", nearly)),
+        Claim("every rank ends with the mean in every .grad", part("first", means_right)),
         Claim("it returns nothing, and gradients are plain numbers", nothing_else),
         Claim("parameters keep their values", untouched(0)),
         Claim("a second call, for other parameters, begins anew", begins_anew(again_wanted)),

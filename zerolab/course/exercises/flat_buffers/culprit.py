@@ -7,8 +7,8 @@ from random import Random
 
 from zerolab.course.exercises.twice import LEAVES_ITS_INPUT, REMEMBERS, in_turn, twice
 from zerolab.course.judge.case import Case, Observation, plural
-from zerolab.course.judge.claims import alike, short
 from zerolab.course.judge.exercise import Claim, Exercise
+from zerolab.course.judge.same import alike, short
 
 Calls = Sequence[Sequence[tuple[str, int]]]
 HOWS = (
@@ -197,8 +197,8 @@ def culprit_right(case: Case, seen: Observation) -> str | None:
     if alike(got, want, 0.0):
         return None
     if want is None:
-        return f"{case.about}: you say {short(got)}, and nobody departs: return None"
-    said = f"{case.about}: you say {'None' if got is None else short(got)}, and it is {want}"
+        return f"you say {short(got)}, and nobody departs: return None"
+    said = f"you say {'None' if got is None else short(got)}, and it is {want}"
     if alike(got, want[::-1], 0.0):
         return f"{said}: the rank comes first"
     if alike(got, [want[0], want[1] + 1], 0.0):

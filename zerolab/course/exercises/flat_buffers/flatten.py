@@ -10,8 +10,9 @@ import torch
 from torch import nn
 
 from zerolab.course.judge.case import Case, Observation, plural
-from zerolab.course.judge.claims import alike, short
+from zerolab.course.judge.claims import most
 from zerolab.course.judge.exercise import Claim, Exercise, Score
+from zerolab.course.judge.same import alike, short
 from zerolab.flat.layout import round_up
 from zerolab.memory import Tracker
 
@@ -161,13 +162,13 @@ def row_holds_values(case: Case, seen: Observation) -> str | None:
     value = seen.records[0].value
     row, (parameters, starts, length) = value["row"], slots(case)
     if not isinstance(row, Tensor):
-        return f"{case.about}: you return {short(row)}, not the row"
+        return f"you return {short(row)}, not the row"
     if row.dtype != parameters[0].dtype:
-        return f"{case.about}: the row is {row.dtype}, the parameters are {parameters[0].dtype}: make it of their dtype"
+        return f"the row is {row.dtype}, the parameters are {parameters[0].dtype}: make it of their dtype"
     if row.shape != (length,):
         due = sum(parameter.numel() for parameter in build(*case.args[0][:2]).state_dict().values())
         used = sum(parameter.numel() for parameter in parameters)
-        said = f"{case.about}: your row has shape {tuple(row.shape)}, and ({length},) is due"
+        said = f"your row has shape {tuple(row.shape)}, and ({length},) is due"
         if due > used and row.numel() >= due:
             return f"{said}: it holds buffers, or a tied weight twice; which list has each parameter once?"
         trained = [p.numel() for p in build(*case.args[0][:2]).parameters() if p.requires_grad]
@@ -178,7 +179,7 @@ def row_holds_values(case: Case, seen: Observation) -> str | None:
     if alike(row, want, 0.0):
         return None
     wrong = int((row != want).sum())
-    said = f"{case.about}: {wrong} of {length} elements of the row are wrong"
+    said = f"{wrong} of {length} elements of the row are wrong"
     real = torch.cat([torch.arange(s, s + p.numel()) for s, p in zip(starts, parameters, strict=True)])
     if alike(row[real], want[real], 0.0):
         return f"{said}, all of them padding: new memory holds anything; fill it with zeros"
@@ -203,24 +204,23 @@ def row_holds_values(case: Case, seen: Observation) -> str | None:
 def module_lives_in_row(case: Case, seen: Observation) -> str | None:
     value, (parameters, starts, length) = seen.records[0].value, slots(case)
     if not value["same"]:
-        said = "the module has other Parameter objects than before, and an optimizer keeps the old"
-        return f"{case.about}: {said}: change .data"
+        return "the module has other Parameter objects than before, and an optimizer keeps the old: change .data"
     if value["grad"]:
-        return f"{case.about}: the row requires gradients, as if autograd had made it: detach what you copy"
+        return "the row requires gradients, as if autograd had made it: detach what you copy"
     if not alike(value["values"], parameters, 0.0):
         shapes = [tuple(now.shape) for now in value["values"]]
         if shapes != [tuple(parameter.shape) for parameter in parameters]:
-            return f"{case.about}: parameters now have the shapes {shapes}: view each part in its parameter's shape"
-        return f"{case.about}: the module's parameters hold other values than before: copy first, then point at the row"
+            return f"parameters now have the shapes {shapes}: view each part in its parameter's shape"
+        return "the module's parameters hold other values than before: copy first, then point at the row"
     counted = torch.arange(1, length + 1).to(parameters[0].dtype)
     want = [counted[s : s + p.numel()].view(p.shape) for s, p in zip(starts, parameters, strict=True)]
     apart = [index for index, now in enumerate(value["from_row"]) if not alike(now, want[index], 0.0)]
     if apart:
         said = f"{len(apart)} of {plural(len(want), 'parameter')} did not change when the check wrote into the row"
-        return f"{case.about}: {said}: a copy has memory of its own, a view has not"
+        return f"{said}: a copy has memory of its own, a view has not"
     for number, (start, parameter) in enumerate(zip(starts, parameters, strict=True)):
         if not bool((value["to_row"][start : start + parameter.numel()] == -1.0 - number).all()):
-            return f"{case.about}: the check wrote into parameter {number}, and the row does not show it"
+            return f"the check wrote into parameter {number}, and the row does not show it"
     return None
 
 
@@ -229,16 +229,16 @@ def rest_is_left(case: Case, seen: Observation) -> str | None:
     value, module = seen.records[0].value, build(*case.args[0][:2])
     for number, (now, parameter) in enumerate(zip(value["frozen"], module.parameters(), strict=True)):
         if now and parameter.requires_grad:
-            return f"{case.about}: parameter {number} requires no gradient any more: you froze it"
+            return f"parameter {number} requires no gradient any more: you froze it"
         if not now and not parameter.requires_grad:
-            return f"{case.about}: parameter {number} was frozen, and now requires a gradient"
+            return f"parameter {number} was frozen, and now requires a gradient"
     if value["lost"]:
-        return f"{case.about}: the .grad of parameter {value['lost'][0]} is not what it was before: leave .grad alone"
+        return f"the .grad of parameter {value['lost'][0]} is not what it was before: leave .grad alone"
     if value["training"] != module.training:
         was, now = ("training", "evaluation") if module.training else ("evaluation", "training")
-        return f"{case.about}: the module was in {was} mode, and is in {now} mode now: leave the mode alone"
+        return f"the module was in {was} mode, and is in {now} mode now: leave the mode alone"
     if not alike(value["buffers"], list(module.buffers()), 0.0):
-        return f"{case.about}: the module's buffers hold other values than before: leave them alone"
+        return "the module's buffers hold other values than before: leave them alone"
     return None
 
 
@@ -247,8 +247,7 @@ def nothing_kept(case: Case, seen: Observation) -> str | None:
     due = value["row"].nbytes + sum(buffer.nbytes for buffer in module.buffers())
     if value["kept"] <= due:
         return None
-    said = f"afterwards {value['kept']} bytes are held, and row and buffers are {due}"
-    return f"{case.about}: {said}: who still holds a second copy?"
+    return f"afterwards {value['kept']} bytes are held, and row and buffers are {due}: who still holds a second copy?"
 
 
 def rows_of_their_own(case: Case, seen: Observation) -> str | None:
@@ -256,20 +255,16 @@ def rows_of_their_own(case: Case, seen: Observation) -> str | None:
     value, (parameters, starts, length) = seen.records[0].value, slots(case)
     if not value["stays"]:
         said = "a second module of the same sizes was flattened, and the first one's row changed"
-        return f"{case.about}: {said}: each call makes a row of its own; which rows do you keep?"
+        return f"{said}: each call makes a row of its own; which rows do you keep?"
     if not alike(value["second"], filled(parameters, starts, length), 0.0):
         said = "a second module of the same sizes was flattened, and its row is wrong"
-        return f"{case.about}: {said}: what do you remember of the first?"
+        return f"{said}: what do you remember of the first?"
     ranks, align = case.args[0][2] + 1, 2 * case.args[0][3]
     places = laid_out([parameter.numel() for parameter in parameters], ranks, align)
     if not alike(value["anew"], filled(parameters, *places), 0.0):
         said = f"the module was flattened once more, for {ranks} ranks and align={align}, and the new row is wrong"
-        return f"{case.about}: {said}: what do you remember of a module?"
+        return f"{said}: what do you remember of a module?"
     return None
-
-
-def flatten_peak(case: Case, seen: Observation) -> int:
-    return int(seen.records[0].value["peak"])
 
 
 def flatten_target(case: Case) -> int:
@@ -293,7 +288,7 @@ EXERCISE = Exercise(
     scores=(
         Score(
             "bytes held at the worst moment",
-            flatten_peak,
+            most("peak"),
             flatten_target,
             "module and row must coexist for a moment; what else is as large? Copies of all weights at once "
             "are, or a row in another dtype",

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from random import Random
 
 from zerolab.course.exercises.flat_buffers.flatten import laid, laid_out
-from zerolab.course.exercises.flat_buffers.plain import Answer, answers
 from zerolab.course.exercises.twice import LEAVES_ITS_INPUT, REMEMBERS, in_turn, twice
 from zerolab.course.judge.case import Case, plural
+from zerolab.course.judge.claims import part
 from zerolab.course.judge.exercise import Claim, Exercise
+from zerolab.course.judge.mistakes import Mistakes, answers, you_say
 from zerolab.flat.layout import round_up
 
 
@@ -29,7 +30,7 @@ def layout_about(numels: Sequence[int], ranks: int, align: int) -> str:
     return f"parameters of {list(numels)} elements, {plural(ranks, 'rank')}, align={align}"
 
 
-LAID_OUT_WRONG: dict[str, Answer] = {
+LAID_OUT_WRONG: Mistakes = {
     "Parameters lie one behind the other here; each starts at a multiple of align": (
         lambda numels, ranks, align: laid(numels, lambda end: end, lambda end: round_up(end, ranks * align))
     ),
@@ -123,7 +124,9 @@ EXERCISE = Exercise(
     (
         Claim(
             "starts are round, and the length gives equal, round shards",
-            answers(laid_out, LAID_OUT_WRONG, "Lay two small parameters out by hand, and compare"),
+            part(
+                "first", answers(laid_out, LAID_OUT_WRONG, "Lay two small parameters out by hand, and compare", you_say)
+            ),
         ),
         REMEMBERS,
         LEAVES_ITS_INPUT,

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any
 
 from zerolab.course.exercises.flat_buffers.flatten import laid_out
-from zerolab.course.exercises.flat_buffers.plain import Answer, answers
 from zerolab.course.exercises.twice import LEAVES_ITS_INPUT, REMEMBERS, in_turn, twice
 from zerolab.course.judge.case import Case, plural
+from zerolab.course.judge.claims import part
 from zerolab.course.judge.exercise import Claim, Exercise
+from zerolab.course.judge.mistakes import Mistakes, answers, you_say
 
 
 def owned_cases(rng: Random) -> list[Case]:
@@ -73,7 +74,7 @@ def whole_parameters(starts: Sequence[int], numels: Sequence[int], length: int, 
     return [(number, 0, numel) for number, (start, numel) in at if start // shard == rank and numel]
 
 
-def with_empty(least: int) -> Answer:
+def with_empty(least: int) -> Callable[..., Any]:
     """`owned` that leaves out only what is shorter than `least`."""
 
     def pieces(starts: Sequence[int], numels: Sequence[int], length: int, ranks: int, rank: int) -> list[Any]:
@@ -82,7 +83,7 @@ def with_empty(least: int) -> Answer:
     return pieces
 
 
-OWNED_WRONG: dict[str, Answer] = {
+OWNED_WRONG: Mistakes = {
     "You count from the start of the row; start and stop count from the start of the parameter": cut,
     "You count from the start of the shard; start and stop count from the start of the parameter": (
         lambda *args: [(n, *(at - args[4] * (args[2] // args[3]) for at in ab)) for n, *ab in cut(*args)]
@@ -109,7 +110,7 @@ EXERCISE = Exercise(
     (
         Claim(
             "each rank gets the pieces that lie in its shard, and nothing else",
-            answers(owned, OWNED_WRONG, "Draw the row, and the borders of the shards on it"),
+            part("first", answers(owned, OWNED_WRONG, "Draw the row, and the borders of the shards on it", you_say)),
         ),
         REMEMBERS,
         LEAVES_ITS_INPUT,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from zerolab.course.exercises.flat_buffers.average_gradients import mean_of, part
+from zerolab.course.exercises.flat_buffers.average_gradients import mean_of
 from zerolab.course.exercises.flat_buffers.backward import (
     LAYER_SECONDS,
     LINK,
@@ -14,41 +14,47 @@ from zerolab.course.exercises.flat_buffers.backward import (
     run_overlapped,
 )
 from zerolab.course.exercises.twice import begins_anew
-from zerolab.course.judge.case import Case, Observation, Record, plural
-from zerolab.course.judge.claims import Wanted, alike, call, microseconds, right
+from zerolab.course.judge.case import Case, Observation, Record, once, plural
+from zerolab.course.judge.claims import call, each_rank, microseconds, never, part
 from zerolab.course.judge.exercise import Claim, Exercise, Score
+from zerolab.course.judge.mistakes import Wanted, compared, named
+from zerolab.course.judge.same import alike
 
 Tensor = torch.Tensor
 
 
 def overlap_right(case: Case, seen: Observation) -> str | None:
+    return known_by_calls(case, seen) or compared(overlap_wanted(case), seen)
+
+
+@each_rank
+def known_by_calls(case: Case, rank: int, record: Record) -> str | None:
+    """Mistakes in values that the calls, or who skips what, help to tell."""
     numels, _, limit, _ = case.args[0]
-    buckets = buckets_of(numels, limit)
-    for rank, record in enumerate(seen.records):
-        value = record.value if isinstance(record.value, list) else []
-        if alike(value, overlap_wanted(case).values[rank], 1e-5):
-            continue
-        spoilt = [layer for layer, mean in enumerate(value) if isinstance(mean, Tensor) and mean.isnan().any()]
-        if spoilt:
-            said = f"rank {rank}'s gradient of layer {spoilt[0]} has NaN"
-            if who := [one for one, (_, mine, *_) in enumerate(case.args) if mine[spoilt[0]] is None]:
-                return f"{case.about}: {said}, and rank {who[0]} skips it: count it as zeros; new memory holds anything"
-            return f"{case.about}: {said}: backward took its memory back, or nobody wrote there: copy what it lends"
-        if len(value) == len(buckets) < len(numels):
-            said = f"rank {rank} returned {len(value)} rows, and there are {len(numels)} layers"
-            return f"{case.about}: {said}: cut buckets into layers again"
-        own = own_gradients(case, rank)
-        if record.calls and alike(value, own, 1e-5):
-            said = f"rank {rank} started {plural(len(record.calls), 'call')}, and returned its own gradients"
-            return f"{case.about}: {said}: a call has ended when wait() of its handle returns"
-        mixed = [own[n] if n in buckets[-1] else mean for n, mean in enumerate(overlap_wanted(case).values[rank])]
-        if alike(value, mixed, 1e-5) and len(record.calls) >= len(buckets):
-            said = f"rank {rank}'s gradients are right but for the bucket that leaves last, which comes back unaveraged"
-            return f"{case.about}: {said}: its call was started; was its handle waited for?"
-        if alike(value, mixed, 1e-5):
-            said = f"rank {rank}'s gradients are right but for the bucket that leaves last, which nobody averaged"
-            return f"{case.about}: {said}: no layer comes behind it that would close it"
-    return right(overlap_wanted)(case, seen)
+    buckets, want = buckets_of(numels, limit), overlap_wanted(case).values[rank]
+    value = record.value if isinstance(record.value, list) else []
+    if alike(value, want, 1e-5):
+        return None
+    spoilt = [layer for layer, mean in enumerate(value) if isinstance(mean, Tensor) and mean.isnan().any()]
+    if spoilt:
+        said = f"rank {rank}'s gradient of layer {spoilt[0]} has NaN"
+        if who := [one for one, (_, mine, *_) in enumerate(case.args) if mine[spoilt[0]] is None]:
+            return f"{said}, and rank {who[0]} skips it: count it as zeros; new memory holds anything"
+        return f"{said}: backward took its memory back, or nobody wrote there: copy what it lends"
+    if len(value) == len(buckets) < len(numels):
+        said = f"rank {rank} returned {len(value)} rows, and there are {len(numels)} layers"
+        return f"{said}: cut buckets into layers again"
+    own = own_gradients(case, rank)
+    if record.calls and alike(value, own, 1e-5):
+        said = f"rank {rank} started {plural(len(record.calls), 'call')}, and returned its own gradients"
+        return f"{said}: a call has ended when wait() of its handle returns"
+    mixed = [own[n] if n in buckets[-1] else mean for n, mean in enumerate(want)]
+    if not alike(value, mixed, 1e-5):
+        return None
+    said = f"rank {rank}'s gradients are right but for the bucket that leaves last"
+    if len(record.calls) >= len(buckets):
+        return f"{said}, which comes back unaveraged: its call was started; was its handle waited for?"
+    return f"{said}, which nobody averaged: no layer comes behind it that would close it"
 
 
 def own_gradients(case: Case, rank: int) -> list[Tensor]:
@@ -56,6 +62,7 @@ def own_gradients(case: Case, rank: int) -> list[Tensor]:
     return [torch.zeros(n) if g is None else g for n, g in zip(numels, gradients, strict=True)]
 
 
+@once
 def overlap_wanted(case: Case) -> Wanted:
     gradients = [args[1] for args in case.args]
     like = [torch.zeros(numel) for numel in case.args[0][0]]
@@ -79,103 +86,94 @@ def first_calls(record: Record) -> list[tuple[str, int]]:
     return record.calls[: len(record.value["starts"])]
 
 
-def overlap_calls(case: Case, seen: Observation) -> str | None:
+@each_rank
+def overlap_calls(case: Case, rank: int, record: Record) -> str | None:
     numels, _, limit, _ = case.args[0]
 
     def lengths(buckets: list[list[int]]) -> list[int]:
         return [sum(numels[layer] for layer in bucket) for bucket in buckets]
 
-    want = lengths(buckets_of(numels, limit))
-    for rank, record in enumerate(seen.records):
-        calls = first_calls(record)
-        got = [numel for _, numel in calls]
-        others = sorted({name for name, _ in calls} - {"all_reduce"})
-        if others:
-            return f"{case.about}: rank {rank} calls {', '.join(others)}: one all_reduce for each bucket is all"
-        if got == want:
-            continue
-        said = f"{case.about}: rank {rank} reduces rows of {got}, and {want} are due"
-        if got == numels[::-1]:
-            return f"{said}: neighbours share a bucket while they have {limit} elements at most"
-        if got == [sum(numels)]:
-            return f"{said}: one row for all cannot leave before backward has ended"
-        if got == [row for row in want if row]:
-            return f"{said}: a layer without elements is a layer, and one above the limit has a bucket of its own"
-        if got == want[::-1]:
-            return f"{said}: which bucket is ready first?"
-        if sorted(got) == sorted(lengths(buckets_of(numels, limit, forward=True))):
-            return f"{said}: fill buckets from the last layer on, as gradients come"
-        if [row for row in got if row] == want:
-            return f"{said}: a layer without elements brings no bucket above {limit}, not even a full one"
-        if got == lengths(buckets_of(numels, limit - 1)):
-            return f"{said}: a bucket may have exactly {limit} elements"
-        if any(numel > limit and numel not in numels for numel in got):
-            return f"{said}: a bucket is closed before it would exceed {limit}, not after"
-        if sum(got) < sum(numels):
-            return f"{said}: the last bucket has nobody behind it that would close it"
-        at = next((i for i, pair in enumerate(zip(got, want, strict=False)) if pair[0] != pair[1]), len(want))
-        odd = call(calls[at]) if at < len(got) else "nothing"
-        return f"{said}: look at call {at + 1}, {odd}"
-    return None
+    calls, want = first_calls(record), lengths(buckets_of(numels, limit))
+    got = [numel for _, numel in calls]
+    if others := sorted({name for name, _ in calls} - {"all_reduce"}):
+        return f"rank {rank} calls {', '.join(others)}: one all_reduce for each bucket is all"
+    if got == want:
+        return None
+    mistakes = {
+        f"neighbours share a bucket while they have {limit} elements at most": got == numels[::-1],
+        "one row for all cannot leave before backward has ended": got == [sum(numels)],
+        "a layer without elements is a layer, and one above the limit has a bucket of its own": (
+            got == [row for row in want if row]
+        ),
+        "which bucket is ready first?": got == want[::-1],
+        "fill buckets from the last layer on, as gradients come": (
+            sorted(got) == sorted(lengths(buckets_of(numels, limit, forward=True)))
+        ),
+        f"a layer without elements brings no bucket above {limit}, not even a full one": (
+            [row for row in got if row] == want
+        ),
+        f"a bucket may have exactly {limit} elements": got == lengths(buckets_of(numels, limit - 1)),
+        f"a bucket is closed before it would exceed {limit}, not after": (
+            any(numel > limit and numel not in numels for numel in got)
+        ),
+        "the last bucket has nobody behind it that would close it": sum(got) < sum(numels),
+    }
+    at = next((i for i, pair in enumerate(zip(got, want, strict=False)) if pair[0] != pair[1]), len(want))
+    look = f"look at call {at + 1}, {call(calls[at]) if at < len(got) else 'nothing'}"
+    return f"rank {rank} reduces rows of {got}, and {want} are due: {named(mistakes, bool) or look}"
 
 
-def rows_are_whole(case: Case, seen: Observation) -> str | None:
+@each_rank
+def rows_are_whole(case: Case, rank: int, record: Record) -> str | None:
     """Nobody writes into a row between the start of its call and the wire's reading of it."""
+    if not record.value["changed"]:
+        return None
     numels, _, limit, _ = case.args[0]
-    buckets = buckets_of(numels, limit)
-    for rank, record in enumerate(seen.records):
-        for number in record.value["changed"]:
-            lent = record.value["starts"][number]
-            due = [layer for layer in buckets[number] if case.args[rank][1][layer] is not None]
-            said = f"{case.about}: rank {rank} wrote into the row of call {number + 1} after the call had begun"
-            if not lent:
-                return f"{said}, which was before backward gave the first layer: a wire may read at once"
-            if late := sorted(set(due) - set(lent)):
-                return f"{said}: layer {late[0]} of that bucket had not come yet; a wire may read at once"
-            return f"{said}: all its layers had come, so copy the gradient first, then start; a wire may read at once"
-    return None
+    number = record.value["changed"][0]
+    lent = record.value["starts"][number]
+    due = [layer for layer in buckets_of(numels, limit)[number] if case.args[rank][1][layer] is not None]
+    said = f"rank {rank} wrote into the row of call {number + 1} after the call had begun"
+    if not lent:
+        return f"{said}, which was before backward gave the first layer: a wire may read at once"
+    if late := sorted(set(due) - set(lent)):
+        return f"{said}: layer {late[0]} of that bucket had not come yet; a wire may read at once"
+    return f"{said}: all its layers had come, so copy the gradient first, then start; a wire may read at once"
 
 
-def lent_is_read_only(case: Case, seen: Observation) -> str | None:
-    for rank, record in enumerate(seen.records):
-        if spoilt := record.value["spoilt"]:
-            said = f"rank {rank} wrote into the gradient of layer {spoilt[0]}, which backward only lends"
-            return f"{case.about}: {said}: read it, and leave it as it is"
-    return None
+lent_is_read_only = never(
+    "spoilt",
+    "rank {rank} wrote into the gradient of layer {it[0]}, which backward only lends: read it, and leave it as it is",
+)
 
 
-def starts_in_spite_of_skips(case: Case, seen: Observation) -> str | None:
+@each_rank
+def starts_in_spite_of_skips(case: Case, rank: int, record: Record) -> str | None:
     """A rank that skips layers starts a bucket with the first layer behind which nothing can come for it. (Of buckets
     without a skipped layer the clock tells.)"""
     numels, _, limit, _ = case.args[0]
-    for rank, record in enumerate(seen.records):
-        comes = [layer for layer in reversed(range(len(numels))) if case.args[rank][1][layer] is not None]
-        for bucket, lent in zip(buckets_of(numels, limit), record.value["starts"], strict=True):
-            due = next((at for at, layer in enumerate(comes) if layer <= bucket[-1]), None)
-            if due is None or len(lent) <= due + 1:
-                continue
-            if all(layer in comes for layer in bucket):
-                break
-            said = f"rank {rank} starts the bucket of layers {bucket} later than when layer {comes[due]} came"
-            if bucket[-1] in comes:
-                look = "one of its layers is skipped, and need not come"
-            elif any(layer in comes for layer in bucket):
-                look = "its last layer is skipped; what else says that nothing can come any more?"
-            else:
-                look = "it is skipped whole, so two buckets are ready at once"
-            return f"{case.about}: {said}: {look}"
+    comes = [layer for layer in reversed(range(len(numels))) if case.args[rank][1][layer] is not None]
+    for bucket, lent in zip(buckets_of(numels, limit), record.value["starts"], strict=True):
+        due = next((at for at, layer in enumerate(comes) if layer <= bucket[-1]), None)
+        if due is None or len(lent) <= due + 1:
+            continue
+        if all(layer in comes for layer in bucket):
+            break
+        said = f"rank {rank} starts the bucket of layers {bucket} later than when layer {comes[due]} came"
+        if bucket[-1] in comes:
+            return f"{said}: one of its layers is skipped, and need not come"
+        if any(layer in comes for layer in bucket):
+            return f"{said}: its last layer is skipped; what else says that nothing can come any more?"
+        return f"{said}: it is skipped whole, so two buckets are ready at once"
     return None
 
 
-def nothing_blocks(case: Case, seen: Observation) -> str | None:
+@each_rank
+def nothing_blocks(case: Case, rank: int, record: Record) -> str | None:
     """Where the wire is slower than backward, backward goes on all the same."""
-    if case.link is not SLOW:
+    if case.link is not SLOW or (lost := record.value["blocked"]) <= 1:
         return None
-    for rank, record in enumerate(seen.records):
-        if (lost := record.value["blocked"]) > 1:
-            said = f"the wire is slow here, and rank {rank}'s backward stands still for {lost:,} microseconds"
-            return f"{case.about}: {said}: a start needs no wait for the call before; calls keep their order"
-    return None
+    said = f"the wire is slow here, and rank {rank}'s backward stands still for {lost:,} microseconds"
+    return f"{said}: a start needs no wait for the call before; calls keep their order"
 
 
 def overlap_target(case: Case) -> int:
@@ -200,7 +198,7 @@ def not_in_turns(case: Case, seen: Observation) -> str | None:
     if microseconds(case, seen) < turns - 1:
         return None
     said = f"it takes {microseconds(case, seen):,} microseconds, as if backward and wire took turns"
-    return f"{case.about}: {said}: look for a wait inside the loop, or calls that start after it"
+    return f"{said}: look for a wait inside the loop, or calls that start after it"
 
 
 EXERCISE = Exercise(

@@ -11,9 +11,10 @@ import torch
 
 from zerolab.collectives import Collectives, Link, wire_bytes
 from zerolab.course.judge.case import Case, Observation, plural
-from zerolab.course.judge.claims import Calls, call, short
+from zerolab.course.judge.claims import Calls, call
 from zerolab.course.judge.draw import signed
 from zerolab.course.judge.exercise import Claim, Exercise, Score
+from zerolab.course.judge.same import short
 from zerolab.flat.layout import chunk_bounds, chunk_sizes
 from zerolab.ranks import spend
 
@@ -182,8 +183,8 @@ def agreed(case: Case, seen: Observation) -> str | None:
         return None
     for rank, value in enumerate(got):
         if not isinstance(value, bool):
-            return f"{case.about}: rank {rank} returned {short(value)}, and True or False is due"
-    said = f"{case.about}: the ranks say {got if case.ranks > 1 else got[0]}, and {want} is due"
+            return f"rank {rank} returned {short(value)}, and True or False is due"
+    said = f"the ranks say {got if case.ranks > 1 else got[0]}, and {want} is due"
     if case.ranks > 1 and got == own:
         return f"{said}. Each knows of its own shards alone: they have to agree"
     if not want and all(got) and "large" not in case.about:
@@ -235,13 +236,13 @@ def one_vote(case: Case, seen: Observation) -> str | None:
         if calls in vote(case):
             continue
         if not calls:
-            return f"{case.about}: rank {rank} calls no collective, so it cannot know of the others"
+            return f"rank {rank} calls no collective, so it cannot know of the others"
         if len(calls) == buckets > 1:
             said = f"rank {rank} calls {plural(len(calls), 'collective')} for {plural(buckets, 'bucket')}"
-            return f"{case.about}: {said}: one vote is enough for all of them"
+            return f"{said}: one vote is enough for all of them"
         if len(calls) > 1:
-            return f"{case.about}: rank {rank} calls {len(calls)} collectives: one is enough"
-        return f"{case.about}: rank {rank} calls {call(calls[0])}: one number of each rank is enough"
+            return f"rank {rank} calls {len(calls)} collectives: one is enough"
+        return f"rank {rank} calls {call(calls[0])}: one number of each rank is enough"
     return None
 
 

@@ -8,8 +8,8 @@ from random import Random
 from typing import Any
 
 from zerolab.course.judge.case import Case, Observation
-from zerolab.course.judge.claims import short
 from zerolab.course.judge.exercise import Claim, Exercise
+from zerolab.course.judge.same import short
 from zerolab.precision import LossScaler
 from zerolab.precision.scaler import ScaleError
 
@@ -208,14 +208,14 @@ def right(case: Case, seen: Observation) -> str | None:
     want = library(settings, steps)
     got, beside = seen.records[0].value
     if got == want:
-        return None if beside == want else f"{case.about}: alone it is right, and wrong with {BESIDE}"
+        return None if beside == want else f"alone it is right, and wrong with {BESIDE}"
     if not isinstance(got, list) or any(isinstance(value, bool) or not plain(value) for value in got):
-        return f"{case.about}: scale is {short(got[0] if isinstance(got, list) else got)}, and a number is due"
+        return f"scale is {short(got[0] if isinstance(got, list) else got)}, and a number is due"
     at = next(at for at, value in enumerate(got) if value != want[at])
     if not at:
-        return f"{case.about}: it begins with scale {short(got[0])}, and 2 ** initial_power, {want[0]:g}, is due"
+        return f"it begins with scale {short(got[0])}, and 2 ** initial_power, {want[0]:g}, is due"
     row = "".join("x" if overflow else "." for overflow in steps[:at])[-20:]
-    said = f"{case.about}: after {row} (x overflows) {spoken(got[at])}, and {spoken(want[at], due=True)}"
+    said = f"after {row} (x overflows) {spoken(got[at])}, and {spoken(want[at], due=True)}"
     if isinstance(got[at], list) and got[at][0] != RAISED:
         return f"{said}. What should halve a scale at the floor raises {RAISED}, and nothing else raises"
     for mistake, says in (MISTAKES | ELSEWHERE).items():

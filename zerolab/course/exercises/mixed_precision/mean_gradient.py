@@ -12,9 +12,10 @@ import torch
 
 from zerolab.collectives import Collectives, wire_bytes
 from zerolab.course.judge.case import DTYPES, Case, Observation, plural
-from zerolab.course.judge.claims import Wanted, calls_are, leaves_nothing, most_held, most_sent, right
+from zerolab.course.judge.claims import calls_are, leaves_nothing, most_held, most_sent
 from zerolab.course.judge.draw import signed, sizes
 from zerolab.course.judge.exercise import Claim, Exercise, Score
+from zerolab.course.judge.mistakes import Wanted, right
 
 Tensor = torch.Tensor
 SHORT = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
@@ -166,10 +167,10 @@ def sums_right(case: Case, seen: Observation) -> str | None:
     keep = DTYPES[case.args[0][3]]
     for rank, record in enumerate(seen.records):
         if isinstance(record.value, Tensor) and record.value.dtype != keep:
-            said = f"{case.about}: rank {rank} returned {record.value.dtype}, and {keep} is due"
+            said = f"rank {rank} returned {record.value.dtype}, and {keep} is due"
             return f"{said}: `add` is for the sum, `keep` for what comes of it"
         if isinstance(record.value, Tensor) and record.value.isinf().any():
-            said = f"{case.about}: rank {rank} returned inf: {SHORT[case.args[0][3]]} has this mean, and not the sum"
+            said = f"rank {rank} returned inf: {SHORT[case.args[0][3]]} has this mean, and not the sum"
             return width(case, seen) or f"{said}: when is it converted, before or after the last division?"
     exact = keep == torch.float32 and case.args[0][2] == "float32"
     hint = right(wanted, TIGHT if exact else LOOSE)(case, seen)
@@ -186,7 +187,7 @@ def width(case: Case, seen: Observation) -> str | None:
         due = wire_bytes("reduce_scatter", gradients[0].numel(), itemsize, case.ranks, rank)
         if record.nbytes == due:
             continue
-        said = f"{case.about}: rank {rank} sends {record.nbytes:,} bytes, and {due:,} are due"
+        said = f"rank {rank} sends {record.nbytes:,} bytes, and {due:,} are due"
         if record.nbytes < due:
             return f"{said}: a ring adds up in the dtype that it sends"
         return f"{said}: what is added in {SHORT[add]} travels in it"

@@ -8,8 +8,8 @@ import torch
 
 from zerolab.course.exercises.mixed_precision.steps import STEPS, Way, cases, run_steps, steps
 from zerolab.course.judge.case import Case, Observation
-from zerolab.course.judge.claims import difference, short
 from zerolab.course.judge.exercise import Claim, Exercise
+from zerolab.course.judge.same import difference, short
 
 Tensor = torch.Tensor
 ROUNDED = 2.0**-8
@@ -62,7 +62,7 @@ def flags(case: Case, seen: Observation) -> str | None:
         got = [record.value[step][0] for record in seen.records]
         if all(value is after.taken for value in got):
             continue
-        said = f"{case.about}: in step {step + 1} the ranks return {short(got)}"
+        said = f"in step {step + 1} the ranks return {short(got)}"
         if not all(isinstance(value, bool) for value in got):
             return f"{said}: True where the step is taken, False where it is skipped"
         if kinds[step] == "high":
@@ -71,7 +71,7 @@ def flags(case: Case, seen: Observation) -> str | None:
         if not after.taken and len(set(got)) > 1:
             return f"{said}: an inf or nan in one shard must stop the step on all ranks"
         if not after.taken and case.ranks > 1 and not far(case, seen, 0, MISTAKES[UNSHARED]):
-            return f"{case.about}: after step 1 main parameters are {UNSHARED}"
+            return f"after step 1 main parameters are {UNSHARED}"
         if not after.taken and kinds[step] == "nan":
             return f"{said}: one gradient has a nan, which is not equal to inf, nor larger or smaller than anything"
         if not after.taken:
@@ -92,7 +92,7 @@ def mains(case: Case, seen: Observation) -> str | None:
         if not wrong:
             continue
         rank = wrong[0]
-        said = f"{case.about}: after step {step + 1} rank {rank}'s main parameters are"
+        said = f"after step {step + 1} rank {rank}'s main parameters are"
         before = (good[step - 1].main if step else case.args[0][0]).tensor_split(case.ranks)
         got = [record.value[step][2] for record in seen.records]
         if not after.taken:
@@ -175,7 +175,7 @@ def casts(case: Case, seen: Observation) -> str | None:
             params = record.value[step][1]
             if isinstance(params, Tensor) and torch.equal(params, whole):
                 continue
-            said = f"{case.about}: after step {step + 1} rank {rank}'s parameters are"
+            said = f"after step {step + 1} rank {rank}'s parameters are"
             if isinstance(params, Tensor) and stands_still(case, seen, step, rank, params):
                 return f"{said} as they were: when main parameters have changed, everybody needs their casts"
             own: Sequence[Tensor] = whole.tensor_split(case.ranks)

@@ -16,8 +16,9 @@ import torch
 
 from zerolab.course.formats import Format, number
 from zerolab.course.judge.case import Case, Observation, once
-from zerolab.course.judge.claims import short
 from zerolab.course.judge.exercise import Claim, Exercise
+from zerolab.course.judge.mistakes import named
+from zerolab.course.judge.same import short
 
 NAMED = ((8, 7), (5, 10), (5, 2))
 """Exponent and mantissa bits of bf16, fp16 and e5m2."""
@@ -271,21 +272,21 @@ def right(case: Case, seen: Observation) -> str | None:
     # A wrong number tells more than an error.
     wrong = next((at for at in all_wrong if isinstance(got[at], float)), all_wrong[0])
     (value, what), mine = values[wrong], got[wrong]
-    head = f"{value!r} ({what}), {case.about}"
+    head = f"of {value!r} ({what})"
     if isinstance(mine, list):
-        said = f"{head}: it raises {mine[0]}: {mine[1]}"
+        said = f"{head} it raises {mine[0]}: {mine[1]}"
         if mine[0] != "OverflowError":
             return said
         return f"{said}: math.ldexp and powers raise where a product such as 8.0 * 2.0**1021 is inf"
-    said = f"{head}: you say {short(mine)}, and it is {want[wrong]!r}"
+    said = f"{head} you say {short(mine)}, and it is {want[wrong]!r}"
     if isinstance(mine, torch.Tensor):
-        return f"{head}: you return {short(mine)}: a Python float is due"
+        return f"{head} you return {short(mine)}: a Python float is due"
     if not isinstance(mine, float):
         return f"{said}: a float is due"
     numbers = [at for at in range(len(values)) if isinstance(got[at], float)]
-    for says, mistake in MISTAKES.items():
-        if all(got[at] == mistake(values[at][0], tuple(sizes)) for at in numbers):
-            return f"{said}. {says}"
+    says = named(MISTAKES, lambda gives: all(got[at] == gives(values[at][0], tuple(sizes)) for at in numbers))
+    if says:
+        return f"{said}. {says}"
     return f"{said}. What is the distance between two numbers there, and what does the text say of such a value?"
 
 

@@ -9,8 +9,9 @@ from random import Random
 from typing import Any
 
 from zerolab.course.judge.case import Case, Observation, plural
-from zerolab.course.judge.claims import short, untouched
+from zerolab.course.judge.claims import untouched
 from zerolab.course.judge.exercise import Claim, Exercise
+from zerolab.course.judge.same import short
 from zerolab.memory.states import STAGES, predict_states
 from zerolab.precision import PRECISIONS, Precision
 from zerolab.precision.recipe import BYTES
@@ -158,7 +159,7 @@ def right(case: Case, seen: Observation) -> str | None:
     if wrong is None:
         return None
     mine = got[wrong]
-    said = f"{case.about}: at stage {wrong} you say {short(mine)} bytes, and it is {want[wrong]}"
+    said = f"at stage {wrong} you say {short(mine)} bytes, and it is {want[wrong]}"
     if isinstance(mine, bool) or not isinstance(mine, int | float):
         return f"{said}: return one whole number"
     if mine == want[wrong]:

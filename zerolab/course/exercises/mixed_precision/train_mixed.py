@@ -19,9 +19,11 @@ from torch.utils._pytree import tree_leaves
 from zerolab.collectives import Collectives, wire_bytes
 from zerolab.course.exercises.twice import begins_anew, snapshot
 from zerolab.course.judge.case import Case, Observation, Other, decode, encode, plural
-from zerolab.course.judge.claims import Wanted, most_held, most_sent, number_of_calls, right, short, untouched
+from zerolab.course.judge.claims import most_held, most_sent, number_of_calls, untouched
 from zerolab.course.judge.draw import about, signed, sizes
 from zerolab.course.judge.exercise import Claim, Exercise, Score
+from zerolab.course.judge.mistakes import Wanted, right
+from zerolab.course.judge.same import short
 
 Tensor = torch.Tensor
 STEPS, BOARD_STEPS = 4, 6
@@ -230,12 +232,12 @@ def returned(case: Case, seen: Observation) -> str | None:
     records = [replace(record, value=record.value["value"]) for record in seen.records]
     for rank, record in enumerate(records):
         if any(isinstance(part, Tensor) and not part.isfinite().all() for part in parts(record.value)):
-            said = f"{case.about}: rank {rank} returned inf or nan, which is what went through fp16 gives"
+            said = f"rank {rank} returned inf or nan, which is what went through fp16 gives"
             return f"{said}: bf16 has two bytes, too, and reaches as far as fp32"
         if isinstance(record.value, Tensor | Other) or not isinstance(record.value, list):
             if isinstance(record.value, Tensor) and record.value.dtype == torch.bfloat16:
                 break
-            said = f"{case.about}: rank {rank} returned {short(record.value)}"
+            said = f"rank {rank} returned {short(record.value)}"
             return f"{said}: two tensors are due, the parameters and your main shard"
     return right(wanted, EXACT)(case, replace(seen, records=records))
 
@@ -246,15 +248,14 @@ def called(case: Case, seen: Observation) -> str | None:
     for rank, record in enumerate(seen.records):
         rows = [decode(row) for row in record.value["seen"]]
         if len(rows) != steps:
-            said = f"rank {rank} calls backward {len(rows)} times, and {steps} steps are due"
-            return f"{case.about}: {said}: a gradient for each step"
+            return f"rank {rank} calls backward {len(rows)} times, and {steps} steps are due: a gradient for each step"
         for row in rows:
             if not isinstance(row, Tensor) or row.numel() != numel:
                 said = f"rank {rank} gives backward {short(row)}, and {plural(numel, 'parameter')} are due"
-                return f"{case.about}: {said}: it computes with the whole model"
+                return f"{said}: it computes with the whole model"
             if row.dtype != torch.bfloat16:
                 said = f"rank {rank} gives backward {row.dtype}, and bf16 is due"
-                return f"{case.about}: {said}: forward and backward compute in 16 bits"
+                return f"{said}: forward and backward compute in 16 bits"
     return None
 
 
@@ -265,7 +266,7 @@ def seen_fresh(case: Case, seen: Observation) -> str | None:
         for step, row in enumerate(map(decode, record.value["seen"])):
             if torch.equal(row, states[step]):
                 continue
-            said = f"{case.about}: backward {step + 1} of rank {rank} sees"
+            said = f"backward {step + 1} of rank {rank} sees"
             if step and torch.equal(row, states[0]):
                 return f"{said} the parameters as they began: it computes with the newest, so gather in every step"
             if step and torch.equal(row, stale(case, states[0], states[step])[rank]):

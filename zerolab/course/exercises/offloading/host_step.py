@@ -11,9 +11,10 @@ import torch
 
 from zerolab.collectives import Collectives, wire_bytes
 from zerolab.course.judge.case import Case, Observation
-from zerolab.course.judge.claims import Wanted, most_held, most_sent, number_of_calls, right, untouched
+from zerolab.course.judge.claims import most_held, most_sent, number_of_calls, untouched
 from zerolab.course.judge.draw import about, signed
 from zerolab.course.judge.exercise import Claim, Exercise, Score
+from zerolab.course.judge.mistakes import Wanted, right
 
 Tensor = torch.Tensor
 Host = dict[str, Tensor]
@@ -174,7 +175,7 @@ def states_right(case: Case, seen: Observation) -> str | None:
     for rank, record in enumerate(seen.records):
         if moved := record.value["moved"]:
             said = f"rank {rank} put a new tensor in the place of {moved[0]}"
-            return f"{case.about}: {said}: write into the memory that is there, with copy_ or out="
+            return f"{said}: write into the memory that is there, with copy_ or out="
     records = [replace(record, value=record.value["states"]) for record in seen.records]
     part = replace(seen, records=records)
     if right(lambda case: states_wanted(case, named=False), 1e-4)(case, part) is None:
@@ -221,7 +222,7 @@ def row_right(case: Case, seen: Observation) -> str | None:
 def nothing_returned(case: Case, seen: Observation) -> str | None:
     if all(all(record.value["returned"]) for record in seen.records):
         return None
-    return f"{case.about}: it returns something, and the row and the host's states are all there is: write into them"
+    return "it returns something, and the row and the host's states are all there is: write into them"
 
 
 def step_sends(case: Case) -> int:
@@ -253,7 +254,7 @@ def one_at_a_time(case: Case, seen: Observation) -> str | None:
     if case.ranks > 1 or not shard + SMALL < most_held(case, seen) <= 2 * shard + SMALL:
         return None
     return (
-        f"{case.about}: {most_held(case, seen)} bytes lie on the device at once, and a 16-bit shard has {shard}: is "
+        f"{most_held(case, seen)} bytes lie on the device at once, and a 16-bit shard has {shard}: is "
         "the gradient's shard still there when the parameters' is made? A name keeps its tensor until `del`. Or what "
         "travels with 32 bits?"
     )

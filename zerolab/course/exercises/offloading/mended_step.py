@@ -11,10 +11,11 @@ import torch
 
 from zerolab.collectives import Collectives
 from zerolab.course.exercises.offloading.disk import KINDS, MOMENTUM, RATE, Disk, File, full_at, update
-from zerolab.course.judge.case import Case, Observation, plural
-from zerolab.course.judge.claims import Wanted, right
+from zerolab.course.judge.case import Case, Observation, once, plural
+from zerolab.course.judge.claims import each_time
 from zerolab.course.judge.draw import signed
 from zerolab.course.judge.exercise import Claim, Exercise
+from zerolab.course.judge.mistakes import Wanted, compared, right
 
 Tensor = torch.Tensor
 HUGE = 3e38
@@ -172,20 +173,19 @@ def skipped_alike(case: Case, seen: Observation) -> str | None:
     for rank, record in enumerate(seen.records):
         said = record.value["said"]
         if not all(isinstance(one, bool) for one in said):
-            text = f"step() of rank {rank} returned {said}"
-            return f"{case.about}: {text}: True where it has stepped, False where it has skipped"
+            return f"step() of rank {rank} returned {said}: True where it has stepped, False where it has skipped"
         for number, (one, want) in enumerate(zip(said, due, strict=True)):
             if one and not want:
                 text = f"rank {rank} steps with gradients that are not finite (step {number + 1})"
-                return f"{case.about}: {text}: {overlooked(case, number)}"
+                return f"{text}: {overlooked(case, number)}"
             if want and not one and case.args[0][1][number][1]:
                 text = f"in step {number + 1} the disk is full, and rank {rank} returns False, which means an overflow"
-                return f"{case.about}: {text}: let the error through"
+                return f"{text}: let the error through"
             if want and not one:
                 text = f"rank {rank} skips step {number + 1}, whose gradients are finite"
                 large = case.args[rank][1][number][0].abs().max() >= LARGE
                 look = ": a sum or a norm of large numbers overflows by itself: look at each element" if large else ""
-                return f"{case.about}: {text}{look}"
+                return f"{text}{look}"
     return None
 
 
@@ -208,14 +208,14 @@ def heard_of(case: Case, seen: Observation) -> str | None:
     for rank, record in enumerate(seen.records):
         for number, (heard, want) in enumerate(zip(record.value["heard"], due, strict=True), 1):
             if heard > want:
-                return f"{case.about}: step {number} of rank {rank} raises an OSError though all is well"
+                return f"step {number} of rank {rank} raises an OSError though all is well"
             # Whether a second error of one step is lost shows in the states.
             if want > heard == 0:
                 said = f"in step {number} the disk is full, and rank {rank}'s caller does not hear of it"
                 if any(record.value["heard"][: number - 1]):
                     look = "is a group passed over? What is noted of a step is forgotten when the step is whole"
-                    return f"{case.about}: {said}: {look}"
-                return f"{case.about}: {said}: let the error through, and write each group once"
+                    return f"{said}: {look}"
+                return f"{said}: let the error through, and write each group once"
     return None
 
 
@@ -265,9 +265,9 @@ def states_right(case: Case, seen: Observation) -> str | None:
         if not bool(record.value["records"].isfinite().all()):
             said = f"rank {rank}'s file has numbers that are none"
             if any(bad(case, number) for number in range(len(case.args[0][1]))):
-                return f"{case.about}: {said}, an overflow has got into it: look before you touch any state"
+                return f"{said}, an overflow has got into it: look before you touch any state"
             return (
-                f"{case.about}: {said}: a record was written from a buffer that was being read into, or updated before "
+                f"{said}: a record was written from a buffer that was being read into, or updated before "
                 "its read had ended"
             )
     hint = right(states_wanted)(case, part(seen, "records"))
@@ -276,19 +276,15 @@ def states_right(case: Case, seen: Observation) -> str | None:
         return hint
     full = any(fails for _, fails in case.args[0][1])
     look = "when a write fails, what is still under way?" if full else "whose handle is dropped?"
-    return f"{case.about}: rank {late[0]} {FORGOTTEN}: {look}"
+    return f"rank {late[0]} {FORGOTTEN}: {look}"
 
 
-def rows_right(case: Case, seen: Observation) -> str | None:
+def row_right(case: Case, seen: Observation, index: int) -> str | None:
     """After each step: a later one would hide what an earlier has done."""
-    for index in range(len(case.args[0][1])):
-        records = [replace(record, value=record.value["rows"][index]) for record in seen.records]
-        hint = right(lambda case: row_wanted(case, index + 1))(case, replace(seen, records=records))  # noqa: B023
-        if hint:
-            return hint.replace(case.about, f"{case.about}, after step {index + 1}", 1)
-    return None
+    return compared(row_wanted(case, index + 1), seen)
 
 
+@once
 def row_wanted(case: Case, steps: int) -> Wanted:
     good, began = trained(case, steps=steps)[0], case.args[0][0]
 
@@ -315,7 +311,7 @@ def gradients_stay(case: Case, seen: Observation) -> str | None:
     for rank, record in enumerate(seen.records):
         for (after, _), (before, _) in zip(record.after[1], case.args[rank][1], strict=True):
             if not torch.equal(after.nan_to_num(123.0), before.nan_to_num(123.0)):
-                return f"{case.about}: it overwrote rank {rank}'s gradient, which belongs to the caller: work on a copy"
+                return f"it overwrote rank {rank}'s gradient, which belongs to the caller: work on a copy"
     return None
 
 
@@ -342,7 +338,7 @@ EXERCISE = Exercise(
         Claim("no rank steps with gradients that are not finite, and all others step", skipped_alike, OVERFLOW),
         Claim("whoever calls hears of a full disk", heard_of, FULL),
         Claim("after trouble, it does so, too", states_right, (*FULL, *OVERFLOW)),
-        Claim("after each step every rank has the whole row", rows_right),
+        Claim("after each step every rank has the whole row", each_time("rows", row_right, "after step {}")),
     ),
     run=run_step,
     hints=(FIRST, *OVERFLOW, *FULL),

@@ -8,8 +8,8 @@ from random import Random
 from typing import Any
 
 from zerolab.course.judge.case import Case, Observation, plural
-from zerolab.course.judge.claims import short
 from zerolab.course.judge.exercise import Claim, Exercise, Score
+from zerolab.course.judge.same import short
 
 Times = list[tuple[int, int, int]]
 """Microseconds of a group's read, computation and write."""
@@ -227,7 +227,7 @@ def run_walk(fn: Callable[..., Any], comm: Any, times: Times, buffers: list[int]
 
 def walked(case: Case, seen: Observation) -> str | None:
     fault = seen.records[0].value["fault"]
-    return f"{case.about}: {words(*fault)}" if fault else None
+    return f"{words(*fault)}" if fault else None
 
 
 def words(kind: str, *about: Any) -> str:

@@ -8,10 +8,11 @@ from itertools import pairwise
 from random import Random
 from typing import Any
 
-from zerolab.course.exercises.slips import Slips, answers, both, same
 from zerolab.course.judge.case import Case, Observation, plural
-from zerolab.course.judge.claims import short, untouched
+from zerolab.course.judge.claims import untouched
 from zerolab.course.judge.exercise import Claim, Exercise, alone
+from zerolab.course.judge.mistakes import Mistakes, answers, both
+from zerolab.course.judge.same import alike, short
 from zerolab.flat import Segment
 from zerolab.offload import groups as library
 from zerolab.offload.groups import on_disk
@@ -108,7 +109,7 @@ def in_elements(segments: Spans, limit: int, align: int, width: int) -> list[Rec
     return wanted(segments, limit, align, 1)
 
 
-SLIPS: Slips = {
+SLIPS: Mistakes = {
     "A sub-group may have `limit` elements, also where `align` does not divide that: only the room is rounded": partial(
         cut_up, slip="both"
     ),
@@ -151,34 +152,33 @@ def nothing_lost(case: Case, seen: Observation) -> str | None:
     segments, limit, align, _ = case.args[0]
     got = seen.records[0].value
     if not shaped(got):
-        return f"{case.about}: you return {short(got)}: a list of (offset, parts) is due, parts being (start, stop)"
+        return f"you return {short(got)}: a list of (offset, parts) is due, parts being (start, stop)"
     parts = [tuple(part) for _, group in got for part in group]
     if any(not group for _, group in got):
-        return f"{case.about}: a sub-group has no parts: begin one when there is something to put into it"
+        return "a sub-group has no parts: begin one when there is something to put into it"
     most = max((sum(stop - start for start, stop in group) for _, group in got), default=0)
     if most > max(limit, align):
         said = f"a sub-group has {most} elements, and {max(limit, align)} are allowed"
-        return f"{case.about}: {said}: how much room is left after each part?"
+        return f"{said}: how much room is left after each part?"
     due, there = (elements([span for span in spans if span[0] < span[1]]) for spans in (segments, parts))
     if there == due:
         return None
     missing, twice = len(set(due) - set(there)), len(there) - len(set(there))
-    if missing and same(got, wanted(*case.args[0])[:-1]):
-        return f"{case.about}: the last sub-group is missing: it is kept even if it is not full"
+    if missing and alike(got, wanted(*case.args[0])[:-1]):
+        return "the last sub-group is missing: it is kept even if it is not full"
     if missing:
         first = min(set(due) - set(there))
-        said = f"{plural(missing, 'element')} in no sub-group, {first} the first"
-        return f"{case.about}: {said}: what follows a cut?"
+        return f"{plural(missing, 'element')} in no sub-group, {first} the first: what follows a cut?"
     if twice:
-        return f"{case.about}: {plural(twice, 'element')} are in two sub-groups: where does the part after a cut begin?"
-    return f"{case.about}: the parts come in another order than the segments, or hold what is in none: {short(got)}"
+        return f"{plural(twice, 'element')} are in two sub-groups: where does the part after a cut begin?"
+    return f"the parts come in another order than the segments, or hold what is in none: {short(got)}"
 
 
 def first_apart(args: tuple[Any, ...], got: Any, want: list[Record]) -> str:
     """Where two lists of sub-groups part ways; short ones whole."""
     if len(want) < 3 or not shaped(got):
         return both(args, got, want)
-    at = next((at for at in range(min(len(got), len(want))) if not same(got[at], want[at])), None)
+    at = next((at for at in range(min(len(got), len(want))) if not alike(got[at], want[at])), None)
     if at is None:
         return f"you return {plural(len(got), 'sub-group')}, and {len(want)} are due"
     return f"item {at} of your list is {short(got[at])}, and {short(want[at])} is due"

@@ -8,10 +8,10 @@ from itertools import product
 from random import Random
 from typing import Any
 
-from zerolab.course.exercises.slips import Slips, answers
 from zerolab.course.judge.case import Case, plural
 from zerolab.course.judge.claims import untouched
 from zerolab.course.judge.exercise import Claim, Exercise, alone
+from zerolab.course.judge.mistakes import Mistakes, answers
 from zerolab.flat import BucketPlan
 from zerolab.flat.layout import lay_out, round_up
 from zerolab.memory import StateSize, predict
@@ -144,7 +144,7 @@ def swapped(*args: Any) -> Book:
     return counted(numel, ranks, stage, recipe, parameters, optimizer)
 
 
-SLIPS: Slips = {
+SLIPS: Mistakes = {
     # Some come to the same in one case. They part in another that comes earlier, or the rarer one is named first.
     "Nothing is sharded there; which states are shards at this stage?": partial(counted, sharded=(4, 4, 4)),
     "Parameters are whole up to stage 2": partial(counted, sharded=(2, 2, 1)),

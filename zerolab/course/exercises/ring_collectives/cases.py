@@ -142,9 +142,9 @@ def reduce_scatter_expected(case: Case, call: int) -> Expected:
             ],
             "the mean: this exercise asks for the sum": [meaned(summed, case.ranks)[a:b] for a, b in bounds],
         },
-        summed.nbytes,
-        wires("reduce_scatter", summed, case.ranks),
         "print which chunk it adds in each step",
+        whole=summed.nbytes,
+        wire=wires("reduce_scatter", summed, case.ranks),
     )
 
 
@@ -195,10 +195,10 @@ def all_gather_expected(case: Case, call: int) -> Expected:
             * case.ranks,
             "the shards in the order in which they came: put shard r at the bounds of chunk r": turned,
         },
-        whole.nbytes,
-        wires("all_gather", whole, case.ranks),
         "print which chunk leaves and which one arrives in each step",
-        (OWN_IS_MISSING, LAST_IS_MISSING),
+        whole=whole.nbytes,
+        wire=wires("all_gather", whole, case.ranks),
+        chunks=(OWN_IS_MISSING, LAST_IS_MISSING),
     )
 
 
@@ -241,9 +241,9 @@ def all_reduce_expected(case: Case, call: int) -> Expected:
             "one chunk of the mean: gather the chunks after you have reduced them": [mean[a:b] for a, b in bounds],
             "its own tensor, to which nothing was added": tensors,
         },
-        summed.nbytes,
-        wires("all_reduce", summed, case.ranks),
         "the sums are right, so look at how the mean is made of them" if average else "check each half by itself",
+        whole=summed.nbytes,
+        wire=wires("all_reduce", summed, case.ranks),
     )
 
 
@@ -301,7 +301,7 @@ def broadcast_expected(case: Case, call: int) -> Expected:
                 lambda came, own: torch.cat([came[:1], own[1:]])
             ),
         },
-        tensors[src].nbytes,
-        [0 if rank == last else tensors[src].nbytes for rank in range(case.ranks)],
         "print who receives from whom",
+        whole=tensors[src].nbytes,
+        wire=[0 if rank == last else tensors[src].nbytes for rank in range(case.ranks)],
     )

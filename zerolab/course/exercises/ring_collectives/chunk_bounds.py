@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from random import Random
 
-from zerolab.course.judge.case import Case, Observation, plural
-from zerolab.course.judge.claims import short
+from zerolab.course.judge.case import Case, Observation, Record, plural
+from zerolab.course.judge.claims import each_rank
 from zerolab.course.judge.exercise import Claim, Exercise, alone
+from zerolab.course.judge.same import short
 from zerolab.flat.layout import chunk_bounds, chunk_sizes
 
 
@@ -25,12 +26,12 @@ def bounds_cases(rng: Random) -> list[Case]:
     ]
 
 
-def bounds_are_pairs(case: Case, seen: Observation) -> str | None:
-    for rank, record in enumerate(seen.records):
-        value = record.value
-        if not (isinstance(value, list) and len(value) == 2 and all(isinstance(edge, int) for edge in value)):
-            return f"chunk_bounds{case.args[rank]} returned {short(value)}: return two whole numbers, (start, stop)"
-    return None
+@each_rank
+def bounds_are_pairs(case: Case, rank: int, record: Record) -> str | None:
+    value = record.value
+    if isinstance(value, list) and len(value) == 2 and all(isinstance(edge, int) for edge in value):
+        return None
+    return f"chunk_bounds{case.args[rank]} returned {short(value)}: return two whole numbers, (start, stop)"
 
 
 def bounds_are_right(case: Case, seen: Observation) -> str | None:
@@ -39,7 +40,7 @@ def bounds_are_right(case: Case, seen: Observation) -> str | None:
     want = chunk_bounds(numel, ranks)
     if got == want:
         return None
-    return f"{case.about}: your chunks are {got}; {why_bounds(got, numel, ranks)}"
+    return f"your chunks are {got}; {why_bounds(got, numel, ranks)}"
 
 
 def why_bounds(got: list[tuple[int, int]], numel: int, ranks: int) -> str:

@@ -2,86 +2,76 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 
-from zerolab.course.judge.case import Case, Observation, Other
+from zerolab.course.judge.case import Case, Observation, Other, Record
+from zerolab.course.judge.claims import each_rank, only
 from zerolab.course.judge.exercise import Test
+from zerolab.course.judge.mistakes import Wanted, compared
+from zerolab.course.judge.same import alike
 from zerolab.flat.layout import chunk_bounds
 
 Tensor = torch.Tensor
 
 
 @dataclass(frozen=True)
-class Expected:
-    """What a call should give: rank r's value, and values that give a mistake away, by what to say of them. `whole` is
-    the whole tensor's size in bytes, and `wire` are the bytes that each rank sends. `look` is what to look at where the
-    values are wrong in another way, and `chunks` says so by how far around the ring, from rank r, the wrong chunk of
-    rank r's value lies."""
+class Expected(Wanted):
+    """What a call should give. `whole` is the whole tensor's size in bytes, and `wire` are the bytes that each rank
+    sends. Where the values are wrong in another way, `chunks` says what to look at by how far around the ring, from
+    rank r, the wrong chunk of rank r's value lies."""
 
-    values: list[Tensor]
-    mistakes: dict[str, list[Tensor]]
-    whole: int
-    wire: list[int]
-    look: str
+    whole: int = 0
+    wire: Sequence[int] = ()
     chunks: tuple[str, ...] = ()
 
     @property
     def itemsize(self) -> int:
-        return self.values[0].element_size()
+        return int(self.values[0].element_size())
 
 
 Expecting = Callable[[Case, int], Expected]
 """What is expected of the first call of a case, and of the second."""
 
 
-def no_library_collective(case: Case, seen: Observation) -> str | None:
-    for record in seen.records:
-        for name, _ in record.calls:
-            return f"it calls comm.{name}, which is the library's own: build it from comm.isend and comm.irecv"
+@each_rank
+def no_library_collective(case: Case, rank: int, record: Record) -> str | None:
+    for name, _ in record.calls:
+        return f"it calls comm.{name}, which is the library's own: build it from comm.isend and comm.irecv"
     return None
 
 
 def right_values(expected: Expecting) -> Test:
     def test(case: Case, seen: Observation) -> str | None:
-        want = expected(case, 0)
-        got = [record.value["value"] for record in seen.records]
-        wrong = [rank for rank, value in enumerate(got) if not same(value, want.values[rank])]
+        want, seen_first = expected(case, 0), only(seen, "value")
+        got = [record.value for record in seen_first.records]
+        wrong = [rank for rank, value in enumerate(got) if not alike(value, want.values[rank])]
         if not wrong:
             return None
-        rank, value = wrong[0], got[wrong[0]]
-        if not isinstance(value, Tensor):
-            kind = value.type_name if isinstance(value, Other) else type(value).__name__
-            return f"{case.about}: rank {rank} returned {kind}, not a tensor: end with return"
-        if lost := why_lost([(got[rank], want.values[rank]) for rank in wrong]):
-            return f"{case.about}: rank {rank} has not what others sent: {lost}"
+        rank, pairs = wrong[0], [(got[rank], want.values[rank]) for rank in wrong]
+        if not isinstance(got[rank], Tensor):
+            kind = got[rank].type_name if isinstance(got[rank], Other) else type(got[rank]).__name__
+            return f"rank {rank} returned {kind}, not a tensor: end with return"
+        formed = all(isinstance(one, Tensor) and (one.dtype, one.shape) == (due.dtype, due.shape) for one, due in pairs)
+        if formed and (lost := why_lost(pairs)):
+            return f"rank {rank} has not what others sent: {lost}"
         if any(spoilt_by_own(case.args[rank][0], got[rank], want.values[rank]) for rank in wrong):
-            said = f"rank {wrong[0]} has NaN where its own tensor had NaN or inf and a number came"
-            return f"{case.about}: {said}: overwrite what was there; 0 times NaN is NaN"
+            said = f"rank {rank} has NaN where its own tensor had NaN or inf and a number came"
+            return f"{said}: overwrite what was there; 0 times NaN is NaN"
         if wrong == [0] and case.ranks > 1:
-            skipped = "does a condition such as `if comm.rank:` skip it? 0 counts as False"
-            return f"{case.about}: only rank 0 is wrong; {skipped}"
-        for says, mistake in want.mistakes.items():
-            if all(same(got[rank], mistake[rank]) for rank in wrong):
-                return f"{case.about}: {'each rank' if len(wrong) > 1 else f'rank {rank}'} returned {says}"
-        if value.dtype != want.values[rank].dtype:
-            dtypes = f"{value.dtype}, not {want.values[rank].dtype}"
-            return f"{case.about}: rank {rank} returned {dtypes}: new tensors take the input's dtype"
-        if value.shape != want.values[rank].shape:
-            return f"{case.about}: rank {rank} returned {tuple(value.shape)}, not {tuple(want.values[rank].shape)}"
-        places = int((~equal(value, want.values[rank])).sum())
-        said = f"{case.about}: rank {rank} has {places} of {value.numel()} values wrong"
-        return f"{said}: {why_values(want, got, wrong, seen)}"
+            return "only rank 0 is wrong; does a condition such as `if comm.rank:` skip it? 0 counts as False"
+        look = why_values(want, got, wrong, seen) if formed else want.look
+        want = replace(want, look=look, dtype="new tensors take the input's dtype")
+        return compared(want, seen_first, 0.0)
 
     return test
 
 
 def why_values(want: Expected, got: list[Tensor], wrong: list[int], seen: Observation) -> str:
     """What may have made values wrong that have the right dtype and shape."""
-    pairs = [(got[rank], want.values[rank]) for rank in wrong]
-    if all(bool(nearly(value, right).all()) for value, right in pairs):
+    if all(bool(nearly(got[rank], want.values[rank]).all()) for rank in wrong):
         if other := wider_or_narrower(first_sent(seen), want.wire, want.itemsize):
             return travels(other, want.itemsize)
         return "nearly right is not right: what rounds them? Numbers stay in the input's dtype, from end to end"
@@ -92,21 +82,18 @@ def why_values(want: Expected, got: list[Tensor], wrong: list[int], seen: Observ
             (index - rank) % ranks
             for rank in wrong
             for index, (start, stop) in enumerate(bounds)
-            if not same(got[rank][start:stop], want.values[rank][start:stop])
+            if not alike(got[rank][start:stop], want.values[rank][start:stop])
         }
         if len(lie) == 1 and (at := lie.pop()) < len(want.chunks):
             return want.chunks[at]
     return want.look
 
 
-def why_lost(pairs: list[tuple[object, Tensor]]) -> str:
-    """Whether values, of the right dtype and shape, are wrong only where a special one was due, and which."""
-    alike = [(value, right) for value, right in pairs if isinstance(value, Tensor)]
-    if len(alike) < len(pairs) or any((a.dtype, a.shape) != (b.dtype, b.shape) for a, b in alike):
-        return ""
-    if not any(bool(right.any()) for _, right in alike):
+def why_lost(pairs: list[tuple[Tensor, Tensor]]) -> str:
+    """Whether values are wrong only where a special one was due, and which."""
+    if not any(bool(due.any()) for _, due in pairs):
         return "zeros are numbers like others: does a test such as `if tensor.any():` skip them?"
-    if all(bool((equal(value, right) | ~right.isfinite()).all()) for value, right in alike):
+    if all(alike(value[due.isfinite()], due[due.isfinite()]) for value, due in pairs):
         return "NaN and inf are not to be lost, where one goes in, it comes out"
     return ""
 
@@ -114,62 +101,62 @@ def why_lost(pairs: list[tuple[object, Tensor]]) -> str:
 def in_place_or_not(expected: Expecting, in_place: bool) -> Test:
     """The first argument ends as the result if `in_place`, else as it was."""
 
-    def test(case: Case, seen: Observation) -> str | None:
-        for rank, record in enumerate(seen.records):
-            if in_place and not same(record.value["tensor"], expected(case, 0).values[rank]):
-                lost = f"rank {rank}'s own tensor does not hold the result"
-                return f"{case.about}: {lost}: receive into it and do not replace it"
-            for before, after in zip(case.args[rank][:2], record.after, strict=False):
-                if not in_place and before is not None and not same(after, before):
-                    overwrote = f"it overwrote rank {rank}'s input, which belongs to the caller"
-                    return f"{case.about}: {overwrote}: work on input.clone()"
-        for rank, record in enumerate(seen.records):
-            if in_place and not record.value["one"]:
-                copy = f"what rank {rank} returned is a copy of its tensor, so that who changes one keeps the other"
-                return f"{case.about}: {copy}: return the tensor itself"
+    @each_rank
+    def result_stays(case: Case, rank: int, record: Record) -> str | None:
+        if not alike(record.value["tensor"], expected(case, 0).values[rank]):
+            return f"rank {rank}'s own tensor does not hold the result: receive into it and do not replace it"
         return None
 
-    return test
+    @each_rank
+    def is_no_copy(case: Case, rank: int, record: Record) -> str | None:
+        copy = f"what rank {rank} returned is a copy of its tensor, so that who changes one keeps the other"
+        return None if record.value["one"] else f"{copy}: return the tensor itself"
+
+    @each_rank
+    def input_stays(case: Case, rank: int, record: Record) -> str | None:
+        for before, after in zip(case.args[rank][:2], record.after, strict=False):
+            if before is not None and not alike(after, before):
+                return f"it overwrote rank {rank}'s input, which belongs to the caller: work on input.clone()"
+        return None
+
+    if in_place:
+        return lambda case, seen: result_stays(case, seen) or is_no_copy(case, seen)
+    return input_stays
 
 
 def begins_anew(expected: Expecting) -> Test:
     """A second call, with other data, gives what they make, and leaves the first one's result alone."""
 
-    def test(case: Case, seen: Observation) -> str | None:
+    @each_rank
+    def test(case: Case, rank: int, record: Record) -> str | None:
         if case.args[0][1] is None:
             return None
-        for rank, record in enumerate(seen.records):
-            said = record.value
-            if not same(said["kept"], said["value"]):
-                changed = f"a second call changed what the first had returned to rank {rank}"
-                return f"{case.about}: {changed}: make a new tensor in each call"
-            if same(said["again"], said["value"]) and not same(said["value"], expected(case, 1).values[rank]):
-                return f"{case.about}: called again with other data, rank {rank} says the same: what stays behind?"
-            if not same(said["again"], expected(case, 1).values[rank]):
-                wrong = f"called again with other data, rank {rank} is wrong"
-                return f"{case.about}: {wrong}: what does the first call leave behind?"
-        return None
+        first, kept, again = (record.value[name] for name in ("value", "kept", "again"))
+        want = expected(case, 1).values[rank]
+        if not alike(kept, first):
+            changed = f"a second call changed what the first had returned to rank {rank}"
+            return f"{changed}: make a new tensor in each call"
+        if alike(again, want):
+            return None
+        if alike(again, first):
+            return f"called again with other data, rank {rank} says the same: what stays behind?"
+        return f"called again with other data, rank {rank} is wrong: what does the first call leave behind?"
 
     return test
 
 
-def new_tensor(case: Case, seen: Observation) -> str | None:
+@each_rank
+def new_tensor(case: Case, rank: int, record: Record) -> str | None:
     """What comes back shares no memory with the input; seen where memory is measured."""
-    for rank, record in enumerate(seen.records):
-        if record.left < 0:
-            gave = f"rank {rank} returned the memory of its input"
-            return f"{case.about}: {gave}, so that who changes one changes both: return a new tensor"
-    return None
+    gave = f"rank {rank} returned the memory of its input, so that who changes one changes both"
+    return f"{gave}: return a new tensor" if record.left < 0 else None
 
 
-def messages(case: Case, seen: Observation) -> str | None:
-    for rank, record in enumerate(seen.records):
-        right = (rank + 1) % case.ranks
-        for receiver, _ in record.sent:
-            if receiver != right:
-                sent = f"{case.about}: rank {rank} sent to rank {receiver}"
-                return f"{sent}: in this ring it sends to rank {right} only"
-    return None
+@each_rank
+def messages(case: Case, rank: int, record: Record) -> str | None:
+    right = (rank + 1) % case.ranks
+    wrong = [receiver for receiver, _ in record.sent if receiver != right]
+    return f"rank {rank} sent to rank {wrong[0]}: in this ring it sends to rank {right} only" if wrong else None
 
 
 def first_sent(seen: Observation) -> list[list[int]]:
@@ -177,7 +164,7 @@ def first_sent(seen: Observation) -> list[list[int]]:
     return [[nbytes for _, nbytes in record.sent[: record.value["messages"]]] for record in seen.records]
 
 
-def wider_or_narrower(sent: list[list[int]], bound: list[int], itemsize: int) -> int | None:
+def wider_or_narrower(sent: list[list[int]], bound: Sequence[int], itemsize: int) -> int | None:
     """The bytes of an element if each rank sent as many elements as a ring sends, in a dtype of another size."""
     for other in {1, 2, 4, 8} - {itemsize}:
         if any(bound) and [sum(each) * itemsize for each in sent] == [nbytes * other for nbytes in bound]:
@@ -199,22 +186,21 @@ def travels(other: int, itemsize: int) -> str:
 
 def traffic(expected: Expecting) -> Test:
     def test(case: Case, seen: Observation) -> str | None:
-        want = expected(case, 0)
-        sent = [sum(each) for each in first_sent(seen)]
-        if sent == want.wire:
+        want, each = expected(case, 0), first_sent(seen)
+        sent = [sum(mine) for mine in each]
+        rank = next((rank for rank in range(case.ranks) if sent[rank] != want.wire[rank]), None)
+        if rank is None:
             return None
-        rank = next(rank for rank in range(case.ranks) if sent[rank] != want.wire[rank])
-        size = f"{case.about}: rank {rank} sent {sent[rank]} bytes, a ring {want.wire[rank]}"
-        if other := wider_or_narrower(first_sent(seen), want.wire, want.itemsize):
+        size = f"rank {rank} sent {sent[rank]} bytes, a ring {want.wire[rank]}"
+        if other := wider_or_narrower(each, want.wire, want.itemsize):
             return f"{size}: {travels(other, want.itemsize)}"
-        messages = first_sent(seen)[rank]
-        if sent[rank] >= (case.ranks - 1) * want.whole and max(messages) >= want.whole:
+        if sent[rank] >= (case.ranks - 1) * want.whole and max(each[rank]) >= want.whole:
             return f"{size}: your messages are whole tensors, send one chunk in each step"
         if sent[rank] < want.wire[rank]:
             return f"{size}: which elements of a chunk does it not send?"
-        longest = max(max(each, default=0) for each in first_sent(seen))
+        longest = max(max(mine, default=0) for mine in each)
         halves = round(sum(want.wire) / ((case.ranks - 1) * want.whole)) if case.ranks > 1 else 0
-        if len(messages) <= halves * (case.ranks - 1) and all(set(each) <= {longest} for each in first_sent(seen)):
+        if len(each[rank]) <= halves * (case.ranks - 1) and all(set(mine) <= {longest} for mine in each):
             return f"{size}: all its messages are of one length: send a chunk as long as it is, without padding"
         return f"{size}: N-1 steps are enough for each half, and each sends one chunk"
 
@@ -227,31 +213,18 @@ def one_message(expected: Expecting) -> Test:
     def test(case: Case, seen: Observation) -> str | None:
         want, sent = expected(case, 0), first_sent(seen)
         if other := wider_or_narrower(sent, want.wire, want.itemsize):
-            return f"{case.about}: {travels(other, want.itemsize)}"
+            return travels(other, want.itemsize)
         for rank, each in enumerate(sent):
             if len(each) > 1 and sum(each) == want.wire[rank]:
                 many = f"rank {rank} sent the tensor in {len(each)} messages"
-                return f"{case.about}: {many}: at most one is asked for, with the whole tensor"
-        together = [sum(map(sum, sent)), sum(want.wire)]
-        if together[0] != together[1]:
-            said = f"together they sent {together[0]} bytes, and N-1 messages make {together[1]}"
-            return f"{case.about}: {said}: ask which rank has nobody left to tell"
-        return None
+                return f"{many}: at most one is asked for, with the whole tensor"
+        got, due = sum(map(sum, sent)), sum(want.wire)
+        said = f"together they sent {got} bytes, and N-1 messages make {due}"
+        return None if got == due else f"{said}: ask which rank has nobody left to tell"
 
     return test
-
-
-def equal(value: Tensor, want: Tensor) -> Tensor:
-    """Where two tensors are equal; NaN is equal to itself."""
-    return (value == want) | (value.isnan() & want.isnan())
 
 
 def nearly(value: Tensor, want: Tensor) -> Tensor:
     """Where two tensors are as close as a narrower dtype would bring them."""
     return torch.isclose(value.double(), want.double(), rtol=1e-2, atol=0.0, equal_nan=True)
-
-
-def same(value: object, want: Tensor) -> bool:
-    if not isinstance(value, Tensor):
-        return False
-    return value.dtype == want.dtype and value.shape == want.shape and bool(equal(value, want).all())

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from zerolab.course.exercises.ring_collectives.cases import (
-    broadcast_cases,
-    broadcast_expected,
-)
+from zerolab.course.exercises.ring_collectives.cases import broadcast_cases, broadcast_expected
 from zerolab.course.exercises.ring_collectives.ring import ring_exercise
 
 EXERCISE = ring_exercise(

@@ -7,9 +7,7 @@ from random import Random
 
 from zerolab.collectives import wire_bytes
 from zerolab.course.exercises.ring_collectives.calls import broadcast_and_overwrite, call_twice
-from zerolab.course.exercises.ring_collectives.cases import (
-    BOARD,
-)
+from zerolab.course.exercises.ring_collectives.cases import BOARD
 from zerolab.course.exercises.ring_collectives.claims import (
     Expecting,
     begins_anew,

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from zerolab.course.exercises.ring_collectives.cases import (
-    all_gather_cases,
-    all_gather_expected,
-)
+from zerolab.course.exercises.ring_collectives.cases import all_gather_cases, all_gather_expected
 from zerolab.course.exercises.ring_collectives.ring import ring_exercise, ring_scores
 
 EXERCISE = ring_exercise(

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-from zerolab.course.exercises.ring_collectives.cases import (
-    BOARD,
-    all_reduce_cases,
-    all_reduce_expected,
-)
+from zerolab.course.exercises.ring_collectives.cases import BOARD, all_reduce_cases, all_reduce_expected
 from zerolab.course.exercises.ring_collectives.ring import ring_exercise, ring_scores
 from zerolab.course.judge.case import Case, Observation
 from zerolab.course.judge.claims import most_held

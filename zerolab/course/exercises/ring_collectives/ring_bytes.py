@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from random import Random
+from typing import Any
 
 from zerolab.collectives import wire_bytes
 from zerolab.course.judge.case import Case, Observation, plural
-from zerolab.course.judge.claims import short
 from zerolab.course.judge.exercise import Claim, Exercise, alone
+from zerolab.course.judge.mistakes import named
+from zerolab.course.judge.same import is_whole, short
 
 
 def bytes_cases(rng: Random) -> list[Case]:
@@ -28,42 +31,44 @@ def bytes_cases(rng: Random) -> list[Case]:
 
 def bytes_are_right(case: Case, seen: Observation) -> str | None:
     numel, itemsize, ranks, _ = case.args[0]
-    want = [wire_bytes("all_reduce", numel, itemsize, ranks, rank) for rank in range(ranks)]
+    want, halves = (
+        [wire_bytes(name, numel, itemsize, ranks, rank) for rank in range(ranks)]
+        for name in ("all_reduce", "reduce_scatter")
+    )
     got = [record.value for record in seen.records]
     if got == want:
         whole = all(isinstance(nbytes, int) for nbytes in got)
-        return (
-            None
-            if whole
-            else f"{case.about}: you say {short(got)}: the numbers are right, but bytes are whole; divide with //"
-        )
-    what = f"{case.about}: you say {short(got)}, the meter counts {want}"
-    if ranks == 1:
-        return f"{what}. One rank has nobody to send to: a ring takes N-1 steps"
-    if got == [(ranks - 1) * numel * itemsize] * ranks:
-        return f"{what}. (N-1) whole tensors is what sending everything to everybody costs; a ring passes chunks"
-    if itemsize != 4 and got == [want_ * 4 // itemsize for want_ in want]:
-        return f"{what}. You took 4 bytes for an element; `itemsize` says how many it has"
-    if got == [want_ // itemsize for want_ in want]:
-        return f"{what}. You counted elements; multiply by the bytes of one"
-    if got == [sum(want)] * ranks:
-        return f"{what}. That is what all ranks together send; one of them is asked for"
-    if got == [wire_bytes("reduce_scatter", numel, itemsize, ranks, rank) for rank in range(ranks)]:
-        return f"{what}. That is the reduce-scatter alone; the all-gather comes on top"
-    close = all(
-        isinstance(n, int | float) and abs(n - w) <= 2 * ranks * itemsize for n, w in zip(got, want, strict=True)
-    )
-    if close and len(set(got)) == 1:
-        cut = f", and {got[0]} are not whole elements of {itemsize}" if got[0] % itemsize else ""
-        same = f"{what}. You say the same for each rank, as where N divides{cut}: a division rounds"
-        return f"{same}. Which one chunk does this rank never send, in each half, and how long is it?"
-    if close:
-        return f"{what}. Chunks differ by one element: which one does this rank never send, in each half?"
-    if got == [8 * nbytes for nbytes in want]:
-        return f"{what}. Those are bits: itemsize is in bytes, and so is what is asked for"
-    if all(isinstance(n, int | float) and n > w for n, w in zip(got, want, strict=True)):
-        return f"{what}. That is more than it sends: each of the two halves leaves out one chunk"
-    return what
+        return None if whole else f"you say {short(got)}: the numbers are right, but bytes are whole; divide with //"
+    mistakes: dict[str, bool | list[Any]] = {
+        "One rank has nobody to send to: a ring takes N-1 steps": ranks == 1,
+        "(N-1) whole tensors is what sending everything to everybody costs; a ring passes chunks": (
+            [(ranks - 1) * numel * itemsize] * ranks
+        ),
+        "You took 4 bytes for an element; `itemsize` says how many it has": [each * 4 // itemsize for each in want],
+        "You counted elements; multiply by the bytes of one": [each // itemsize for each in want],
+        "That is what all ranks together send; one of them is asked for": [sum(want)] * ranks,
+        "That is the reduce-scatter alone; the all-gather comes on top": halves,
+        same_for_all(got, itemsize): close(got, want, itemsize) and len(set(got)) == 1,
+        "Chunks differ by one element: which one does this rank never send, in each half?": close(got, want, itemsize),
+        "Those are bits: itemsize is in bytes, and so is what is asked for": [8 * nbytes for nbytes in want],
+        "That is more than it sends: each of the two halves leaves out one chunk": (
+            all(isinstance(n, int | float) and n > due for n, due in zip(got, want, strict=True))
+        ),
+    }
+    said = f"you say {short(got)}, the meter counts {want}"
+    why = named(mistakes, lambda gives: gives if isinstance(gives, bool) else got == gives)
+    return f"{said}. {why}" if why else said
+
+
+def close(got: Sequence[Any], want: Sequence[int], itemsize: int) -> bool:
+    near = 2 * len(want) * itemsize
+    return all(isinstance(n, int | float) and abs(n - due) <= near for n, due in zip(got, want, strict=True))
+
+
+def same_for_all(got: Sequence[Any], itemsize: int) -> str:
+    cut = f", and {got[0]} are not whole elements of {itemsize}" if is_whole(got[0]) and got[0] % itemsize else ""
+    said = f"You say the same for each rank, as where N divides{cut}: a division rounds"
+    return f"{said}. Which one chunk does this rank never send, in each half, and how long is it?"
 
 
 EXERCISE = Exercise(

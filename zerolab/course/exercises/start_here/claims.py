@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from fractions import Fraction
 
-from zerolab.course.judge.case import Case, Observation, plural
-from zerolab.course.judge.claims import short
+from zerolab.course.judge.case import Case, Observation, Record, plural
+from zerolab.course.judge.claims import each_rank
+from zerolab.course.judge.same import alike, is_whole, short
 
 Recipe = tuple[int, int, int]
 """Bytes a parameter: for itself, its gradient, its optimizer states."""
@@ -42,23 +43,17 @@ def needs(parameters: int, ranks: int, stage: int, recipe: Recipe) -> int:
     return sum(state_bytes(parameters, ranks, stage, recipe).values())
 
 
-def is_whole(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
 # 1. What a rank keeps.
 
 
-def measured_right(case: Case, seen: Observation) -> str | None:
+@each_rank
+def measured_right(case: Case, rank: int, record: Record) -> str | None:
     """Each rank's answer is what it held itself after a real step."""
-    for rank, record in enumerate(seen.records):
-        said, held, _ = record.value
-        want = state_bytes(*case.args[0])
-        if held is not None and held != want:
-            return f"{case.about}: rank {rank} held {short(held)}, and {short(want)} was due; run the check again"
-        if held is not None and (hint := states_wrong(case, said, want, f"rank {rank} really holds")):
-            return hint
-    return None
+    said, held, _ = record.value
+    want = state_bytes(*case.args[0])
+    if held is not None and held != want:
+        return f"rank {rank} held {short(held)}, and {short(want)} was due; run the check again"
+    return None if held is None else states_wrong(case, said, want, f"rank {rank} really holds")
 
 
 def computed_right(case: Case, seen: Observation) -> str | None:
@@ -68,16 +63,14 @@ def computed_right(case: Case, seen: Observation) -> str | None:
 
 def states_wrong(case: Case, said: object, want: Mapping[str, int], who: str) -> str | None:
     if not isinstance(said, dict):
-        return f"{case.about}: you return {short(said)}, and a dict with the keys {', '.join(want)} is due"
+        return f"you return {short(said)}, and a dict with the keys {', '.join(want)} is due"
     if said.keys() != want.keys():
-        return f"{case.about}: your dict has the keys {', '.join(map(str, said))}, and {', '.join(want)} are due"
-    for kind, bytes_due in want.items():
-        if is_whole(said[kind]) and said[kind] == bytes_due:
-            continue
-        told = f"{case.about}: {kind}: you say {short(said[kind])} bytes, and {who} {bytes_due}"
-        why = why_states(kind, said[kind], *case.args[0])
-        return f"{told}. {why}" if why else told
-    return None
+        return f"your dict has the keys {', '.join(map(str, said))}, and {', '.join(want)} are due"
+    kind = next((kind for kind in want if not alike(said[kind], want[kind])), None)
+    if kind is None:
+        return None
+    why = why_states(kind, said[kind], *case.args[0])
+    return f"{kind}: you say {short(said[kind])} bytes, and {who} {want[kind]}. {why}"
 
 
 def why_states(kind: str, said: object, parameters: int, ranks: int, stage: int, recipe: Recipe) -> str:
@@ -137,21 +130,19 @@ def calls_again(parameters: int, ranks: int, stage: int, recipe: Recipe) -> list
     return [(AGAIN * parameters, ranks, stage, recipe), (parameters, ranks, stage, wider(recipe))]
 
 
-def again_right(case: Case, seen: Observation) -> str | None:
+@each_rank
+def again_right(case: Case, rank: int, record: Record) -> str | None:
     """Later calls do not give what the first one left behind."""
-    asked = calls_again(*case.args[0])
-    for record in seen.records:
-        said, _, answers = record.value
-        for (parameters, ranks, stage, recipe), again in zip(asked, answers, strict=True):
-            want = state_bytes(parameters, ranks, stage, recipe)
-            if again == want:
-                continue
-            told = f"{case.about}: called again, for {parameters:,} parameters"
-            told += f" and recipe {recipe}" if recipe != case.args[0][-1] else ""
-            if again == said:
-                same = "you say the same as before: what stays behind from call to call?"
-                return f"{told}, {same} A default argument does"
-            return f"{told}, you say {short(again)}, and {short(want)} is due: does the first call change the second?"
+    said, _, answers = record.value
+    for (parameters, ranks, stage, recipe), again in zip(calls_again(*case.args[0]), answers, strict=True):
+        want = state_bytes(parameters, ranks, stage, recipe)
+        if again == want:
+            continue
+        told = f"called again, for {parameters:,} parameters"
+        told += f" and recipe {recipe}" if recipe != case.args[0][-1] else ""
+        if again == said:
+            return f"{told}, you say the same as before: what stays behind from call to call? A default argument does"
+        return f"{told}, you say {short(again)}, and {short(want)} is due: does the first call change the second?"
     return None
 
 
@@ -179,7 +170,7 @@ def stage_again_right(case: Case, seen: Observation) -> str | None:
     """Later calls do not give what the first one left behind."""
     for (how, asked), got in zip(stages_again(*case.args[0]).items(), seen.records[0].value[1], strict=True):
         if got != (want := lowest(*asked)):
-            return f"{case.about}: called again, {how}, you say {got}, and {want} is due: what stays from call to call?"
+            return f"called again, {how}, you say {got}, and {want} is due: what stays from call to call?"
     return None
 
 
@@ -189,11 +180,11 @@ def stage_right(case: Case, seen: Observation) -> str | None:
     want = lowest(parameters, ranks, gpu_bytes, recipe)
     got = seen.records[0].value[0]
     together = next((stage for stage in range(4) if each[stage] * ranks <= gpu_bytes), None)
-    if (got is None and want is None) or (is_whole(got) and got == want):
+    if alike(got, want):
         return None
     if got is not None and (not is_whole(got) or got not in range(4)):
-        return f"{case.about}: you say {short(got)}, and a stage from 0 to 3, or None, is due"
-    said = f"{case.about}: you say {got}"
+        return f"you say {short(got)}, and a stage from 0 to 3, or None, is due"
+    said = f"you say {got}"
     if want is None:
         return f"{said}, which keeps {each[got]} bytes. No stage fits here, not even 3: return None"
     if got is not None and got < want:
@@ -204,9 +195,8 @@ def stage_right(case: Case, seen: Observation) -> str | None:
         all_ranks = f"all {ranks} together keep {each[want] * ranks}, but each has a GPU of its own"
         return f"{said}, and stage {want} keeps {each[want]} bytes on a rank, which fit; {all_ranks}"
     if got is None:
-        return (
-            f"{said}, and stage {want} keeps {each[want]} bytes. {why_no_stage(want)}, {by_kind(want, *case.args[0])}"
-        )
+        kept = f"and stage {want} keeps {each[want]} bytes"
+        return f"{said}, {kept}. {why_no_stage(want)}, {by_kind(want, *case.args[0])}"
     fits = f"stage {want} fits already, with {each[want]} bytes"
     return f"{said}, and {fits}: the lowest is asked for, it sends least, {by_kind(want, *case.args[0])}"
 
@@ -263,9 +253,9 @@ def most(gpu_bytes: int, ranks: int, stage: int, recipe: Recipe) -> int:
 def most_right(case: Case, seen: Observation) -> str | None:
     gpu_bytes, ranks, stage, recipe = case.args[0]
     got, want = seen.records[0].value, most(*case.args[0])
-    if is_whole(got) and got == want:
+    if alike(got, want):
         return None
-    said = f"{case.about}: you say {short(got)}"
+    said = f"you say {short(got)}"
     if not is_whole(got):
         return f"{said}, and a whole number of parameters is due"
     if got < 0:

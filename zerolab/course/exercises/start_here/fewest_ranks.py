@@ -18,8 +18,8 @@ from zerolab.course.exercises.start_here.claims import (
     unrounded,
 )
 from zerolab.course.judge.case import Case, Observation, plural
-from zerolab.course.judge.claims import short
 from zerolab.course.judge.exercise import Claim, Exercise, alone
+from zerolab.course.judge.same import alike, short
 
 
 def fewest_cases(rng: Random) -> list[Case]:
@@ -101,9 +101,9 @@ def saves(ranks: int, stage: int, recipe: Recipe) -> Fraction:
 def fewest_right(case: Case, seen: Observation) -> str | None:
     factor, stage, recipe = case.args[0]
     got, want = seen.records[0].value, fewest(factor, stage, recipe)
-    if (got is None and want is None) or (is_whole(got) and got == want):
+    if alike(got, want):
         return None
-    said = f"{case.about}: you say {short(got) if got is not None else None}"
+    said = f"you say {short(got) if got is not None else None}"
     if got is None:
         return why_none(f"{said}, and with {plural(want or 0, 'rank')} it is reached", factor, stage, recipe)
     if not is_whole(got) or got < 1:

@@ -4,16 +4,7 @@ from __future__ import annotations
 
 from random import Random
 
-from zerolab.course.exercises.start_here.claims import (
-    FP32,
-    GB,
-    MEGATRON,
-    MIXED,
-    RECIPES,
-    Recipe,
-    most_right,
-    needs,
-)
+from zerolab.course.exercises.start_here.claims import FP32, GB, MEGATRON, MIXED, RECIPES, Recipe, most_right, needs
 from zerolab.course.judge.case import Case, plural
 from zerolab.course.judge.exercise import Claim, Exercise, alone
 

@@ -10,13 +10,11 @@ import torch
 from torch import nn
 
 from zerolab.collectives import Collectives
-from zerolab.course.exercises.start_here.claims import (
-    SHARDED_FROM,
-    is_whole,
-)
+from zerolab.course.exercises.start_here.claims import SHARDED_FROM, is_whole
 from zerolab.course.judge.case import Case, Observation, plural
-from zerolab.course.judge.claims import short, untouched
+from zerolab.course.judge.claims import untouched
 from zerolab.course.judge.exercise import Claim, Exercise, alone
+from zerolab.course.judge.same import short
 from zerolab.memory import Tracker, model_labels
 from zerolab.ranks import launch
 from zerolab.zero import ZeroEngine, engine_labels
@@ -46,16 +44,16 @@ def peak_right(case: Case, seen: Observation) -> str | None:
     samples = case.args[0][0]
     got, (at, kind) = seen.records[0].value, peak(samples)
     if not isinstance(got, list | tuple) or len(got) != 2:
-        return f"{case.about}: you return {short(got)}, and two things are due: an index and a kind"
+        return f"you return {short(got)}, and two things are due: an index and a kind"
     total, (where, what) = totals(samples), got
     if not is_whole(where) or not 0 <= where < len(samples):
-        return f"{case.about}: {short(where)} is no index of {plural(len(samples), 'moment')}"
+        return f"{short(where)} is no index of {plural(len(samples), 'moment')}"
     if where != at:
-        said = f"{case.about}: at moment {where} there are {total[where]} bytes, and at the highest {max(total)}"
+        said = f"at moment {where} there are {total[where]} bytes, and at the highest {max(total)}"
         return f"{said}. {why_moment(samples, where, at)}"
     if isinstance(what, str) and samples[at].get(what) == samples[at][kind]:
         return None
-    said = f"{case.about}: moment {at} is right. Of it you name {short(what)}"
+    said = f"moment {at} is right. Of it you name {short(what)}"
     if not isinstance(what, str) or what not in samples[at]:
         return f"{said}, and a kind is due, such as 'gradients'"
     said = f"{said}, with {samples[at][what]} bytes, and another kind has {samples[at][kind]}"

@@ -9,10 +9,11 @@ from itertools import combinations
 from random import Random
 from typing import Any
 
-from zerolab.course.exercises.slips import Slips, answers, both, same
 from zerolab.course.judge.case import Case, plural
 from zerolab.course.judge.claims import untouched
 from zerolab.course.judge.exercise import Claim, Exercise, alone
+from zerolab.course.judge.mistakes import NEARLY, Mistakes, answers, both
+from zerolab.course.judge.same import alike
 
 Machine = dict[str, int]
 GB = 10**9
@@ -89,7 +90,7 @@ IN_PARTS: dict[str, Callable[[float], float]] = {
     "rounded up": math.ceil,
     "rounded": round,
 }
-"""Slips in how many tokens a micro-batch has, made of how many would fit if there were parts of tokens."""
+"""Mistakes in how many tokens a micro-batch has, made of how many would fit if there were parts of tokens."""
 
 
 def roomy(tier: str, held: float, machine: Machine, slip: str) -> bool:
@@ -165,7 +166,7 @@ PARTS = {
     "padded": "The operations are those of the tokens that there are, also where the last micro-batch is not full",
     "rounded": "You round how many tokens fit to the nearest, which may be one more than have room: round down",
 }
-"""Slips that show in the cases of the others. The first is alike with the next two where no token has room."""
+"""Mistakes that show in the cases of the others. The first is alike with the next two where no token has room."""
 TWINS = {
     ("first", "slowest"),
     ("past the link", "no link"),
@@ -174,7 +175,7 @@ TWINS = {
 }
 """They often look alike. The second of each shows by itself in an earlier case."""
 LATE = ("one token", "part of a token")
-SLIPS: Slips = {text: partial(best, slip=slip) for slip, text in (TEXTS | PARTS).items()} | {
+SLIPS: Mistakes = {text: partial(best, slip=slip) for slip, text in (TEXTS | PARTS).items()} | {
     "The place alone is not enough: [place, seconds]": lambda *args: (best(*args) or [None])[0],
     "The seconds alone are not enough: [place, seconds]": lambda *args: (best(*args) or [None, None])[1],
 }
@@ -234,14 +235,14 @@ def suits(args: tuple[Any, ...], place: str | None, slip: str) -> bool:
     want = best(*args)
     if place is not None and (want[0] if want else "") != place:
         return False
-    if slip and same(best(*args, slip=slip), want):
+    if slip and alike(best(*args, slip=slip), want, NEARLY):
         return False
     shown = {other: best(*args, slip=other) for other in TEXTS}
-    shown = {other: value for other, value in shown.items() if not same(value, want)}
+    shown = {other: value for other, value in shown.items() if not alike(value, want, NEARLY)}
     if place == "device" and "slowest" not in shown:
         return False
-    alike = [pair for pair in combinations(shown, 2) if same(shown[pair[0]], shown[pair[1]])]
-    return set(alike) <= TWINS
+    pairs = [pair for pair in combinations(shown, 2) if alike(shown[pair[0]], shown[pair[1]], NEARLY)]
+    return set(pairs) <= TWINS
 
 
 EXERCISE = Exercise(

@@ -8,18 +8,15 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any
 
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from zerolab.collectives import wire_bytes
-from zerolab.course.judge.case import Case, Observation
-from zerolab.course.judge.claims import Wanted, alike, right
-from zerolab.course.judge.exercise import Test
+from zerolab.course.judge.case import Case, Record
+from zerolab.course.judge.claims import each_rank, never, ring_bytes
 from zerolab.flat.layout import chunk_sizes
 
 Tensor = torch.Tensor
@@ -73,24 +70,8 @@ def uncut(ranks: int, base: Tensor, good: Tensor) -> Tensor:
 # What a check looks at, beside values.
 
 
-def tolerance(case: Case) -> float:
-    """How close numbers must be, by the dtype of the first argument (a row, or a list of them)."""
-    first = case.args[0][0]
-    row = first[0] if isinstance(first, list) else first
-    return 0.05 if row.dtype is torch.bfloat16 else 1e-5
-
-
-def judged(good: Callable[[Case], Sequence[Any]], wanted: Callable[[Case], Wanted]) -> Test:
-    """The `first` value of each rank is that of `good`. Only where it is not, the mistakes of `wanted` are computed."""
-
-    def test(case: Case, seen: Observation) -> str | None:
-        values = [record.value["first"] for record in seen.records]
-        if all(alike(value, want, tolerance(case)) for value, want in zip(values, good(case), strict=True)):
-            return None
-        records = [replace(record, value=value) for record, value in zip(seen.records, values, strict=True)]
-        return right(wanted, tolerance(case))(case, replace(seen, records=records))
-
-    return test
+def tolerance(dtype: torch.dtype) -> float:
+    return 0.05 if dtype is torch.bfloat16 else 1e-5
 
 
 class Kept:
@@ -132,33 +113,28 @@ def states_kept() -> Iterator[Kept]:
         hook.remove()
 
 
-def made_by_adam(case: Case, seen: Observation) -> str | None:
-    """What trains is what `adam` makes, or just like it."""
-    for rank, record in enumerate(seen.records):
-        if record.value["foreign"]:
-            return f"{case.about}: rank {rank} trains with another optimizer than adam() makes: call adam()"
-    return None
+made_by_adam = never("foreign", "rank {rank} trains with another optimizer than adam() makes: call adam()")
 
 
-def shard_alone(case: Case, seen: Observation) -> str | None:
+@each_rank
+def shard_alone(case: Case, rank: int, record: Record) -> str | None:
     """The optimizers of a rank keep two numbers for each element of its shard."""
-    for rank, record in enumerate(seen.records):
-        due = 2 * chunk_sizes(case.args[0][0].numel(), case.ranks)[rank]
-        if record.value["states"] > due:
-            said = f"rank {rank}'s optimizers keep {record.value['states']} numbers, and {due} are due, two for each"
-            return f"{case.about}: {said} element of its shard: does an optimizer know more than the shard?"
-    return None
+    due = 2 * chunk_sizes(case.args[0][0].numel(), case.ranks)[rank]
+    if record.value["states"] <= due:
+        return None
+    said = f"rank {rank}'s optimizers keep {record.value['states']} numbers, and {due} are due, two for each element"
+    return f"{said} of its shard: does an optimizer know more than the shard?"
 
 
-def own_dtype(case: Case, seen: Observation) -> str | None:
+@each_rank
+def own_dtype(case: Case, rank: int, record: Record) -> str | None:
     """Rows and gradients travel in the row's dtype."""
     dtype = case.args[0][0].dtype
-    for rank, record in enumerate(seen.records):
-        if any(name not in ("reduce_scatter", "all_gather", "all_reduce") for name, _ in record.calls):
-            continue
-        due = sum(wire_bytes(name, numel, dtype.itemsize, case.ranks, rank) for name, numel in record.calls)
-        if record.nbytes != due:
-            few = "few" if record.nbytes < due else "many"
-            said = f"rank {rank} sends {record.nbytes:,} bytes, and its calls take {due:,} in {dtype}: too {few}"
-            return f"{case.about}: {said}: gradients and parameters travel in their own dtype"
-    return None
+    if any(name not in ("reduce_scatter", "all_gather", "all_reduce") for name, _ in record.calls):
+        return None
+    due = ring_bytes(record.calls, dtype.itemsize, case.ranks, rank)
+    if record.nbytes == due:
+        return None
+    said = f"rank {rank} sends {record.nbytes:,} bytes, and its calls take {due:,} in {dtype}"
+    few = "few" if record.nbytes < due else "many"
+    return f"{said}: too {few}: gradients and parameters travel in their own dtype"

@@ -18,7 +18,6 @@ from zerolab.course.exercises.zero_1.claims import (
     TWICE,
     UNSHARED,
     adam,
-    judged,
     only,
     patched,
     states_kept,
@@ -27,9 +26,10 @@ from zerolab.course.exercises.zero_1.claims import (
     uncut,
 )
 from zerolab.course.judge.case import Case, Observation, plural
-from zerolab.course.judge.claims import Wanted
+from zerolab.course.judge.claims import most, never, part
 from zerolab.course.judge.draw import signed
 from zerolab.course.judge.exercise import Claim, Exercise, Score
+from zerolab.course.judge.mistakes import Wanted, right
 from zerolab.memory import Tracker
 
 Tensor = torch.Tensor
@@ -123,7 +123,7 @@ def run_optimizer(
     parameters = [placed(tensor, number in turned) for number, tensor in enumerate(tensors)]
     layouts = [(parameter.data_ptr(), parameter.stride()) for parameter in parameters]
     others = [torch.nn.Parameter(tensor.clone()) for tensor in beside[0]] if beside else []
-    same, held = True, 0
+    changed, held = False, 0
     board = sum(tensor.numel() for tensor in tensors) > 1000
     given: list[Tensor] = [*parameters, *(gradient for step in steps for gradient in step if gradient is not None)]
     fixed = len(given)
@@ -141,7 +141,7 @@ def run_optimizer(
                     turned_one.grad = placed(turned_one.grad, True).detach()
             given[fixed:] = [parameter.grad for parameter in parameters if parameter.grad is not None]
             optimizer.step()
-            same = same and all(map(unchanged, parameters, gradients))
+            changed = changed or not all(map(unchanged, parameters, gradients))
             if tracker is not None:
                 now = tracker.now()
                 held = max(held, sum(now.values()) - now.get("given", 0))
@@ -150,8 +150,8 @@ def run_optimizer(
                     parameter.grad = gradient
                 second.step()
     first = [parameter.detach() for parameter in parameters]
-    seen: dict[str, Any] = {"first": snapshot(first), "kept": first, "states": kept.elements, "same": same}
-    seen["stay"] = layouts == [(parameter.data_ptr(), parameter.stride()) for parameter in parameters]
+    seen: dict[str, Any] = {"first": snapshot(first), "kept": first, "states": kept.elements, "changed": changed}
+    seen["moved"] = layouts != [(parameter.data_ptr(), parameter.stride()) for parameter in parameters]
     seen["made"] = dtypes
     seen["strangers"] = sum(all(known() is not mine for mine in made) for known in kept.optimizers)
     seen["held"] = held
@@ -206,7 +206,7 @@ def sketch_again(case: Case) -> list[list[Tensor]]:
     return sketch_good(replace(case, args=args))
 
 
-def sketch_wanted(case: Case) -> Wanted:
+def sketch_mistakes(case: Case, idle: str) -> dict[str, list[list[Tensor]]]:
     (tensors, _, _, decay, *_), ranks = case.args[0], case.ranks
     lengths = [tensor.numel() for tensor in tensors]
     row, steps = row_of(tensors), sketch_rows(case, 1)
@@ -219,12 +219,7 @@ def sketch_wanted(case: Case) -> Wanted:
         return [cut_like(value, tensors)] * ranks
 
     own = [trained(row, [step[rank] for step in steps], spans) for rank in range(ranks)]
-    idle = "copy the row back into the parameters"
-    if any(gradient is None for args in case.args for step in args[1] for gradient in step):
-        idle = "a .grad that is None counts as zeros, and the others still train"
-    if case.args[0][4]:
-        idle = "a second optimizer was made beside this one; what do the two share?"
-    mistakes = {
+    return {
         f"every tensor as it began: {idle}": everywhere(row),
         "the tensors at the end of the list as they began: no rank owns them": everywhere(
             torch.cat([good[:dealt], row[dealt:]])
@@ -244,14 +239,20 @@ def sketch_wanted(case: Case) -> Wanted:
             trained(row, [mixed(step) for step in steps], spans)
         ),
     }
-    look = "who updates it, and with whose gradient?"
+
+
+def sketch_wanted(case: Case) -> Wanted:
+    idle, look = "copy the row back into the parameters", "who updates it, and with whose gradient?"
+    if any(gradient is None for args in case.args for step in args[1] for gradient in step):
+        idle = "a .grad that is None counts as zeros, and the others still train"
+        look = "a .grad that is None counts as zeros: does its rank take part in the sum, and in the update?"
+    if case.args[0][4]:
+        idle = "a second optimizer was made beside this one; what do the two share?"
     if case.args[0][5]:
         look = "a gradient's memory need not be in its parameter's order: are both read in that of flatten()?"
     elif case.args[0][2]:
         look = "is a transposed parameter read, reduced and written in one order, that of flatten()?"
-    elif idle.startswith("a .grad"):
-        look = "a .grad that is None counts as zeros: does its rank take part in the sum, and in the update?"
-    return Wanted(sketch_good(case), mistakes, look, did="ends with")
+    return Wanted(sketch_good(case), lambda: sketch_mistakes(case, idle), look, did="ends with")
 
 
 def mixed(step: Tensor) -> Tensor:
@@ -266,11 +267,11 @@ def sketch_made(case: Case, seen: Observation) -> str | None:
     """What trains was made by `make`, for tensors of the parameters' dtype."""
     dtype = str(case.args[0][0][0].dtype)
     if any(record.value["strangers"] for record in seen.records):
-        return f"{case.about}: it trains with something that make() did not give: make(tensor) knows which optimizer"
+        return "it trains with something that make() did not give: make(tensor) knows which optimizer"
     for rank, record in enumerate(seen.records):
         if others := sorted(set(record.value["made"]) - {dtype}):
             said = f"rank {rank} gives make() a tensor of {others[0]}, and the parameters are {dtype}"
-            return f"{case.about}: {said}: keep the dtype"
+            return f"{said}: keep the dtype"
     return None
 
 
@@ -278,35 +279,23 @@ def sketch_small(case: Case, seen: Observation) -> str | None:
     """No rank's optimizers keep more than an N-th of each tensor, rounded up."""
     sizes = [tensor.numel() for tensor in (*case.args[0][0], *(case.args[0][4] or [[]])[0])]
     if not any(record.value["made"] for record in seen.records):
-        return f"{case.about}: nobody calls make(), which knows what optimizer it is: do not write one by hand"
-    most = 2 * sum(-(-numel // case.ranks) for numel in sizes)
+        return "nobody calls make(), which knows what optimizer it is: do not write one by hand"
+    due = 2 * sum(-(-numel // case.ranks) for numel in sizes)
     kept = [record.value["states"] for record in seen.records]
     rank = kept.index(max(kept))
-    if kept[rank] <= most:
+    if kept[rank] <= due:
         return None
-    said = f"rank {rank}'s optimizers keep {kept[rank]} numbers, and {most} at most are due, two for each of its N-th"
+    said = f"rank {rank}'s optimizers keep {kept[rank]} numbers, and {due} at most are due, two for each of its N-th"
     if min(kept) >= 2 * sum(sizes):
-        return f"{case.about}: {said}. They see every element on every rank: make one for a piece alone"
-    return f"{case.about}: {said}: cut through tensors, as lesson 02 does"
+        return f"{said}. They see every element on every rank: make one for a piece alone"
+    return f"{said}: cut through tensors, as lesson 02 does"
 
 
-def sketch_gradients(case: Case, seen: Observation) -> str | None:
-    for rank, record in enumerate(seen.records):
-        if not record.value["same"]:
-            said = f"{case.about}: step() changes the .grad of rank {rank}'s parameters, which belong to the caller"
-            return f"{said}: reduce a tensor of your own"
-    return None
-
-
-def sketch_places(case: Case, seen: Observation) -> str | None:
-    for rank, record in enumerate(seen.records):
-        if not record.value["stay"]:
-            return f"{case.about}: rank {rank}'s parameters have moved to new memory: copy the numbers into the old"
-    return None
-
-
-def held_between_steps(case: Case, seen: Observation) -> int:
-    return max(record.value["held"] for record in seen.records)
+sketch_gradients = never(
+    "changed",
+    "step() changes the .grad of rank {rank}'s parameters, which belong to the caller: reduce a tensor of your own",
+)
+sketch_places = never("moved", "rank {rank}'s parameters have moved to new memory: copy the numbers into the old")
 
 
 def held_target(case: Case) -> int:
@@ -323,7 +312,7 @@ EXERCISE = Exercise(
         Claim("make() gave what trains, for tensors of the parameters' dtype", sketch_made),
         Claim(
             "every rank ends with the parameters that one optimizer would have trained",
-            judged(sketch_good, sketch_wanted),
+            part("first", right(sketch_wanted, tolerance)),
         ),
         Claim("no rank's optimizers keep more than one N-th", sketch_small),
         Claim("gradients stay as they were", sketch_gradients),
@@ -334,7 +323,7 @@ EXERCISE = Exercise(
     scores=(
         Score(
             "bytes held between steps, beside parameters and gradients",
-            held_between_steps,
+            most("held"),
             held_target,
             "a piece, its gradient and its states stay; does a whole row outlive the step?",
         ),

@@ -6,8 +6,8 @@ from random import Random
 
 from zerolab.collectives import wire_bytes
 from zerolab.course.judge.case import Case, Observation, plural
-from zerolab.course.judge.claims import short
 from zerolab.course.judge.exercise import Claim, Exercise, alone
+from zerolab.course.judge.mistakes import amount
 
 HALVES = {"stage 1, all-reduce": 3, "stage 0": 2, "stage 1, reduce-scatter": 2}
 """Half rings in a step of each way."""
@@ -35,32 +35,30 @@ def cost_case(numel: int, ranks: int, way: str) -> Case:
 def cost_right(case: Case, seen: Observation) -> str | None:
     numel, ranks, way = case.args[0]
     half = wire_bytes("all_gather", numel, 4, ranks, 0)
-    want = HALVES[way] * half
-    got = seen.records[0].value
-    if got == want and isinstance(got, int):
-        return None
-    said = f"{case.about}: you say {short(got)} bytes, and the meter counts {want}"
-    if not isinstance(got, int | float):
-        return f"{said}: return one whole number"
-    if got == want:
-        return f"{said}. The number is right, but bytes are whole: divide with //"
-    if ranks == 1:
-        return f"{said}. One rank has nobody to send to"
-    if got * 4 == want:
-        return f"{said}. You counted elements; in fp32 each has 4 bytes"
-    for itemsize in (2, 8):
-        if way == "stage 1, all-reduce" and got * 4 == want * itemsize:
-            return f"{said}. You took {itemsize} bytes for a number; in fp32 each has 4"
-    if got * (ranks - 1) == want * ranks:
-        return f"{said}. A ring of N ranks sends (N-1)/N of a tensor, not all of it"
-    if got == want * ranks:
-        return f"{said}. That is what all ranks together send; one rank is asked for"
-    if abs(want - got) <= max(12 * (ranks - 1) * (ranks > 8), 1e-6 * want):
-        return f"{said}. A float lies just beside the whole number that it stands for: divide whole numbers with //"
-    if got % half == 0:
-        halves = plural(int(got // half), "half ring")
-        return f"{said}. You count {halves}: an all-reduce is two, a reduce-scatter or an all-gather one"
-    return said
+    got, want = seen.records[0].value, HALVES[way] * half
+
+    def mistakes() -> dict[str, bool]:
+        halves = plural(int(got // half), "half ring") if half else ""
+        beside = max(12 * (ranks - 1) * (ranks > 8), 1e-6 * want)
+        return {
+            "One rank has nobody to send to": ranks == 1,
+            "You counted elements; in fp32 each has 4 bytes": got * 4 == want,
+            **{
+                f"You took {itemsize} bytes for a number; in fp32 each has 4": got * 4 == want * itemsize
+                for itemsize in (2, 8)
+                if way == "stage 1, all-reduce"
+            },
+            "A ring of N ranks sends (N-1)/N of a tensor, not all of it": got * (ranks - 1) == want * ranks,
+            "That is what all ranks together send; one rank is asked for": got == want * ranks,
+            "A float lies just beside the whole number that it stands for: divide whole numbers with //": (
+                abs(want - got) <= beside
+            ),
+            f"You count {halves}: an all-reduce is two, a reduce-scatter or an all-gather one": (
+                half > 0 and got % half == 0
+            ),
+        }
+
+    return amount(got, want, mistakes)
 
 
 EXERCISE = Exercise(

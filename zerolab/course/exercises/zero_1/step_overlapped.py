@@ -12,11 +12,12 @@ from zerolab.collectives import Collectives, Handle, Link
 from zerolab.collectives.call import Call
 from zerolab.collectives.handle import Order
 from zerolab.course.exercises.twice import begins_anew, snapshot
-from zerolab.course.exercises.zero_1.claims import SUM, TWICE, UNSHARED, judged, only, patched, tolerance
-from zerolab.course.judge.case import Case, Observation, Other, plural
-from zerolab.course.judge.claims import Wanted, microseconds, untouched
+from zerolab.course.exercises.zero_1.claims import SUM, TWICE, UNSHARED, only, patched, tolerance
+from zerolab.course.judge.case import Case, Observation, Other, Record, plural
+from zerolab.course.judge.claims import each_rank, microseconds, part, untouched
 from zerolab.course.judge.draw import about, signed
 from zerolab.course.judge.exercise import Claim, Exercise, Score
+from zerolab.course.judge.mistakes import Wanted, right
 from zerolab.flat.layout import chunk_sizes
 from zerolab.ranks import spend
 
@@ -130,16 +131,12 @@ def after(case: Case, by: float, place: int = 1) -> list[Tensor]:
     return [row - rate * (torch.stack(part).sum(0) / by) for row, part in zip(rows, parts, strict=True)]
 
 
-def buckets_good(case: Case) -> list[list[Tensor]]:
-    return [after(case, case.ranks)] * case.ranks
-
-
 def buckets_again(case: Case) -> list[list[Tensor]]:
     """What the second call should give."""
     return [after(case, case.ranks, 3)] * case.ranks
 
 
-def buckets_wanted(case: Case) -> Wanted:
+def buckets_mistakes(case: Case) -> dict[str, list[Any]]:
     (rows, _, rate, _), ranks = case.args[0], case.ranks
     gradients = list(zip(*(args[1] for args in case.args), strict=True))
     good = after(case, ranks)
@@ -150,7 +147,7 @@ def buckets_wanted(case: Case) -> Wanted:
     own = [
         patched(ranks, row, [row - rate * part for part in parts]) for row, parts in zip(rows, gradients, strict=True)
     ]
-    mistakes: dict[str, list[Any]] = {
+    return {
         "rows in which its own shards alone are new: hand the shards around after the update, and wait until they "
         "are here": stale,
         SUM: [after(case, 1)] * ranks,
@@ -166,47 +163,48 @@ def buckets_wanted(case: Case) -> Wanted:
         "one row too few: the last bucket counts, too": [good[:-1]] * ranks,
         "handles: handle.wait() gives the row": [[Other("Handle")] * len(rows)] * ranks,
     }
+
+
+def buckets_wanted(case: Case) -> Wanted:
     look = "print one row: is it read before its call has ended, and changed by anything but its own update?"
-    return Wanted([good] * ranks, mistakes, look)
+    return Wanted([after(case, case.ranks)] * case.ranks, lambda: buckets_mistakes(case), look)
 
 
 def buckets_right(case: Case, seen: Observation) -> str | None:
     if not any(name == "update" for record in seen.records for name, _ in record.value["events"]):
-        return f"{case.about}: it never calls update, which alone knows how a gradient changes a shard"
-    return judged(buckets_good, buckets_wanted)(case, seen)
+        return "it never calls update, which alone knows how a gradient changes a shard"
+    return part("first", right(buckets_wanted, tolerance))(case, seen)
 
 
-def nothing_held(case: Case, seen: Observation) -> str | None:
+@each_rank
+def nothing_held(case: Case, rank: int, record: Record) -> str | None:
     """An update leaves alone what travels."""
-    for rank, record in enumerate(seen.records):
-        if held := record.value["held"]:
-            said = f"rank {rank} calls update on a tensor of {held[0]}_async before that call's wait() has returned"
-            first = "update first, then start the gather" if held[0] == "all_gather" else "wait first, then update"
-            return f"{case.about}: {said}: {first}"
-    return None
+    if not (held := record.value["held"]):
+        return None
+    said = f"rank {rank} calls update on a tensor of {held[0]}_async before that call's wait() has returned"
+    return f"{said}: {'update first, then start the gather' if held[0] == 'all_gather' else 'wait first, then update'}"
 
 
-def bucket_calls(case: Case, seen: Observation) -> str | None:
+@each_rank
+def bucket_calls(case: Case, rank: int, record: Record) -> str | None:
     numels = [row.numel() for row in case.args[0][0]]
     halves = ("reduce_scatter", "all_gather")
-    for rank, record in enumerate(seen.records):
-        names = [name for name, _ in record.value["events"]]
-        calls = record.calls[: len(names) - names.count("update")]
-        others = sorted({called for called, _ in calls} - set(halves))
-        if others:
-            return f"{case.about}: rank {rank} calls {', '.join(others)}, which nobody needs here"
-        for name in halves:
-            got = [numel for called, numel in calls if called == name]
-            if sorted(got) != sorted(numels):
-                said = f"rank {rank} calls {name} {plural(len(got), 'time')}, and {plural(len(numels), 'bucket')}"
-                return f"{case.about}: {said} are due: one reduce_scatter and one all_gather for each"
-        if names.count("update") != len(numels):
-            said = f"rank {rank} calls update {plural(names.count('update'), 'time')}, and {len(numels)} are due"
-            return f"{case.about}: {said}: once for each"
-        shards = [chunk_sizes(numel, case.ranks)[rank] for numel in numels]
-        if sorted(record.value["sizes"]) != sorted(shards):
-            said = f"rank {rank} gives update tensors of {record.value['sizes']} elements, and its shards have {shards}"
-            return f"{case.about}: {said}: a rank updates its own shard alone"
+    names = [name for name, _ in record.value["events"]]
+    calls = record.calls[: len(names) - names.count("update")]
+    if others := sorted({called for called, _ in calls} - set(halves)):
+        return f"rank {rank} calls {', '.join(others)}, which nobody needs here"
+    for name in halves:
+        got = [numel for called, numel in calls if called == name]
+        if sorted(got) != sorted(numels):
+            said = f"rank {rank} calls {name} {plural(len(got), 'time')}, and {plural(len(numels), 'bucket')} are due"
+            return f"{said}: one reduce_scatter and one all_gather for each"
+    if names.count("update") != len(numels):
+        said = f"rank {rank} calls update {plural(names.count('update'), 'time')}, and {len(numels)} are due"
+        return f"{said}: once for each"
+    shards = [chunk_sizes(numel, case.ranks)[rank] for numel in numels]
+    if sorted(record.value["sizes"]) != sorted(shards):
+        said = f"rank {rank} gives update tensors of {record.value['sizes']} elements, and its shards have {shards}"
+        return f"{said}: a rank updates its own shard alone"
     return None
 
 

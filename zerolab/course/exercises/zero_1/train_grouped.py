@@ -17,7 +17,6 @@ from zerolab.course.exercises.zero_1.claims import (
     TWICE,
     UNSHARED,
     Spans,
-    judged,
     made_by_adam,
     only,
     own_dtype,
@@ -29,10 +28,11 @@ from zerolab.course.exercises.zero_1.claims import (
     uncut,
 )
 from zerolab.course.exercises.zero_1.train_sharded import BOARD_NUMEL, STEPS, dtype_of, row_about
-from zerolab.course.judge.case import Case, Observation
-from zerolab.course.judge.claims import Wanted, calls_are, most_held, untouched
+from zerolab.course.judge.case import Case, Observation, Record
+from zerolab.course.judge.claims import calls_are, each_rank, most_held, part, untouched
 from zerolab.course.judge.draw import signed, sizes
 from zerolab.course.judge.exercise import Claim, Exercise, Score
+from zerolab.course.judge.mistakes import Wanted, right
 from zerolab.flat.layout import chunk_bounds
 
 Tensor = torch.Tensor
@@ -105,7 +105,7 @@ def groups_again(case: Case) -> list[Tensor]:
     return [trained(row, over_ranks(case, case.ranks, 3), spans)] * case.ranks
 
 
-def groups_wanted(case: Case) -> Wanted:
+def groups_mistakes(case: Case) -> dict[str, Sequence[Tensor]]:
     (row, _, spans, _), ranks = case.args[0], case.ranks
     means = over_ranks(case, ranks)
     good, before = trained(row, means, spans), trained(row, means[:-1], spans)
@@ -114,7 +114,7 @@ def groups_wanted(case: Case) -> Wanted:
     def everywhere(value: Tensor) -> list[Tensor]:
         return [value] * ranks
 
-    mistakes = {
+    mistakes: dict[str, Sequence[Tensor]] = {
         "a row in which its own shard alone is new: hand the shards around": [
             patched(ranks, row, only(ranks, rank, good)) for rank in range(ranks)
         ],
@@ -139,7 +139,7 @@ def groups_wanted(case: Case) -> Wanted:
     if len({decay for _, _, decay in spans}) < len(spans):
         says = "a row in which of groups with the same weight decay one alone was trained: each has its own part"
         mistakes[says] = everywhere(trained(row, means, last_of_each(row.numel(), ranks, spans)))
-    return Wanted([good] * ranks, mistakes, "compare a shard of the row with what each group should make of it")
+    return mistakes
 
 
 def wrong_cuts(row: Tensor, ranks: int, spans: Spans) -> dict[str, Spans]:
@@ -176,31 +176,34 @@ def last_of_each(numel: int, ranks: int, spans: Spans) -> Spans:
     return parts
 
 
+def groups_wanted(case: Case) -> Wanted:
+    look = "compare a shard of the row with what each group should make of it"
+    return Wanted(groups_good(case), lambda: groups_mistakes(case), look)
+
+
 def groups_right(case: Case, seen: Observation) -> str | None:
     """As `groups_wanted` says; of numbers that none of its mistakes explains, which part is wrong, and how."""
-    hint = judged(groups_good, groups_wanted)(case, seen)
-    if not hint or "values wrong" not in hint:
-        return hint
-    for rank, record in enumerate(seen.records):
-        if found := odd_part(case, record.value["first"]):
-            return f"{case.about}: rank {rank} returned {found}"
-    return hint
+    hint = part("first", right(groups_wanted, tolerance))(case, seen)
+    return odd_part(case, seen) or hint if hint and "values wrong" in hint else hint
 
 
-def odd_part(case: Case, got: Tensor) -> str | None:
+@each_rank
+def odd_part(case: Case, rank: int, record: Record) -> str | None:
     """What befell the first wrong elements of a row: another weight decay, or nothing."""
-    (row, _, spans, _), want = case.args[0], groups_good(case)[0]
-    wrong = ~torch.isclose(got, want, tolerance(case), tolerance(case))
+    (row, _, spans, _), want, got = case.args[0], groups_good(case)[0], record.value["first"]
+    most = tolerance(want.dtype)
+    wrong = ~torch.isclose(got, want, most, most)
     if not wrong.any():
         return None
     at = int(wrong.nonzero()[0])
     start, stop, decay = next(span for span in spans if span[0] <= at < span[1])
+    said = f"rank {rank} returned element {at}"
     if torch.equal(got[at], row[at]):
-        return f"element {at} as it began: no part reaches it, where group [{start}, {stop}) does"
+        return f"{said} as it began: no part reaches it, where group [{start}, {stop}) does"
     means = over_ranks(case, case.ranks)
     for other in [0.0, *(span[2] for span in spans)]:
         if torch.isclose(got[at], trained(row, means, [(0, row.numel(), other)])[at], 1e-5, 1e-5):
-            said = f"element {at} trained with the weight decay {other}, and group [{start}, {stop}) has {decay}"
+            said = f"{said} trained with the weight decay {other}, and group [{start}, {stop}) has {decay}"
             return f"{said}: does each part take the weight decay of its own group?"
     return None
 

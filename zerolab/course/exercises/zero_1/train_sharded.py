@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from zerolab.collectives import Collectives, wire_bytes
+from zerolab.collectives import Collectives
 from zerolab.course.exercises.twice import begins_anew, snapshot
 from zerolab.course.exercises.zero_1.claims import (
     ANEW,
@@ -17,7 +17,6 @@ from zerolab.course.exercises.zero_1.claims import (
     TWICE,
     UNSHARED,
     adam,
-    judged,
     made_by_adam,
     only,
     own_dtype,
@@ -27,10 +26,19 @@ from zerolab.course.exercises.zero_1.claims import (
     tolerance,
     uncut,
 )
-from zerolab.course.judge.case import Case, Observation, plural
-from zerolab.course.judge.claims import Wanted, most_held, most_sent, number_of_calls, untouched
+from zerolab.course.judge.case import Case, Observation, Record, plural
+from zerolab.course.judge.claims import (
+    each_rank,
+    most_held,
+    most_in_a_ring,
+    most_sent,
+    number_of_calls,
+    part,
+    untouched,
+)
 from zerolab.course.judge.draw import about, signed, sizes
 from zerolab.course.judge.exercise import Claim, Exercise, Score
+from zerolab.course.judge.mistakes import Wanted, right
 
 Tensor = torch.Tensor
 Answer = Callable[..., Any]
@@ -155,10 +163,10 @@ def stage_again(case: Case) -> list[Tensor]:
     return together(case, [args[2] for args in case.args])
 
 
-def stage_wanted(case: Case) -> Wanted:
+def stage_mistakes(case: Case) -> dict[str, list[Tensor]]:
     ranks, row, targets = case.ranks, case.args[0][0], [args[1] for args in case.args]
     good = stage_good(case)
-    mistakes = {
+    return {
         "a row in which its own shard alone is new: hand the shards around": together(case, targets, gather="never"),
         "what comes out if nobody gathers before the end: a gradient needs the whole row as it is now": together(
             case, targets, gather="end"
@@ -197,26 +205,26 @@ def stage_wanted(case: Case) -> Wanted:
             patched(ranks, good[0], only(ranks, rank, row)) for rank in range(ranks)
         ],
     }  # fmt: skip
-    return Wanted(good, mistakes, "train one step on two ranks by hand, and print the shards")
 
 
-def asked_once_a_step(case: Case, seen: Observation) -> str | None:
-    steps = len(case.args[0][1])
-    for rank, record in enumerate(seen.records):
-        if record.value["asked"] != steps:
-            said = f"rank {rank} calls gradient {plural(record.value['asked'], 'time')} in {steps} steps"
-            return f"{case.about}: {said}: once for each, since each call computes the next batch"
-    return None
+def stage_wanted(case: Case) -> Wanted:
+    return Wanted(
+        stage_good(case), lambda: stage_mistakes(case), "train one step on two ranks by hand, and print the shards"
+    )
+
+
+@each_rank
+def asked_once_a_step(case: Case, rank: int, record: Record) -> str | None:
+    asked, steps = record.value["asked"], len(case.args[0][1])
+    said = f"rank {rank} calls gradient {plural(asked, 'time')} in {steps} steps"
+    return None if asked == steps else f"{said}: once for each, since each call computes the next batch"
 
 
 def steps_sent(case: Case) -> int:
     """A reduce-scatter and an all-gather for each step."""
     row = case.args[0][0]
-    names = ("reduce_scatter", "all_gather")
-    return BOARD_STEPS * max(
-        sum(wire_bytes(name, row.numel(), row.itemsize, case.ranks, rank) for name in names)
-        for rank in range(case.ranks)
-    )
+    calls = [("reduce_scatter", row.numel()), ("all_gather", row.numel())]
+    return BOARD_STEPS * most_in_a_ring(calls, row.itemsize, case.ranks)
 
 
 def more_bytes(case: Case, seen: Observation) -> str:
@@ -243,7 +251,10 @@ EXERCISE = Exercise(
         Claim("it computes one gradient for each step", asked_once_a_step),
         Claim("what travels keeps its dtype", own_dtype),
         Claim("its optimizers are those that adam() makes", made_by_adam),
-        Claim("every rank returns the row that one optimizer would have trained", judged(stage_good, stage_wanted)),
+        Claim(
+            "every rank returns the row that one optimizer would have trained",
+            part("first", right(stage_wanted, tolerance)),
+        ),
         Claim("the row it is given stays as it was", untouched(0)),
         Claim("no rank's optimizer keeps more than its shard's states", shard_alone),
         Claim("a second call begins anew", begins_anew(stage_again, tolerance)),

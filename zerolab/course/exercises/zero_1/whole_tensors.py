@@ -7,8 +7,10 @@ from random import Random
 from typing import Any
 
 from zerolab.course.judge.case import Case, Observation, plural
-from zerolab.course.judge.claims import short, untouched
+from zerolab.course.judge.claims import untouched
 from zerolab.course.judge.exercise import Claim, Exercise, alone
+from zerolab.course.judge.mistakes import named
+from zerolab.course.judge.same import short
 
 STATE_BYTES = 8
 """Adam's two fp32 numbers for each element."""
@@ -121,16 +123,15 @@ def whole_right(case: Case, seen: Observation) -> str | None:
     loads = loads_of(numels, ranks, owners)
     got, nbytes = seen.records[0].value, STATE_BYTES * max(loads)
     want = [owners, nbytes]
-    said = f"{case.about}: you say {short(got)}, and it is {want}"
+    said = f"you say {short(got)}, and it is {want}"
     if not isinstance(got, list) or len(got) != 2:
         return f"{said}. Two things are asked for: the owners, and the bytes on the fullest rank"
     if got[0] != owners or any(isinstance(owner, bool) for owner in got[0]):
         return f"{said}. {about_owners(numels, ranks, got[0])}"
     if got[1] == nbytes:
         return None if type(got[1]) is int else f"{said}. The number is right, but bytes are whole"
-    for says, mistake in wrong_bytes(numels, ranks, loads).items():
-        if got[1] == mistake:
-            return f"{said}. {says}"
+    if says := named(wrong_bytes(numels, ranks, loads), lambda mistake: bool(got[1] == mistake)):
+        return f"{said}. {says}"
     if isinstance(got[1], int | float) and abs(got[1] - nbytes) < 1e-6 * nbytes:
         return f"{said}. That is nearly right: a float of 32 bits counts no odd numbers above 2**24; add whole numbers"
     return f"{said}. The owners are right; eight bytes for each element of the fullest rank are asked for"
@@ -140,9 +141,8 @@ def about_owners(numels: Sequence[int], ranks: int, got: Any) -> str:
     """What is wrong with a list of owners."""
     if not isinstance(got, list) or len(got) != len(numels) or any(isinstance(owner, list) for owner in got):
         return "The first of the two is a list with one rank for each tensor, in the order of numels"
-    for says, mistake in wrong_owners(numels, ranks).items():
-        if got == mistake:
-            return says
+    if says := named(wrong_owners(numels, ranks), lambda mistake: got == mistake):
+        return says
     if got == spread(numels, ranks):
         return "Tensors do not count, elements do: of several ranks that have the fewest elements, the first gets it"
     return "Write down how much each rank has after each tensor, the largest first"

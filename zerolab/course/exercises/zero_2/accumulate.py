@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -12,9 +11,11 @@ import torch
 from zerolab.collectives import Collectives
 from zerolab.course.exercises.zero_2.watch import Watched
 from zerolab.course.judge.case import Case, Observation, plural
-from zerolab.course.judge.claims import Calls, Wanted, by_dtype, calls_are, most_held, right, untouched
+from zerolab.course.judge.claims import Calls, calls_are, most_held, never, part, untouched
 from zerolab.course.judge.draw import about, fine, sizes
 from zerolab.course.judge.exercise import Claim, Exercise, Score
+from zerolab.course.judge.mistakes import Wanted, right
+from zerolab.course.judge.same import by_dtype
 
 
 def micro_case(
@@ -90,21 +91,15 @@ def run_micro(fn: Callable[..., Any], comm: Collectives, gradients: list[torch.T
     return {"shard": shard, "written": sorted(written)}
 
 
-def micro_right(case: Case, seen: Observation) -> str | None:
-    part = Observation([replace(record, value=record.value["shard"]) for record in seen.records])
-    return right(micro_wanted, by_dtype)(case, part)
-
-
 def micro_untouched(case: Case, seen: Observation) -> str | None:
-    if hint := untouched(0)(case, seen):
-        return hint
-    for rank, record in enumerate(seen.records):
-        if written := record.value["written"]:
-            return (
-                f"{case.about}: rank {rank} wrote to the gradients {written}, even if their numbers are as before: "
-                "they belong to the caller, and somebody may read them meanwhile"
-            )
-    return None
+    return untouched(0)(case, seen) or never_written(case, seen)
+
+
+never_written = never(
+    "written",
+    "rank {rank} wrote to the gradients {it}, even if their numbers are as before: they belong to the caller, and "
+    "somebody may read them meanwhile",
+)
 
 
 def micro_held(case: Case) -> int:
@@ -118,7 +113,7 @@ EXERCISE = Exercise(
     (
         Claim(
             "every rank returns its shard of the mean over ranks and micro-batches",
-            micro_right,
+            part("shard", right(micro_wanted, by_dtype)),
             ("A mean of means: over the ranks in reduce_scatter, over the micro-batches by one division at the end.",),
         ),
         Claim(

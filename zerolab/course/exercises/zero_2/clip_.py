@@ -11,9 +11,11 @@ import torch
 
 from zerolab.collectives import Collectives
 from zerolab.course.judge.case import Case, Observation, Record, plural
-from zerolab.course.judge.claims import by_dtype, most_sent, number_of_calls, short
+from zerolab.course.judge.claims import each_rank, most_sent, number_of_calls
 from zerolab.course.judge.draw import fine
 from zerolab.course.judge.exercise import Claim, Exercise, Score
+from zerolab.course.judge.mistakes import NEARLY, named
+from zerolab.course.judge.same import alike, by_dtype, short
 
 Tensor = torch.Tensor
 POISON = 7777.0
@@ -146,46 +148,45 @@ def counted(args: tuple[Any, ...]) -> list[Tensor]:
 
 
 def same(value: object, want: float) -> bool:
-    if not isinstance(value, float):
-        return False
-    return (math.isnan(value) and math.isnan(want)) or math.isclose(value, want, rel_tol=1e-9)
+    return isinstance(value, float) and (alike(value, want, NEARLY) or (math.isnan(value) and math.isnan(want)))
 
 
 def norm_right(case: Case, seen: Observation) -> str | None:
     """Every rank returns the norm over all ranks, as a float, and to the last bit the same one."""
-    norm_type = case.args[0][3]
-    each = [counted(args) for args in case.args]
-    want = norm_of(each, norm_type)
-    for rank, record in enumerate(seen.records):
-        got = record.value["norm"]
-        if same(got, want):
-            continue
-        if not isinstance(got, float):
-            return f"{case.about}: rank {rank} returned {short(got)}, and a float is due"
-        said = f"{case.about}: rank {rank} returned {got:g}, and the norm is {want:g}"
-        single = record.sent and all(nbytes == 4 for _, nbytes in record.sent)
-        if single and math.isfinite(want) and (math.isinf(got) or math.isclose(got, want, rel_tol=1e-3)):
-            said = f"{case.about}: rank {rank} returned {got:.12g}, and the norm is {want:.12g}"
-            return f"{said}. That is not float64, and neither is what travels: compute and gather in float64"
-        if math.isclose(got, want, rel_tol=1e-3):
-            said = f"{case.about}: rank {rank} returned {got:.12g}, and the norm is {want:.12g}"
-            return f"{said}. That is not float64: convert the gradients before you take powers and sums"
-        if math.isnan(want) and math.isinf(got):
-            return f"{said}. Say which of the two it is, inf or nan: the caller may tell them apart"
-        if math.isnan(want):
-            return f"{said}. Python's max() and min() drop a nan that does not come first, so look for it yourself"
-        if math.isinf(got) and math.isfinite(want):
-            return f"{said}. Squares of large float32 numbers are no float32: convert before you take powers"
-        for says, mistake in mistaken_norms(case, each, rank, norm_type).items():
-            if same(got, mistake):
-                return f"{said}. {says}"
-        return f"{said}. Put all shards end to end by hand, and compare what each rank contributes"
+    return norm_is_near(case, seen) or norms_are_one(case, seen)
+
+
+@each_rank
+def norm_is_near(case: Case, rank: int, record: Record) -> str | None:
+    norm_type, each = case.args[0][3], [counted(args) for args in case.args]
+    got, want = record.value["norm"], norm_of(each, norm_type)
+    if same(got, want):
+        return None
+    if not isinstance(got, float):
+        return f"rank {rank} returned {short(got)}, and a float is due"
+    said, finely = (f"rank {rank} returned {got:{digits}}, and the norm is {want:{digits}}" for digits in ("g", ".12g"))
+    single = record.sent and all(nbytes == 4 for _, nbytes in record.sent)
+    if single and math.isfinite(want) and (math.isinf(got) or math.isclose(got, want, rel_tol=1e-3)):
+        return f"{finely}. That is not float64, and neither is what travels: compute and gather in float64"
+    if math.isclose(got, want, rel_tol=1e-3):
+        return f"{finely}. That is not float64: convert the gradients before you take powers and sums"
+    if math.isnan(want) and math.isinf(got):
+        return f"{said}. Say which of the two it is, inf or nan: the caller may tell them apart"
+    if math.isnan(want):
+        return f"{said}. Python's max() and min() drop a nan that does not come first, so look for it yourself"
+    if math.isinf(got) and math.isfinite(want):
+        return f"{said}. Squares of large float32 numbers are no float32: convert before you take powers"
+    says = named(mistaken_norms(case, each, rank, norm_type), lambda mistake: same(got, mistake))
+    return f"{said}. {says or 'Put all shards end to end by hand, and compare what each rank contributes'}"
+
+
+def norms_are_one(case: Case, seen: Observation) -> str | None:
     norms = [record.value["norm"] for record in seen.records]
-    for rank, norm in enumerate(norms):
-        if norm != norms[0] and not math.isnan(norm):
-            said = f"rank {rank} returned {norm!r}, and rank 0 {norms[0]!r}"
-            return f"{case.about}: {said}. A sum depends on the order: add the ranks' numbers in one order on all ranks"
-    return None
+    rank = next((rank for rank, norm in enumerate(norms) if norm != norms[0] and not math.isnan(norm)), None)
+    if rank is None:
+        return None
+    said = f"rank {rank} returned {norms[rank]!r}, and rank 0 {norms[0]!r}"
+    return f"{said}. A sum depends on the order: add the ranks' numbers in one order on all ranks"
 
 
 def mistaken_norms(case: Case, each: Sequence[Sequence[Tensor]], rank: int, norm_type: float) -> dict[str, float]:
@@ -218,45 +219,44 @@ def mistaken_norms(case: Case, each: Sequence[Sequence[Tensor]], rank: int, norm
     return mistakes
 
 
-def scaled(case: Case, seen: Observation) -> str | None:
+@each_rank
+def scaled(case: Case, rank: int, record: Record) -> str | None:
     """All ranks' shards were scaled in place, by one factor, down or not at all. Padding may be scaled or not."""
     _, _, limit, norm_type = case.args[0]
     norm = norm_of([counted(args) for args in case.args], norm_type)
     factor = limit / norm if math.isfinite(norm) and norm > limit else 1.0
-    for rank, record in enumerate(seen.records):
-        before, after = torch.cat(counted(case.args[rank])), used_after(record)
-        if after.dtype != before.dtype:
-            return f"{case.about}: the gradients of rank {rank} became {after.dtype}: scale them where they are"
-        if not before.numel() or close(after, before * factor):
-            continue
-        found = ratio(before, after)
-        said = f"{case.about}: the gradients of rank {rank}"
-        if not math.isfinite(norm):
-            return f"{said} have changed; with a norm that is not finite, leave them alone: the step will be skipped"
-        if factor == 1.0 and not before.any():
-            return f"{said} were 0 and are not: a norm of 0 is above no limit, and limit / norm is no number"
-        if factor == 1.0:
-            return f"{said} were scaled by {found}; a norm below the limit is no reason to scale up"
-        if swapped := record.value["swapped"]:
-            where = ", ".join(f"shards[{index}]" for index in swapped)
-            return f"{said} are as they were: {where} became another tensor, and who holds the old one sees no change"
-        if close(after, before) and limit == 0.0:
-            return f"{said} are as they were, and 0 is a limit like any other: what is limit / norm?"
-        alone = norm_of([counted(case.args[rank])], norm_type)
-        if close(after, before) and alone <= limit:
+    before, after = torch.cat(counted(case.args[rank])), used_after(record)
+    if after.dtype != before.dtype:
+        return f"the gradients of rank {rank} became {after.dtype}: scale them where they are"
+    if not before.numel() or close(after, before * factor):
+        return None
+    found, said = ratio(before, after), f"the gradients of rank {rank}"
+    if not math.isfinite(norm):
+        return f"{said} have changed; with a norm that is not finite, leave them alone: the step will be skipped"
+    if factor == 1.0 and not before.any():
+        return f"{said} were 0 and are not: a norm of 0 is above no limit, and limit / norm is no number"
+    if factor == 1.0:
+        return f"{said} were scaled by {found}; a norm below the limit is no reason to scale up"
+    if swapped := record.value["swapped"]:
+        where = ", ".join(f"shards[{index}]" for index in swapped)
+        return f"{said} are as they were: {where} became another tensor, and who holds the old one sees no change"
+    alone = norm_of([counted(case.args[rank])], norm_type)
+    if close(after, before):
+        said = f"{said} are as they were"
+        if limit == 0.0:
+            return f"{said}, and 0 is a limit like any other: what is limit / norm?"
+        if alone <= limit:
             look = "compare the norm of all with it, on every rank"
-            return f"{said} are as they were: its own norm, {alone:g}, is below the limit of {limit:g}; {look}"
-        if close(after, before):
-            return f"{said} are as they were: change the shards in place (mul_), a new tensor stays with you"
-        own = limit / alone
-        if close(after, before * own):
-            return f"{said} were scaled by their own norm: one factor for all ranks keeps the direction"
-        if close(after, before * factor * factor):
-            return f"{said} were scaled twice over: once with limit / norm is enough"
-        if close(after, before * (limit / (norm + 1e-6))):
-            return f"{said} were scaled by {found}, as if the norm were larger by 1e-6: divide by the norm alone"
-        return f"{said} were scaled by {found}, and limit / norm is {factor:.7g}"
-    return None
+            return f"{said}: its own norm, {alone:g}, is below the limit of {limit:g}; {look}"
+        return f"{said}: change the shards in place (mul_), a new tensor stays with you"
+    said = f"{said} were scaled"
+    if close(after, before * (limit / alone)):
+        return f"{said} by their own norm: one factor for all ranks keeps the direction"
+    if close(after, before * factor * factor):
+        return f"{said} twice over: once with limit / norm is enough"
+    if close(after, before * (limit / (norm + 1e-6))):
+        return f"{said} by {found}, as if the norm were larger by 1e-6: divide by the norm alone"
+    return f"{said} by {found}, and limit / norm is {factor:.7g}"
 
 
 def used_after(record: Record) -> Tensor:

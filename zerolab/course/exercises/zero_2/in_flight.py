@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from functools import partial
 from random import Random
 from typing import Any
@@ -12,10 +11,12 @@ import torch
 
 from zerolab.collectives import Collectives, Handle, Link
 from zerolab.course.exercises.zero_2.models import shards_by_rank
-from zerolab.course.judge.case import Case, Observation, plural
-from zerolab.course.judge.claims import Wanted, by_dtype, calls_are, microseconds, most_held, right
+from zerolab.course.judge.case import Case, Record, plural
+from zerolab.course.judge.claims import calls_are, each_rank, microseconds, most_held, part
 from zerolab.course.judge.draw import fine
 from zerolab.course.judge.exercise import Claim, Exercise, Score
+from zerolab.course.judge.mistakes import Wanted, right
+from zerolab.course.judge.same import by_dtype
 from zerolab.errors import InputError
 from zerolab.ranks import spend
 
@@ -140,11 +141,6 @@ def run_flight(fn: Callable[..., Any], comm: Collectives, gradients: list[Tensor
 ARRIVED = "blocks, returns the result, and does not end a call"
 
 
-def flight_right(case: Case, seen: Observation) -> str | None:
-    part = Observation([replace(record, value=record.value["shards"]) for record in seen.records])
-    return right(flight_wanted, by_dtype)(case, part)
-
-
 def flight_wanted(case: Case) -> Wanted:
     dtype = case.args[0][0][0].dtype
     each = zip(*(args[0] for args in case.args), strict=True)
@@ -165,7 +161,7 @@ def flight_wanted(case: Case) -> Wanted:
             ahead(shards, [len(whole) for whole in mean], limit) for shards in good
         ]
         mistakes["no shards of gradients without elements: these have an empty one"] = [
-            [part for whole, part in zip(mean, shards, strict=True) if len(whole)] for shards in good
+            [mine for whole, mine in zip(mean, shards, strict=True) if len(whole)] for shards in good
         ]
     under_way = min(limit, count)
     if under_way > 1:
@@ -185,57 +181,41 @@ def ahead(shards: Sequence[Tensor], numels: Sequence[int], limit: int) -> list[T
     """The shards in order, but for those of empty gradients, which nobody waits for."""
     ended: list[Tensor] = []
     waiting: list[Tensor] = []
-    for part, numel in zip(shards, numels, strict=True):
+    for shard, numel in zip(shards, numels, strict=True):
         if numel and len(waiting) == limit:
             ended.append(waiting.pop(0))
-        (waiting if numel else ended).append(part)
+        (waiting if numel else ended).append(shard)
     return ended + waiting
 
 
-def under_limit(case: Case, seen: Observation) -> str | None:
-    limit, count = case.args[0][1], len(case.args[0][0])
-    for rank, record in enumerate(seen.records):
-        most = record.value["most"]
-        look = f"arrived() {ARRIVED}" if record.value["asked"] else "wait for the oldest before you start one more"
-        if most > limit:
-            return f"{case.about}: rank {rank} had {most} under way at once, and {limit} are allowed: {look}"
-        started, empty = len(record.calls), sum(not len(gradient) for gradient in case.args[rank][0])
-        if empty and started == count - empty:
-            return (
-                f"{case.about}: rank {rank} started {started} calls for {count} gradients: one without elements needs "
-                "a call, too, since it counts as under way"
-            )
-        if most < min(limit, count):
-            said = "none at all" if not most else f"never more than {most}"
-            return (
-                f"{case.about}: rank {rank} had {said} under way, and {min(limit, count)} may be: a handle need not "
-                "be waited for at once"
-            )
-        asked = f"; arrived() {ARRIVED}" if record.value["asked"] else ""
-        if left := record.value["left"]:
-            return (
-                f"{case.about}: rank {rank} returned while {left} of its calls had met no wait(): each needs one{asked}"
-            )
-        if newer := record.value["newer"]:
-            return (
-                f"{case.about}: rank {rank} waited for call {newer[0]} while call {newer[1]} was under way: which "
-                "handle is the oldest?"
-            )
-        if late := record.value["late"]:
-            return (
-                f"{case.about}: rank {rank} had taken {late} gradients when it started a call for an earlier one: "
-                "start each as it comes, before the next is taken"
-            )
-        if early := record.value["early"]:
-            return (
-                f"{case.about}: rank {rank} waited with {early} under way, and more gradients to come: do not wait "
-                "while there is room"
-            )
-        if idle := record.value["idle"]:
-            return (
-                f"{case.about}: rank {rank} waited with {idle} under way and no gradient at hand: take the next one "
-                "first, so that calls travel while it is computed"
-            )
+@each_rank
+def under_limit(case: Case, rank: int, record: Record) -> str | None:
+    limit, count, saw = case.args[0][1], len(case.args[0][0]), record.value
+    allowed, asked = min(limit, count), f"; arrived() {ARRIVED}" if saw["asked"] else ""
+    if saw["most"] > limit:
+        look = f"arrived() {ARRIVED}" if asked else "wait for the oldest before you start one more"
+        return f"rank {rank} had {saw['most']} under way at once, and {limit} are allowed: {look}"
+    started, empty = len(record.calls), sum(not len(gradient) for gradient in case.args[rank][0])
+    if empty and started == count - empty:
+        said = f"rank {rank} started {started} calls for {count} gradients"
+        return f"{said}: one without elements needs a call, too, since it counts as under way"
+    if saw["most"] < allowed:
+        said = "none at all" if not saw["most"] else f"never more than {saw['most']}"
+        return f"rank {rank} had {said} under way, and {allowed} may be: a handle need not be waited for at once"
+    if left := saw["left"]:
+        return f"rank {rank} returned while {left} of its calls had met no wait(): each needs one{asked}"
+    if newer := saw["newer"]:
+        said = f"rank {rank} waited for call {newer[0]} while call {newer[1]} was under way"
+        return f"{said}: which handle is the oldest?"
+    if late := saw["late"]:
+        said = f"rank {rank} had taken {late} gradients when it started a call for an earlier one"
+        return f"{said}: start each as it comes, before the next is taken"
+    if early := saw["early"]:
+        said = f"rank {rank} waited with {early} under way, and more gradients to come"
+        return f"{said}: do not wait while there is room"
+    if idle := saw["idle"]:
+        said = f"rank {rank} waited with {idle} under way and no gradient at hand"
+        return f"{said}: take the next one first, so that calls travel while it is computed"
     return None
 
 
@@ -265,7 +245,7 @@ EXERCISE = Exercise(
     (
         Claim(
             "every rank returns its shard of each mean gradient, in order",
-            flight_right,
+            part("shards", right(flight_wanted, by_dtype)),
             (
                 "comm.reduce_scatter_async(gradient, average=True) returns a handle at once; handle.wait() gives the "
                 "shard.",

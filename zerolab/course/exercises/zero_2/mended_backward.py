@@ -26,9 +26,11 @@ from zerolab.course.exercises.zero_2.models import (
 )
 from zerolab.course.exercises.zero_2.shards_in_time import WHOLES, as_it_comes, nothing_kept, sent_once, still_there
 from zerolab.course.exercises.zero_2.watch import Reductions, still_known, storage, views_of
-from zerolab.course.judge.case import Case, Observation, decode, encode, plural
-from zerolab.course.judge.claims import Wanted, by_dtype, most_sent, right, shared_by, short
+from zerolab.course.judge.case import Case, Observation, Record, decode, encode, once, plural
+from zerolab.course.judge.claims import each_rank, each_time, most_sent, shared_by
 from zerolab.course.judge.exercise import Claim, Exercise, Score
+from zerolab.course.judge.mistakes import Wanted, compared
+from zerolab.course.judge.same import by_dtype, short
 from zerolab.errors import InputError
 
 Tensor = torch.Tensor
@@ -89,29 +91,30 @@ def two_of(fn: Any) -> str:
     return "so of two parameters: which index does each hook see?"
 
 
-def mended_right(case: Case, seen: Observation) -> str | None:
+def mended_right(case: Case, seen: Observation, index: int) -> str | None:
     """After each backward the shards of all mean gradients so far are there."""
-    for index in range(len(case.args[0][1])):
-        part = Observation([replace(record, value=decode(record.value["after"][index])) for record in seen.records])
-        after = f"{case.about}, after {index + 1} backward{'s' if index else ''}"
-        for rank, record in enumerate(part.records):
-            if not isinstance(record.value, list):
-                return f"{after}: `shards` of rank {rank} is {short(record.value)}, and a list is due"
-            missing = [at for at, shard in enumerate(record.value) if shard is None]
-            if missing:
-                said = f"rank {rank} has no shards of the parameters {missing}"
-                empty = [at for at, numel in enumerate(numels_of(case)) if not numel]
-                if missing == empty:
-                    return f"{after}: {said}: they have no elements, and neither has their shard, but it is due"
-                if set(missing) < set(empty):
-                    look = "without elements they all have one address (data_ptr() is 0), one shape, and equal numbers"
-                    return f"{after}: {said}: {look}: tell parameters apart by their place in the list"
-                return f"{after}: {said}: which index does a hook see when it runs, long after the loop has ended?"
-        if hint := right(lambda case: wanted_after(case, index), by_dtype)(case, part):  # noqa: B023 (used at once)
-            return hint.replace(case.about, after, 1)
-    return None
+    seen = replace(seen, records=[replace(record, value=decode(record.value)) for record in seen.records])
+    return shards_there(case, seen) or compared(wanted_after(case, index), seen, by_dtype)
 
 
+@each_rank
+def shards_there(case: Case, rank: int, record: Record) -> str | None:
+    if not isinstance(record.value, list):
+        return f"`shards` of rank {rank} is {short(record.value)}, and a list is due"
+    missing = [at for at, shard in enumerate(record.value) if shard is None]
+    empty = [at for at, numel in enumerate(numels_of(case)) if not numel]
+    said = f"rank {rank} has no shards of the parameters {missing}"
+    if not missing:
+        return None
+    if missing == empty:
+        return f"{said}: they have no elements, and neither has their shard, but it is due"
+    if set(missing) < set(empty):
+        look = "without elements they all have one address (data_ptr() is 0), one shape, and equal numbers"
+        return f"{said}: {look}: tell parameters apart by their place in the list"
+    return f"{said}: which index does a hook see when it runs, long after the loop has ended?"
+
+
+@once
 def wanted_after(case: Case, index: int) -> Wanted:
     rounds = [summed(case, each) for each in range(index + 1)]
     total = [torch.stack(parts).sum(0) for parts in zip(*rounds, strict=True)]
@@ -153,16 +156,12 @@ def wanted_after(case: Case, index: int) -> Wanted:
     return Wanted(shards(total), mistakes, LOOK)
 
 
-def nothing_else(case: Case, seen: Observation) -> str | None:
+@each_rank
+def nothing_else(case: Case, rank: int, record: Record) -> str | None:
     """Of what reduce_scatter returned, only the shards are still there."""
-    for rank, record in enumerate(seen.records):
-        if more := record.value["more"]:
-            return (
-                f"{case.about}: after {ROUNDS} backwards rank {rank} holds {plural(more, 'tensor')} that "
-                "reduce_scatter returned, besides `shards`: what has been added up is not needed any more, nor is "
-                "room for the next one"
-            )
-    return None
+    said = f"after {ROUNDS} backwards rank {rank} holds {plural(record.value['more'], 'tensor')} that reduce_scatter"
+    look = "what has been added up is not needed any more, nor is room for the next one"
+    return f"{said} returned, besides `shards`: {look}" if record.value["more"] else None
 
 
 EXERCISE = Exercise(
@@ -171,7 +170,7 @@ EXERCISE = Exercise(
     (
         Claim(
             "after each backward every rank has its shards of the mean, added up",
-            mended_right,
+            each_time("after", mended_right, "after backward {}"),
             (
                 "A lambda looks up the loop's variable when it runs, and by then it has its last value. partial(fn, "
                 "index) takes the value it has now.",

@@ -6,8 +6,8 @@ from random import Random
 
 from zerolab.collectives import wire_bytes
 from zerolab.course.judge.case import Case, Observation, plural
-from zerolab.course.judge.claims import short
 from zerolab.course.judge.exercise import Claim, Exercise, alone
+from zerolab.course.judge.mistakes import amount
 
 
 def cost_cases(rng: Random) -> list[Case]:
@@ -25,32 +25,23 @@ def cost_cases(rng: Random) -> list[Case]:
 def cost_right(case: Case, seen: Observation) -> str | None:
     numel, ranks, count, each = case.args[0]
     half = wire_bytes("all_gather", numel, 4, ranks, 0)
-    want = (count + 1 if each else 2) * half
-    got = seen.records[0].value
-    if got == want and type(got) is int:
-        return None
-    said = f"{case.about}: you say {short(got)} bytes, and the meter counts {want}"
-    if not isinstance(got, int | float):
-        return said
-    if got == want:
-        return f"{said}. The number is right, but bytes are whole: divide with //"
-    if numel > 10**15 and abs(got - want) < 10**6:
-        return f"{said}. Nearly: a fraction in between is rounded, so stay with whole numbers, and divide with //"
-    if ranks == 1:
-        return f"{said}. One rank has nobody to send to"
-    if got * 4 == want:
-        return f"{said}. You counted elements; in fp32 each has 4 bytes"
-    if got * (ranks - 1) == want * ranks:
-        return f"{said}. A ring of N ranks sends (N-1)/N of a tensor, not all of it"
-    if each and got == 2 * half:
-        return f"{said}. That is what reducing once costs; here each micro-batch pays"
-    if got == (count if each else 1) * half:
-        return f"{said}. The updated parameters have to travel, too"
-    if got == 2 * count * half:
-        return f"{said}. Parameters change once a step, not once a micro-batch"
-    if got == (count + 1) * half:
-        return f"{said}. each=False adds up first, and reduces once"
-    return said
+    got, want = seen.records[0].value, (count + 1 if each else 2) * half
+
+    def mistakes() -> dict[str, bool]:
+        return {
+            "Nearly: a fraction in between is rounded, so stay with whole numbers, and divide with //": (
+                numel > 10**15 and abs(got - want) < 10**6
+            ),
+            "One rank has nobody to send to": ranks == 1,
+            "You counted elements; in fp32 each has 4 bytes": got * 4 == want,
+            "A ring of N ranks sends (N-1)/N of a tensor, not all of it": got * (ranks - 1) == want * ranks,
+            "That is what reducing once costs; here each micro-batch pays": each and got == 2 * half,
+            "The updated parameters have to travel, too": got == (count if each else 1) * half,
+            "Parameters change once a step, not once a micro-batch": got == 2 * count * half,
+            "each=False adds up first, and reduces once": got == (count + 1) * half,
+        }
+
+    return amount(got, want, mistakes)
 
 
 EXERCISE = Exercise(

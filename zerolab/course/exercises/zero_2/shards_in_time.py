@@ -6,14 +6,13 @@ import copy
 import gc
 import weakref
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from random import Random
 from typing import Any
 
 import torch
 from torch import nn
 
-from zerolab.collectives import Collectives, wire_bytes
+from zerolab.collectives import Collectives
 from zerolab.course.exercises.wholes import Wholes
 from zerolab.course.exercises.zero_2.models import (
     LYING,
@@ -28,9 +27,11 @@ from zerolab.course.exercises.zero_2.models import (
     summed,
 )
 from zerolab.course.exercises.zero_2.watch import Reductions, most_wholes, views_of, who_knows
-from zerolab.course.judge.case import Case, Observation, plural
-from zerolab.course.judge.claims import Wanted, by_dtype, most_sent, right, untouched
+from zerolab.course.judge.case import Case, Observation, Record, once, plural
+from zerolab.course.judge.claims import each_rank, each_time, most_in_a_ring, most_sent, untouched
 from zerolab.course.judge.exercise import Claim, Exercise, Score
+from zerolab.course.judge.mistakes import Wanted, compared
+from zerolab.course.judge.same import by_dtype
 
 Tensor = torch.Tensor
 
@@ -130,53 +131,57 @@ def hooks_on(model: nn.Module) -> int:
     return sum(len(getattr(parameter, kind, None) or ()) for parameter in model.parameters() for kind in kinds)
 
 
-def no_hooks_left(case: Case, seen: Observation) -> str | None:
-    for rank, record in enumerate(seen.records):
-        if left := record.value["hooks"]:
-            return (
-                f"{case.about}: {plural(left, 'hook')} of rank {rank} outlive the call, and would run in the next "
-                "backward too: keep what registering returns, and call remove() on it"
-            )
-    return None
+@each_rank
+def no_hooks_left(case: Case, rank: int, record: Record) -> str | None:
+    said = (
+        f"{plural(record.value['hooks'], 'hook')} of rank {rank} outlive the call, and would run in the next backward"
+    )
+    look = "keep what registering returns, and call remove() on it"
+    return f"{said} too: {look}" if record.value["hooks"] else None
 
 
-def one_forward(case: Case, seen: Observation) -> str | None:
-    for rank, record in enumerate(seen.records):
-        if (times := record.value["forwards"]) > 1:
-            return f"{case.about}: rank {rank} ran the model {times:g} times in a call: one forward, one backward"
-    return None
+@each_rank
+def one_forward(case: Case, rank: int, record: Record) -> str | None:
+    said = f"rank {rank} ran the model {record.value['forwards']:g} times in a call"
+    return f"{said}: one forward, one backward" if record.value["forwards"] > 1 else None
 
 
 def model_untouched(case: Case, seen: Observation) -> str | None:
     """Neither numbers nor anything else of the model and its inputs has changed, and nobody holds a shard."""
-    if hint := untouched(0, 1)(case, seen):
-        return hint
-    for rank, record in enumerate(seen.records):
-        if changed := record.value["changed"]:
-            then = "whoever uses the model next would stumble over it"
-            if changed.startswith("inputs.grad"):
-                then = "backward goes on to inputs that require a gradient; detach() gives the same numbers without"
-                if "missing" in changed.partition(",")[0]:
-                    then = "that gradient was the caller's; inputs.detach() brings none, so there is none to drop"
-            return f"{case.about}: on rank {rank} {changed}: {then}"
-        if outlive := record.value["outlive"]:
-            return (
-                f"{case.about}: the caller of rank {rank} has dropped the shards of call 1, and {outlive} of them are "
-                "still held: which name outside the function, or which attribute, knows them?"
-            )
+    return untouched(0, 1)(case, seen) or traits_untouched(case, seen)
+
+
+@each_rank
+def traits_untouched(case: Case, rank: int, record: Record) -> str | None:
+    if changed := record.value["changed"]:
+        then = "whoever uses the model next would stumble over it"
+        if changed.startswith("inputs.grad"):
+            then = "backward goes on to inputs that require a gradient; detach() gives the same numbers without"
+            if "missing" in changed.partition(",")[0]:
+                then = "that gradient was the caller's; inputs.detach() brings none, so there is none to drop"
+        return f"on rank {rank} {changed}: {then}"
+    if outlive := record.value["outlive"]:
+        said = f"the caller of rank {rank} has dropped the shards of call 1, and {outlive} of them are still held"
+        return f"{said}: which name outside the function, or which attribute, knows them?"
     return None
 
 
-def shards_right(case: Case, seen: Observation) -> str | None:
+def shards_right(case: Case, seen: Observation, index: int) -> str | None:
     """The shards of each call are those of the mean."""
-    for index in range(len(case.args[0][1])):
-        part = Observation([replace(record, value=record.value["shards"][index]) for record in seen.records])
-        if hint := right(lambda case: round_wanted(case, index), by_dtype)(case, part):  # noqa: B023 (used at once)
-            return hint.replace(case.about, f"{case.about}, call {index + 1}", 1)
-    return None
+    return compared(round_wanted(case, index), seen, by_dtype)
 
 
+@once
 def round_wanted(case: Case, index: int) -> Wanted:
+    mean = [whole / case.ranks for whole in summed(case, index)]
+    good = shards_by_rank(case, in_dtype(case, mean))
+    look = "run backward by hand on two ranks, and print what each hook gets"
+    return Wanted(good, lambda: round_mistakes(case, index, mean, good), look)
+
+
+def round_mistakes(
+    case: Case, index: int, mean: Sequence[Tensor], good: list[list[Tensor]]
+) -> dict[str, Sequence[Any]]:
     order, _ = arrivals(case.args[0][0], case.args[0][1][index])
     own = [gradients_of(model, rounds[index]) for model, rounds, _ in case.args]
     total = summed(case, index)
@@ -184,8 +189,6 @@ def round_wanted(case: Case, index: int) -> Wanted:
     def shards(wholes: Sequence[Tensor]) -> list[list[Tensor]]:
         return shards_by_rank(case, in_dtype(case, wholes))
 
-    mean = [whole / case.ranks for whole in total]
-    good = shards(mean)
     mistakes: dict[str, Sequence[Any]] = {
         "shards of the sum over the ranks: take the mean": shards(total),
         "whole gradients: a rank keeps its shard of each": [
@@ -227,7 +230,7 @@ def round_wanted(case: Case, index: int) -> Wanted:
     if index:
         both = [first / case.ranks + second for first, second in zip(summed(case, 0), mean, strict=True)]
         mistakes["the gradients of two calls added up: each call starts with none"] = shards(both)
-    return Wanted(good, mistakes, "run backward by hand on two ranks, and print what each hook gets")
+    return mistakes
 
 
 def switched(model: nn.Module) -> nn.Module:
@@ -247,29 +250,21 @@ def as_it_comes(case: Case, seen: Observation) -> str | None:
         for rank, record in enumerate(seen.records):
             for came, begun in zip(due, record.value["passed"][index], strict=False):
                 if begun < came:
-                    return (
-                        f"{case.about}, call {index + 1}: {plural(came, 'gradient')} had come on rank {rank} when "
-                        f"backward went on to the next layer, and {plural(begun, 'reduction')} had begun: reduce each "
-                        "in its own hook, not later"
-                    )
+                    had = f"{plural(came, 'gradient')} had come on rank {rank} when backward went on to the next layer"
+                    said = f"{case.about}, call {index + 1}: {had}, and {plural(begun, 'reduction')} had begun"
+                    return f"{said}: reduce each in its own hook, not later"
     return None
 
 
-def nothing_kept(case: Case, seen: Observation) -> str | None:
-    for rank, record in enumerate(seen.records):
-        if kept := record.value["kept"]:
-            return (
-                f"{case.about}: {plural(kept, 'parameter')} of rank {rank} still {'has' if kept == 1 else 'have'} a "
-                "whole gradient after the call: what ends the life of parameter.grad?"
-            )
-    return None
+@each_rank
+def nothing_kept(case: Case, rank: int, record: Record) -> str | None:
+    kept = record.value["kept"]
+    said = f"{plural(kept, 'parameter')} of rank {rank} still {'has' if kept == 1 else 'have'} a whole gradient"
+    return f"{said} after the call: what ends the life of parameter.grad?" if kept else None
 
 
 def sent_once(case: Case) -> int:
-    return max(
-        sum(wire_bytes("reduce_scatter", numel, 4, case.ranks, rank) for numel in numels_of(case))
-        for rank in range(case.ranks)
-    )
+    return most_in_a_ring([("reduce_scatter", numel) for numel in numels_of(case)], 4, case.ranks)
 
 
 HOOKS = (
@@ -304,7 +299,7 @@ EXERCISE = Exercise(
         Claim("one forward for each backward", one_forward),
         Claim(
             "every rank returns its shard of each mean gradient, in the model's order, call after call",
-            shards_right,
+            each_time("shards", shards_right),
             (
                 "comm.reduce_scatter(flat, average=True) adds up over the ranks, divides, and returns your part.",
                 "Keep shards in a dict by parameter; then the order in which they come does not matter.",

@@ -10,6 +10,7 @@ import torch
 
 from zerolab.collectives import Collectives, Handle
 from zerolab.course.judge.case import Observation
+from zerolab.course.judge.claims import most
 
 Tensor = torch.Tensor
 
@@ -81,8 +82,7 @@ class Watched:
 # The line of the scoreboard on whole gradients.
 
 
-def most_wholes(case: Any, seen: Observation) -> int:
-    return max(record.value["wholes"] for record in seen.records)
+most_wholes = most("wholes")
 
 
 def who_knows(case: Any, seen: Observation) -> str:

@@ -8,8 +8,9 @@ from typing import Any
 
 from zerolab.collectives import Collectives
 from zerolab.course.judge.case import Case, Observation
-from zerolab.course.judge.claims import short, untouched
+from zerolab.course.judge.claims import untouched
 from zerolab.course.judge.exercise import Claim, Exercise
+from zerolab.course.judge.same import short
 
 Event = tuple[str, str]
 
@@ -98,14 +99,14 @@ def each_anew(case: Case, seen: Observation) -> str | None:
     if not {"y", "z"} & set(kept + away):
         return None
     said = f"you return {short(seen.records[0].value)}, with a unit of the trace of an earlier call"
-    return f"{case.about}: {said}: what stays from call to call, a default argument, a global?"
+    return f"{said}: what stays from call to call, a default argument, a global?"
 
 
 def is_a_triple(case: Case, seen: Observation) -> str | None:
     value = seen.records[0].value
     if isinstance(value, list) and len(value) == 3 and isinstance(value[1], list) and isinstance(value[2], list):
         return None
-    return f"{case.about}: you return {short(value)}: return a number and two lists, (most, kept, away)"
+    return f"you return {short(value)}: return a number and two lists, (most, kept, away)"
 
 
 def most_right(case: Case, seen: Observation) -> str | None:
@@ -113,7 +114,7 @@ def most_right(case: Case, seen: Observation) -> str | None:
     got, want = seen.records[0].value[0], explained(trace)[0]
     if type(got) is int and got == want:
         return None
-    said = f"{case.about}: you say that {short(got)} were here at once, and it was {want}"
+    said = f"you say that {short(got)} were here at once, and it was {want}"
     if got == explained(trace[:-1])[0]:
         return f"{said}. The last event counts, too: look after an event, not before it"
     if got == most_events(trace, True):
@@ -176,7 +177,7 @@ def kept_right(case: Case, seen: Observation) -> str | None:
     got, want = seen.records[0].value[1], explained(trace)[1]
     if got == want:
         return None
-    said = f"{case.about}: you say that {got} were never released, and it is {want}"
+    said = f"you say that {got} were never released, and it is {want}"
     if sorted(set(got)) == want:
         return f"{said}. Name each once, in the order of the alphabet"
     if sorted(got) == more_gathered(trace):
@@ -197,7 +198,7 @@ def away_right(case: Case, seen: Observation) -> str | None:
     got, want = seen.records[0].value[2], explained(trace)[2]
     if got == want:
         return None
-    said = f"{case.about}: you say that {got} were used while away, and it is {want}"
+    said = f"you say that {got} were used while away, and it is {want}"
     if sorted(set(got)) == want:
         return f"{said}. Each unit once, in the order of the alphabet, however often it was used"
     gathered: set[str] = set()

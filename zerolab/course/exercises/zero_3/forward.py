@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 from random import Random
 from typing import Any
@@ -20,18 +20,11 @@ from torch.nn import functional as F
 from zerolab.collectives import Collectives
 from zerolab.course.exercises.wholes import Wholes
 from zerolab.course.judge.case import Case, Observation, plural
-from zerolab.course.judge.claims import (
-    Calls,
-    Wanted,
-    by_dtype,
-    calls_are,
-    leaves_at_once,
-    leaves_nothing,
-    right,
-    untouched,
-)
+from zerolab.course.judge.claims import Calls, calls_are, leaves_at_once, leaves_nothing, most, part, untouched
 from zerolab.course.judge.draw import DTYPES, fine
-from zerolab.course.judge.exercise import Claim, Exercise, Score, Test
+from zerolab.course.judge.exercise import Claim, Exercise, Score
+from zerolab.course.judge.mistakes import Wanted, right
+from zerolab.course.judge.same import by_dtype
 
 Tensor = torch.Tensor
 Shape = tuple[int, int]
@@ -101,9 +94,7 @@ def layouts(rng: Random) -> list[Layout]:
     ]
 
 
-def most_layers(case: Case, seen: Observation) -> int:
-    """The most whole layers that a rank held at once."""
-    return max(record.value["wholes"] for record in seen.records)
+most_layers = most("wholes")
 
 
 def gathers(case: Case, rank: int) -> Calls:
@@ -140,16 +131,6 @@ def layers_made(shards: list[Tensor], shapes: list[Shape]) -> Wholes:
     """Counts whole layers, if they are those of the scoreboard."""
     largest = max(map(math.prod, shapes)) if len(shapes) == LAYERS else 0
     return Wholes(shards, shards[0].element_size() * largest)
-
-
-def outputs_right(wanted: Callable[[Case], Wanted]) -> Test:
-    """The outputs alone, by the general claim."""
-
-    def test(case: Case, seen: Observation) -> str | None:
-        outputs = [replace(record, value=record.value["y"]) for record in seen.records]
-        return right(wanted, by_dtype)(case, replace(seen, records=outputs))
-
-    return test
 
 
 def through(layers: Sequence[Tensor], x: Tensor) -> Tensor:
@@ -198,8 +179,7 @@ def lets_go(case: Case, seen: Observation) -> str | None:
     layers = most_layers(case, seen) if case.board else 0
     if layers <= LAYERS // 2:
         return None
-    said = f"{layers} whole layers are in memory at once"
-    return f"{case.about}: {said}: gather a layer shortly before its turn, and let it go after"
+    return f"{layers} whole layers are in memory at once: gather a layer shortly before its turn, and let it go after"
 
 
 NUMEL = ("comm.all_gather(shard, numel) takes the elements of the whole; math.prod(shape) is that number.",)
@@ -208,7 +188,11 @@ EXERCISE = Exercise(
     "forward",
     forward_cases,
     (
-        Claim("every rank returns what the whole layers make of its input", outputs_right(forward_wanted), NUMEL),
+        Claim(
+            "every rank returns what the whole layers make of its input",
+            part("y", right(forward_wanted, by_dtype)),
+            NUMEL,
+        ),
         Claim("its inputs stay as they were", untouched(0, 2)),
         Claim("it gathers each layer once", calls_are(gathers, "one all_gather a layer, when its turn comes"), NUMEL),
         Claim("it lets layers go again", lets_go),

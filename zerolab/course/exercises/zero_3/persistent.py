@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from random import Random
 from typing import Any
 
 import torch
 
 from zerolab.collectives import Collectives
-from zerolab.course.judge.case import Case, Observation, plural
-from zerolab.course.judge.claims import Calls, Wanted, alike, by_dtype, calls_are, right, shared_by
+from zerolab.course.judge.case import Case, Observation, Record, once, plural
+from zerolab.course.judge.claims import Calls, calls_are, each_rank, only, shared_by
 from zerolab.course.judge.draw import DTYPES, fine
 from zerolab.course.judge.exercise import Claim, Exercise
+from zerolab.course.judge.mistakes import Wanted, compared, named
+from zerolab.course.judge.same import alike, by_dtype
 from zerolab.errors import InputError
 from zerolab.flat.layout import chunk_sizes
 
@@ -89,38 +90,48 @@ LOOK = "look at what `whole` gives for a matrix and for a bias"
 SECOND = "Persistent has been made, of other tensors: what belongs to one has its place in self, not in the class"
 
 
-def persistent_values(case: Case, seen: Observation) -> str | None:
-    """`whole` gives each tensor back, each time."""
+@each_rank
+def shaped_right(case: Case, rank: int, record: Record) -> str | None:
+    for index, (value, want) in enumerate(zip(record.value["values"], case.args[0][0], strict=True)):
+        if not isinstance(value, Tensor) or value.dtype != want.dtype or value.shape == want.shape:
+            continue
+        if torch.equal(value.flatten(), want.flatten()):
+            shapes = f"{tuple(value.shape)}, not {tuple(want.shape)}"
+            return f"rank {rank}'s tensor {index} has the right numbers in the wrong shape: {shapes}"
+    return None
+
+
+@once
+def tensors_wanted(case: Case) -> Wanted:
     tensors = case.args[0][0]
-    for rank, record in enumerate(seen.records):
-        got = record.value["values"]
-        for index, (value, want) in enumerate(zip(got, tensors, strict=True)):
-            if not isinstance(value, Tensor) or value.dtype != want.dtype or value.shape == want.shape:
-                continue
-            if torch.equal(value.flatten(), want.flatten()):
-                shapes = f"{tuple(value.shape)}, not {tuple(want.shape)}"
-                return f"{case.about}: rank {rank}'s tensor {index} has the right numbers in the wrong shape: {shapes}"
     lying = [tensors[0].t().reshape(tensors[0].shape), *tensors[1:]]
     says = "the numbers in the order in which they lie in memory: flatten() goes row by row, whatever the strides"
-    wanted = Wanted([tensors] * case.ranks, {says: [lying] * case.ranks}, LOOK)
-    records = [replace(record, value=record.value["values"]) for record in seen.records]
-    if hint := right(lambda _: wanted, by_dtype)(case, Observation(records)):
-        return hint
-    for rank, record in enumerate(seen.records):
-        if not alike(record.value["twice"], tensors, 0.0):
-            said = f"asked once more, whole() gives other numbers to rank {rank}"
-            return f"{case.about}: {said}: what has the first time changed?"
-        if not alike(record.value["second"], -tensors[0], 0.0):
-            return f"{case.about}: to rank {rank} a second one's whole() gives other numbers, when this second {SECOND}"
-        if not alike(record.value["again"], tensors, 0.0):
-            return f"{case.about}: whole() gives other numbers to rank {rank} once a second {SECOND}"
+    return Wanted([tensors] * case.ranks, {says: [lying] * case.ranks}, LOOK)
+
+
+@each_rank
+def later_right(case: Case, rank: int, record: Record) -> str | None:
+    tensors = case.args[0][0]
+    if not alike(record.value["twice"], tensors):
+        said = f"asked once more, whole() gives other numbers to rank {rank}"
+        return f"{said}: what has the first time changed?"
+    if not alike(record.value["second"], -tensors[0]):
+        return f"to rank {rank} a second one's whole() gives other numbers, when this second {SECOND}"
+    if not alike(record.value["again"], tensors):
+        return f"whole() gives other numbers to rank {rank} once a second {SECOND}"
     return None
+
+
+def persistent_values(case: Case, seen: Observation) -> str | None:
+    """`whole` gives each tensor back, each time."""
+    first = compared(tensors_wanted(case), only(seen, "values"), by_dtype)
+    return shaped_right(case, seen) or first or later_right(case, seen)
 
 
 def caller_intact(case: Case, seen: Observation) -> str | None:
     if all(record.value["intact"] for record in seen.records):
         return None
-    return f"{case.about}: the list of tensors that it got, or a tensor in it, has changed: they belong to the caller"
+    return "the list of tensors that it got, or a tensor in it, has changed: they belong to the caller"
 
 
 def staying(numels: Sequence[int], threshold: int) -> list[bool]:
@@ -137,7 +148,8 @@ def as_budget(numels: Sequence[int], threshold: int, order: Sequence[int], fewer
     return stays
 
 
-def persistent_cut(case: Case, seen: Observation) -> str | None:
+@each_rank
+def persistent_cut(case: Case, rank: int, record: Record) -> str | None:
     """Small tensors are whole, large ones cut."""
     tensors, threshold = case.args[0]
     numels = [tensor.numel() for tensor in tensors]
@@ -157,17 +169,16 @@ def persistent_cut(case: Case, seen: Observation) -> str | None:
         f"{one_budget} alone, from the first on": as_budget(numels, threshold, every, True),
         "you go by the number of dimensions; the threshold counts elements": [tensor.dim() < 2 for tensor in tensors],
     }
-    for rank, record in enumerate(seen.records):
 
-        def lengths(stays: Sequence[bool], rank: int = rank) -> list[int]:
-            return [n if s else chunk_sizes(n, case.ranks)[rank] for n, s in zip(numels, stays, strict=True)]
+    def lengths(stays: Sequence[bool]) -> list[int]:
+        return [n if s else chunk_sizes(n, case.ranks)[rank] for n, s in zip(numels, stays, strict=True)]
 
-        got, want = [part.numel() for part in record.value["kept"]], lengths(staying(numels, threshold))
-        if got != want:
-            said = f"{case.about}: rank {rank} keeps {got} elements, and {want} are due"
-            reason = next((says for says, stays in rules.items() if lengths(stays) == got), "")
-            return f"{said}: {reason or otherwise(got, [lengths([stays] * len(numels)) for stays in (True, False)])}"
-    return None
+    got, want = [part.numel() for part in record.value["kept"]], lengths(staying(numels, threshold))
+    if got == want:
+        return None
+    either = [lengths([stays] * len(numels)) for stays in (True, False)]
+    reason = named(rules, lambda stays: lengths(stays) == got) or otherwise(got, either)
+    return f"rank {rank} keeps {got} elements, and {want} are due: {reason}"
 
 
 def otherwise(got: Sequence[int], either: Sequence[Sequence[int]]) -> str:
@@ -177,17 +188,16 @@ def otherwise(got: Sequence[int], either: Sequence[Sequence[int]]) -> str:
     return "cut with tensor_split, as all_gather does"
 
 
-def persistent_bytes(case: Case, seen: Observation) -> str | None:
+@each_rank
+def persistent_bytes(case: Case, rank: int, record: Record) -> str | None:
     """No memory stays besides."""
-    for rank, record in enumerate(seen.records):
-        if record.left > 0:
-            kept = sum(part.nbytes for part in record.value["kept"])
-            said = f"rank {rank}'s parts have {kept} bytes, and {kept + record.left} are alive"
-            look = "a view keeps all the memory of its tensor, and so does each name for it, or for what was gathered"
-            if caches := record.value["caches"]:
-                look = f"functools.cache on `{caches[0]}` belongs to the class, and keeps all that the method was given"
-            return f"{case.about}: {said}: {look}"
-    return None
+    if record.left <= 0:
+        return None
+    kept = sum(part.nbytes for part in record.value["kept"])
+    look = "a view keeps all the memory of its tensor, and so does each name for it, or for what was gathered"
+    if caches := record.value["caches"]:
+        look = f"functools.cache on `{caches[0]}` belongs to the class, and keeps all that the method was given"
+    return f"rank {rank}'s parts have {kept} bytes, and {kept + record.left} are alive: {look}"
 
 
 def persistent_calls(case: Case, seen: Observation) -> str | None:

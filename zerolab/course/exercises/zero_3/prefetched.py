@@ -23,11 +23,21 @@ from zerolab.course.exercises.zero_3.forward import (
     layouts,
     lets_go,
     most_layers,
-    outputs_right,
 )
-from zerolab.course.judge.case import Case, Observation
-from zerolab.course.judge.claims import Wanted, calls_are, leaves_at_once, leaves_nothing, microseconds, untouched
+from zerolab.course.judge.case import Case, Record
+from zerolab.course.judge.claims import (
+    calls_are,
+    each_rank,
+    leaves_at_once,
+    leaves_nothing,
+    microseconds,
+    never,
+    part,
+    untouched,
+)
 from zerolab.course.judge.exercise import Claim, Exercise, Score
+from zerolab.course.judge.mistakes import Wanted, right
+from zerolab.course.judge.same import by_dtype
 from zerolab.ranks import spend
 
 Tensor = torch.Tensor
@@ -148,24 +158,18 @@ def ahead_wanted(case: Case) -> Wanted:
     return Wanted(passed(layers), mistakes, look)
 
 
-def reads_filled(case: Case, seen: Observation) -> str | None:
-    """No layer computes with a weight that a gather is still writing."""
-    for rank, record in enumerate(seen.records):
-        if early := record.value["early"]:
-            return (
-                f"{case.about}: rank {rank} computes layer {early[0]} with memory that a gather under way writes to: "
-                "the layer at hand and the one that comes each need their own"
-            )
-    return None
+reads_filled = never(
+    "early",
+    "rank {rank} computes layer {it[0]} with memory that a gather under way writes to: the layer at hand and the one "
+    "that comes each need their own",
+)
 
 
-def computes_once(case: Case, seen: Observation) -> str | None:
-    want = [list(shape) for shape in case.args[0][1]]
-    for rank, record in enumerate(seen.records):
-        if (got := record.value["computed"]) != want:
-            said = f"rank {rank} calls layer() {len(got)} times, with weights of shape {got}, and {want} are due"
-            return f"{case.about}: {said}: each layer computes once, in order"
-    return None
+@each_rank
+def computes_once(case: Case, rank: int, record: Record) -> str | None:
+    got, want = record.value["computed"], [list(shape) for shape in case.args[0][1]]
+    said = f"rank {rank} calls layer() {len(got)} times, with weights of shape {got}, and {want} are due"
+    return None if got == want else f"{said}: each layer computes once, in order"
 
 
 def hidden_time(case: Case) -> int:
@@ -181,7 +185,9 @@ EXERCISE = Exercise(
     "prefetched",
     ahead_cases,
     (
-        Claim("every rank returns what the whole layers make of its input", outputs_right(ahead_wanted), WAIT),
+        Claim(
+            "every rank returns what the whole layers make of its input", part("y", right(ahead_wanted, by_dtype)), WAIT
+        ),
         Claim("its inputs stay as they were", untouched(0, 2)),
         Claim("no layer computes with what is still being filled", reads_filled),
         Claim("it computes each layer once", computes_once),

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from random import Random
 from typing import Any
 
 import torch
 from torch.nn import functional as F
 
-from zerolab.collectives import Collectives, wire_bytes
+from zerolab.collectives import Collectives
 from zerolab.course.exercises.zero_3.forward import (
     ROWS,
     Shape,
@@ -23,12 +21,13 @@ from zerolab.course.exercises.zero_3.forward import (
     layers_of,
     layouts,
     most_layers,
-    outputs_right,
     through,
 )
-from zerolab.course.judge.case import Case, Observation, plural
-from zerolab.course.judge.claims import Wanted, by_dtype, leaves_nothing, most_sent, right, untouched
+from zerolab.course.judge.case import Case, Observation, Record, once, plural
+from zerolab.course.judge.claims import each_rank, leaves_nothing, most_in_a_ring, most_sent, part, untouched
 from zerolab.course.judge.exercise import Claim, Exercise, Score
+from zerolab.course.judge.mistakes import Wanted, right
+from zerolab.course.judge.same import by_dtype
 
 Tensor = torch.Tensor
 
@@ -89,41 +88,50 @@ def grad_of(leaf: Tensor) -> Tensor:
     return leaf.grad if leaf.grad is not None else torch.zeros_like(leaf)
 
 
-def all_there(case: Case, seen: Observation) -> str | None:
-    """Outputs are there, and gradients, for inputs and for shards."""
-    for rank, record in enumerate(seen.records):
-        inputs = record.value["inputs"]
-        for index, gradient in enumerate(record.value["shards"]):
-            if not isinstance(gradient, Tensor):
-                said = f"after backward() rank {rank}'s shard of layer {index} has no gradient"
-                return f"{case.about}: {said}: autograd does not follow collectives, so how does it hear of the shard?"
-        if not all(isinstance(gradient, Tensor) for gradient in inputs):
-            said = f"after backward() the input of rank {rank}'s first layer has no gradient"
-            return f"{case.about}: {said}: the layers before this one wait for it"
+@each_rank
+def all_there(case: Case, rank: int, record: Record) -> str | None:
+    """Gradients are there, for inputs and for shards."""
+    for index, gradient in enumerate(record.value["shards"]):
+        if not isinstance(gradient, Tensor):
+            said = f"after backward() rank {rank}'s shard of layer {index} has no gradient"
+            return f"{said}: autograd does not follow collectives, so how does it hear of the shard?"
+    if not all(isinstance(gradient, Tensor) for gradient in record.value["inputs"]):
+        said = f"after backward() the input of rank {rank}'s first layer has no gradient"
+        return f"{said}: the layers before this one wait for it"
     return None
 
 
-def of_outputs(case: Case, seen: Observation) -> str | None:
-    """The outputs alone, by the general claim."""
-    wanted = [plainly(layers_of(case), args[2], args[3])[0] for args in case.args]
-    look = "compare one layer with F.linear on the whole matrix"
-    return outputs_right(lambda _: Wanted(wanted, look=look))(case, seen)
+@once
+def by_torch(case: Case, last: bool = False) -> list[tuple[list[Tensor], ...]]:
+    """What each rank's micro-batches, or the last of them, come to by plain PyTorch."""
+    first = -1 if last else 0
+    return [plainly(layers_of(case), args[2][first:], args[3][first:]) for args in case.args]
 
 
-def of_inputs(case: Case, seen: Observation) -> str | None:
-    """The gradients of the inputs alone."""
-    wanted = [plainly(layers_of(case), args[2], args[3])[1] for args in case.args]
-    says = "gradients of the inputs that are added up over the ranks: an input is this rank's alone"
-    mistakes = {says: [[added_up(case, index, True) for index in range(len(wanted[0]))]] * case.ranks}
-    mistakes |= {f"{says}, too": [[added_up(case, index, False) for index in range(len(wanted[0]))]] * case.ranks}
-    # Each layer divides once.
-    by = case.ranks ** len(layers_of(case))
-    mistakes["gradients of the inputs divided by the number of ranks: the mean is for shards alone"] = [
-        [gradient / by for gradient in gradients] for gradients in wanted
-    ]
-    gradients = [replace(record, value=record.value["inputs"]) for record in seen.records]
+def outputs_wanted(case: Case) -> Wanted:
+    return Wanted(
+        [outputs for outputs, _, _ in by_torch(case)], look="compare one layer with F.linear on the whole matrix"
+    )
+
+
+def inputs_wanted(case: Case) -> Wanted:
+    wanted = [inputs for _, inputs, _ in by_torch(case)]
+
+    def mistakes() -> dict[str, Sequence[Any]]:
+        says = "gradients of the inputs that are added up over the ranks: an input is this rank's alone"
+        # Each layer divides once.
+        by = case.ranks ** len(layers_of(case))
+        mean, total = ([added_up(case, at, average) for at in range(len(wanted[0]))] for average in (True, False))
+        return {
+            says: [mean] * case.ranks,
+            f"{says}, too": [total] * case.ranks,
+            "gradients of the inputs divided by the number of ranks: the mean is for shards alone": [
+                [gradient / by for gradient in gradients] for gradients in wanted
+            ],
+        }
+
     look = "look at the gradients of the inputs: what is the derivative of x W^T by x?"
-    return right(lambda _: Wanted(wanted, mistakes, look, "ends with"), by_dtype)(case, Observation(gradients))
+    return Wanted(wanted, mistakes, look, "ends with")
 
 
 def added_up(case: Case, batch: int, average: bool) -> Tensor:
@@ -139,92 +147,73 @@ def added_up(case: Case, batch: int, average: bool) -> Tensor:
     return slopes[0]
 
 
-def of_shards(case: Case, seen: Observation) -> str | None:
-    """The gradients of the shards alone."""
-    layers = layers_of(case)
-    ranks = case.ranks
-    whole = [plainly(layers, args[2], args[3])[2] for args in case.args]
-    last = [plainly(layers, args[2][-1:], args[3][-1:])[2] for args in case.args]
+def shards_wanted(case: Case) -> Wanted:
+    ranks, whole = case.ranks, [layers for _, _, layers in by_torch(case)]
 
-    def cut(gradients: Sequence[Tensor], rank: int) -> list[Tensor]:
-        return [gradient.flatten().tensor_split(ranks)[rank] for gradient in gradients]
+    def cut(gradients: Sequence[Tensor]) -> list[list[Tensor]]:
+        return [[gradient.flatten().tensor_split(ranks)[rank] for gradient in gradients] for rank in range(ranks)]
 
     def summed(of: list[list[Tensor]], by: float) -> list[Tensor]:
         return [torch.stack(list(gradients)).sum(0) / by for gradients in zip(*of, strict=True)]
 
-    mean, turned = summed(whole, ranks), [gradient.t() for gradient in summed(whole, ranks)]
-    every = range(ranks)
-    mistakes = {
-        "the sum of the ranks' gradients: ask for their mean": [cut(summed(whole, 1), rank) for rank in every],
-        "a piece of its own gradient, to which nothing was added": [cut(whole[rank], rank) for rank in every],
-        "the gradient of the last micro-batch alone: return the gradient to autograd, which adds it up": [
-            cut(summed(last, ranks), rank) for rank in every
-        ],
-        "the gradient of the transposed layer: a layer is (outputs, inputs), and so is its gradient": [
-            cut(turned, rank) for rank in every
-        ],
-    }
-    batches = len(case.args[0][2])
-    if batches > 1:
-        mistakes["the mean over the micro-batches, too: each adds its gradient, as always in PyTorch"] = [
-            cut(summed(whole, ranks * batches), rank) for rank in every
-        ]
-    else:
-        mistakes["gradients divided by the rows of x: a layer's gradient is a sum over them"] = [
-            cut(summed(whole, ranks * ROWS), rank) for rank in every
-        ]
-    gradients = [replace(record, value=record.value["shards"]) for record in seen.records]
-    wanted = Wanted([cut(mean, rank) for rank in every], mistakes, "look at the gradients of the shards", "ends with")
-    return right(lambda _: wanted, by_dtype)(case, Observation(gradients))
+    def mistakes() -> dict[str, Sequence[Any]]:
+        last, batches = [layers for _, _, layers in by_torch(case, last=True)], len(case.args[0][2])
+        known: dict[str, Sequence[Any]] = {
+            "the sum of the ranks' gradients: ask for their mean": cut(summed(whole, 1)),
+            "a piece of its own gradient, to which nothing was added": [
+                cut(mine)[rank] for rank, mine in enumerate(whole)
+            ],
+            "the gradient of the last micro-batch alone: return the gradient to autograd, which adds it up": cut(
+                summed(last, ranks)
+            ),
+            "the gradient of the transposed layer: a layer is (outputs, inputs), and so is its gradient": cut(
+                [gradient.t() for gradient in summed(whole, ranks)]
+            ),
+        }
+        if batches > 1:
+            says = "the mean over the micro-batches, too: each adds its gradient, as always in PyTorch"
+            return known | {says: cut(summed(whole, ranks * batches))}
+        says = "gradients divided by the rows of x: a layer's gradient is a sum over them"
+        return known | {says: cut(summed(whole, ranks * ROWS))}
+
+    return Wanted(cut(summed(whole, ranks)), mistakes, "look at the gradients of the shards", "ends with")
 
 
-def training_calls(case: Case, seen: Observation) -> str | None:
+@each_rank
+def training_calls(case: Case, rank: int, record: Record) -> str | None:
     """Gathers in forward, in order; in backward a reduce_scatter a layer, from the last to the first. Whether backward
     gathers again shows in memory."""
     forth = gathers(case, 0)
-    back = [("reduce_scatter", numel) for _, numel in reversed(forth)]
-    batches = len(case.args[0][2])
-    for rank, record in enumerate(seen.records):
-        odd = sorted({name for name, _ in record.calls} - {"all_gather", "reduce_scatter"})
-        if odd:
-            said = f"rank {rank} calls {odd[0]}"
-            return f"{case.about}: {said}: a rank keeps one piece of a gradient, and reduce_scatter gives just that"
-        if record.calls[: len(forth)] != forth:
-            said = f"rank {rank} begins with {record.calls[: len(forth)]}"
-            return f"{case.about}: {said}: in forward each layer is gathered once, and nothing else is due"
-        reduced = [call for call in record.calls if call[0] == "reduce_scatter"]
-        if reduced != back * batches:
-            said = f"rank {rank} reduces {[numel for _, numel in reduced]}, and {[n for _, n in back * batches]} is due"
-            return f"{case.about}: {said}: one reduce_scatter of a layer's whole gradient in its backward"
-    return None
+    back = [("reduce_scatter", numel) for _, numel in reversed(forth)] * len(case.args[0][2])
+    if odd := sorted({name for name, _ in record.calls} - {"all_gather", "reduce_scatter"}):
+        return f"rank {rank} calls {odd[0]}: a rank keeps one piece of a gradient, and reduce_scatter gives just that"
+    if record.calls[: len(forth)] != forth:
+        said = f"rank {rank} begins with {record.calls[: len(forth)]}"
+        return f"{said}: in forward each layer is gathered once, and nothing else is due"
+    reduced = [call for call in record.calls if call[0] == "reduce_scatter"]
+    said = f"rank {rank} reduces {[numel for _, numel in reduced]}, and {[numel for _, numel in back]} is due"
+    return None if reduced == back else f"{said}: one reduce_scatter of a layer's whole gradient in its backward"
 
 
 def hands_on(case: Case, seen: Observation) -> str | None:
     """The gradients that backward is handed are as they were."""
     if untouched(3)(case, seen) is None:
         return None
-    return f"{case.about}: backward overwrote the gradient it was handed, which others may still need: divide a copy"
+    return "backward overwrote the gradient it was handed, which others may still need: divide a copy"
 
 
-def empty_between(case: Case, seen: Observation) -> str | None:
+@each_rank
+def empty_between(case: Case, rank: int, record: Record) -> str | None:
     """On the scoreboard's case: no tensor as large as a layer lives between forward and backward."""
-    for rank, record in enumerate(seen.records):
-        if case.board and (layers := record.value["between"]):
-            said = f"between forward and backward rank {rank} holds {plural(layers, 'whole layer')}"
-            why = "Autograd keeps what F.linear saw, and what you saved or set on ctx; a global keeps it, too"
-            return f"{case.about}: {said}: who keeps them? {why}"
-    return None
+    if not case.board or not (layers := record.value["between"]):
+        return None
+    said = f"between forward and backward rank {rank} holds {plural(layers, 'whole layer')}: who keeps them?"
+    return f"{said} Autograd keeps what F.linear saw, and what you saved or set on ctx; a global keeps it, too"
 
 
 def three_times(case: Case) -> int:
-    shapes = case.args[0][1]
-    return max(
-        sum(
-            2 * wire_bytes("all_gather", math.prod(shape), 4, case.ranks, rank)
-            + wire_bytes("reduce_scatter", math.prod(shape), 4, case.ranks, rank)
-            for shape in shapes
-        )
-        for rank in range(case.ranks)
+    return most_in_a_ring(
+        [*gathers(case, 0) * 2, *(("reduce_scatter", numel) for _, numel in gathers(case, 0))], 4, case.ranks
     )
 
 
@@ -243,9 +232,15 @@ EXERCISE = Exercise(
     training_cases,
     (
         Claim("every shard and every input has a gradient", all_there, FUNCTION),
-        Claim("its outputs are those of the whole layer", of_outputs),
-        Claim("its input's gradient is that of the whole layer", of_inputs, SLOPES),
-        Claim("its shard's gradient is this rank's piece of the mean", of_shards, SLOPES),
+        Claim("its outputs are those of the whole layer", part("y", right(outputs_wanted, by_dtype))),
+        Claim(
+            "its input's gradient is that of the whole layer", part("inputs", right(inputs_wanted, by_dtype)), SLOPES
+        ),
+        Claim(
+            "its shard's gradient is this rank's piece of the mean",
+            part("shards", right(shards_wanted, by_dtype)),
+            SLOPES,
+        ),
         Claim("its inputs stay as they were", untouched(0, 2)),
         Claim("it gathers in forward and reduces and scatters in backward", training_calls),
         Claim("it leaves the gradient that backward is handed as it was", hands_on),

@@ -7,8 +7,9 @@ from random import Random
 
 from zerolab.collectives import wire_bytes
 from zerolab.course.judge.case import Case, Observation, plural
-from zerolab.course.judge.claims import short, untouched
+from zerolab.course.judge.claims import untouched
 from zerolab.course.judge.exercise import Claim, Exercise, alone
+from zerolab.course.judge.mistakes import amount
 
 Units = Sequence[tuple[int, bool]]
 
@@ -65,18 +66,14 @@ def stage3_bytes(
 
 
 def cost_right(case: Case, seen: Observation) -> str | None:
-    units, ranks, micro_batches, checkpointing = case.args[0]
-    want = stage3_bytes(units, ranks, micro_batches)
-    got = seen.records[0].value
-    if got == want and isinstance(got, int) and not isinstance(got, bool):
-        return None
-    said = f"{case.about}: you say {short(got)} bytes, and the meter counts {want}"
-    if got == want:
-        return f"{said}. The number is right, but bytes are whole: divide with //"
-    if isinstance(got, int | float) and abs(got - want) * 10**12 < want:
-        return f"{said}. Nearly: a fraction in between is rounded, so stay with whole numbers, and divide with //"
-    if isinstance(got, int) and want >= 2**63 and not (got - want) % 2**64:
-        return f"{said}. That is what 64 bits leave of it; Python's own int holds all of it"
+    got, want = seen.records[0].value, stage3_bytes(*case.args[0][:3])
+    return amount(got, want, lambda: mistakes(got, want, *case.args[0]))
+
+
+def mistakes(
+    got: float, want: int, units: Units, ranks: int, micro_batches: int, checkpointing: bool
+) -> dict[str, int | bool | None]:
+    """What gave these bytes, by what to say of it."""
     trained = sum(numel for numel, trains in units if trains)
     first = next((index for index, (_, trains) in enumerate(units) if trains), len(units))
     last = max((index for index, (_, trains) in enumerate(units) if trains), default=-1)
@@ -90,7 +87,13 @@ def cost_right(case: Case, seen: Observation) -> str | None:
     def without(numel: int) -> int:
         return want - (micro_batches - 1) * wire_bytes("all_gather", numel, 4, ranks, 0)
 
-    mistakes = {
+    return {
+        "Nearly: a fraction in between is rounded, so stay with whole numbers, and divide with //": (
+            abs(got - want) * 10**12 < want
+        ),
+        "That is what 64 bits leave of it; Python's own int holds all of it": (
+            isinstance(got, int) and want >= 2**63 and not (got - want) % 2**64
+        ),
         "Two units may be alike, and list.index() finds the first of them: take enumerate() for the place": (
             not_back(back - sum(unit[0] for unit in units if units.index(unit) >= first))
         ),
@@ -149,8 +152,6 @@ def cost_right(case: Case, seen: Observation) -> str | None:
             if count != micro_batches
         },
     }
-    reason = next((says for says, number in mistakes.items() if got == number), "")
-    return f"{said}. {reason}" if reason else said
 
 
 EXERCISE = Exercise(
