@@ -108,7 +108,9 @@ print(launch(lambda comm: comm.size, ranks=2, timeout=90))
     assert done.stdout == "top level False\n[2, 2]\n", done.stderr
 
 
-def test_ctrl_c_ends_all_ranks(short):
+@pytest.mark.parametrize("without", ["", "all"])
+def test_ctrl_c_ends_all_ranks(short, monkeypatch, without):
+    monkeypatch.setenv("ZEROLAB_WITHOUT", without)
     source = f"""
 from zerolab.ranks import launch
 import rank_functions
@@ -124,7 +126,9 @@ launch(rank_functions.note_and_sleep, {str(short)!r}, ranks=3, timeout=80)
     assert temporary_folders(short) == []
 
 
-def test_ranks_do_not_outlive_a_killed_parent(short):
+@pytest.mark.parametrize("without", ["", "all"])
+def test_ranks_do_not_outlive_a_killed_parent(short, monkeypatch, without):
+    monkeypatch.setenv("ZEROLAB_WITHOUT", without)
     source = f"""
 from zerolab.ranks import launch
 import rank_functions
@@ -133,9 +137,10 @@ launch(rank_functions.note_and_sleep, {str(short)!r}, ranks=3, timeout=80)
     parent = start_script(short, source)
     pids = wait_for_ranks(short, 3)
     server = psutil.Process(pids[0]).ppid()
+    assert (server == parent.pid) == (without == "all")
     parent.kill()
     parent.communicate(timeout=20)
-    assert_all_end([*pids, server])
+    assert_all_end({*pids, server} - {parent.pid})
     assert temporary_folders(short) == []
 
 

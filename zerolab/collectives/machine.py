@@ -13,7 +13,6 @@ import hashlib
 import os
 import select
 import struct
-import sys
 from collections import defaultdict, deque
 from pathlib import Path
 
@@ -23,6 +22,7 @@ from zerolab.collectives.arena import Arena, PeerMemory
 from zerolab.collectives.call import Group
 from zerolab.collectives.transport import Transport
 from zerolab.errors import DeadlockError, InputError
+from zerolab.system import has
 
 WORDS = 224
 TAG = 0x40000001
@@ -33,7 +33,7 @@ NOTE = struct.Struct(f"<iiqq{WORDS}s")
 
 def is_possible() -> bool:
     """Whether this system has what shared memory takes: anonymous files in memory, and /proc to find a peer's."""
-    return sys.platform == "linux" and hasattr(os, "memfd_create") and Path("/proc/self/fd").is_dir()
+    return has("memfd")
 
 
 class Machine:

@@ -10,6 +10,7 @@ import torch
 from zerolab.errors import InputError, OffloadError, StateError
 from zerolab.flat.layout import check_count
 from zerolab.offload.groups import PAGE, on_disk
+from zerolab.system import has
 
 
 def aligned(nbytes: int, pin: bool | None = None) -> torch.Tensor:
@@ -40,7 +41,7 @@ def _pinned(nbytes: int) -> torch.Tensor:
 def _mapped(nbytes: int) -> torch.Tensor:
     # Private: a forked child must not write into it. In huge pages a transfer has fewer pieces for the kernel to list.
     memory = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    if hasattr(mmap, "MADV_HUGEPAGE"):
+    if has("hugepages"):
         with contextlib.suppress(OSError):  # a kernel without them
             memory.madvise(mmap.MADV_HUGEPAGE)
     # The tensor's storage holds the mapping, which is unmapped with the last tensor on it.

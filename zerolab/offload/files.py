@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import errno
-import fcntl
 import logging
 import mmap
 import os
@@ -32,8 +31,15 @@ import torch
 
 from zerolab.errors import InputError, OffloadError, StateError
 from zerolab.flat.layout import check_count
+from zerolab.offload import calls
 from zerolab.offload.groups import PAGE, on_disk
 from zerolab.ranks.leave import farewells
+from zerolab.system import has
+
+try:
+    import fcntl
+except ImportError:  # pragma: no cover (Windows)
+    fcntl = None  # type: ignore[assignment]
 
 FULL = {errno.ENOSPC: "the disk is full", errno.EDQUOT: "the quota is used up", errno.EFBIG: "it is beyond a limit"}
 
@@ -93,11 +99,11 @@ class SwapFile:
 
     def read(self, i: int, buffer: torch.Tensor, start: int = 0, stop: int | None = None) -> None:
         """Fill the buffer's first `span(i)` bytes with record `i`, or of those the bytes `[start, stop)`."""
-        self._move(os.preadv, "read", i, buffer, start, stop)
+        self._move(calls.read_at, "read", i, buffer, start, stop)
 
     def write(self, i: int, buffer: torch.Tensor, start: int = 0, stop: int | None = None) -> None:
         """Write the buffer's first `span(i)` bytes to record `i`, or of those the bytes `[start, stop)`."""
-        self._move(os.pwritev, "written", i, buffer, start, stop)
+        self._move(calls.write_at, "written", i, buffer, start, stop)
 
     def check(self, i: int, buffer: torch.Tensor) -> None:
         """Refuse a buffer that record `i` cannot be moved from or to as a whole; nothing is ever cut."""
@@ -163,7 +169,7 @@ class SwapFile:
         after a signal."""
         # By address: a view of the tensor would be an operation of torch, on a thread that has none of its modes.
         memory = (ctypes.c_char * (stop - start)).from_address(address)
-        moved = call(self._fd, [memory], self.offset(i) + start)
+        moved = call(self._fd, memory, self.offset(i) + start)
         if self.direct:
             moved -= moved % PAGE
         if moved <= 0:
@@ -173,9 +179,9 @@ class SwapFile:
     def _forget(self, call: Callable[..., int], i: int) -> None:
         """Without direct I/O: leave nothing in the page cache. Only what is on the disk already can leave it."""
         if not self.direct:
-            if call is os.pwritev:
-                os.fdatasync(self._fd)
-            os.posix_fadvise(self._fd, self.offset(i), self.span(i), os.POSIX_FADV_DONTNEED)
+            if call is calls.write_at:
+                calls.settle(self._fd)
+            calls.forget(self._fd, self.offset(i), self.span(i))
 
 
 def check_folder(folder: Path, nbytes: int) -> None:
@@ -209,6 +215,8 @@ def warn_of(paths: Sequence[Path]) -> None:
 
 def _is_left_over(path: Path) -> bool:
     # A file whose state cannot be seen (another user's, or gone by now) is not called a left-over.
+    if not has("locks"):
+        return False
     with contextlib.suppress(OSError):
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
@@ -230,9 +238,10 @@ def _make(path: Path, nbytes: int) -> tuple[int, str]:
         raise InputError(f"{path} could not be made: {error.strerror}; name another folder") from error
     try:
         # Where there are no locks, left-overs cannot be told from files in use, and none is named.
-        with contextlib.suppress(OSError):
-            fcntl.flock(fd, fcntl.LOCK_EX)
-        os.posix_fallocate(fd, 0, nbytes)
+        if has("locks"):
+            with contextlib.suppress(OSError):
+                fcntl.flock(fd, fcntl.LOCK_EX)
+        calls.reserve(fd, nbytes)
         return fd, _go_direct(fd)
     except OSError as error:
         _remove(fd, path)
@@ -250,6 +259,8 @@ def _go_direct(fd: int) -> str:
 
     The flag is set only now because reserving space may write single bytes, which direct I/O does not allow.
     """
+    if not has("direct"):
+        return "this system has no direct I/O"
     flags: Any = fcntl.fcntl(fd, fcntl.F_GETFL)
     why = "a page came back in part"
     with mmap.mmap(-1, PAGE) as page, mmap.mmap(-1, PAGE) as back:
@@ -262,23 +273,13 @@ def _go_direct(fd: int) -> str:
             why = f"direct I/O failed with {error.strerror}"
         fcntl.fcntl(fd, fcntl.F_SETFL, flags)
         # Some file systems take the flag and use the cache all the same; tmpfs is nothing else.
-        if not why and _in_memory(fd):
+        if not why and calls.in_page_cache(fd):
             why = "the file system keeps in memory what is written to it"
         page[:] = bytes(PAGE)
         if not why:
             fcntl.fcntl(fd, fcntl.F_SETFL, flags | os.O_DIRECT)
         os.pwritev(fd, [page], 0)
     return why
-
-
-def _in_memory(fd: int) -> bool:
-    """Whether the page cache has the file's first page. To map a page does not bring it in."""
-    resident = (ctypes.c_ubyte * 1)()
-    with mmap.mmap(fd, PAGE) as window:
-        first = ctypes.c_char.from_buffer(window)
-        answer = ctypes.CDLL(None).mincore(ctypes.c_void_p(ctypes.addressof(first)), ctypes.c_size_t(PAGE), resident)
-        del first  # or the mapping could not be closed
-    return answer == 0 and bool(resident[0] & 1)
 
 
 def _remove(fd: int, path: Path) -> None:

@@ -37,6 +37,7 @@ from zerolab.ranks.malloc import keep_freed_memory
 from zerolab.ranks.pickling import dumps, loads
 from zerolab.ranks.process_transport import ProcessTransport
 from zerolab.ranks.seeds import seed_all
+from zerolab.system import has
 
 # The parent reports a hang; torch's own time-out is only the net below.
 SPARE_SECONDS = 60.0
@@ -45,7 +46,7 @@ SPARE_SECONDS = 60.0
 def main(job: Job, rank: int, lifeline: Connection, report: Connection) -> None:
     """Run rank `rank` of a job, in a process of its own."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    if hasattr(os, "setpgid"):
+    if has("groups"):
         os.setpgid(0, 0)
     folders.within(job.directory)
     _redirect(job, rank)
@@ -84,8 +85,9 @@ def write_report(job: Job, rank: int, outcome: Outcome) -> bytes:
         job.outcome_file(rank).write_bytes(packed)
         return pickle.dumps((rank, job.outcome_file(rank)))
     except OSError as error:
-        with suppress(OSError, AttributeError):
-            return pickle.dumps((rank, _in_memory(packed)))
+        if has("memfd"):
+            with suppress(OSError):
+                return pickle.dumps((rank, _in_memory(packed)))
         if not outcome.error:
             outcome = replace(failed(error), message=f"its result cannot be written ({folders.reason(error)})")
         return pickle.dumps((rank, replace(outcome, message=outcome.message[:500], traceback="")))
@@ -177,7 +179,7 @@ def _redirect(job: Job, rank: int) -> None:
     sys.stdout = open(job.printed_file(rank), "w", encoding="utf-8", buffering=1)  # noqa: SIM115
     sys.stderr = open(2, "w", encoding="utf-8", buffering=1, closefd=False)  # noqa: SIM115
     faulthandler.enable(sys.stderr)
-    if hasattr(signal, "SIGUSR1"):
+    if has("signals"):
         # The parent asks by this signal where a rank that hangs is computing.
         faulthandler.register(signal.SIGUSR1, file=sys.stderr, all_threads=False)
 

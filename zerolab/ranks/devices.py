@@ -9,6 +9,7 @@ import torch
 
 from zerolab.collectives.machine import is_possible
 from zerolab.errors import InputError
+from zerolab.system import has
 
 
 def choose_devices(device: str, ranks: int) -> tuple[tuple[str, ...], str]:
@@ -65,6 +66,5 @@ def choose_collectives(
 
 def threads_per_rank(ranks: int) -> int:
     """Cores that this process may use, shared out among the ranks; at least one each."""
-    affinity = getattr(os, "sched_getaffinity", None)
-    cores = len(affinity(0)) if affinity else os.cpu_count() or 1
+    cores = len(os.sched_getaffinity(0)) if has("affinity") else os.cpu_count() or 1
     return max(1, cores // ranks)

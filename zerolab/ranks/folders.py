@@ -19,6 +19,7 @@ from pathlib import Path
 
 from zerolab.errors import DiskError
 from zerolab.ranks.interrupts import interrupts_held
+from zerolab.system import has
 
 try:
     import fcntl
@@ -103,7 +104,7 @@ def forget() -> None:
 
 def sweep(newborn_seconds: float = NEWBORN_SECONDS) -> None:
     """Take away what processes of this user left behind that were killed."""
-    if fcntl is None:
+    if not has("locks"):
         return
     with suppress(OSError), os.scandir(tempfile.gettempdir()) as entries:
         for entry in entries:
@@ -134,7 +135,7 @@ def _lock(folder: Path) -> int:
     draft = folder / f"{OWNER}.new"
     descriptor = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
-        if fcntl is not None:
+        if has("locks"):
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             draft.rename(folder / OWNER)
     except OSError:

@@ -8,7 +8,8 @@ does nothing but import and fork may. This is Python's own `multiprocessing` for
   process's end, and it ends them all before it goes (`warden.py`);
 * a rank never runs the caller's `__main__` again: functions travel by value, so it has no need to. Scripts work
   without an `if __name__ == "__main__"` guard, and a notebook has no file to run;
-* where there is no forkserver (Windows), ranks are spawned: the same, only slower.
+* where there is no forkserver, each rank is a new Python: the same, but it takes seconds. It ends when it sees that its
+  parent is gone (`child.py`); no server does it for it.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ from zerolab.errors import DiskError, RankError
 from zerolab.ranks import folders
 from zerolab.ranks.interrupts import interrupts_held
 from zerolab.ranks.warden import die_with_parent, end_children
+from zerolab.system import has
 
 # Named, not imported: it holds the rooms above this one, which no rank needs to start but most rank functions use.
 PRELOAD = ["zerolab.preload"]
@@ -48,24 +50,25 @@ process_table = threading.RLock()
 
 def new_process(target: Any, args: tuple[Any, ...], name: str) -> multiprocessing.process.BaseProcess:
     """A process, not started yet, that will call `target(*args)`; arguments may hold connections."""
-    return RankProcess(target=_born, args=(target, *args), name=name, daemon=False)
+    if has("forkserver"):
+        return RankProcess(target=_born, args=(target, *args), name=name, daemon=False)
+    return SpawnedProcess(target=target, args=args, name=name, daemon=False)
 
 
 def _born(target: Any, *args: Any) -> None:
-    """In the new process: tie it to the server."""
-    if _server is not None:
-        die_with_parent()
-        pythons: Any = forkserver._forkserver
-        if pythons._forkserver_alive_fd is not None:
-            os.close(pythons._forkserver_alive_fd)
-        # Whoever asks Python for its server in a rank gets one of the rank's.
-        pythons.__init__()
+    """In a process that comes from the server: tie it to that."""
+    die_with_parent()
+    pythons: Any = forkserver._forkserver
+    if pythons._forkserver_alive_fd is not None:
+        os.close(pythons._forkserver_alive_fd)
+    # Whoever asks Python for its server in a rank gets one of the rank's.
+    pythons.__init__()
     target(*args)
 
 
 def start_server() -> None:
     """Start the server now and do not wait for it, so that a first launch later finds its imports done."""
-    if _server is not None:
+    if has("forkserver"):
         _server.ensure_running()
 
 
@@ -89,7 +92,7 @@ def end_server(seconds: float = 5.0) -> None:
 def fork_server() -> None:
     """Make the server of this process by a fork of it, in a hundredth of a second: for a process that was itself forked
     from a server and has done nothing since, so that all imports are there and no thread is."""
-    if _server is None or not hasattr(os, "fork"):
+    if not has("forkserver"):
         return
     _server.spawn = _fork_passfds
     _server.ensure_running()
@@ -129,7 +132,8 @@ def _fork_passfds(path: Any, command: Sequence[Any], descriptors: Sequence[int])
 
 def close_all_but(*kept: int) -> None:
     """Close every descriptor of this process but these."""
-    edges = sorted({-1, *kept, os.sysconf("SC_OPEN_MAX") if hasattr(os, "sysconf") else 4096})
+    most = getattr(os, "sysconf", lambda name: 4096)("SC_OPEN_MAX")
+    edges = sorted({-1, *kept, most})
     for before, after in itertools.pairwise(edges):
         # Python 3.11 takes the empty range from 0 to 0 for all there are.
         if before + 1 < after:
@@ -145,6 +149,26 @@ def _nameless_main() -> Iterator[None]:
         yield
     finally:
         sys.modules["__main__"] = main
+
+
+@contextmanager
+def _interrupts_not_inherited() -> Iterator[None]:
+    """What is started in the block does not hear the terminal's Ctrl-C: its parent does, and ends it."""
+    mask: Any = getattr(signal, "pthread_sigmask", lambda how, signals: ())
+    before = mask(getattr(signal, "SIG_BLOCK", 0), {signal.SIGINT})
+    try:
+        yield
+    finally:
+        mask(getattr(signal, "SIG_SETMASK", 0), before)
+
+
+class SpawnedProcess(multiprocessing.context.SpawnProcess):
+    """A rank in a Python of its own."""
+
+    @staticmethod
+    def _Popen(process: Any) -> Any:  # noqa: N802 (the name is multiprocessing's)
+        with _nameless_main(), _interrupts_not_inherited():
+            return multiprocessing.context.SpawnProcess._Popen(process)
 
 
 def sockets_place(folder: Path) -> str:
@@ -280,9 +304,4 @@ if "forkserver" in multiprocessing.get_all_start_methods():
 
 else:  # pragma: no cover (Windows)
     _server = None  # type: ignore[assignment]
-
-    class RankProcess(multiprocessing.context.SpawnProcess):  # type: ignore[no-redef]
-        @staticmethod
-        def _Popen(process: Any) -> Any:  # noqa: N802
-            with _nameless_main():
-                return multiprocessing.context.SpawnProcess._Popen(process)
+    RankProcess = SpawnedProcess  # type: ignore[assignment, misc]

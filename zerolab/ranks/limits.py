@@ -4,6 +4,7 @@ looks like somebody's mistake."""
 from __future__ import annotations
 
 from zerolab.errors import InputError
+from zerolab.system import has
 
 try:
     import resource
@@ -35,7 +36,7 @@ def check_open_files(needed: int, what: str) -> None:
 
 def given(name: str) -> int | None:
     """The limit of this process on what `resource` calls so; None where there is none."""
-    number = getattr(resource, name, None)
+    number = getattr(resource, name, None) if has("limits") else None
     if number is None:
         return None
     limit = resource.getrlimit(number)[0]

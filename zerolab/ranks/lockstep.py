@@ -23,9 +23,12 @@ from contextlib import suppress
 from zerolab.collectives.call import Call
 from zerolab.errors import DeadlockError, RankError
 from zerolab.ranks.board import Activity
+from zerolab.system import has
 
 # How long the thread of a rank that is stopped may take to unwind.
 UNWIND_SECONDS = 1.0
+# How long to wait for the end of threads that the system does not show.
+UNSEEN_SECONDS = 0.05
 
 
 class Stopped(BaseException):
@@ -188,6 +191,10 @@ def where(task: Task) -> str:
 def wait_until_gone(threads: list[threading.Thread]) -> None:
     """Wait until the system, too, has ended these threads (Linux). A backward that failed leaves its graph in the
     thread, which frees it after Python has let the thread go; an interpreter that ends at that moment aborts."""
+    if not has("proc"):
+        # Nothing tells; what is left to do takes less.
+        time.sleep(UNSEEN_SECONDS)
+        return
     until = time.monotonic() + UNWIND_SECONDS
     for thread in threads:
         own = f"/proc/self/task/{thread.native_id}"

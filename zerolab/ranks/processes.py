@@ -23,6 +23,7 @@ from zerolab.ranks.job import Job, Outcome
 from zerolab.ranks.leave import farewells
 from zerolab.ranks.limits import check_open_files, files_of_launch
 from zerolab.ranks.printing import Printer, read_files
+from zerolab.system import has
 
 POLL_SECONDS = 0.1
 # How long after a failure to listen for other ranks' failures, of which it may be the consequence.
@@ -209,7 +210,7 @@ class Crew:
         """Where ranks that wait for nobody are computing, as "computes in train, line 12"."""
         asked = [rank for rank in range(self.job.ranks) if rank not in self.outcomes and rank not in self._dead]
         for rank in asked:
-            if hasattr(signal, "SIGUSR1"):
+            if has("signals"):
                 _send_signal(self._processes[rank].pid, signal.SIGUSR1)
         time.sleep(0.1)
         found = {}
@@ -222,7 +223,7 @@ class Crew:
 
 
 def _kill_group(leader: int) -> None:
-    if hasattr(os, "killpg"):
+    if has("groups"):
         with suppress(OSError):
             os.killpg(leader, signal.SIGKILL)
 

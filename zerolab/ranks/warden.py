@@ -10,13 +10,13 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
-import sys
 import time
 from contextlib import suppress
 
 import psutil
 
 from zerolab.ranks import folders
+from zerolab.system import has
 
 GRACE_SECONDS = 1.0
 """How long ranks may take to leave by themselves, and to take with them what is theirs outside."""
@@ -27,7 +27,7 @@ def die_with_parent() -> None:
     """From now on this process is killed when the thread that forked it ends (Linux). A server has one thread, so that
     is when the server ends."""
     parent = os.getppid()
-    _prctl(_KILLED_WITH_PARENT, signal.SIGKILL if hasattr(signal, "SIGKILL") else 0)
+    _prctl(_KILLED_WITH_PARENT, getattr(signal, "SIGKILL", 0))
     if os.getppid() != parent:
         # It ended before it was asked.
         os._exit(1)
@@ -39,7 +39,7 @@ def gather_descendants() -> None:
 
 
 def _prctl(option: int, value: int) -> None:
-    if sys.platform == "linux":
+    if has("prctl"):
         ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
 
 

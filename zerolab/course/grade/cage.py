@@ -19,6 +19,8 @@ from pathlib import Path
 
 import psutil
 
+from zerolab.system import has
+
 PACKAGE = Path(__file__).resolve().parents[2]
 
 # The system calls have these numbers on every processor but alpha; the flags are those of linux/landlock.h.
@@ -35,7 +37,7 @@ _SCOPES = 1 | 2
 
 def version() -> int:
     """Which version of Landlock the system has; below 1 if none."""
-    return _call(_CREATE, None, 0, _VERSION) if sys.platform == "linux" else -1
+    return _call(_CREATE, None, 0, _VERSION) if has("landlock") else -1
 
 
 def fence(folder: Path) -> bool:
@@ -97,7 +99,7 @@ def _word(argument: int | bytes | None) -> ctypes.c_long | ctypes.c_char_p:
 def limit(megabytes: int) -> None:
     """Refuse this process, and each it starts, more than `megabytes` of memory above what it takes now, and files
     larger than that (Linux)."""
-    if sys.platform != "linux":
+    if not has("proc") or not has("limits"):
         return
     import resource
 
@@ -111,7 +113,7 @@ def limit(megabytes: int) -> None:
 
 def memory_taken() -> int:
     """Bytes of address space that this process has taken; 0 where the system does not say."""
-    if sys.platform != "linux":
+    if not has("proc"):
         return 0
     with open("/proc/self/statm") as statm:
         return int(statm.read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
@@ -130,8 +132,9 @@ def end_all(leader: int, folder: str) -> None:
             with suppress(psutil.Error):
                 process.kill()
         psutil.wait_procs(found, timeout=0.5)
-    with suppress(ProcessLookupError, PermissionError):
-        os.killpg(leader, signal.SIGKILL)
+    if has("groups"):
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(leader, signal.SIGKILL)
 
 
 def _descendants(leader: int) -> list[psutil.Process]:

@@ -7,7 +7,6 @@ import multiprocessing
 import os
 import queue
 import signal
-import sys
 import threading
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -29,6 +28,7 @@ from zerolab.course.judge.verdict import Finding, judge
 from zerolab.errors import RankError
 from zerolab.ranks.folders import temporary_folder
 from zerolab.ranks.forkserver import new_process, process_table
+from zerolab.system import has
 
 START_SECONDS = 120.0
 """A cold import of torch on a slow disk."""
@@ -261,7 +261,7 @@ def _read(reports: Connection, lines: queue.Queue[bytes], most: int) -> None:
 
 def surroundings(folder: str) -> dict[str, str]:
     """Environment of a worker: answers are judged on the CPU, whatever the machine has, and leave nothing behind."""
-    own = {"CUDA_VISIBLE_DEVICES": "", **({"TMPDIR": folder} if sys.platform == "linux" else {})}
+    own = {"CUDA_VISIBLE_DEVICES": "", **({"TMPDIR": folder} if has("proc") else {})}
     return {**os.environ, **own}
 
 

@@ -1,0 +1,179 @@
+"""What Linux has and other systems may not: everything hidden, the library does the same by other means."""
+
+import errno
+import json
+import os
+import re
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+import rank_functions as functions
+import torch
+
+from zerolab.cli import main
+from zerolab.collectives.machine import is_possible
+from zerolab.course.grade import cage
+from zerolab.data import Corpus, load_corpus
+from zerolab.errors import InputError
+from zerolab.offload import files
+from zerolab.offload.buffers import aligned
+from zerolab.offload.files import SwapFile
+from zerolab.offload.groups import PAGE
+from zerolab.ranks import RankFailure, child, launch, limits, lockstep
+from zerolab.ranks.devices import threads_per_rank
+from zerolab.ranks.job import Outcome
+from zerolab.system import THINGS, VARIABLE, has
+from zerolab.train import TrainConfig, make_config
+from zerolab.train.loop import train_rank
+
+ROOT = Path(__file__).resolve().parent.parent
+TINY_RUN = {"model_size": "nano", "seq_len": 16, "max_steps": 3, "ranks": 2}
+# A rank that is spawned imports torch.
+SPAWNED = 200
+
+
+@pytest.fixture
+def bare(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, "all")
+
+
+# The switch
+
+
+def test_what_is_hidden_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, "")
+    there = [thing for thing in THINGS if has(thing)]
+    monkeypatch.setenv(VARIABLE, "memfd, direct")
+    assert [thing for thing in THINGS if has(thing)] == [thing for thing in there if thing not in ("memfd", "direct")]
+    monkeypatch.setenv(VARIABLE, "all")
+    assert not any(map(has, THINGS))
+
+
+def test_a_name_that_nothing_has_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, "memfd,memdf")
+    with pytest.raises(InputError, match=r"ZEROLAB_WITHOUT names 'memdf'; it takes all or some of memfd, proc, "):
+        has("memfd")
+
+
+def test_the_page_about_platforms_names_each_thing_and_what_happens_without_it() -> None:
+    rows = re.findall(
+        r"^\| `(\w+)` \| .+ \| (.+) \|$", (ROOT / "docs" / "platforms.md").read_text(), flags=re.MULTILINE
+    )
+    assert dict(rows) == {name: thing.instead for name, thing in THINGS.items()}
+
+
+def test_nothing_else_asks_which_system_this_is() -> None:
+    asking = re.compile(r"sys\.platform|hasattr\((os|mmap|signal), \"")
+    found = [path.name for path in (ROOT / "zerolab").rglob("*.py") if asking.search(path.read_text())]
+    assert found == ["system.py"]
+
+
+# Each fallback by itself
+
+
+@pytest.mark.usefixtures("bare")
+def test_without_memory_files_the_ring_is_the_default_and_shared_memory_is_refused() -> None:
+    assert not is_possible()
+    with pytest.raises(InputError, match="shared"):
+        launch(lambda comm: None, ranks=2, collectives="shared", world="lockstep", timeout=30)
+
+
+@pytest.mark.usefixtures("bare")
+def test_without_memory_files_a_result_that_no_disk_takes_is_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def full(*_: Any) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    job: Any = type("Job", (), {"outcome_file": lambda self, rank: tmp_path / "outcome"})()
+    rank, seen = child.read_report(child.write_report(job, 1, Outcome(b"result")))
+    assert rank == 1 and seen.error == "OSError"
+    assert seen.message == "its result cannot be written (No space left on device)"
+
+
+@pytest.mark.usefixtures("bare")
+def test_without_affinity_and_limits_all_cores_count_and_nothing_is_limited() -> None:
+    assert threads_per_rank(1) == os.cpu_count()
+    assert limits.in_words() == "no limit of this process is low"
+    assert limits.given("RLIMIT_NOFILE") is None
+
+
+@pytest.mark.usefixtures("bare")
+def test_without_landlock_no_fence_is_claimed(tmp_path: Path) -> None:
+    assert cage.version() < 1 and not cage.fence(tmp_path)
+    cage.limit(1)
+    assert cage.memory_taken() == 0 and len(bytearray(2**22)) == 2**22
+
+
+@pytest.mark.usefixtures("bare")
+def test_a_rank_that_fails_in_lockstep_is_named_though_threads_cannot_be_looked_at() -> None:
+    with pytest.raises(RankFailure, match="rank 1 raised ZeroDivisionError"):
+        launch(lambda comm: 1 // (1 - comm.rank), ranks=2, world="lockstep", timeout=30)
+    assert lockstep.UNSEEN_SECONDS < 1
+
+
+@pytest.mark.usefixtures("bare")
+def test_a_swap_file_keeps_its_records_without_any_of_linuxs_calls(tmp_path: Path) -> None:
+    sizes = [3 * PAGE, 5000, PAGE]
+    with SwapFile(tmp_path, "a", sizes) as file:
+        assert file.why_not == "this system has no direct I/O" and not file.direct
+        assert file.measure() == 6 * PAGE and file.path.stat().st_blocks * 512 >= 6 * PAGE
+        buffers = [aligned(size).random_(256) for size in sizes]
+        for record in (2, 0, 1):
+            file.write(record, buffers[record])
+        for record, written in enumerate(buffers):
+            read = aligned(sizes[record])
+            file.read(record, read)
+            assert torch.equal(read, written)
+        assert files.left_overs(tmp_path) == []
+    assert list(tmp_path.iterdir()) == []
+
+
+# All of them
+
+
+def trains_at_stages_0_and_3(comm: Any, configs: list[TrainConfig], corpus: Corpus) -> Any:
+    """What `zerolab train` runs on each rank, for each of the configurations, and how the rank came to be."""
+    records = [train_rank(comm, config, corpus, None) for config in configs]
+    ignored = signal.getsignal(signal.SIGINT) == signal.SIG_IGN
+    return [record["parameters_sha256"] for record in records], type(comm).__name__, os.getppid(), ignored
+
+
+@pytest.mark.ranks
+@pytest.mark.timeout(SPAWNED)
+def test_with_everything_hidden_ranks_are_spawned_talk_over_the_ring_and_train_to_the_same_bits(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    disk = {"offload_optimizer": "disk", "offload_param": "disk", "offload_path": tmp_path}
+    configs = [make_config(**TINY_RUN), make_config(**TINY_RUN, zero_stage=3, **disk)]
+    corpus = load_corpus("embedded", seq_len=16)
+    usual = launch(trains_at_stages_0_and_3, configs, corpus, ranks=2, timeout=60)
+    monkeypatch.setenv(VARIABLE, "all")
+    bare = launch(trains_at_stages_0_and_3, configs, corpus, ranks=2, timeout=SPAWNED)
+    (digests, collectives, parent, _), _ = usual
+    assert digests[0] == digests[1] and collectives == "SharedMemoryCollectives" and parent != os.getpid()
+    assert bare == [(digests, "RingCollectives", os.getpid(), True)] * 2
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.ranks
+@pytest.mark.timeout(SPAWNED)
+@pytest.mark.usefixtures("bare")
+def test_a_spawned_rank_that_fails_is_named() -> None:
+    with pytest.raises(RankFailure, match="rank 1 raised ValueError: bad shard") as caught:
+        launch(functions.raises_on, 1, ranks=2, timeout=SPAWNED)
+    assert "in raises_on" in caught.value.traceback
+
+
+@pytest.mark.ranks
+@pytest.mark.timeout(2 * SPAWNED)
+@pytest.mark.usefixtures("bare")
+def test_a_model_answer_has_full_marks_with_everything_hidden(tmp_path: Path) -> None:
+    grade = tmp_path / "grade.json"
+    solution = ROOT / "solutions" / "00_start_here.ipynb"
+    assert main(["grade", str(solution), f"--json={grade}", "--seed=1", f"--seconds={SPAWNED}"]) == 0
+    found = json.loads(grade.read_text())
+    assert sum(test["score"] for test in found["tests"]) == sum(test["max_score"] for test in found["tests"]) > 0
