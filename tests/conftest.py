@@ -6,6 +6,9 @@ import os
 # processes, ten times what the work itself takes. Read when torch is loaded, here and in all that is started from here.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
+from collections.abc import Iterator
+
+import pace
 import pytest
 import torch
 from hypothesis import settings
@@ -17,6 +20,17 @@ torch.set_num_threads(1)
 settings.register_profile("same", derandomize=True, deadline=None)
 settings.register_profile("explore", deadline=None, max_examples=500)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))
+
+pace.stretch()
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    """Each test has time by the machine's speed when it begins."""
+    if limit := pace.limit_of(item):
+        item.add_marker(pytest.mark.timeout(pace.seconds(limit)), append=False)
+    return (yield)
+
 
 FIRST = (
     "test_grading_hostile.py", "test_browser.py", "test_zero_equal.py",

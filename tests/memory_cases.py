@@ -14,7 +14,7 @@ from zerolab.zero import STAGES, ZeroEngine
 from zerolab.zero.labels import engine_labels
 
 STATES = ("parameters", "gradients", "optimizer_states")
-PASSING = ("gathered_units", "gradient_buffers", "communication_buffers")
+TRANSIENT = ("gathered_units", "gradient_buffers", "communication_buffers")
 
 
 class Block(nn.Module):

@@ -14,6 +14,7 @@ from urllib.error import URLError
 from urllib.request import urlopen
 
 import nbformat
+import pace
 import psutil
 import pytest
 from nbconvert import HTMLExporter
@@ -35,7 +36,7 @@ CALLS = {
     "scale_sliders": "scale_sliders(course='growing')",
     "pipeline_sliders": "pipeline_sliders()",
 }
-PATIENCE = 40
+PATIENCE = pace.seconds(40)
 """Seconds for one thing to happen on a busy machine."""
 
 # Cells out of sight must be there, too, and nothing must ask the network.

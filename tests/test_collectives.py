@@ -27,13 +27,13 @@ from collective_cases import (
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-import zerolab.collectives.wrap as wrap
 from zerolab.collectives import (
     Collectives,
     LocalCollectives,
     LocalTransport,
     RingCollectives,
 )
+from zerolab.collectives.call import current_call
 from zerolab.collectives.handle import Handle, Streamed
 from zerolab.flat import chunk_bounds
 
@@ -334,7 +334,7 @@ def test_a_failed_asynchronous_call_raises_at_every_wait_and_leaves_no_call_behi
             handle.wait()
     with pytest.raises(RuntimeError, match="no way into #2 barrier"):
         comm.barrier()
-    assert wrap.current_call.get() is None
+    assert current_call.get() is None
 
 
 def test_no_thread_is_started_for_ordinary_calls_or_left_after_close() -> None:

@@ -16,8 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zerolab.collectives import Collectives, Link, LocalTransport, SharedMemoryCollectives, build
-from zerolab.collectives.arena import GRAIN, Arena, Blocks
-from zerolab.collectives.machine import is_possible
+from zerolab.collectives.shared.arena import GRAIN, Arena, Blocks
+from zerolab.collectives.shared.peers import is_possible
 from zerolab.errors import InputError, RankError
 from zerolab.flat import chunk_sizes
 from zerolab.ranks import launch
@@ -274,9 +274,9 @@ def test_shared_memory_on_a_gpu_or_in_lockstep_is_refused() -> None:
 @pytest.mark.ranks
 def test_ranks_of_another_machine_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     def elsewhere(comm: Collectives) -> None:
-        import zerolab.collectives.machine as machine
+        import zerolab.collectives.shared.peers as peers
 
-        machine.host_number = lambda: comm.rank
+        peers.host_number = lambda: comm.rank
         comm.barrier()
 
     with pytest.raises(RankError, match=r"rank \d runs on another machine than rank \d .*; use collectives="):
@@ -287,12 +287,12 @@ def test_the_memory_of_an_alien_process_is_a_refusal() -> None:
     assert Path("/proc/self/fd").is_dir()
 
     def locked(comm: Collectives) -> None:
-        import zerolab.collectives.machine as machine
+        import zerolab.collectives.shared.peers as peers
 
         def refuse(*_: Any) -> int:
             raise PermissionError(13, "Permission denied")
 
-        machine.os.open = refuse  # type: ignore[assignment]
+        peers.os.open = refuse  # type: ignore[assignment]
         comm.barrier()
 
     with pytest.raises(RankError, match=r"may not open the shared memory of rank \d .*as one user in one container"):

@@ -9,7 +9,7 @@ from collective_cases import WORLDS, every_size, every_world, run
 from hypothesis import given
 from hypothesis import strategies as st
 
-import zerolab.collectives.wrap as wrap
+import zerolab.collectives.link as link_module
 from zerolab.collectives import (
     Collectives,
     Link,
@@ -196,7 +196,7 @@ class FakeTime:
 @pytest.fixture
 def fake_time(monkeypatch: pytest.MonkeyPatch) -> FakeTime:
     time = FakeTime()
-    monkeypatch.setattr(wrap, "time", time)
+    monkeypatch.setattr(link_module, "time", time)
     return time
 
 

@@ -9,6 +9,7 @@ import sys
 import time
 from pathlib import Path
 
+import pace
 import psutil
 import pytest
 from hostile_answers import HOSTILE, Hostile
@@ -109,7 +110,7 @@ time.sleep(60)
 """
     leader = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
     assert leader.stdout is not None and leader.stdout.readline() == "ready\n"
-    until = time.monotonic() + 20
+    until = time.monotonic() + pace.seconds(20)
     while len(list(tmp_path.glob("pid-*"))) < 2 and time.monotonic() < until:
         time.sleep(0.05)
     away = [int(path.name.removeprefix("pid-")) for path in tmp_path.glob("pid-*")]

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from memory_cases import MEMORY_CASES, PASSING, STATES, Measured, measure_all
+from memory_cases import MEMORY_CASES, STATES, TRANSIENT, Measured, measure_all
 from torch import nn
 from torch.profiler import ProfilerActivity, profile
 
@@ -64,14 +64,14 @@ def test_predicted_states_are_the_live_storages(by_rank: ByRank) -> None:
 @pytest.mark.ranks
 def test_what_passes_stays_within_its_bounds(by_rank: ByRank) -> None:
     for where, one in every(by_rank):
-        for kind in PASSING:
+        for kind in TRANSIENT:
             assert one.peak_of[kind] <= one.bounds[kind], (where, kind)
 
 
 @pytest.mark.ranks
 def test_nothing_that_passes_is_left_after_a_step(by_rank: ByRank) -> None:
     for where, one in every(by_rank):
-        assert not {kind: one.left[kind] for kind in PASSING if one.left[kind]}, where
+        assert not {kind: one.left[kind] for kind in TRANSIENT if one.left[kind]}, where
 
 
 @pytest.mark.ranks
@@ -225,7 +225,7 @@ def test_gpt2_124m_in_fp32_takes_2_gigabytes_and_a_quarter_less_than_half_is_sav
     assert 1 - sum(sharded.values()) / sum(whole.values()) == 0.375
 
 
-def test_175b_on_eight_ranks_with_and_without_master_weights() -> None:
+def test_175b_on_eight_ranks_with_and_without_main_parameters_of_their_own() -> None:
     bare, mixed = Precision("bf16", "bf16", "bf16", "bf16"), PRECISIONS["bf16"]
     gigabytes = {
         precision: [sum(predict_states(175 * 10**9, 8, stage, precision).values()) / 1e9 for stage in (0, 1)]

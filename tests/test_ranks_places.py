@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import nbformat
+import pace
 import psutil
 import pytest
 from jupyter_client.manager import start_new_kernel
@@ -48,7 +49,7 @@ def start_script(folder, source):
 
 def wait_for_ranks(folder, count):
     """The process numbers that `note_and_sleep` wrote."""
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + pace.seconds(60)
     while time.monotonic() < deadline:
         files = [folder / f"pid-{rank}" for rank in range(count)]
         if all(file.exists() for file in files):
@@ -205,7 +206,7 @@ def test_a_notebook_runs_ranks_with_its_own_functions():
         "except Exception as error:\n    print(error)\n    print(error.traceback)",
     ]
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
-    NotebookClient(notebook, timeout=80, kernel_name="python3", coalesce_streams=True).execute()
+    NotebookClient(notebook, timeout=int(pace.seconds(80)), kernel_name="python3", coalesce_streams=True).execute()
     printed, value = notebook.cells[2].outputs
     assert printed.name == "stdout"
     assert printed.text == "rank 0 | I am 0\nrank 1 | I am 1\nrank 2 | I am 2\n"
@@ -239,7 +240,7 @@ def test_a_kernel_interrupt_ends_all_ranks(tmp_path):
 
 
 def messages(client):
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + pace.seconds(60)
     while time.monotonic() < deadline:
         try:
             yield client.get_iopub_msg(timeout=1)

@@ -13,7 +13,7 @@ import rank_functions as functions
 import torch
 
 from zerolab.cli import main
-from zerolab.collectives.machine import is_possible
+from zerolab.collectives.shared.peers import is_possible
 from zerolab.course.grade import cage
 from zerolab.data import Corpus, load_corpus
 from zerolab.errors import InputError

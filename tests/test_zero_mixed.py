@@ -17,8 +17,7 @@ from zero_models import MODELS, build, lockstep, loss_of, model, rows
 from zerolab.collectives import Collectives
 from zerolab.collectives import build as build_comm
 from zerolab.collectives.call import Call
-from zerolab.collectives.transport import Transport
-from zerolab.collectives.wrap import Wrapped
+from zerolab.collectives.transport import Transport, Wrapped
 from zerolab.errors import InputError
 from zerolab.offload import Offload
 from zerolab.precision import LossScaler, Precision

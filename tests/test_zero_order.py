@@ -13,8 +13,7 @@ from zero_cases import sgd
 
 from zerolab.collectives import Collectives, Request, build
 from zerolab.collectives.agree import compare_labels
-from zerolab.collectives.transport import Transport
-from zerolab.collectives.wrap import Wrapped
+from zerolab.collectives.transport import Transport, Wrapped
 from zerolab.errors import MismatchError
 from zerolab.ranks import launch
 from zerolab.zero import ZeroEngine

@@ -18,7 +18,7 @@ from zerolab.zero import ZeroEngine
 ROOT = Path(zerolab.__file__).parent
 DESIGN = ROOT.parent / "docs" / "design.md"
 MOST = 6
-TRANSPORT = ("collectives/transport.py", "collectives/wrap.py", "ranks/")
+TRANSPORT = ("collectives/transport.py", "collectives/meter.py", "collectives/link.py", "ranks/")
 
 
 def ours(frame: FrameType | None) -> Iterator[tuple[str, str]]:

@@ -14,8 +14,7 @@ from zero_models import WIDTH, Residual, loss_of
 
 from zerolab.collectives import Collectives, build
 from zerolab.collectives.call import Call
-from zerolab.collectives.transport import Transport
-from zerolab.collectives.wrap import Wrapped
+from zerolab.collectives.transport import Transport, Wrapped
 from zerolab.ranks import launch
 from zerolab.zero import Unit, ZeroEngine
 from zerolab.zero.gradients import IN_FLIGHT

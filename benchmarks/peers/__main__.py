@@ -14,7 +14,7 @@ Ranks of zerolab keep freed memory (`zerolab/ranks/malloc.py`), which `launch` s
 it is, as they do when torchrun starts them; `--same-malloc` gives all of them zerolab's setting.
 
 The floor of a stage is what it cannot do without: forward and backward alone, fused AdamW alone on a rank's share (all
-of it at stage 0), and the bytes that its collectives must read and write (`zerolab/collectives/shared.py`), over the
+of it at stage 0), and the bytes that its collectives must read and write (`zerolab/collectives/shared`), over the
 bandwidth of a plain copy; each part is measured in the same rounds, on all ranks at once.
 
 Memory and traffic are watched from outside, in a launch of their own for each contender (`measure.Watcher`): every two

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
 from random import Random
 from typing import Any
+from zlib import crc32
+
+from cover import NIGHTLY
 
 from zerolab.course.exercises import LESSONS, exercises_of
 from zerolab.course.grade.cells import grade_id, is_answer, is_check, is_locked
 from zerolab.course.grade.worker import load, run
 from zerolab.course.judge.bounds import offence
-from zerolab.course.judge.case import Case
+from zerolab.course.judge.case import Case, Observation, Trouble
 from zerolab.course.judge.exercise import Exercise
-from zerolab.course.judge.verdict import Finding, judge
+from zerolab.course.judge.observe import observe_all
+from zerolab.course.judge.verdict import Finding, by_themselves, judge
 from zoo.answers import solution
 
 NAMES = [(lesson, exercise.name) for lesson, exercises in LESSONS.items() for exercise in exercises]
@@ -44,18 +49,67 @@ def drawn(lesson: str, name: str, seed: int) -> list[Case]:
     return quick(exercises_of(lesson)[name]).drawn(seed)
 
 
-def findings(lesson: str, name: str, source: str | None = None, seed: int = 5) -> list[Finding]:
-    """What the grader makes of `source` in the place of the model answer, or of the model answer."""
-    exercise = quick(exercises_of(lesson)[name])
+def instead(lesson: str, name: str, source: str | None) -> tuple[Exercise, dict[str, Any], Trouble | None]:
+    """An exercise, all names with `source` in the place of the model answer (None leaves that), and why it does not
+    load."""
     names = model_names(lesson)
     trouble = None
     if source is not None:
         del names[name]
         trouble = offence(source) or load(name, source, names)
+    return quick(exercises_of(lesson)[name]), names, trouble
+
+
+def findings(lesson: str, name: str, source: str | None = None, seed: int = 5) -> list[Finding]:
+    """What the grader makes of `source` in the place of the model answer, or of the model answer."""
+    exercise, names, trouble = instead(lesson, name, source)
     cases = drawn(lesson, name, seed)
     return judge(exercise, cases, run(exercise, names, trouble, cases))
 
 
 def hint_for(lesson: str, name: str, source: str, seed: int = 5) -> str:
     """The hint that `source` gets first; '' if all holds."""
-    return next((finding.hint for finding in findings(lesson, name, source, seed) if finding.hint), "")
+    return told(findings(lesson, name, source, seed))
+
+
+def told(found: Sequence[Finding]) -> str:
+    """The first hint; '' if all holds."""
+    return next((finding.hint for finding in found if finding.hint), "")
+
+
+def hint_for_wrong(lesson: str, name: str, source: str, awaited: str) -> str:
+    """The hint that a wrong answer gets first; by day, in the first case that gives it the `awaited` one, if one does.
+    That this comes before all that other cases say is seen nightly."""
+    exercise, names, trouble = instead(lesson, name, source)
+    if NIGHTLY or trouble or not callable(names.get(name)):
+        return hint_for(lesson, name, source)
+    return until(awaited, exercise, names[name], drawn(lesson, name, 5))
+
+
+def until(awaited: str, exercise: Exercise, fn: Callable[..., Any], cases: Sequence[Case]) -> str:
+    """As a worker runs an answer: cases by themselves, and those after another call only where the former hold."""
+    seen: list[Observation] = []
+    first = by_themselves(cases)
+    for part in (first, cases[len(first) :]):
+        for case, observation in zip(part, observe_all(exercise, fn, part), strict=False):
+            seen.append(observation)
+            if awaited in (hint := told(judge(exercise, [case], [observation]))):
+                return hint
+        if told(judge(replace(exercise, scores=()), first, seen)):
+            break
+    return told(judge(exercise, cases, seen))
+
+
+def hint_for_right(lesson: str, name: str, source: str, part: int) -> str:
+    """The hint that a right answer is refused with, '' if it is not. Each is tried on a draw of its own, by day on one
+    half of its cases."""
+    exercise, names, trouble = instead(lesson, name, source)
+    cases = drawn(lesson, name, crc32(source.encode()) % 100)
+    if not NIGHTLY:
+        cases = half(cases, part)
+    return told(judge(exercise, cases, run(exercise, names, trouble, cases)))
+
+
+def half(cases: Sequence[Case], part: int) -> list[Case]:
+    """Every second case, from the first or the second on; and those that fill the scoreboard."""
+    return [case for place, case in enumerate(cases) if case.board or place % 2 == part % 2]

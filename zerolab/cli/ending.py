@@ -58,7 +58,8 @@ def _end(number: int, frame: FrameType | None) -> None:
 
 
 def _end_ranks() -> None:
-    """All that this process has started and written, as far as the modules that do so are there."""
+    """End the ranks and their server, and remove the temporary folders. A module that was not imported has started
+    nothing."""
     rooms = [sys.modules.get(f"zerolab.ranks.{name}") for name in ("leave", "forkserver", "folders")]
     for module, name in zip(rooms, ("say_farewell", "end_server", "remove_all"), strict=True):
         with suppress(Exception):

@@ -10,7 +10,7 @@ from itertools import groupby
 from rich.console import Console
 from rich.table import Table
 
-from zerolab.memory.kinds import ELSEWHERE
+from zerolab.memory.kinds import OFFLOADED
 from zerolab.precision.recipe import STATES
 from zerolab.train import Report
 
@@ -84,7 +84,7 @@ def precision(report: Report) -> str:
 
 def peak(kinds: dict[str, list[int]]) -> Table:
     """What the rank that held most held on its device at the highest moment of a step."""
-    kinds = {kind: sizes for kind, sizes in kinds.items() if not kind.startswith(ELSEWHERE)}
+    kinds = {kind: sizes for kind, sizes in kinds.items() if not kind.startswith(OFFLOADED)}
     totals = [sum(of_rank) for of_rank in zip(*kinds.values(), strict=True)]
     rank = totals.index(max(totals))
     table = Table(title=f"device memory at the peak of a step, rank {rank}", title_justify="left")

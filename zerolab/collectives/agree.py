@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from zerolab.collectives.machine import tell_all
+from zerolab.collectives.transport import tell_all
 from zerolab.errors import MismatchError
 
 if TYPE_CHECKING:

@@ -73,6 +73,10 @@ class Call:
             what = f"{what} {self.group}"
         return f"{what} ({self.label})" if self.label else what
 
+    def place_of(self, rank: int, size: int) -> tuple[int, int]:
+        """Rank `rank` of the world's `size` as the call's group numbers it, and how many are in the group."""
+        return (rank, size) if self.group is None else (self.group.ranks.index(rank), self.group.size)
+
     @property
     def tag(self) -> int:
         """The tag of its messages: ranks in different calls never take each other's."""

@@ -39,8 +39,8 @@ from zerolab.errors import InputError
 from zerolab.flat.layout import check_count, chunk_bounds, chunk_sizes
 
 if TYPE_CHECKING:
+    from zerolab.collectives.meter import Meter
     from zerolab.collectives.tracer import Tracer
-    from zerolab.collectives.wrap import Meter
 
 Tensor = torch.Tensor
 

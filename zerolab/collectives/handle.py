@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import torch
 
 from zerolab.collectives.call import Call, current_call
-from zerolab.collectives.transport import Lane, Request, Transport
+from zerolab.collectives.transport import CommLane, Request, Transport
 
 
 class UnderWay(Protocol):
@@ -111,7 +111,7 @@ class Issuer:
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
-        self._lane: Lane | None = None
+        self._lane: CommLane | None = None
         self._last: Pending | None = None
         self._stream: torch.cuda.Stream | None = None
         self.issued = 0

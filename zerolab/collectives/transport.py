@@ -27,7 +27,7 @@ class Request(Protocol):
     def wait(self) -> None: ...
 
 
-class Lane(Protocol):
+class CommLane(Protocol):
     """A second line of execution of a rank that runs submitted calls one by one, in order."""
 
     def submit(self, call: Callable[[], Any]) -> Request: ...
@@ -38,8 +38,8 @@ class Lane(Protocol):
 class Transport(ABC):
     """Messages of one rank. Ranks are numbered 0 .. size-1.
 
-    A meter, a tracer and a link are transports too, wrapped around the one of the world (`wrap.py`), and so is that of
-    a group of its ranks (`Grouped`).
+    A meter, a tracer and a link are transports too, wrapped around the one of the world, and so is that of a
+    group of its ranks (`Grouped`).
     """
 
     rank: int
@@ -68,7 +68,7 @@ class Transport(ABC):
         receiving.wait()
         sending.wait()
 
-    def lane(self) -> Lane:
+    def lane(self) -> CommLane:
         """A lane for asynchronous collectives; a world that schedules ranks itself overrides this."""
         return ThreadLane(f"zerolab-communication-{self.rank}")
 
@@ -123,7 +123,7 @@ class Wrapped(Transport):
     def exchange(self, outgoing: torch.Tensor, dst: int, incoming: torch.Tensor, src: int, tag: int = 0) -> None:
         self.inner.exchange(outgoing, dst, incoming, src, tag)
 
-    def lane(self) -> Lane:
+    def lane(self) -> CommLane:
         return self.inner.lane()
 
     def entered(self, call: Call) -> None:
@@ -249,3 +249,18 @@ class LocalTransport(Transport):
 
     def irecv(self, tensor: torch.Tensor, src: int, tag: int = 0) -> Request:
         raise InputError(f"rank 0 is alone and cannot receive from rank {src}; launch with ranks=2 or more")
+
+
+TELL = 0x40000001
+"""The tag of messages by which ranks tell each other numbers; no collective and no rank function uses it."""
+
+
+def tell_all(transport: Transport, numbers: list[int]) -> list[list[int]]:
+    """Every rank's numbers, in rank order, by messages around the ring. They are not part of anybody's traffic."""
+    transport = transport.bare()
+    table = torch.zeros(transport.size, len(numbers), dtype=torch.int64)
+    table[transport.rank] = torch.tensor(numbers)
+    right, left = (transport.rank + 1) % transport.size, (transport.rank - 1) % transport.size
+    for step in range(transport.size - 1):
+        transport.exchange(table[transport.rank - step], right, table[transport.rank - step - 1], left, TELL)
+    return table.tolist()

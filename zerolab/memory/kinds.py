@@ -22,12 +22,14 @@ KINDS = (
     "other",
     "step_buffers",
 )
-"""The kinds from parameters to optimizer_states live on from step to step. The others come and go within a step:
+"""The kinds from parameters to optimizer_states live on from step to step. The others are transient: they come and go
+within a step.
 
-gathered_units         whole parameters of a unit at hand (stage 3)
+gathered_units         whole parameters of a unit, from its gathering to its release (stage 3)
 gradient_buffers       gradients of this rank alone, on their way to be reduced
 communication_buffers  made, or first written, by a collective
-step_buffers           states at hand in another dtype than they rest in, and their gradients, while the optimizer steps
+step_buffers           while the optimizer steps: copies of states that are kept in another dtype or place, and the
+                       gradients in the dtype of the step
 activations            made while gradients are recorded: forward, and recomputation inside backward
 other                  gradients of activations, temporary results, what was there before and has no label
 
@@ -35,8 +37,8 @@ A kind with a place before it ("host:gradients") is in the ledger of that place.
 ledgers are of one memory.
 """
 
-ELSEWHERE = ("host:", "disk:")
-"""How the kinds of the other ledgers begin."""
+OFFLOADED = ("host:", "disk:")
+"""How the names of offloaded kinds begin, which are in other ledgers than the device's."""
 
 
 Labels = Callable[[], Mapping[str, Iterable[torch.Tensor | None]]]

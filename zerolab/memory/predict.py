@@ -64,9 +64,9 @@ def predict_peaks(
     clip: bool = False,
     resident: Collection[str] = (),
 ) -> dict[str, list[int]]:
-    """The most bytes of each passing kind at one moment of a step, by rank:
+    """The most bytes of each kind that comes and goes within a step, at one moment of it, by rank:
 
-    gathered_units         stage 3: the unit at hand, and with `prefetch` its neighbour; besides them the `resident`
+    gathered_units         stage 3: the unit that computes, and with `prefetch` the next; besides them the `resident`
                            units by name, which stay from first to last use, as an embedding tied to the head does
     gradient_buffers       gradients of one rank alone. With sharded gradients: the unit that backward fills and
                            the two buckets under reduction. Otherwise they are reduced where they stay, and only
@@ -92,7 +92,8 @@ def predict_peaks(
 
 def predict_building(plans: Sequence[BucketPlan], stage: int) -> int:
     """The most bytes of parameters on a rank while an engine builds a model that was on the meta device: at stage 3 the
-    shards so far, and the unit at hand. Parameters rest in their own dtype on the device (no precision, no offload)."""
+    shards so far, and the unit that is being made. For parameters that are kept in their own dtype on the device (no
+    precision, no offload)."""
     check_plans(plans, stage)
     if stage < 3 or plans[0].layout.ranks == 1:
         return sum(kept(plan) for plan in plans)
@@ -152,14 +153,15 @@ def optimizer_bytes(
 
 
 NATIVE = {1: torch.uint8, 2: torch.bfloat16, 4: torch.float32, 8: torch.float64, 16: torch.complex128}
-"""A dtype of each width: where states are as the model's parameters are, only that matters."""
+"""A dtype of each width in bytes. Without a precision states have the dtype of the parameters, and a plan knows only
+its width."""
 
 
 def gathered_units(plans: Sequence[BucketPlan], at_once: int, resident: Collection[str]) -> int:
     """Bytes of the units that stay, and of the largest `at_once` neighbours among the others."""
     staying = sum(kept(plan) for plan in plans if plan.unit in resident)
-    passing = by_unit([plan for plan in plans if plan.unit not in resident])
-    return staying + largest_run([sum(kept(plan) for plan in unit) for unit in passing], at_once)
+    transient = by_unit([plan for plan in plans if plan.unit not in resident])
+    return staying + largest_run([sum(kept(plan) for plan in unit) for unit in transient], at_once)
 
 
 def local_gradients(plans: Sequence[BucketPlan], stage: int, micro_batches: int, reduce_each: bool) -> int:

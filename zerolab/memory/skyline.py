@@ -9,12 +9,18 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from zerolab.memory.kinds import ELSEWHERE, KINDS
+from zerolab.memory.kinds import KINDS, OFFLOADED
 
 
 @dataclass(eq=False, slots=True)
-class Record:
-    """A storage: its kind, whether a label named it (or its birth alone speaks), and its bytes when last read."""
+class StorageRecord:
+    """A storage as the tracker knows it.
+
+    kind     of `zerolab.memory.kinds`
+    claimed  whether a label has named it; else its kind follows from the operation that made it
+    nbytes   its size when it was last read
+    counted  the bytes that the live totals have of it
+    """
 
     kind: str
     claimed: bool = False
@@ -39,10 +45,10 @@ class Sample:
 
 
 def device_total(kinds: dict[str, int]) -> int:
-    return sum(nbytes for kind, nbytes in kinds.items() if not kind.startswith(ELSEWHERE))
+    return sum(nbytes for kind, nbytes in kinds.items() if not kind.startswith(OFFLOADED))
 
 
-Changes = list[tuple[Record, int]]
+Changes = list[tuple[StorageRecord, int]]
 
 
 class Skyline:
@@ -68,7 +74,7 @@ class Skyline:
     def pending(self) -> int:
         return len(self._log)
 
-    def rename(self, record: Record, kind: str) -> None:
+    def rename(self, record: StorageRecord, kind: str) -> None:
         """Count a storage under another kind from now on, and in what is still to be counted."""
         self._add(record.kind, -record.counted)
         self._add(kind, record.counted)

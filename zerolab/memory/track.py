@@ -28,7 +28,7 @@ from zerolab.collectives.call import current_call, current_phase
 from zerolab.errors import InputError
 from zerolab.memory import resizes
 from zerolab.memory.kinds import Labels
-from zerolab.memory.skyline import Changes, Record, Sample, Skyline
+from zerolab.memory.skyline import Changes, Sample, Skyline, StorageRecord
 from zerolab.ranks.lockstep import Stopped
 
 COUNT_EVERY = 4096
@@ -40,8 +40,8 @@ Moments = defaultdict[float, Changes]
 """Changes by the clock; all at 0.0 if there is none."""
 
 
-class Watched(Record):
-    """A record with a weak reference to its storage."""
+class TrackedStorage(StorageRecord):
+    """A storage's record, with a weak reference to the storage."""
 
     __slots__ = ("ref",)
     ref: weakref.ref[torch.UntypedStorage]
@@ -70,9 +70,9 @@ class Tracker(TorchDispatchMode):
         self._labels = labels
         self._clock = clock or no_clock
         self._skyline = Skyline(samples)
-        self._records: dict[int, Watched] = {}
+        self._records: dict[int, TrackedStorage] = {}
         # Filled by the weak references, from whichever thread lets a storage go.
-        self._dead: deque[tuple[int, Watched, float]] = deque()
+        self._dead: deque[tuple[int, TrackedStorage, float]] = deque()
         self._lock = threading.RLock()
         self._owner: int | None = None
         self._phase = self._mark = ""
@@ -82,7 +82,7 @@ class Tracker(TorchDispatchMode):
 
     def __enter__(self) -> Tracker:
         super().__enter__()
-        # A lane enters from its own thread, in the middle of things.
+        # A communication lane enters, too, from its own thread and while the rank is at work: that begins nothing.
         if self._owner in (None, threading.get_ident()):
             self._owner = threading.get_ident()
             self._settle()
@@ -155,13 +155,13 @@ class Tracker(TorchDispatchMode):
     def _after(self, func: Any, args: Any, kwargs: Any, result: Any, begun: float) -> None:
         inside_call = current_call.get() is not None
         phase, moments = self._next(begun)
-        # An operation has its results from its start on.
+        # The memory of its results is taken when an operation starts.
         changes = moments[begun]
         for storage in storages((*args, *kwargs.values())):
             self._see(storage, "other", changes)
         for storage in storages(result):
             self._see(storage, birth_kind(inside_call), changes)
-        # A lane may be at another time than the rank.
+        # A lane has a clock of its own, which says nothing of when the rank left its operation.
         if self._on_own_thread():
             self._left = self._clock()
         self._note(phase, moments)
@@ -175,7 +175,7 @@ class Tracker(TorchDispatchMode):
             if storage.device.type == "meta" or not (known or self._on_own_thread()):
                 return
             now, changes = self._time(), Changes()
-            # Read first: where a phase ends, all sizes are read, as its own.
+            # This size first: if a phase ends here, `_next` reads all sizes, and would count it to that phase.
             self._see(storage, "other", changes)
             phase, moments = self._next(now)
             moments[now].extend(changes)
@@ -194,12 +194,12 @@ class Tracker(TorchDispatchMode):
         for time, changes in sorted(moments.items()):
             self._skyline.note(self._order, phase, changes, time)
 
-    def _see(self, storage: torch.UntypedStorage, kind: str, changes: Changes) -> Watched:
+    def _see(self, storage: torch.UntypedStorage, kind: str, changes: Changes) -> TrackedStorage:
         """The record of a storage, made if it is new; its size is read anew."""
         key = storage._cdata
         record = self._records.get(key)
         if record is None or record.ref() is not storage:
-            record = self._records[key] = Watched(kind)
+            record = self._records[key] = TrackedStorage(kind)
             mourned = record
             record.ref = weakref.ref(storage, lambda _: self._dead.append((key, mourned, self._time())))
             record.nbytes = storage.nbytes()
@@ -207,7 +207,7 @@ class Tracker(TorchDispatchMode):
         self._read(record, changes)
         return record
 
-    def _read(self, record: Watched, changes: Changes) -> None:
+    def _read(self, record: TrackedStorage, changes: Changes) -> None:
         storage = record.ref()
         if storage is not None and (nbytes := storage.nbytes()) != record.nbytes:
             changes.append((record, nbytes - record.nbytes))
@@ -235,7 +235,8 @@ class Tracker(TorchDispatchMode):
         return self._owner == threading.get_ident()
 
     def _claim_written(self, func: Any, args: Any, kwargs: Any, inside_call: bool) -> None:
-        """Buffers are what is written in place: find out whose an unclaimed one is when that happens."""
+        """Storages without a label that are written in place are buffers: inside a collective its own; elsewhere the
+        labels are asked again, since a buffer mostly gets its owner between its making and its first use."""
         for name, index in written_arguments(func):
             value = args[index] if index < len(args) else kwargs.get(name)
             for storage in storages(value):

@@ -27,26 +27,26 @@ from zerolab.models.llama import Llama, LlamaConfig, llama_unit_parameters
 Config = LlamaConfig | GPT2Config
 LanguageModel = Llama | GPT2
 
-BYTES = 256  # the byte tokenizer's vocabulary; `config_of` puts another in its place
+BYTE_VOCABULARY = 256  # what the byte tokenizer knows; `config_of` puts another number in its place
 SIZES: dict[str, dict[str, Config]] = {
     "llama": {
-        "nano": LlamaConfig(BYTES, dim=32, layers=2, heads=4, kv_heads=2, ffn_dim=96),
-        "tiny": LlamaConfig(BYTES, dim=320, layers=4, heads=10, kv_heads=2, ffn_dim=1024),
-        "small": LlamaConfig(BYTES, dim=1152, layers=12, heads=18, kv_heads=6, ffn_dim=3072),
-        "medium": LlamaConfig(BYTES, dim=2048, layers=24, heads=32, kv_heads=8, ffn_dim=5632),
+        "nano": LlamaConfig(BYTE_VOCABULARY, dim=32, layers=2, heads=4, kv_heads=2, ffn_dim=96),
+        "tiny": LlamaConfig(BYTE_VOCABULARY, dim=320, layers=4, heads=10, kv_heads=2, ffn_dim=1024),
+        "small": LlamaConfig(BYTE_VOCABULARY, dim=1152, layers=12, heads=18, kv_heads=6, ffn_dim=3072),
+        "medium": LlamaConfig(BYTE_VOCABULARY, dim=2048, layers=24, heads=32, kv_heads=8, ffn_dim=5632),
     },
     "gpt2": {
-        "nano": GPT2Config(BYTES, dim=32, layers=2, heads=4),
-        "tiny": GPT2Config(BYTES, dim=256, layers=4, heads=8),
-        "124m": GPT2Config(BYTES, dim=768, layers=12, heads=12),
-        "355m": GPT2Config(BYTES, dim=1024, layers=24, heads=16),
-        "774m": GPT2Config(BYTES, dim=1280, layers=36, heads=20),
-        "1558m": GPT2Config(BYTES, dim=1600, layers=48, heads=25),
+        "nano": GPT2Config(BYTE_VOCABULARY, dim=32, layers=2, heads=4),
+        "tiny": GPT2Config(BYTE_VOCABULARY, dim=256, layers=4, heads=8),
+        "124m": GPT2Config(BYTE_VOCABULARY, dim=768, layers=12, heads=12),
+        "355m": GPT2Config(BYTE_VOCABULARY, dim=1024, layers=24, heads=16),
+        "774m": GPT2Config(BYTE_VOCABULARY, dim=1280, layers=36, heads=20),
+        "1558m": GPT2Config(BYTE_VOCABULARY, dim=1600, layers=48, heads=25),
     },
 }
 
 
-def config_of(name: str, size: str, *, vocab_size: int = BYTES, max_seq_len: int = 1024) -> Config:
+def config_of(name: str, size: str, *, vocab_size: int = BYTE_VOCABULARY, max_seq_len: int = 1024) -> Config:
     """The shape of a named model, for a vocabulary and a longest sequence.
 
     Raises:
@@ -60,7 +60,7 @@ def config_of(name: str, size: str, *, vocab_size: int = BYTES, max_seq_len: int
 
 
 def build(
-    name: str, size: str, *, vocab_size: int = BYTES, max_seq_len: int = 1024, checkpoint: bool = False
+    name: str, size: str, *, vocab_size: int = BYTE_VOCABULARY, max_seq_len: int = 1024, checkpoint: bool = False
 ) -> LanguageModel:
     """A named model with weights drawn from torch's global seed, on the default device and dtype.
 

@@ -25,8 +25,8 @@ log = logging.getLogger("zerolab.offload")
 G = TypeVar("G")
 
 
-class Pending(Protocol):
-    """A transfer under way, as `zerolab.offload.lane.Transfer` is."""
+class AnyTransfer(Protocol):
+    """A transfer under way, whoever carries it: `zerolab.offload.lane.Transfer`, or what a lesson puts in its place."""
 
     started: float
     stopped: float
@@ -37,7 +37,7 @@ class Pending(Protocol):
     def then(self, callback: Callable[[], None]) -> None: ...
 
 
-Issue = Callable[[G, int], Pending]
+Issue = Callable[[G, int], AnyTransfer]
 Trace = Callable[[str, G, float, float], None]
 """Called with "read", "compute" or "write", the group, and when it started and stopped (`time.perf_counter`)."""
 
@@ -70,7 +70,7 @@ class _Walk(Generic[G]):
         self._lock = threading.Lock()
         self._over = False
         # Transfers that nobody has waited for yet, by the number of their group.
-        self._under_way: dict[tuple[str, int], Pending] = {}
+        self._under_way: dict[tuple[str, int], AnyTransfer] = {}
         # In order of time.
         self._failed: list[BaseException] = []
 
@@ -110,7 +110,7 @@ class _Walk(Generic[G]):
             self._under_way[kind, k] = pending
         pending.then(lambda: self._ended(kind, k, pending))
 
-    def _ended(self, kind: str, k: int, pending: Pending) -> None:
+    def _ended(self, kind: str, k: int, pending: AnyTransfer) -> None:
         """On the thread that ended the transfer, before anybody who waits for it goes on."""
         following = k + self._buffers
         if pending.error is not None:

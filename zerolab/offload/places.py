@@ -24,7 +24,7 @@ TIERS = ("device", "host", "disk")
 class Offload:
     """Places of states, and how they travel. Counts are elements.
 
-    path              the folder of swap files; needed for the disk
+    path              the folder of the swap files; the disk needs one
     buffer_count      host buffers through which the disk's states pass: 1 reads, computes and writes in turn, 2 read
                       ahead, 3 also write behind
     sub_group_numel   the step updates so many elements at a time, if states rest elsewhere or in another dtype than the
@@ -32,7 +32,7 @@ class Offload:
     buffer_numel      parameters on disk: elements of a host buffer; None: as many as the largest shard of a bucket
     max_in_cpu        of parameters on disk, so many elements of a rank's shards stay on the host
 
-    Raises InputError for an unknown tier, counts below their least, a path that is none, and a disk without a path.
+    Raises InputError for an unknown tier, a count that is too small, a path that is not one, and a disk without a path.
     """
 
     optimizer: str = "device"

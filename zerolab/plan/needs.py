@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from zerolab.memory.kinds import ELSEWHERE
+from zerolab.memory.kinds import OFFLOADED
 from zerolab.memory.states import predict_states
 from zerolab.offload.places import NOWHERE
 from zerolab.plan.spec import RunSpec
@@ -27,7 +27,7 @@ def needs(run: RunSpec) -> dict[str, float]:
     kept = run.shape.activation_bytes(run.micro_batch_size, run.seq_len, run.checkpoint_activations) * width / 2
     held = {**dict.fromkeys(DEVICE, 0.0), **states, "gathered_units": float(gathered * width), "activations": kept}
     elsewhere = {
-        place.rstrip(":"): sum(held.pop(kind) for kind in [*held] if kind.startswith(place)) for place in ELSEWHERE
+        place.rstrip(":"): sum(held.pop(kind) for kind in [*held] if kind.startswith(place)) for place in OFFLOADED
     }
     return {**held, **elsewhere}
 

@@ -15,15 +15,13 @@ from dataclasses import dataclass
 
 import torch
 
+from zerolab.precision.recipe import FLOATS
+
 BLOCK = 128
 """Values that share a scale: 4 bytes for 128, 3 % of fp8."""
 
-FORMATS = {
-    "fp32": torch.float32,
-    "bf16": torch.bfloat16,
-    "fp16": torch.float16,
-    "fp8": torch.float8_e4m3fn,
-}
+MOMENT_DTYPES = {**FLOATS, "fp8": torch.float8_e4m3fn}
+"""The dtype of each name that a moment's may have."""
 SMALLEST = 2.0**-100
 """A block with no value above this rests as zeros: its scale, or the inverse, would leave fp32's range. A first moment
 so small, as of an embedding's row that has not been seen for a thousand steps, moves nothing."""
@@ -33,7 +31,8 @@ TOPS = {torch.float16: 2.0**15, torch.float8_e4m3fn: 448.0}
 
 @dataclass(frozen=True)
 class Codec:
-    """One state's form at rest; `root` for a state that is never negative and divides."""
+    """How one state is stored: in `dtype`, `scaled` block by block or not. With `root` the square root is stored, as
+    for Adam's second moment, which is never negative and by whose root the step divides."""
 
     dtype: torch.dtype
     scaled: bool = False
@@ -41,7 +40,7 @@ class Codec:
 
     @property
     def width(self) -> int:
-        """Bytes: where this form begins is a multiple of it, and so is its length."""
+        """Alignment in bytes: in a record, where this form begins and how long it is are multiples of it."""
         return max(self.dtype.itemsize, 4 if self.scaled else 1)
 
     def nbytes(self, numel: int) -> int:
@@ -59,7 +58,7 @@ class Codec:
         if self.root:
             blocks = blocks.sqrt()
         largest = blocks.abs().amax(1, keepdim=True)
-        # NaN is no small value: it stays to be seen.
+        # The comparison is false for NaN, so a block that holds one is not set to zero: a NaN must show.
         largest = largest.masked_fill(largest <= SMALLEST, 0.0)
         scales.copy_(largest.squeeze(1) / top)
         # A block of zeros has the scale 0 and codes 0.
@@ -90,6 +89,6 @@ class Codec:
 
 def codec_of(state: str, format: str) -> Codec:
     """The codec of an optimizer's state by torch's name for it ("exp_avg", ...), in a format by name."""
-    dtype = FORMATS[format]
+    dtype = MOMENT_DTYPES[format]
     scaled = dtype in TOPS
     return Codec(dtype, scaled, root=scaled and state == "exp_avg_sq")

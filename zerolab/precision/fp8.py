@@ -1,12 +1,12 @@
 """Linear layers that train in fp8, emulated (Micikevicius et al., "FP8 Formats for Deep Learning", arXiv 2209.05433).
 
-    y  = x8 · w8ᵀ          x8, w8: input and weight in e4m3, whose 3 bits of mantissa are for values that are close
-    dx = g8 · w8           g8: the output's gradient in e5m2, whose 5 bits of exponent are for values that are not
+    y  = x8 · w8ᵀ          x8, w8: input and weight in e4m3: 3 bits of mantissa, for values of similar size
+    dx = g8 · w8           g8: the output's gradient in e5m2: 5 bits of exponent, for values of very different size
     dw = g8ᵀ · x8          the bias gets the gradient as it came
 
 Emulated: values are really rounded to torch's float8 dtypes, then converted back and multiplied by an ordinary matmul
 in the weight's dtype. No fp8 tensor core is used, so this shows fp8's numerics and the memory of its activations
-(one byte an element), not its speed. Master weights, gradients and messages keep their dtypes.
+(one byte an element), not its speed. Main parameters, gradients and messages keep their dtypes.
 
 Each tensor is scaled to fill its format: rounded is tensor · scale, scale = largest / (max of history · 2**margin).
 The history holds the tensor's largest absolute values in past steps ("delayed scaling", as in NVIDIA's Transformer

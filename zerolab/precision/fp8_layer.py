@@ -16,7 +16,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 E4M3, E5M2 = torch.float8_e4m3fn, torch.float8_e5m2
 INPUT, WEIGHT, GRADIENT = range(3)
-FORMATS = (E4M3, E4M3, E5M2)
+ROLE_FORMATS = (E4M3, E4M3, E5M2)  # of input, weight and gradient
 BUFFERS = ("fp8_scale", "fp8_amax", "fp8_history")
 # Beyond these, tensor · scale or its inverse would leave the normal numbers of fp32.
 SMALLEST_SCALE, LARGEST_SCALE = 2.0**-120, 2.0**120
@@ -94,7 +94,7 @@ class Fp8Linear(nn.Linear):
         no trace."""
         usable = torch.where(largest.isfinite(), largest, 0.0)
         scale = self.fp8_scale[role]
-        scale = torch.where(scale > 0, scale, delayed_scale(usable, FORMATS[role], self.fp8_margin))
+        scale = torch.where(scale > 0, scale, delayed_scale(usable, ROLE_FORMATS[role], self.fp8_margin))
         if record:
             self.fp8_scale[role] = scale
             self.fp8_amax[role] = torch.maximum(self.fp8_amax[role], usable)
@@ -105,11 +105,12 @@ class Fp8Linear(nn.Linear):
         pushed = torch.cat((largest[:, None], self.fp8_history[:, :-1]), dim=1)
         self.fp8_history.copy_(torch.where(largest[:, None] > 0, pushed, self.fp8_history))
         for role, maximum in enumerate(self.fp8_history.amax(dim=1)):
-            self.fp8_scale[role] = delayed_scale(maximum, FORMATS[role], self.fp8_margin)
+            self.fp8_scale[role] = delayed_scale(maximum, ROLE_FORMATS[role], self.fp8_margin)
         self.fp8_amax.zero_()
 
     def _quantised(self, input: Tensor, training: bool) -> tuple[Tensor, Tensor]:
-        # A tensor that nobody computed is somebody's to change without notice (ZeRO does so with parameters).
+        # Only what an operation has made is shared: a leaf, such as a parameter, may be written to without a new
+        # version, as ZeRO does.
         shareable = training and not input.is_leaf
         known: _Shared | None = _shared.get(input) if shareable else None
         if known is not None and known.version != input._version:
@@ -127,7 +128,7 @@ class Fp8Linear(nn.Linear):
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Fp8Linear:
         before = {name: getattr(self, name) for name in BUFFERS}
         super()._apply(fn, recurse)
-        # model.bfloat16() means the parameters.
+        # model.bfloat16() is meant for the parameters: scales and maxima stay fp32.
         for name, buffer in before.items():
             if getattr(self, name).dtype != buffer.dtype:
                 self._buffers[name] = buffer.to(getattr(self, name).device)

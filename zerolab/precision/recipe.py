@@ -7,8 +7,9 @@
     main_params    always; what the optimizer updates         fp32          fp32
     exp_avg(_sq)   always; Adam's moments                     fp32          fp32
 
-A step computes in fp32, whatever its states rest in. Where main_params has the dtype of params, there is one copy of
-both. `reduce` is the dtype in which gradients travel and are added up; it may be wider than the one they are kept in.
+Main parameters are called so by Megatron-LM; papers and DeepSpeed say master weights. A step computes in fp32, whatever
+its states rest in. Where main_params has the dtype of params, there is one copy of both. `reduce` is the dtype in which
+gradients travel and are added up; it may be wider than the one they are kept in.
 """
 
 from __future__ import annotations
@@ -103,7 +104,7 @@ PRECISIONS = {
     "bf16_fp32_grads": Precision(params="bf16"),
     "fp8": replace(BF16, fp8=True),
     "fsdp2": Precision(params="bf16", sharded_main=True),
-    # No master copy: an update smaller than half a unit in the last of 8 bits is lost.
+    # No main parameters apart: an update smaller than half a unit in the last of 8 bits is lost.
     "pure_bf16": Precision("bf16", "bf16", "bf16", "bf16", "bf16", "bf16"),
     # 2 + 2 + 4 + 1 + 1: what DeepSeek-V3 and Megatron-LM's precision-aware optimizer come near to.
     "bf16_fp8_moments": replace(BF16, exp_avg="fp8", exp_avg_sq="fp8"),

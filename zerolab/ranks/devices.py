@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
-from zerolab.collectives.machine import is_possible
+from zerolab.collectives.shared.peers import is_possible
 from zerolab.errors import InputError
 from zerolab.system import has
 

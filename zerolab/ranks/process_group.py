@@ -16,7 +16,8 @@ import torch
 import torch.distributed as dist
 
 from zerolab.collectives import IMPLEMENTATIONS, Collectives, build
-from zerolab.collectives.machine import host_number, is_possible, tell_all
+from zerolab.collectives.shared.peers import host_number, is_possible
+from zerolab.collectives.transport import tell_all
 from zerolab.errors import InputError
 from zerolab.ranks.process_transport import ProcessTransport
 

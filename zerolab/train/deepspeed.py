@@ -18,12 +18,12 @@ Rule = Callable[[Any], Settings]
 
 
 def named(setting: str) -> Rule:
-    """The same under another name."""
+    """The key's value as it is, under the name of our setting."""
     return lambda value: {setting: value}
 
 
 def whole_number(value: Any, least: int = 1) -> int:
-    """DeepSpeed's users also write one as 5e8."""
+    """A number of at least `least`, which may be written as 5e8, as DeepSpeed's users do."""
     if isinstance(value, bool) or not isinstance(value, int | float) or value < least or value % 1 != 0:
         raise InputError(f"is {json.dumps(value)}; give a whole number of at least {least}")
     return int(value)
@@ -40,7 +40,7 @@ def reduction(value: Any) -> Settings:
 
 
 def only(wanted: Any, why: str) -> Rule:
-    """A key of which one value is what zerolab does anyway."""
+    """A key that may only say what zerolab does anyway; `why` goes into the error for any other value."""
 
     def rule(value: Any) -> Settings:
         if value != wanted:

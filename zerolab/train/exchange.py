@@ -1,4 +1,4 @@
-"""Records that ranks tell each other, by the collectives that are there anyway."""
+"""Small records, such as a rank's times and bytes, from all ranks to all ranks: as JSON, in two all-gathers."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ PHASES_OF_A_STEP = ("forward", "backward", "norm", "publish")
 
 
 def decay_groups(weight_decay: float) -> Any:
-    """Decay matrices, leave gains and biases alone."""
+    """Weight decay for matrices only; the weights of norms and biases have none."""
     return lambda _name, parameter: {"weight_decay": weight_decay if parameter.dim() >= 2 else 0.0}
 
 
@@ -177,7 +177,7 @@ def predictions(engine: ZeroEngine, config: TrainConfig, skipped: int) -> dict[s
 
 
 def mean(total: int, count: int) -> int | float:
-    """A whole number if it is one."""
+    """`total / count`, as an int where that is a whole number."""
     return total // count if total % count == 0 else total / count
 
 

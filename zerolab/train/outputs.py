@@ -37,11 +37,11 @@ def check_output(flag: str, path: Path, nbytes: int) -> None:
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Write a file whole or not at all; into what is no file, such as a pipe, directly."""
+    """Write a file whole or not at all. A pipe or a device is written to directly."""
     if is_device(path):
         path.write_text(text, encoding="utf-8")
         return
-    # Where a link points to, not in its place.
+    # Of a link, the file that it points to is written, and the link stays.
     path = path.resolve()
     draft = _draft(path)
     try:

@@ -15,7 +15,7 @@ from zerolab.ranks.folders import temporary_folder
 
 
 class Steps:
-    """Where a rank says which step it has done. Without a path it says nothing."""
+    """Writes a line for each step that this rank has done to the file that `follow` reads; without a path, nothing."""
 
     def __init__(self, path: str | None) -> None:
         self._file = open(path, "a", buffering=1) if path else None  # noqa: SIM115 - lives as long as the run

@@ -19,7 +19,7 @@ Moment = Literal["fp32", "bf16", "fp16", "fp8"]
 Place = Literal["device", "host", "disk", "none", "cpu", "nvme"]
 
 TIER_OF = {"none": "device", "cpu": "host", "nvme": "disk"}
-"""DeepSpeed's names."""
+"""DeepSpeed's names of the places, and ours."""
 STATE_OF = {
     "params_dtype": "params",
     "main_params_dtype": "main_params",

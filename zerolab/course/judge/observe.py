@@ -16,7 +16,7 @@ import torch
 from zerolab.collectives import Collectives, Handle, Request, Transport
 from zerolab.collectives.call import Call
 from zerolab.collectives.handle import Order
-from zerolab.collectives.wrap import Wrapped
+from zerolab.collectives.transport import Wrapped
 from zerolab.course.judge.bounds import ANSWER_FILE, OffLimits, guarded, watch_process
 from zerolab.course.judge.case import (
     Case,

@@ -13,7 +13,7 @@ import torch
 from matplotlib.patches import Rectangle
 
 from zerolab.collectives import RingCollectives, Transport
-from zerolab.collectives.wrap import Wrapped
+from zerolab.collectives.transport import Wrapped
 from zerolab.course.viz.looks import HATCHES, PALE, ink
 from zerolab.course.viz.picture import Picture, blank, text_table
 from zerolab.errors import InputError

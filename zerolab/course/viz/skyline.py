@@ -14,8 +14,8 @@ from zerolab.course.viz.looks import COMPUTING, MEMORY, TRAVELLING, named
 from zerolab.course.viz.picture import Picture, blank, text_table
 from zerolab.course.viz.step import StepOfRank, StepRun, watch_step
 from zerolab.memory import KINDS, Sample
+from zerolab.memory.states import STAGES
 
-STAGES = (0, 1, 2, 3)
 LOOKS = {name: look for name, look in {**COMPUTING, **TRAVELLING}.items() if name != "compute"}
 INCHES = 6.6
 """About as wide as the time axis is, for deciding which labels fit."""

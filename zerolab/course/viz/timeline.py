@@ -12,7 +12,7 @@ from zerolab.ranks.lockstep_transport import Event
 
 
 @dataclass(frozen=True)
-class Message:
+class TimedMessage:
     """A message of rank `rank`, in milliseconds: when it was posted, set out and arrived."""
 
     rank: int
@@ -51,12 +51,12 @@ def timeline(traces: Mapping[str, Sequence[Event]], ranks: int) -> Picture:
     )
 
 
-def messages(trace: Sequence[Event]) -> list[Message]:
+def messages(trace: Sequence[Event]) -> list[TimedMessage]:
     """The messages of a trace. One is on its way once both sides have posted it and their wires are free."""
     sends = (event for event in trace if event.kind == "send")
-    return [Message(send.rank, send.start * 1e3, send.out * 1e3, send.end * 1e3) for send in sends]
+    return [TimedMessage(send.rank, send.start * 1e3, send.out * 1e3, send.end * 1e3) for send in sends]
 
 
-def last(found: Sequence[Message]) -> float:
+def last(found: Sequence[TimedMessage]) -> float:
     """When the last message has arrived, in milliseconds."""
     return max((message.stop for message in found), default=0.0)

@@ -18,15 +18,13 @@ from pathlib import Path
 
 import torch
 
-from zerolab.collectives.arena import Arena, PeerMemory
 from zerolab.collectives.call import Group
-from zerolab.collectives.transport import Transport
+from zerolab.collectives.shared.arena import Arena, PeerMemory
+from zerolab.collectives.transport import Transport, tell_all
 from zerolab.errors import DeadlockError, InputError
 from zerolab.system import has
 
 WORDS = 224
-TAG = 0x40000001
-"""Of the messages by which ranks find each other; no collective and no rank function uses it."""
 NOTE = struct.Struct(f"<iiqq{WORDS}s")
 """Sender, kind, number of the group, offset of its tensor in its arena, and the call in words."""
 
@@ -36,7 +34,7 @@ def is_possible() -> bool:
     return has("memfd")
 
 
-class Machine:
+class Peers:
     """What one rank shares with the others on its machine. Its constructor is a collective of its own: it returns
     once all ranks have each other's memory."""
 
@@ -124,39 +122,28 @@ class Machine:
             ) from None
 
 
-class Circle:
-    """The machine as one group sees it: ranks are the group's, and its notes are its own."""
+class GroupPeers:
+    """The peers as one group sees them: ranks are the group's, and its notes are its own."""
 
-    def __init__(self, machine: Machine, group: Group | None) -> None:
-        self._machine, self.arena = machine, machine.arena
-        self.ranks = tuple(range(machine.size)) if group is None else group.ranks
+    def __init__(self, peers: Peers, group: Group | None) -> None:
+        self._all, self.arena = peers, peers.arena
+        self.ranks = tuple(range(peers.size)) if group is None else group.ranks
         """The world's numbers."""
-        self.rank, self.size = self.ranks.index(machine.rank), len(self.ranks)
+        self.rank, self.size = self.ranks.index(peers.rank), len(self.ranks)
         self._number = 0 if group is None else group.number
-        self._peers = [rank for rank in self.ranks if rank != machine.rank]
+        self._others = [rank for rank in self.ranks if rank != peers.rank]
 
     def view(self, rank: int, offset: int, numel: int, dtype: torch.dtype) -> torch.Tensor:
         """Another rank's memory."""
-        return self._machine.view(self.ranks[rank], offset, numel, dtype)
+        return self._all.view(self.ranks[rank], offset, numel, dtype)
 
     def note(self, kind: int, offset: int, call: str) -> None:
         """Tell all others."""
-        self._machine.note(kind, self._number, offset, call, self._peers)
+        self._all.note(kind, self._number, offset, call, self._others)
 
     def take(self, rank: int, kind: int) -> tuple[int, str] | None:
         """The next note of that kind from `rank`, if it has come."""
-        return self._machine.take(self.ranks[rank], kind, self._number)
-
-
-def tell_all(transport: Transport, numbers: list[int]) -> list[list[int]]:
-    """Every rank's numbers, in rank order, by messages around the ring. They are not part of anybody's traffic."""
-    transport = transport.bare()
-    table = torch.zeros(transport.size, len(numbers), dtype=torch.int64)
-    table[transport.rank] = torch.tensor(numbers)
-    right, left = (transport.rank + 1) % transport.size, (transport.rank - 1) % transport.size
-    for step in range(transport.size - 1):
-        transport.exchange(table[transport.rank - step], right, table[transport.rank - step - 1], left, TAG)
-    return table.tolist()
+        return self._all.take(self.ranks[rank], kind, self._number)
 
 
 def wait_for(*events: tuple[int, int]) -> None:

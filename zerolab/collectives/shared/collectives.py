@@ -17,12 +17,12 @@ from __future__ import annotations
 
 import torch
 
-from zerolab.collectives.appointments import Appointments
-from zerolab.collectives.arena import Arena
 from zerolab.collectives.call import Call
 from zerolab.collectives.contract import Collectives
-from zerolab.collectives.machine import Circle, Machine, is_possible
-from zerolab.collectives.meeting import Meeting
+from zerolab.collectives.shared.arena import Arena
+from zerolab.collectives.shared.call import SharedCall
+from zerolab.collectives.shared.peers import GroupPeers, Peers, is_possible
+from zerolab.collectives.shared.queue import CallQueue
 from zerolab.collectives.transport import Request, Transport
 from zerolab.errors import InputError
 from zerolab.flat.layout import chunk_bounds, chunk_sizes
@@ -46,10 +46,10 @@ class SharedMemoryCollectives(Collectives):
             )
         self._owns = beside is None
         self._arena: Arena = Arena() if beside is None else beside._arena
-        self._calls: Appointments = Appointments(
-            transport, lambda: Machine(transport, self._arena), self._announce, beside._calls if beside else None
+        self._queue: CallQueue = CallQueue(
+            transport, lambda: Peers(transport, self._arena), self._announce, beside._queue if beside else None
         )
-        self._issuer = self._calls
+        self._issuer = self._queue
 
     def _in_group(self, transport: Transport) -> SharedMemoryCollectives:
         return SharedMemoryCollectives(transport, beside=self)
@@ -59,10 +59,10 @@ class SharedMemoryCollectives(Collectives):
         return self._arena.allocate(numel, dtype)
 
     def isend(self, tensor: Tensor, dst: int) -> Request:
-        return Attended(self._calls, super().isend(tensor, dst))
+        return Attended(self._queue, super().isend(tensor, dst))
 
     def irecv(self, tensor: Tensor, src: int) -> Request:
-        return Attended(self._calls, super().irecv(tensor, src))
+        return Attended(self._queue, super().irecv(tensor, src))
 
     def close(self) -> None:
         super().close()
@@ -85,17 +85,17 @@ class SharedMemoryCollectives(Collectives):
 
     def _all_gather(self, shard: Tensor, out: Tensor) -> None:
         chunks = out.split(chunk_sizes(out.numel(), self.size))
-        if chunks[self.rank].data_ptr() not in (shard.data_ptr(), self._calls.meeting.tensor.data_ptr()):
+        if chunks[self.rank].data_ptr() not in (shard.data_ptr(), self._queue.running.tensor.data_ptr()):
             chunks[self.rank].copy_(shard)
         for step in range(1, self.size):
             rank = (self.rank + step) % self.size
-            chunks[rank].copy_(self._calls.meeting.view(rank, 0, chunks[rank].numel()))
+            chunks[rank].copy_(self._queue.running.view(rank, 0, chunks[rank].numel()))
             self.transport.moved(chunks[rank].nbytes)
 
     def _broadcast(self, tensor: Tensor, src: int) -> None:
         if self.rank != src:
             flat = tensor.view(-1)
-            flat.copy_(self._calls.meeting.view(src, 0, flat.numel()))
+            flat.copy_(self._queue.running.view(src, 0, flat.numel()))
             self.transport.moved(flat.nbytes)
 
     def _barrier(self) -> None:
@@ -103,16 +103,16 @@ class SharedMemoryCollectives(Collectives):
 
     def _sum_own_chunk(self, tensor: Tensor, out: Tensor, divisor: int) -> None:
         start, stop = chunk_bounds(tensor.numel(), self.size)[self.rank]
-        add_up(self._calls.meeting.views(start, stop), out, divisor)
+        add_up(self._queue.running.views(start, stop), out, divisor)
         self._moved(self.size - 1, out.nbytes)
 
     def _sum_everywhere(self, tensor: Tensor, divisor: int) -> None:
-        meeting, flat = self._calls.meeting, tensor.view(-1)
-        *others, own = meeting.views(*chunk_bounds(flat.numel(), self.size)[self.rank])
+        call, flat = self._queue.running, tensor.view(-1)
+        *others, own = call.views(*chunk_bounds(flat.numel(), self.size)[self.rank])
         add_up([*others, own], own, divisor, copies=others)
         self._moved(2 * (self.size - 1), own.nbytes)
-        if meeting.tensor.data_ptr() != flat.data_ptr():
-            meeting.at_the_end = lambda: flat.copy_(meeting.tensor)
+        if call.tensor.data_ptr() != flat.data_ptr():
+            call.at_the_end = lambda: flat.copy_(call.tensor)
 
     def _moved(self, times: int, nbytes: int) -> None:
         for _ in range(times):
@@ -120,7 +120,7 @@ class SharedMemoryCollectives(Collectives):
 
     # Before that.
 
-    def _announce(self, circle: Circle, call: Call, tensors: list[Tensor]) -> Meeting:
+    def _announce(self, peers: GroupPeers, call: Call, tensors: list[Tensor]) -> SharedCall:
         """Tell the others where to find what this rank brings: the tensor itself if they can address it, else a copy
         that they can."""
         tensor = tensors[0].view(-1) if tensors else torch.empty(0)
@@ -132,17 +132,17 @@ class SharedMemoryCollectives(Collectives):
             if place is None or self._arena.offset(place) is None:
                 place = self._arena.allocate(tensor.numel(), tensor.dtype)
             tensor = place.copy_(tensor)
-        return Meeting(circle, str(call), tensor)
+        return SharedCall(peers, str(call), tensor)
 
 
 class Attended:
     """A message of the rank function's own. Who waits for one goes on with the calls under way."""
 
-    def __init__(self, calls: Appointments, request: Request) -> None:
-        self._calls, self._request = calls, request
+    def __init__(self, queue: CallQueue, request: Request) -> None:
+        self._queue, self._request = queue, request
 
     def wait(self) -> None:
-        self._calls.attend(self._request)
+        self._queue.attend(self._request)
 
 
 def add_up(parts: list[Tensor], out: Tensor, divisor: int, copies: list[Tensor] | None = None) -> None:
