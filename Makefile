@@ -25,12 +25,15 @@ ALLOW_ROOT := $(shell test "$$(id -u)" = 0 && echo --allow-root)
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: lab test nightly setup lint types unit nbval soak notebooks exercises bench bench-env lock format clean distclean help
+.PHONY: lab test quick nightly setup lint types unit nbval soak notebooks exercises bench bench-env lock format clean distclean help
 
 lab: $(STAMP)  ## set up, then open JupyterLab at the first lesson (ARGS=--no-browser on a headless machine)
 	$(PY) -m jupyterlab $(ALLOW_ROOT) --ServerApp.jpserver_extensions=zerolab.course.lab=True --ServerApp.root_dir="$(CURDIR)" $(addprefix --LabApp.default_url=/lab/tree/,$(wildcard $(LESSON))) $(ARGS)
 
 test: lint types unit nbval  ## set up, then lint, types, unit and rank tests, and the notebooks' outputs
+
+quick: lint types  ## lint, types and the tests that a change touches, the nearest first, for 50 s (ARGS=--seconds=20)
+	$(PY) tools/quick.py $(ARGS)
 
 nightly: export ZEROLAB_NIGHTLY := 1
 nightly: test  ## test, with all that a quicker choice stands for elsewhere: every lesson through nbgrader
@@ -46,7 +49,7 @@ types: $(STAMP)  ## mypy over the library
 	$(PY) -m mypy zerolab
 
 # Threads of torch that wait for work shall not take a core meanwhile (tests/conftest.py).
-unit nbval: export OMP_WAIT_POLICY := PASSIVE
+unit nbval quick: export OMP_WAIT_POLICY := PASSIVE
 
 unit: $(STAMP)  ## unit tests and rank tests (TESTS=tests/test_flat.py for one file)
 ifeq ($(TESTS),)

@@ -1,9 +1,14 @@
-"""What makes the suite quick does not make it weak: choices hold what they must, and threads that wait take no core."""
+"""What makes the suite quick does not make it weak: choices hold what they must, and threads that wait take no core.
+And `make quick` begins with the tests nearest to a change."""
 
+import importlib.util
 import os
 import subprocess
 import sys
 from itertools import product
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pace
 import pytest
@@ -80,3 +85,57 @@ def test_a_command_may_take_longer_on_a_busy_machine(busy: float, monkeypatch: p
     for quiet in (30.0, 2.0, None):
         subprocess.run([sys.executable, "-c", ""], timeout=quiet, check=False)
     assert waits == [30.0 * busy, 2.0, None]
+
+
+# make quick
+
+ROOT = Path(__file__).resolve().parent.parent
+SPEC = importlib.util.spec_from_file_location("quick", ROOT / "tools" / "quick.py")
+assert SPEC is not None and SPEC.loader is not None
+quick: Any = importlib.util.module_from_spec(SPEC)
+SPEC.loader.exec_module(quick)
+
+
+@pytest.fixture(scope="module")
+def house() -> dict[str, set[str]]:
+    return quick.graph()
+
+
+def test_imports_lead_to_the_file_that_defines_a_name_and_not_through_a_package(house: dict[str, set[str]]) -> None:
+    assert {"zerolab/ranks/launch.py", "zerolab/ranks/job.py", "tests/cover.py"} <= house["tests/test_suite.py"]
+    assert "zerolab/ranks/torchrun.py" not in house["tests/test_suite.py"]
+    far = quick.distances(["zerolab/flat/layout.py"], house)
+    assert far["zerolab/flat/layout.py"] == 0 and far["tests/test_flat.py"] == 1
+
+
+def test_the_nearest_tests_of_a_change_come_first(house: dict[str, set[str]]) -> None:
+    assert quick.tests_for(set(), house) == ["tests/test_house.py"], "an empty change"
+    changed = {"zerolab/ranks/pickling.py"}
+    first, second, *others = quick.tests_for(changed, house)
+    assert (first, second) == ("tests/test_house.py", "tests/test_ranks_pickling.py")
+    far = quick.distances(changed, house)
+    short = [far[path] for path in others if Path(path).name not in quick.longest()]
+    assert short == sorted(short) and {Path(path).name for path in others[len(short) :]} <= set(quick.longest())
+    assert quick.tests_for({"tests/test_zero_equal.py"}, house)[1] == "tests/test_zero_equal.py", "changed itself"
+    assert "tests/test_notebooks.py" in quick.tests_for({"notebooks/00_start_here.ipynb"}, house)
+
+
+def test_a_changed_exercise_has_its_answers_judged_and_no_others(house: dict[str, set[str]]) -> None:
+    for changed in ("zerolab/course/exercises/zero_1/mended_optimizer.py", "tests/zoo/zero_1/mended_optimizer.py"):
+        assert set(quick.ZOO) < set(quick.tests_for({changed}, house))
+        plugin = quick.Quick(9.0, quick.exercises_in({changed}))
+        items: list[Any] = [
+            SimpleNamespace(callspec=SimpleNamespace(params={"wrong": SimpleNamespace(exercise=name)}))
+            for name in ("MendedOptimizer", "step_bytes")
+        ]
+        assert [plugin.concerns(item) for item in [*items, SimpleNamespace()]] == [True, False, True]
+
+
+def test_when_the_time_is_over_tests_are_left_out_and_counted() -> None:
+    plugin = quick.Quick(1000.0, set())
+    assert plugin.pytest_runtest_protocol() is None
+    plugin.until = 0.0
+    assert plugin.pytest_runtest_protocol() is True and plugin.left_out == 1
+    lines: list[str] = []
+    plugin.pytest_terminal_summary(SimpleNamespace(write_line=lines.append))
+    assert lines == ["quick: the time is over; 1 tests are left for `make test`."]
