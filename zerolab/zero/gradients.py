@@ -51,6 +51,8 @@ class Local(Enum):
       ^                       | the last one came  |
       |                       v                    v  the order's turn
       +------ collected --- TRAVELLING <-----------+
+
+    Forgotten (`zero_grad`, or a step that is done), it is NONE from any state.
     """
 
     NONE = "no buffer"

@@ -67,12 +67,14 @@ class Stage3(Stage2):
         if unit.presence is Presence.HERE:
             return
         self._start_gathering(unit)
-        # If a call failed, the unit is not here.
-        unit.presence = Presence.AWAY
-        for handle in unit.gathering:
-            # What the others sent is here. They may still read this rank's shard; they are done before its gradients
-            # are reduced, and so before the step writes to it.
-            handle.arrived()
+        try:
+            for handle in unit.gathering:
+                # What the others sent is here. They may still read this rank's shard; they are done before its
+                # gradients are reduced, and so before the step writes to it.
+                handle.arrived()
+        except BaseException:
+            unit.presence = Presence.AWAY
+            raise
         for bucket in unit.buckets:
             point_at(bucket.whole, bucket.layout, bucket.parameters)
         unit.presence = Presence.HERE

@@ -89,7 +89,8 @@ class Bucket:
 class Presence(Enum):
     """Where the whole parameters of a unit are at stage 3. (At stages 0 to 2 they are always here.)
 
-    AWAY --prefetch--> COMING --gather--> HERE --release--> AWAY
+    AWAY --prefetch or gather--> COMING --gather--> HERE --release--> AWAY
+                                   +--- failed, or released: nobody came for it ---> AWAY
     """
 
     AWAY = "each rank has its shard"
