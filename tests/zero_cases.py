@@ -89,8 +89,9 @@ class Trained:
     steps: list[StepResult]
 
 
-def train(comm: Collectives, case: Case, stage: int, **variant: Any) -> Trained:
-    """Train with an engine, on this rank's part of each batch."""
+def train(comm: Collectives, case: Case, stage: int, among: Collectives | None = None, **variant: Any) -> Trained:
+    """Train with an engine, on this rank's part of each batch, which the ranks of `among` share: those of `comm`, if no
+    others are named."""
     engine = ZeroEngine(
         case.build().to(comm.device),
         comm,
@@ -103,7 +104,7 @@ def train(comm: Collectives, case: Case, stage: int, **variant: Any) -> Trained:
     losses, steps = [], []
     for micro_batches in batches(case.steps, case.micro_batches):
         for at, rows in enumerate(micro_batches, start=1):
-            own = part_of(rows, comm).to(comm.device)
+            own = part_of(rows, among or comm).to(comm.device)
             loss = engine(own[:, :-1], own[:, 1:])
             engine.backward(loss / case.micro_batches, reduce=case.reduce_each or at == case.micro_batches)
             losses.append(loss.item())

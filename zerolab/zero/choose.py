@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from torch import nn
 
 from zerolab.collectives import Collectives
+from zerolab.collectives.agree import told
 from zerolab.errors import InputError
 from zerolab.flat import BucketPlan
 from zerolab.memory import StateSize
@@ -32,18 +33,41 @@ NORMS = (nn.modules.batchnorm._BatchNorm, nn.modules.instancenorm._InstanceNorm)
 REDUCTIONS = ("reduce_scatter", "all_reduce")
 
 
-def make_stage(stage: int, comm: Collectives, reduction: str, precision: Precision | None, offload: Offload) -> Stage:
+def make_stage(
+    stage: int,
+    comm: Collectives,
+    reduction: str,
+    precision: Precision | None,
+    offload: Offload,
+    replicate: Collectives | None = None,
+) -> Stage:
     check_stage(stage)
     check_places(stage, precision, offload)
     if reduction not in REDUCTIONS:
         raise InputError(f"reduction is {reduction!r}; choose one of {', '.join(REDUCTIONS)}")
     if comm.size == 1 and offload == NOWHERE and not (precision is not None and precision.sharded_main):
         # One rank owns every shard. What the stages do beyond stage 0 would cost copies and save nothing.
-        return Stage0(comm)
+        return Stage0(comm, replicate=replicate)
     if stage == 1:
-        return stage1(comm, offload, reduction)
-    kinds: dict[int, Callable[[Collectives, Offload], Stage]] = {0: Stage0, 2: Stage2, 3: Stage3}
-    return kinds[stage](comm, offload)
+        return stage1(comm, offload, reduction, replicate)
+    kinds: dict[int, Callable[..., Stage]] = {0: Stage0, 2: Stage2, 3: Stage3}
+    return kinds[stage](comm, offload, replicate)
+
+
+def check_replicas(comm: Collectives, replicate: Collectives | None) -> None:
+    """Raise, on every rank of `replicate`, unless all of them hold the same shard of as many. A call of all of them."""
+    if replicate is None:
+        return
+    rows = told(replicate, [comm.rank, comm.size], "replicate")
+    if any(row != rows[0] for row in rows):
+        listed = ", ".join(
+            f"rank {rank} shard {shard} of {size}" for rank, (shard, size) in zip(replicate.ranks, rows, strict=True)
+        )
+        raise InputError(
+            f"the ranks of replicate hold different shards ({listed}); make both groups from one comm, "
+            f"as comm.split(comm.rank // {comm.size}) to shard over {comm.size} ranks and comm.split(comm.rank % "
+            f"{comm.size}) to replicate"
+        )
 
 
 def check_disk(

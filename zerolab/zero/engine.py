@@ -30,7 +30,7 @@ from zerolab.precision.recipe import Precision, cast, find_precision
 from zerolab.precision.scaler import LossScaler
 from zerolab.zero import optimizer as optimizers
 from zerolab.zero.check import check_lookups, check_loss, check_model, engaged
-from zerolab.zero.choose import check_disk, check_kinds, keeps_main, make_scaler, make_stage, make_step
+from zerolab.zero.choose import check_disk, check_kinds, check_replicas, keeps_main, make_scaler, make_stage, make_step
 from zerolab.zero.clip import check_norm, clip_factor, gradient_norm
 from zerolab.zero.gestures import Gestures, members
 from zerolab.zero.gradients import Reducer
@@ -74,6 +74,8 @@ class ZeroEngine(Gestures):
     bucket_numel  cut units into buckets of at most so many elements
     align         slots and shards start at multiples of so many fp32 elements, or as many bytes of a narrower
                   dtype; with fewer than 16, some optimizers round differently at the ends of shards
+    replicate     hold the same shards as the other ranks of this group, and average gradients over it after `comm`
+                  (hybrid sharding): shard within a machine, say, and replicate across machines
     init          for a model on the meta device: init(module) writes first values, after the module's own
                   reset_parameters; default: model.init_module, if there is one (`materialize.py`)
 
@@ -104,6 +106,7 @@ class ZeroEngine(Gestures):
         bucket_numel: int | None = None,
         align: int = ALIGN,
         init: Init | None = None,
+        replicate: Collectives | None = None,
     ) -> None:
         if (lr is None) == (optimizer is None):
             raise InputError(f"lr is {lr!r} and optimizer is {optimizer!r}; give exactly one of the two")
@@ -116,10 +119,11 @@ class ZeroEngine(Gestures):
         self.overlap_gather = overlap_gather
         self.precision = find_precision(precision)
         check_kinds(model, self.precision)
+        check_replicas(comm, replicate)
         init = find_init(model, init)
         self.offload = offload
         self.scaler = make_scaler(self.precision, scaler)
-        self.stage = make_stage(stage, comm, reduction, self.precision, offload)
+        self.stage = make_stage(stage, comm, reduction, self.precision, offload, replicate)
         factory = optimizer if lr is None else optimizers.default_factory(lr)
         assert factory is not None
         self.state_size = optimizers.probe(factory)
@@ -270,7 +274,7 @@ class ZeroEngine(Gestures):
 
     @torch.no_grad()
     def _of_rank_0(self, buffer: torch.Tensor) -> torch.Tensor:
-        return self.comm.broadcast(buffer.clone(memory_format=torch.contiguous_format))
+        return self.stage.overwrite_by_rank_0(buffer.clone(memory_format=torch.contiguous_format))
 
     def _measure(self) -> tuple[StepResult, float]:
         """Whether to step, which all ranks see alike, and the factor that unscales and clips the gradients."""

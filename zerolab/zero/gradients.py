@@ -265,6 +265,8 @@ class Reducer:
     def _collect(self) -> None:
         bucket, handle = self._in_flight.popleft()
         with torch.no_grad():
+            if self.stage.replicate is not None:
+                average_over(self.stage.replicate, handle.wait(), bucket.layout)
             bucket.gradients.collect(handle, self.stage.shard_rank)
 
     @torch.no_grad()
@@ -276,6 +278,14 @@ class Reducer:
                 if id(parameter) not in gradients.arrived:
                     view(local, bucket.slots[id(parameter)]).zero_()
         gradients.state = Local.WHOLE
+
+
+def average_over(replicate: Collectives, average: Tensor, layout: Layout) -> None:
+    """Average the averages of the ranks that hold the same shards, in place: one shard after the other, so that sums
+    are made in the same order whether a rank has all shards or its own."""
+    shards = layout.numel // layout.shard_numel if average.numel() == layout.numel else 1
+    for shard in average.split(average.numel() // shards):
+        replicate.all_reduce(shard, average=True)
 
 
 def add(total: Tensor, more: Tensor, begun: bool) -> None:

@@ -22,15 +22,16 @@ from zerolab.zero.units import Bucket, Unit
 
 
 class Stage(ABC):
-    """One stage on one rank."""
+    """One stage on one rank. Each of the ranks of `comm` holds a shard; with `replicate`, other ranks hold the same
+    shards, this rank's those of `replicate`, and gradients are averaged over both."""
 
     number: int
     shards_optimizer = True
     shards_gradients = False
     shards_parameters = False
 
-    def __init__(self, comm: Collectives, offload: Offload = NOWHERE) -> None:
-        self.comm = comm
+    def __init__(self, comm: Collectives, offload: Offload = NOWHERE, replicate: Collectives | None = None) -> None:
+        self.comm, self.replicate = comm, replicate
         self.offload = offload
         self.store = make_store(comm, offload)
         # The rank whose shard of each bucket this rank's optimizer updates; None: it updates all.
@@ -44,7 +45,7 @@ class Stage(ABC):
         if initial is None:
             initial = self.comm.allocate(bucket.layout.numel, bucket.dtypes.main)
             fill(initial, bucket.layout, bucket.parameters)
-        self.comm.broadcast(initial)
+        self.overwrite_by_rank_0(initial)
         bucket.whole = initial
         if bucket.dtypes.main != bucket.dtype:
             bucket.whole = self.comm.allocate(bucket.layout.numel, bucket.dtype).copy_(initial)
@@ -54,6 +55,11 @@ class Stage(ABC):
         point_at(bucket.whole, bucket.layout, bucket.parameters)
         whole, rank = bucket.whole, self.shard_rank
         bucket.shard = whole if rank is None else shard_of(whole, bucket.layout, rank)
+
+    def overwrite_by_rank_0(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Write the first rank's values to `tensor`, on every rank; returns it."""
+        self.comm.broadcast(tensor)
+        return tensor if self.replicate is None else self.replicate.broadcast(tensor)
 
     def prefetch(self, units: Sequence[Unit]) -> None:
         """These units come next: begin to gather the first, and to read what the others have on a disk."""

@@ -35,5 +35,6 @@ class Stage1ReduceScatter(Stage1):
         return self.comm.reduce_scatter_async(local, average=True, out=mine, now=not overlap)
 
 
-def stage1(comm: Collectives, offload: Offload, reduction: str) -> Stage:
-    return Stage1(comm, offload) if reduction == "all_reduce" else Stage1ReduceScatter(comm, offload)
+def stage1(comm: Collectives, offload: Offload, reduction: str, replicate: Collectives | None) -> Stage:
+    kind = Stage1 if reduction == "all_reduce" else Stage1ReduceScatter
+    return kind(comm, offload, replicate)
