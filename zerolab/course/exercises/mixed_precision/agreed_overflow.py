@@ -9,9 +9,9 @@ from typing import Any
 
 import torch
 
-from zerolab.collectives import Collectives, Link, wire_bytes
-from zerolab.course.judge.case import Case, Observation, plural
-from zerolab.course.judge.claims import Calls, call
+from zerolab.collectives import Collectives, Link
+from zerolab.course.judge.case import Case, Observation, Record, plural
+from zerolab.course.judge.claims import Calls, call, each_rank, ring_bytes
 from zerolab.course.judge.draw import signed
 from zerolab.course.judge.exercise import Claim, Exercise, Score
 from zerolab.course.judge.same import short
@@ -228,31 +228,27 @@ def vote(case: Case) -> list[Calls]:
     return [[("all_reduce", 1)], [("all_gather", case.ranks)]]
 
 
-def one_vote(case: Case, seen: Observation) -> str | None:
+@each_rank
+def one_vote(case: Case, rank: int, record: Record) -> str | None:
     """After the reductions, one collective with one number of each rank."""
     buckets = len(case.args[0][0])
-    for rank, record in enumerate(seen.records):
-        calls = record.calls[buckets:]
-        if calls in vote(case):
-            continue
-        if not calls:
-            return f"rank {rank} calls no collective, so it cannot know of the others"
-        if len(calls) == buckets > 1:
-            said = f"rank {rank} calls {plural(len(calls), 'collective')} for {plural(buckets, 'bucket')}"
-            return f"{said}: one vote is enough for all of them"
-        if len(calls) > 1:
-            return f"rank {rank} calls {len(calls)} collectives: one is enough"
-        return f"rank {rank} calls {call(calls[0])}: one number of each rank is enough"
-    return None
+    calls = record.calls[buckets:]
+    if calls in vote(case):
+        return None
+    if not calls:
+        return f"rank {rank} calls no collective, so it cannot know of the others"
+    if len(calls) == buckets > 1:
+        said = f"rank {rank} calls {plural(len(calls), 'collective')} for {plural(buckets, 'bucket')}"
+        return f"{said}: one vote is enough for all of them"
+    if len(calls) > 1:
+        return f"rank {rank} calls {len(calls)} collectives: one is enough"
+    return f"rank {rank} calls {call(calls[0])}: one number of each rank is enough"
 
 
 def vote_bytes(case: Case, seen: Observation) -> int:
     """Bytes beside those of the reductions."""
-    return max(
-        record.nbytes
-        - sum(wire_bytes("reduce_scatter", gradient.numel(), 2, case.ranks, rank) for gradient in case.args[0][0])
-        for rank, record in enumerate(seen.records)
-    )
+    due = [("reduce_scatter", gradient.numel()) for gradient in case.args[0][0]]
+    return max(record.nbytes - ring_bytes(due, 2, case.ranks, rank) for rank, record in enumerate(seen.records))
 
 
 def vote_target(case: Case) -> int:

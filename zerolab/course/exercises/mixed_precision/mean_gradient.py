@@ -10,9 +10,17 @@ from typing import Any
 
 import torch
 
-from zerolab.collectives import Collectives, wire_bytes
-from zerolab.course.judge.case import DTYPES, Case, Observation, plural
-from zerolab.course.judge.claims import calls_are, leaves_nothing, most_held, most_sent
+from zerolab.collectives import Collectives
+from zerolab.course.judge.case import DTYPES, Case, Observation, Record, plural
+from zerolab.course.judge.claims import (
+    calls_are,
+    each_rank,
+    leaves_nothing,
+    most_held,
+    most_in_a_ring,
+    most_sent,
+    ring_bytes,
+)
 from zerolab.course.judge.draw import signed, sizes
 from zerolab.course.judge.exercise import Claim, Exercise, Score
 from zerolab.course.judge.mistakes import Wanted, right
@@ -179,23 +187,19 @@ def sums_right(case: Case, seen: Observation) -> str | None:
     return width(case, seen) or hint if narrow else hint
 
 
-def width(case: Case, seen: Observation) -> str | None:
+@each_rank
+def width(case: Case, rank: int, record: Record) -> str | None:
     """Gradients travel in the dtype in which they are added."""
     gradients, _, add, _ = case.args[0]
-    itemsize = DTYPES[add].itemsize
-    for rank, record in enumerate(seen.records):
-        due = wire_bytes("reduce_scatter", gradients[0].numel(), itemsize, case.ranks, rank)
-        if record.nbytes == due:
-            continue
-        said = f"rank {rank} sends {record.nbytes:,} bytes, and {due:,} are due"
-        if record.nbytes < due:
-            return f"{said}: a ring adds up in the dtype that it sends"
-        return f"{said}: what is added in {SHORT[add]} travels in it"
-    return None
+    due = ring_bytes([("reduce_scatter", gradients[0].numel())], DTYPES[add].itemsize, case.ranks, rank)
+    said = f"rank {rank} sends {record.nbytes:,} bytes, and {due:,} are due"
+    if record.nbytes < due:
+        return f"{said}: a ring adds up in the dtype that it sends"
+    return f"{said}: what is added in {SHORT[add]} travels in it" if record.nbytes > due else None
 
 
 def sent_target(case: Case) -> int:
-    return max(wire_bytes("reduce_scatter", BOARD_NUMEL, 4, case.ranks, rank) for rank in range(case.ranks))
+    return most_in_a_ring([("reduce_scatter", BOARD_NUMEL)], 4, case.ranks)
 
 
 def held_target(case: Case) -> int:

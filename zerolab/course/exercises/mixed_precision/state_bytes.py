@@ -11,7 +11,8 @@ from typing import Any
 from zerolab.course.judge.case import Case, Observation, plural
 from zerolab.course.judge.claims import untouched
 from zerolab.course.judge.exercise import Claim, Exercise
-from zerolab.course.judge.same import short
+from zerolab.course.judge.mistakes import amount
+from zerolab.course.judge.same import alike
 from zerolab.memory.states import STAGES, predict_states
 from zerolab.precision import PRECISIONS, Precision
 from zerolab.precision.recipe import BYTES
@@ -155,21 +156,20 @@ def right(case: Case, seen: Observation) -> str | None:
     numel, ranks, recipe = case.args[0]
     want = [right_bytes(numel, ranks, stage, recipe) for stage in STAGES]
     got = seen.records[0].value
-    wrong = next((stage for stage in STAGES if got[stage] != want[stage] or type(got[stage]) is not int), None)
+    wrong = next((stage for stage in STAGES if not alike(got[stage], want[stage])), None)
     if wrong is None:
         return None
-    mine = got[wrong]
-    said = f"at stage {wrong} you say {short(mine)} bytes, and it is {want[wrong]}"
-    if isinstance(mine, bool) or not isinstance(mine, int | float):
-        return f"{said}: return one whole number"
-    if mine == want[wrong]:
-        return f"{said}. The number is right, but bytes are whole: divide with //"
-    for says, mistake in MISTAKES.items():
-        if got == [mistake(numel, ranks, stage, recipe) for stage in STAGES]:
-            return f"{said}. {says}"
-    if abs(mine - want[wrong]) < sum(BYTES.values()) * ranks:
-        return f"{said}. That is near: where does the padding go?"
-    return f"{said}. Write down one line a state: its bytes, and whether it is sharded at this stage"
+
+    def mistakes() -> dict[str, bool]:
+        known = {
+            says: got == [mistake(numel, ranks, stage, recipe) for stage in STAGES]
+            for says, mistake in MISTAKES.items()
+        }
+        near = abs(got[wrong] - want[wrong]) < sum(BYTES.values()) * ranks
+        otherwise = "Write down one line a state: its bytes, and whether it is sharded at this stage"
+        return known | {"That is near: where does the padding go?": near, otherwise: True}
+
+    return f"at stage {wrong} {amount(got[wrong], want[wrong], mistakes, counts='and it is')}"
 
 
 EXERCISE = Exercise(

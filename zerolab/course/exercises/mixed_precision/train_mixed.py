@@ -16,13 +16,22 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from zerolab.collectives import Collectives, wire_bytes
+from zerolab.collectives import Collectives
 from zerolab.course.exercises.twice import begins_anew, snapshot
-from zerolab.course.judge.case import Case, Observation, Other, decode, encode, plural
-from zerolab.course.judge.claims import most_held, most_sent, number_of_calls, untouched
+from zerolab.course.judge.case import Case, Observation, Record, decode, encode, once, plural
+from zerolab.course.judge.claims import (
+    each_rank,
+    most,
+    most_held,
+    most_in_a_ring,
+    most_sent,
+    number_of_calls,
+    part,
+    untouched,
+)
 from zerolab.course.judge.draw import about, signed, sizes
 from zerolab.course.judge.exercise import Claim, Exercise, Score
-from zerolab.course.judge.mistakes import Wanted, right
+from zerolab.course.judge.mistakes import Wanted, compared
 from zerolab.course.judge.same import short
 
 Tensor = torch.Tensor
@@ -163,6 +172,7 @@ def stale(case: Case, base: Tensor, good: Tensor, ranks: Sequence[int] | None = 
     return rows
 
 
+@once
 def wanted(case: Case) -> Wanted:
     states = train(case, Way())
     (begun, start), (before, _), (params, main) = states[0], states[-2], states[-1]
@@ -229,64 +239,63 @@ def parts(value: Any) -> list[Any]:
 
 def returned(case: Case, seen: Observation) -> str | None:
     """The value, judged exactly."""
-    records = [replace(record, value=record.value["value"]) for record in seen.records]
-    for rank, record in enumerate(records):
-        if any(isinstance(part, Tensor) and not part.isfinite().all() for part in parts(record.value)):
-            said = f"rank {rank} returned inf or nan, which is what went through fp16 gives"
-            return f"{said}: bf16 has two bytes, too, and reaches as far as fp32"
-        if isinstance(record.value, Tensor | Other) or not isinstance(record.value, list):
-            if isinstance(record.value, Tensor) and record.value.dtype == torch.bfloat16:
-                break
-            said = f"rank {rank} returned {short(record.value)}"
-            return f"{said}: two tensors are due, the parameters and your main shard"
-    return right(wanted, EXACT)(case, replace(seen, records=records))
+    return two_finite(case, seen) or compared(wanted(case), seen, EXACT)
 
 
-def called(case: Case, seen: Observation) -> str | None:
+@each_rank
+def two_finite(case: Case, rank: int, record: Record) -> str | None:
+    if any(isinstance(one, Tensor) and not one.isfinite().all() for one in parts(record.value)):
+        said = f"rank {rank} returned inf or nan, which is what went through fp16 gives"
+        return f"{said}: bf16 has two bytes, too, and reaches as far as fp32"
+    # The parameters alone are a mistake that is known.
+    if isinstance(record.value, list) or (isinstance(record.value, Tensor) and record.value.dtype == torch.bfloat16):
+        return None
+    return f"rank {rank} returned {short(record.value)}: two tensors are due, the parameters and your main shard"
+
+
+@each_rank
+def called(case: Case, rank: int, record: Record) -> str | None:
     """backward is called once a step, and sees all parameters in bf16."""
     numel, steps = len(case.args[0][0]), case.args[0][2]
-    for rank, record in enumerate(seen.records):
-        rows = [decode(row) for row in record.value["seen"]]
-        if len(rows) != steps:
-            return f"rank {rank} calls backward {len(rows)} times, and {steps} steps are due: a gradient for each step"
-        for row in rows:
-            if not isinstance(row, Tensor) or row.numel() != numel:
-                said = f"rank {rank} gives backward {short(row)}, and {plural(numel, 'parameter')} are due"
-                return f"{said}: it computes with the whole model"
-            if row.dtype != torch.bfloat16:
-                said = f"rank {rank} gives backward {row.dtype}, and bf16 is due"
-                return f"{said}: forward and backward compute in 16 bits"
+    rows = [decode(row) for row in record.value["seen"]]
+    if len(rows) != steps:
+        return f"rank {rank} calls backward {len(rows)} times, and {steps} steps are due: a gradient for each step"
+    for row in rows:
+        if not isinstance(row, Tensor) or row.numel() != numel:
+            said = f"rank {rank} gives backward {short(row)}, and {plural(numel, 'parameter')} are due"
+            return f"{said}: it computes with the whole model"
+        if row.dtype != torch.bfloat16:
+            said = f"rank {rank} gives backward {row.dtype}, and bf16 is due"
+            return f"{said}: forward and backward compute in 16 bits"
     return None
 
 
-def seen_fresh(case: Case, seen: Observation) -> str | None:
+@once
+def published(case: Case) -> list[Tensor]:
+    """The parameters in bf16 that each backward should see, and those at the end."""
+    return [params for params, _ in train(case, Way())]
+
+
+@each_rank
+def seen_fresh(case: Case, rank: int, record: Record) -> str | None:
     """Each backward sees what the step before has published."""
-    states = [params for params, _ in train(case, Way())]
-    for rank, record in enumerate(seen.records):
-        for step, row in enumerate(map(decode, record.value["seen"])):
-            if torch.equal(row, states[step]):
-                continue
-            said = f"backward {step + 1} of rank {rank} sees"
-            if step and torch.equal(row, states[0]):
-                return f"{said} the parameters as they began: it computes with the newest, so gather in every step"
-            if step and torch.equal(row, stale(case, states[0], states[step])[rank]):
-                return f"{said} new parameters in its own shard alone: it computes with the newest of all"
-            return f"{said} parameters that are not those of the step before: gather after every update"
+    states = published(case)
+    for step, row in enumerate(map(decode, record.value["seen"])):
+        if torch.equal(row, states[step]):
+            continue
+        said = f"backward {step + 1} of rank {rank} sees"
+        if step and torch.equal(row, states[0]):
+            return f"{said} the parameters as they began: it computes with the newest, so gather in every step"
+        if step and torch.equal(row, stale(case, states[0], states[step])[rank]):
+            return f"{said} new parameters in its own shard alone: it computes with the newest of all"
+        return f"{said} parameters that are not those of the step before: gather after every update"
     return None
 
 
 def sent_target(case: Case) -> int:
     """A reduce-scatter and an all-gather a step, of two bytes an element."""
     numel = len(case.args[0][0])
-    return BOARD_STEPS * max(
-        wire_bytes("reduce_scatter", numel, 2, case.ranks, rank) + wire_bytes("all_gather", numel, 2, case.ranks, rank)
-        for rank in range(case.ranks)
-    )
-
-
-def longest_fp32(case: Case, seen: Observation) -> int:
-    """Elements of the longest fp32 tensor that a rank makes."""
-    return max(record.value["longest"] for record in seen.records)
+    return BOARD_STEPS * most_in_a_ring([("reduce_scatter", numel), ("all_gather", numel)], 2, case.ranks)
 
 
 def held_target(case: Case) -> int:
@@ -302,10 +311,13 @@ EXERCISE = Exercise(
     cases,
     (
         Claim("backward is called once a step, with all parameters in bf16", called),
-        Claim("every rank returns all parameters in bf16 and its own shard of main parameters in fp32", returned),
+        Claim(
+            "every rank returns all parameters in bf16 and its own shard of main parameters in fp32",
+            part("value", returned),
+        ),
         Claim("each backward sees the parameters of the step before", seen_fresh),
         Claim("the start stays as it was", untouched(0)),
-        Claim("a second call begins anew", begins_anew(wanted_again, lambda case: EXACT, OUTLIVES)),
+        Claim("a second call begins anew", begins_anew(wanted_again, EXACT)),
     ),
     scores=(
         Score("calls of collectives", number_of_calls, lambda case: 2 * BOARD_STEPS, "two calls a step are enough"),
@@ -323,7 +335,7 @@ EXERCISE = Exercise(
         ),
         Score(
             "elements of the longest fp32 tensor",
-            longest_fp32,
+            most("longest"),
             lambda case: len(case.args[0][0]) - 1,
             "what is there in fp32 for the whole model? Of main parameters you need your own shard alone",
         ),

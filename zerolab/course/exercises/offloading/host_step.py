@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from random import Random
 from typing import Any
 
 import torch
 
-from zerolab.collectives import Collectives, wire_bytes
-from zerolab.course.judge.case import Case, Observation
-from zerolab.course.judge.claims import most_held, most_sent, number_of_calls, untouched
+from zerolab.collectives import Collectives
+from zerolab.course.judge.case import Case, Observation, once
+from zerolab.course.judge.claims import most_held, most_in_a_ring, most_sent, never, number_of_calls, only, untouched
 from zerolab.course.judge.draw import about, signed
 from zerolab.course.judge.exercise import Claim, Exercise, Score
-from zerolab.course.judge.mistakes import Wanted, right
+from zerolab.course.judge.mistakes import Wanted, compared
 
 Tensor = torch.Tensor
 Host = dict[str, Tensor]
@@ -107,11 +106,22 @@ def trained(
     return {name: host[name] for name in ("main", "exp_avg", "exp_avg_sq")}
 
 
-def states_wanted(case: Case, named: bool = True) -> Wanted:
-    """Of each rank the states, and, if they are to be named, what mistakes give, which takes longer to work out."""
+@once
+def states_wanted(case: Case) -> Wanted:
+    """Of each rank the states."""
     ranks = case.ranks
     mains = [args[2]["main"] for args in case.args]
-    total = [torch.stack([args[1][step].float() for args in case.args]).sum(0) for step in range(STEPS)]
+    mean = [torch.stack([args[1][step].float() for args in case.args]).sum(0) / ranks for step in range(STEPS)]
+    shards = [[whole.tensor_split(ranks)[rank] for whole in mean] for rank in range(ranks)]
+    good = [trained(main, mine) for main, mine in zip(mains, shards, strict=True)]
+    return Wanted(
+        good, lambda: states_mistakes(case, good, mean), "print host before and after a step, on one rank", "ends with"
+    )
+
+
+def states_mistakes(case: Case, good: list[Host], mean: list[Tensor]) -> dict[str, Sequence[Any]]:
+    """The states that mistakes give, which takes longer to work out."""
+    ranks, mains, total = case.ranks, [args[2]["main"] for args in case.args], [case.ranks * whole for whole in mean]
 
     def everywhere(gradients: Sequence[Tensor], **slips: Any) -> list[Host]:
         return [
@@ -119,10 +129,6 @@ def states_wanted(case: Case, named: bool = True) -> Wanted:
             for rank, main in enumerate(mains)
         ]
 
-    mean = [whole / ranks for whole in total]
-    good = everywhere(mean)
-    if not named:
-        return Wanted(good)
     own = [
         trained(main, [gradient.float().tensor_split(ranks)[rank] for gradient in case.args[rank][1]])
         for rank, main in enumerate(mains)
@@ -133,7 +139,7 @@ def states_wanted(case: Case, named: bool = True) -> Wanted:
         else host
         for main, host in zip(mains, good, strict=True)
     ]
-    mistakes: dict[str, Sequence[Any]] = {
+    return {
         "the states as they began: does adamw() run?": [trained(main, []) for main in mains],
         "what the sum of the gradients gives: take their mean": everywhere(total),
         "what gradients give that are divided by N twice: average=True has divided them already": everywhere(
@@ -168,19 +174,16 @@ def states_wanted(case: Case, named: bool = True) -> Wanted:
         ),
         "what the gradient of rank 0's shard gives": first,
     }
-    return Wanted(good, mistakes, "print host before and after a step, on one rank", did="ends with")
+
+
+moved_nothing = never(
+    "moved",
+    "rank {rank} put a new tensor in the place of {it[0]}: write into the memory that is there, with copy_ or out=",
+)
 
 
 def states_right(case: Case, seen: Observation) -> str | None:
-    for rank, record in enumerate(seen.records):
-        if moved := record.value["moved"]:
-            said = f"rank {rank} put a new tensor in the place of {moved[0]}"
-            return f"{said}: write into the memory that is there, with copy_ or out="
-    records = [replace(record, value=record.value["states"]) for record in seen.records]
-    part = replace(seen, records=records)
-    if right(lambda case: states_wanted(case, named=False), 1e-4)(case, part) is None:
-        return None
-    return right(states_wanted, 1e-4)(case, part)
+    return moved_nothing(case, seen) or compared(states_wanted(case), only(seen, "states"), 1e-4)
 
 
 def row_right(case: Case, seen: Observation) -> str | None:
@@ -214,9 +217,7 @@ def row_right(case: Case, seen: Observation) -> str | None:
         "a row in which the other ranks' shards are a step behind: they travelled before they were new": behind,
     }
     look = "main parameters in 16 bits, all shards in order; print one rank's row beside them"
-    wanted = Wanted([new] * ranks, mistakes, look, did="ends with")
-    records = [replace(record, value=record.value["row"]) for record in seen.records]
-    return right(lambda _: wanted, 0.0)(case, replace(seen, records=records))
+    return compared(Wanted([new] * ranks, mistakes, look, did="ends with"), only(seen, "row"), 0.0)
 
 
 def nothing_returned(case: Case, seen: Observation) -> str | None:
@@ -227,10 +228,7 @@ def nothing_returned(case: Case, seen: Observation) -> str | None:
 
 def step_sends(case: Case) -> int:
     numel = case.args[0][0].numel()
-    return STEPS * max(
-        wire_bytes("reduce_scatter", numel, 2, case.ranks, rank) + wire_bytes("all_gather", numel, 2, case.ranks, rank)
-        for rank in range(case.ranks)
-    )
+    return STEPS * most_in_a_ring([("reduce_scatter", numel), ("all_gather", numel)], 2, case.ranks)
 
 
 def sends_more(case: Case, seen: Observation) -> str:

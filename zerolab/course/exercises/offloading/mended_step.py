@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -11,11 +10,12 @@ import torch
 
 from zerolab.collectives import Collectives
 from zerolab.course.exercises.offloading.disk import KINDS, MOMENTUM, RATE, Disk, File, full_at, update
-from zerolab.course.judge.case import Case, Observation, once, plural
-from zerolab.course.judge.claims import each_time
+from zerolab.course.judge.case import Case, Observation, Record, once, plural
+from zerolab.course.judge.claims import each_rank, each_time, only
 from zerolab.course.judge.draw import signed
 from zerolab.course.judge.exercise import Claim, Exercise
-from zerolab.course.judge.mistakes import Wanted, compared, right
+from zerolab.course.judge.mistakes import Wanted, compared
+from zerolab.course.judge.same import alike
 
 Tensor = torch.Tensor
 HUGE = 3e38
@@ -168,24 +168,24 @@ def by_rank(case: Case, main: Tensor, momentum: Tensor) -> list[Tensor]:
     return values
 
 
-def skipped_alike(case: Case, seen: Observation) -> str | None:
-    due = [not bad(case, number) for number in range(len(case.args[0][1]))]
-    for rank, record in enumerate(seen.records):
-        said = record.value["said"]
-        if not all(isinstance(one, bool) for one in said):
-            return f"step() of rank {rank} returned {said}: True where it has stepped, False where it has skipped"
-        for number, (one, want) in enumerate(zip(said, due, strict=True)):
-            if one and not want:
-                text = f"rank {rank} steps with gradients that are not finite (step {number + 1})"
-                return f"{text}: {overlooked(case, number)}"
-            if want and not one and case.args[0][1][number][1]:
-                text = f"in step {number + 1} the disk is full, and rank {rank} returns False, which means an overflow"
-                return f"{text}: let the error through"
-            if want and not one:
-                text = f"rank {rank} skips step {number + 1}, whose gradients are finite"
-                large = case.args[rank][1][number][0].abs().max() >= LARGE
-                look = ": a sum or a norm of large numbers overflows by itself: look at each element" if large else ""
-                return f"{text}{look}"
+@each_rank
+def skipped_alike(case: Case, rank: int, record: Record) -> str | None:
+    said = record.value["said"]
+    if not all(isinstance(one, bool) for one in said):
+        text = f"step() of rank {rank} returned {said}"
+        return f"{text}: True where it has stepped, False where it has skipped"
+    for number, one in enumerate(said):
+        want = not bad(case, number)
+        if one and not want:
+            text = f"rank {rank} steps with gradients that are not finite (step {number + 1})"
+            return f"{text}: {overlooked(case, number)}"
+        if want and not one and case.args[0][1][number][1]:
+            text = f"in step {number + 1} the disk is full, and rank {rank} returns False, which means an overflow"
+            return f"{text}: let the error through"
+        if want and not one:
+            large = case.args[rank][1][number][0].abs().max() >= LARGE
+            look = ": a sum or a norm of large numbers overflows by itself: look at each element" if large else ""
+            return f"rank {rank} skips step {number + 1}, whose gradients are finite{look}"
     return None
 
 
@@ -203,22 +203,22 @@ def overlooked(case: Case, number: int) -> str:
     return "look at the mean before any state is touched, and agree"
 
 
-def heard_of(case: Case, seen: Observation) -> str | None:
+@each_rank
+def heard_of(case: Case, rank: int, record: Record) -> str | None:
     due = [0 if bad(case, at) else len(fails) for at, (_, fails) in enumerate(case.args[0][1])]
-    for rank, record in enumerate(seen.records):
-        for number, (heard, want) in enumerate(zip(record.value["heard"], due, strict=True), 1):
-            if heard > want:
-                return f"step {number} of rank {rank} raises an OSError though all is well"
-            # Whether a second error of one step is lost shows in the states.
-            if want > heard == 0:
-                said = f"in step {number} the disk is full, and rank {rank}'s caller does not hear of it"
-                if any(record.value["heard"][: number - 1]):
-                    look = "is a group passed over? What is noted of a step is forgotten when the step is whole"
-                    return f"{said}: {look}"
-                return f"{said}: let the error through, and write each group once"
+    for number, (heard, want) in enumerate(zip(record.value["heard"], due, strict=True), 1):
+        if heard > want:
+            return f"step {number} of rank {rank} raises an OSError though all is well"
+        # Whether a second error of one step is lost shows in the states.
+        if want > heard == 0:
+            said = f"in step {number} the disk is full, and rank {rank}'s caller does not hear of it"
+            if any(record.value["heard"][: number - 1]):
+                return f"{said}: is a group passed over? What is noted of a step is forgotten when the step is whole"
+            return f"{said}: let the error through, and write each group once"
     return None
 
 
+@once
 def states_wanted(case: Case) -> Wanted:
     row, began = case.args[0][0], torch.zeros_like(case.args[0][0])
 
@@ -261,22 +261,23 @@ def plain_right(case: Case, seen: Observation) -> str | None:
 
 
 def states_right(case: Case, seen: Observation) -> str | None:
-    for rank, record in enumerate(seen.records):
-        if not bool(record.value["records"].isfinite().all()):
-            said = f"rank {rank}'s file has numbers that are none"
-            if any(bad(case, number) for number in range(len(case.args[0][1]))):
-                return f"{said}, an overflow has got into it: look before you touch any state"
-            return (
-                f"{said}: a record was written from a buffer that was being read into, or updated before "
-                "its read had ended"
-            )
-    hint = right(states_wanted)(case, part(seen, "records"))
-    late = [rank for rank, record in enumerate(seen.records) if record.value["late"]]
-    if not hint or not late:
+    hint = numbers_are_finite(case, seen)
+    if hint or not (hint := compared(states_wanted(case), only(seen, "records"))):
         return hint
+    late = [rank for rank, record in enumerate(seen.records) if record.value["late"]]
     full = any(fails for _, fails in case.args[0][1])
     look = "when a write fails, what is still under way?" if full else "whose handle is dropped?"
-    return f"rank {late[0]} {FORGOTTEN}: {look}"
+    return f"rank {late[0]} {FORGOTTEN}: {look}" if late else hint
+
+
+@each_rank
+def numbers_are_finite(case: Case, rank: int, record: Record) -> str | None:
+    if bool(record.value["records"].isfinite().all()):
+        return None
+    said = f"rank {rank}'s file has numbers that are none"
+    if any(bad(case, number) for number in range(len(case.args[0][1]))):
+        return f"{said}, an overflow has got into it: look before you touch any state"
+    return f"{said}: a record was written from a buffer that was being read into, or updated before its read had ended"
 
 
 def row_right(case: Case, seen: Observation, index: int) -> str | None:
@@ -306,17 +307,11 @@ def row_wanted(case: Case, steps: int) -> Wanted:
     return Wanted(everywhere(good), mistakes, look, "ends with")
 
 
-def gradients_stay(case: Case, seen: Observation) -> str | None:
-    """Compared by hand, since a NaN is not equal to itself."""
-    for rank, record in enumerate(seen.records):
-        for (after, _), (before, _) in zip(record.after[1], case.args[rank][1], strict=True):
-            if not torch.equal(after.nan_to_num(123.0), before.nan_to_num(123.0)):
-                return f"it overwrote rank {rank}'s gradient, which belongs to the caller: work on a copy"
-    return None
-
-
-def part(seen: Observation, name: str) -> Observation:
-    return replace(seen, records=[replace(record, value=record.value[name]) for record in seen.records])
+@each_rank
+def gradients_stay(case: Case, rank: int, record: Record) -> str | None:
+    pairs = zip(record.after[1], case.args[rank][1], strict=True)
+    stay = all(alike(after, before) for (after, _), (before, _) in pairs)
+    return None if stay else f"it overwrote rank {rank}'s gradient, which belongs to the caller: work on a copy"
 
 
 FORGOTTEN = "has begun a read that nobody waits for, and it ends when the buffer holds something newer"
