@@ -3,13 +3,15 @@
 import os
 import signal
 import tempfile
+import threading
+import time
 
 import psutil
 import pytest
 import rank_functions as functions
 
 from zerolab.errors import DeadlockError, MismatchError, RankError
-from zerolab.ranks import RankFailure, forkserver, launch
+from zerolab.ranks import RankFailure, forkserver, launch, lockstep
 
 pytestmark = [pytest.mark.ranks, pytest.mark.timeout(60)]
 
@@ -190,6 +192,23 @@ def test_after_the_time_out_each_ranks_pending_call_is_reported(world):
     report = str(caught.value)
     assert "rank 0 waits to" in report and "in #1 barrier" in report
     assert "rank 1 computes in spins_on_rank_1, line" in report
+
+
+@pytest.mark.filterwarnings("error::pytest.PytestUnhandledThreadExceptionWarning")
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_lockstep_rank_whose_thread_is_about_to_end_is_not_said_to_go_on(monkeypatch, ranks):
+    live = lockstep.Scheduler._live
+
+    def takes_its_time(self, task, body):
+        live(self, task, body)
+        # The rank is done; its thread is not, as on a machine with other work.
+        time.sleep(0.3)
+
+    monkeypatch.setattr(lockstep.Scheduler, "_live", takes_its_time)
+    with pytest.raises(RankFailure, match="raised ValueError: bad shard") as caught:
+        launch(functions.raises_on, ranks - 1, ranks=ranks, world="lockstep", timeout=30)
+    assert getattr(caught.value, "__notes__", []) == []
+    assert not [thread for thread in threading.enumerate() if "lockstep" in thread.name]
 
 
 def test_a_lockstep_rank_that_cannot_be_stopped_is_owned_up_to():

@@ -134,13 +134,13 @@ class Scheduler:
                 continue
             task.give()
             task.thread.join(UNWIND_SECONDS / 5)
-            if task.thread.is_alive():
+            if not task.done:
                 # In a loop that never waits: an exception from outside is all that Python offers.
                 _raise_in(task.thread, Stopped)
                 task.thread.join(UNWIND_SECONDS)
         if self.error is not None:
-            wait_until_gone([task.thread for task in self.tasks if task.thread is not None])
-        return sorted({task.rank for task in self.tasks if task.thread is not None and task.thread.is_alive()})
+            wait_until_gone([task.thread for task in self.tasks if task.thread is not None and task.done])
+        return sorted({task.rank for task in self.tasks if task.thread is not None and not task.done})
 
     def report(self) -> str:
         """What every rank does, in rank order; what a lane does, where it does something."""
@@ -189,13 +189,16 @@ def where(task: Task) -> str:
 
 
 def wait_until_gone(threads: list[threading.Thread]) -> None:
-    """Wait until the system, too, has ended these threads (Linux). A backward that failed leaves its graph in the
-    thread, which frees it after Python has let the thread go; an interpreter that ends at that moment aborts."""
+    """Wait until these threads, which are done, have ended, for Python and for the system (Linux). A backward that
+    failed leaves its graph in the thread, which frees it after Python has let the thread go; an interpreter that ends
+    at that moment aborts."""
+    until = time.monotonic() + UNWIND_SECONDS
+    for thread in threads:
+        thread.join(max(0.0, until - time.monotonic()))
     if not has("proc"):
         # Nothing tells; what is left to do takes less.
         time.sleep(UNSEEN_SECONDS)
         return
-    until = time.monotonic() + UNWIND_SECONDS
     for thread in threads:
         own = f"/proc/self/task/{thread.native_id}"
         while not thread.is_alive() and os.path.exists(own) and time.monotonic() < until:
