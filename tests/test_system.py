@@ -13,6 +13,7 @@ import rank_functions as functions
 import torch
 
 from zerolab.cli import main
+from zerolab.cli.tables import text_of
 from zerolab.collectives.shared.peers import is_possible
 from zerolab.course.grade import cage
 from zerolab.data import Corpus, load_corpus
@@ -27,6 +28,7 @@ from zerolab.ranks.job import Outcome
 from zerolab.system import THINGS, VARIABLE, has
 from zerolab.train import TrainConfig, make_config
 from zerolab.train.loop import train_rank
+from zerolab.train.run import make_report
 
 ROOT = Path(__file__).resolve().parent.parent
 TINY_RUN = {"model_size": "nano", "seq_len": 16, "max_steps": 3, "ranks": 2}
@@ -139,7 +141,7 @@ def trains_at_stages_0_and_3(comm: Any, configs: list[TrainConfig], corpus: Corp
     """What `zerolab train` runs on each rank, for each of the configurations, and how the rank came to be."""
     records = [train_rank(comm, config, corpus, None) for config in configs]
     ignored = signal.getsignal(signal.SIGINT) == signal.SIG_IGN
-    return [record["parameters_sha256"] for record in records], type(comm).__name__, os.getppid(), ignored
+    return records, type(comm).__name__, os.getppid(), ignored
 
 
 @pytest.mark.ranks
@@ -153,9 +155,14 @@ def test_with_everything_hidden_ranks_are_spawned_talk_over_the_ring_and_train_t
     usual = launch(trains_at_stages_0_and_3, configs, corpus, ranks=2, timeout=60)
     monkeypatch.setenv(VARIABLE, "all")
     bare = launch(trains_at_stages_0_and_3, configs, corpus, ranks=2, timeout=SPAWNED)
-    (digests, collectives, parent, _), _ = usual
+    (records, collectives, parent, _), _ = usual
+    digests = [record["parameters_sha256"] for record in records]
     assert digests[0] == digests[1] and collectives == "SharedMemoryCollectives" and parent != os.getpid()
-    assert bare == [(digests, "RingCollectives", os.getpid(), True)] * 2
+    for records, *how in bare:
+        assert [record["parameters_sha256"] for record in records] == digests
+        assert how == ["RingCollectives", os.getpid(), True]
+    shown = [text_of(make_report(*made, corpus)) for made in zip(configs, bare[0][0], strict=True)]
+    assert ["disk: through the page cache" in text for text in shown] == [False, True]
     assert list(tmp_path.iterdir()) == []
 
 

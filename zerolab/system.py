@@ -77,7 +77,7 @@ THINGS = {
     ),
     "direct": Thing(
         lambda: hasattr(os, "O_DIRECT") and importlib.util.find_spec("fcntl") is not None,
-        "the disk tier goes through the page cache, and its file says why (`SwapFile.why_not`)",
+        "the disk tier goes through the page cache, and the report of a run says so",
     ),
     "reserve": Thing(
         lambda: hasattr(os, "posix_fallocate"),

@@ -12,6 +12,7 @@ from rich.table import Table
 
 from zerolab.memory.kinds import OFFLOADED
 from zerolab.precision.recipe import STATES
+from zerolab.system import has
 from zerolab.train import Report
 
 MIB = 2**20
@@ -39,6 +40,9 @@ def print_report(report: Report, console: Console) -> None:
     ]
     if run.make_precision() is not None:
         lines.append(f"precision: {precision(report)}")
+    places = run.spec.places
+    if "disk" in (places.optimizer, places.parameters) and not has("direct"):
+        lines.append("disk: through the page cache, since this system has no direct I/O")
     for line in lines:
         console.print(line, soft_wrap=True)
     traffic = "traffic: bytes sent a step"
