@@ -7,6 +7,7 @@ import runpy
 import subprocess
 import sys
 import tomllib
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -154,6 +155,14 @@ def test_a_file_imports_only_from_its_own_floor_or_lower(path: Path) -> None:
 
 def test_every_room_on_paper_is_there_and_every_room_there_is_on_paper() -> None:
     assert FLOORS.keys() | BESIDE == {room_of(path) for path in SOURCES} - {"__init__"}
+
+
+def test_a_name_of_a_class_stands_for_one_thing() -> None:
+    """But for what each exercise calls its own, and the parts that both architectures have."""
+    own = ("zerolab/course/exercises/", "zerolab/models/")
+    paths = [path for path in SOURCES if not path.relative_to(ROOT).as_posix().startswith(own)]
+    found = Counter(name for path in paths for name in re.findall(r"^class ([A-Z]\w*)", path.read_text(), re.MULTILINE))
+    assert len(found) > 100 and [name for name, count in found.items() if count > 1] == []
 
 
 def test_the_floor_check_sees_every_form_of_import() -> None:

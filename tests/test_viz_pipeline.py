@@ -9,7 +9,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
-from zerolab.course.viz.pipeline import LOOKS, Activity, duration, least, offload_pipeline, recorded_pipeline, schedule
+from zerolab.course.viz.pipeline import (
+    LOOKS,
+    PipelineStep,
+    duration,
+    least,
+    offload_pipeline,
+    recorded_pipeline,
+    schedule,
+)
 from zerolab.errors import InputError
 from zerolab.offload.lane import Transfer
 from zerolab.offload.pipeline import pipeline
@@ -21,7 +29,7 @@ SOON = 20.0
 class Clockwork:
     """A fake disk that follows a schedule: a transfer ends when everything has happened that ends before it there."""
 
-    def __init__(self, parts: list[Activity]) -> None:
+    def __init__(self, parts: list[PipelineStep]) -> None:
         self.seen: list[tuple[str, int]] = []
         self._ends = [(part.kind, part.group) for part in sorted(parts, key=lambda part: part.stop)]
         self._moved = threading.Condition()

@@ -17,7 +17,7 @@ from zero_models import MODELS, build, lockstep, loss_of, model, rows
 from zerolab.collectives import Collectives
 from zerolab.collectives import build as build_comm
 from zerolab.collectives.call import Call
-from zerolab.collectives.transport import Transport, Wrapped
+from zerolab.collectives.transport import Transport, WrappedTransport
 from zerolab.errors import InputError
 from zerolab.offload import Offload
 from zerolab.precision import LossScaler, Precision
@@ -104,7 +104,7 @@ def test_one_ranks_overflow_makes_all_skip_that_step_and_halve_the_scale_once(co
     check_overflows(list(launch(all_overflows, ranks=2, collectives=collectives, timeout=60)))
 
 
-class Slow(Wrapped):
+class Slow(WrappedTransport):
     """A wire on which every message takes a while."""
 
     def isend(self, tensor: torch.Tensor, dst: int, tag: int = 0) -> Any:

@@ -13,7 +13,7 @@ from zero_cases import sgd
 
 from zerolab.collectives import Collectives, Request, build
 from zerolab.collectives.agree import compare_labels
-from zerolab.collectives.transport import Transport, Wrapped
+from zerolab.collectives.transport import Transport, WrappedTransport
 from zerolab.errors import MismatchError
 from zerolab.ranks import launch
 from zerolab.zero import ZeroEngine
@@ -41,7 +41,7 @@ class Ordered(nn.Module):
         return x
 
 
-class Tagless(Wrapped):
+class Tagless(WrappedTransport):
     """Messages as NCCL has them: in order, and for whoever receives next."""
 
     def __init__(self, inner: Transport) -> None:

@@ -14,7 +14,7 @@ from zero_models import WIDTH, Residual, loss_of
 
 from zerolab.collectives import Collectives, build
 from zerolab.collectives.call import Call
-from zerolab.collectives.transport import Transport, Wrapped
+from zerolab.collectives.transport import Transport, WrappedTransport
 from zerolab.ranks import launch
 from zerolab.zero import Unit, ZeroEngine
 from zerolab.zero.gradients import IN_FLIGHT
@@ -186,7 +186,7 @@ def test_units_that_are_asked_for_from_outside_go_again() -> None:
     assert launch(watch, True, ranks=2, world="lockstep", timeout=60) == [expected] * 2
 
 
-class Delayed(Wrapped):
+class Delayed(WrappedTransport):
     """Each message leaves after a random while, so that whoever writes its buffer too early is found out."""
 
     def __init__(self, inner: Transport, seed: int, longest: float) -> None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import torch
 
 from zerolab.collectives.call import Call
-from zerolab.collectives.transport import Grouped, Wrapped
+from zerolab.collectives.transport import Grouped, WrappedTransport
 from zerolab.errors import MismatchError
 
 
-class Checked(Wrapped):
+class Checked(WrappedTransport):
     """Before each collective, tells all ranks what this one is about to call; raises where they differ. Costs
     N-1 small messages a call, so it is for tests, lessons and hunting a hang under torchrun."""
 

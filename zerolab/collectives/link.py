@@ -10,12 +10,12 @@ import torch
 
 from zerolab.collectives.call import Call
 from zerolab.collectives.cost import Link
-from zerolab.collectives.transport import Request, Transport, Wrapped
+from zerolab.collectives.transport import Request, Transport, WrappedTransport
 
 Tensor = torch.Tensor
 
 
-class Wire:
+class RealWire:
     """Carries one message after the other, in real seconds."""
 
     def __init__(self) -> None:
@@ -30,7 +30,7 @@ class Wire:
             return start, self._free
 
 
-class Linked(Wrapped):
+class Linked(WrappedTransport):
     """Makes messages take a link's time in real seconds, on a wire out and a wire in: a rank begins to send when its
     message before is on the other side, and either side's `wait` returns only after the link would have delivered
     it. Collectives whose messages are hidden are charged the ring's time as a whole."""
@@ -38,7 +38,7 @@ class Linked(Wrapped):
     def __init__(self, inner: Transport, link: Link) -> None:
         super().__init__(inner)
         self.link = link
-        self._out, self._in = Wire(), Wire()
+        self._out, self._in = RealWire(), RealWire()
 
     def isend(self, tensor: Tensor, dst: int, tag: int = 0) -> Request:
         gone = self._wait_to_send(tensor)

@@ -8,12 +8,12 @@ import torch
 
 from zerolab.collectives.call import Call, Group, current_call, current_group, current_phase
 from zerolab.collectives.cost import RINGS, wire_bytes
-from zerolab.collectives.transport import Request, Transport, Wrapped
+from zerolab.collectives.transport import Request, Transport, WrappedTransport
 
 Tensor = torch.Tensor
 
 
-class Meter(Wrapped):
+class Meter(WrappedTransport):
     """Counts this rank's calls and the bytes it sends, by phase and collective, in all its groups. A message that the
     rank function sends itself counts as "send"."""
 

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from zerolab.collectives.call import Call
-from zerolab.collectives.transport import Transport, Wrapped
+from zerolab.collectives.transport import Transport, WrappedTransport
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Span:
         return self.stop - self.start
 
 
-class Tracer(Wrapped):
+class Tracer(WrappedTransport):
     """Records a span for each collective; the rank function adds its own with `span`."""
 
     def __init__(self, inner: Transport) -> None:

@@ -105,7 +105,7 @@ class Transport(ABC):
             raise InputError(f"rank {peer} cannot exchange a message with itself; copy the tensor instead")
 
 
-class Wrapped(Transport):
+class WrappedTransport(Transport):
     """A transport that passes everything on."""
 
     def __init__(self, inner: Transport) -> None:
@@ -148,7 +148,7 @@ class Wrapped(Transport):
         return self.inner.bare()
 
 
-class Grouped(Wrapped):
+class Grouped(WrappedTransport):
     """Messages among the ranks of a group, which are numbered 0 .. size-1 here, on those of the world. Tags are the
     group's own: what two ranks send each other in one group, no receive of another group takes."""
 

@@ -16,7 +16,7 @@ import torch
 from zerolab.collectives import Collectives, Handle, Request, Transport
 from zerolab.collectives.call import Call
 from zerolab.collectives.handle import Order
-from zerolab.collectives.transport import Wrapped
+from zerolab.collectives.transport import WrappedTransport
 from zerolab.course.judge.bounds import ANSWER_FILE, OffLimits, guarded, watch_process
 from zerolab.course.judge.case import (
     Case,
@@ -42,7 +42,7 @@ STARTED_SECONDS, SPAWNED_SECONDS = 30.0, 120.0
 """How long real processes may take, which may have to be started first: from the fork server, or each by itself."""
 
 
-class Notes(Wrapped):
+class Notes(WrappedTransport):
     """A transport that notes the receiver and the bytes of each message."""
 
     def __init__(self, inner: Transport) -> None:

@@ -22,7 +22,7 @@ INCHES = 6.6
 """About as wide as the time axis is, for deciding which labels fit."""
 
 
-class Activity(NamedTuple):
+class PipelineStep(NamedTuple):
     """One of the three things that happen to a group: `kind` is read, compute or write."""
 
     kind: str
@@ -95,19 +95,21 @@ def compared_pipelines(trace: Iterable[tuple[str, Any, float, float]], buffers: 
     return Picture(figure, f"a group, ms: {each}\n{table}", alt)
 
 
-def recorded(trace: Iterable[tuple[str, Any, float, float]], buffers: int) -> list[Activity]:
+def recorded(trace: Iterable[tuple[str, Any, float, float]], buffers: int) -> list[PipelineStep]:
     """The parts of a trace in milliseconds since its first read, in order of their starts."""
     check_count("the number of buffers", buffers)
-    parts = sorted((Activity(*one) for one in trace), key=lambda part: part.start)
+    parts = sorted((PipelineStep(*one) for one in trace), key=lambda part: part.start)
     if unknown := {part.kind for part in parts} - set(LOOKS):
         raise InputError(f"the trace has a part {min(unknown)!r}; parts are {', '.join(LOOKS)}")
     if not any(part.kind == "compute" and part.stop > part.start for part in parts):
         raise InputError("the trace has no computation that takes time; record a walk to its end")
     first = parts[0].start
-    return [Activity(kind, group, 1e3 * (start - first), 1e3 * (stop - first)) for kind, group, start, stop in parts]
+    return [
+        PipelineStep(kind, group, 1e3 * (start - first), 1e3 * (stop - first)) for kind, group, start, stop in parts
+    ]
 
 
-def schedule(groups: int, buffers: int, read: float, compute: float, write: float) -> list[Activity]:
+def schedule(groups: int, buffers: int, read: float, compute: float, write: float) -> list[PipelineStep]:
     """What `zerolab.offload.pipeline` does where reads, computations and writes each come one at a time: group k uses
     buffer k mod n, and is read as soon as group k - n is written. In order of their starts."""
     check_count("the number of groups", groups)
@@ -117,20 +119,20 @@ def schedule(groups: int, buffers: int, read: float, compute: float, write: floa
             raise InputError(f"{name} takes {value!r}; give a finite time of 0 or more")
     if not read + compute + write:
         raise InputError("nothing takes any time, so there is nothing to draw; give read, compute or write above 0")
-    parts: list[Activity] = []
+    parts: list[PipelineStep] = []
     written: list[float] = []
     read_until = computed_until = written_until = 0.0
     for k in range(groups):
         free = written[k - buffers] if k >= buffers else 0.0
         begun = max(free, read_until)
         read_until = begun + read
-        parts.append(Activity("read", k, begun, read_until))
+        parts.append(PipelineStep("read", k, begun, read_until))
         begun = max(read_until, computed_until)
         computed_until = begun + compute
-        parts.append(Activity("compute", k, begun, computed_until))
+        parts.append(PipelineStep("compute", k, begun, computed_until))
         begun = max(computed_until, written_until)
         written_until = begun + write
-        parts.append(Activity("write", k, begun, written_until))
+        parts.append(PipelineStep("write", k, begun, written_until))
         written.append(written_until)
     return sorted(parts, key=lambda part: (part.start, part.stop))
 
@@ -151,18 +153,18 @@ def bottleneck(buffers: int, read: float, compute: float, write: float) -> str:
     return "all three alike" if len(slowest) == len(times) else " and ".join(slowest)
 
 
-def duration(parts: Sequence[Activity]) -> float:
+def duration(parts: Sequence[PipelineStep]) -> float:
     """From 0 to the end of the last part."""
     return max(part.stop for part in parts)
 
 
-def busy_by_kind(parts: Sequence[Activity]) -> dict[str, float]:
+def busy_by_kind(parts: Sequence[PipelineStep]) -> dict[str, float]:
     """How long at least one part of each kind was under way."""
     spans = {kind: merge((part.start, part.stop) for part in parts if part.kind == kind) for kind in LOOKS}
     return {kind: sum(stop - start for start, stop in found) for kind, found in spans.items()}
 
 
-def draw(parts: Sequence[Activity], buffers: int, unit: str) -> Figure:
+def draw(parts: Sequence[PipelineStep], buffers: int, unit: str) -> Figure:
     """A row for each buffer; a bar for each part, with the number of its group where there is room."""
     used = min(buffers, sum(part.kind == "compute" for part in parts))
     figure = blank(7.6, 0.36 * used + 1.05)
@@ -174,7 +176,7 @@ def draw(parts: Sequence[Activity], buffers: int, unit: str) -> Figure:
     return figure
 
 
-def rows_of(axes: Axes, parts: Sequence[Activity], buffers: int, total: float) -> None:
+def rows_of(axes: Axes, parts: Sequence[PipelineStep], buffers: int, total: float) -> None:
     """The bars of a walk, on an axis that is `total` long."""
     order = [part.group for part in sorted(parts, key=lambda part: part.start) if part.kind == "compute"]
     row_of = {group: at % buffers for at, group in enumerate(order)}

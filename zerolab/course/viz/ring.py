@@ -13,7 +13,7 @@ import torch
 from matplotlib.patches import Rectangle
 
 from zerolab.collectives import RingCollectives, Transport
-from zerolab.collectives.transport import Wrapped
+from zerolab.collectives.transport import WrappedTransport
 from zerolab.course.viz.looks import HATCHES, PALE, ink
 from zerolab.course.viz.picture import Picture, blank, text_table
 from zerolab.errors import InputError
@@ -36,7 +36,7 @@ class Hop:
         return "complete" if len(came) == ranks else "+".join(f"g{rank}" for rank in came)
 
 
-class Witness(Wrapped):
+class Witness(WrappedTransport):
     """A transport that notes what each payload is; all elements of one are alike."""
 
     def __init__(self, inner: Transport) -> None:
