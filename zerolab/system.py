@@ -52,8 +52,12 @@ THINGS = {
         "go of is found by its folder alone",
     ),
     "mallopt": Thing(
-        lambda: _LINUX and hasattr(ctypes.CDLL(None), "mallopt"),
+        lambda: _LINUX and all(hasattr(ctypes.CDLL(None), name) for name in ("mallopt", "malloc_trim")),
         "the allocator hands memory back to the system as it likes",
+    ),
+    "mremap": Thing(
+        lambda: _LINUX and hasattr(ctypes.CDLL(None), "mremap"),
+        "gathered units come from the allocator, and the places where they were stay resident",
     ),
     "affinity": Thing(
         lambda: hasattr(os, "sched_getaffinity"),

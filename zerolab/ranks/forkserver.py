@@ -33,7 +33,7 @@ from pathlib import Path
 from typing import Any
 
 from zerolab.errors import DiskError, RankError
-from zerolab.ranks import folders
+from zerolab.ranks import folders, malloc
 from zerolab.ranks.interrupts import interrupts_held
 from zerolab.ranks.warden import die_with_parent, end_children
 from zerolab.system import has
@@ -105,6 +105,7 @@ def _start_passfds(path: Any, command: Sequence[Any], descriptors: Sequence[int]
         started = subprocess.Popen(
             [os.fsdecode(part) for part in command],
             executable=os.fsdecode(path),
+            env={**os.environ, **malloc.environment()},
             pass_fds=descriptors,
             stdin=subprocess.DEVNULL,
             stdout=said,

@@ -23,6 +23,7 @@ from zerolab.offload.formats import StorageFormat, format_of, sub_group_limit
 from zerolab.offload.groups import sub_groups
 from zerolab.offload.places import host_empty
 from zerolab.precision.recipe import Precision
+from zerolab.ranks.malloc import hand_back
 from zerolab.zero import optimizer as optimizers
 from zerolab.zero.stage import Stage
 from zerolab.zero.units import Bucket
@@ -75,6 +76,8 @@ class OptimizerStep:
             self.begin(group)
         for bucket in buckets:
             bucket.initial = None
+        # What the whole model took does not come again.
+        hand_back()
         in_order = [group for bucket in buckets if bucket.trainable for group in bucket.plan.groups]
         tensors = [(segment.group, segment.tensor) for segment in self.segments]
         self.optimizer = optimizers.build(factory, in_order, tensors)

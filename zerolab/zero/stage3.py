@@ -14,9 +14,11 @@ from collections.abc import Sequence
 
 import torch
 
-from zerolab.collectives import Handle
+from zerolab.collectives import Collectives, Handle
 from zerolab.errors import OffloadError
 from zerolab.flat.views import point_at, point_nowhere, shard_of
+from zerolab.offload.places import NOWHERE, Offload
+from zerolab.ranks.pages import Pages
 from zerolab.zero.stage2 import Stage2
 from zerolab.zero.units import Bucket, Presence, Unit
 
@@ -24,6 +26,11 @@ from zerolab.zero.units import Bucket, Presence, Unit
 class Stage3(Stage2):
     number = 3
     shards_parameters = True
+
+    def __init__(self, comm: Collectives, offload: Offload = NOWHERE, replicate: Collectives | None = None) -> None:
+        super().__init__(comm, offload, replicate)
+        # The memory of gathered units.
+        self.pages = Pages(comm.device)
 
     def flatten(self, bucket: Bucket, initial: torch.Tensor | None = None) -> None:
         super().flatten(bucket, initial)
@@ -40,7 +47,7 @@ class Stage3(Stage2):
         point_nowhere(bucket.parameters)
         bucket.whole = bucket.whole.new_empty(0)
         bucket.whole = bucket.whole.new_empty(bucket.layout.numel)
-        self._empty(bucket)
+        bucket.whole.untyped_storage().resize_(0)
 
     def prefetch(self, units: Sequence[Unit]) -> None:
         following, *later = units
@@ -54,7 +61,7 @@ class Stage3(Stage2):
         if unit.presence is not Presence.AWAY:
             return
         for bucket in unit.buckets:
-            bucket.whole.untyped_storage().resize_(bucket.layout.numel * bucket.dtype.itemsize)
+            self.pages.fill(bucket.whole.untyped_storage(), bucket.layout.numel * bucket.dtype.itemsize)
         shards = self._to_send(unit)
         # The unit's name keeps ranks that run different layers from taking each other's for their own.
         unit.gathering = [
@@ -109,4 +116,4 @@ class Stage3(Stage2):
 
     def _empty(self, bucket: Bucket) -> None:
         point_nowhere(bucket.parameters)
-        bucket.whole.untyped_storage().resize_(0)
+        self.pages.empty(bucket.whole.untyped_storage())

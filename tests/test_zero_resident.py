@@ -1,0 +1,156 @@
+"""What the system sees of a rank: what the ledger says, and little more."""
+
+import itertools
+import os
+import platform
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from benchmarks.peers.measure import held_bytes
+from zerolab.collectives import Collectives
+from zerolab.memory import Tracker
+from zerolab.ranks import launch, malloc
+from zerolab.ranks.pages import LEAST, Pages
+from zerolab.zero import ZeroEngine, engine_labels
+
+pytestmark = [
+    pytest.mark.ranks,
+    pytest.mark.timeout(150),
+    pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc's malloc is asked to keep memory"),
+]
+
+LAYERS, WIDTH = 24, 1024  # 101 MB of parameters, so that from stage to stage tens of megabytes go
+
+
+def train(comm: Collectives, stage: int, layers: int, width: int, ledger: bool = False) -> int:
+    """What this rank holds after some steps beyond what it held before. A rank keeps what it has taken, so in the end
+    it holds what it held at its peak. Or the ledger's peak of the same steps."""
+    before = held_bytes(os.getpid())
+    torch.manual_seed(0)
+    model = nn.Sequential(*(nn.Linear(width, width) for _ in range(layers)))
+    engine = ZeroEngine(model, comm, stage, lr=1e-3)
+    x = torch.randn(8, width)
+    if not ledger:
+        step(engine, x)
+        step(engine, x)
+        return held_bytes(os.getpid()) - before
+    with Tracker(engine_labels(engine), samples=False) as tracker:
+        step(engine, x)
+        step(engine, x)
+    return sum(tracker.peak.values())
+
+
+def step(engine: ZeroEngine, x: torch.Tensor) -> None:
+    engine.backward(F.mse_loss(engine(x), x))
+    engine.step()
+
+
+def test_what_the_system_sees_falls_with_every_stage_as_the_ledger_does() -> None:
+    def run(comm: Collectives, stage: int) -> tuple[int, int]:
+        # What a first use opens does not count.
+        train(comm, stage, 2, 8)
+        return train(comm, stage, LAYERS, WIDTH), train(comm, stage, LAYERS, WIDTH, ledger=True)
+
+    by_stage = [launch(run, stage, ranks=2, timeout=60) for stage in range(4)]
+    held, ledger = ([max(of_rank[which] for of_rank in by_rank) for by_rank in by_stage] for which in (0, 1))
+    for more, less in itertools.pairwise(held):
+        assert less < more - 20e6, held
+    for stage in range(4):
+        assert held[stage] < 1.15 * ledger[stage], (held, ledger)
+
+
+def grown(before: int) -> float:
+    return (held_bytes(os.getpid()) - before) / 1e6
+
+
+def test_storages_filled_one_after_the_other_share_their_pages() -> None:
+    def run(comm: Collectives) -> tuple[list[float], bool]:
+        pages, before = Pages(comm.device), held_bytes(os.getpid())
+        tensors = [torch.empty(0) for _ in range(5)]
+        sizes, seen, whole = [8_000_000, 4_000_000, 8_000_000, 2_000_000, 6_000_000], [], True
+        for turn in range(3):
+            for tensor, numel in zip(tensors, sizes, strict=True):
+                storage = tensor.untyped_storage()
+                pages.fill(storage, 4 * numel)
+                filled = torch.empty(0).set_(storage, 0, (numel,)).fill_(numel + turn)
+                whole &= filled.min().item() == filled.max().item() == numel + turn and storage.nbytes() == 4 * numel
+                seen.append(grown(before))
+                pages.empty(storage)
+                whole &= storage.nbytes() == 0
+        return seen, whole
+
+    [(seen, whole)] = launch(run, ranks=1, timeout=60)
+    assert whole
+    assert seen == pytest.approx([32] * 15, abs=3)
+
+
+def test_pages_aside_are_given_back_with_their_owner_and_beyond_three_of_the_largest() -> None:
+    def run(comm: Collectives) -> list[float]:
+        pages, before, seen = Pages(comm.device), held_bytes(os.getpid()), []
+        tensors = [torch.empty(0) for _ in range(6)]
+        for tensor in tensors:
+            pages.fill(tensor.untyped_storage(), 16_000_000)
+            torch.empty(0).set_(tensor.untyped_storage(), 0, (4_000_000,)).fill_(1.0)
+        seen.append(grown(before))
+        for tensor in tensors:
+            pages.empty(tensor.untyped_storage())
+        malloc.hand_back()
+        seen.append(grown(before))
+        del pages
+        seen.append(grown(before))
+        return seen
+
+    [(all_here, aside, gone)] = launch(run, ranks=1, timeout=60)
+    assert all_here == pytest.approx(96, abs=3)
+    assert aside == pytest.approx(48, abs=3)
+    assert gone == pytest.approx(0, abs=3)
+
+
+def test_pages_stay_where_they_are_unless_the_process_keeps_what_it_frees() -> None:
+    def run(comm: Collectives) -> tuple[bool, int]:
+        pages, storage = Pages(comm.device), torch.empty(0).untyped_storage()
+        pages.fill(storage, 4 * LEAST)
+        nbytes = storage.nbytes()
+        pages.empty(storage)
+        return pages.move, nbytes - storage.nbytes()
+
+    assert launch(run, ranks=1, timeout=60, env={"ZEROLAB_KEEP_FREED_MEMORY": "0"}) == [(False, 4 * LEAST)]
+    assert launch(run, ranks=1, world="lockstep", timeout=60) == [(False, 4 * LEAST)]
+    assert launch(run, ranks=1, timeout=60) == [(True, 4 * LEAST)]
+
+
+def test_what_is_freed_when_a_model_is_sharded_goes_back_to_the_system() -> None:
+    def run(comm: Collectives) -> tuple[float, float]:
+        train(comm, 3, 2, 8)
+        before = held_bytes(os.getpid())
+        model = nn.Sequential(*(nn.Linear(WIDTH, WIDTH) for _ in range(LAYERS)))
+        whole = grown(before)
+        engine = ZeroEngine(model, comm, 3, lr=1e-3)
+        sharded = grown(before)
+        engine.close()
+        return whole, sharded
+
+    for whole, sharded in launch(run, ranks=2, timeout=60):
+        assert whole == pytest.approx(101, abs=5)
+        # Half of it, and the place in which one unit was whole.
+        assert sharded == pytest.approx(101 / 2 + 4.2, abs=5)
+
+
+def test_the_server_of_ranks_has_no_cache_of_small_blocks_and_programs_of_ranks_have_theirs() -> None:
+    def run(comm: Collectives) -> tuple[bool, bool]:
+        born_with = Path("/proc/self/environ").read_bytes()
+        return b"glibc.malloc.tcache_count=0" in born_with, "GLIBC_TUNABLES" in os.environ
+
+    assert launch(run, ranks=1, timeout=60) == [(True, "GLIBC_TUNABLES" in os.environ)]
+
+
+def test_the_tunables_that_somebody_has_set_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GLIBC_TUNABLES", "glibc.malloc.perturb=1")
+    ours = "glibc.malloc.perturb=1:glibc.malloc.tcache_count=0"
+    assert malloc.environment() == {"GLIBC_TUNABLES": ours}
+    monkeypatch.setenv("ZEROLAB_KEEP_FREED_MEMORY", "0")
+    assert malloc.environment() == {}

@@ -1,0 +1,135 @@
+"""Storages that are emptied and filled again and again, on pages that stay.
+
+A gathered unit comes and goes several times a step. From malloc's heap it takes a new place each time that something
+small has settled in its old one, and the places of before stay resident: several units more than are ever there at
+once. Pages that the system gave anew each time would leave nothing behind, but it zeroes each of them, which takes
+longer than the gathering. So when a storage is emptied its pages move aside, and into the next one that is filled
+(mremap): they change their address, and nobody copies or zeroes them. Malloc gets back an address without pages.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import weakref
+from typing import Any
+
+import torch
+
+from zerolab.ranks import malloc
+from zerolab.system import has
+
+PAGE = mmap.PAGESIZE
+LEAST = 64 * PAGE
+"""Bytes from which on pages move; below, malloc is as good."""
+SCRAP = 16 * PAGE
+"""What is shorter is not worth a move."""
+MOST, PIECES = 3, 8
+"""As many of the largest storage, and as many pieces, are kept at most; what is gathered all at once is given back."""
+_MAY_MOVE, _FIXED, _KEEP_MAPPED = 1, 2, 4  # of linux/mman.h
+_FAILED = ctypes.c_void_p(-1).value
+
+Piece = tuple[int, int]
+"""Whole pages that lie together: their address, and how many bytes they are."""
+
+
+class Pages:
+    """Pages of this process that no storage has at the moment, and how storages of the CPU get and leave them.
+
+    Elsewhere storages are filled and emptied by torch alone: on a GPU, where torch itself keeps memory for the next
+    tensor of that size, in lockstep, and without glibc."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.move = device.type == "cpu" and malloc.keeps_freed_memory() and has("mremap") and _mremap is not None
+        self._aside: list[Piece] = []
+        # Of each filled storage, by its address. A piece lies in one mapping: what lies in two cannot be moved at once.
+        self._inside: dict[int, list[Piece]] = {}
+        self._largest = 0
+        weakref.finalize(self, give_back, self._aside)
+
+    def fill(self, storage: torch.UntypedStorage, nbytes: int) -> None:
+        """Give an empty storage `nbytes`; their content is arbitrary."""
+        if not self.move or nbytes < LEAST:
+            storage.resize_(nbytes)
+            return
+        # Where malloc has no free place, in a mapping of its own.
+        with malloc.mapped(LEAST):
+            storage.resize_(nbytes)
+        self._largest = max(self._largest, nbytes)
+        pieces = self._inside[storage.data_ptr()] = []
+        start, stop = whole_pages(storage)
+        while stop - start >= SCRAP and self._aside:
+            wanted = stop - start
+            at, length = min(self._aside, key=lambda piece: abs(piece[1] - wanted))
+            moved = min(length, wanted)
+            if remap(at, moved, start) is None:
+                # New pages do as well.
+                self.move = False
+                break
+            self._aside.remove((at, length))
+            self._keep((at + moved, length - moved))
+            pieces.append((start, moved))
+            start += moved
+        if start < stop:
+            pieces.append((start, stop - start))
+
+    def empty(self, storage: torch.UntypedStorage) -> None:
+        """Leave a storage without bytes."""
+        start, stop = whole_pages(storage)
+        for at, length in self._inside.pop(storage.data_ptr(), []):
+            if at < start or at + length > stop:
+                # Of a storage that was let go without a word, and another lies there now.
+                continue
+            kept = sum(length for _, length in self._aside)
+            if self.move and length >= SCRAP and kept + length <= MOST * self._largest:
+                to = remap(at, length)
+                self.move = to is not None
+                if to is not None:
+                    self._keep((to, length))
+            # What malloc gets back is as it was, of one mapping with what lies beside it, and without pages.
+            _mmap(at, length, _READ_WRITE, _PRIVATE_FIXED, -1, 0)
+        storage.resize_(0)
+
+    def _keep(self, piece: Piece) -> None:
+        self._aside.append(piece)
+        shortest = min(self._aside, key=lambda piece: piece[1])
+        if shortest[1] < SCRAP or len(self._aside) > PIECES:
+            self._aside.remove(shortest)
+            give_back([shortest])
+
+
+def give_back(aside: list[Piece]) -> None:
+    """To the system."""
+    while aside:
+        at, length = aside.pop()
+        if length:
+            _munmap(at, length)
+
+
+def whole_pages(storage: torch.UntypedStorage) -> tuple[int, int]:
+    """Where in a storage they begin, and where they end."""
+    start = storage.data_ptr()
+    return -(-start // PAGE) * PAGE, (start + storage.nbytes()) // PAGE * PAGE
+
+
+def remap(at: int, nbytes: int, to: int | None = None) -> int | None:
+    """Move the pages of a range to address `to`, or to one that is free, where the old one stays mapped; where they are
+    now, None if they could not be moved."""
+    flags = _MAY_MOVE | (_KEEP_MAPPED if to is None else _FIXED)
+    found = _mremap(at, nbytes, nbytes, flags, to)
+    return None if found == _FAILED else int(found)
+
+
+def _function(name: str, result: Any, *arguments: Any) -> Any:
+    """A function of the C library; None where there is none of that name."""
+    found = getattr(ctypes.CDLL(None), name, None) if has("mremap") else None
+    if found is not None:
+        found.restype, found.argtypes = result, arguments
+    return found
+
+
+_address, _size, _int = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int
+_mremap = _function("mremap", _address, _address, _size, _size, _int, _address)
+_munmap = _function("munmap", _int, _address, _size)
+_mmap = _function("mmap", _address, _address, _size, _int, _int, _int, ctypes.c_long)
+_READ_WRITE, _PRIVATE_FIXED = 1 | 2, 0x02 | 0x10 | 0x20
