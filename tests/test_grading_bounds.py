@@ -2,13 +2,18 @@
 
 import sys
 import threading
+from collections.abc import Callable
+from typing import Any
 
 import pytest
+import torch
 from zoo.trial import hint_for
 
 from zerolab.collectives import LocalTransport, build
 from zerolab.course.judge import bounds
 from zerolab.course.judge.bounds import OffLimits, offence
+from zerolab.course.judge.observe import on_rank
+from zerolab.ranks import launch
 
 LESSON = "01_ring_collectives"
 GATHER = """
@@ -170,3 +175,28 @@ def test_what_an_answer_puts_into_the_class_of_comm_no_other_case_sees() -> None
     one, other = (bounds.guarded(build(LocalTransport())) for _ in range(2))
     type(one).isend = None  # type: ignore[assignment]
     assert one.isend is None and callable(other.isend)
+
+
+def test_a_group_that_an_answer_makes_is_watched_as_the_whole_is() -> None:
+    assert "below the contract" in hint("comm.subgroup(list(range(comm.size))).transport")
+    names: dict[str, Any] = {}
+    exec(compile(IN_A_GROUP, "<answer in_a_group>", "exec"), names)
+    args = [(torch.ones(4),) for _ in range(2)]
+    records = launch(
+        on_rank, names["in_a_group"], args, calling, False, None, ranks=2, world="lockstep", collectives="ring"
+    )
+    for record in records:
+        assert [name for name, _ in record["calls"]][-2:] == ["all_reduce", "all_gather"]
+        assert sum(nbytes for _, nbytes in record["sent"]) >= 16
+        assert record["value"]["values"] == [2.0] * 8
+
+
+IN_A_GROUP = """
+def in_a_group(comm, tensor):
+    pair = comm.subgroup([1, 0]).split(0)
+    return pair.all_gather(pair.all_reduce(tensor))
+"""
+
+
+def calling(fn: Callable[..., Any], *args: Any) -> Any:
+    return fn(*args)

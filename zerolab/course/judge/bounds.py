@@ -203,6 +203,8 @@ _PRIVATE = {
 
 def guarded(comm: Collectives) -> Collectives:
     """`comm`, whose transport and meter from now on answer to the library alone."""
+    if comm in _kept:  # A group of a guarded one, and of its class.
+        return comm
     _kept[comm] = {name: comm.__dict__.pop(name) for name in _PRIVATE}
     kind = type(comm)
     # A class for this one alone: what an answer may put into it, no other case and no other rank sees.
@@ -219,6 +221,6 @@ def _private(name: str) -> property:
     def put(comm: Collectives, value: Any) -> None:
         if is_answer(sys._getframe(1)):
             raise OffLimits(_PRIVATE[name])
-        _kept[comm][name] = value
+        _kept.setdefault(comm, {})[name] = value
 
     return property(get, put)

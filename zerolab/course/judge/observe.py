@@ -59,11 +59,10 @@ class Notes(WrappedTransport):
 
 
 class Issued:
-    """An order of calls that notes them as they are issued, whether they run at once or later."""
+    """An order of calls that notes them in `calls` as they are issued, whether they run at once or later."""
 
-    def __init__(self, inner: Order) -> None:
-        self.inner = inner
-        self.calls: list[tuple[str, int]] = []
+    def __init__(self, inner: Order, calls: list[tuple[str, int]]) -> None:
+        self.inner, self.calls = inner, calls
 
     def issue(self, call: Call, run: Callable[[], None], tensors: list[torch.Tensor], result: Any, now: bool) -> Handle:
         self.calls.append((call.name, call.numel))
@@ -71,6 +70,15 @@ class Issued:
 
     def close(self) -> None:
         self.inner.close()
+
+
+def noted(comm: Collectives, calls: list[tuple[str, int]]) -> Collectives:
+    """`comm` as an answer gets it: its calls are noted, and those of the groups that the answer makes of it."""
+    comm._issuer = Issued(comm._issuer, calls)
+    comm = guarded(comm)
+    make = comm._in_group
+    comm._in_group = lambda transport: noted(make(transport), calls)  # type: ignore[method-assign]
+    return comm
 
 
 def on_rank(
@@ -83,13 +91,13 @@ def on_rank(
 ) -> dict[str, Any]:
     """One rank's part: `run` calls `fn`; what it does is noted, but for a first call with the arguments `before`."""
     watch_process()
+    calls: list[tuple[str, int]] = []
     comm.transport = notes = Notes(comm.transport)
-    comm._issuer = issued = Issued(comm._issuer)
-    comm, mine = guarded(comm), args[comm.rank]
+    comm, mine = noted(comm, calls), args[comm.rank]
     if before:
         run(fn, comm, *before[comm.rank])
         notes.sent.clear()
-        issued.calls.clear()
+        calls.clear()
     if not memory:
         value, peak, left, late = run(fn, comm, *mine), 0, 0, 0
     else:
@@ -104,7 +112,7 @@ def on_rank(
             gc.collect()
             late, left = left, made(tracker) - returned
             late -= left
-    return record_to_json(Record(value, list(mine), notes.sent, issued.calls, peak, left, late))
+    return record_to_json(Record(value, list(mine), notes.sent, calls, peak, left, late))
 
 
 GIVEN = "given"
