@@ -14,10 +14,9 @@ STAMP  := $(VENV)/.installed
 LESSON := $(firstword $(sort $(wildcard notebooks/*.ipynb)))
 BENCHMARKS := $(sort $(basename $(notdir $(filter-out %__init__.py,$(wildcard benchmarks/*.py)))) \
               $(patsubst benchmarks/%/__main__.py,%,$(wildcard benchmarks/*/__main__.py)))
-# Three processes share the tests, since many wait for processes that they start; but for those that look at the machine's
-# shared memory as a whole. Two share the notebooks, where a cell is ended that takes many times what it should (seconds).
-SHARED := -n 3 --dist
-ALONE  := tests/test_collectives_shared.py
+# Three processes share the tests, since many wait for processes that they start. Two share the notebooks, where a cell is
+# ended that takes many times what it should (seconds).
+SHARED := -n 3 --dist worksteal
 NBVAL  := --nbval --nbval-current-env --nbval-cell-timeout=400 --nbval-sanitize-with=tests/nbval_sanitize.cfg
 
 # Containers run as root, where Jupyter asks for this flag; elsewhere it stays off.
@@ -53,9 +52,7 @@ unit nbval quick: export OMP_WAIT_POLICY := PASSIVE
 
 unit: $(STAMP)  ## unit tests and rank tests (TESTS=tests/test_flat.py for one file)
 ifeq ($(TESTS),)
-	@# 5 is pytest's status where ARGS selects no test: one of the two may have none, not both.
-	alone=0; $(PY) -m pytest $(ALONE) $(ARGS) || alone=$$?; test $$alone = 0 || test $$alone = 5 || exit $$alone; \
-	$(PY) -m pytest $(SHARED) worksteal tests $(addprefix --ignore=,$(ALONE)) $(ARGS) || { test $$? = 5 && test $$alone = 0; }
+	$(PY) -m pytest $(SHARED) tests $(ARGS)
 else
 	$(PY) -m pytest $(TESTS) $(ARGS)
 endif

@@ -6,10 +6,10 @@ import shutil
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 import torch
 from hypothesis import given
@@ -179,28 +179,37 @@ def test_calls_in_a_row_take_no_more_memory_than_one() -> None:
 # The end
 
 
-def shared_files() -> set[str]:
-    return set(os.listdir("/dev/shm"))
-
-
-def shared_bytes() -> int:
-    """What the whole machine holds in shared memory."""
-    return psutil.virtual_memory().shared
+def holding(arenas_of: set[int]) -> set[int]:
+    """The processes of this machine that map or have open an arena which one of the given processes has made."""
+    names, found = {f"/memfd:zerolab-{pid} (deleted)" for pid in arenas_of}, set()
+    for process in Path("/proc").glob("[0-9]*"):
+        said = ""
+        with suppress(OSError):  # It may have ended; so may a file that it had open.
+            said = (process / "maps").read_text()
+            for link in (process / "fd").iterdir():
+                with suppress(OSError):
+                    said += f"{os.readlink(link)}\n"
+        if any(name in said for name in names):
+            found.add(int(process.name))
+    return found
 
 
 @pytest.mark.ranks
-def test_nothing_is_left_when_a_rank_is_killed() -> None:
+def test_nothing_is_left_when_a_rank_is_killed(tmp_path: Path) -> None:
     def die(comm: Collectives) -> None:
         comm.all_reduce(comm.allocate(8_000_000).zero_())
+        assert os.getpid() in holding({os.getpid()})
+        (tmp_path / str(os.getpid())).touch()
+        comm.barrier()
         if comm.rank == 1:
             os.kill(os.getpid(), signal.SIGKILL)
         comm.barrier()
 
-    files, held = shared_files(), shared_bytes()
     with pytest.raises(RankError, match="rank 1 was killed by SIGKILL"):
         launched(die)
-    assert shared_files() == files
-    assert shared_bytes() < held + 16_000_000  # of 96 million
+    ranks = {int(path.name) for path in tmp_path.iterdir()}
+    assert len(ranks) == 3 and not holding(ranks)
+    assert not [name for name in os.listdir("/dev/shm") for pid in ranks if str(pid) in name]
 
 
 @pytest.mark.ranks

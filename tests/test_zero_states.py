@@ -63,10 +63,11 @@ RUNS = [run for run in map(lambda of: Run(*of), product(PRECISIONS, range(4), TI
 
 def shows(place: tuple[Run, int]) -> set[Any]:
     """On each number of ranks each recipe is run at every stage, with everything on the device and with something off
-    it; and any two of recipe, stage, tier and ranks meet."""
+    it, and each tier in fp32 and in less; and any two of recipe, stage, tier and ranks meet."""
     run, ranks = place
     here, place_of = (run.precision, ranks), "here" if run.tier == "device" else "elsewhere"
-    return {(*here, run.stage), (*here, place_of), *pairs(run.precision, run.stage, run.tier, ranks)}
+    of_tier = (run.tier, ranks, run.precision == "fp32")
+    return {(*here, run.stage), (*here, place_of), of_tier, *pairs(run.precision, run.stage, run.tier, ranks)}
 
 
 PLACES = covering(list(product(RUNS, RANKS)), shows, cost=lambda place: 1.0 + place[1])
