@@ -7,6 +7,7 @@ import re
 import sys
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import nbformat
 import pytest
@@ -15,8 +16,17 @@ import torch
 from zerolab.course import generate, notebooks
 from zerolab.course.exercises import LESSONS
 from zerolab.course.exercises.points import POINTS
-from zerolab.course.grade import CheckFailed, cells, checks, cli
-from zerolab.course.grade.cells import grade_id, is_answer, is_check, is_locked, read_notebook, role, text_of
+from zerolab.course.grade import CheckFailed, cells, checks, cli, submission
+from zerolab.course.grade.cells import (
+    grade_id,
+    is_answer,
+    is_check,
+    is_locked,
+    read_cells,
+    read_notebook,
+    role,
+    text_of,
+)
 from zerolab.course.grade.check import Failed, next_hint
 from zerolab.course.grade.progress import progress
 from zerolab.course.grade.referee import Verdict
@@ -197,6 +207,13 @@ def test_a_learners_other_cells_are_not_run(solution: nbformat.NotebookNode) -> 
         ('{"cells": 3, "metadata": {}, "nbformat": 4, "nbformat_minor": 5}', "is not a notebook that can be read"),
         ('{"cells": [], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}', "is no exercise of the course"),
         (b"\xff\xfe\x00", "is not a notebook that can be read"),
+        ("[" * 9999, "is not a notebook that can be read"),
+        ('{"cells": [7], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}', "is not a notebook that can be read"),
+        (
+            '{"cells": [], "metadata": {"zerolab": 7}, "nbformat": 4, "nbformat_minor": 5}',
+            "is no exercise of the course",
+        ),
+        ('{"worksheets": [], "metadata": {}, "nbformat": 3, "nbformat_minor": 0}', "has notebook format 3"),
     ],
 )
 def test_a_file_that_cannot_be_graded_is_refused_in_one_sentence(
@@ -208,6 +225,28 @@ def test_a_file_that_cannot_be_graded_is_refused_in_one_sentence(
     assert cli.main([str(path)]) == 2
     said = capsys.readouterr().err
     assert says in said and said.count("\n") == 1 and "Traceback" not in said
+
+
+@pytest.mark.parametrize("path", [SOLUTION, EXERCISE], ids=["solution", "exercise"])
+def test_cells_are_read_as_nbformat_reads_them_and_without_it(path: Path) -> None:
+    here, theirs = read_cells(path), read_notebook(path)
+    assert [(c.cell_type, c.source, c.metadata) for c in here.cells] == [
+        (c.cell_type, c.source, c.metadata) for c in theirs.cells
+    ]
+    assert type(here).__module__ == cells.__name__ and here.metadata == theirs.metadata
+    assert not {"nbformat", "NotebookNode"} & {*vars(cells), *vars(submission)}  # It takes seconds to import.
+
+
+@pytest.mark.parametrize("role", [None, 7, [], "answer"])
+def test_metadata_of_another_kind_are_no_role(role: Any, tmp_path: Path) -> None:
+    notebook = json.loads(EXERCISE.read_text())
+    for cell in notebook["cells"]:
+        if "nbgrader" in cell["metadata"]:
+            cell["metadata"]["nbgrader"] = role
+    path = tmp_path / "mine.ipynb"
+    path.write_text(json.dumps(notebook))
+    steps = read_submission(path).steps
+    assert all("is missing" in step.refusal for step in steps if step.graded) and any(step.graded for step in steps)
 
 
 def test_a_renamed_file_is_known_by_its_lesson(tmp_path: Path) -> None:

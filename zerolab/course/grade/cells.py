@@ -10,13 +10,15 @@ nbgrader can assign, collect and grade what is made here, and is not needed for 
 from __future__ import annotations
 
 import hashlib
+import json
 from pathlib import Path
-from typing import Any
-
-import nbformat
-from nbformat import NotebookNode
+from typing import TYPE_CHECKING, Any, cast
 
 from zerolab.errors import InputError
+
+if TYPE_CHECKING:
+    # To import it takes two seconds, since it brings a grammar of web addresses.
+    from nbformat import NotebookNode
 
 BEGIN, END = "BEGIN SOLUTION", "END SOLUTION"
 STUB = {"code": ["# YOUR CODE HERE", "raise NotImplementedError()"], "markdown": ["YOUR ANSWER HERE"]}
@@ -24,7 +26,14 @@ STUB = {"code": ["# YOUR CODE HERE", "raise NotImplementedError()"], "markdown":
 
 def role(cell: NotebookNode) -> dict[str, Any]:
     """A cell's nbgrader metadata; empty for an ordinary cell."""
-    return cell.metadata.get("nbgrader", {})
+    return data_of(cell, "nbgrader")
+
+
+def data_of(part: NotebookNode, name: str) -> dict[str, Any]:
+    """What a cell's or a notebook's metadata say under a name; empty where that is no object, since anybody may write
+    into a notebook."""
+    found = part.metadata.get(name)
+    return found if isinstance(found, dict) else {}
 
 
 def grade_id(cell: NotebookNode) -> str:
@@ -44,10 +53,49 @@ def is_locked(cell: NotebookNode) -> bool:
     return is_check(cell) or (bool(role(cell).get("locked")) and not is_answer(cell))
 
 
+class Node(dict[str, Any]):
+    """An object of a notebook's JSON, whose keys are attributes, as those of nbformat's own."""
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self[name]
+        except KeyError:
+            raise AttributeError(name) from None
+
+
+def read_cells(path: Path) -> NotebookNode:
+    """The notebook in a file for whoever looks at its cells alone, or an InputError. What is no plain notebook of
+    format 4, nbformat reads or refuses."""
+    try:
+        notebook = json.loads(path.read_text(encoding="utf-8"), object_hook=Node)
+        plain = is_node(notebook) and notebook.nbformat == 4 and all(is_plain(cell) for cell in notebook.cells)
+    except Exception:  # such as a file that is not there, no JSON, or a notebook without cells
+        plain = False
+    if not plain:
+        return read_notebook(path)
+    for cell in notebook.cells:
+        cell["source"] = "".join(cell.source)
+    return cast("NotebookNode", notebook)
+
+
+def is_node(value: Any) -> bool:
+    return isinstance(value, Node) and isinstance(value.get("metadata"), Node)
+
+
+def is_plain(cell: Any) -> bool:
+    """Whether a cell has a kind and a text; the latter may be a list of lines."""
+    if not is_node(cell) or cell.get("cell_type") not in ("code", "markdown", "raw"):
+        return False
+    lines = [cell.source] if isinstance(cell.source, str) else cell.source
+    return isinstance(lines, list) and all(isinstance(line, str) for line in lines)
+
+
 def read_notebook(path: Path) -> NotebookNode:
-    """The notebook in a file, or an InputError that says what is wrong with it."""
+    """The notebook in a file, whole and valid, or an InputError that says what is wrong with it."""
     if not path.is_file():
         raise InputError(f"there is no file {path}; name a notebook, such as exercises/01_ring_collectives.ipynb")
+    import nbformat
+
     try:
         notebook = nbformat.reads(path.read_text(encoding="utf-8"), as_version=nbformat.NO_CONVERT)
         nbformat.validate(notebook)
@@ -61,6 +109,8 @@ def read_notebook(path: Path) -> NotebookNode:
 
 def text_of(notebook: NotebookNode) -> str:
     """The file's text, the same bytes for the same notebook."""
+    import nbformat
+
     return nbformat.writes(notebook).rstrip("\n") + "\n"
 
 

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-
-from nbformat import NotebookNode
+from typing import TYPE_CHECKING
 
 from zerolab.course.exercises import LESSONS
-from zerolab.course.grade.cells import checksum, grade_id, is_answer, is_check, is_locked, read_notebook, role
+from zerolab.course.grade.cells import checksum, data_of, grade_id, is_answer, is_check, is_locked, read_cells, role
 from zerolab.course.judge.bounds import offence
 from zerolab.errors import InputError
+
+if TYPE_CHECKING:
+    from nbformat import NotebookNode
 
 
 @dataclass(frozen=True)
@@ -53,25 +55,25 @@ def find_notebooks(places: Sequence[Path]) -> list[Path]:
 def is_ours(path: Path) -> bool:
     """Whether a file in a folder is to be graded: an exercise of the course, or one that may be and cannot be read."""
     try:
-        return lesson_of(read_notebook(path), path) in LESSONS
+        return lesson_of(read_cells(path), path) in LESSONS
     except InputError:
         return True
 
 
 def lesson_of(notebook: NotebookNode, path: Path) -> str:
     """The lesson that a notebook says it belongs to, else the one of its file's name."""
-    return str(notebook.metadata.get("zerolab", {}).get("lesson", path.stem))
+    return str(data_of(notebook, "zerolab").get("lesson", path.stem))
 
 
 def read_submission(path: Path, source: Path | None = None) -> Submission:
     """Read a learner's notebook, and its source from `source` or from where the course keeps it."""
-    handed_in = read_notebook(path)
+    handed_in = read_cells(path)
     lesson = lesson_of(handed_in, path)
     if lesson not in LESSONS:
         raise InputError(
             f"{path} is no exercise of the course; name one, such as exercises/{next(iter(LESSONS))}.ipynb"
         )
-    return compare(handed_in, read_notebook(source or find_source(path, lesson)), lesson)
+    return compare(handed_in, read_cells(source or find_source(path, lesson)), lesson)
 
 
 def find_source(path: Path, lesson: str) -> Path:
