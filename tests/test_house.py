@@ -304,7 +304,7 @@ def test_readme_has_the_two_commands() -> None:
 
 def test_make_test_runs_lint_types_units_and_notebooks() -> None:
     plan = dry_run("test")
-    steps = ["ruff check .", "ruff format --check .", "mypy zerolab", "pytest tests", "--nbval --nbval-current-env"]
+    steps = ["ruff check .", "ruff format --check .", "mypy zerolab", "worksteal tests", "--nbval --nbval-current-env"]
     places = [plan.find(step) for step in steps]
     assert -1 not in places and places == sorted(places), dict(zip(steps, places, strict=True))
 
