@@ -1,11 +1,8 @@
 """Settings that every test shares."""
 
+import inherited  # noqa: F401, I001 (before torch)
+
 import os
-
-# What OpenMP's threads cost while they wait for work: by its own choice they spin, and take the cores from other tests'
-# processes, ten times what the work itself takes. Read when torch is loaded, here and in all that is started from here.
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-
 from collections.abc import Iterator
 
 import pace

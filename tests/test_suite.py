@@ -3,6 +3,7 @@ And `make quick` begins with the tests nearest to a change."""
 
 import importlib.util
 import os
+import signal
 import subprocess
 import sys
 from itertools import product
@@ -16,6 +17,8 @@ from cover import chosen, covering, pairs
 
 from zerolab.ranks import launch
 from zerolab.ranks.job import Job
+
+ROOT = Path(__file__).resolve().parent.parent
 
 
 def test_a_choice_shows_all_that_the_runs_together_show() -> None:
@@ -40,6 +43,14 @@ def test_nightly_all_runs_are_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.ranks
 def test_threads_that_wait_do_not_spin_where_tests_start_processes() -> None:
     assert launch(lambda comm: os.environ["OMP_WAIT_POLICY"], ranks=2, timeout=60) == ["PASSIVE", "PASSIVE"]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there is no such shell")
+def test_ctrl_c_is_taken_where_the_shell_that_started_the_suite_ignores_it() -> None:
+    for begin, ends in (("signal", 0), ("signal, inherited", -signal.SIGINT)):
+        command = f"trap '' INT; exec {sys.executable} -c 'import {begin}; signal.raise_signal(signal.SIGINT)'"
+        ran = subprocess.run(["sh", "-c", command], cwd=ROOT / "tests", capture_output=True)
+        assert ran.returncode == ends, ran.stderr
 
 
 # Time-outs
@@ -89,7 +100,6 @@ def test_a_command_may_take_longer_on_a_busy_machine(busy: float, monkeypatch: p
 
 # make quick
 
-ROOT = Path(__file__).resolve().parent.parent
 SPEC = importlib.util.spec_from_file_location("quick", ROOT / "tools" / "quick.py")
 assert SPEC is not None and SPEC.loader is not None
 quick: Any = importlib.util.module_from_spec(SPEC)
