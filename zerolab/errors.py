@@ -42,3 +42,7 @@ class LostError(OffloadError):
 
 class DiskError(ZerolabError, RuntimeError):
     """A file could not be written; the message names it, why, and where else it was written."""
+
+
+class CheckpointError(ZerolabError, RuntimeError):
+    """A checkpoint that cannot be written or read; the message names the file and what to do."""

@@ -9,12 +9,12 @@ from typing import Any
 import torch
 
 from zerolab.collectives import Collectives, Handle, phase
+from zerolab.collectives.records import gather_records
 from zerolab.data import Batches, Corpus
 from zerolab.errors import InputError
 from zerolab.memory import Tracker, predict, predict_traffic
 from zerolab.models import build
 from zerolab.train.config import TrainConfig
-from zerolab.train.exchange import gather_records
 from zerolab.train.progress import Steps
 from zerolab.zero import ZeroEngine
 from zerolab.zero.labels import engine_labels

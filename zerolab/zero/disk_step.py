@@ -19,8 +19,8 @@ from zerolab.offload.buffers import aligned
 from zerolab.offload.files import SwapFile
 from zerolab.offload.lane import Lane, Transfer
 from zerolab.offload.pipeline import Trace, pipeline
-from zerolab.zero.encoded_step import EncodedStep, record_bytes
-from zerolab.zero.optimizer_step import ShardSegment
+from zerolab.zero.encoded_step import EncodedStep, fields, record_bytes
+from zerolab.zero.optimizer_step import ShardSegment, StoredState
 
 Tensor = torch.Tensor
 
@@ -95,6 +95,13 @@ class DiskStep(EncodedStep):
                 self.encode(self.groups[number], buffer)
                 # The walk begins to write it at the next turn.
                 self._updated[number] = buffer
+
+    def stored(self, writing: bool = False) -> Iterator[list[StoredState]]:
+        for number, group in enumerate(self.groups):
+            self._read(number, 0).wait()
+            yield [StoredState(*field) for field in fields(group, self._buffers[0])]
+            if writing:
+                self._write(number, 0).wait()
 
     def resting(self) -> list[Tensor]:
         return self._counters()

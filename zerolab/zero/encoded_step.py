@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from zerolab.precision.codec import Codec
-from zerolab.zero.optimizer_step import OptimizerStep, ShardSegment
+from zerolab.zero.optimizer_step import OptimizerStep, ShardSegment, StoredState
 
 Tensor = torch.Tensor
 
@@ -66,6 +66,19 @@ class EncodedStep(OptimizerStep):
 
     def _states(self) -> list[tuple[ShardSegment, dict[str, Any]]]:
         return [(segment, self.optimizer.state.get(segment.tensor, {})) for segment in self.segments]
+
+    def stored(self, writing: bool = False) -> Iterator[list[StoredState]]:
+        for group, raw in zip(self.groups, self._records, strict=True):
+            yield [StoredState(*field) for field in fields(group, raw)]
+
+    def has_begun(self, segment: ShardSegment) -> bool:
+        # After a step they are in the record, and none is at hand.
+        state = self.optimizer.state.get(segment.tensor, {})
+        return super().has_begun(segment) and not any(state[name].numel() for name in segment.format.states)
+
+    def go_on(self, segment: ShardSegment, counters: dict[str, Any]) -> None:
+        nothing = {name: segment.tensor.new_empty(0) for name in segment.format.states}
+        self.optimizer.state[segment.tensor] = {**counters, **nothing}
 
     # Between a record and the hand.
 

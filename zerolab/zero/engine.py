@@ -150,7 +150,7 @@ class ZeroEngine(Gestures):
         taken = self.residency.release_if_done if self.stage.shards_parameters else None
         self.reducer = Reducer(self.stage, self.units, overlap, type(model).__name__, taken)
         self._publishing: dict[Unit, list[Handle]] = {}
-        self._failed = self.stepping = self.closed = False
+        self._failed = self.stepping = self.closed = self.half_loaded = False
         self._wrap()
 
     @property
@@ -261,6 +261,8 @@ class ZeroEngine(Gestures):
             self.comm.agree()
 
     def _check_whole(self) -> None:
+        if self.half_loaded:
+            raise StateError("a load ended half-way, so parts of two checkpoints are here; load a checkpoint again")
         if self.optimizer_step.half_done:
             raise StateError(
                 "a step ended half-way when a disk failed, and parameters are partly new; call step() again before "
@@ -295,9 +297,7 @@ class ZeroEngine(Gestures):
             self.optimizer_step.step(factor)
         finally:
             self.stepping = False
-        # Views that somebody still has, in Python or in a graph, are of the old parameters.
-        self.residency.visits.viewed.clear()
-        count_write(self._trained, self._watched)
+        self.forget_views()
         # What the step before published has come: its collectives ended before this step's reductions.
         with phase("publish"):
             for unit in self.units:
@@ -306,6 +306,25 @@ class ZeroEngine(Gestures):
                     self._publishing[unit] = begun
         if not self.overlap_gather:
             self.synchronize()
+
+    def forget_views(self) -> None:
+        """Parameters have new values, by a step or from a checkpoint: views that somebody still has of them, in Python
+        or in a graph, are of the old ones."""
+        self.residency.visits.viewed.clear()
+        count_write(self._trained, self._watched)
+
+    def check_between_steps(self, what: str) -> None:
+        """Refuse `what`, a call's name, where parameters or states are not as a step left them."""
+        if self.closed:
+            raise StateError(f"{what} of an engine that is closed; call it before close()")
+        self._check_whole()
+        self._refuse_lost()
+        if self._failed or any(bucket.gradients.any for bucket in self.reducer.order):
+            raise StateError(
+                f"{what} in the middle of a step, whose gradients no checkpoint keeps; call step() or zero_grad() first"
+            )
+        if self.residency.is_summoned or self.residency.in_forward:
+            raise StateError(f"{what} inside a forward or summon_full_params; call it between steps")
 
     def _wrap(self) -> None:
         """Guard the parameters, which are the engine's from here on."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -22,11 +22,22 @@ from zerolab.memory.kinds import state_tensors
 from zerolab.offload.formats import StorageFormat, format_of, sub_group_limit
 from zerolab.offload.groups import sub_groups
 from zerolab.offload.places import host_empty
+from zerolab.precision.codec import Codec
 from zerolab.precision.recipe import Precision
 from zerolab.ranks.malloc import hand_back
 from zerolab.zero import optimizer as optimizers
 from zerolab.zero.stage import Stage
 from zerolab.zero.units import Bucket
+
+
+class StoredState(NamedTuple):
+    """One state of a segment as it rests: its name ("main", "exp_avg", ...), its codec, and its bytes (uint8, on the
+    device or the host)."""
+
+    segment: ShardSegment
+    name: str
+    codec: Codec
+    raw: torch.Tensor
 
 
 @dataclass(eq=False)
@@ -130,6 +141,40 @@ class OptimizerStep:
     def transient(self) -> list[torch.Tensor | None]:
         """What is in memory only while a step goes on, for the ledger."""
         return [segment.tensor.grad for segment in self.segments]
+
+    # What a checkpoint keeps.
+
+    def stored(self, writing: bool = False) -> Iterator[list[StoredState]]:
+        """All states as they rest, a sub-group at a time, each until the next is asked for. With `writing`, what is
+        written to their bytes stays."""
+        for group in self.groups:
+            of_group = []
+            for segment in group:
+                state = self.optimizer.state.get(segment.tensor, {})
+                named = {name: state[name] for name in segment.format.states if name in state}
+                if segment.format.main is not None:
+                    named["main"] = segment.tensor
+                of_group += [
+                    StoredState(segment, name, Codec(tensor.dtype), tensor.detach().view(torch.uint8))
+                    for name, tensor in named.items()
+                ]
+            yield of_group
+
+    def counters(self, segment: ShardSegment) -> dict[str, Any]:
+        """What the optimizer keeps of a segment beside its long states: the step counter. Empty before its first
+        step."""
+        state = self.optimizer.state.get(segment.tensor, {})
+        return {name: value for name, value in state.items() if name not in segment.format.states}
+
+    def has_begun(self, segment: ShardSegment) -> bool:
+        """Whether the optimizer has made its long states for a segment."""
+        return segment.format.states.keys() <= self.optimizer.state.get(segment.tensor, {}).keys()
+
+    def go_on(self, segment: ShardSegment, counters: dict[str, Any]) -> None:
+        """Have states for a segment as after some steps, of which `counters` are known. The long ones are zero until
+        they are written (`stored`)."""
+        long = {name: torch.zeros_like(segment.tensor) for name in segment.format.states}
+        self.optimizer.state[segment.tensor] = {**counters, **long}
 
     may_fail = False
     """Whether a step may end half-way and be gone on with."""

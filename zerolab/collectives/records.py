@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from zerolab.collectives import Collectives
+from zerolab.collectives.contract import Collectives
 
 
 def gather_records(comm: Collectives, record: Any) -> list[Any]:

@@ -1,0 +1,142 @@
+"""Checkpoints: what a run saves, so that it may die at any moment and go on anywhere.
+
+    checkpoints = Checkpoints("runs/a", keep=2)
+    checkpoints.save(engine, step)                     # every rank calls it; wait=False goes on at once
+    loaded = checkpoints.load(engine)                  # any number of ranks, stage, precision, offload
+
+Each rank writes its own shard; one manifest says whose elements lie where.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from zerolab.checkpoint.agreement import agree, attempt
+from zerolab.checkpoint.folder import Folder, checkpoints_in, find_latest
+from zerolab.checkpoint.load import Load, Loaded
+from zerolab.checkpoint.manifest import Manifest, read_manifest
+from zerolab.checkpoint.save import Save
+from zerolab.collectives import phase
+from zerolab.errors import CheckpointError, InputError
+from zerolab.flat.layout import check_count
+from zerolab.zero import ZeroEngine
+
+__all__ = [
+    "CheckpointError",
+    "Checkpoints",
+    "Loaded",
+    "Manifest",
+    "checkpoints_in",
+    "find_latest",
+    "load",
+    "read_manifest",
+    "save",
+]
+
+
+class Checkpoints:
+    """The checkpoints of one run, in a folder that all of its ranks share.
+
+    keep  how many to keep, the newest; None: all
+
+    Every rank makes one and makes the same calls. From the first save on, rank 0 holds the folder's lock, until `close`
+    or the end of a `with` block: two runs that saved to one folder would take each other's place.
+    """
+
+    def __init__(self, folder: Path | str, keep: int | None = None) -> None:
+        if not isinstance(folder, str | Path) or not str(folder):
+            raise InputError(f"the folder of checkpoints is {folder!r}; name a folder")
+        if keep is not None:
+            check_count("keep", keep)
+        self.path, self.keep = Path(folder).expanduser(), keep
+        self._folder: Folder | None = None
+        self._under_way: Save | None = None
+
+    def save(
+        self, engine: ZeroEngine, step: int, *, scheduler: Any = None, data: Any = None, wait: bool = True
+    ) -> Path | None:
+        """Save what `engine` trains as the checkpoint of `step`: parameters, buffers, optimizer states and options,
+        loss scale, random generators; the state of a torch `scheduler`; and `data`, anything that JSON can hold.
+
+        With `wait=False` the shards are copied to host memory and written while training goes on; the checkpoint is
+        there once the next `save` or `wait` has returned. One save is under way at most.
+
+        Returns the checkpoint's folder, or None without waiting. A collective: every rank calls it, between steps.
+        Raises a CheckpointError on every rank if one of them cannot write; the last good checkpoint is as it was.
+        """
+        check_count("step", step, least=0)
+        self.wait()
+        with phase("checkpoint"):
+            first = engine.comm.rank == 0 and (engine.stage.replicate is None or engine.stage.replicate.rank == 0)
+            _, error = attempt(self._take_folder if first else lambda: None)
+            agree(engine, error)
+            under_way = Save(self._folder, engine, step, scheduler, data, self.keep, self.path)
+        if wait:
+            return under_way.write()
+        self._under_way = under_way
+        under_way.write_later()
+        return None
+
+    def wait(self) -> Path | None:
+        """Return once the save that is under way is a checkpoint: its folder; None if there is none. A collective.
+        Raises what went wrong with it, on every rank."""
+        under_way, self._under_way = self._under_way, None
+        return None if under_way is None else under_way.settle()
+
+    def load(
+        self, engine: ZeroEngine, *, scheduler: Any = None, weights_only: bool = False, folder: Path | str | None = None
+    ) -> Loaded:
+        """Load the newest checkpoint, or that of `folder`, into an engine of the same model, with any number of ranks,
+        stage, precision and offload. `weights_only` leaves optimizer, scale and random generators as they are.
+
+        A collective: every rank calls it, between steps. Raises a CheckpointError for files that are missing, damaged
+        or of something else, and an InputError for another model, while the engine is as it was.
+        """
+        self.wait()
+        with phase("checkpoint"):
+            where = self.path if folder is None else Path(folder).expanduser()
+            return Load(engine, where, scheduler, weights_only).run()
+
+    def latest(self) -> Path | None:
+        """The newest checkpoint, or None."""
+        return find_latest(self.path)
+
+    def close(self) -> None:
+        """Wait for the save that is under way, and let the folder's lock go."""
+        try:
+            self.wait()
+        finally:
+            if self._folder is not None:
+                self._folder.close()
+                self._folder = None
+
+    def __enter__(self) -> Checkpoints:
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        if kind is None:
+            self.close()
+        elif self._folder is not None:
+            # Ranks that failed do not meet any more; a save under way ends by itself or is swept away.
+            self._folder.close()
+
+    def _take_folder(self) -> None:
+        if self._folder is None:
+            self._folder = Folder(self.path)
+
+
+def save(folder: Path | str, engine: ZeroEngine, step: int, **options: Any) -> Path:
+    """One checkpoint in `folder`; see `Checkpoints.save`."""
+    return _once(folder, lambda checkpoints: checkpoints.save(engine, step, **options))
+
+
+def load(folder: Path | str, engine: ZeroEngine, **options: Any) -> Loaded:
+    """The newest checkpoint in `folder`, or the one that it is; see `Checkpoints.load`."""
+    return _once(folder, lambda checkpoints: checkpoints.load(engine, **options))
+
+
+def _once(folder: Path | str, work: Callable[[Checkpoints], Any]) -> Any:
+    with Checkpoints(folder) as checkpoints:
+        return work(checkpoints)

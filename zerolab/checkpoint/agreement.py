@@ -1,0 +1,46 @@
+"""Ranks say how they fare, so that all go on or all raise."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from zerolab.collectives.records import gather_records
+from zerolab.errors import CheckpointError, ZerolabError
+from zerolab.ranks.folders import reason
+from zerolab.zero import ZeroEngine
+
+
+def all_records(engine: ZeroEngine, record: Any) -> list[Any]:
+    """Every rank's record, over its group and the groups that hold the same shards, by writer."""
+    rows = gather_records(engine.comm, record)
+    if engine.stage.replicate is None:
+        return rows
+    return [row for rows in gather_records(engine.stage.replicate, rows) for row in rows]
+
+
+def agree(engine: ZeroEngine, error: BaseException | None, record: Any = None) -> list[Any]:
+    """Every rank's record; if any rank has an error, all raise: its own, or one that names the rank. A collective."""
+    said = None if error is None else f"{error}" if isinstance(error, ZerolabError) else repr(error)
+    rows = all_records(engine, [said, record])
+    if error is not None:
+        raise error
+    failed = [(writer, said) for writer, (said, _) in enumerate(rows) if said is not None]
+    if failed:
+        writer, said = failed[0]
+        raise CheckpointError(f"rank {writer} failed: {said}")
+    return [record for _, record in rows]
+
+
+def attempt(work: Callable[[], Any]) -> tuple[Any, BaseException | None]:
+    """What `work` gives, or the error that it raises, in our words if the system refused something."""
+    try:
+        return work(), None
+    except OSError as error:
+        named = f" for {error.filename}" if error.filename else ""
+        return None, CheckpointError(
+            f"the checkpoint could not be written ({reason(error)}{named}); the last good one is as it was: see to the "
+            "disk, then save again"
+        )
+    except Exception as error:
+        return None, error

@@ -1,0 +1,175 @@
+"""What a checkpoint says of itself: `optimizer_manifest.json`, from which every other file follows.
+
+A parameter's states are keyed by its name and by ranges of its elements, not by who held them: a reader needs no
+knowledge of ranks, buckets, padding or stages. Tensors in the shard files are called
+
+    STATE/PARAMETER[START:STOP]         exp_avg/blocks.0.norm.weight[0:512]
+
+with STATE `model` (as forward uses them), `main` (master weights, where they are kept apart), or the optimizer's own
+name. A state that is stored in scaled blocks (fp8 and fp16 moments) has its scales beside it, as `STATE.scale/...`.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from math import prod
+from pathlib import Path
+from typing import Any
+
+from zerolab.errors import CheckpointError
+from zerolab.ranks.folders import reason
+
+FORMAT, VERSION = "zerolab checkpoint", 1
+MANIFEST = "optimizer_manifest.json"
+NONPARAM = "optimizer_nonparam.json"
+SCHEDULER = "scheduler.json"
+
+
+def model_file(writer: int) -> str:
+    return f"model_shard_rank{writer}.safetensors"
+
+
+def optimizer_file(writer: int) -> str:
+    return f"optimizer_shard_rank{writer}.safetensors"
+
+
+def tensor_name(state: str, parameter: str, start: int, stop: int) -> str:
+    """What the elements `[start, stop)` of a parameter's state are called in a file."""
+    return f"{state}/{parameter}[{start}:{stop}]"
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """The elements `[start, stop)` of a parameter, and the number of the rank whose files have their states."""
+
+    start: int
+    stop: int
+    writer: int
+
+
+@dataclass(frozen=True)
+class SavedParameter:
+    """A parameter: shape, dtype in the model's files (torch's name), whether it trains, its unit, and who wrote what of
+    it: stretches end to end, from its first element to its last."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    trains: bool
+    unit: str
+    stretches: tuple[Stretch, ...]
+
+    @property
+    def numel(self) -> int:
+        return prod(self.shape)
+
+
+@dataclass(frozen=True)
+class SavedFile:
+    """A file beside the manifest: its bytes, and the CRC-32 of its header, or of all of it if it is JSON."""
+
+    nbytes: int
+    crc32: int
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """A checkpoint.
+
+    save          a word drawn for each save, which its files have in common
+    step          optimizer steps that were done
+    ranks, stage  of the run that wrote it; `replicas`: how many ranks held each shard
+    precision     its recipe's fields, or None
+    offload       where optimizer states and parameters rested
+    optimizer     the class of torch's optimizer
+    states        the optimizer's long states: {name: {"dtype", "scaled", "root"}}; empty before the first step
+    main          whether main parameters are kept apart
+    parameters    by name, in the order of the units
+    buffers       persistent buffers: {name: [the writer whose value each writer has, ...]}
+    tied          other names of parameters and buffers: {name: first name}
+    data          what the caller wants to find again: the position in its data, its settings
+    files         all files but this one
+    """
+
+    save: str
+    step: int
+    ranks: int
+    stage: int
+    replicas: int
+    precision: Mapping[str, Any] | None
+    offload: Mapping[str, str]
+    optimizer: str
+    states: Mapping[str, Mapping[str, Any]]
+    main: bool
+    parameters: Mapping[str, SavedParameter]
+    buffers: Mapping[str, list[int]]
+    tied: Mapping[str, str]
+    data: Any
+    files: Mapping[str, SavedFile]
+    written_by: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def writers(self) -> int:
+        return self.ranks * self.replicas
+
+    @property
+    def nbytes(self) -> int:
+        """Of all files but the manifest."""
+        return sum(file.nbytes for file in self.files.values())
+
+    def to_json(self) -> str:
+        said = {"format": FORMAT, "version": VERSION, **asdict(self)}
+        said["parameters"] = {
+            name: {**asdict(saved), "stretches": [[s.start, s.stop, s.writer] for s in saved.stretches]}
+            for name, saved in self.parameters.items()
+        }
+        # Its own checksum stands first; it covers all that follows.
+        text = json.dumps(said, indent=1)
+        return json.dumps({"crc32": zlib.crc32(text.encode())}) + "\n" + text + "\n"
+
+
+def read_manifest(folder: Path, remedy: str = "take another checkpoint") -> Manifest:
+    """The manifest of a checkpoint's folder. Raises a CheckpointError that names it if it is missing, damaged, written
+    by something else or by a later version."""
+    path = folder / MANIFEST
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        if not folder.is_dir():
+            raise CheckpointError(f"there is no checkpoint {str(folder)!r}; {remedy}") from None
+        raise CheckpointError(
+            f"{folder} has no {MANIFEST}, so it is no checkpoint, or one that was not finished; {remedy}"
+        ) from None
+    except (OSError, UnicodeDecodeError) as error:
+        said = reason(error) if isinstance(error, OSError) else "it is no text"
+        raise CheckpointError(f"{path} cannot be read ({said}); {remedy}") from None
+    first, _, rest = text.partition("\n")
+    try:
+        crc32 = json.loads(first)["crc32"]
+    except (ValueError, KeyError, TypeError):
+        raise CheckpointError(f"{path} was not written by zerolab, or is damaged; {remedy}") from None
+    if crc32 != zlib.crc32(rest.rstrip("\n").encode()):
+        raise CheckpointError(f"{path} is damaged; {remedy}")
+    said = json.loads(rest)
+    if said.pop("format", None) != FORMAT:
+        raise CheckpointError(f"{path} was not written by zerolab; {remedy}")
+    version = said.pop("version", None)
+    if version != VERSION:
+        raise CheckpointError(
+            f"{path} has version {version} of the format and this zerolab reads version {VERSION}; read it with the "
+            f"zerolab that wrote it ({said.get('written_by', {}).get('zerolab', 'unknown')})"
+        )
+    said["parameters"] = {
+        name: SavedParameter(
+            tuple(saved["shape"]),
+            saved["dtype"],
+            saved["trains"],
+            saved["unit"],
+            tuple(Stretch(*stretch) for stretch in saved["stretches"]),
+        )
+        for name, saved in said["parameters"].items()
+    }
+    said["files"] = {name: SavedFile(**file) for name, file in said["files"].items()}
+    return Manifest(**{each.name: said[each.name] for each in fields(Manifest)})

@@ -1,0 +1,210 @@
+"""What one rank has to write of an engine: its own elements of each parameter, with their states, by name and range.
+
+Each rank writes the shard that the layout gives it, whatever the stage: where several ranks hold the same elements, as
+at stage 0, they share the writing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from zerolab.checkpoint.manifest import SavedParameter, Stretch, tensor_name
+from zerolab.errors import CheckpointError
+from zerolab.flat import Layout
+from zerolab.flat.layout import Slot
+from zerolab.precision.codec import BLOCK, Codec
+from zerolab.zero import ZeroEngine
+from zerolab.zero.optimizer_step import ShardSegment
+from zerolab.zero.units import Bucket
+
+Tensor = torch.Tensor
+
+
+@dataclass(frozen=True)
+class Overlap:
+    """The elements of one parameter in a run of a bucket: `[start, stop)` of the parameter are `[first, last)` of the
+    run."""
+
+    slot: Slot
+    start: int
+    stop: int
+    first: int
+    last: int
+
+
+def overlaps(layout: Layout, begin: int, end: int) -> Iterator[Overlap]:
+    """Which parameters' elements lie in `[begin, end)` of a bucket."""
+    for slot in layout.slots:
+        low, high = max(slot.start, begin), min(slot.stop, end)
+        if low < high:
+            yield Overlap(slot, low - slot.start, high - slot.start, low - begin, high - begin)
+
+
+def owned(bucket: Bucket, rank: int | None) -> tuple[int, int]:
+    """Where in the bucket what this rank updates begins and ends: its shard, or all at stage 0."""
+    return (0, bucket.layout.numel) if rank is None else bucket.layout.shard(rank)
+
+
+def begin_of(segment: ShardSegment, rank: int | None) -> int:
+    """Where in its bucket a segment begins."""
+    return owned(segment.bucket, rank)[0] + segment.start
+
+
+def split(codec: Codec, raw: Tensor, numel: int) -> tuple[Tensor, Tensor | None]:
+    """The codes of a state at rest, and the scales of its blocks if it has some."""
+    end = numel * codec.dtype.itemsize
+    scales = raw[end : end + numel // BLOCK * 4].view(torch.float32) if codec.scaled else None
+    return raw[:end].view(codec.dtype), scales
+
+
+def blocks_of(start: int, stop: int) -> tuple[int, int]:
+    """The blocks with a scale of their own that have the elements `[start, stop)`."""
+    return start // BLOCK, -(-stop // BLOCK)
+
+
+class Shards:
+    """The tensors of this rank's two files, in advance by dtype and shape, then part by part."""
+
+    def __init__(self, engine: ZeroEngine, begun: bool) -> None:
+        self.engine, self.begun = engine, begun
+        self.rank = engine.comm.rank
+        self._formats = {segment.bucket: segment.format for segment in engine.optimizer_step.segments}
+
+    def model_shapes(self) -> dict[str, tuple[torch.dtype, list[int]]]:
+        """Of the parameters as forward uses them, or as stage 3 keeps them."""
+        return {
+            tensor_name("model", lap.slot.name, lap.start, lap.stop): (bucket.dtypes.shard, [lap.stop - lap.start])
+            for bucket in self.engine.buckets
+            for lap in overlaps(bucket.layout, *bucket.layout.shard(self.rank))
+        }
+
+    def model_parts(self) -> Iterator[tuple[str, Tensor]]:
+        """Each is valid until the next is asked for."""
+        for bucket in self.engine.buckets:
+            first, last = bucket.layout.shard(self.rank)
+            room = torch.empty(0, dtype=bucket.dtypes.shard)
+            if self.engine.stage.shards_parameters:
+                room = room.new_empty(bucket.layout.shard_numel, device=_room_device(self.engine))
+                shard = self.engine.stage.store.fetch(bucket, room)
+            else:
+                shard = bucket.whole[first:last]
+            for lap in overlaps(bucket.layout, first, last):
+                yield tensor_name("model", lap.slot.name, lap.start, lap.stop), shard[lap.first : lap.last]
+
+    def optimizer_shapes(self) -> dict[str, tuple[torch.dtype, list[int]]]:
+        """Of main parameters that are kept apart, and of the optimizer's long states."""
+        shapes: dict[str, tuple[torch.dtype, list[int]]] = {}
+        for bucket in self.engine.buckets:
+            if bucket not in self._formats:
+                continue
+            form = self._formats[bucket]
+            codecs = dict(form.states) if self.begun else {}
+            if form.main is not None:
+                codecs["main"] = form.main
+            for lap in overlaps(bucket.layout, *bucket.layout.shard(self.rank)):
+                for name, codec in codecs.items():
+                    place = lap.slot.name, lap.start, lap.stop
+                    shapes[tensor_name(name, *place)] = codec.dtype, [lap.stop - lap.start]
+                    if codec.scaled:
+                        first, last = blocks_of(lap.start, lap.stop)
+                        shapes[tensor_name(f"{name}.scale", *place)] = torch.float32, [last - first]
+        return shapes
+
+    def optimizer_parts(self) -> Iterator[tuple[str, Tensor]]:
+        """Of a tensor that sub-groups cut, in order; each part is valid until the next is asked for."""
+        step = self.engine.optimizer_step
+        for states in step.stored():
+            for state in states:
+                if state.name != "main" and not self.begun:
+                    continue
+                yield from self._parts_of(*state)
+
+    def _parts_of(self, segment: ShardSegment, name: str, codec: Codec, raw: Tensor) -> Iterator[tuple[str, Tensor]]:
+        layout = segment.bucket.layout
+        codes, scales = split(codec, raw, segment.numel)
+        begin = begin_of(segment, self.engine.stage.shard_rank)
+        low, high = layout.shard(self.rank)
+        # At stage 0 a segment may lie in the shards of several ranks.
+        first, last = max(begin, low), min(begin + segment.numel, high)
+        for lap in overlaps(layout, first, last):
+            # The piece that the tensor is named for: all that this rank has of the parameter.
+            start, stop = max(low - lap.slot.start, 0), min(high - lap.slot.start, lap.slot.numel)
+            at, end = lap.first + first - begin, lap.last + first - begin
+            yield tensor_name(name, lap.slot.name, start, stop), codes[at:end]
+            if scales is not None:
+                yield tensor_name(f"{name}.scale", lap.slot.name, start, stop), scales[slice(*blocks_of(at, end))]
+
+
+def _room_device(engine: ZeroEngine) -> torch.device:
+    return engine.comm.device if engine.offload.parameters == "device" else torch.device("cpu")
+
+
+def states_of(engine: ZeroEngine) -> dict[str, dict[str, Any]]:
+    """The optimizer's long states: the dtype in which each is stored, and whether in scaled blocks and as a root."""
+    found: dict[str, dict[str, Any]] = {}
+    for segment in engine.optimizer_step.segments:
+        for name, codec in segment.format.states.items():
+            dtype = str(codec.dtype).removeprefix("torch.")
+            found.setdefault(name, {"dtype": dtype, "scaled": codec.scaled, "root": codec.root})
+    return found
+
+
+def keeps_main(engine: ZeroEngine) -> bool:
+    """Whether this rank keeps main parameters apart."""
+    return any(segment.format.main is not None for segment in engine.optimizer_step.segments)
+
+
+def parameters_of(engine: ZeroEngine) -> dict[str, SavedParameter]:
+    """All parameters, and who writes which elements."""
+    found = {}
+    for bucket in engine.buckets:
+        layout = bucket.layout
+        stretches: dict[str, list[Stretch]] = {slot.name: [] for slot in layout.slots}
+        for rank in range(layout.ranks):
+            for lap in overlaps(layout, *layout.shard(rank)):
+                stretches[lap.slot.name].append(Stretch(lap.start, lap.stop, rank))
+        dtype = str(bucket.dtypes.shard).removeprefix("torch.")
+        for slot in layout.slots:
+            found[slot.name] = SavedParameter(
+                slot.shape, dtype, bucket.trainable, bucket.plan.unit, tuple(stretches[slot.name])
+            )
+    return found
+
+
+def buffers_of(model: nn.Module) -> dict[str, Tensor]:
+    """The buffers that a state_dict has, by their first names."""
+    found: dict[str, Tensor] = {}
+    seen: set[int] = set()
+    for path, module in model.named_modules():
+        if type(module).get_extra_state is not nn.Module.get_extra_state:
+            raise CheckpointError(
+                f"{path or 'the model'} ({type(module).__name__}) keeps extra state, which may be any object; a "
+                "checkpoint keeps tensors: register what it needs as buffers"
+            )
+        for name, buffer in module._buffers.items():
+            if buffer is not None and name not in module._non_persistent_buffers_set and id(buffer) not in seen:
+                seen.add(id(buffer))
+                found[f"{path}.{name}" if path else name] = buffer
+    return found
+
+
+def tied_names(model: nn.Module) -> dict[str, str]:
+    """Other names of parameters: {name: the first name}."""
+    first: dict[int, str] = {}
+    others = {}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        if first.setdefault(id(parameter), name) != name:
+            others[name] = first[id(parameter)]
+    return others
+
+
+def digest(buffer: Tensor) -> str:
+    """Of a tensor's bytes."""
+    flat = buffer.detach().contiguous().view(-1).view(torch.uint8).cpu()
+    return hashlib.blake2b(flat.numpy().data, digest_size=16).hexdigest()
