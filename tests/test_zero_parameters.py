@@ -103,6 +103,85 @@ def test_every_part_of_a_tied_weight_moves_on_the_rank_that_owns_it() -> None:
     assert min(launch(moved, ranks=4, world="lockstep", timeout=60)) > 0
 
 
+def test_every_parameter_keeps_its_shape() -> None:
+    """Also one of no dimension and one without elements: a sum over them is the same in another shape."""
+
+    def shapes(comm: Collectives, stage: int) -> tuple[Any, Any, Any]:
+        model = build("scalar, empty, whole numbers")
+        engine = ZeroEngine(model, comm, stage, lr=0.1, align=1)
+        engine.backward(loss_of(engine(own_rows(comm, 0))))
+        engine.step()
+        with engine.summon_full_params():
+            summoned = {name: tuple(p.shape) for name, p in model.named_parameters()}
+        saved = {name: tuple(value.shape) for name, value in engine.consolidate().items()}
+        return summoned, saved, {name: tuple(p.shape) for name, p in engine.named_parameters()}
+
+    expected = {name: tuple(p.shape) for name, p in build("scalar, empty, whole numbers").named_parameters()}
+    assert {(), (0, 3)} <= set(expected.values())
+    for stage in range(4):
+        assert launch(shapes, stage, ranks=3, world="lockstep", timeout=60) == [(expected,) * 3] * 3
+
+
+class There(nn.Module):
+    def __init__(self, weight: nn.Parameter) -> None:
+        super().__init__()
+        self.weight = weight
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.tanh(x @ self.weight)
+
+
+class Back(There):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x @ self.weight.t()
+
+
+def there_and_back(apart: bool) -> nn.Module:
+    """One weight of 42 elements under two names, alone in its bucket: on 4 ranks 11, 11, 11 and 9 of them."""
+    torch.manual_seed(0)
+    weight = nn.Parameter(torch.randn(WIDTH, 7))
+    there, back = There(weight), Back(weight)
+    # In one unit, or in two with another between them.
+    return nn.Sequential(there, nn.Sequential(nn.Linear(7, 7)), back) if apart else nn.Sequential(OneUnit(there, back))
+
+
+class OneUnit(nn.Module):
+    def __init__(self, first: nn.Module, then: nn.Module) -> None:
+        super().__init__()
+        self.first, self.then = first, then
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.then(self.first(x))
+
+
+@pytest.mark.parametrize("apart", [False, True])
+def test_a_tied_weight_that_is_cut_unevenly_is_updated_to_its_last_element(apart: bool) -> None:
+    def tied(comm: Collectives) -> list[Any]:
+        found = []
+        for stage, variant in VARIANTS:
+            model = there_and_back(apart)
+            engine = ZeroEngine(model, comm, stage, optimizer=sgd(), align=1, **variant)
+            (bucket,) = (b for b in engine.buckets if b.layout.used == 42)
+            owned = sum(piece.numel for piece in bucket.layout.pieces(comm.rank))
+            for step in range(STEPS):
+                engine.backward(loss_of(engine(own_rows(comm, step))))
+                engine.step()
+            with engine.summon_full_params():
+                one = model[0] if apart else model[0].first
+                other = model[2] if apart else model[0].then
+                found.append((owned, one.weight is other.weight, one.weight.detach().clone()))
+        return found
+
+    alone = there_and_back(apart)
+    (start,) = (p.detach().clone() for p in alone.parameters() if p.numel() == 42)
+    expected = next(value for value in fit_alone(alone).values() if value.numel() == 42)
+    by_rank = launch(tied, ranks=4, world="lockstep", timeout=60)
+    assert [{owned for owned, _, _ in of_rank} for of_rank in by_rank] == [{11}, {11}, {11}, {9}]
+    for _, same, weight in (one for of_rank in by_rank for one in of_rank):
+        assert same and (weight - start).abs().min() > 0
+        assert (weight - expected).abs().max() < 2e-6
+
+
 def test_a_frozen_parameter_keeps_its_bits_and_costs_no_reduction() -> None:
     def frozen(comm: Collectives) -> tuple[bool, int]:
         model = build("partly frozen")
@@ -190,6 +269,73 @@ def test_layers_that_only_some_ranks_use_count_as_zero_on_the_others() -> None:
     results = [launch(skip_by_rank, stage, ranks=3, timeout=60) for stage in (0, 1, 2)]
     assert len({one for by_rank in results for one, _ in by_rank}) == 1
     assert max(away for by_rank in results for _, away in by_rank) < 1e-6
+
+
+class Ways(nn.Module):
+    """One unit with three weights, of which a forward takes one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ways = nn.ParameterList(torch.randn(WIDTH, WIDTH) for _ in range(3))
+
+    def forward(self, x: torch.Tensor, way: int) -> torch.Tensor:
+        return x + torch.tanh(x @ self.ways[way])
+
+
+class Choosing(nn.Module):
+    """All ranks run both layers, each rank by its own way."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.layers = nn.ModuleList(Ways() for _ in range(2))
+
+    def forward(self, x: torch.Tensor, way: int) -> torch.Tensor:
+        return self.layers[1](self.layers[0](x, way), way)
+
+
+CHOSEN = [(0, 1, 2), (0, 0, 1), (2, 2, 2), (1, 0, 0)]
+"""The way of each rank, step by step: each is taken by some ranks only, in one step by none, in one by all."""
+
+
+def test_a_parameter_that_some_ranks_or_none_use_in_a_step_counts_as_zero_there_at_every_stage() -> None:
+    momentum = sgd(momentum=0.9)
+
+    def choose(comm: Collectives) -> list[dict[str, torch.Tensor]]:
+        ended = []
+        for stage, variant in VARIANTS:
+            engine = ZeroEngine(Choosing(), comm, stage, optimizer=momentum, **variant)
+            for step, ways in enumerate(CHOSEN):
+                engine.backward(loss_of(engine(own_rows(comm, step), ways[comm.rank])))
+                engine.step()
+            ended.append(engine.consolidate())
+        return ended
+
+    alone = Choosing()
+    optimizer = momentum(alone.parameters())
+    for step, ways in enumerate(CHOSEN):
+        # Zero and not none, so that a momentum of earlier steps goes on.
+        for parameter in alone.parameters():
+            parameter.grad = torch.zeros_like(parameter)
+        (sum(loss_of(alone(rows, way)) for rows, way in zip(inputs(step).chunk(3), ways, strict=True)) / 3).backward()
+        optimizer.step()
+    by_rank = launch(choose, ranks=3, world="lockstep", timeout=60)
+    assert len({digest(state) for of_rank in by_rank for state in of_rank}) == 1
+    assert largest_difference(by_rank[0][0], {name: p.detach() for name, p in alone.named_parameters()}) < 1e-6
+
+
+def test_what_memory_held_before_never_stands_in_for_a_gradient_that_did_not_come() -> None:
+    """Such as the parameters of a unit that were gathered there."""
+
+    def poisoned(comm: Collectives) -> set[str]:
+        ended, allocate = set(), comm.allocate
+        for held in (0.0, 7777.0):
+            comm.allocate = lambda *args, held=held: allocate(*args).fill_(held)  # type: ignore[method-assign]
+            ended |= {digest(fit(comm, build("unused"), stage, **variant)) for stage, variant in VARIANTS}
+            del comm.allocate
+        return ended
+
+    assert len(set.union(*launch(poisoned, ranks=2, world="lockstep", timeout=60))) == 1
 
 
 @pytest.mark.ranks

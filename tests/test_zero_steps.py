@@ -10,7 +10,7 @@ from zero_cases import digest, largest_difference, sgd
 from zero_models import STAGES, ReentrantCheckpoint, at_every_stage, lockstep, loss_of, model, rows
 
 from zerolab.collectives import Collectives
-from zerolab.errors import StateError
+from zerolab.errors import DeadlockError, MismatchError, StateError
 from zerolab.ranks import launch
 from zerolab.zero import ZeroEngine
 
@@ -172,6 +172,36 @@ def test_an_accumulation_that_failed_and_is_repeated_leaves_no_trace(
         return ended[0], ended[1]
 
     assert len({one for pair in at_every_stage(run, clip_norm=0.5) for one in pair}) == 1
+
+
+@pytest.mark.parametrize("reduce_first", [True, False])
+def test_a_forward_that_failed_is_tried_again_alone_and_the_micro_batches_before_it_count(reduce_first: bool) -> None:
+    def run(comm: Collectives, new_engine: Callable[[], ZeroEngine]) -> dict[str, torch.Tensor]:
+        engine = new_engine()
+        engine.backward(loss_of(engine(rows(comm.rank, 0))), reduce=reduce_first)
+        with pytest.raises(BreakError):
+            break_forward(engine, rows(comm.rank, 1))
+        engine.backward(loss_of(engine(rows(comm.rank, 1))))
+        engine.step()
+        return engine.consolidate()
+
+    ended = at_every_stage(run)
+    assert len({digest(state) for state in ended}) == 1
+    assert largest_difference(ended[0], step_of_torch(both_rows)) < 1e-5
+
+
+@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize("clip_norm", [None, 0.5])
+def test_a_rank_with_a_micro_batch_more_than_the_others_is_named(stage: int, clip_norm: float | None) -> None:
+    def run(comm: Collectives) -> None:
+        engine = ZeroEngine(model(), comm, stage, optimizer=sgd(), clip_norm=clip_norm)
+        for micro_batches in (1, 2 if comm.rank == 0 else 1):
+            for at in range(micro_batches):
+                engine.backward(loss_of(engine(rows(comm.rank, at))))
+            engine.step()
+
+    with pytest.raises((MismatchError, DeadlockError), match=r"(?s)(?=.*rank 0 )(?=.*rank 1 )"):
+        lockstep(run)
 
 
 def test_a_backward_of_ones_own_is_refused_and_can_be_repeated_rightly() -> None:
