@@ -55,12 +55,12 @@ def checkpoints_in(folder: Path) -> list[Path]:
 
 def find_latest(folder: Path) -> Path | None:
     """The newest checkpoint of a folder: the one that `latest` names; else the one of the highest step. None if there
-    is none."""
+    is none. What `latest` names may be damaged, which reading it tells."""
     there = checkpoints_in(folder)
     named = None
     with suppress(OSError, UnicodeDecodeError):
         named = folder / (folder / LATEST).read_text(encoding="utf-8").strip()
-    if named in there:
+    if named is not None and step_of(named) >= 0 and named.is_dir():
         return named
     # A run was killed between the two renames that put a new checkpoint in the place of one of the same step.
     with suppress(OSError):

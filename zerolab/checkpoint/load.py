@@ -187,6 +187,10 @@ class Load:
         writer = self._writer()
         for name in self.buffers:
             self.source.check_tensor(model_file(self.manifest.buffers[name][writer]), f"buffer/{name}")
+        if not self.weights_only:
+            self.random = self.source.all_of(model_file(writer), rng.PREFIX) if self.same_world else {}
+            if self.scheduler is not None:
+                self.schedule = plain.parse(self.source.text(SCHEDULER))
 
     def _wanted(self) -> Iterator[tuple[str, str, int, int]]:
         """Which elements of which state this rank will read."""
@@ -302,9 +306,9 @@ class Load:
         if engine.scaler is not None and self.loss_scaler is not None:
             engine.scaler.load(self.loss_scaler)
         if self.scheduler is not None:
-            self.scheduler.load_state_dict(plain.parse(self.source.text(SCHEDULER)))
+            self.scheduler.load_state_dict(self.schedule)
         if self.same_world:
-            rng.restore(self.source.all_of(model_file(writer), rng.PREFIX), engine.comm.device)
+            rng.restore(self.random, engine.comm.device)
         else:
             self.notes.append(
                 f"random generators go on as this process has them, since {self.manifest.writers} ranks saved theirs"

@@ -1,0 +1,391 @@
+"""Whatever is wrong with a checkpoint is said in one sentence that names the file and the remedy; nothing is
+half-loaded and nothing good is lost."""
+
+from __future__ import annotations
+
+import ast
+import errno
+import json
+import os
+import pickle
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import checkpoint_cases
+import pytest
+import torch
+from checkpoint_cases import Net, Run, Way, differing, load_at, values_of
+from safetensors.torch import load_file, save_file
+
+import zerolab.checkpoint
+from zerolab.checkpoint import CheckpointError, Checkpoints, find_latest, load, save
+from zerolab.checkpoint.manifest import MANIFEST
+from zerolab.checkpoint.tensors import CHECKSUMS, FileReader, FileWriter
+from zerolab.collectives import Collectives
+from zerolab.errors import InputError, StateError
+from zerolab.ranks import launch
+from zerolab.zero import ZeroEngine
+
+pytestmark = [pytest.mark.timeout(120), pytest.mark.ranks]
+
+FILES = [
+    "optimizer_manifest.json", "optimizer_nonparam.json", "scheduler.json", "model_shard_rank0.safetensors",
+    "model_shard_rank1.safetensors", "optimizer_shard_rank0.safetensors", "optimizer_shard_rank1.safetensors",
+]  # fmt: skip
+
+
+def lockstep(fn: Any, *arguments: Any, ranks: int = 2) -> list[Any]:
+    return launch(fn, *arguments, ranks=ranks, world="lockstep", timeout=60)
+
+
+@pytest.fixture(scope="module")
+def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the checkpoints of steps 1 and 2."""
+
+    def train(comm: Collectives, folder: Path) -> None:
+        run = Run(comm, Way(3))
+        with Checkpoints(folder) as checkpoints:
+            for step in (1, 2):
+                run.train(step - 1, step)
+                checkpoints.save(run.engine, step, scheduler=run.scheduler)
+
+    folder = tmp_path_factory.mktemp("good")
+    lockstep(train, folder)
+    return folder
+
+
+@pytest.fixture
+def folder(good: Path, tmp_path: Path) -> Path:
+    """A copy of it, to be damaged."""
+    return Path(shutil.copytree(good, tmp_path / "run"))
+
+
+def attempt_load(comm: Collectives, folder: Path, way: Way) -> tuple[str, str, list[str], float]:
+    """The error of a load, and what it did to the engine; which then takes another step."""
+    run = Run(comm, way)
+    before = run.engine.consolidate()
+    try:
+        with Checkpoints(folder) as checkpoints:
+            checkpoints.load(run.engine, scheduler=run.scheduler)
+    except (CheckpointError, InputError) as error:
+        changed = differing(before, run.engine.consolidate())
+        run.train(0, 1)
+        return type(error).__name__, str(error), changed, run.losses[0]
+    return "", "", [], 0.0
+
+
+def flip(path: Path, at: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[at] ^= 0x10
+    path.write_bytes(data)
+
+
+def cut(path: Path, size: int) -> None:
+    os.truncate(path, size)
+
+
+DAMAGES: dict[str, Callable[[Path], None]] = {
+    "is missing": lambda path: path.unlink(),
+    "is empty": lambda path: cut(path, 0),
+    "is cut off": lambda path: cut(path, path.stat().st_size - 7),
+    "has one other bit at its end": lambda path: flip(path, path.stat().st_size - 3),
+    "has one other bit in its middle": lambda path: flip(path, path.stat().st_size // 2),
+    "has one other bit at its start": lambda path: flip(path, 20),
+    "is a pickle": lambda path: path.write_bytes(pickle.dumps({"state": [1, 2]})),
+    "cannot be read": lambda path: (path.unlink(), path.mkdir()),
+}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_damaged_file_is_named_with_the_remedy_on_all_ranks_and_the_engine_is_as_it_was(
+    name: str, folder: Path
+) -> None:
+    sound = folder / "step-00000002"
+    for damage, apply in DAMAGES.items():
+        kept = Path(shutil.copytree(sound, folder.parent / "kept"))
+        apply(sound / name)
+        for kind, said, changed, loss in lockstep(attempt_load, folder, Way(2)):
+            assert kind == "CheckpointError", (name, damage, said)
+            assert name in said, (name, damage, said)
+            assert "; load " in said and "step-00000001 instead" in said, (name, damage, said)
+            assert (changed, "\n" in said) == ([], False) and loss > 0
+        shutil.rmtree(sound)
+        kept.rename(sound)
+    assert [said for _, said, _, _ in lockstep(attempt_load, folder, Way(2))] == ["", ""]
+
+
+def test_a_shard_of_another_run_is_named(folder: Path) -> None:
+    """Same names, shapes and step; other values."""
+
+    def train(comm: Collectives, folder: Path) -> None:
+        run = Run(comm, Way(3))
+        run.train(0, 2)
+        save(folder, run.engine, 2, scheduler=run.scheduler)
+
+    other = folder.parent / "other"
+    lockstep(train, other)
+    name = "optimizer_shard_rank1.safetensors"
+    shutil.copy(other / "step-00000002" / name, folder / "step-00000002" / name)
+    for _, said, changed, _ in lockstep(attempt_load, folder, Way(3)):
+        assert name in said and "is of another save" in said and changed == []
+
+
+def test_a_checkpoint_of_a_later_format_is_refused_by_its_version(folder: Path) -> None:
+    import zlib
+
+    path = folder / "step-00000002" / MANIFEST
+    said = json.loads(path.read_text().partition("\n")[2])
+    text = json.dumps({**said, "version": 2, "something": "new"})
+    path.write_text(json.dumps({"crc32": zlib.crc32(text.encode())}) + "\n" + text + "\n")
+    for _, said, changed, _ in lockstep(attempt_load, folder, Way(3)):
+        assert "version 2" in said and "version 1" in said and changed == []
+
+
+class Wider(Net):
+    def __init__(self, dropout: float = 0.0) -> None:
+        super().__init__(dropout)
+        self.norm = torch.nn.LayerNorm(10, bias=False)
+
+
+class Shorter(Net):
+    def __init__(self, dropout: float = 0.0) -> None:
+        super().__init__(dropout)
+        self.embed = torch.nn.Embedding(12, 10)
+        self.head = torch.nn.Linear(10, 12)
+
+
+def sgd(groups: Any) -> torch.optim.Optimizer:
+    return torch.optim.SGD(groups, lr=0.1, momentum=0.9)
+
+
+@pytest.mark.parametrize(
+    ("model", "options", "words"),
+    [
+        (Wider, {}, ["norm.bias", "build the model that was saved"]),
+        (Shorter, {}, ["embed.weight", "(12, 10)", "(13, 10)"]),
+        (Net, {"optimizer": sgd, "lr": None}, ["AdamW", "SGD", "exp_avg", "weights_only=True"]),
+        (Net, {"groups": lambda name, _: {"weight_decay": float("norm" in name)}}, ["group", "weights_only=True"]),
+        (lambda: Net().requires_grad_(True), {}, ["frozen.weight", "weights_only=True"]),
+    ],
+    ids=["another parameter", "another shape", "another optimizer", "other groups", "thawed"],
+)
+def test_a_checkpoint_of_another_model_is_refused_by_name(
+    model: Any, options: dict[str, Any], words: list[str], good: Path
+) -> None:
+    def attempt(comm: Collectives) -> str:
+        from checkpoint_cases import decay
+
+        settings = {"lr": 0.1, "groups": decay} | options
+        engine = ZeroEngine(model(), comm, 2, **settings)
+        before = engine.consolidate()
+        try:
+            load(good, engine)
+        except InputError as error:
+            assert differing(before, engine.consolidate()) == []
+            return str(error)
+        return ""
+
+    for said in lockstep(attempt):
+        assert all(word in said for word in words) and "\n" not in said, said
+
+
+def test_weights_alone_load_whatever_the_optimizer_is(good: Path) -> None:
+    def attempt(comm: Collectives) -> tuple[Any, ...]:
+        engine = ZeroEngine(Net().requires_grad_(True), comm, 3, optimizer=sgd)
+        loaded = load(good, engine, weights_only=True)
+        return engine.consolidate(), loaded.step
+
+    stored = values_of(good / "step-00000002")
+    for state, step in lockstep(attempt, ranks=3):
+        named = {name: stored[f"model/{name}"].view_as(state[name]) for name in state if f"model/{name}" in stored}
+        assert step == 2 and len(named) > 6
+        assert differing({name: state[name] for name in named}, named) == []
+
+
+@pytest.mark.parametrize(
+    ("path", "words"),
+    [
+        ("nowhere", ["there is no folder", "nowhere"]),
+        ("empty", ["there is no checkpoint in", "empty"]),
+        ("run/step-00000009", ["step-00000009", "there is no folder"]),
+        ("torch", ["there is no checkpoint in", "torch"]),
+    ],
+)
+def test_a_folder_without_a_checkpoint_is_named(path: str, words: list[str], folder: Path) -> None:
+    root = folder.parent
+    (root / "empty").mkdir()
+    (root / "torch").mkdir()
+    torch.save({"model": torch.ones(2)}, root / "torch" / "model.pt")
+    for kind, said, changed, _ in lockstep(attempt_load, root / path, Way(1)):
+        assert kind == "CheckpointError" and changed == [] and all(word in said for word in words), said
+
+
+def test_no_file_of_the_room_knows_pickle() -> None:
+    for path in Path(zerolab.checkpoint.__file__).parent.glob("*.py"):
+        tree = ast.parse(path.read_text())
+        names = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+        names |= {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
+        names |= {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+        assert not names & {"pickle", "cloudpickle", "loads_pickle", "eval", "exec"}, path
+        assert not any(
+            isinstance(node, ast.Attribute) and node.attr == "load" and getattr(node.value, "id", "") == "torch"
+            for node in ast.walk(tree)
+        ), path
+
+
+def test_shard_files_are_safetensors_as_its_own_library_reads_and_writes_them(good: Path, tmp_path: Path) -> None:
+    for path in sorted((good / "step-00000002").glob("*.safetensors")):
+        theirs = load_file(path)
+        with FileReader(path) as reader:
+            ours = {name: reader.read(name) for name in reader.entries if name != CHECKSUMS}
+            shapes = {name: entry.shape for name, entry in reader.entries.items()}
+        assert differing({name: theirs[name].view(-1) for name in ours}, ours) == []
+        assert {name: tuple(tensor.shape) for name, tensor in theirs.items()} == shapes
+        save_file({name: theirs[name] for name in ours}, tmp_path / path.name)
+        with FileReader(tmp_path / path.name) as reader:
+            assert differing(ours, {name: reader.read(name) for name in ours}) == []
+
+
+# Saving.
+
+
+def refused(comm: Collectives, folder: Path, prepare: Callable[[Run], Any]) -> str:
+    run = Run(comm, Way(2))
+    try:
+        prepare(run)
+        save(folder, run.engine, 1)
+    except (StateError, CheckpointError) as error:
+        return str(error)
+    return ""
+
+
+def half_a_step(run: Run) -> None:
+    run.engine.backward(run.engine(torch.arange(6).view(1, 6)).sum(), reduce=False)
+
+
+def test_a_save_in_the_middle_of_accumulation_is_refused(good: Path, tmp_path: Path) -> None:
+    for said in lockstep(refused, tmp_path, half_a_step):
+        assert "in the middle of a step" in said and "call step() or zero_grad() first" in said
+    assert find_latest(tmp_path) is None
+
+    def one_rank(run: Run) -> None:
+        if run.comm.rank == 1:
+            half_a_step(run)
+
+    said = lockstep(refused, tmp_path, one_rank)
+    assert "rank 1 failed: save in the middle of a step" in said[0] and said[1].startswith("save in the middle")
+
+
+def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("mine")
+    for said in lockstep(refused, tmp_path / "file", lambda run: None):
+        assert "file" in said and "name a folder that this process may write to" in said
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+def test_two_runs_do_not_save_to_one_folder(tmp_path: Path) -> None:
+    def first(comm: Collectives) -> str:
+        run = Run(comm, Way(1))
+        with Checkpoints(tmp_path) as checkpoints:
+            checkpoints.save(run.engine, 1)
+            comm.barrier()
+            try:
+                save(tmp_path, run.engine, 2)
+            except CheckpointError as error:
+                return str(error)
+        return ""
+
+    for said in lockstep(first):
+        assert "another run saves to" in said and f"process {os.getpid()}" in said and "name another folder" in said
+    found = find_latest(tmp_path)
+    assert found is not None and found.name == "step-00000001"
+
+
+def full_disk(monkeypatch: pytest.MonkeyPatch, after: int) -> None:
+    """From the `after`-th write on, there is no room."""
+    write, count = os.pwrite, [0]
+
+    def pwrite(descriptor: int, data: Any, at: int) -> int:
+        count[0] += 1
+        if count[0] > after:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return write(descriptor, data, at)
+
+    monkeypatch.setattr(os, "pwrite", pwrite)
+
+
+@pytest.mark.parametrize("wait", [True, False])
+@pytest.mark.parametrize("after", [1, 25, 60])
+def test_a_disk_that_is_full_is_said_on_every_rank_and_the_last_good_checkpoint_stays(
+    after: int, wait: bool, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def attempt(comm: Collectives) -> tuple[str, float]:
+        run, _ = load_at(comm, Way(3), folder)
+        run.train(2, 3)
+        if comm.rank == 0:
+            full_disk(monkeypatch, after)
+        comm.barrier()
+        said = ""
+        with Checkpoints(folder) as checkpoints:
+            try:
+                checkpoints.save(run.engine, 3, scheduler=run.scheduler, wait=wait)
+                run.train(3, 4)
+                # The next call is where a save that nobody waited for is told of.
+                checkpoints.save(run.engine, 4, scheduler=run.scheduler)
+            except CheckpointError as error:
+                said = str(error)
+            monkeypatch.undo()
+            run.train(4, 5)
+            checkpoints.save(run.engine, 5, scheduler=run.scheduler)
+        return said, run.losses[-1]
+
+    for said, loss in lockstep(attempt):
+        assert "No space left on device" in said and "the last good one is as it was" in said and loss > 0
+    names = {path.name for path in folder.iterdir()}
+    first = {".lock", "latest", "step-00000001", "step-00000002", "step-00000005"}
+    # With room for one save, the second failed.
+    assert names - {"step-00000003"} == first and ("step-00000003" in names) == (after == 60)
+    assert [said for _, said, _, _ in lockstep(attempt_load, folder / "step-00000002", Way(2))] == ["", ""]
+
+
+def test_an_asynchronous_save_has_the_values_of_its_step_and_none_of_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The writing is held back until three more steps are done."""
+    checkpoint_cases.STEPPED.clear()
+
+    def train(comm: Collectives, wait: bool) -> Path:
+        if not wait and comm.rank == 0:
+            monkeypatch.setattr(FileWriter, "append", checkpoint_cases.append_later)
+        run = Run(comm, Way(3, {"precision": "bf16"}))
+        run.train(0, 2)
+        with Checkpoints(tmp_path / str(wait)) as checkpoints:
+            path = checkpoints.save(run.engine, 2, scheduler=run.scheduler, wait=wait)
+            if wait:
+                return path
+            run.train(2, 5)
+            checkpoint_cases.STEPPED.set()
+            return checkpoints.wait()
+
+    there, later = lockstep(train, True)[0], lockstep(train, False)[0]
+    assert differing(values_of(there), values_of(later)) == []
+    assert (there / "optimizer_nonparam.json").read_text() == (later / "optimizer_nonparam.json").read_text()
+
+
+def test_keep_leaves_the_newest_and_a_step_that_is_saved_again_takes_its_own_place(tmp_path: Path) -> None:
+    def train(comm: Collectives) -> None:
+        run = Run(comm, Way(1))
+        with Checkpoints(tmp_path, keep=2) as checkpoints:
+            for step in (1, 2, 3, 4):
+                run.train(step - 1, step)
+                checkpoints.save(run.engine, step)
+            again = checkpoints.load(run.engine, folder=tmp_path / "step-00000003")
+            run.train(3, 4)
+            checkpoints.save(run.engine, again.step + 1)
+
+    lockstep(train)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".lock", "latest", "step-00000003", "step-00000004"]
+    assert (tmp_path / "latest").read_text() == "step-00000004\n"
+    values_of(tmp_path / "step-00000004")
