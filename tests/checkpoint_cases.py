@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import copy
+import os
+import signal
+import sys
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -12,7 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from zerolab.checkpoint import Checkpoints, Loaded, read_manifest
+from zerolab.checkpoint import Checkpoints, Loaded, find_latest, read_manifest
 from zerolab.checkpoint.reader import CheckpointReader
 from zerolab.checkpoint.tensors import FileWriter
 from zerolab.collectives import Collectives
@@ -158,3 +161,63 @@ def differing(one: Mapping[str, torch.Tensor], other: Mapping[str, torch.Tensor]
 
 def bits(tensor: torch.Tensor) -> tuple[str, bytes]:
     return str(tensor.dtype), tensor.contiguous().view(-1).view(torch.uint8).numpy().tobytes()
+
+
+# Kills.
+
+
+class Calls:
+    """Notes the calls to the system that write, make, rename or remove, and kills this process at the `kill_at`-th."""
+
+    def __init__(self, kill_at: int) -> None:
+        self.kill_at, self.noted = kill_at, []
+        self.active = True
+        pwrite, fsync = os.pwrite, os.fsync
+
+        def noted_pwrite(descriptor: int, data: Any, at: int) -> int:
+            self.note("pwrite")
+            # A kill may come in the middle of a write, too.
+            return pwrite(descriptor, data[: len(data) // 2] if len(data) > 1024 else data, at)
+
+        def noted_fsync(descriptor: int) -> None:
+            self.note("fsync")
+            fsync(descriptor)
+
+        os.pwrite, os.fsync = noted_pwrite, noted_fsync
+        sys.addaudithook(self.heard)
+
+    def heard(self, event: str, arguments: Any) -> None:
+        writes = event == "open" and isinstance(arguments[2], int) and arguments[2] & (os.O_WRONLY | os.O_RDWR)
+        if self.active and (writes or event in ("os.rename", "os.mkdir", "os.remove", "os.rmdir")):
+            self.note(event)
+
+    def note(self, what: str) -> None:
+        if self.active:
+            self.noted.append(what)
+            if len(self.noted) == self.kill_at:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+
+def launch_saving(
+    comm: Collectives, folder: Path, stop: int, victims: tuple[int, ...], kill_at: int, wait: bool
+) -> list[str]:
+    """Go on from the newest checkpoint, if there is one, to step `stop`, with a save after each step; ranks among
+    `victims` are killed at a call of the first save."""
+    run = Run(comm, Way(3))
+    start = 0
+    with Checkpoints(folder, keep=2) as checkpoints:
+        latest = comm.broadcast(torch.tensor([find_latest(folder) is not None])).item()
+        if latest:
+            start = checkpoints.load(run.engine, scheduler=run.scheduler).step
+        calls = Calls(kill_at if comm.rank in victims else -1)
+        for step in range(start + 1, stop + 1):
+            run.train(step - 1, step)
+            checkpoints.save(run.engine, step, scheduler=run.scheduler, wait=wait)
+        checkpoints.wait()
+        calls.active = False
+    return calls.noted
+
+
+def killed_at(comm: Collectives, folder: Path) -> list[str]:
+    """The calls of one save."""
+    return launch_saving(comm, folder, 1, (), 0, True)

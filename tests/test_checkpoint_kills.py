@@ -1,0 +1,114 @@
+"""A kill at any moment of a save leaves the last good checkpoint loadable, and the next run cleans up.
+
+Real ranks, killed by SIGKILL at a drawn call to the system: rank 0, another, or all at once. Each run goes on from what
+the one before left. `tools/soak.py --saves` does the same by the thousand, at moments that a clock draws, too.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+from checkpoint_cases import Run, Way, differing, killed_at, launch_saving, values_of
+
+from zerolab.checkpoint import Checkpoints, checkpoints_in, find_latest
+from zerolab.collectives import Collectives
+from zerolab.errors import RankError
+from zerolab.ranks import launch
+
+pytestmark = [pytest.mark.timeout(240), pytest.mark.ranks]
+
+CALLS = 100
+"""More calls to the system than a rank makes in a save: a kill drawn beyond the last one comes after it."""
+
+
+@pytest.fixture(scope="module")
+def expected(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Path]:
+    """The checkpoints of a run that nobody disturbs."""
+
+    def train(comm: Collectives, folder: Path) -> None:
+        run = Run(comm, Way(3))
+        with Checkpoints(folder) as checkpoints:
+            for step in range(1, 13):
+                run.train(step - 1, step)
+                checkpoints.save(run.engine, step, scheduler=run.scheduler)
+
+    folder = tmp_path_factory.mktemp("undisturbed")
+    launch(train, folder, ranks=2, world="lockstep")
+    return {step: folder / f"step-{step:08d}" for step in range(1, 13)}
+
+
+@pytest.mark.parametrize("victims", [(0,), (1,), (0, 1)], ids=["rank 0", "rank 1", "every rank"])
+@pytest.mark.parametrize("wait", [True, False], ids=["waiting", "asynchronous"])
+def test_a_kill_at_any_call_of_a_save_leaves_the_last_good_checkpoint(
+    victims: tuple[int, ...], wait: bool, expected: dict[int, Path], tmp_path: Path
+) -> None:
+    """Nine kills each, more than fifty in all."""
+    drawn, kills = random.Random(f"{victims} {wait}"), 0
+    last = 0
+    while kills < 9:
+        at = drawn.randrange(1, CALLS)
+        try:
+            launch(launch_saving, tmp_path, min(last + 1, 12), victims, at, wait, ranks=2, timeout=60)
+        except RankError as error:
+            assert "SIGKILL" in str(error)
+            kills += 1
+        found = find_latest(tmp_path)
+        assert found is not None or last == 0
+        if found is not None:
+            step = int(found.name[-8:])
+            assert step in (last, last + 1, 12), "the newest is the last good one, or the one that was being written"
+            assert differing(values_of(found), values_of(expected[step])) == []
+            last = min(step, 11)
+    launch(launch_saving, tmp_path, 12, (), 0, True, ranks=2, timeout=60)
+    assert differing(values_of(tmp_path / "step-00000012"), values_of(expected[12])) == []
+    left = {path.name for path in tmp_path.iterdir()} - {path.name for path in checkpoints_in(tmp_path)}
+    assert left == {".lock", "latest"}, "the next run takes away what killed ones left"
+
+
+SCRIPT = """
+import sys
+sys.path.insert(0, {tests!r})
+from pathlib import Path
+from checkpoint_cases import launch_saving
+from zerolab.ranks import launch
+if __name__ == "__main__":
+    print("begun", flush=True)
+    while True:
+        launch(launch_saving, Path({folder!r}), 12, (), 0, False, ranks=2)
+"""
+
+
+def test_a_killed_parent_leaves_the_last_good_checkpoint_and_no_rank(expected: dict[int, Path], tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    folder = tmp_path / "run"
+    script.write_text(SCRIPT.format(tests=str(Path(__file__).parent), folder=str(folder)))
+    for moment in (0.05, 0.4):
+        parent = subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE, text=True)
+        try:
+            assert parent.stdout is not None and parent.stdout.readline() == "begun\n"
+            while find_latest(folder) is None:
+                time.sleep(0.01)
+            time.sleep(moment)
+            family = psutil.Process(parent.pid).children(recursive=True)
+        finally:
+            os.kill(parent.pid, signal.SIGKILL)
+            parent.wait()
+        assert psutil.wait_procs(family, timeout=30)[1] == []
+        found = find_latest(folder)
+        assert found is not None
+        assert differing(values_of(found), values_of(expected[int(found.name[-8:])])) == []
+
+
+def test_the_kills_are_spread_over_all_calls_of_a_save(tmp_path: Path) -> None:
+    """So that the numbers drawn above mean each moment: rank 0's calls in a save, by kind."""
+    calls = launch(killed_at, tmp_path, ranks=2)
+    assert 20 < len(calls[0]) < CALLS and 10 < len(calls[1]) < CALLS, [len(of_rank) for of_rank in calls]
+    assert {"pwrite", "fsync", "open", "os.rename", "os.mkdir"} <= set(calls[0])
