@@ -15,6 +15,8 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from zerolab import ZeroEngine, launch
+from zerolab.collectives import Collectives
 from zerolab.errors import CheckpointError, InputError
 from zerolab.memory import Tracker
 from zerolab.models import GPT2, SIZES, Config, GPT2Config, LanguageModel, Llama, LlamaConfig, config_of
@@ -336,6 +338,41 @@ def test_a_tensor_is_read_when_it_is_asked_for_to_memory_of_its_own(tmp_path: Pa
     for name, parameter in model.named_parameters():
         tensor = tensors[name]
         assert torch.equal(tensor, parameter) and tensor.untyped_storage().nbytes() == tensor.nbytes
+
+
+def test_loading_holds_one_model_and_one_tensor(tmp_path: Path) -> None:
+    model = model_of(config_of("llama", "tiny"))
+    folder = save(tmp_path / "out", model, max_shard_bytes=2_000_000)
+    sizes = [parameter.nbytes for parameter in model.parameters()]
+    with Tracker() as tracker:
+        back = from_pretrained(folder)
+    assert sum(tensor.nbytes for tensor in back.parameters()) == sum(sizes)
+    assert sum(tracker.peak.values()) <= sum(sizes) + max(sizes)
+
+
+@pytest.mark.parametrize("stage", [0, 3])
+def test_an_engine_fills_a_model_from_a_folder_unit_by_unit(stage: int, tmp_path: Path) -> None:
+    model, folder = model_of(GPT), tmp_path / "out"
+    save(folder, model)
+    tokens = torch.arange(32).reshape(2, 16)
+
+    def loss(comm: Collectives) -> float:
+        config, tensors = load_folder(folder)
+        assert isinstance(config, GPT2Config)
+        with torch.device("meta"):
+            empty = GPT2(config)
+        names = {module: name for name, module in empty.named_modules()}
+
+        @torch.no_grad()
+        def init(module: torch.nn.Module) -> None:
+            for name, parameter in module.named_parameters(names[module], recurse=False):
+                if name in tensors:  # a tied head is not
+                    parameter.copy_(tensors[name])
+
+        engine = ZeroEngine(empty, comm, stage=stage, lr=0.1, init=init)
+        return engine(tokens, tokens).item()
+
+    assert launch(loss, ranks=2, world="lockstep") == [model(tokens, tokens).item()] * 2
 
 
 def empty(folder: Path) -> None:

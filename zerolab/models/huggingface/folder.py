@@ -145,7 +145,7 @@ def load_folder(path: str | Path) -> tuple[Config, Mapping[str, Tensor]]:
 
 
 def from_pretrained(path: str | Path, *, dtype: torch.dtype | None = None, checkpoint: bool = False) -> LanguageModel:
-    """Our model with the weights of a Hugging Face folder, on the CPU; it takes the memory of one model.
+    """Our model with the weights of a Hugging Face folder, on the CPU; loading holds one model and one tensor.
 
     Args:
         path: the folder; nothing is downloaded.
