@@ -12,7 +12,9 @@ from zerolab.course.viz.numbers import number_line
 from zerolab.course.viz.owners import owners
 from zerolab.course.viz.picture import Picture, text_table
 from zerolab.course.viz.pipeline import compared_pipelines, offload_pipeline, recorded_pipeline
+from zerolab.course.viz.reshard import reshard_map
 from zerolab.course.viz.ring import ring_steps, watch_ring
+from zerolab.course.viz.saving import save_timeline
 from zerolab.course.viz.scale import ScaleCourse, loss_scale
 from zerolab.course.viz.shards import shard_map
 from zerolab.course.viz.skyline import draw_step, step_skyline
@@ -39,8 +41,10 @@ __all__ = [
     "offload_pipeline",
     "owners",
     "recorded_pipeline",
+    "reshard_map",
     "ring_moment",
     "ring_steps",
+    "save_timeline",
     "shard_map",
     "step_circle",
     "step_skyline",

@@ -1,5 +1,6 @@
 """Sliders on the pictures of `zerolab.course.viz`. The pictures know nothing of them."""
 
+from zerolab.course.widgets.checkpoints import reshard_sliders, save_sliders
 from zerolab.course.widgets.here import Here
 from zerolab.course.widgets.layouts import bucket_sliders, shard_sliders
 from zerolab.course.widgets.living import Living
@@ -17,7 +18,9 @@ __all__ = [
     "memory_sliders",
     "number_sliders",
     "pipeline_sliders",
+    "reshard_sliders",
     "ring_stepper",
+    "save_sliders",
     "scale_sliders",
     "shard_sliders",
     "step_timeline",

@@ -1,0 +1,133 @@
+"""Pictures of checkpoints: what they count is what a load reads, and what they simulate is what one disk can do."""
+
+from itertools import pairwise, product
+from pathlib import Path
+
+import pytest
+import torch
+from controls import each_changes_what_is_shown
+from torch import nn
+
+from zerolab import ZeroEngine
+from zerolab.checkpoint import Checkpoints
+from zerolab.course.viz.reshard import MOST_RANKS, readings, reshard_map
+from zerolab.course.viz.saving import DISK, TRAINING, save_timeline, simulate
+from zerolab.course.widgets import reshard_sliders, save_sliders
+from zerolab.errors import InputError
+from zerolab.flat import lay_out
+from zerolab.ranks import launch
+
+SHAPES = {"0.weight": (24, 10), "0.bias": (24,), "1.weight": (5, 24), "1.bias": (5,)}
+NUMEL = sum(torch.Size(shape).numel() for shape in SHAPES.values())
+
+
+@pytest.mark.parametrize(("before", "after"), [*product(range(1, MOST_RANKS + 1), repeat=2)])
+def test_every_element_is_read_once_from_the_rank_that_saved_it(before: int, after: int) -> None:
+    saved, loaded = lay_out(SHAPES, before), lay_out(SHAPES, after)
+    found = readings(saved, loaded, stage=2)
+    read = sorted(at for reading in found for at in range(reading.first, reading.last))
+    assert read == [at for slot in saved.slots for at in range(slot.start, slot.stop)]
+    for reading in found:
+        first, last = saved.shard(reading.writer)
+        assert first <= reading.first < reading.last <= last
+        begin, end = loaded.shard(reading.rank)
+        assert begin <= reading.first and reading.last <= end
+
+
+def test_at_stage_0_every_rank_reads_everything() -> None:
+    found = readings(lay_out(SHAPES, 4), lay_out(SHAPES, 3), stage=0)
+    for rank in range(3):
+        assert sum(reading.stop - reading.start for reading in found if reading.rank == rank) == NUMEL
+
+
+def test_the_table_has_each_part_with_its_bytes() -> None:
+    assert reshard_map({"w": (48,), "b": (3,)}, 3, 2, nbytes=12).table.splitlines() == [
+        "Saved by 3 ranks, loaded by 2 ranks at stage 2: a rank reads at most 384 bytes, from the files of at most "
+        "1 rank; all together 612.",
+        "read by    elements    from  bytes",
+        "rank 0    w [0, 32)  rank 0    384",
+        "rank 1   w [32, 48)  rank 1    192",
+        "rank 1     b [0, 3)  rank 1     36",
+    ]
+
+
+class Two(nn.Sequential):
+    """Two layers that are gathered as one, so that one flat buffer has all."""
+
+    def __init__(self) -> None:
+        super().__init__(nn.Linear(10, 24), nn.Linear(24, 5))
+
+    def units(self) -> list[nn.Module]:
+        return [self]
+
+
+@pytest.mark.timeout(100)
+@pytest.mark.parametrize(("after", "stage"), [(3, 1), (2, 3), (1, 2), (5, 2), (3, 0)])
+def test_a_load_needs_the_bytes_that_the_picture_counts(tmp_path: Path, after: int, stage: int) -> None:
+    def save(comm):
+        engine = ZeroEngine(Two(), comm, 2, lr=1e-3)
+        engine.backward(engine(torch.ones(2, 10)).square().mean())
+        engine.step()
+        with Checkpoints(tmp_path) as checkpoints:
+            checkpoints.save(engine, 1)
+
+    def load(comm):
+        return Checkpoints(tmp_path).load(ZeroEngine(Two(), comm, stage, lr=1e-3)).nbytes_needed
+
+    launch(save, ranks=4, world="lockstep")
+    # With one rank every stage is stage 0, which reads the same.
+    counted = readings(lay_out(SHAPES, 4), lay_out(SHAPES, after), stage)
+    of_rank = [12 * sum(its.stop - its.start for its in counted if its.rank == rank) for rank in range(after)]
+    assert list(launch(load, ranks=after, world="lockstep")) == of_rank
+
+
+@pytest.mark.parametrize("waits", [True, False])
+@pytest.mark.parametrize(("every", "copy", "write"), [(1, 2.0, 30.0), (3, 3.0, 20.0), (4, 0.0, 90.0), (6, 5.0, 0.0)])
+def test_training_and_the_disk_do_one_thing_at_a_time(every: int, copy: float, write: float, waits: bool) -> None:
+    parts = simulate(12, every, 10.0, copy, write, waits)
+    for row in (TRAINING, DISK):
+        in_order = sorted((busy.start, busy.stop) for busy in parts if busy.row == row)
+        assert all(stop <= start for (_, stop), (start, _) in pairwise(in_order))
+    assert sum(busy.kind == "step" for busy in parts) == 12
+    assert sum(busy.stop - busy.start for busy in parts if busy.row == DISK) == pytest.approx(12 // every * write)
+    still = sum(busy.stop - busy.start for busy in parts if busy.kind in ("copy", "wait"))
+    if waits:
+        assert still == pytest.approx(12 // every * write)
+    elif write <= 10.0 * every:
+        assert still == pytest.approx(12 // every * copy)
+
+
+def test_a_disk_that_is_too_slow_holds_training_up_without_waiting_too() -> None:
+    parts = simulate(12, 3, 10.0, 3.0, 50.0, waits=False)
+    assert [busy.stop - busy.start for busy in parts if busy.kind == "wait"] == pytest.approx([20.0, 20.0, 20.0])
+
+
+def test_the_table_sets_waiting_and_not_waiting_beside_each_other() -> None:
+    assert save_timeline(6, 3, 10, 2, 25).table.splitlines() == [
+        "Training stands still for 50 ms with wait=True and 4 ms with wait=False.",
+        "            stands still, ms  last step ends  last file ends  of training's time",
+        "wait=True                 50             110             110                 45%",
+        "wait=False                 4              64              89                  6%",
+    ]
+
+
+def test_each_control_changes_the_picture_and_the_numbers() -> None:
+    each_changes_what_is_shown(reshard_sliders(SHAPES), {"saved_by": 6, "loaded_by": 2, "stage": 0})
+    each_changes_what_is_shown(save_sliders(), {"every": 2, "step": 5.0, "copy": 1.0, "write": 40.0})
+
+
+@pytest.mark.parametrize("ranks", [0, 9, True, 2.0])
+def test_ranks_that_cannot_be_drawn_are_refused(ranks: int) -> None:
+    with pytest.raises(InputError, match=r"saved_by is .*; take 1 to 8"):
+        reshard_map(SHAPES, ranks, 2)
+    with pytest.raises(InputError, match=r"loaded_by is .*; take 1 to 8"):
+        reshard_map(SHAPES, 2, ranks)
+
+
+def test_other_settings_that_cannot_be_are_refused() -> None:
+    with pytest.raises(InputError, match="the stage is 4; choose 0, 1, 2 or 3"):
+        reshard_map(SHAPES, 2, 2, stage=4)
+    with pytest.raises(InputError, match="write takes nan; give a finite time"):
+        save_timeline(write=float("nan"))
+    with pytest.raises(InputError, match="a step takes no time"):
+        save_timeline(step=0)
