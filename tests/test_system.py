@@ -28,6 +28,7 @@ from zerolab.ranks.job import Outcome
 from zerolab.system import THINGS, VARIABLE, has
 from zerolab.train import TrainConfig, make_config
 from zerolab.train.loop import train_rank
+from zerolab.train.resume import Start
 from zerolab.train.run import make_report
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -139,7 +140,7 @@ def test_a_swap_file_keeps_its_records_without_any_of_linuxs_calls(tmp_path: Pat
 
 def trains_at_stages_0_and_3(comm: Any, configs: list[TrainConfig], corpus: Corpus) -> Any:
     """What `zerolab train` runs on each rank, for each of the configurations, and how the rank came to be."""
-    records = [train_rank(comm, config, corpus, None) for config in configs]
+    records = [train_rank(comm, Start(config), corpus, None) for config in configs]
     ignored = signal.getsignal(signal.SIGINT) == signal.SIG_IGN
     return records, type(comm).__name__, os.getppid(), ignored
 
@@ -161,7 +162,8 @@ def test_with_everything_hidden_ranks_are_spawned_talk_over_the_ring_and_train_t
     for records, *how in bare:
         assert [record["parameters_sha256"] for record in records] == digests
         assert how == ["RingCollectives", os.getpid(), True]
-    shown = [text_of(make_report(*made, corpus)) for made in zip(configs, bare[0][0], strict=True)]
+    made = zip(map(Start, configs), bare[0][0], strict=True)
+    shown = [text_of(make_report(start, record, corpus)) for start, record in made]
     assert ["disk: through the page cache" in text for text in shown] == [False, True]
     assert list(tmp_path.iterdir()) == []
 

@@ -68,16 +68,22 @@ class Checkpoints:
         """
         check_count("step", step, least=0)
         self.wait()
+        self.hold(engine)
         with phase("checkpoint"):
-            first = engine.comm.rank == 0 and (engine.stage.replicate is None or engine.stage.replicate.rank == 0)
-            _, error = attempt(self._take_folder if first else lambda: None)
-            agree(engine, error)
             under_way = Save(self._folder, engine, step, scheduler, data, self.keep, self.path)
         if wait:
             return under_way.write()
         self._under_way = under_way
         under_way.write_later()
         return None
+
+    def hold(self, engine: ZeroEngine) -> None:
+        """Take the folder's lock now, as the first save would. A collective: raises a CheckpointError on every rank if
+        another run saves there, or if nobody can."""
+        first = engine.comm.rank == 0 and (engine.stage.replicate is None or engine.stage.replicate.rank == 0)
+        with phase("checkpoint"):
+            _, error = attempt(self._take_folder if first else lambda: None)
+            agree(engine, error)
 
     def wait(self) -> Path | None:
         """Return once the save that is under way is a checkpoint: its folder; None if there is none. A collective.

@@ -2,7 +2,8 @@
 sentence and a status.
 
 A signal ends the command from wherever it is, in the middle of an import if need be, and not by an exception, which
-could be lost there: ranks are ended, temporary folders are removed, and the process leaves at once.
+could be lost there: ranks are ended, temporary folders are removed, and the process leaves at once. A run that saves
+checkpoints is told of its first SIGTERM instead, and ends by itself.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ import atexit
 import os
 import signal
 import sys
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from types import FrameType
 
 INTERRUPTED = 128 + signal.SIGINT
@@ -20,6 +22,9 @@ LONGEST = 400
 
 command = "zerolab"
 """Who speaks; with the command's name once it is known."""
+TERMINATED = 128 + getattr(signal, "SIGTERM", 15)
+_told: list[Callable[[], None]] = []
+"""What the next SIGTERM does in place of ending the command."""
 _closed: set[int] = set()
 """Standard streams that were closed when this process began."""
 
@@ -41,7 +46,21 @@ def _ignore_signals() -> None:
             signal.signal(getattr(signal, name), signal.SIG_IGN)
 
 
+@contextmanager
+def told_to_end(tell: Callable[[], None]) -> Iterator[None]:
+    """While the block runs, the first SIGTERM calls `tell`, which says to whoever works that it is time to end. The
+    second ends the command at once."""
+    _told.append(tell)
+    try:
+        yield
+    finally:
+        _told.clear()
+
+
 def _end(number: int, frame: FrameType | None) -> None:
+    if number == signal.SIGTERM and _told:
+        _told.pop()()
+        return
     _ignore_signals()
     try:
         _end_ranks()

@@ -32,14 +32,22 @@ def rendered(show: Callable[[Console], None]) -> str:
 
 def print_report(report: Report, console: Console) -> None:
     run, first, last = report.config, report.loss[0], report.loss[-1]
+    steps = count(len(report.loss), "step")
+    if report.resumed is not None:
+        steps += f" (from step {report.resumed_step} on, of {report.resumed})"
     lines = [
         f"ZeRO-{run.zero_stage}, {count(report.ranks, 'rank')}, {run.model} {run.model_size}, text: {report.text}",
-        f"loss {first:.4f} -> {last:.4f} in {count(len(report.loss), 'step')}, "
-        f"median step {report.median_step_seconds * 1e3:.0f} ms",
+        f"loss {first:.4f} -> {last:.4f} in {steps}, median step {report.median_step_seconds * 1e3:.0f} ms",
         f"parameters sha256 {report.parameters_sha256}",
     ]
     if run.make_precision() is not None:
         lines.append(f"precision: {precision(report)}")
+    lines += [f"resumed: {note}" for note in report.notes]
+    if report.save_seconds:
+        saved, seconds = count(len(report.save_seconds), "checkpoint"), sum(report.save_seconds.values())
+        lines.append(
+            f"{saved} saved to {run.save_folder}, the last at step {report.step}, in {seconds:.2f} s of its own"
+        )
     places = run.spec.places
     if "disk" in (places.optimizer, places.parameters) and not has("direct"):
         lines.append("disk: through the page cache, since this system has no direct I/O")

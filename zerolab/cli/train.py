@@ -6,30 +6,46 @@ import argparse
 import os
 import re
 from collections.abc import Iterable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
+from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from zerolab.cli import ending
 from zerolab.cli.parser import Parser
 from zerolab.cli.tables import text_of
+from zerolab.data import load_corpus
 from zerolab.errors import DiskError, InputError
 from zerolab.train import Report, TrainConfig, make_config, train
 from zerolab.train.deepspeed import read_deepspeed
 from zerolab.train.outputs import check_output, rescued, write_or_rescue
+from zerolab.train.progress import Stop
+from zerolab.train.resume import find_start
 from zerolab.train.run import json_of, most_json_bytes
-from zerolab.train.states import OffloadSettings, PrecisionSettings
+from zerolab.train.states import OffloadSettings, PrecisionSettings, SavingSettings
+
+GROUPS: dict[str, type[BaseModel]] = {
+    "precision": PrecisionSettings,
+    "offload": OffloadSettings,
+    "checkpoints": SavingSettings,
+}
+"""Flags that help shows together."""
 
 
 def main(arguments: list[str]) -> int:
-    """Train, print the table, write the profile."""
+    """Train, print the table, write the profile. The status is 143 where a SIGTERM ended the run after a save."""
     given = vars(make_parser().parse_args(arguments))
     path = given.pop("deepspeed_config")
     settings = {name: value for name, value in given.items() if value is not None}
     if "WORLD_SIZE" in os.environ and "ranks" not in settings:
         settings["ranks"] = int(os.environ["WORLD_SIZE"])
     flags = set(settings)
+    if settings.get("resume") == "":
+        if "save_folder" not in settings:
+            raise InputError("--resume is given without a folder, and there is no --save-folder; name one of the two")
+        settings["resume"] = settings["save_folder"]
     if path is not None:
         settings = with_deepspeed(settings, Path(path))
     speaks = os.environ.get("RANK", "0") == "0"
@@ -37,10 +53,25 @@ def main(arguments: list[str]) -> int:
         config = make_config(**settings)
         if speaks and config.profile_json is not None:
             check_output("--profile-json", config.profile_json, most_json_bytes(config))
-        report = train(config)
+        corpus = load_corpus(config.data_mode, seq_len=config.seq_len)
+        start = find_start(config, corpus)
+        for note in start.notes if speaks else ():
+            ending.say(f"zerolab train: {note}")
+        if start.step >= config.max_steps:
+            return 0
+        stop = Stop()
+        with nullcontext() if config.save_folder is None else ending.told_to_end(stop.ask):
+            report = train(config, corpus, start, stop)
     except InputError as error:
         # What stands in a file has no flag.
         raise InputError(name_flags(str(error), TrainConfig.model_fields.keys() - (settings.keys() - flags))) from None
+    if report.stopped:
+        if speaks:
+            ending.say(
+                f"zerolab train: ended by SIGTERM, after a save of step {report.step} to {config.save_folder}; "
+                "to go on, give the same command with --resume"
+            )
+        return ending.TERMINATED
     if speaks:
         hand_over(report)
     return 0
@@ -106,10 +137,7 @@ def make_parser() -> argparse.ArgumentParser:
         metavar="FILE",
         help="settings from a DeepSpeed configuration (JSON)",
     )
-    groups = {
-        title: (parser.add_argument_group(title), settings.model_fields)
-        for title, settings in (("precision", PrecisionSettings), ("offload", OffloadSettings))
-    }
+    groups = {title: (parser.add_argument_group(title), settings.model_fields) for title, settings in GROUPS.items()}
     for name, field in TrainConfig.model_fields.items():
         place = next((group for group, fields in groups.values() if name in fields), parser)
         add_flag(place, name, field)
@@ -120,7 +148,9 @@ def add_flag(parser: argparse._ActionsContainer, name: str, field: FieldInfo) ->
     flag = "--" + name.replace("_", "-")
     default = "none" if field.default is None else field.default
     text = f"{field.description} (default: {default})"
-    if field.annotation is bool:
+    if name == "resume":
+        parser.add_argument(flag, dest=name, default=None, nargs="?", const="", metavar="FOLDER", help=text)
+    elif field.annotation is bool:
         parser.add_argument(flag, dest=name, action=argparse.BooleanOptionalAction, default=None, help=text)
     else:
         # Numbers stay text until pydantic reads them, so that every refusal is worded alike.

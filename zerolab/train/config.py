@@ -13,10 +13,10 @@ from zerolab.errors import InputError
 from zerolab.models import Config, config_of
 from zerolab.offload.files import check_folder
 from zerolab.plan import RunSpec, shape_of
-from zerolab.train.states import OffloadSettings, PrecisionSettings
+from zerolab.train.states import OffloadSettings, PrecisionSettings, SavingSettings
 
 
-class TrainConfig(PrecisionSettings, OffloadSettings):
+class TrainConfig(PrecisionSettings, OffloadSettings, SavingSettings):
     """A run of `zerolab train`. Field names are its flags; descriptions are its help. `spec` is the run that they
     describe, as the rest of the library knows it; what goes beyond it says how this machine carries it out."""
 
@@ -34,7 +34,7 @@ class TrainConfig(PrecisionSettings, OffloadSettings):
     seq_len: int = Field(64, ge=1, description="tokens of a sequence")
     batch_size: int = Field(12, ge=1, description="sequences of an optimizer step, over all ranks and micro-batches")
     grad_accum_steps: int = Field(1, ge=1, description="micro-batches of an optimizer step")
-    max_steps: int = Field(100, ge=1, description="optimizer steps")
+    max_steps: int = Field(100, ge=1, description="optimizer steps, with those before a checkpoint")
     lr: float = Field(1e-3, gt=0, description="learning rate of AdamW")
     weight_decay: float = Field(0.1, ge=0, description="decay of parameters with two or more dimensions")
     clip_norm: float = Field(1.0, ge=0, description="global gradient norm to clip to; 0 turns clipping off")
@@ -58,6 +58,7 @@ class TrainConfig(PrecisionSettings, OffloadSettings):
         check_division(self.batch_size, self.ranks, self.grad_accum_steps)
         offload = self.spec.places
         self.make_scaler()
+        self.check_saving()
         if self.offload_path is not None and "disk" not in (offload.optimizer, offload.parameters):
             raise InputError(
                 f"offload_path is {str(self.offload_path)!r} but no state rests on the disk; give offload_optimizer or "

@@ -15,7 +15,8 @@ from zerolab.errors import InputError
 from zerolab.memory import Tracker, predict, predict_traffic
 from zerolab.models import build
 from zerolab.train.config import TrainConfig
-from zerolab.train.progress import Steps
+from zerolab.train.progress import Steps, is_asked_to_stop
+from zerolab.train.resume import Saver, Start, data_to_save
 from zerolab.zero import ZeroEngine
 from zerolab.zero.labels import engine_labels
 
@@ -31,9 +32,10 @@ def decay_groups(weight_decay: float) -> Any:
     return lambda _name, parameter: {"weight_decay": weight_decay if parameter.dim() >= 2 else 0.0}
 
 
-def train_rank(comm: Collectives, config: TrainConfig, corpus: Corpus, progress: str | None) -> dict[str, Any]:
+def train_rank(comm: Collectives, start: Start, corpus: Corpus, progress: str | None) -> dict[str, Any]:
     """Train on this rank; returns the record of all ranks, the same on each of them."""
-    check_same_text(comm, corpus)
+    config = start.config
+    check_same_start(comm, start, corpus)
     torch.manual_seed(config.seed)
     spec = config.spec
     model = build(
@@ -45,7 +47,7 @@ def train_rank(comm: Collectives, config: TrainConfig, corpus: Corpus, progress:
         spec.stage,
         config.lr,
         clip_norm=config.clip_norm or None,
-        groups=decay_groups(config.weight_decay),
+        groups=decay_groups(config.weight_decay if start.built is None else start.built),
         reduction=spec.reduction,
         overlap=config.overlap,
         overlap_gather=config.overlap,
@@ -58,25 +60,49 @@ def train_rank(comm: Collectives, config: TrainConfig, corpus: Corpus, progress:
     batches = Batches(
         corpus.train, config.seq_len, config.batch_size, comm.size, comm.rank, config.grad_accum_steps, config.seed
     )
+    saver = Saver(engine, start, data_to_save(config, corpus))
+    saver.load()
     assert comm.meter is not None
     comm.meter.reset()
-    loop = TrainingLoop(comm, engine, batches, config, Steps(progress if comm.rank == 0 else None))
-    tracker = Tracker(engine_labels(engine), samples=False)
-    step = 0
-    with tracker:
+    loop = TrainingLoop(comm, engine, batches, config, progress)
+    tracker, peaks = Tracker(engine_labels(engine), samples=False), []
+    step = start.step
+
+    def goes_on(tracked: bool = False) -> bool:
         # A skipped step makes no states and frees none.
-        while step < config.max_steps and step - len(loop.skipped) < TRACKED_STEPS:
-            loop.step(step)
-            step += 1
-        loop.settle()
-        memory, peak = tracker.now() | engine.disk_bytes(), tracker.peak
-    tracked = step
-    for step in range(tracked, config.max_steps):
+        enough = tracked and step - start.step - len(loop.skipped) >= TRACKED_STEPS
+        return step < config.max_steps and not loop.stopped and not enough
+
+    while goes_on(tracked=True):
+        with tracker:
+            due = False
+            while goes_on(tracked=True) and not due:
+                loop.step(step)
+                step += 1
+                due = saver.is_due(step)
+            loop.settle()
+            peaks.append(tracker.peak)
+            memory = tracker.now() | engine.disk_bytes()
+        if due:
+            # The ledger is of training; copies that wait to be written are not of it.
+            saver.save(step)
+    tracked = step - start.step
+    while goes_on():
         loop.step(step)
+        step += 1
+        if saver.is_due(step):
+            saver.save(step)
     loop.finish()
+    saver.save(step, last=True)
     with phase("report"):
         digest = parameters_sha256(engine)
-        record = {"memory": memory, "peak": peak, "traffic": loop.traffic(), "seconds": loop.seconds}
+        record = {
+            "memory": memory,
+            "peak": max(peaks, key=lambda kinds: sum(kinds.values())),
+            "traffic": loop.traffic(),
+            "seconds": loop.seconds,
+            "save_seconds": list(saver.seconds.values()),
+        }
         of_ranks = gather_records(comm, record)
     return {
         "ranks": of_ranks,
@@ -86,7 +112,10 @@ def train_rank(comm: Collectives, config: TrainConfig, corpus: Corpus, progress:
         "tracked_steps": tracked,
         "parameters_sha256": digest,
         "traffic_is_stated": comm.meter.nominal,
-        "predicted": predictions(engine, config, len(loop.skipped)),
+        "predicted": predictions(engine, config, len(loop.losses), len(loop.skipped)),
+        "step": step,
+        "saved_steps": list(saver.seconds),
+        "notes": saver.notes,
     }
 
 
@@ -94,31 +123,37 @@ class TrainingLoop:
     """The steps of a run on one rank, and what is known of them: mean loss over the whole batch, seconds, bytes."""
 
     def __init__(
-        self, comm: Collectives, engine: ZeroEngine, batches: Batches, config: TrainConfig, steps: Steps
+        self, comm: Collectives, engine: ZeroEngine, batches: Batches, config: TrainConfig, progress: str | None
     ) -> None:
-        self.comm, self.engine, self.batches, self.config, self.steps = comm, engine, batches, config, steps
+        self.comm, self.engine, self.batches, self.config, self.progress = comm, engine, batches, config, progress
+        self.steps = Steps(progress if comm.rank == 0 else None)
         self.losses: list[float] = []
         self.seconds: list[float] = []
         self.scales: list[float] = []
         self.skipped: list[int] = []
+        # Whether any rank was asked to stop, as all of them know it.
+        self.stopped = False
         self._reported: Handle | None = None
 
     def step(self, step: int) -> None:
         """One optimizer step."""
         start = time.perf_counter()
         device, micro_batches = self.comm.device, self.batches.step(step)
-        total = torch.zeros(1, device=device)
+        # The mean loss, and how many ranks were asked to stop: one collective says both.
+        total = torch.zeros(2, device=device)
         for index, (inputs, targets) in enumerate(micro_batches):
             loss = self.engine(inputs.to(device), targets.to(device)) / len(micro_batches)
             last = index == len(micro_batches) - 1
             self.engine.backward(loss, reduce=last or not self.config.defer_reduction)
-            total += loss.detach()
+            total[0] += loss.detach()
         result = self.engine.step()
         self.scales.append(result.loss_scale)
         if result.skipped:
             self.skipped.append(step + 1)
             self.steps.skipped(step + 1, result.loss_scale, self.engine.loss_scale)
         self._collect_loss()
+        if is_asked_to_stop(self.progress):
+            total[1] = 1
         # Parameters may still be on their way to the others; the loss queues behind them and is read a step later.
         with phase("report"):
             self._reported = self.comm.all_reduce_async(total, average=True)
@@ -141,13 +176,15 @@ class TrainingLoop:
 
     def _collect_loss(self) -> None:
         if self._reported is not None:
-            self.losses.append(self._reported.wait().item())
+            loss, stopped = self._reported.wait().tolist()
+            self.losses.append(loss)
+            self.stopped = self.stopped or stopped > 0
             self.steps.done(self.losses[-1])
             self._reported = None
 
 
-def predictions(engine: ZeroEngine, config: TrainConfig, skipped: int) -> dict[str, Any]:
-    """What memory and traffic should be, by rank, from the layout alone; traffic as the mean over all steps."""
+def predictions(engine: ZeroEngine, config: TrainConfig, steps: int, skipped: int) -> dict[str, Any]:
+    """What memory and traffic should be, by rank, from the layout alone; traffic as the mean over so many steps."""
     spec = config.spec
     memory = predict(engine.plans, spec.stage, engine.state_size, spec.precision, spec.places)
     whole, cut = (
@@ -165,7 +202,6 @@ def predictions(engine: ZeroEngine, config: TrainConfig, skipped: int) -> dict[s
         )
         for is_skipped in (False, True)
     )
-    steps = config.max_steps
     traffic = {
         name: [
             mean(all_of * (steps - skipped) + less * skipped, steps)
@@ -191,9 +227,16 @@ def parameters_sha256(engine: ZeroEngine) -> str:
     return digest.hexdigest()
 
 
-def check_same_text(comm: Collectives, corpus: Corpus) -> None:
-    """Ranks that loaded different texts (one fell back, another did not) must not train together."""
+def check_same_start(comm: Collectives, start: Start, corpus: Corpus) -> None:
+    """Ranks that loaded different texts (one fell back, another did not), or that see different checkpoints, must not
+    train together."""
     with phase("setup"):
         seen = gather_records(comm, [corpus.text.sha256[:12], corpus.text.source])
+        steps = gather_records(comm, start.step)
     if any(text != seen[0] for text in seen):
         raise InputError(f"the ranks loaded different texts ({seen}); put one file where all of them can read it")
+    if any(step != steps[0] for step in steps):
+        raise InputError(
+            f"the ranks see checkpoints of different steps in {start.config.resume} ({steps}); name a folder that all "
+            "of their machines share"
+        )

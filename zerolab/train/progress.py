@@ -1,8 +1,9 @@
-"""A progress bar in the parent for work that happens in the ranks: rank 0 appends a line a step to a file, and a
-thread of the parent follows it."""
+"""Between the parent and the ranks, by files. Rank 0 appends a line a step to one, and a thread of the parent draws a
+progress bar of it; and if another one is there, the parent asks the ranks to stop."""
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 from collections.abc import Iterator
@@ -40,6 +41,34 @@ class Steps:
                 self._file.write(line)
 
 
+class Stop:
+    """Asks a run to end after a step, with a checkpoint. `ask` may be called from a signal's handler, at any time."""
+
+    def __init__(self) -> None:
+        self.asked = False
+        self._file: Path | None = None
+
+    def ask(self) -> None:
+        self.asked = True
+        if self._file is not None:
+            with suppress(OSError):
+                self._file.touch()
+
+    def tell(self, progress: str) -> None:
+        """Tell the ranks that have this path, now if it was asked before, or later."""
+        self._file = Path(progress + STOP)
+        if self.asked:
+            self.ask()
+
+
+STOP = ".stop"
+
+
+def is_asked_to_stop(progress: str | None) -> bool:
+    """Whether the ranks that have this path are asked to stop."""
+    return progress is not None and os.path.exists(progress + STOP)
+
+
 class Bar(tqdm):
     """tqdm's, without its thread that looks after all bars: where none can be started, tqdm prints a warning."""
 
@@ -47,13 +76,14 @@ class Bar(tqdm):
 
 
 @contextmanager
-def follow(total: int, what: str) -> Iterator[str]:
-    """Show a bar of `total` steps while the block runs; yields the path that `Steps` writes to."""
+def follow(total: int, what: str, done: int = 0) -> Iterator[str]:
+    """Show a bar of `total` steps, of which some are `done`, while the block runs; yields the path that `Steps` writes
+    to."""
     with temporary_folder("progress") as folder:
         path = folder / "steps"
         path.touch()
         ended = threading.Event()
-        with Bar(total=total, desc=what, unit="step", file=sys.stderr, disable=None) as bar:
+        with Bar(total=total, initial=done, desc=what, unit="step", file=sys.stderr, disable=None) as bar:
             thread = threading.Thread(target=_watch, args=(path, bar, ended), daemon=True)
             thread.start()
             try:

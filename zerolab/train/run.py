@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 import os
 import platform
+import re
 import statistics
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,11 +16,14 @@ from typing import Any
 import torch
 
 from zerolab.data import Corpus, load_corpus
+from zerolab.errors import CheckpointError, InputError
 from zerolab.ranks import launch
+from zerolab.ranks.failure import RankFailure
 from zerolab.train.config import TrainConfig
 from zerolab.train.loop import TRACKED_STEPS, train_rank
 from zerolab.train.outputs import write_whole
-from zerolab.train.progress import follow
+from zerolab.train.progress import Stop, follow
+from zerolab.train.resume import Start, find_start
 
 ByRank = dict[str, list[int]]
 
@@ -26,7 +32,12 @@ ByRank = dict[str, list[int]]
 class Report:
     """What a run did and what it took. Bytes are lists by rank; traffic is that of one optimizer step. Where
     `traffic_is_stated` the collectives are torch's own, whose messages nobody can count: what stands as measured is
-    what a ring sends in the calls that were made."""
+    what a ring sends in the calls that were made.
+
+    `loss` and times are those of this run's own steps, which come after `resumed_step` where it began with the
+    checkpoint in `resumed`. `step` is the last; it is below `max_steps` where the run was asked to stop. `save_seconds`
+    are what each save took beside training, by its step.
+    """
 
     config: TrainConfig
     ranks: int
@@ -43,6 +54,16 @@ class Report:
     skipped_steps: list[int] = field(default_factory=list)
     tracked_steps: int = TRACKED_STEPS
     traffic_is_stated: bool = False
+    step: int = 0
+    resumed: str | None = None
+    resumed_step: int = 0
+    save_seconds: dict[int, float] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    @property
+    def stopped(self) -> bool:
+        """Whether steps are left, since the run was asked to stop."""
+        return self.step < self.config.max_steps
 
     @property
     def median_step_seconds(self) -> float:
@@ -59,6 +80,10 @@ class Report:
             "skipped_steps": self.skipped_steps,
             "step_seconds": self.step_seconds,
             "tracked_steps": self.tracked_steps,
+            "step": self.step,
+            "resumed": self.resumed,
+            "resumed_step": self.resumed_step,
+            "save_seconds": self.save_seconds,
             "parameters_sha256": self.parameters_sha256,
             "memory": {
                 "predicted": self.memory_predicted,
@@ -78,16 +103,27 @@ class Report:
         }
 
 
-def train(config: TrainConfig, corpus: Corpus | None = None) -> Report:
+def train(
+    config: TrainConfig, corpus: Corpus | None = None, start: Start | None = None, stop: Stop | None = None
+) -> Report:
     """Train as `config` says and return the report. Under torchrun every process calls this, and every one gets it.
+    `stop` can ask the run to end before its last step, with a checkpoint if it saves any.
 
-    Raises InputError for text that cannot be used, RankError if a rank fails.
+    Raises InputError for text that cannot be used and a checkpoint of another run or of its end, CheckpointError if
+    saving or loading fails, RankError if a rank fails otherwise.
     """
     corpus = corpus or load_corpus(config.data_mode, seq_len=config.seq_len)
-    with follow(config.max_steps, f"ZeRO-{config.zero_stage}, {config.ranks} ranks") as progress:
+    start = start or find_start(config, corpus)
+    config = start.config
+    if start.step >= config.max_steps:
+        raise InputError(f"max_steps is {config.max_steps} and {start.folder} is at step {start.step}; give more")
+    what = f"ZeRO-{config.zero_stage}, {config.ranks} ranks"
+    with follow(config.max_steps, what, start.step) as progress, _checkpoint_errors():
+        if stop is not None:
+            stop.tell(progress)
         results = launch(
             train_rank,
-            config,
+            start,
             corpus,
             progress,
             ranks=config.ranks,
@@ -97,10 +133,23 @@ def train(config: TrainConfig, corpus: Corpus | None = None) -> Report:
             link=config.link,
         )
     record = next(result for result in results if result is not None)
-    return make_report(config, record, corpus)
+    return make_report(start, record, corpus)
 
 
-def make_report(config: TrainConfig, record: dict[str, Any], corpus: Corpus) -> Report:
+@contextmanager
+def _checkpoint_errors() -> Iterator[None]:
+    """What failed to be saved or loaded is no fault of the rank that says so."""
+    try:
+        yield
+    except RankFailure as failure:
+        if failure.error == CheckpointError.__name__:
+            # Whichever rank was heard first: the one that failed, or one that heard of it.
+            raise CheckpointError(re.sub(r"^(rank \d+ (raised \w+|failed): )+", "", str(failure))) from failure
+        raise
+
+
+def make_report(start: Start, record: dict[str, Any], corpus: Corpus) -> Report:
+    config = start.config
     of_ranks, traffic = record["ranks"], record["predicted"]["traffic"]
     return Report(
         config=config,
@@ -119,6 +168,14 @@ def make_report(config: TrainConfig, record: dict[str, Any], corpus: Corpus) -> 
         skipped_steps=record["skipped_steps"],
         tracked_steps=record["tracked_steps"],
         traffic_is_stated=record["traffic_is_stated"],
+        step=record["step"],
+        resumed=None if start.folder is None else str(start.folder),
+        resumed_step=start.step,
+        save_seconds={
+            step: max(seconds)
+            for step, *seconds in zip(record["saved_steps"], *(of["save_seconds"] for of in of_ranks), strict=True)
+        },
+        notes=tuple(record["notes"]),
     )
 
 

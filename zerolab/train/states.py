@@ -1,5 +1,5 @@
-"""The settings of a run that say in which dtype and in which place its states are; their names are those of
-Megatron-LM (dtypes) and DeepSpeed (loss scale, offload)."""
+"""The settings of a run that say in which dtype and in which place its states are, and when they are saved; their names
+are those of Megatron-LM (dtypes) and DeepSpeed (loss scale, offload)."""
 
 from __future__ import annotations
 
@@ -107,3 +107,29 @@ class OffloadSettings(BaseModel):
             sub_group_numel=self.sub_group_size,
             max_in_cpu=self.max_in_cpu,
         )
+
+
+class SavingSettings(BaseModel):
+    """Checkpoints: how often, where, and which one a run begins with."""
+
+    save_folder: Path | None = Field(
+        None, description="folder of this run's checkpoints; the end of the run, and SIGTERM, make one"
+    )
+    save_every: int | None = Field(
+        None, ge=1, description="save after so many steps, again and again, while training goes on"
+    )
+    keep: int | None = Field(None, ge=1, description="checkpoints to keep, the newest; none: all")
+    resume: Path | None = Field(
+        None,
+        description="go on from the newest checkpoint of a folder, or from the checkpoint that it is; --resume alone "
+        "takes --save-folder and begins anew where there is none yet; --max-steps is the total, and --lr and "
+        "--weight-decay are the checkpoint's unless they are given",
+    )
+
+    def check_saving(self) -> None:
+        """Raise an InputError for settings that need a folder where there is none."""
+        for name in ("save_every", "keep"):
+            if self.save_folder is None and getattr(self, name) is not None:
+                raise InputError(f"{name} is {getattr(self, name)} but there is no folder to save to; give save_folder")
+        if self.save_folder is not None and self.save_folder.exists() and not self.save_folder.is_dir():
+            raise InputError(f"save_folder is {str(self.save_folder)!r}, which is no folder; name one")

@@ -1,0 +1,220 @@
+"""`zerolab train` saves, is ended in many ways, and goes on; `zerolab checkpoint` looks into what was saved."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from zerolab.checkpoint import checkpoints_in, read_manifest
+from zerolab.checkpoint.folder import Folder
+from zerolab.cli import main
+from zerolab.cli.tables import text_of
+from zerolab.train import Report, make_config, train
+
+RUN = {"model_size": "nano", "seq_len": 32, "lr": 3e-3, "timeout": 60.0}
+FLAGS = ["train", "--model-size", "nano", "--seq-len", "32", "--lr", "3e-3", "--timeout", "60"]
+WHOLE, PART = 5, 3
+
+
+def run(**settings: object) -> Report:
+    return train(make_config(**{**RUN, "max_steps": WHOLE, **settings}))
+
+
+def agrees(report: Report) -> bool:
+    memory = all(report.memory_measured[kind] == sizes for kind, sizes in report.memory_predicted.items())
+    return memory and report.traffic_measured == report.traffic_predicted
+
+
+def steps_in(folder: Path) -> list[int]:
+    return [read_manifest(path).step for path in checkpoints_in(folder)]
+
+
+def said(capsys: pytest.CaptureFixture[str]) -> str:
+    """The one line that a command wrote to standard error."""
+    error = capsys.readouterr().err
+    lines = [line for line in error.replace("\r", "\n").split("\n") if line.startswith("zerolab ")]
+    assert len(lines) == 1, error
+    return lines[0]
+
+
+@pytest.fixture(scope="module")
+def undisturbed() -> dict[int, Report]:
+    """By stage, on two ranks."""
+    return {stage: run(ranks=2, zero_stage=stage) for stage in (0, 3)}
+
+
+@pytest.fixture(scope="module")
+def parts(tmp_path_factory: pytest.TempPathFactory) -> dict[int, tuple[Path, Report]]:
+    """The same runs, ended after some steps, each of which was saved; and their folders."""
+    found = {}
+    for stage in (0, 3):
+        folder = tmp_path_factory.mktemp("saved") / "run"
+        found[stage] = folder, run(ranks=2, zero_stage=stage, max_steps=PART, save_folder=folder, save_every=1)
+    return found
+
+
+@pytest.fixture
+def saved(parts: dict[int, tuple[Path, Report]], tmp_path: Path) -> Path:
+    """A folder of one's own with the checkpoints of stage 3."""
+    return Path(shutil.copytree(parts[3][0], tmp_path / "run"))
+
+
+# Going on
+
+
+@pytest.mark.ranks
+@pytest.mark.timeout(100)
+@pytest.mark.parametrize("stage", [0, 3])
+def test_a_resumed_run_ends_with_the_bits_of_an_undisturbed_one(
+    stage: int, undisturbed: dict[int, Report], parts: dict[int, tuple[Path, Report]], tmp_path: Path
+) -> None:
+    (folder, part), whole = parts[stage], undisturbed[stage]
+    second = run(ranks=2, zero_stage=stage, resume=folder)
+    assert part.loss + second.loss == whole.loss
+    assert second.parameters_sha256 == whole.parameters_sha256 != part.parameters_sha256
+    assert (part.step, second.resumed_step, second.step) == (PART, PART, WHOLE)
+
+
+@pytest.mark.ranks
+@pytest.mark.timeout(100)
+def test_with_saves_and_after_a_resume_predicted_bytes_are_measured_bytes(
+    undisturbed: dict[int, Report], parts: dict[int, tuple[Path, Report]]
+) -> None:
+    for stage, (folder, part) in parts.items():
+        assert agrees(part) and part.memory_measured == undisturbed[stage].memory_measured
+        # But for a loss or two of some bytes, which are still on their way where nothing is saved.
+        peaks = [[sum(of_rank) for of_rank in zip(*of.peak.values(), strict=True)] for of in (part, undisturbed[stage])]
+        assert peaks[0] == pytest.approx(peaks[1], abs=64)
+        assert steps_in(folder) == list(part.save_seconds) == [1, 2, 3]
+
+
+@pytest.mark.ranks
+@pytest.mark.timeout(100)
+def test_other_ranks_another_stage_precision_and_place_go_on_with_losses_close_by(
+    undisturbed: dict[int, Report], saved: Path, tmp_path: Path
+) -> None:
+    """With another accumulation, too, and saving what it does to the same folder."""
+    more = {"offload_optimizer": "disk", "offload_path": tmp_path, "bf16": True, "grad_accum_steps": 2}
+    second = run(ranks=3, zero_stage=2, save_folder=saved, resume=saved, save_every=1, keep=2, **more)
+    assert second.loss == pytest.approx(undisturbed[3].loss[PART:], rel=2e-2)
+    assert second.loss[-1] < undisturbed[3].loss[0] and agrees(second)
+    assert steps_in(saved) == [4, 5] and second.notes
+
+
+@pytest.mark.ranks
+@pytest.mark.timeout(100)
+def test_the_checkpoints_learning_rate_and_decay_hold_unless_others_are_given(
+    undisturbed: dict[int, Report], saved: Path
+) -> None:
+    settings = {**RUN, "max_steps": WHOLE, "ranks": 2, "zero_stage": 3, "resume": saved}
+    del settings["lr"]
+    taken = train(make_config(**settings))
+    assert taken.parameters_sha256 == undisturbed[3].parameters_sha256 and taken.config.lr == 3e-3
+    # Without decay, matrices and norms have the same options, and were in two groups when they were saved.
+    others = [train(make_config(**settings, **given)) for given in ({"lr": 6e-3}, {"weight_decay": 0.0})]
+    assert len({report.parameters_sha256 for report in (taken, *others)}) == 3
+    assert [(report.config.lr, report.config.weight_decay) for report in others] == [(6e-3, 0.1), (3e-3, 0.0)]
+
+
+@pytest.mark.ranks
+@pytest.mark.timeout(100)
+def test_one_command_line_begins_goes_on_and_finds_that_it_is_done(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flags = [*FLAGS, "--save-folder", str(tmp_path / "run"), "--resume"]
+    assert main([*flags, "--max-steps", "1"]) == 0
+    assert said(capsys) == f"zerolab train: there is no checkpoint in {tmp_path / 'run'} yet, so the run begins anew"
+    assert main([*flags, "--max-steps", "2"]) == 0
+    first = tmp_path / "run" / "step-00000001"
+    captured = capsys.readouterr()
+    assert (
+        f"zerolab train: the run goes on from {first}, at step 1 of 2, with lr 0.003, weight decay 0.1" in captured.err
+    )
+    assert f"in 1 step (from step 1 on, of {first})" in captured.out
+    assert main([*flags, "--max-steps", "2"]) == 0
+    assert said(capsys).endswith("step-00000002 is at step 2 of 2, so there is nothing left to do")
+
+
+# What cannot go on
+
+
+@pytest.mark.parametrize(
+    ("flags", "named"),
+    [
+        ("--seq-len 16", ["--seq-len is 16", "with 32", "give 32"]),
+        ("--seed 7", ["seed is 7", "with 0"]),
+        ("--batch-size 24", ["--batch-size is 24", "with 12"]),
+        ("--model gpt2", ["--model is gpt2", "with llama"]),
+        ("--model-size tiny", ["--model-size is tiny", "with nano"]),
+        ("--data-mode synthetic", ["--data-mode gives the text 'synthetic' (sha256", "with 'embedded' (sha256"]),
+        ("--resume no/such/folder", ["--resume is 'no/such/folder'", "no checkpoint"]),
+        ("--resume {}/step-00000009", ["--resume is ", "step-00000009", "no checkpoint"]),
+    ],
+)
+def test_a_resume_of_another_run_is_refused_in_one_sentence(
+    flags: str, named: list[str], parts: dict[int, tuple[Path, Report]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = str(parts[3][0])
+    assert main([*FLAGS, "--resume", folder, *flags.format(folder).split()]) == 2
+    error = said(capsys)
+    assert all(word in error for word in named) and error.count("; ") == 1, error
+
+
+@pytest.mark.parametrize(
+    ("flags", "named"),
+    [
+        ("--save-every 2", ["--save-every is 2", "give --save-folder"]),
+        ("--keep 2", ["keep is 2", "give --save-folder"]),
+        ("--resume", ["--resume", "--save-folder"]),
+        ("--save-folder x --save-every 0", ["--save-every is '0'"]),
+        (f"--save-folder {__file__}", ["--save-folder is", "no folder"]),
+    ],
+)
+def test_flags_of_saving_that_cannot_work_are_refused(
+    flags: str, named: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*FLAGS, *flags.split()]) == 2
+    error = said(capsys)
+    assert all(word in error for word in named), error
+
+
+@pytest.mark.ranks
+@pytest.mark.timeout(100)
+def test_a_folder_that_another_run_saves_to_is_refused_before_the_work(
+    saved: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = Folder(saved)
+    try:
+        assert main([*FLAGS, "--save-folder", str(saved), "--max-steps", "1000000"]) == 1
+    finally:
+        other.close()
+    assert said(capsys).startswith(f"zerolab train: another run saves to '{saved}' (process ")
+    assert steps_in(saved) == [1, 2, 3]
+
+
+@pytest.mark.ranks
+@pytest.mark.timeout(100)
+def test_a_damaged_checkpoint_is_a_sentence_that_names_the_one_before(
+    saved: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    newest = saved / "step-00000003" / "optimizer_shard_rank1.safetensors"
+    data = bytearray(newest.read_bytes())
+    data[-5000] ^= 1
+    newest.write_bytes(data)
+    assert main([*FLAGS, "--zero-stage", "3", "--max-steps", "9", "--resume", str(saved)]) == 1
+    error = capsys.readouterr().err.strip().split("\n")[-1]
+    assert error.startswith("zerolab train: ") and "optimizer_shard_rank1.safetensors is damaged" in error
+    assert str(saved / "step-00000002") in error
+
+
+@pytest.mark.ranks
+def test_the_report_says_what_was_saved_and_from_where_it_went_on(
+    parts: dict[int, tuple[Path, Report]],
+) -> None:
+    folder, part = parts[0]
+    assert f"3 checkpoints saved to {folder}, the last at step 3" in text_of(part)
+    profile = part.as_json()
+    assert (profile["step"], profile["resumed"], profile["resumed_step"]) == (3, None, 0)
+    assert list(profile["save_seconds"]) == [1, 2, 3]

@@ -1,0 +1,160 @@
+"""Where a run begins, and what it saves: the settings of `zerolab train` put to the library's checkpoints.
+
+Which sequences a step trains on follows from (seed, step, place), so the step is all that a run must know of its data
+to go on; what the sequences depend on besides is saved beside it, and a run that has it otherwise is refused.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+from zerolab.checkpoint import Checkpoints, find_latest, read_manifest
+from zerolab.checkpoint.folder import remedy_for, step_of
+from zerolab.checkpoint.manifest import MANIFEST, Manifest
+from zerolab.data import Corpus
+from zerolab.errors import InputError
+from zerolab.train.config import TrainConfig
+from zerolab.zero import ZeroEngine
+
+SAME = ("model", "model_size", "seed", "seq_len", "batch_size")
+"""Settings that a run keeps from its first step to its last."""
+TAKEN_OVER = ("lr", "weight_decay")
+"""Settings that a checkpoint gives where nobody gives another."""
+
+
+@dataclass(frozen=True)
+class Start:
+    """Where a run begins: after `step` steps, with the checkpoint in `folder`, or at 0 with none.
+
+    config    the run's settings, with what was taken over
+    built     the weight decay that the optimizer's groups are built by, the checkpoint's; None: that of the config
+    notes     what to tell whoever started it, a sentence each
+    """
+
+    config: TrainConfig
+    step: int = 0
+    folder: Path | None = None
+    built: float | None = None
+    notes: tuple[str, ...] = ()
+
+
+def find_start(config: TrainConfig, corpus: Corpus) -> Start:
+    """Where a run with these settings begins. Raises an InputError for a checkpoint of another run, or none where one
+    was named, and a CheckpointError for one that cannot be read."""
+    if config.resume is None:
+        return Start(config)
+    folder = config.resume.expanduser()
+    found = folder if (folder / MANIFEST).is_file() else find_latest(folder)
+    if found is None:
+        if config.save_folder is None or config.save_folder.expanduser() != folder or step_of(folder) >= 0:
+            raise InputError(
+                f"resume is {str(folder)!r}, where there is no checkpoint; name a folder that has one, or leave it out "
+                "to begin anew"
+            )
+        return Start(config, notes=(f"there is no checkpoint in {folder} yet, so the run begins anew",))
+    manifest = read_manifest(found, remedy_for(found))
+    saved = data_of(manifest, found)
+    check_same(config, corpus, saved, found)
+    taken = {name: saved[name] for name in TAKEN_OVER if name not in config.model_fields_set}
+    at = f"step {manifest.step} of {config.max_steps}"
+    if manifest.step >= config.max_steps:
+        return Start(config, manifest.step, found, notes=(f"{found} is at {at}, so there is nothing left to do",))
+    options = ", ".join(_option(name, getattr(config, name), saved[name], name in taken) for name in TAKEN_OVER)
+    return Start(
+        config.model_copy(update=taken),
+        manifest.step,
+        found,
+        saved["weight_decay"] or None,
+        (f"the run goes on from {found}, at {at}, with {options}",),
+    )
+
+
+def _option(name: str, now: float, saved: float, taken: bool) -> str:
+    words = name.replace("_", " ")
+    if taken or now == saved:
+        return f"{words} {saved:g}"
+    return f"{words} {now:g} as asked for (it was {saved:g})"
+
+
+def data_to_save(config: TrainConfig, corpus: Corpus) -> dict[str, Any]:
+    """What a checkpoint says of the run that it is of."""
+    said = {name: getattr(config, name) for name in (*SAME, *TAKEN_OVER)}
+    return {**said, "text_sha256": corpus.text.sha256, "text_source": corpus.text.source}
+
+
+def data_of(manifest: Manifest, found: Path) -> dict[str, Any]:
+    """The same, of a checkpoint. Raises an InputError if it says nothing of the kind."""
+    wanted = {*SAME, *TAKEN_OVER, "text_sha256", "text_source"}
+    if not isinstance(manifest.data, dict) or not wanted <= manifest.data.keys():
+        raise InputError(
+            f"{found} was not saved by zerolab train, so nobody knows which batches come next; load it with "
+            "zerolab.checkpoint, or name another"
+        )
+    return manifest.data
+
+
+def check_same(config: TrainConfig, corpus: Corpus, saved: dict[str, Any], found: Path) -> None:
+    """Refuse settings with which the run would not go on, but be another."""
+    for name in SAME:
+        now, before = getattr(config, name), saved[name]
+        if now != before:
+            raise InputError(f"{name} is {now} and {found} was saved with {before}; give {before}, or do not resume")
+    if corpus.text.sha256 != saved["text_sha256"]:
+        raise InputError(
+            f"data_mode gives the text {corpus.text.source!r} (sha256 {corpus.text.sha256[:12]}) and {found} was saved "
+            f"with {saved['text_source']!r} (sha256 {saved['text_sha256'][:12]}); give that text, or do not resume"
+        )
+
+
+@dataclass
+class Saver:
+    """What one rank of a run loads before its first step and saves after others. Every rank makes the same calls.
+
+    seconds   how long this rank did nothing else, by the step that was saved
+    """
+
+    engine: ZeroEngine
+    start: Start
+    data: dict[str, Any]
+    seconds: dict[int, float] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        config = self.start.config
+        self.every = config.save_every
+        self.checkpoints = None if config.save_folder is None else Checkpoints(config.save_folder, config.keep)
+        if self.checkpoints is not None:
+            # Now, and not at the first save: another run that saves there shall be named before the work.
+            self.checkpoints.hold(self.engine)
+
+    def load(self) -> None:
+        """Make the engine what the checkpoint has, if there is one."""
+        start = self.start
+        if start.folder is None:
+            return
+        self.notes = Checkpoints(start.folder).load(self.engine).notes
+        for group in self.engine.optimizer.param_groups:
+            group["lr"] = start.config.lr
+            group["weight_decay"] = start.config.weight_decay if group["weight_decay"] else 0.0
+
+    def is_due(self, step: int) -> bool:
+        """Whether to save after so many steps of the run, with more to come."""
+        return self.checkpoints is not None and self.every is not None and step % self.every == 0
+
+    def save(self, step: int, last: bool = False) -> None:
+        """Save after so many steps of the run; the last save is there when this returns. Without a folder, nothing.
+        Raises a CheckpointError on every rank if this save, or the one before, failed on any."""
+        if self.checkpoints is None:
+            return
+        begun = perf_counter()
+        if step in self.seconds:
+            self.checkpoints.wait()
+        else:
+            self.seconds[step] = 0.0
+            self.checkpoints.save(self.engine, step, data=self.data, wait=last)
+        if last:
+            self.checkpoints.close()
+        self.seconds[step] += perf_counter() - begun
