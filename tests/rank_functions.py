@@ -88,6 +88,23 @@ def three_lines(comm):
     print("a warning", file=sys.stderr)
 
 
+def prints_in_pieces(comm):
+    """One line a rank, of which each has a piece out before any has the next."""
+    for piece in range(4):
+        print(f"{piece} of {comm.rank}", end=" " if piece < 3 else "\n", flush=True)
+        comm.barrier()
+
+
+def sum_and_weight(comm, weight):
+    return os.getpid(), comm.all_reduce(weight.clone()).sum().item(), weight
+
+
+def takes_more_memory_than_there_is(comm, how):
+    if comm.rank == 1:
+        bytearray(2**60) if how == "python" else torch.empty(2**50)
+    comm.barrier()
+
+
 def only_rank_0_prints(comm):
     if comm.rank == 0:
         print("loss 1.5")

@@ -64,9 +64,19 @@ def test_a_lost_connection_does_not_hide_its_cause():
 
 
 def test_a_killed_rank_is_named_with_its_signal():
-    with pytest.raises(RankFailure, match="rank 2 was killed by SIGKILL") as caught:
+    with pytest.raises(RankFailure, match="rank 2 was killed by SIGKILL; it may have run out of memory") as caught:
         launch(functions.is_killed, ranks=3, timeout=30)
     assert caught.value.rank == 2
+
+
+@pytest.mark.parametrize("world", ["processes", "lockstep"])
+@pytest.mark.parametrize(
+    ("how", "said"), [("python", "raised MemoryError"), ("torch", "raised RuntimeError: .*allocate memory")]
+)
+def test_a_rank_that_asks_for_more_memory_than_there_is_is_named(world, how, said):
+    with pytest.raises(RankFailure, match=f"rank 1 {said}") as caught:
+        launch(functions.takes_more_memory_than_there_is, how, ranks=2, world=world, timeout=30)
+    assert caught.value.rank == 1 and "takes_more_memory_than_there_is" in caught.value.traceback
 
 
 @pytest.mark.parametrize("ranks", [1, 2])

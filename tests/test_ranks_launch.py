@@ -2,6 +2,7 @@
 
 import os
 import platform
+import re
 import resource
 import tempfile
 import threading
@@ -11,10 +12,12 @@ import psutil
 import pytest
 import rank_functions as functions
 import torch
+from cover import NIGHTLY
 
 from zerolab.collectives import Link
 from zerolab.errors import InputError
-from zerolab.ranks import launch
+from zerolab.ranks import forkserver, launch
+from zerolab.ranks.printing import Printer
 
 pytestmark = [pytest.mark.ranks, pytest.mark.timeout(60)]
 
@@ -93,6 +96,27 @@ def test_seeds_repeat_and_ranks_start_alike():
     assert first[0][0] == first[1][0]
 
 
+def test_live_shows_no_line_before_it_is_whole_and_says_whose_the_rest_is(capsys):
+    texts, shown = ["", ""], []
+    printer = Printer("live", 2, lambda: texts)
+    for more in (("lo", ""), ("ss 0.", "step 1\nlo"), ("5\n", "ss 0.7\nst")):
+        texts[:] = [text + new for text, new in zip(texts, more, strict=True)]
+        printer.follow()
+        shown.append(capsys.readouterr().out)
+    assert shown == ["", "rank 1 | step 1\n", "rank 0 | loss 0.5\nrank 1 | loss 0.7\n"]
+    assert printer.finish() == ["loss 0.5\n", "step 1\nloss 0.7\nst"]
+    assert capsys.readouterr().out == "rank 1 | st\n"
+
+
+@pytest.mark.parametrize("prints", ["ranked", "live"])
+def test_lines_that_ranks_print_piece_by_piece_at_once_are_shown_whole(capfd, prints):
+    launch(functions.prints_in_pieces, ranks=3, prints=prints, timeout=30)
+    lines, errors = capfd.readouterr()
+    expected = [f"rank {rank} | " + " ".join(f"{piece} of {rank}" for piece in range(4)) for rank in range(3)]
+    assert (lines.splitlines() if prints == "ranked" else sorted(lines.splitlines())) == expected
+    assert errors == ""
+
+
 def test_trace_gives_each_ranks_spans():
     trace = launch(functions.total_of_ranks, ranks=2, trace=True, timeout=30).trace
     assert [[span.name for span in spans] for spans in trace] == [["all_reduce"], ["all_reduce"]]
@@ -117,19 +141,47 @@ def test_a_rank_may_launch(world):
     assert launch(functions.launches_inside, world, ranks=1, timeout=50) == [[(0, 2), (1, 2)]]
 
 
-def test_thirty_launches_leak_nothing(monkeypatch, tmp_path):
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+@pytest.mark.timeout(1500 if NIGHTLY else 60)
+def test_launch_after_launch_leaks_no_file_port_process_or_memory(monkeypatch, tmp_path):
+    """A hundred by day, two thousand nightly. Half a megabyte goes to the ranks and comes back from each, and the three
+    kinds of collectives take turns."""
+    weight, pids = torch.ones(125_000), set()
+
+    def launch_many(times):
+        for at in range(times):
+            collectives = ("shared", "ring", "torch")[at % 3]
+            results = launch(
+                functions.sum_and_weight, weight, ranks=2, collectives=collectives, device="cpu", timeout=30
+            )
+            assert [total for _, total, _ in results] == [250_000.0] * 2
+            pids.update(pid for pid, *_ in results)
 
     def held():
-        me = psutil.Process()
-        return me.num_fds(), len(me.children(recursive=True)), threading.active_count()
+        """Of this process and of the server of ranks."""
+        both = psutil.Process(), psutil.Process(forkserver._server._forkserver_pid)
+        return {
+            "descriptors": [one.num_fds() for one in both],
+            "ports": [len(one.net_connections("all")) for one in both],
+            "threads": [one.num_threads() for one in both],
+            "processes": sorted(child.pid for child in both[0].children(recursive=True)),
+            "shared memory": [map.path for one in both for map in one.memory_maps() if SHARED.match(map.path)],
+        }, sum(one.memory_info().rss for one in both)
 
-    launch(functions.who_and_how_many, ranks=2, timeout=30)
-    before = held()
-    for _ in range(30):
-        launch(functions.who_and_how_many, ranks=2, timeout=30)
-    assert held() == before
-    assert list(tmp_path.glob("zerolab-*")) == []
+    launch_many(12)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    before, nbytes = held()
+    launch_many(2000 if NIGHTLY else 100)
+    after, nbytes_after = held()
+    assert after == before
+    assert list(tmp_path.iterdir()) == []
+    assert len(pids) > 200 and not [
+        name for name in os.listdir("/dev/shm") if pids & set(map(int, DIGITS.findall(name)))
+    ]
+    # More than a hundred launches carry would be 150 MB.
+    assert nbytes_after - nbytes < 30e6
+
+
+SHARED, DIGITS = re.compile(r"/dev/shm/|/memfd:"), re.compile(r"\d+")
 
 
 REFUSED = [

@@ -317,6 +317,10 @@ REFUSED: list[tuple[Callable[[Path], object], list[str]]] = [
     (lambda at: engine_of(at, stage=1, precision="fsdp2"), ["sharded", "stage 3"]),
     (lambda at: engine_of(at, max_in_cpu=3), ["max_in_cpu is 3", "device"]),
     (lambda at: engine_of(at, parameters="disk", max_in_cpu=-1), ["max_in_cpu is -1"]),
+    (
+        lambda at: engine_of(at, parameters="disk", buffer_numel=79),
+        ["buffer of 79 elements", "shorter", "80 elements", "buckets smaller"],
+    ),
     (lambda at: engine_of(at, buffer_count=0), ["buffer_count is 0"]),
     (lambda at: engine_of(at, buffer_count=True), ["buffer_count is True"]),
     (lambda at: engine_of(at, sub_group_numel=0), ["sub_group_numel is 0"]),

@@ -8,9 +8,11 @@ from pathlib import Path
 MODES = ("ranked", "live", "quiet")
 
 
-def ranked(texts: Sequence[str]) -> str:
-    """All lines of rank 0, then of rank 1, and so on; with the rank before each line if several ranks printed."""
-    several = sum(bool(text) for text in texts) > 1
+def ranked(texts: Sequence[str], several: bool | None = None) -> str:
+    """All lines of rank 0, then of rank 1, and so on; with the rank before each line if `several` ranks print. Whether
+    they do is seen by the texts, if it is not said."""
+    if several is None:
+        several = sum(bool(text) for text in texts) > 1
     shown = []
     for rank, text in enumerate(texts):
         for line in text.splitlines():
@@ -42,7 +44,9 @@ class Printer:
         """Show what is left to show; the whole text of each rank."""
         self.follow()
         texts = self._read()
-        left = ranked([text[shown:] for text, shown in zip(texts, self._shown, strict=True)])
+        # Live, each line has its rank, also one that its rank has not ended.
+        several = len(texts) > 1 if self._mode == "live" else None
+        left = ranked([text[shown:] for text, shown in zip(texts, self._shown, strict=True)], several)
         if self._mode != "quiet" and left:
             print(left, flush=True)
         return texts
