@@ -4,6 +4,7 @@ called and what it is held to."""
 from __future__ import annotations
 
 from zerolab.course.exercises import (
+    checkpoints,
     flat_buffers,
     mixed_precision,
     offloading,
@@ -27,6 +28,7 @@ LESSONS: dict[str, tuple[Exercise, ...]] = {
     "06_mixed_precision": mixed_precision.EXERCISES,
     "07_offloading": offloading.EXERCISES,
     "07b_when_it_pays": when_it_pays.EXERCISES,
+    "08_checkpoints": checkpoints.EXERCISES,
 }
 
 

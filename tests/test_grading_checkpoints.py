@@ -1,0 +1,83 @@
+"""The exercises of lesson 08 ask for what the library does: what it writes, and what it reads."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+import torch
+
+from zerolab import checkpoint
+from zerolab.checkpoint.manifest import Stretch
+from zerolab.checkpoint.planner import plan
+from zerolab.checkpoint.tensors import CHECKSUMS, FileReader
+from zerolab.collectives import Collectives
+from zerolab.course.exercises.checkpoints import checkpoint_bytes, plan_reads
+from zerolab.errors import CheckpointError
+from zerolab.precision import PRECISIONS
+from zerolab.ranks import launch
+from zerolab.zero import ZeroEngine
+
+
+def saved(comm: Collectives, folder: Path, numels: list[int], recipe: dict[str, str], steps: int) -> dict[str, Any]:
+    """Bytes of the tensors in this rank's two files, by file; and the elements at which slots are aligned."""
+    parameters = [torch.nn.Parameter(torch.ones(numel), requires_grad=at % 2 == 0) for at, numel in enumerate(numels)]
+    model = torch.nn.ParameterList(parameters)
+    half = recipe["params"] if recipe["params"] != "fp32" else "fp32"
+    precision = replace(PRECISIONS["fp32"], grads=half, main_grads=half, reduce="", **recipe)  # type: ignore[arg-type]
+    engine = ZeroEngine(model, comm, 1, lr=1e-3, precision=precision, units=[model])
+    for _ in range(steps):
+        engine.backward(sum((parameter.float() ** 2).sum() for parameter in model) * 1e-4)
+        engine.step()
+    path = checkpoint.save(folder, engine, steps)
+    found: dict[str, Any] = {"align": engine.buckets[0].layout.align}
+    for kind in ("model", "optimizer"):
+        with FileReader(path / f"{kind}_shard_rank{comm.rank}.safetensors") as file:
+            sizes = {name: entry.nbytes for name, entry in file.entries.items()}
+        found[kind] = sum(n for name, n in sizes.items() if name != CHECKSUMS and not name.startswith("rng/"))
+    return found
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+@pytest.mark.parametrize("steps", [0, 1])
+@pytest.mark.parametrize(
+    "dtypes",
+    [
+        ("fp32", "fp32", "fp32", "fp32"), ("bf16", "fp32", "fp32", "bf16"), ("bf16", "fp32", "fp8", "fp8"),
+        ("bf16", "fp16", "fp16", "bf16"), ("bf16", "bf16", "bf16", "bf16"),
+    ],
+)  # fmt: skip
+def test_the_exercise_asks_for_the_bytes_that_are_in_a_checkpoints_files(
+    tmp_path: Path, dtypes: tuple[str, str, str, str], steps: int, ranks: int
+) -> None:
+    numels, recipe = [600, 300, 900, 7, 1], checkpoint_bytes.recipe_of(*dtypes)
+    found = list(launch(saved, tmp_path, numels, recipe, steps, ranks=ranks, world="lockstep", device="cpu"))
+    trains = [at % 2 == 0 for at in range(len(numels))]
+    asked = checkpoint_bytes.written(numels, trains, ranks, found[0]["align"], recipe, steps)
+    assert [(one["model"], one["optimizer"]) for one in found] == asked
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_exercise_asks_for_as_many_reads_as_the_librarys_planner_makes(seed: int) -> None:
+    for case in plan_reads.EXERCISE.cases(Random(seed)):
+        for stretches, start, stop, itemsize in case.args:
+            theirs = [Stretch(first, last, rank) for first, last, rank, _ in stretches]
+            if plan_reads.missing(stretches, start, stop) is not None:
+                with pytest.raises(CheckpointError, match="no file has element"):
+                    plan(theirs, start, stop)
+                continue
+            ours = plan_reads.due(stretches, start, stop, itemsize)
+            made = plan(theirs, start, stop)
+            assert [last - first for _, first, last in ours] == [itemsize * (one.stop - one.start) for one in made]
+            assert plan_reads.is_right([list(read) for read in ours], stretches, start, stop, itemsize)
+
+
+@pytest.mark.parametrize(
+    ("read", "why"), [((0, 8, 17), "past its end"), ((1, 8, 16), "another rank's"), ((0, 8, 8), "")]
+)
+def test_a_read_that_leaves_its_stretch_brings_nothing(read: tuple[int, int, int], why: str) -> None:
+    assert plan_reads.brought([(2, 4, 0, 8)], 4, (0, 8, 16)) == range(8, 16)
+    assert plan_reads.brought([(2, 4, 0, 8)], 4, read) is None, why

@@ -1,0 +1,5 @@
+"""Exercises of lesson 08: checkpoints."""
+
+from zerolab.course.exercises.checkpoints import checkpoint_bytes, plan_reads
+
+EXERCISES = (plan_reads.EXERCISE, checkpoint_bytes.EXERCISE)
