@@ -15,8 +15,8 @@ LESSON := $(firstword $(sort $(wildcard notebooks/*.ipynb)))
 BENCHMARKS := $(sort $(basename $(notdir $(filter-out %__init__.py,$(wildcard benchmarks/*.py)))) \
               $(patsubst benchmarks/%/__main__.py,%,$(wildcard benchmarks/*/__main__.py)))
 # Three processes share the tests, since many wait for processes that they start. Two share the notebooks, where a cell is
-# ended that takes many times what it should (seconds).
-SHARED := -n 3 --dist worksteal
+# ended that takes many times what it should (seconds). The unit tests do without nbval, whose import takes seconds.
+SHARED := -p no:nbval -n 3 --dist worksteal
 NBVAL  := --nbval --nbval-current-env --nbval-cell-timeout=400 --nbval-sanitize-with=tests/nbval_sanitize.cfg
 
 # Containers run as root, where Jupyter asks for this flag; elsewhere it stays off.
@@ -49,6 +49,8 @@ types: $(STAMP)  ## mypy over the library
 
 # Threads of torch that wait for work shall not take a core meanwhile (tests/conftest.py).
 unit nbval quick: export OMP_WAIT_POLICY := PASSIVE
+# Hundreds of processes import the library: what one compiles shall serve the next, also where images say otherwise.
+unit nbval quick: export PYTHONDONTWRITEBYTECODE :=
 
 unit: $(STAMP)  ## unit tests and rank tests (TESTS=tests/test_flat.py for one file)
 ifeq ($(TESTS),)

@@ -1,5 +1,6 @@
 """Controls move the picture: tested by setting values; a notebook and a browser do the rest."""
 
+from collections.abc import Callable
 from threading import Event, Thread
 
 import pytest
@@ -45,20 +46,23 @@ def test_a_size_of_ones_own_and_a_known_model_take_turns() -> None:
 
 
 @pytest.mark.parametrize(
-    ("living", "others"),
+    ("start", "others"),
     [
-        (shard_sliders(SHAPES_OF_A_LAYER), {"ranks": 3, "align": 1}),
+        (lambda: shard_sliders(SHAPES_OF_A_LAYER), {"ranks": 3, "align": 1}),
         (
-            bucket_sliders(SHAPES_OF_A_LAYER),
+            lambda: bucket_sliders(SHAPES_OF_A_LAYER),
             {"ranks": 8, "gbit_per_s": 1.0, "latency_us": 5.0, "bucket_numel": 1024, "overlapped": False},
         ),
-        (ring_stepper(), {"collective": "all_gather", "ranks": 3, "step": 1}),
-        (step_timeline(ranks=2), {"prefetch": False, "stage": 2, "ranks": 3, "gbit_per_s": 25.0, "latency_us": 20.0}),
+        (ring_stepper, {"collective": "all_gather", "ranks": 3, "step": 1}),
+        (
+            lambda: step_timeline(ranks=2),
+            {"prefetch": False, "stage": 2, "ranks": 3, "gbit_per_s": 25.0, "latency_us": 20.0},
+        ),
     ],
     ids=["shards", "buckets", "ring", "step"],
 )
-def test_so_does_each_control_of_the_others(living: Living, others: dict[str, object]) -> None:
-    each_changes_what_is_shown(living, others)
+def test_so_does_each_control_of_the_others(start: Callable[[], Living], others: dict[str, object]) -> None:
+    each_changes_what_is_shown(start(), others)
 
 
 def test_the_picture_is_that_of_the_pure_function() -> None:

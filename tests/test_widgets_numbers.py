@@ -1,6 +1,7 @@
 """Controls on the number line and on the loss scale: tested by setting values."""
 
 import math
+from collections.abc import Callable
 
 import pytest
 from controls import each_changes_what_is_shown, pixels
@@ -15,11 +16,11 @@ from zerolab.precision.scaler import LossScaler
 
 
 @pytest.mark.parametrize(
-    ("living", "others"),
+    ("start", "others"),
     [
-        (number_sliders(), {"value": -0.1, "power": 3, "formats": ("fp16", "e4m3"), "zoom": "fp16"}),
+        (number_sliders, {"value": -0.1, "power": 3, "formats": ("fp16", "e4m3"), "zoom": "fp16"}),
         (
-            scale_sliders(initial_power=20),
+            lambda: scale_sliders(initial_power=20),
             {
                 "course": "spikes", "gradient_power": 2, "initial_power": 24, "window": 20, "hysteresis": 3,
                 "consecutive": True,
@@ -28,8 +29,10 @@ from zerolab.precision.scaler import LossScaler
     ],
     ids=["numbers", "scale"],
 )  # fmt: skip
-def test_each_control_changes_the_picture_and_the_numbers(living: Living, others: dict[str, object]) -> None:
-    each_changes_what_is_shown(living, others)
+def test_each_control_changes_the_picture_and_the_numbers(
+    start: Callable[[], Living], others: dict[str, object]
+) -> None:
+    each_changes_what_is_shown(start(), others)
 
 
 def test_the_picture_is_that_of_the_pure_function() -> None:

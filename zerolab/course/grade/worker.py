@@ -18,10 +18,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-# An optimizer's first use imports it, and it puts wrappers around functions of torch: that must be done before the
-# fingerprint is taken, or an honest answer would seem to replace them.
-import torch._dynamo  # noqa: F401
-
 from zerolab.course.exercises import exercises_of
 from zerolab.course.grade.cage import fence, limit
 from zerolab.course.grade.tamper import fingerprint, tampered
@@ -38,6 +34,11 @@ from zerolab.system import has
 
 def main(job: Mapping[str, Any], reports: Connection, folder: str, environment: Mapping[str, str]) -> None:
     """Load cells and run exercises in the order of the job, in a process that was forked for it."""
+    # An optimizer's first use imports it, and it puts wrappers around functions of torch: that must be done before the
+    # fingerprint is taken, or an honest answer would seem to replace them. The server that forked this process has it;
+    # the command that started that never needs it, and would wait for it.
+    import torch._dynamo  # noqa: F401
+
     settle(folder, environment, reports.fileno())
     exercises = exercises_of(job["lesson"])
     fence(Path(folder))
