@@ -318,8 +318,8 @@ REFUSED: list[tuple[Callable[[Path], object], list[str]]] = [
     (lambda at: engine_of(at, max_in_cpu=3), ["max_in_cpu is 3", "device"]),
     (lambda at: engine_of(at, parameters="disk", max_in_cpu=-1), ["max_in_cpu is -1"]),
     (
-        lambda at: engine_of(at, parameters="disk", buffer_numel=79),
-        ["buffer of 79 elements", "shorter", "80 elements", "buckets smaller"],
+        lambda at: engine_of(at, parameters="disk", buffer_numel=127),
+        ["buffer of 127 elements", "shorter", "128 elements", "buckets smaller"],
     ),
     (lambda at: engine_of(at, buffer_count=0), ["buffer_count is 0"]),
     (lambda at: engine_of(at, buffer_count=True), ["buffer_count is True"]),
