@@ -23,12 +23,13 @@ from zerolab.checkpoint.agreement import agree, attempt
 from zerolab.checkpoint.folder import remedy_for, resolve
 from zerolab.checkpoint.manifest import NONPARAM, SCHEDULER, model_file, read_manifest
 from zerolab.checkpoint.reader import CheckpointReader
-from zerolab.checkpoint.shards import begin_of, blocks_of, buffers_of, overlaps, owned, split, states_of, tied_names
+from zerolab.checkpoint.shards import blocks_of, buffers_of, split, states_of, tied_names
 from zerolab.checkpoint.unsharded import group_keys, names_by_group
 from zerolab.errors import InputError
 from zerolab.precision.codec import Codec
 from zerolab.zero import ZeroEngine
 from zerolab.zero.optimizer_step import ShardSegment
+from zerolab.zero.overwrite import Overlap, begin_of, overlaps, owned, write_main, write_parameters
 from zerolab.zero.units import Bucket
 
 Tensor = torch.Tensor
@@ -228,21 +229,15 @@ class Load:
 
     def _apply(self) -> None:
         with torch.no_grad():
-            self._parameters()
+            write_parameters(self.engine, self._fill_parameter)
             self._states()
             self._rest()
 
-    def _parameters(self) -> None:
-        engine, stage = self.engine, self.engine.stage
-        for bucket in engine.buckets:
-            target = stage.store.open(bucket) if stage.shards_parameters else bucket.shard
-            for lap in overlaps(bucket.layout, *owned(bucket, self.rank)):
-                state = self._parameter_state(lap.slot.name, bucket)
-                self._fill(target[lap.first : lap.last], state, lap.slot.name, lap.start)
-        stage.store.flush()
-        if not stage.shards_parameters and self.rank is not None:
-            for bucket in engine.buckets:
-                engine.comm.all_gather(bucket.shard, out=bucket.whole)
+    def _fill_parameter(self, bucket: Bucket, name: str, start: int, out: Tensor) -> None:
+        self._fill(out, self._parameter_state(name, bucket), name, start)
+
+    def _fill_main(self, bucket: Bucket, name: str, start: int, out: Tensor) -> None:
+        self._fill(out, self._main_state(name), name, start)
 
     def _states(self) -> None:
         step = self.engine.optimizer_step
@@ -252,9 +247,11 @@ class Load:
                 counters = self.groups[number[segment.group]]["counters"]
                 step.go_on(segment, {name: _own(value, step.device) for name, value in counters.items()})
         for states in step.stored(writing=True):
-            for segment, name, codec, raw in states:
-                if name in self._states_of(segment):
-                    self._state(segment, name, codec, raw)
+            for state in states:
+                if state.name == "main":
+                    write_main(self.engine, state, self._fill_main)
+                elif state.name in self._states_of(state.segment):
+                    self._state(*state)
 
     def _state(self, segment: ShardSegment, name: str, codec: Codec, raw: Tensor) -> None:
         begin = begin_of(segment, self.rank)
@@ -265,15 +262,14 @@ class Load:
         if scales is not None and not alike:
             values = torch.zeros(segment.numel, dtype=torch.float32, device=raw.device)
         for lap in overlaps(segment.bucket.layout, begin, begin + segment.numel):
-            state = self._main_state(lap.slot.name) if name == "main" else name
             if scales is not None and alike:
-                self._copy_blocks(codes, scales, state, lap)
+                self._copy_blocks(codes, scales, name, lap)
             else:
-                self._fill(values[lap.first : lap.last], state, lap.slot.name, lap.start)
+                self._fill(values[lap.first : lap.last], name, lap.slot.name, lap.start)
         if values is not codes:
             codec.put(values, raw)
 
-    def _copy_blocks(self, codes: Tensor, scales: Tensor, state: str, lap: Any) -> None:
+    def _copy_blocks(self, codes: Tensor, scales: Tensor, state: str, lap: Overlap) -> None:
         """Of a state that was saved in the same scaled blocks: nothing is decoded, so every bit stays."""
         for part in self.source.plan(lap.slot.name, lap.start, lap.stop):
             at = lap.first + part.start - lap.start

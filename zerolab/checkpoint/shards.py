@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -16,44 +15,12 @@ from torch import nn
 
 from zerolab.checkpoint.manifest import SavedParameter, Stretch, tensor_name
 from zerolab.errors import CheckpointError
-from zerolab.flat import Layout
-from zerolab.flat.layout import Slot
 from zerolab.precision.codec import BLOCK, Codec
 from zerolab.zero import ZeroEngine
 from zerolab.zero.optimizer_step import ShardSegment
-from zerolab.zero.units import Bucket
+from zerolab.zero.overwrite import begin_of, overlaps
 
 Tensor = torch.Tensor
-
-
-@dataclass(frozen=True)
-class Overlap:
-    """The elements of one parameter in a run of a bucket: `[start, stop)` of the parameter are `[first, last)` of the
-    run."""
-
-    slot: Slot
-    start: int
-    stop: int
-    first: int
-    last: int
-
-
-def overlaps(layout: Layout, begin: int, end: int) -> Iterator[Overlap]:
-    """Which parameters' elements lie in `[begin, end)` of a bucket."""
-    for slot in layout.slots:
-        low, high = max(slot.start, begin), min(slot.stop, end)
-        if low < high:
-            yield Overlap(slot, low - slot.start, high - slot.start, low - begin, high - begin)
-
-
-def owned(bucket: Bucket, rank: int | None) -> tuple[int, int]:
-    """Where in the bucket what this rank updates begins and ends: its shard, or all at stage 0."""
-    return (0, bucket.layout.numel) if rank is None else bucket.layout.shard(rank)
-
-
-def begin_of(segment: ShardSegment, rank: int | None) -> int:
-    """Where in its bucket a segment begins."""
-    return owned(segment.bucket, rank)[0] + segment.start
 
 
 def split(codec: Codec, raw: Tensor, numel: int) -> tuple[Tensor, Tensor | None]:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from operator import is_
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
+from torch.nn.modules.module import _IncompatibleKeys
 
 from zerolab.collectives import phase
 from zerolab.errors import StateError
 from zerolab.flat.views import shard_of, view
 from zerolab.zero.clip import check_norm, clip_factor, gradient_norm
+from zerolab.zero.overwrite import overwrite_by
 from zerolab.zero.wrapped import written
 
 if TYPE_CHECKING:
@@ -66,6 +68,8 @@ class Gestures:
         def _of_rank_0(self, buffer: torch.Tensor) -> torch.Tensor: ...
 
         def _check_whole(self) -> None: ...
+
+        def check_between_steps(self, what: str) -> None: ...
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
@@ -140,6 +144,18 @@ class Gestures:
         values = {id(tensor): whole[name] for name, tensor in self.model.named_parameters()}
         values |= {id(tensor): whole[name] for name, tensor in self.model.named_buffers()}
         return {name: values.get(id(value), value) for name, value in self.model.state_dict(keep_vars=True).items()}
+
+    @torch.no_grad()
+    def load_state_dict(self, state_dict: Mapping[str, torch.Tensor], strict: bool = True) -> _IncompatibleKeys:
+        """Overwrite parameters and buffers by those of a model's state_dict, whole tensors by name; main parameters,
+        too. Each rank takes its own elements, and tensors may be anything that indexes as a dict does, such as one that
+        reads them when they are asked for. The optimizer's states stay (`zerolab.checkpoint` has them).
+
+        A collective: every rank calls it, between steps. Raises a RuntimeError for names, as torch does, or an
+        InputError for another shape, while the model is as it was.
+        """
+        self.check_between_steps("load_state_dict")
+        return overwrite_by(self, state_dict, strict)
 
     def explain(self) -> str:
         """What is gathered as one, where that comes from, and what was asked for from outside so far."""

@@ -52,7 +52,17 @@ def guarded(optimizer: torch.optim.Optimizer, engine: ReferenceType[ZeroEngine])
         if (its := engine()) is not None:
             its.zero_grad()
 
+    def state_dict(*_: Any) -> Any:
+        raise StateError(
+            "engine.optimizer has the states of this rank's shards alone, without names; save by zerolab.checkpoint"
+        )
+
+    def load_state_dict(*_: Any) -> Any:
+        raise StateError("engine.optimizer has flat shards, which no state_dict fits; load by zerolab.checkpoint")
+
     optimizer.register_step_pre_hook(check)
+    optimizer.state_dict = state_dict  # type: ignore[method-assign]
+    optimizer.load_state_dict = load_state_dict  # type: ignore[method-assign,assignment]
     optimizer.zero_grad = zero_grad  # type: ignore[method-assign]
     return optimizer
 

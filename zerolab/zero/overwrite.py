@@ -1,0 +1,126 @@
+"""Whole tensors by name go into an engine's shards: a state_dict, a checkpoint. Each rank takes its own elements.
+
+What an engine holds of a parameter is up to three copies: main parameters that its optimizer updates, the shard that
+rests, and what forward computes with. A write goes to all, each rounded once from the value that is given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.nn.modules.module import _IncompatibleKeys
+
+from zerolab.errors import InputError
+from zerolab.flat import Layout
+from zerolab.flat.layout import Slot
+from zerolab.zero.optimizer_step import ShardSegment, StoredState
+from zerolab.zero.units import Bucket
+
+if TYPE_CHECKING:
+    from zerolab.zero.engine import ZeroEngine
+
+Tensor = torch.Tensor
+Read = Callable[[Bucket, str, int, Tensor], None]
+"""read(bucket, name, start, out) fills `out` (1-D) with the elements of a parameter from `start` on, cast to its
+dtype."""
+
+
+@dataclass(frozen=True)
+class Overlap:
+    """The elements of one parameter in a run of a bucket: `[start, stop)` of the parameter are `[first, last)` of the
+    run."""
+
+    slot: Slot
+    start: int
+    stop: int
+    first: int
+    last: int
+
+
+def overlaps(layout: Layout, begin: int, end: int) -> Iterator[Overlap]:
+    """Which parameters' elements lie in `[begin, end)` of a bucket."""
+    for slot in layout.slots:
+        low, high = max(slot.start, begin), min(slot.stop, end)
+        if low < high:
+            yield Overlap(slot, low - slot.start, high - slot.start, low - begin, high - begin)
+
+
+def owned(bucket: Bucket, rank: int | None) -> tuple[int, int]:
+    """Where in the bucket what `rank` updates begins and ends: its shard, or, for None, all."""
+    return (0, bucket.layout.numel) if rank is None else bucket.layout.shard(rank)
+
+
+def begin_of(segment: ShardSegment, rank: int | None) -> int:
+    """Where in its bucket a segment begins."""
+    return owned(segment.bucket, rank)[0] + segment.start
+
+
+def write_parameters(engine: ZeroEngine, read: Read) -> None:
+    """Overwrite the parameters that rest and those that forward uses. A collective: every rank calls it."""
+    stage = engine.stage
+    rank = stage.shard_rank
+    for bucket in engine.buckets:
+        target = stage.store.open(bucket) if stage.shards_parameters else bucket.shard
+        for lap in overlaps(bucket.layout, *owned(bucket, rank)):
+            read(bucket, lap.slot.name, lap.start, target[lap.first : lap.last])
+    stage.store.flush()
+    if not stage.shards_parameters and rank is not None:
+        for bucket in engine.buckets:
+            stage.comm.all_gather(bucket.shard, out=bucket.whole)
+
+
+def write_main(engine: ZeroEngine, state: StoredState, read: Read) -> None:
+    """Overwrite the main parameters of a segment, as `OptimizerStep.stored` gives them."""
+    segment, _, codec, raw = state
+    values = codec.view(raw, segment.numel)
+    begin = begin_of(segment, engine.stage.shard_rank)
+    for lap in overlaps(segment.bucket.layout, begin, begin + segment.numel):
+        read(segment.bucket, lap.slot.name, lap.start, values[lap.first : lap.last])
+
+
+def overwrite_by(engine: Any, state: Mapping[str, Tensor], strict: bool) -> _IncompatibleKeys:
+    """What `ZeroEngine.load_state_dict` does."""
+    model = engine.model
+    wanted = model.state_dict(keep_vars=True)
+    missing, unexpected = [name for name in wanted if name not in state], [name for name in state if name not in wanted]
+    if strict and (missing or unexpected):
+        said = [f"has no {name}" for name in missing[:1]]
+        said += [f"has {name}, which the model has not" for name in unexpected[:1]]
+        raise RuntimeError(
+            f"the state_dict {' and '.join(said)} ({len(missing)} missing, {len(unexpected)} unexpected); give that of "
+            "the same model, or say strict=False"
+        )
+    # A tied parameter may be given by any of its names.
+    names: dict[int, str] = {}
+    for name, tensor in wanted.items():
+        if name in state:
+            names.setdefault(id(tensor), name)
+    first = {name: names.get(id(parameter)) for name, parameter in model.named_parameters()}
+    for bucket in engine.buckets:
+        for slot in bucket.layout.slots:
+            given = first[slot.name]
+            if given is not None and tuple(state[given].shape) != slot.shape:
+                raise InputError(
+                    f"{given} has shape {tuple(state[given].shape)} in the state_dict and {slot.shape} in the "
+                    "model; give that of the same model"
+                )
+
+    def read(bucket: Bucket, name: str, start: int, out: Tensor) -> None:
+        given = first[name]
+        if given is not None:
+            out.copy_(state[given].detach().reshape(-1)[start : start + out.numel()])
+
+    engine.synchronize()
+    write_parameters(engine, read)
+    for states in engine.optimizer_step.stored(writing=True):
+        for stored in states:
+            if stored.name == "main":
+                write_main(engine, stored, read)
+    for name, buffer in model.named_buffers():
+        if name in state and name in wanted:
+            buffer.copy_(state[name])
+    engine.forget_views()
+    return _IncompatibleKeys(missing, unexpected)
