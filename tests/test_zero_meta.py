@@ -76,13 +76,14 @@ def step(engine, comm, batch):
     engine.step()
 
 
-def trained(comm, device, stage, make):
-    """The state after a step, beginning with seed 3 on rank 0 and with something else on the others."""
+def trained(comm, device, stage, make, precision=None):
+    """The state after two steps, beginning with seed 3 on rank 0 and with something else on the others."""
     model = on("meta", make) if device == "meta" else on("cpu", make)
     torch.manual_seed(3 + comm.rank)
-    engine = ZeroEngine(model, comm, stage, lr=0.1)
+    engine = ZeroEngine(model, comm, stage, lr=0.1, precision=precision)
     first = engine.consolidate()
-    step(engine, comm, torch.randn(8, 6, generator=torch.Generator().manual_seed(1)))
+    for seed in (1, 2):
+        step(engine, comm, torch.randn(8, 6, generator=torch.Generator().manual_seed(seed)))
     assert not any(tensor.is_meta for tensor in (*model.parameters(), *model.buffers()))
     return first, engine.consolidate(), model.layers[1].steps.item(), list(engine.state_dict())
 
@@ -103,6 +104,22 @@ def test_a_plain_model_begins_with_the_bits_that_its_constructor_would_have_draw
         assert names == there[3] and steps == 7
         for mine, its in ((first, there[0]), (after, there[1])):
             assert mine.keys() == its.keys() and all(torch.equal(mine[name], its[name]) for name in its)
+
+
+def seven():
+    model = nn.Module()
+    model.first = nn.Linear(6, 32)
+    model.layers = nn.ModuleList([nn.Linear(32, 32), nn.Linear(32, 32, bias=False)])
+    model.layers[1].steps = torch.tensor(7, device="cpu")
+    model.forward = lambda x: model.layers[1](model.layers[0](model.first(x)))
+    return model
+
+
+@pytest.mark.parametrize("stage", [0, 1, 2, 3])
+def test_with_a_precision_it_goes_on_as_one_that_was_in_memory(stage):
+    there = launch(trained, "cpu", stage, seven, "bf16", ranks=2, world="lockstep")[0]
+    for _, after, _, _ in launch(trained, "meta", stage, seven, "bf16", ranks=2, world="lockstep"):
+        assert all(torch.equal(after[name], there[1][name]) for name in there[1])
 
 
 def test_all_stages_begin_and_go_on_with_the_same_bits_tied_weights_and_lone_buffers_too():

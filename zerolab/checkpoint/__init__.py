@@ -18,6 +18,7 @@ from zerolab.checkpoint.folder import Folder, checkpoints_in, find_latest
 from zerolab.checkpoint.load import Load, Loaded
 from zerolab.checkpoint.manifest import Manifest, read_manifest
 from zerolab.checkpoint.save import Save
+from zerolab.checkpoint.whole import consolidate, export
 from zerolab.collectives import phase
 from zerolab.errors import CheckpointError, InputError
 from zerolab.flat.layout import check_count
@@ -29,6 +30,8 @@ __all__ = [
     "Loaded",
     "Manifest",
     "checkpoints_in",
+    "consolidate",
+    "export",
     "find_latest",
     "load",
     "read_manifest",

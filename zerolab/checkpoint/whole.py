@@ -1,13 +1,13 @@
 """Whole parameters out of shards: safetensors that anybody loads, written tensor by tensor.
 
-    consolidate("runs/a", "out", dtype=torch.bfloat16)                     a checkpoint, without any rank
-    consolidate("runs/a", "out", config=LlamaConfig(...))                  as transformers' from_pretrained reads it
-    export(engine, "out", dtype=torch.float16)                             the model that trains, unit by unit
+consolidate("runs/a", "out", dtype=torch.bfloat16)                     a checkpoint, without any rank
+consolidate("runs/a", "out", config=LlamaConfig(...))                  as transformers' from_pretrained reads it
+export(engine, "out", dtype=torch.float16)                             the model that trains, unit by unit
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import torch
@@ -45,8 +45,8 @@ def consolidate(
     config      of our LLaMA or GPT-2: writes config.json and the names of transformers
     progress    told of each tensor before it is read
 
-    Takes the memory of one file. Raises a CheckpointError for what is missing or damaged, and an InputError for a folder
-    that has something in it.
+    Takes the memory of one file. Raises a CheckpointError for what is missing or damaged, and an InputError for a
+    folder that has something in it.
     """
     path = resolve(Path(checkpoint).expanduser())
     remedy = remedy_for(path)
@@ -69,6 +69,7 @@ def consolidate(
                 shape = reader.reader(file).entries[f"buffer/{name}"].shape
                 yield name, reader.tensor(file, f"buffer/{name}").view(shape)
 
+        _check(dtype, config, manifest.parameters)
         _write(folder, config, dtype, max_shard_bytes, list(manifest.parameters), whole, buffers)
 
 
@@ -86,9 +87,14 @@ def export(
 
     A collective: every rank calls it, between steps. What goes wrong is raised on every rank.
     """
-    _, error = attempt(lambda: engine.check_between_steps("export"))
-    agree(engine, error)
     unit_of = {slot.name: unit for unit in engine.units for bucket in unit.buckets for slot in bucket.layout.slots}
+
+    def check() -> None:
+        engine.check_between_steps("export")
+        _check(dtype, config, unit_of)
+
+    _, error = attempt(check)
+    agree(engine, error)
     found: dict[str, Tensor] = {}
 
     def whole(name: str) -> Tensor:
@@ -105,24 +111,35 @@ def export(
                 yield name, buffer
 
     in_order = list(unit_of)
-    asked = 0
+    turns = [row.ours for row in names.rows(config) if row.ours is not None] if config else in_order
+    asked: list[str] = []
 
     def counted(name: str) -> Tensor:
-        nonlocal asked
-        asked += 1
+        asked.append(name)
         return whole(name)
 
-    def write() -> None:
-        _write(folder, config, dtype, max_shard_bytes, in_order, counted, buffers)
-
-    names_in_turn = [row.ours for row in names.rows(config) if row.ours is not None] if config else in_order
     error = None
     if engine.comm.rank == 0:
-        _, error = attempt(write)
+        _, error = attempt(lambda: _write(folder, config, dtype, max_shard_bytes, in_order, counted, buffers))
     # The others ask in the same order, and so does a rank 0 that failed on the way.
-    for name in names_in_turn[asked:]:
+    for name in turns[len(asked) :]:
         whole(name)
     agree(engine, error)
+
+
+def _check(dtype: torch.dtype | None, config: Config | None, there: Iterable[str]) -> None:
+    if dtype is not None and not dtype.is_floating_point:
+        raise InputError(f"dtype is {dtype}, but weights are floats; name one such as torch.bfloat16")
+    if config is None:
+        return
+    theirs = {row.ours for row in names.rows(config) if row.ours is not None}
+    strange = sorted(theirs ^ set(there))
+    if strange:
+        such = f"a model of this {type(config).__name__}"
+        said = (
+            f"{such} has {strange[0]}, which was not trained" if strange[0] in theirs else f"{such} has no {strange[0]}"
+        )
+        raise InputError(f"{said}; give the config of the model that was trained, or none")
 
 
 def _write(
@@ -134,8 +151,6 @@ def _write(
     whole: Callable[[str], Tensor],
     buffers: Callable[[], Iterator[tuple[str, Tensor]]],
 ) -> None:
-    if dtype is not None and not dtype.is_floating_point:
-        raise InputError(f"dtype is {dtype}, but weights are floats; name one such as torch.bfloat16")
     if config is None:
 
         def tensors() -> Iterator[tuple[str, Tensor]]:
@@ -146,11 +161,6 @@ def _write(
 
         save_tensors(folder, tensors(), max_shard_bytes=max_shard_bytes)
         return
-    theirs = {row.ours for row in names.rows(config)}
-    strange = next((name for name in in_order if name not in theirs), None)
-    if strange is not None:
-        raise InputError(
-            f"the checkpoint has {strange}, which is no parameter of such a model ({type(config).__name__}); give the "
-            "config of the model that was saved, or none"
-        )
-    save_folder(folder, config, names.export(config, whole), dtype=dtype or torch.float32, max_shard_bytes=max_shard_bytes)
+    save_folder(
+        folder, config, names.export(config, whole), dtype=dtype or torch.float32, max_shard_bytes=max_shard_bytes
+    )

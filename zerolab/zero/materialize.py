@@ -153,7 +153,8 @@ class Materializer:
 
 def put(parameter: nn.Parameter, tensor: Tensor) -> None:
     """Give a parameter on the meta device memory. It stays the same object, which several modules may hold."""
-    new = nn.Parameter(unset(tensor), parameter.requires_grad)
+    # By `data`, it counts its own writes: those to its neighbours in the flat buffer are not writes to it.
+    new = nn.Parameter(unset(tensor).data, parameter.requires_grad)
     new.__dict__.update(parameter.__dict__)
     # Torch keeps hooks with the memory that is swapped.
     new._backward_hooks = parameter._backward_hooks

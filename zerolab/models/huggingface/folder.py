@@ -55,12 +55,21 @@ def save_folder(
         CheckpointError: a tensor is missing, comes twice, is none of such a model or has another shape; or a file
             cannot be written.
     """
+    if not dtype.is_floating_point:
+        raise InputError(f"dtype is {dtype}, but weights are floats; name a dtype such as torch.bfloat16.")
+    _save(path, checked_rows(config, tensors, dtype), max_shard_bytes, {CONFIG: to_huggingface(config, dtype)})
+
+
+def save_tensors(path: str | Path, tensors: Iterable[tuple[str, Tensor]], *, max_shard_bytes: int = 5 * 10**9) -> None:
+    """Write tensors under the names and in the dtypes that they have, without a config.json; else as `save_folder`."""
+    _save(path, tensors, max_shard_bytes, {})
+
+
+def _save(path: str | Path, tensors: Iterable[tuple[str, Tensor]], max_shard_bytes: int, texts: dict[str, Any]) -> None:
     if isinstance(max_shard_bytes, bool) or not isinstance(max_shard_bytes, int) or max_shard_bytes < 1:
         raise InputError(
             f"max_shard_bytes is {max_shard_bytes!r}, but must be a whole number of at least 1; change it."
         )
-    if not dtype.is_floating_point:
-        raise InputError(f"dtype is {dtype}, but weights are floats; name a dtype such as torch.bfloat16.")
     path = Path(os.path.abspath(path))
     if path.exists() and not (path.is_dir() and next(path.iterdir(), None) is None):
         raise InputError(f"{path} is there already and is no empty folder; name a new one.")
@@ -69,7 +78,7 @@ def save_folder(
         with _writing(draft):
             shutil.rmtree(draft, ignore_errors=True)
             draft.mkdir(parents=True)
-        _write(draft, config, tensors, dtype, max_shard_bytes)
+        _write(draft, tensors, max_shard_bytes, texts)
         with _writing(path):
             if path.exists():
                 path.rmdir()
@@ -78,8 +87,23 @@ def save_folder(
         shutil.rmtree(draft, ignore_errors=True)
 
 
-def _write(draft: Path, config: Config, tensors: Iterable[tuple[str, Tensor]], dtype: torch.dtype, limit: int) -> None:
+def checked_rows(
+    config: Config, tensors: Iterable[tuple[str, Tensor]], dtype: torch.dtype
+) -> Iterator[tuple[str, Tensor]]:
+    """The tensors, held to those of such a model, in another dtype."""
     missing = {row.theirs: row.their_shape for row in rows(config)}
+    for name, tensor in tensors:
+        if name not in missing:
+            raise CheckpointError(f"the tensor {name} came twice or is none of such a model; give those of `export`")
+        checked(name, tensor, missing.pop(name))
+        yield name, tensor.detach().to(dtype)
+        # Before the next one is made.
+        del tensor
+    if missing:
+        raise CheckpointError(f"the tensor {next(iter(missing))} did not come; give those of `export`, all of them")
+
+
+def _write(draft: Path, tensors: Iterable[tuple[str, Tensor]], limit: int, texts: dict[str, Any]) -> None:
     held: dict[str, Tensor] = {}
     shards: list[list[str]] = []
     size = total = 0
@@ -92,22 +116,17 @@ def _write(draft: Path, config: Config, tensors: Iterable[tuple[str, Tensor]], d
         held.clear()
 
     for name, tensor in tensors:
-        if name not in missing:
-            raise CheckpointError(f"the tensor {name} came twice or is none of such a model; give those of `export`")
-        checked(name, tensor, missing.pop(name))
-        nbytes = tensor.numel() * dtype.itemsize
+        nbytes = tensor.numel() * tensor.dtype.itemsize
         if held and size + nbytes > limit:
             flush()
             size = 0
-        held[name] = torch.empty(tensor.shape, dtype=dtype, device="cpu").copy_(tensor.detach())
+        held[name] = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu").copy_(tensor.detach())
         size, total = size + nbytes, total + nbytes
         del tensor
-    if missing:
-        raise CheckpointError(f"the tensor {next(iter(missing))} did not come; give those of `export`, all of them")
     flush()
     names = [f"model-{at:05}-of-{len(shards):05}.safetensors" for at in range(1, len(shards) + 1)]
     names = names if len(names) > 1 else [WHOLE]
-    said = {CONFIG: to_huggingface(config, dtype)}
+    said = dict(texts)
     if len(names) > 1:
         places = {name: file for file, shard in zip(names, shards, strict=True) for name in shard}
         said[INDEX] = {"metadata": {"total_size": total}, "weight_map": dict(sorted(places.items()))}

@@ -1,0 +1,195 @@
+"""What was sharded comes out whole: safetensors, Hugging Face's folders, a state_dict; and goes in again."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from checkpoint_cases import Net, Run, Way, differing, save_at, values_of
+from safetensors.torch import load_file
+
+from zerolab.checkpoint import consolidate, export, load, save
+from zerolab.collectives import Collectives
+from zerolab.errors import CheckpointError, InputError
+from zerolab.models import build, config_of
+from zerolab.models.huggingface import from_pretrained, load_folder
+from zerolab.ranks import launch
+from zerolab.zero import ZeroEngine
+
+pytestmark = [pytest.mark.timeout(120), pytest.mark.ranks]
+
+
+def lockstep(fn: Any, *arguments: Any, ranks: int = 3) -> list[Any]:
+    return launch(fn, *arguments, ranks=ranks, world="lockstep", timeout=60)
+
+
+def test_a_consolidated_checkpoint_is_the_state_dict_that_the_run_had(tmp_path: Path) -> None:
+    def train(comm: Collectives) -> dict[str, torch.Tensor]:
+        run = Run(comm, Way(3))
+        run.train(0, 2)
+        save(tmp_path / "run", run.engine, 2)
+        export(run.engine, tmp_path / "exported")
+        return run.engine.state_dict()
+
+    state = lockstep(train)[0]
+    consolidate(tmp_path / "run", tmp_path / "out", max_shard_bytes=400)
+    index = json.loads((tmp_path / "out" / "model.safetensors.index.json").read_text())
+    out = {name: load_file(tmp_path / "out" / file)[name] for name, file in index["weight_map"].items()}
+    assert len(set(index["weight_map"].values())) > 3
+    # The tied head stands once, as safetensors has it.
+    assert sorted(state.keys() - out.keys()) == ["head.weight"]
+    assert differing({name: state[name] for name in out}, out) == []
+    assert differing(out, load_file(tmp_path / "exported" / "model.safetensors")) == []
+    model = Net()
+    assert model.load_state_dict(out, strict=False).unexpected_keys == []
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, None])
+def test_fp32_comes_from_main_parameters_and_16_bit_from_those_that_forward_uses(
+    dtype: torch.dtype | None, tmp_path: Path
+) -> None:
+    path = lockstep(save_at, Way(2, {"precision": "bf16"}), tmp_path / "run")[0]
+    consolidate(tmp_path / "run", tmp_path / "out", dtype=dtype)
+    out, stored = load_file(tmp_path / "out" / "model.safetensors"), values_of(path)
+    for name in (name.removeprefix("main/") for name in stored if name.startswith("main/")):
+        best = stored[f"model/{name}"] if dtype in (None, torch.bfloat16) else stored[f"main/{name}"].to(dtype)
+        assert torch.equal(out[name].view(-1), best) and out[name].dtype == best.dtype, name
+    assert any(not torch.equal(stored[f"main/{name}"], stored[f"model/{name}"].float()) for name in ["norm.weight"])
+
+
+def train_language_model(comm: Collectives, name: str, folder: Path) -> torch.Tensor:
+    """A step of a small model; a checkpoint; the logits of its 16-bit parameters, computed in fp32."""
+    torch.manual_seed(0)
+    config = config_of(name, "nano", max_seq_len=16)
+    model = build(name, "nano", max_seq_len=16)
+    engine = ZeroEngine(model, comm, 3, 1e-2, precision="bf16")
+    tokens = torch.arange(32).view(2, 16) * 7 % 256
+    engine.backward(engine(tokens, tokens.roll(-1, 1)))
+    engine.step()
+    save(folder / "run", engine, 1)
+    export(engine, folder / "exported", dtype=torch.bfloat16, config=config)
+    whole = build(name, "nano", max_seq_len=16)
+    whole.load_state_dict(engine.state_dict())
+    return whole(tokens).detach()
+
+
+@pytest.mark.parametrize("name", ["llama", "gpt2"])
+def test_a_checkpoint_of_a_16_bit_stage_3_run_opens_as_a_folder_of_hugging_face_s(name: str, tmp_path: Path) -> None:
+    logits = lockstep(train_language_model, name, tmp_path, ranks=2)[0]
+    config = config_of(name, "nano", max_seq_len=16)
+    consolidate(tmp_path / "run", tmp_path / "out", dtype=torch.bfloat16, config=config)
+    tokens = torch.arange(32).view(2, 16) * 7 % 256
+    for folder in (tmp_path / "out", tmp_path / "exported"):
+        model = from_pretrained(folder, dtype=torch.float32)
+        assert torch.equal(model(tokens), logits)
+        assert {tensor.dtype for tensor in load_file(folder / "model.safetensors").values()} == {torch.bfloat16}
+
+
+@pytest.mark.parametrize("name", ["llama", "gpt2"])
+def test_transformers_opens_a_consolidated_checkpoint_with_the_same_logits(name: str, tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers", reason="transformers is not installed: pip install '.[bench]'")
+    logits = lockstep(train_language_model, name, tmp_path, ranks=2)[0]
+    consolidate(
+        tmp_path / "run", tmp_path / "out", dtype=torch.bfloat16, config=config_of(name, "nano", max_seq_len=16)
+    )
+    kind = transformers.LlamaForCausalLM if name == "llama" else transformers.GPT2LMHeadModel
+    theirs = kind.from_pretrained(tmp_path / "out", dtype=torch.float32)
+    with torch.no_grad():
+        found = theirs(torch.arange(32).view(2, 16) * 7 % 256).logits
+    assert (found - logits).abs().max() < 1e-5 * logits.abs().max()
+
+
+@pytest.mark.parametrize("stage", [0, 2, 3])
+@pytest.mark.parametrize("precision", [None, "bf16"])
+def test_a_folder_of_hugging_face_s_goes_into_a_model_that_has_no_memory_of_its_own(
+    stage: int, precision: str | None, tmp_path: Path
+) -> None:
+    """From the meta device, tensor by tensor, into main parameters too."""
+    source = build("llama", "nano", max_seq_len=16)
+    consolidated = dict(source.state_dict())
+
+    def read(comm: Collectives) -> tuple[dict[str, torch.Tensor], list[torch.Tensor]]:
+        with torch.device("meta"):
+            model = build("llama", "nano", max_seq_len=16)
+        engine = ZeroEngine(model, comm, stage, 1e-2, precision=precision)
+        _, tensors = load_folder(tmp_path / "hf")
+        engine.load_state_dict(tensors, strict=False)
+        main = [
+            state.segment.bucket.layout.slots
+            for states in engine.optimizer_step.stored()
+            for state in states
+            if state.name == "main"
+        ]
+        save(tmp_path / "run", engine, 0)
+        return engine.state_dict(), main
+
+    from zerolab.models.huggingface import export as to_theirs
+    from zerolab.models.huggingface import save_folder
+
+    config = config_of("llama", "nano", max_seq_len=16)
+    save_folder(tmp_path / "hf", config, to_theirs(config, consolidated.__getitem__))
+    for state, main in lockstep(read, ranks=2):
+        wanted = {name: value.to(state[name].dtype) for name, value in consolidated.items()}
+        assert differing(wanted, state) == [] and bool(main) == (precision is not None)
+    if precision is not None:
+        stored = values_of(tmp_path / "run" / "step-00000000")
+        named = {name: value.view(-1) for name, value in consolidated.items() if f"main/{name}" in stored}
+        assert differing(named, {name: stored[f"main/{name}"] for name in named}) == []
+
+
+def test_a_state_dict_of_another_shape_is_refused_while_the_model_is_as_it_was() -> None:
+    def attempt(comm: Collectives) -> tuple[str, list[str]]:
+        run = Run(comm, Way(3))
+        before = run.engine.consolidate()
+        state = run.engine.state_dict() | {"norm.bias": torch.zeros(4)}
+        with pytest.raises(InputError) as error:
+            run.engine.load_state_dict(state)
+        return str(error.value), differing(before, run.engine.consolidate())
+
+    for said, changed in lockstep(attempt):
+        assert "norm.bias has shape (4,) in the state_dict and (10,) in the model" in said and changed == []
+
+
+def test_what_cannot_be_written_whole_is_said_on_every_rank(tmp_path: Path) -> None:
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "mine").write_text("mine")
+
+    def attempt(comm: Collectives) -> list[str]:
+        run, said = Run(comm, Way(3)), []
+        save(tmp_path / "run", run.engine, 1)
+        other = config_of("llama", "nano")
+        for options in ({"folder": tmp_path / "full"}, {"folder": tmp_path / "x", "config": other}):
+            try:
+                export(run.engine, **options)
+            except (InputError, CheckpointError) as error:
+                said.append(str(error))
+        run.train(0, 1)
+        return said
+
+    for said in lockstep(attempt):
+        assert "is no empty folder" in said[0] and "which was not trained" in said[1]
+    assert os.listdir(tmp_path / "full") == ["mine"] and not (tmp_path / "x").exists()
+    with pytest.raises(InputError, match="GPT2Config"):
+        consolidate(tmp_path / "run", tmp_path / "y", config=config_of("gpt2", "nano"))
+    shard = tmp_path / "run" / "step-00000001" / "model_shard_rank1.safetensors"
+    shard.write_bytes(shard.read_bytes()[:-70] + bytes(70))
+    with pytest.raises(CheckpointError, match=r"model_shard_rank1\.safetensors is damaged"):
+        consolidate(tmp_path / "run", tmp_path / "z")
+    assert not (tmp_path / "z").exists()
+
+
+def test_a_load_into_the_state_that_was_loaded_changes_nothing(tmp_path: Path) -> None:
+    lockstep(save_at, Way(1), tmp_path)
+
+    def twice(comm: Collectives) -> bool:
+        run = Run(comm, Way(1))
+        load(tmp_path, run.engine)
+        first = run.engine.consolidate()
+        load(tmp_path, run.engine)
+        return differing(first, run.engine.consolidate()) == []
+
+    assert lockstep(twice) == [True] * 3
