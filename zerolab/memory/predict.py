@@ -122,18 +122,17 @@ def parameter_bytes(
     plans: Sequence[BucketPlan], stage: int, precision: Precision | None, offload: Offload
 ) -> Iterator[tuple[str, int]]:
     """Where parameters rest, and their bytes, bucket by bucket."""
-    staying = offload.max_in_cpu
-    for plan in plans:
+    away = set(offload.shards_on_disk(plan.layout.shard_numel for plan in plans))
+    for number, plan in enumerate(plans):
         cast = precision is not None and precision.sharded_main and plan.itemsize == precision.itemsize("params")
         width = precision.itemsize("main_params") if precision is not None and cast else plan.itemsize
         nbytes = kept(plan, sharded=stage >= 3, width=width)
         if offload.parameters != "disk":
             yield ledger(offload.parameters, "parameters"), nbytes
-        elif plan.layout.shard_numel <= staying:
-            staying -= plan.layout.shard_numel
-            yield ledger("host", "parameters"), nbytes
-        else:
+        elif number in away:
             yield ledger("disk", "parameters"), on_disk(nbytes)
+        else:
+            yield ledger("host", "parameters"), nbytes
 
 
 def optimizer_bytes(

@@ -9,6 +9,7 @@ Where the optimizer is off the device, sharded gradients (stages 2 and 3) rest o
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -61,6 +62,17 @@ class Offload:
                 f"max_in_cpu is {self.max_in_cpu} but parameters rest on the {self.parameters}; it says how many of "
                 "those on disk stay on the host, so leave it out"
             )
+
+    def shards_on_disk(self, numels: Iterable[int]) -> list[int]:
+        """Of a rank's shards of parameters, of so many elements each, the numbers of those that rest on the disk: all
+        but the first ones, for which `max_in_cpu` has room."""
+        found, room = [], self.max_in_cpu
+        for number, numel in enumerate(numels):
+            if numel <= room:
+                room -= numel
+            else:
+                found.append(number)
+        return found
 
     @property
     def folder(self) -> Path:

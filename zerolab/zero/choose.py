@@ -78,7 +78,16 @@ def check_disk(
     precision: Precision | None,
     offload: Offload,
 ) -> None:
-    """Refuse a folder that cannot take this rank's files, while the model is as it was."""
+    """Refuse buffers too short for a rank's shards, and a folder that cannot take its files, while the model
+    is as it was."""
+    if offload.parameters == "disk" and offload.buffer_numel is not None:
+        numels = [plan.layout.shard_numel for plan in plans]
+        largest = max((numels[at] for at in offload.shards_on_disk(numels)), default=0)
+        if offload.buffer_numel < largest:
+            raise InputError(
+                f"a buffer of {offload.buffer_numel} elements is shorter than the largest shard on disk, {largest} "
+                "elements; make buffers larger, or buckets smaller (bucket_numel)"
+            )
     if "disk" in (offload.optimizer, offload.parameters):
         books = predict(plans, stage, state_size, precision, offload)
         check_folder(offload.folder, sum(of_rank[rank] for kind, of_rank in books.items() if kind.startswith("disk:")))

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 import torch
 
 from zerolab.collectives import Collectives
-from zerolab.errors import InputError, LostError, OffloadError
+from zerolab.errors import LostError, OffloadError
 from zerolab.offload.buffers import Pool
 from zerolab.offload.files import SwapFile
 from zerolab.offload.lane import Lane, Transfer
@@ -92,30 +92,15 @@ class DiskStore(HostStore):
         self._failed: OffloadError | None = None
 
     def prepare(self, buckets: Sequence[Bucket]) -> None:
-        staying = self.offload.max_in_cpu
-        sizes: list[int] = []
-        for bucket in buckets:
-            numel = bucket.layout.shard_numel
-            if numel <= staying:
-                staying -= numel
-            else:
-                self._numbers[bucket] = len(sizes)
-                sizes.append(numel * bucket.dtypes.shard.itemsize)
+        on_disk = self.offload.shards_on_disk(bucket.layout.shard_numel for bucket in buckets)
+        self._numbers = {buckets[at]: number for number, at in enumerate(on_disk)}
+        sizes = [bucket.layout.shard_numel * bucket.dtypes.shard.itemsize for bucket in self._numbers]
         if sizes:
             self._file = SwapFile(self.offload.folder, f"parameters-rank{self.comm.rank}", sizes)
             largest = max(map(self._file.span, range(len(sizes))))
-            self._check_buffer(max(bucket.layout.shard_numel for bucket in self._numbers))
             # One to write while another is read, at least.
             self.pool = Pool(max(2, self.offload.buffer_count), largest)
         self._lane = Lane([self._file] if self._file else [])
-
-    def _check_buffer(self, largest: int) -> None:
-        numel = self.offload.buffer_numel
-        if numel is not None and numel < largest:
-            raise InputError(
-                f"a buffer of {numel} elements is shorter than the largest shard on disk, {largest} elements; make "
-                "buffers larger, or buckets smaller (bucket_numel)"
-            )
 
     def keep(self, bucket: Bucket, shard: Tensor) -> Tensor:
         if bucket not in self._numbers:
