@@ -7,6 +7,12 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from cover import NIGHTLY
+
+MUCH = 10 if NIGHTLY else 1
+"""By day what an answer makes too much of is a tenth: beyond every limit as the whole is (`zerolab.course.judge.case`:
+2,000 characters, 100,000 elements; Python's own 1,000 calls), in a tenth of the time."""
+
 
 class Hostile(NamedTuple):
     """`source` for the exercise `{name}`; `says` is a piece of the hint that its author must read."""
@@ -33,12 +39,12 @@ HOSTILE = [
     does("raises a lone surrogate", "raise ValueError('\\ud800')", "raised ValueError"),
     Hostile("is written with a lone surrogate", "x = '\ud800'\ndef {name}(*numbers):\n    return 0", "as Python"),
     does("prints lone surrogates", "print('\\udcff' * 10)\nreturn 0", ""),
-    does("raises 50 MB", "raise ValueError('x' * 50_000_000)", "raised ValueError"),
-    does("returns 50 MB", "return 'x' * 50_000_000", ""),
-    does("prints 20 MB", "print('x' * 20_000_000)\nreturn 0", ""),
+    does("raises megabytes", f"raise ValueError('x' * {5_000_000 * MUCH})", "raised ValueError"),
+    does("returns megabytes", f"return 'x' * {5_000_000 * MUCH}", ""),
+    does("prints megabytes", f"print('x' * {2_000_000 * MUCH})\nreturn 0", ""),
     does("returns a list in a list in a list", "x = []\nfor _ in range(10**5): x = [x]\nreturn x", ""),
     does("returns a list that holds itself", "x = []\nx.append(x)\nreturn x", ""),
-    does("returns a million keys", "return dict.fromkeys(range(10**6))", ""),
+    does("returns keys without end", f"return dict.fromkeys(range({200_000 * MUCH}))", ""),
     does("returns much in few places", "x = [0] * 1000\nreturn [[x] * 300] * 300", ""),
     does("returns a number of many digits", "return 10 ** 100_000", ""),
     does("returns keys that are odd", "return {float('nan'): 1, (1, 2): 2, '\\ud800': 3}", ""),
@@ -68,7 +74,8 @@ HOSTILE = [
     does("kills itself", "import signal\nsignal.raise_signal(signal.SIGKILL)", "ended by SIGKILL"),
     does("stands still", "import signal\nsignal.raise_signal(signal.SIGSTOP)", "does not end"),
     does("crashes", "import signal\nsignal.raise_signal(signal.SIGSEGV)", "ended by SIGSEGV"),
-    does("calls itself for ever", "import sys\nsys.setrecursionlimit(10**6)\nf = lambda: f()\nreturn f()", ""),
+    does("calls itself for ever", f"import sys\nsys.setrecursionlimit({100_000 * MUCH})\n"
+         "f = lambda: f()\nreturn f()", ""),
     does("never ends", "while True: pass", "does not end"),
     does("takes all memory", "return len(bytearray(10**12))", "memory"),
     does("closes all files", "import os\nos.closerange(0, 200)\nreturn 0", ""),

@@ -12,6 +12,9 @@ from zerolab.errors import DeadlockError, MismatchError, RankError
 _KEPT = {"DeadlockError": DeadlockError, "MismatchError": MismatchError}
 _RAISED = re.compile(r"[\w.]*(Error|Exception)\b")
 """How the last line of a traceback begins."""
+MOST_FRAMES = 1000
+"""As many calls as Python lets a function make in itself by its own choice. Where somebody raised that limit, the text
+of a million more would take longer than all else."""
 
 
 class RankTraceback(Exception):  # noqa: N818 (it is no error, it carries one's text)
@@ -67,11 +70,17 @@ def rank_failure(rank: int, error: str, message: str, traceback: str = "") -> Ra
 
 
 def traceback_text(error: BaseException, start: TracebackType | None = None) -> str:
-    """The traceback of an exception, from the rank function on: the frames that called it are ours, not the user's."""
+    """The traceback of an exception, from the rank function on: the frames that called it are ours, not the user's. Of
+    very many frames it has the last."""
     frame = error.__traceback__ if start is None else start
     while frame is not None and frame.tb_frame.f_globals.get("__name__", "").startswith("zerolab.ranks."):
         frame = frame.tb_next
-    return "".join(traceback.format_exception(type(error), error, frame or error.__traceback__))
+    frame = ahead = frame or error.__traceback__
+    for _ in range(MOST_FRAMES):
+        ahead = ahead and ahead.tb_next
+    while frame is not None and ahead is not None:
+        frame, ahead = frame.tb_next, ahead.tb_next
+    return "".join(traceback.format_exception(type(error), error, frame))
 
 
 def died(rank: int, exit_code: int, noise: str = "") -> RankFailure:
