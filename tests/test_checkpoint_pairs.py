@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +11,16 @@ import pytest
 import torch
 from checkpoint_cases import SAVED, STEPS, Run, Way, differing, load_at, save_at, values_of
 from cover import NIGHTLY, covering, pairs
+from torch import nn
 
-from zerolab.checkpoint import Checkpoints, read_manifest
+from zerolab.checkpoint import Checkpoints, load, read_manifest, save
 from zerolab.checkpoint.tensors import BLOCK
 from zerolab.collectives import Collectives
+from zerolab.memory import Tracker
 from zerolab.offload import Offload
 from zerolab.precision import LossScaler
 from zerolab.ranks import launch
+from zerolab.zero import ZeroEngine, engine_labels
 
 pytestmark = [pytest.mark.timeout(240), pytest.mark.ranks]
 
@@ -201,6 +205,33 @@ def test_a_rank_reads_the_bytes_of_its_own_elements_and_no_others(
         for loaded, _ in of_ranks:
             tensors = 3 * 4 * len(read_manifest(path).parameters)
             assert loaded.nbytes_needed <= loaded.nbytes_read <= loaded.nbytes_needed + 2 * BLOCK * tensors
+
+
+@pytest.mark.parametrize("stage", [1, 3])
+@pytest.mark.parametrize("precision", [None, "bf16_fp8_moments"])
+def test_loading_takes_what_stays_and_one_unit_of_memory(stage: int, precision: str | None, tmp_path: Path) -> None:
+    """Above what the engine holds once it is loaded, and with what Python itself holds of files."""
+
+    def both(comm: Collectives, saves: bool) -> tuple[int, int, int]:
+        model = nn.Sequential(*(nn.Linear(256, 256) for _ in range(8)))
+        engine = ZeroEngine(model, comm, stage if not saves else 2, 1e-3, precision=precision)
+        if saves:
+            engine.backward(engine(torch.randn(4, 256)).sum())
+            engine.step()
+            save(tmp_path, engine, 1)
+            return 0, 0, 0
+        largest = max(sum(4 * bucket.layout.numel for bucket in unit.buckets) for unit in engine.units)
+        tracemalloc.start()
+        with Tracker(engine_labels(engine)) as tracker:
+            load(tmp_path, engine)
+            held = sum(tracker.now().values())
+        of_python = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        return sum(tracker.peak.values()) - held, of_python, largest
+
+    launch(both, True, ranks=3, timeout=60)
+    for above, of_python, largest in launch(both, False, ranks=2, timeout=60):
+        assert above <= largest and of_python <= largest + 1_000_000, (above, of_python, largest)
 
 
 def test_by_night_all_pairs_are_run() -> None:
