@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -16,6 +17,7 @@ from zerolab.checkpoint.planner import plan
 from zerolab.checkpoint.tensors import CHECKSUMS, FileReader
 from zerolab.collectives import Collectives
 from zerolab.course.exercises.checkpoints import checkpoint_bytes, plan_reads
+from zerolab.course.exercises.checkpoints.disk import Disk, moments
 from zerolab.errors import CheckpointError
 from zerolab.precision import PRECISIONS
 from zerolab.ranks import launch
@@ -81,3 +83,53 @@ def test_the_exercise_asks_for_as_many_reads_as_the_librarys_planner_makes(seed:
 def test_a_read_that_leaves_its_stretch_brings_nothing(read: tuple[int, int, int], why: str) -> None:
     assert plan_reads.brought([(2, 4, 0, 8)], 4, (0, 8, 16)) == range(8, 16)
     assert plan_reads.brought([(2, 4, 0, 8)], 4, read) is None, why
+
+
+def filled() -> Disk:
+    disk = Disk()
+    for name in ("a", "b"):
+        disk.write(f"step-1/{name}", b"1234")
+        disk.sync(f"step-1/{name}")
+    return disk
+
+
+def test_a_failure_of_power_takes_what_was_not_synced_also_of_a_file_that_was_there() -> None:
+    disk = filled()
+    disk.write("step-1/a", b"5678")
+    disk.rename("step-1", "step-2")
+    after = disk.after_power_failure()
+    assert (after.read("step-2/a"), after.read("step-2/b")) == (b"", b"1234") and disk.read("step-2/a") == b"5678"
+    assert after.listdir() == ["step-2"] and after.listdir("step-2") == ["a", "b"] and after.listdir("step-1") == []
+
+
+def test_a_kill_is_tried_after_each_call_and_within_those_that_are_not_done_at_once() -> None:
+    disk = filled()
+    disk.rename("step-1", "step-2")
+    disk.remove("step-2")
+    tried = [(moment.calls, moment.within, {path: file.data for path, file in moment.state.items()})
+             for moment in moments(disk)]  # fmt: skip
+    whole = {"step-1/a": b"1234", "step-1/b": b"1234"}
+    assert tried[:4] == [
+        (0, False, {}), (0, True, {"step-1/a": b"12"}), (1, False, {"step-1/a": b"1234"}),
+        (2, False, {"step-1/a": b"1234"}),
+    ]  # fmt: skip
+    moved = {path.replace("1/", "2/"): data for path, data in whole.items()}
+    assert tried[5:] == [(4, False, whole), (5, False, moved), (5, True, {"step-2/b": b"1234"}), (6, False, {})]
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda disk: disk.rename("step-2", "step-1"), lambda disk: disk.write("step-1", b""),
+        lambda disk: disk.rename("step-1", "file"), lambda disk: disk.rename("file", "step-1"),
+        lambda disk: disk.sync("step-3"), lambda disk: disk.remove("step-3"), lambda disk: disk.read("step-1"),
+    ],
+)  # fmt: skip
+def test_the_disk_refuses_what_a_file_system_refuses_and_nothing_is_done(call: Callable[[Disk], Any]) -> None:
+    disk = filled()
+    disk.write("file", b"")
+    disk.write("step-2/a", b"")
+    before, calls = dict(disk._state), len(disk._calls)
+    with pytest.raises(OSError, match=r"is there already|is a folder|there is no"):
+        call(disk)
+    assert disk._state == before and len(disk._calls) == calls
