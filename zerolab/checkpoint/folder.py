@@ -81,7 +81,7 @@ def resolve(path: Path) -> Path:
         if not path.exists():
             raise CheckpointError(f"there is no folder {str(path)!r}; name one that has checkpoints in it")
         if step_of(path) >= 0:
-            read_manifest(path)
+            read_manifest(path, remedy_for(path))
         raise CheckpointError(f"there is no checkpoint in {str(path)!r}; name a folder that has one")
     return found
 

@@ -15,7 +15,7 @@ from zerolab.errors import InputError
 from zerolab.memory import Tracker, predict, predict_traffic
 from zerolab.models import build
 from zerolab.train.config import TrainConfig
-from zerolab.train.progress import Steps, Stop
+from zerolab.train.progress import Steps, is_asked_to_stop
 from zerolab.train.resume import Saver, Start, data_to_save
 from zerolab.zero import ZeroEngine
 from zerolab.zero.labels import engine_labels
@@ -32,9 +32,7 @@ def decay_groups(weight_decay: float) -> Any:
     return lambda _name, parameter: {"weight_decay": weight_decay if parameter.dim() >= 2 else 0.0}
 
 
-def train_rank(
-    comm: Collectives, start: Start, corpus: Corpus, progress: str | None, stop: Stop | None = None
-) -> dict[str, Any]:
+def train_rank(comm: Collectives, start: Start, corpus: Corpus, progress: str | None) -> dict[str, Any]:
     """Train on this rank; returns the record of all ranks, the same on each of them."""
     config = start.config
     check_same_start(comm, start, corpus)
@@ -62,19 +60,18 @@ def train_rank(
     batches = Batches(
         corpus.train, config.seq_len, config.batch_size, comm.size, comm.rank, config.grad_accum_steps, config.seed
     )
-    stop = stop or Stop()
-    saver = Saver(engine, start, data_to_save(config, corpus), stop)
+    saver = Saver(engine, start, data_to_save(config, corpus))
     saver.load()
     assert comm.meter is not None
     comm.meter.reset()
-    loop = TrainingLoop(comm, engine, batches, config, Steps(progress if comm.rank == 0 else None), stop)
+    loop = TrainingLoop(comm, engine, batches, config, progress)
     tracker, peaks = Tracker(engine_labels(engine), samples=False), []
     step = start.step
 
     def goes_on(tracked: bool = False) -> bool:
         # A skipped step makes no states and frees none.
         enough = tracked and step - start.step - len(loop.skipped) >= TRACKED_STEPS
-        return step < config.max_steps and not stop.heard and not enough
+        return step < config.max_steps and not loop.stopped and not enough
 
     while goes_on(tracked=True):
         with tracker:
@@ -126,14 +123,16 @@ class TrainingLoop:
     """The steps of a run on one rank, and what is known of them: mean loss over the whole batch, seconds, bytes."""
 
     def __init__(
-        self, comm: Collectives, engine: ZeroEngine, batches: Batches, config: TrainConfig, steps: Steps, stop: Stop
+        self, comm: Collectives, engine: ZeroEngine, batches: Batches, config: TrainConfig, progress: str | None
     ) -> None:
-        self.comm, self.engine, self.batches, self.config, self.steps = comm, engine, batches, config, steps
-        self.stop = stop
+        self.comm, self.engine, self.batches, self.config, self.progress = comm, engine, batches, config, progress
+        self.steps = Steps(progress if comm.rank == 0 else None)
         self.losses: list[float] = []
         self.seconds: list[float] = []
         self.scales: list[float] = []
         self.skipped: list[int] = []
+        # Whether any rank was asked to stop, as all of them know it.
+        self.stopped = False
         self._reported: Handle | None = None
 
     def step(self, step: int) -> None:
@@ -153,13 +152,12 @@ class TrainingLoop:
             self.skipped.append(step + 1)
             self.steps.skipped(step + 1, result.loss_scale, self.engine.loss_scale)
         self._collect_loss()
-        if self.stop.is_asked():
+        if is_asked_to_stop(self.progress):
             total[1] = 1
         # Parameters may still be on their way to the others; the loss queues behind them and is read a step later.
         with phase("report"):
             self._reported = self.comm.all_reduce_async(total, average=True)
         self.seconds.append(time.perf_counter() - start)
-        self.stop.step_ended()
 
     def settle(self) -> None:
         """Wait for what the last step left under way."""
@@ -180,7 +178,7 @@ class TrainingLoop:
         if self._reported is not None:
             loss, stopped = self._reported.wait().tolist()
             self.losses.append(loss)
-            self.stop.heard = self.stop.heard or stopped > 0
+            self.stopped = self.stopped or stopped > 0
             self.steps.done(self.losses[-1])
             self._reported = None
 

@@ -17,7 +17,6 @@ from zerolab.checkpoint.manifest import MANIFEST, Manifest
 from zerolab.data import Corpus
 from zerolab.errors import InputError
 from zerolab.train.config import TrainConfig
-from zerolab.train.progress import Stop
 from zerolab.zero import ZeroEngine
 
 SAME = ("model", "model_size", "seed", "seq_len", "batch_size")
@@ -120,7 +119,6 @@ class Saver:
     engine: ZeroEngine
     start: Start
     data: dict[str, Any]
-    stop: Stop
     seconds: dict[int, float] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
@@ -151,7 +149,7 @@ class Saver:
         Raises a CheckpointError on every rank if this save, or the one before, failed on any."""
         if self.checkpoints is None:
             return
-        begun, self.stop.saving = perf_counter(), True
+        begun = perf_counter()
         if step in self.seconds:
             self.checkpoints.wait()
         else:
@@ -160,4 +158,3 @@ class Saver:
         if last:
             self.checkpoints.close()
         self.seconds[step] += perf_counter() - begun
-        self.stop.saving = False

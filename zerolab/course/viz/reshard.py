@@ -19,6 +19,8 @@ from zerolab.flat.layout import ALIGN, check_count
 MOST_RANKS = 8
 LETTER = 0.0098
 """Of the width of the figure: a part too narrow for its name has none."""
+MOST_SAID = 4
+"""Ranks that the words for the picture name one by one."""
 
 
 class Reading(NamedTuple):
@@ -72,10 +74,11 @@ def reshard_map(
     ]
     table = text_table(["read by", "elements", "from", "bytes"], [[*row[:3], f"{row[3]:,}"] for row in rows])
     said = [
-        f"rank {rank} reads {total:,} bytes from {_names({r.writer for r in found if r.rank == rank})}"
+        f"rank {rank} reads {total:,} bytes from {_files({r.writer for r in found if r.rank == rank})}"
         for rank, total in enumerate(totals)
     ]
     alt = f"A checkpoint of {_ranks(saved_by)}, read by {_ranks(loaded_by)}: {'; '.join(said)}."
+    alt = alt if len(said) <= MOST_SAID else verdict
     return Picture(_draw(before, after, found), table, alt, verdict)
 
 
@@ -102,10 +105,11 @@ def _ranks(count: int) -> str:
     return f"{count} rank{'s' * (count != 1)}"
 
 
-def _names(ranks: set[int]) -> str:
+def _files(ranks: set[int]) -> str:
     if not ranks:
-        return "nowhere"
-    return f"the files of rank{'s' * (len(ranks) > 1)} {' and '.join(map(str, sorted(ranks)))}"
+        return "no files"
+    *others, last = map(str, sorted(ranks))
+    return f"the files of ranks {', '.join(others)} and {last}" if others else f"the files of rank {last}"
 
 
 def _draw(before: Layout, after: Layout, found: Sequence[Reading]) -> Any:

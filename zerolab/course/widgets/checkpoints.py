@@ -13,7 +13,7 @@ from zerolab.course.widgets.living import Living
 from zerolab.flat import ALIGN
 
 WIDE = {"style": {"description_width": "150px"}, "layout": Layout(width="340px")}
-TIMES = [0.0, 1.0, 2.0, 3.0, 5.0, 10.0, 20.0, 40.0, 80.0]
+TIMES = [0.0, 1.0, 2.0, 3.0, 5.0, 10.0, 20.0, 30.0, 40.0, 80.0]
 
 
 def reshard_sliders(
