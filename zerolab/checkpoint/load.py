@@ -245,7 +245,11 @@ class Load:
         if self.manifest.states and not self.weights_only:
             for segment in step.segments:
                 counters = self.groups[number[segment.group]]["counters"]
-                step.go_on(segment, {name: _own(value, step.device) for name, value in counters.items()})
+                own = self.engine.optimizer.param_groups[number[segment.group]]
+                # Where torch's optimizers have their counters: a kernel that counts on the GPU reads them there.
+                on_device = own.get("fused") or own.get("capturable")
+                device = step.device if on_device else torch.device("cpu")
+                step.go_on(segment, {name: _own(value, device) for name, value in counters.items()})
         for states in step.stored(writing=True):
             for state in states:
                 if state.name == "main":
