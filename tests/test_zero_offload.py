@@ -1,5 +1,6 @@
 """States on the host and on a disk: no tier changes a bit, whatever is trained; and a disk that fails loses nothing."""
 
+import ast
 import errno
 import gc
 import logging
@@ -20,6 +21,7 @@ from zero_cases import adamw, decay_matrices, digest, sgd
 from zero_fuzz import In
 from zero_models import Residual, build, loss_of, model, rows
 
+import zerolab
 from zerolab.collectives import Collectives, LocalCollectives
 from zerolab.errors import InputError, OffloadError, RankError, StateError
 from zerolab.memory import Tracker, predict
@@ -259,6 +261,22 @@ def test_a_rank_that_owns_nothing_needs_no_file(tmp_path: Path) -> None:
 
 class BreakError(Exception):
     pass
+
+
+def copies(call: ast.Call) -> bool:
+    return isinstance(call.func, ast.Attribute) and call.func.attr in ("copy_", "cpu", "cuda", "to")
+
+
+def test_no_copy_is_begun_that_nobody_waits_for() -> None:
+    """Copies between host and GPU block: whoever reads what came needs no event, and finds no half of it."""
+    begun = []
+    for path in Path(zerolab.__file__).parent.rglob("*.py"):
+        for call in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(call, ast.Call):
+                # Or by a flag without a name, as in tensor.copy_(source, True).
+                flags = [word.arg for word in call.keywords] + [getattr(word, "value", None) for word in call.args]
+                begun += [f"{path.name}:{call.lineno}"] * ("non_blocking" in flags or (copies(call) and True in flags))
+    assert begun == []
 
 
 def test_an_accumulation_that_failed_and_is_repeated_leaves_no_trace_on_any_tier(tmp_path: Path) -> None:
