@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from cover import NIGHTLY
 from memory_cases import MEMORY_CASES, STATES, TRANSIENT, Measured, measure_all
 from torch import nn
 from torch.profiler import ProfilerActivity, profile
@@ -37,10 +38,17 @@ class ByRank(list[dict[tuple[str, int], Measured]]):
     collectives = ""
 
 
-@pytest.fixture(scope="module", params=[(1, "ring"), (2, "ring"), (4, "ring"), (2, "shared"), (3, "shared")], ids=str)
+# Processes where they add something: what passes between two by the ring, and what two and three share. One rank, and
+# four by the ring, hold the same in lockstep, which takes half the time; nightly they are processes, too.
+PLACES = [(1, "ring", "lockstep"), (2, "ring", "processes"), (4, "ring", "lockstep"), (2, "shared", "processes"),
+          (3, "shared", "processes")]  # fmt: skip
+
+
+@pytest.fixture(scope="module", params=PLACES, ids=lambda place: str(place[:2]))
 def by_rank(request: pytest.FixtureRequest) -> ByRank:
-    ranks, collectives = request.param
-    measured = ByRank(launch(measure_all, MEMORY_CASES, ranks=ranks, collectives=collectives, threads=1, timeout=90))
+    ranks, collectives, world = request.param
+    where = {"collectives": collectives, "world": "processes" if NIGHTLY else world}
+    measured = ByRank(launch(measure_all, MEMORY_CASES, ranks=ranks, threads=1, timeout=90, **where))
     measured.collectives = collectives
     return measured
 
