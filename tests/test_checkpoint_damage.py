@@ -236,10 +236,16 @@ def test_no_file_of_the_room_knows_pickle() -> None:
         names |= {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
         names |= {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
         assert not names & {"pickle", "cloudpickle", "loads_pickle", "eval", "exec"}, path
-        assert not any(
-            isinstance(node, ast.Attribute) and node.attr == "load" and getattr(node.value, "id", "") == "torch"
+        loads = [
+            node
             for node in ast.walk(tree)
-        ), path
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "load"
+            if getattr(node.func.value, "id", "") == "torch"
+        ]
+        weights_only = [{each.arg: ast.unparse(each.value) for each in node.keywords} for node in loads]
+        assert all(options.get("weights_only") == "True" for options in weights_only), path
+        mentioned = [node for node in ast.walk(tree) if isinstance(node, ast.Attribute) and node.attr == "load"]
+        assert sum(getattr(node.value, "id", "") == "torch" for node in mentioned) == len(loads), path
 
 
 def test_shard_files_are_safetensors_as_its_own_library_reads_and_writes_them(good: Path, tmp_path: Path) -> None:
