@@ -10,13 +10,14 @@ from typing import Any
 
 import pytest
 import torch
+from zoo.trial import model_names
 
 from zerolab import checkpoint
 from zerolab.checkpoint.manifest import Stretch
 from zerolab.checkpoint.planner import plan
 from zerolab.checkpoint.tensors import CHECKSUMS, FileReader
 from zerolab.collectives import Collectives
-from zerolab.course.exercises.checkpoints import checkpoint_bytes, plan_reads
+from zerolab.course.exercises.checkpoints import checkpoint_bytes, mended_run, plan_reads, resumable_data
 from zerolab.course.exercises.checkpoints.disk import Disk, moments
 from zerolab.errors import CheckpointError
 from zerolab.precision import PRECISIONS
@@ -133,3 +134,29 @@ def test_the_disk_refuses_what_a_file_system_refuses_and_nothing_is_done(call: C
     with pytest.raises(OSError, match=r"is there already|is a folder|there is no"):
         call(disk)
     assert disk._state == before and len(disk._calls) == calls
+
+
+def test_the_exercises_run_is_the_one_that_its_notebook_shows() -> None:
+    names = model_names("08_checkpoints")
+    main, _, data, window, *_ = mended_run.EXERCISE.cases(Random(3))[0].args[0]
+    shown, ours = names["Run"](main, window), mended_run.Run(main, window)
+    assert mended_run.follow(shown, data, 40) == mended_run.follow(ours, data, 40)
+    assert set(vars(shown)) == {*mended_run.COUNTS, *mended_run.TENSORS, "window"}
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_what_a_run_loses_leads_it_another_way_in_the_cases_that_are_drawn(seed: int) -> None:
+    drawn = [case.args[0] for case in mended_run.EXERCISE.cases(Random(seed))]
+    told = [mended_run.told_apart(main, data, window, at, steps) for main, _, data, window, at, steps in drawn]
+    assert told[:3] == [6, 6, 6] and min(told[3:5]) >= 5
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_ranks_together_get_the_batches_of_one_process_whatever_their_number(seed: int) -> None:
+    rng = Random(seed)
+    samples, at = rng.randint(1, 30), rng.randint(0, 50)
+    rows = []
+    for ranks in (1, 2, 3, 4):
+        steps = resumable_data.given(samples, seed, resumable_data.Run(ranks, 12, 3), at, 3)
+        rows.append([[sample for part in parts for sample in part] for parts in steps])
+    assert rows[0] == rows[1] == rows[2] == rows[3]

@@ -1,5 +1,17 @@
 """Exercises of lesson 08: checkpoints."""
 
-from zerolab.course.exercises.checkpoints import atomic_save, checkpoint_bytes, plan_reads, resumable_data
+from zerolab.course.exercises.checkpoints import (
+    atomic_save,
+    checkpoint_bytes,
+    mended_run,
+    plan_reads,
+    resumable_data,
+)
 
-EXERCISES = (plan_reads.EXERCISE, checkpoint_bytes.EXERCISE, resumable_data.EXERCISE, atomic_save.EXERCISE)
+EXERCISES = (
+    plan_reads.EXERCISE,
+    checkpoint_bytes.EXERCISE,
+    resumable_data.EXERCISE,
+    atomic_save.EXERCISE,
+    mended_run.EXERCISE,
+)
