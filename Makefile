@@ -64,9 +64,10 @@ nbval: $(STAMP)  ## run every lesson and solution, and compare each cell with it
 	if [ -z "$$found" ]; then echo "nbval: no notebook in notebooks/ or solutions/ yet, so there is nothing to compare."; \
 	else echo "$(PY) -m pytest -n 2 --dist loadfile $(NBVAL)" $$found; $(PY) -m pytest -n 2 --dist loadfile $(NBVAL) $$found && $(PY) tools/compared.py $$found; fi
 
-soak: $(STAMP)  ## kill, interrupt and starve the commands at 200 random moments (ARGS='--moments 50 --seed 1'), and train 1,000 fuzzed nets (NETS=100); hours
+soak: $(STAMP)  ## kill, interrupt and starve the commands at 200 random moments (ARGS='--moments 50 --seed 1'), train 1,000 fuzzed nets (NETS=100), and run 10,000 collectives and 1,000 killed saves (MINUTES=5); hours
 	$(PY) tools/soak.py $(ARGS)
 	$(PY) tests/zero_fuzz.py --nets $(or $(NETS),1000)
+	$(PY) tests/soak_ranks.py --launches $(or $(LAUNCHES),1000) --saves $(or $(SAVES),1000) $(if $(MINUTES),--minutes $(MINUTES))
 
 notebooks: $(STAMP)  ## run the lessons again and store their outputs; generate exercises from their source
 	$(PY) -m zerolab.course.notebooks $(ARGS)

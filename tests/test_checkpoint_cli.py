@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
 from pathlib import Path
 
+import pace
 import pytest
 
 from zerolab.checkpoint import checkpoints_in, read_manifest
@@ -29,6 +37,30 @@ def agrees(report: Report) -> bool:
 
 def steps_in(folder: Path) -> list[int]:
     return [read_manifest(path).step for path in checkpoints_in(folder)]
+
+
+def environment(**more: object) -> dict[str, str]:
+    return {**os.environ, "OMP_NUM_THREADS": "1", **{name: str(value) for name, value in more.items()}}
+
+
+def started(*flags: object, env: Mapping[str, str] | None = None, **options: object) -> subprocess.Popen[str]:
+    """A `zerolab train` in a process of its own."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "zerolab", *FLAGS, *map(str, flags)],
+        env=env or environment(),
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        **options,  # type: ignore[call-overload]
+    )
+
+
+def until_saved(folder: Path, process: subprocess.Popen[str]) -> None:
+    """Return once there is a checkpoint."""
+    deadline = time.monotonic() + pace.seconds(60)
+    while not checkpoints_in(folder):
+        assert process.poll() is None and time.monotonic() < deadline, process.communicate()
+        time.sleep(0.02)
 
 
 def said(capsys: pytest.CaptureFixture[str]) -> str:
@@ -218,3 +250,124 @@ def test_the_report_says_what_was_saved_and_from_where_it_went_on(
     profile = part.as_json()
     assert (profile["step"], profile["resumed"], profile["resumed_step"]) == (3, None, 0)
     assert list(profile["save_seconds"]) == [1, 2, 3]
+
+
+# Ends
+
+
+@pytest.mark.ranks
+@pytest.mark.timeout(120)
+def test_sigterm_saves_the_step_under_way_and_says_how_to_go_on(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    flags = ["--ranks", 2, "--zero-stage", 3, "--max-steps", 1000000, "--save-folder", folder]
+    process = started(*flags, "--save-every", 1, "--keep", 2)
+    until_saved(folder, process)
+    process.terminate()
+    output, error = process.communicate(timeout=60)
+    newest = steps_in(folder)[-1]
+    assert process.returncode == 128 + signal.SIGTERM and output == ""
+    assert error == (
+        f"zerolab train: ended by SIGTERM, after a save of step {newest} to {folder}; "
+        "to go on, give the same command with --resume\n"
+    )
+    assert run(ranks=2, zero_stage=3, resume=folder, max_steps=newest + 1).resumed_step == newest
+
+
+@pytest.mark.ranks
+@pytest.mark.timeout(120)
+def test_a_rank_that_torchrun_asks_to_end_has_all_of_them_save_and_end(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    world = {"WORLD_SIZE": 2, "LOCAL_WORLD_SIZE": 2, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    flags = ["--max-steps", 1000000, "--save-folder", folder, "--save-every", 1, "--keep", 2]
+    workers = [started(*flags, env=environment(RANK=rank, LOCAL_RANK=rank, **world)) for rank in (0, 1)]
+    until_saved(folder, workers[0])
+    workers[1].terminate()
+    said = [worker.communicate(timeout=60) for worker in workers]
+    assert [worker.returncode for worker in workers] == [128 + signal.SIGTERM] * 2, said
+    assert f"after a save of step {steps_in(folder)[-1]} to {folder}" in said[0][1] and "zerolab" not in said[1][1]
+
+
+def test_the_first_sigterm_is_told_to_the_run_and_the_second_ends_the_command() -> None:
+    code = """
+import os
+from zerolab.cli import ending
+ending.take_signals()
+with ending.told_to_end(lambda: print("told", flush=True)):
+    os.kill(os.getpid(), 15)
+    print("goes on", flush=True)
+    os.kill(os.getpid(), 15)
+    print("never")
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 128 + signal.SIGTERM and done.stdout == "told\ngoes on\n"
+    assert done.stderr == "zerolab: ended by SIGTERM; all ranks were ended\n"
+
+
+DIES_ONCE = """
+import os, sys, threading, time
+from pathlib import Path
+
+saved, died = Path(sys.argv[1]) / "step-00000002", Path(sys.argv[2])
+
+def die():
+    while not saved.exists():
+        time.sleep(0.01)
+    died.touch()
+    os.kill(os.getpid(), 9)
+
+if os.environ["RANK"] == "1" and not died.exists():
+    threading.Thread(target=die, daemon=True).start()
+sys.argv[1:] = sys.argv[3:]
+from zerolab.cli import main
+sys.exit(main())
+"""
+
+
+@pytest.mark.ranks
+@pytest.mark.timeout(150)
+def test_torchrun_restarts_a_run_whose_rank_was_killed_and_it_ends_with_the_bits_of_an_undisturbed_one(
+    undisturbed: dict[int, Report], tmp_path: Path
+) -> None:
+    script, folder, died = tmp_path / "dies_once.py", tmp_path / "run", tmp_path / "died"
+    script.write_text(DIES_ONCE)
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--max-restarts=2", "--nproc_per_node=2"]
+    # A slow link, so that there are steps left when the rank dies.
+    flags = ["--zero-stage", "3", "--max-steps", str(WHOLE), "--gbit-per-s", "1", "--latency-us", "10000"]
+    saving = ["--save-folder", str(folder), "--save-every", "1", "--resume"]
+    done = subprocess.run(
+        [*torchrun, str(script), str(folder), str(died), *FLAGS, *flags, *saving],
+        env=environment(),
+        text=True,
+        capture_output=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    assert died.exists() and "begins anew" in done.stderr and "the run goes on from" in done.stderr
+    assert undisturbed[3].parameters_sha256 in done.stdout
+
+
+@pytest.mark.ranks
+@pytest.mark.timeout(120)
+def test_a_save_that_fails_ends_the_run_with_a_sentence_and_the_one_before_is_whole(tmp_path: Path) -> None:
+    pytest.importorskip("resource", reason="limits on the size of files are of Unix")
+    text, folder = tmp_path / "text.txt", tmp_path / "run"
+    text.write_text("What was saved can be read again. " * 100)
+    settings = {"data_mode": str(text), "save_folder": folder, "collective_impl": "ring"}
+    run(**settings, max_steps=1)
+    flags = ["--data-mode", text, "--save-folder", folder, "--save-every", 1, "--resume", "--max-steps", 1000000]
+    least = 100_000
+    assert (folder / "step-00000001" / "optimizer_shard_rank0.safetensors").stat().st_size > least
+    limited = (
+        f"import os, resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, ({least}, {least})); "
+        "os.execv(sys.executable, [sys.executable, *sys.argv[1:]])"
+    )
+    command = [sys.executable, "-c", limited, "-m", "zerolab", *FLAGS, *map(str, flags), "--collective-impl", "ring"]
+    done = subprocess.run(command, env=environment(), text=True, capture_output=True, timeout=60)
+    error = done.stderr.strip().split("\n")
+    assert done.returncode == 1 and len(error) == 2, done.stderr
+    assert error[1].startswith("zerolab train: the checkpoint could not be written (File too large")
+    assert steps_in(folder) == [1] and not list(folder.glob(".writing*"))
+    assert run(**settings, resume=folder, max_steps=2).resumed_step == 1

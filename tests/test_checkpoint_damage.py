@@ -10,6 +10,7 @@ import os
 import pickle
 import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -229,6 +230,34 @@ def test_a_checkpoint_without_a_manifest_names_the_one_beside_it(folder: Path) -
         assert f"has no {MANIFEST}" in said and "; load " in said and "step-00000001 instead" in said
 
 
+class Trap:
+    """Whoever reads its pickle makes a file."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> Any:
+        return Path.touch, (self.path,)
+
+
+def test_a_pickle_in_the_place_of_any_file_is_never_executed(folder: Path, tmp_path: Path) -> None:
+    sprung = tmp_path / "sprung"
+    pickle.loads(pickle.dumps(Trap(sprung)))
+    assert sprung.exists(), "the trap works"
+    sprung.unlink()
+    for name in FILES:
+        path = folder / "step-00000002" / name
+        kept = path.read_bytes()
+        for by_torch in (False, True):
+            if by_torch:
+                torch.save([Trap(sprung)], path)
+            else:
+                path.write_bytes(pickle.dumps(Trap(sprung)))
+            assert {kind for kind, *_ in lockstep(attempt_load, folder, Way(2))} == {"CheckpointError"}
+        path.write_bytes(kept)
+    assert not sprung.exists()
+
+
 def test_no_file_of_the_room_knows_pickle() -> None:
     for path in Path(zerolab.checkpoint.__file__).parent.glob("*.py"):
         tree = ast.parse(path.read_text())
@@ -274,12 +303,15 @@ def refused(comm: Collectives, folder: Path, prepare: Callable[[Run], Any]) -> s
     return ""
 
 
-def half_a_step(run: Run) -> None:
-    run.engine.backward(run.engine(torch.arange(6).view(1, 6)).sum(), reduce=False)
+def half_a_step(run: Run, reduce: bool = False) -> None:
+    run.engine.backward(run.engine(torch.arange(6).view(1, 6)).sum(), reduce=reduce)
 
 
 def test_a_save_in_the_middle_of_accumulation_is_refused(good: Path, tmp_path: Path) -> None:
-    for said in lockstep(refused, tmp_path, half_a_step):
+    for said in [
+        *lockstep(refused, tmp_path, half_a_step),
+        *lockstep(refused, tmp_path, partial(half_a_step, reduce=True)),
+    ]:
         assert "in the middle of a step" in said and "call step() or zero_grad() first" in said
     assert find_latest(tmp_path) is None
 

@@ -198,3 +198,13 @@ def test_a_load_into_the_state_that_was_loaded_changes_nothing(tmp_path: Path) -
         return differing(first, run.engine.consolidate()) == []
 
     assert lockstep(twice) == [True] * 3
+
+
+def test_the_example_of_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    page = (Path(__file__).resolve().parent.parent / "docs" / "checkpoints.md").read_text()
+    code = page.partition("```python\n")[2].partition("```")[0]
+    monkeypatch.chdir(tmp_path)
+    exec(code, {"__name__": "example"})
+    said = capsys.readouterr().out.strip()
+    assert said == code.rpartition("# ")[2].strip() == "[0, 0, 0, 0] [3, 3]"
+    assert sorted(path.name for path in (tmp_path / "runs" / "a").glob("step-*")) == ["step-00000004", "step-00000005"]

@@ -115,7 +115,7 @@ def test_a_kill_is_tried_after_each_call_and_within_those_that_are_not_done_at_o
         (2, False, {"step-1/a": b"1234"}),
     ]  # fmt: skip
     moved = {path.replace("1/", "2/"): data for path, data in whole.items()}
-    assert tried[5:] == [(4, False, whole), (5, False, moved), (5, True, {"step-2/b": b"1234"}), (6, False, {})]
+    assert tried[6:] == [(4, False, whole), (5, False, moved), (5, True, {"step-2/b": b"1234"}), (6, False, {})]
 
 
 @pytest.mark.parametrize(

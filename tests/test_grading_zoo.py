@@ -6,8 +6,10 @@ import sys
 from collections import Counter
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
+import torch
 from zoo import ZOO, Wrong, house_of
 from zoo.answers import changed, everywhere, model, solution
 from zoo.ring_collectives.hostile import GREEDY, HOSTILE
@@ -114,6 +116,34 @@ def test_sizes_of_ring_exercises_do_not_divide_and_ranks_hold_different_data(nam
     for case in first:
         data = [str(args[0]) for args in case.args if args[0].numel()]
         assert len(set(data)) == len(data), "ranks hold different data"
+
+
+ALIKE = {"Persistent"}
+"""It cuts parameters, which all ranks hold alike."""
+PADDED = {"MendedStep"}
+"""Its rows are made of whole shards."""
+
+
+def leaves(value: Any) -> list[torch.Tensor]:
+    """The tensors with elements in an argument; of a module, its parameters."""
+    if isinstance(value, torch.Tensor):
+        return [value.detach()] if value.numel() else []
+    parts = value.parameters() if isinstance(value, torch.nn.Module) else value
+    return (
+        [leaf for part in parts for leaf in leaves(part)] if isinstance(value, list | tuple | torch.nn.Module) else []
+    )
+
+
+@pytest.mark.parametrize(("lesson", "name"), NAMES)
+def test_data_differ_by_rank_and_sizes_do_not_divide_in_every_exercise_whose_ranks_have_data(
+    lesson: str, name: str
+) -> None:
+    cases = [case for case in exercises_of(lesson)[name].cases(Random(1)) if case.ranks > 1]
+    data = [ranks for ranks in ([leaves(args) for args in case.args] for case in cases) if any(ranks)]
+    if data:
+        assert name in PADDED or any(leaf.numel() % len(ranks) for ranks in data for rank in ranks for leaf in rank)
+        alike = [all(str(rank) == str(ranks[0]) for rank in ranks) for ranks in data]
+        assert all(alike) if name in ALIKE else not any(alike)
 
 
 def test_an_observation_that_stops_early_never_passes() -> None:

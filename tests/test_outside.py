@@ -263,7 +263,7 @@ def test_what_a_full_disk_refuses_at_the_end_is_kept_elsewhere(
     full.mkdir()
     elsewhere.mkdir()
     monkeypatch.chdir(elsewhere)
-    monkeypatch.setattr(train_command, "train", lambda config: report_with(report, config))
+    monkeypatch.setattr(train_command, "train", lambda config, *_: report_with(report, config))
     full_disk(monkeypatch, full)
     assert cli.main(["train", "--profile-json", str(full / "p.json")]) == 1
     shown, said = capsys.readouterr()
@@ -294,7 +294,7 @@ def test_a_report_that_standard_output_does_not_take_is_kept(
     stream: str, report: Report, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(train_command, "train", lambda config: report_with(report, config))
+    monkeypatch.setattr(train_command, "train", lambda config, *_: report_with(report, config))
     monkeypatch.setattr(ending, "_closed", {1} if stream == "closed" else set())
     with open("/dev/full", "w") as full:
         monkeypatch.setattr(sys, "stdout", full if stream == "full" else io.StringIO())

@@ -239,6 +239,7 @@ def test_groups_give_each_parameter_its_own_options(align: int) -> None:
     assert largest_difference(by_rank[0][0][0], three_steps_of_torch(sgd(), grouped=True)) < 1e-6
 
 
+@pytest.mark.filterwarnings("error:Detected call of:UserWarning")
 def test_a_scheduler_of_torch_sets_every_groups_rate_on_every_rank_even_one_that_owns_nothing() -> None:
     schedule = partial(torch.optim.lr_scheduler.LambdaLR, lr_lambda=lambda step: 1 / (1 + step))
 

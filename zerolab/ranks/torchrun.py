@@ -91,15 +91,29 @@ def _join(job: Job) -> ProcessTransport:
     if on_gpu:
         torch.cuda.set_device(device)
     if not dist.is_initialized():
+        timeout = timedelta(seconds=job.timeout)
         dist.init_process_group(
             "cpu:gloo,cuda:nccl" if nccl else "gloo",
-            timeout=timedelta(seconds=job.timeout),
+            store=_meeting_place(timeout),
+            rank=int(os.environ["RANK"]),
+            world_size=job.ranks,
+            timeout=timeout,
             device_id=device if nccl else None,
         )
         atexit.register(_leave)
     group = dist.group.WORLD
     assert group is not None
     return ProcessTransport(group, device, nccl, _private_pen(job.ranks, dist.get_rank()))
+
+
+def _meeting_place(timeout: timedelta) -> dist.Store:
+    """Where ranks leave their addresses for each other. torchrun keeps one over all restarts of its ranks
+    (--max-restarts), and a rank that comes again shall not find the address of one that has died: each attempt has
+    names of its own, where all machines count attempts alike, which is where there is one."""
+    store, _, _ = next(dist.rendezvous("env://", timeout=timeout))
+    if os.environ.get("GROUP_WORLD_SIZE") == "1":
+        store = dist.PrefixStore(f"attempt-{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
+    return store
 
 
 def _leave() -> None:

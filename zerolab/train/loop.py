@@ -15,7 +15,7 @@ from zerolab.errors import InputError
 from zerolab.memory import Tracker, predict, predict_traffic
 from zerolab.models import build
 from zerolab.train.config import TrainConfig
-from zerolab.train.progress import Steps, is_asked_to_stop
+from zerolab.train.progress import Steps, Stop
 from zerolab.train.resume import Saver, Start, data_to_save
 from zerolab.zero import ZeroEngine
 from zerolab.zero.labels import engine_labels
@@ -32,7 +32,9 @@ def decay_groups(weight_decay: float) -> Any:
     return lambda _name, parameter: {"weight_decay": weight_decay if parameter.dim() >= 2 else 0.0}
 
 
-def train_rank(comm: Collectives, start: Start, corpus: Corpus, progress: str | None) -> dict[str, Any]:
+def train_rank(
+    comm: Collectives, start: Start, corpus: Corpus, progress: str | None, stop: Stop | None = None
+) -> dict[str, Any]:
     """Train on this rank; returns the record of all ranks, the same on each of them."""
     config = start.config
     check_same_start(comm, start, corpus)
@@ -60,18 +62,19 @@ def train_rank(comm: Collectives, start: Start, corpus: Corpus, progress: str | 
     batches = Batches(
         corpus.train, config.seq_len, config.batch_size, comm.size, comm.rank, config.grad_accum_steps, config.seed
     )
-    saver = Saver(engine, start, data_to_save(config, corpus))
+    stop = stop or Stop()
+    saver = Saver(engine, start, data_to_save(config, corpus), stop)
     saver.load()
     assert comm.meter is not None
     comm.meter.reset()
-    loop = TrainingLoop(comm, engine, batches, config, progress)
+    loop = TrainingLoop(comm, engine, batches, config, Steps(progress if comm.rank == 0 else None), stop)
     tracker, peaks = Tracker(engine_labels(engine), samples=False), []
     step = start.step
 
     def goes_on(tracked: bool = False) -> bool:
         # A skipped step makes no states and frees none.
         enough = tracked and step - start.step - len(loop.skipped) >= TRACKED_STEPS
-        return step < config.max_steps and not loop.stopped and not enough
+        return step < config.max_steps and not stop.heard and not enough
 
     while goes_on(tracked=True):
         with tracker:
@@ -123,16 +126,14 @@ class TrainingLoop:
     """The steps of a run on one rank, and what is known of them: mean loss over the whole batch, seconds, bytes."""
 
     def __init__(
-        self, comm: Collectives, engine: ZeroEngine, batches: Batches, config: TrainConfig, progress: str | None
+        self, comm: Collectives, engine: ZeroEngine, batches: Batches, config: TrainConfig, steps: Steps, stop: Stop
     ) -> None:
-        self.comm, self.engine, self.batches, self.config, self.progress = comm, engine, batches, config, progress
-        self.steps = Steps(progress if comm.rank == 0 else None)
+        self.comm, self.engine, self.batches, self.config, self.steps = comm, engine, batches, config, steps
+        self.stop = stop
         self.losses: list[float] = []
         self.seconds: list[float] = []
         self.scales: list[float] = []
         self.skipped: list[int] = []
-        # Whether any rank was asked to stop, as all of them know it.
-        self.stopped = False
         self._reported: Handle | None = None
 
     def step(self, step: int) -> None:
@@ -152,12 +153,13 @@ class TrainingLoop:
             self.skipped.append(step + 1)
             self.steps.skipped(step + 1, result.loss_scale, self.engine.loss_scale)
         self._collect_loss()
-        if is_asked_to_stop(self.progress):
+        if self.stop.is_asked():
             total[1] = 1
         # Parameters may still be on their way to the others; the loss queues behind them and is read a step later.
         with phase("report"):
             self._reported = self.comm.all_reduce_async(total, average=True)
         self.seconds.append(time.perf_counter() - start)
+        self.stop.step_ended()
 
     def settle(self) -> None:
         """Wait for what the last step left under way."""
@@ -178,7 +180,7 @@ class TrainingLoop:
         if self._reported is not None:
             loss, stopped = self._reported.wait().tolist()
             self.losses.append(loss)
-            self.stopped = self.stopped or stopped > 0
+            self.stop.heard = self.stop.heard or stopped > 0
             self.steps.done(self.losses[-1])
             self._reported = None
 

@@ -17,6 +17,7 @@ from zerolab.checkpoint.manifest import MANIFEST, Manifest
 from zerolab.data import Corpus
 from zerolab.errors import InputError
 from zerolab.train.config import TrainConfig
+from zerolab.train.progress import Stop
 from zerolab.zero import ZeroEngine
 
 SAME = ("model", "model_size", "seed", "seq_len", "batch_size")
@@ -119,6 +120,7 @@ class Saver:
     engine: ZeroEngine
     start: Start
     data: dict[str, Any]
+    stop: Stop
     seconds: dict[int, float] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
@@ -149,7 +151,7 @@ class Saver:
         Raises a CheckpointError on every rank if this save, or the one before, failed on any."""
         if self.checkpoints is None:
             return
-        begun = perf_counter()
+        begun, self.stop.saving = perf_counter(), True
         if step in self.seconds:
             self.checkpoints.wait()
         else:
@@ -158,3 +160,4 @@ class Saver:
         if last:
             self.checkpoints.close()
         self.seconds[step] += perf_counter() - begun
+        self.stop.saving = False

@@ -6,7 +6,9 @@ import json
 import os
 import platform
 import re
+import signal
 import statistics
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -19,6 +21,7 @@ from zerolab.data import Corpus, load_corpus
 from zerolab.errors import CheckpointError, InputError
 from zerolab.ranks import launch
 from zerolab.ranks.failure import RankFailure
+from zerolab.ranks.torchrun import is_torchrun
 from zerolab.train.config import TrainConfig
 from zerolab.train.loop import TRACKED_STEPS, train_rank
 from zerolab.train.outputs import write_whole
@@ -35,8 +38,8 @@ class Report:
     what a ring sends in the calls that were made.
 
     `loss` and times are those of this run's own steps, which come after `resumed_step` where it began with the
-    checkpoint in `resumed`. `step` is the last; it is below `max_steps` where the run was asked to stop. `save_seconds`
-    are what each save took beside training, by its step.
+    checkpoint in `resumed`. `step` is the last; a run that was asked to end before it was done is `stopped`.
+    `save_seconds` are what each save took beside training, by its step.
     """
 
     config: TrainConfig
@@ -55,15 +58,11 @@ class Report:
     tracked_steps: int = TRACKED_STEPS
     traffic_is_stated: bool = False
     step: int = 0
+    stopped: bool = False
     resumed: str | None = None
     resumed_step: int = 0
     save_seconds: dict[int, float] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
-
-    @property
-    def stopped(self) -> bool:
-        """Whether steps are left, since the run was asked to stop."""
-        return self.step < self.config.max_steps
 
     @property
     def median_step_seconds(self) -> float:
@@ -118,14 +117,15 @@ def train(
     if start.step >= config.max_steps:
         raise InputError(f"max_steps is {config.max_steps} and {start.folder} is at step {start.step}; give more")
     what = f"ZeRO-{config.zero_stage}, {config.ranks} ranks"
-    with follow(config.max_steps, what, start.step) as progress, _checkpoint_errors():
-        if stop is not None:
-            stop.tell(progress)
+    stop = stop or Stop()
+    with follow(config.max_steps, what, start.step) as progress, _checkpoint_errors(), _ended_when_stuck(stop):
+        stop.tell(progress)
         results = launch(
             train_rank,
             start,
             corpus,
             progress,
+            stop,
             ranks=config.ranks,
             collectives=config.collective_impl,
             timeout=config.timeout,
@@ -134,6 +134,29 @@ def train(
         )
     record = next(result for result in results if result is not None)
     return make_report(start, record, corpus)
+
+
+@contextmanager
+def _ended_when_stuck(stop: Stop) -> Iterator[None]:
+    """Under torchrun, which asks the ranks to end by SIGTERM when one of them has died, too, who waits for that one is
+    asked again, which ends it. Elsewhere the parent sees who has died."""
+    over = threading.Event()
+
+    def watch() -> None:
+        while not over.wait(0.2):
+            if stop.is_stuck():
+                os.kill(os.getpid(), signal.SIGTERM)
+                return
+
+    thread = threading.Thread(target=watch, daemon=True)
+    if is_torchrun():
+        thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        if thread.ident is not None:
+            thread.join()
 
 
 @contextmanager
@@ -169,6 +192,7 @@ def make_report(start: Start, record: dict[str, Any], corpus: Corpus) -> Report:
         tracked_steps=record["tracked_steps"],
         traffic_is_stated=record["traffic_is_stated"],
         step=record["step"],
+        stopped=record["step"] < config.max_steps,
         resumed=None if start.folder is None else str(start.folder),
         resumed_step=start.step,
         save_seconds={
