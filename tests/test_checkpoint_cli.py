@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import shutil
 import signal
 import socket
@@ -10,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pace
@@ -17,6 +19,7 @@ import pytest
 
 from zerolab.checkpoint import checkpoints_in, read_manifest
 from zerolab.checkpoint.folder import Folder
+from zerolab.checkpoint.manifest import MANIFEST, Stretch
 from zerolab.cli import main
 from zerolab.cli.tables import text_of
 from zerolab.train import Report, make_config, train
@@ -371,3 +374,108 @@ def test_a_save_that_fails_ends_the_run_with_a_sentence_and_the_one_before_is_wh
     assert error[1].startswith("zerolab train: the checkpoint could not be written (File too large")
     assert steps_in(folder) == [1] and not list(folder.glob(".writing*"))
     assert run(**settings, resume=folder, max_steps=2).resumed_step == 1
+
+
+# Looking in
+
+
+def test_show_says_what_the_newest_checkpoint_holds(
+    parts: dict[int, tuple[Path, Report]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, _ = parts[3]
+    assert main(["checkpoint", "show", str(folder)]) == 0
+    newest = capsys.readouterr().out
+    assert main(["checkpoint", "show", str(folder / "step-00000001")]) == 0
+    shown = " ".join(capsys.readouterr().out.replace("\u2502", " ").split())
+    sizes = {path.name: path.stat().st_size for path in (folder / "step-00000001").iterdir()}
+    model, optimizer = (
+        sum(size for name, size in sizes.items() if name.startswith(f"{kind}_shard")) for kind in ("model", "optimizer")
+    )
+    texts = sum(sizes.values()) - model - optimizer
+    each = (model + optimizer + sizes["optimizer_nonparam.json"]) / 32_928
+    for words in (
+        "step 1 ",
+        "written by ZeRO-3, 2 ranks",
+        "precision fp32",
+        "parameters 32,928 in 20 tensors",
+        f"model shards {model:,} bytes in 2 files",
+        f"optimizer shards {optimizer:,} bytes in 2 files",
+        f"JSON {texts:,} bytes in 2 files",
+        f"bytes a parameter {each:.2f}",
+        "optimizer AdamW: exp_avg float32, exp_avg_sq float32",
+        "scheduler none",
+        "random generators numpy, python, torch",
+        "model llama, model_size nano, seed 0",
+    ):
+        assert words in shown, words
+    assert str(folder / "step-00000003") in "".join(newest.split())
+
+
+def test_a_whole_checkpoint_is_said_to_be_whole_and_any_flipped_byte_is_found(
+    saved: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    newest = saved / "step-00000003"
+    assert main(["checkpoint", "verify", str(saved)]) == 0
+    assert capsys.readouterr().out.startswith(f"{newest} is whole: 6 files, ")
+    draw = random.Random(0)
+    for path in sorted(newest.iterdir()):
+        data = path.read_bytes()
+        for at in (0, len(data) - 1, *(draw.randrange(len(data)) for _ in range(12))):
+            path.write_bytes(data[:at] + bytes([data[at] ^ 1 << draw.randrange(8)]) + data[at + 1 :])
+            assert main(["checkpoint", "verify", str(saved)]) == 1, (path.name, at)
+            captured = capsys.readouterr()
+            lines = (captured.out + captured.err).splitlines()
+            # A manifest that cannot be read is said as an error; all else is a line for the file and one in all.
+            assert len(lines) == (1 if path.name == MANIFEST else 2) and str(path) in lines[0], (at, lines)
+            assert "step-00000002" in lines[-1]
+        path.write_bytes(data)
+
+
+def test_verify_names_each_damaged_file_once(saved: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    newest, before = saved / "step-00000003", saved / "step-00000002"
+    (newest / "optimizer_nonparam.json").unlink()
+    (newest / "model_shard_rank0.safetensors").unlink()
+    shutil.copy(before / "model_shard_rank1.safetensors", newest)
+    with open(newest / "optimizer_shard_rank0.safetensors", "ab") as file:
+        file.write(b"more")
+    cut = newest / "optimizer_shard_rank1.safetensors"
+    cut.write_bytes(cut.read_bytes()[:-70_000])
+    assert main(["checkpoint", "verify", str(newest)]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    found = {Path(line.split()[0]).name: line.partition(" ")[2] for line in lines[:-1]}
+    assert len(found) == len(lines) - 1 == 5 and lines[-1] == f"{newest} is damaged: load {before} instead"
+    assert found["optimizer_nonparam.json"] == found["model_shard_rank0.safetensors"] == "is missing"
+    assert found["model_shard_rank1.safetensors"] == "is of another save"
+    assert "bytes where" in found["optimizer_shard_rank0.safetensors"]
+    assert "is cut off" in found["optimizer_shard_rank1.safetensors"]
+
+
+@pytest.mark.parametrize(
+    ("stretches", "gap"),
+    [
+        ([(0, 8), (9, 32)], "[8:9]"),
+        ([(0, 20), (16, 32)], "[16:20]"),
+        ([(0, 31)], "[31:32]"),
+        ([(1, 32)], "[0:1]"),
+    ],
+)
+def test_elements_that_no_file_has_or_two_have_are_named(
+    stretches: list[tuple[int, int]], gap: str, saved: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    newest = saved / "step-00000003"
+    manifest = read_manifest(newest)
+    name = next(name for name, parameter in manifest.parameters.items() if parameter.shape == (32,))
+    wrong = replace(manifest.parameters[name], stretches=tuple(Stretch(*stretch, 0) for stretch in stretches))
+    (newest / MANIFEST).write_text(replace(manifest, parameters={**manifest.parameters, name: wrong}).to_json())
+    assert main(["checkpoint", "verify", str(newest)]) == 1
+    assert f"{newest} is damaged: {gap} of {name} is in no file, or in two" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("flags", "status"), [(["show", "no/such"], 1), (["verify", "no/such"], 1), (["mend"], 2)])
+def test_what_is_no_checkpoint_is_a_sentence(flags: list[str], status: int, capsys: pytest.CaptureFixture[str]) -> None:
+    try:
+        assert main(["checkpoint", *flags]) == status
+    except SystemExit as ended:
+        assert ended.code == status
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert error.startswith("zerolab checkpoint: ") and flags[-1] in error

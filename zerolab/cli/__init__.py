@@ -13,9 +13,10 @@ FAILED, MISUSED = 1, 2
 # Named, not imported: a command's room is imported when it is asked for, and the library stands without the course.
 COMMANDS = {
     "train": ("zerolab.cli.train", "train a small language model with ZeRO stage 0, 1, 2 or 3"),
+    "checkpoint": ("zerolab.cli.checkpoint", "look into what a run saved"),
     "grade": ("zerolab.course.grade.cli", "grade an exercise notebook"),
 }
-FAILURE = {"train": FAILED, "grade": MISUSED}
+FAILURE = {"train": FAILED, "checkpoint": FAILED, "grade": MISUSED}
 """The status where something outside went wrong: of a grading, 1 means that points are missing."""
 
 
@@ -62,8 +63,8 @@ def _run(argv: Sequence[str] | None) -> int:
 
     parser = Parser(
         prog="zerolab",
-        description="ZeRO by building it: train, and grade the course's exercises.",
-        epilog="\n".join(f"  {name:<8}{text}" for name, (_, text) in COMMANDS.items()),
+        description="ZeRO by building it: train, look into checkpoints, and grade the course's exercises.",
+        epilog="\n".join(f"  {name:<12}{text}" for name, (_, text) in COMMANDS.items()),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action=Version, nargs=0, const=__version__, help="show the version and end")
