@@ -218,7 +218,8 @@ class Load:
         return "model" if saved == str(bucket.dtypes.shard).removeprefix("torch.") else self._main_state(name)
 
     def _writer(self) -> int:
-        """Whose buffers and random numbers this rank takes over: its own, or rank 0's where their number is another."""
+        """Whose buffers this rank takes over: its own, or rank 0's where the number of ranks is another. Then it takes
+        over nobody's random generators."""
         engine, replicate = self.engine, self.engine.stage.replicate
         own = engine.comm.rank + (0 if replicate is None else replicate.rank * engine.comm.size)
         writers = engine.comm.size * (1 if replicate is None else replicate.size)

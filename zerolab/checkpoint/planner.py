@@ -33,8 +33,8 @@ class Part:
 def plan(stretches: Sequence[Stretch], start: int, stop: int) -> list[Part]:
     """The parts that make up the elements `[start, stop)` of a parameter, in order, each element once.
 
-    Stretches may come in any order and overlap, as replicas do; then the first that has an element gives it. Raises a
-    CheckpointError for elements that none has.
+    Stretches may come in any order and overlap, as replicas do; then of those that have an element the one that goes
+    furthest gives it. Raises a CheckpointError for elements that none has.
     """
     parts: list[Part] = []
     at = start
