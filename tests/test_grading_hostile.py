@@ -123,6 +123,28 @@ time.sleep(60)
     assert [pid for pid in away if psutil.pid_exists(pid) and not ended(pid)] == []
 
 
+@pytest.mark.timeout(60)
+@pytest.mark.skipif(sys.platform != "linux", reason="what is left of a process is there until its parent asks on Linux")
+def test_nobody_waits_for_what_is_left_of_the_child_of_one_that_stands_still(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code = "import subprocess; subprocess.Popen(['sleep', '60'], stdout=-3).wait()"
+    leader = subprocess.Popen([sys.executable, "-c", code], start_new_session=True)
+    until = time.monotonic() + pace.seconds(20)
+    while not (children := psutil.Process(leader.pid).children()) and time.monotonic() < until:
+        time.sleep(0.01)
+    leader.send_signal(signal.SIGSTOP)
+    children[0].kill()
+    while not ended(children[0].pid) and time.monotonic() < until:
+        time.sleep(0.01)
+    with monkeypatch.context() as patched:
+        patched.setattr(cage.time, "sleep", lambda seconds: pytest.fail("it waits"))
+        cage._wait_for_the_end(children)
+    assert children[0].is_running(), "what is left of it"
+    cage.end_all(leader.pid, str(tmp_path))
+    assert leader.wait(timeout=20) == -signal.SIGKILL
+
+
 def ended(pid: int) -> bool:
     try:
         return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE

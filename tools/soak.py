@@ -214,14 +214,16 @@ def _answers(process: subprocess.Popen[str]) -> bool:
 
 
 def _wait_for(what: str, process: subprocess.Popen[str]) -> None:
-    """Wait until there is a "server", or until it has forked "ranks"."""
+    """Wait until there is a "server", or until it has forked "ranks". A look goes through all processes of the machine,
+    so there are few."""
+    servers: list[psutil.Process] = []
     while what and process.poll() is None:
         with suppress(psutil.Error):
-            children = psutil.Process(process.pid).children()
-            servers = [child for child in children if "forkserver" in str(child.cmdline())]
+            children = psutil.Process(process.pid).children() if not servers else []
+            servers += [child for child in children if "forkserver" in str(child.cmdline())]
             if servers and (what == "server" or servers[0].children()):
                 return
-        time.sleep(0.01)
+        time.sleep(0.02)
 
 
 def _wait_for_the_end(mark: str) -> list[list[str]]:

@@ -14,6 +14,8 @@ import signal
 import struct
 import sys
 import sysconfig
+import time
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -131,16 +133,30 @@ def end_all(leader: int, folder: str) -> None:
         for process in found:
             with suppress(psutil.Error):
                 process.kill()
-        psutil.wait_procs(found, timeout=0.5)
+        _wait_for_the_end(found)
     if has("groups"):
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(leader, signal.SIGKILL)
 
 
+def _wait_for_the_end(killed: Sequence[psutil.Process], seconds: float = 0.5) -> None:
+    """Until none of them runs any more. What is left of one stays as long as its parent stands still: nobody waits for
+    that."""
+    deadline = time.monotonic() + seconds
+    while any(map(_runs, killed)) and time.monotonic() < deadline:
+        time.sleep(0.002)
+
+
+def _runs(process: psutil.Process) -> bool:
+    try:
+        return process.status() != psutil.STATUS_ZOMBIE
+    except psutil.Error:
+        return False
+
+
 def _descendants(leader: int) -> list[psutil.Process]:
     try:
-        found = psutil.Process(leader).children(recursive=True)
-        return [process for process in found if process.status() != psutil.STATUS_ZOMBIE]
+        return [process for process in psutil.Process(leader).children(recursive=True) if _runs(process)]
     except psutil.Error:
         return []
 
