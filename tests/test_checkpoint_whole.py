@@ -14,6 +14,7 @@ from safetensors.torch import load_file
 
 from zerolab.checkpoint import consolidate, export, load, save
 from zerolab.checkpoint.tensors import FileReader
+from zerolab.cli import main
 from zerolab.collectives import Collectives
 from zerolab.errors import CheckpointError, InputError
 from zerolab.models import build, config_of
@@ -133,9 +134,9 @@ def test_a_folder_of_hugging_face_s_goes_into_a_model_that_has_no_memory_of_its_
 
     config = config_of("llama", "nano", max_seq_len=16)
     save_folder(tmp_path / "hf", config, to_theirs(config, consolidated.__getitem__))
-    for state, main in lockstep(read, ranks=2):
+    for state, kept in lockstep(read, ranks=2):
         wanted = {name: value.to(state[name].dtype) for name, value in consolidated.items()}
-        assert differing(wanted, state) == [] and bool(main) == (precision is not None)
+        assert differing(wanted, state) == [] and bool(kept) == (precision is not None)
     if precision is not None:
         stored = values_of(tmp_path / "run" / "step-00000000")
         named = {name: value.view(-1) for name, value in consolidated.items() if f"main/{name}" in stored}
@@ -208,3 +209,22 @@ def test_the_example_of_the_page_runs(tmp_path: Path, monkeypatch: pytest.Monkey
     said = capsys.readouterr().out.strip()
     assert said == code.rpartition("# ")[2].strip() == "[0, 0, 0, 0] [3, 3]"
     assert sorted(path.name for path in (tmp_path / "runs" / "a").glob("step-*")) == ["step-00000004", "step-00000005"]
+
+
+def test_the_command_writes_a_run_of_zerolab_train_as_a_folder_of_hugging_face_s(tmp_path: Path, capsys: Any) -> None:
+    def train(comm: Collectives) -> None:
+        engine = ZeroEngine(build("gpt2", "nano", max_seq_len=16), comm, 2, 1e-2, precision="bf16")
+        save(tmp_path / "run", engine, 7, data={"model": "gpt2", "model_size": "nano", "seq_len": 16})
+        save(tmp_path / "other", engine, 7)
+
+    lockstep(train, ranks=2)
+    out = tmp_path / "out"
+    assert main(["checkpoint", "consolidate", str(tmp_path / "run"), str(out), "--huggingface", "--dtype", "fp16"]) == 0
+    assert "of step 7 written to" in capsys.readouterr().out
+    assert {tensor.dtype for tensor in load_file(out / "model.safetensors").values()} == {torch.float16}
+    assert from_pretrained(out).config == config_of("gpt2", "nano", max_seq_len=16)
+    assert main(["checkpoint", "consolidate", str(tmp_path / "other"), str(tmp_path / "new"), "--huggingface"]) == 2
+    assert "was not saved by zerolab train" in capsys.readouterr().err
+    assert main(["checkpoint", "consolidate", str(tmp_path / "other"), str(tmp_path / "new")]) == 0
+    assert main(["checkpoint", "consolidate", str(tmp_path / "other"), str(tmp_path / "new")]) == 2
+    assert "is no empty folder" in capsys.readouterr().err

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from rich.table import Table
 
-from zerolab.checkpoint import CheckpointError, Manifest, read_manifest
+from zerolab.checkpoint import CheckpointError, Manifest, consolidate, read_manifest
 from zerolab.checkpoint.folder import remedy_for, resolve
 from zerolab.checkpoint.manifest import MANIFEST, SCHEDULER, model_file
 from zerolab.checkpoint.reader import CheckpointReader
@@ -20,8 +20,10 @@ from zerolab.checkpoint.verify import verify
 from zerolab.cli import ending
 from zerolab.cli.parser import Parser
 from zerolab.cli.tables import count, rendered
+from zerolab.errors import InputError
+from zerolab.models import Config, config_of
 from zerolab.precision import PRECISIONS
-from zerolab.precision.recipe import STATES
+from zerolab.precision.recipe import FLOATS, STATES
 from zerolab.train.progress import Bar
 
 DAMAGED = 1
@@ -141,7 +143,53 @@ def check(given: argparse.Namespace) -> int:
     return DAMAGED if wrong else 0
 
 
+# Consolidate.
+
+
+def add_consolidate(parser: argparse.ArgumentParser) -> None:
+    add_folder(parser)
+    parser.add_argument("out", type=Path, help="a folder to write, new or empty")
+    parser.add_argument(
+        "--dtype",
+        choices=list(FLOATS),
+        help="of the weights; fp32 takes the main parameters (default: as they were saved)",
+    )
+    parser.add_argument(
+        "--huggingface",
+        action="store_true",
+        help="names and config.json as transformers' from_pretrained reads them, of a model that zerolab train has "
+        "trained",
+    )
+
+
+def gather(given: argparse.Namespace) -> int:
+    """Write the parameters of a checkpoint whole."""
+    path = resolve(given.folder.expanduser())
+    manifest = read_manifest(path, remedy_for(path))
+    config = config_in(path, manifest) if given.huggingface else None
+    with Bar(total=len(manifest.parameters), desc="consolidate", unit="tensor", disable=None) as bar:
+        dtype = None if given.dtype is None else FLOATS[given.dtype]
+        consolidate(path, given.out, dtype=dtype, config=config, progress=lambda name: bar.update())
+    kind = "as transformers reads them" if config else "under the names of the model"
+    ending.show(
+        f"{count(len(manifest.parameters), 'tensor')} of step {manifest.step:,} written to {given.out}, {kind}\n"
+    )
+    return 0
+
+
+def config_in(path: Path, manifest: Manifest) -> Config:
+    """The model's shape, which `zerolab train` keeps beside the position in its data."""
+    said = manifest.data if isinstance(manifest.data, dict) else {}
+    if not {"model", "model_size", "seq_len"} <= said.keys():
+        raise InputError(
+            f"{path} was not saved by zerolab train, so its model's shape is unknown; leave --huggingface out, or give "
+            "the config to zerolab.checkpoint.consolidate"
+        )
+    return config_of(said["model"], said["model_size"], max_seq_len=said["seq_len"])
+
+
 ACTIONS = {
     "show": Action("say what a checkpoint holds", add_folder, show),
     "verify": Action("read all of a checkpoint and name each damaged file", add_folder, check),
+    "consolidate": Action("write the parameters of a checkpoint whole, as safetensors", add_consolidate, gather),
 }
