@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,9 +17,10 @@ from pathlib import Path
 
 import psutil
 import pytest
-from checkpoint_cases import Run, Way, differing, killed_at, launch_saving, values_of
+from checkpoint_cases import Calls, Run, Way, differing, killed_at, launch_saving, values_of
 
 from zerolab.checkpoint import Checkpoints, checkpoints_in, find_latest
+from zerolab.checkpoint.folder import Folder
 from zerolab.collectives import Collectives
 from zerolab.errors import RankError
 from zerolab.ranks import launch
@@ -71,6 +73,41 @@ def test_a_kill_at_any_call_of_a_save_leaves_the_last_good_checkpoint(
     assert differing(values_of(tmp_path / "step-00000012"), values_of(expected[12])) == []
     left = {path.name for path in tmp_path.iterdir()} - {path.name for path in checkpoints_in(tmp_path)}
     assert left == {".lock", "latest"}, "the next run takes away what killed ones left"
+
+
+def save_again(comm: Collectives, folder: Path, kill_at: int) -> list[str]:
+    """Step 2 is saved once more, as by a run that has gone on from step 1; killed at a call to the system, or not."""
+    room, calls = Folder(folder), Calls(kill_at)
+    draft = room.begin(2, "0a0b0c0d")
+    for file in sorted((folder / "step-00000002").iterdir()):
+        (draft / file.name).write_bytes(file.read_bytes())
+    room.publish(draft, 2, keep=1)
+    calls.active = False
+    return calls.noted
+
+
+def test_a_kill_while_a_checkpoint_takes_the_place_of_another_leaves_one_of_the_two(
+    expected: dict[int, Path], tmp_path: Path
+) -> None:
+    """Though there is no other: at each call from the first rename on."""
+
+    def folder_of(kill_at: int) -> Path:
+        shutil.copytree(expected[2], tmp_path / f"{kill_at}" / "step-00000002")
+        return tmp_path / f"{kill_at}"
+
+    calls = launch(save_again, folder_of(0), 0, ranks=1, timeout=60)[0]
+    first = calls.index("os.rename") + 1
+    assert calls.count("os.rename") == 3 and len(calls) - first > 10
+    for kill_at in range(first, len(calls) + 1):
+        folder = folder_of(kill_at)
+        with pytest.raises(RankError, match="SIGKILL"):
+            launch(save_again, folder, kill_at, ranks=1, timeout=60)
+        for _ in range(2):
+            found = find_latest(folder)
+            assert found is not None and differing(values_of(found), values_of(expected[2])) == [], calls[kill_at - 1]
+            # The next run takes away what is left of the other.
+            Folder(folder).close()
+        assert {path.name for path in folder.iterdir()} - {".lock", "latest"} == {"step-00000002"}
 
 
 SCRIPT = """
