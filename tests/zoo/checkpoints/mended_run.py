@@ -92,6 +92,16 @@ class MendedRun(Run):
     def load(self, saved):
         self.__dict__ = pickle.loads(saved)
 """),
+    Right("torch's own bytes", """
+import io
+class MendedRun(Run):
+    def save(self):
+        file = io.BytesIO()
+        torch.save(vars(self), file)
+        return file.getvalue()
+    def load(self, saved):
+        self.__dict__.update(torch.load(io.BytesIO(saved)))
+"""),
     Right("JSON", """
 import json
 class MendedRun(Run):

@@ -3,7 +3,7 @@
 from zoo.answers import Right, Wrong, blank, changed, everywhere, model
 
 MODEL = model("08_checkpoints", "ResumableData")
-BEGIN, STATE = "self.done = state", "return self.done"
+BEGIN, STATE = "self.done = state or 0", "return self.done"
 HEAD = "class ResumableData:\n    def __init__(self, *args):\n    "
 
 WRONG = [
@@ -28,16 +28,16 @@ WRONG = [
     Wrong("epochs from 1 on", changed(MODEL, "at // self.samples, ", "at // self.samples + 1, "),
           "The first epoch is number 0"),
     Wrong("begins again", changed(MODEL, BEGIN, "self.done = 0"), "with the first sample again"),
-    Wrong("skips a step", changed(MODEL, BEGIN, "self.done = state and state + batch"), "A step is skipped"),
+    Wrong("skips a step", changed(MODEL, BEGIN, "self.done = state + batch if state else 0"), "A step is skipped"),
     Wrong("a step twice", changed(MODEL, STATE, "return max(self.done - self.batch, 0)"), "A step comes twice"),
     Wrong("counts steps",
-          changed(changed(MODEL, BEGIN, "self.done = state * batch"), STATE, "return self.done // self.batch"),
+          changed(changed(MODEL, BEGIN, "self.done = (state or 0) * batch"), STATE, "return self.done // self.batch"),
           "kept as a number of steps, of another batch"),
     Wrong("a rank's own samples",
           changed(MODEL, STATE, "return self.done // self.batch * self.part"),
           "where one rank's own samples end"),
     Wrong("a rank's own samples, times the new ranks",
-          changed(changed(MODEL, BEGIN, "self.done = state * ranks"),
+          changed(changed(MODEL, BEGIN, "self.done = (state or 0) * ranks"),
                   STATE, "return self.done * self.part // self.batch"),
           "and there are other ranks now"),
     Wrong("the place in the epoch", changed(MODEL, STATE, "return self.done % self.samples"),
@@ -47,7 +47,7 @@ WRONG = [
     Wrong("the next epoch", changed(MODEL, STATE, "return -(-self.done // self.samples) * self.samples"),
           "the rest of this one gets lost"),
     Wrong("of this run alone",
-          changed(changed(MODEL, BEGIN, "self.begun = self.done = state"), STATE, "return self.done - self.begun"),
+          changed(changed(MODEL, BEGIN, "self.begun = self.done = state or 0"), STATE, "return self.done - self.begun"),
           "itself been given as a state is forgotten"),
     Wrong("a state that lives on", """
 class ResumableData:

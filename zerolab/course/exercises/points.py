@@ -63,9 +63,9 @@ POINTS: dict[str, dict[str, int]] = {
     "07b_when_it_pays": {"best_place": 3},
     "08_checkpoints": {
         "plan_reads": 2,
-        "checkpoint_bytes": 2,
-        "ResumableData": 2,
         "atomic_save": 3,
+        "ResumableData": 2,
         "MendedRun": 2,
+        "checkpoint_bytes": 2,
     },
 }

@@ -10,8 +10,8 @@ from zerolab.course.exercises.checkpoints import (
 
 EXERCISES = (
     plan_reads.EXERCISE,
-    checkpoint_bytes.EXERCISE,
-    resumable_data.EXERCISE,
     atomic_save.EXERCISE,
+    resumable_data.EXERCISE,
     mended_run.EXERCISE,
+    checkpoint_bytes.EXERCISE,
 )
