@@ -25,6 +25,7 @@ from zerolab.checkpoint import CheckpointError, Checkpoints, dcp_write, find_lat
 from zerolab.checkpoint.dcp import from_dcp, to_dcp
 from zerolab.checkpoint.dcp_metadata import METADATA, read_metadata
 from zerolab.checkpoint.tensors import FileReader
+from zerolab.cli import main
 from zerolab.collectives import Collectives
 from zerolab.errors import InputError
 from zerolab.ranks import launch
@@ -577,3 +578,45 @@ def test_a_damaged_checkpoint_gives_no_folder(ours: Any, tmp_path: Path) -> None
     with pytest.raises(CheckpointError, match=r"optimizer_shard_rank1.safetensors is damaged: .*; "):
         to_dcp(path, tmp_path / "dcp")
     assert sorted(each.name for each in tmp_path.iterdir()) == [path.name]
+
+
+# The command.
+
+
+def test_the_command_converts_both_ways_and_its_errors_name_its_flags(
+    ours: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    there, back = str(tmp_path / "dcp"), str(tmp_path / "run")
+    convert = ["checkpoint", "convert"]
+    assert main([*convert, str(ours[0]), there, "--to", "dcp"]) == 0
+    assert capsys.readouterr().out == f"{there} is written\n"
+    flags = ["--frozen", "frozen.*", "--frozen", "head.weight", "--buffers", "shift"]
+    assert main([*convert, there, back, "--to", "zerolab", *flags]) == 0
+    assert capsys.readouterr().out == f"{back}/step-00000003 is written\n"
+    # Without the model a tied one's other name is a parameter, too.
+    assert differing(values_of(Path(back, "step-00000003")), values_of(ours[0])) == ["model/head.weight"]
+
+    def refused(*arguments: str) -> str:
+        assert main([*convert, *arguments]) == 1
+        said = capsys.readouterr()
+        assert said.out == "" and said.err.count("\n") == 1
+        return said.err
+
+    new = str(tmp_path / "new")
+    assert "is not empty" in refused(there, back, "--to", "zerolab")
+    assert "; say which: --frozen NAME or --buffers NAME\n" in refused(there, new, "--to", "zerolab")
+    assert "what the model is called there: --model NAME" in refused(there, new, "--to", "zerolab", "--model", "net")
+    assert "there is no folder" in refused(new, there, "--to", "dcp")
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+    optimizer = optimizer_of("adafactor", model)
+    model(torch.ones(1, 4)).sum().backward()
+    optimizer.step()
+    for name, optim in (("raw", optimizer.state_dict()), ("named", dsd.get_optimizer_state_dict(model, optimizer))):
+        state = {"app": {"model": model.state_dict(), "optim": optim}}
+        torch_checkpoint.save(state, checkpoint_id=tmp_path / name, no_dist=True)
+    app = ["--to", "zerolab", "--model", "app.model", "--optimizer", "app.optim"]
+    assert "has them; save what get_optimizer_state_dict gives" in refused(str(tmp_path / "raw"), new, *app)
+    assert "; convert the weights alone (--weights-only)\n" in refused(str(tmp_path / "named"), new, *app)
+    assert not Path(new).exists()
+    assert main([*convert, str(tmp_path / "named"), new, *app, "--weights-only"]) == 0
+    assert set(values_of(Path(new, "step-00000000"))) == {f"model/{name}" for name, _ in model.named_parameters()}

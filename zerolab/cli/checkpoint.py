@@ -17,7 +17,7 @@ from zerolab.checkpoint.manifest import MANIFEST, SCHEDULER, model_file
 from zerolab.checkpoint.reader import CheckpointReader
 from zerolab.checkpoint.rng import PREFIX
 from zerolab.checkpoint.verify import verify
-from zerolab.cli import ending
+from zerolab.cli import convert, ending
 from zerolab.cli.parser import Parser
 from zerolab.cli.tables import count, rendered
 from zerolab.errors import InputError
@@ -192,4 +192,5 @@ ACTIONS = {
     "show": Action("say what a checkpoint holds", add_folder, show),
     "verify": Action("read all of a checkpoint and name each damaged file", add_folder, check),
     "consolidate": Action("write the parameters of a checkpoint whole, as safetensors", add_consolidate, gather),
+    "convert": Action("write torch's distributed checkpoint from one, or back", convert.add_flags, convert.run),
 }
