@@ -313,7 +313,7 @@ DIES_ONCE = """
 import os, sys, threading, time
 from pathlib import Path
 
-saved, died = Path(sys.argv[1]) / "step-00000002", Path(sys.argv[2])
+saved, died = Path(sys.argv[1]) / "step-00000001", Path(sys.argv[2])
 
 def die():
     while not saved.exists():
