@@ -3,8 +3,8 @@
     python tests/soak_ranks.py --launches 1000 --saves 1000 --seed 0          what docs/checkpoints.md quotes
     python tests/soak_ranks.py --minutes 5                                    as much as fits
 
-A launch has 1 to 4 ranks, which run ten collectives of drawn sizes and dtypes by drawn implementations, with the result
-held to plain torch; in one of five a rank is killed, raises or leaves on the way. A save goes on from the newest
+A launch has 1 to 4 ranks, which run thirteen collectives of drawn sizes and dtypes by drawn implementations, with the
+result held to plain torch; in one of five a rank is killed, raises or leaves on the way. A save goes on from the newest
 checkpoint, trains a step and saves; ranks are killed at a drawn call to the system or after a drawn time, and what is
 found afterwards is held, bit by bit, to an undisturbed run. At the end: processes, threads, descriptors, temporary
 folders, shared memory and this process's own memory beside what they were after the first launches.
@@ -29,12 +29,12 @@ from typing import Any
 import psutil
 import torch
 from checkpoint_cases import Run, Way, differing, launch_saving, values_of
-from tqdm import tqdm
 
 from zerolab.checkpoint import Checkpoints, checkpoints_in, find_latest
 from zerolab.collectives import Collectives
 from zerolab.errors import RankError
 from zerolab.ranks import launch
+from zerolab.train.progress import Bar
 
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.int32)
 STEPS = 12
@@ -81,7 +81,7 @@ def soak(count: int, seconds: float | None, what: str, one: Any, done: Any = Non
     faults: list[str] = []
     begun = time.perf_counter()
     number = 0
-    with tqdm(total=count if count < 10**9 else None, desc=what, file=sys.stderr) as bar:
+    with Bar(total=count if count < 10**9 else None, desc=what, file=sys.stderr) as bar:
         while number < count and (seconds is None or time.perf_counter() - begun < seconds):
             faults += one()
             now = number + 1 if done is None else done()
@@ -102,11 +102,11 @@ def one_launch(drawn: random.Random, seen: Counter[str]) -> list[str]:
             drawn.randrange(len(DTYPES)),
             drawn.randrange(ranks),
         )
-        for _ in range(10)
+        for _ in range(13)
     ]
     impl = drawn.choice(("shared", "ring", "torch"))
     trouble = drawn.choice(("killed", "raised", "left")) if drawn.random() < 0.2 else ""
-    victim, at = drawn.randrange(ranks), drawn.randrange(10)
+    victim, at = drawn.randrange(ranks), drawn.randrange(13)
     seen["launches"] += 1
     try:
         for faults in launch(collect, calls, trouble, victim, at, ranks=ranks, collectives=impl, timeout=60):

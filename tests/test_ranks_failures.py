@@ -87,6 +87,21 @@ def test_a_lost_connection_does_not_hide_its_cause():
         launch(functions.raises_after_a_peer_is_gone, ranks=3, timeout=30)
 
 
+def refused_by_one_that_is_killed(comm):
+    """As where rank 0 is killed before the others have reached it."""
+    if comm.rank == 0:
+        time.sleep(0.2)
+        os.kill(os.getpid(), signal.SIGKILL)
+    raise RuntimeError(
+        "Gloo connectFullMesh failed with [pair.cc:152] timed out connecting: SO_ERROR: Connection refused"
+    )
+
+
+def test_a_refused_connection_does_not_hide_its_cause():
+    with pytest.raises(RankError, match=r"rank 0 .*SIGKILL"):
+        launch(refused_by_one_that_is_killed, ranks=2, timeout=60)
+
+
 def test_a_killed_rank_is_named_with_its_signal():
     with pytest.raises(RankFailure, match="rank 2 was killed by SIGKILL; it may have run out of memory") as caught:
         launch(functions.is_killed, ranks=3, timeout=30)

@@ -160,9 +160,9 @@ def failed(error: BaseException) -> Outcome:
 
 
 def _lost_connection(error: BaseException) -> bool:
-    return isinstance(error, RuntimeError) and any(
-        sign in str(error) for sign in ("Connection closed by peer", "Connection reset by peer", "Broken pipe")
-    )
+    """Whether a peer went away: while it was spoken to, or, refused, before it was reached."""
+    signs = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "SO_ERROR: Connection refused")
+    return isinstance(error, RuntimeError) and any(sign in str(error) for sign in signs)
 
 
 def _events(comm: Collectives | Transport) -> Any:
