@@ -251,17 +251,25 @@ def cases(rng: Random) -> list[Case]:
     parts = saved(rng, 24, 4)
     rng.shuffle(parts)
     found.append(case_of(rng, "several stretches in one file", parts, [1, 0, 1, 0], readers(24, 3)))
+    # Nor do the ranks' numbers say in which order their elements come.
+    thirds = [[0, 7], [7, 15], [15, 24]]
+    found.append(case_of(rng, "saved by rank 2 first", thirds, (2, 0, 1), [(0, 24), (5, 16), (7, 20)]))
     return [*found, *overlapping(rng), *lacking(rng)]
 
 
 def overlapping(rng: Random) -> list[Case]:
     parts = [[0, 8], [8, 16], [16, 21]]
-    replicas = case_of(rng, "two replicas of each shard", [*parts, *parts], range(6), readers(21, 4))
+    found = [case_of(rng, "two replicas of each shard", [*parts, *parts], range(6), readers(21, 4))]
     nested = [[0, 9], [2, 5], [4, 14], [5, 6], [6, 19], [13, 21]]
-    ranges = [(0, 21), (1, 13), (5, 6), (3, 20)]
-    overlaps = case_of(rng, "stretches that overlap in part", nested, range(6), ranges)
-    of_two = case_of(rng, "replicas of two runs", [*saved(rng, 30, 3), *saved(rng, 30, 4)], range(7), readers(30, 3))
-    return [replicas, overlaps, of_two]
+    for sign, about in ((1, "the short ones first"), (-1, "the long ones first")):
+        case = case_of(
+            rng, f"stretches that overlap in part, {about}", nested, range(6), [(0, 21), (1, 13), (5, 6), (3, 20)]
+        )
+        for stretches, *_ in case.args:
+            stretches.sort(key=lambda one: sign * (one[1] - one[0]))
+        found.append(case)
+    replicas = [*saved(rng, 30, 3), *saved(rng, 30, 4)]
+    return [*found, case_of(rng, "replicas of two runs", replicas, range(7), readers(30, 3))]
 
 
 def lacking(rng: Random) -> list[Case]:
