@@ -1,9 +1,11 @@
 """Lockstep: the same values as processes, in an order that never changes, on a clock that can be computed."""
 
 import contextlib
+import gc
 import os
 import random
 import sys
+import threading
 import traceback
 
 import numpy
@@ -198,7 +200,9 @@ def test_launch_after_launch_leaks_no_thread_file_or_memory():
     me, weight = psutil.Process(), torch.ones(125_000)
 
     def held():
-        return me.num_fds(), me.num_threads(), sorted(child.pid for child in me.children(recursive=True))
+        gc.collect()  # What tests before this one left in cycles.
+        threads = sorted(thread.name for thread in threading.enumerate())
+        return me.num_fds(), threads, sorted(child.pid for child in me.children(recursive=True))
 
     for at in range(120):
         if at == 20:
