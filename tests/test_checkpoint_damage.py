@@ -23,6 +23,7 @@ from safetensors.torch import load_file, save_file
 import zerolab.checkpoint
 from zerolab.checkpoint import CheckpointError, Checkpoints, find_latest, load, save
 from zerolab.checkpoint.manifest import MANIFEST
+from zerolab.checkpoint.reader import CheckpointReader
 from zerolab.checkpoint.tensors import CHECKSUMS, FileReader, FileWriter
 from zerolab.collectives import Collectives
 from zerolab.errors import InputError, StateError
@@ -190,6 +191,60 @@ def test_a_checkpoint_of_another_model_is_refused_by_name(
 
     for said in lockstep(attempt):
         assert all(word in said for word in words) and "\n" not in said, said
+
+
+def test_a_load_that_ended_half_way_can_be_repeated_and_nothing_else_is_done_before(
+    good: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file goes between the check of all and the second reading."""
+    read_into = CheckpointReader.read_into
+
+    def gone(self: CheckpointReader, out: torch.Tensor, state: str, parameter: str, start: int) -> None:
+        if state == "exp_avg_sq":
+            raise CheckpointError("the shard is gone")
+        read_into(self, out, state, parameter, start)
+
+    def attempt(comm: Collectives) -> Any:
+        undisturbed, _ = load_at(comm, Way(3), good)
+        undisturbed.train(2, 4)
+        run = Run(comm, Way(3))
+        run.train(0, 1)
+        if comm.rank == 0:
+            monkeypatch.setattr(CheckpointReader, "read_into", gone)
+        comm.barrier()
+        with pytest.raises(CheckpointError, match="the shard is gone"):
+            load(good, run.engine)
+        for call in (run.engine.consolidate, run.engine.step, lambda: run.train(2, 3)):
+            with pytest.raises(StateError, match=r"a load ended half-way.*zerolab\.checkpoint\.load"):
+                call()
+        if comm.rank == 0:
+            monkeypatch.undo()
+        comm.barrier()
+        run.losses.clear()
+        load(good, run.engine, scheduler=run.scheduler)
+        run.train(2, 4)
+        return undisturbed.end(), run.end()
+
+    for undisturbed, repeated in lockstep(attempt):
+        assert undisturbed[0] == repeated[0] and undisturbed[2] == repeated[2]
+        assert differing(undisturbed[1], repeated[1]) == []
+
+
+def test_a_checkpoint_from_before_the_first_step_is_refused_where_momentum_would_stay(tmp_path: Path) -> None:
+    def attempt(comm: Collectives) -> str:
+        run = Run(comm, Way(2, {"optimizer": sgd, "lr": None}))
+        with Checkpoints(tmp_path) as checkpoints:
+            checkpoints.save(run.engine, 0)
+            checkpoints.load(run.engine)
+            run.train(0, 2)
+            try:
+                checkpoints.load(run.engine)
+            except InputError as error:
+                return str(error)
+        return ""
+
+    for said in lockstep(attempt):
+        assert "before the first step" in said and "load it into a new engine" in said
 
 
 def test_weights_alone_load_whatever_the_optimizer_is(good: Path) -> None:

@@ -1,4 +1,4 @@
-"""States on the host and on a disk: no tier changes a bit, whatever is trained; and a disk that fails loses nothing."""
+"""States on the host and on a disk: no tier changes a bit, whatever is trained; and a disk that fails is heard of."""
 
 import ast
 import errno
@@ -22,6 +22,7 @@ from zero_fuzz import In
 from zero_models import Residual, build, loss_of, model, rows
 
 import zerolab
+from zerolab.checkpoint import CheckpointError, Checkpoints, load, save
 from zerolab.collectives import Collectives, LocalCollectives
 from zerolab.errors import InputError, OffloadError, RankError, StateError
 from zerolab.memory import Tracker, predict
@@ -517,26 +518,32 @@ SWAPPED: tuple[tuple[int, dict[str, Any]], ...] = (
 )
 GROUPS = 3
 """Sub-groups that the ranks have in the tests below, at least."""
+LOST = r"zerolab\.checkpoint\.load"
 
 
-def one_failing_run(
-    comm: Collectives, folder: Path, stage: int, places: dict[str, Any], name: str, at: int, sick: bool
-) -> tuple[str, list[str], int]:
+def one_run(
+    comm: Collectives, folder: Path, stage: int, places: dict[str, Any], name: str = "", at: int = 0, sick: bool = True
+) -> tuple[str, str, int]:
+    """Three steps, the second after a checkpoint, and, where a system call is named, after a step that it broke."""
     engine = ZeroEngine(
         model(), comm, stage, optimizer=adamw(1e-2), clip_norm=0.05,
-        offload=Offload(optimizer="disk", path=folder, sub_group_numel=32, **places),
+        offload=Offload(path=folder / "swap", **{"optimizer": "disk", "sub_group_numel": 32, **places}),
     )  # fmt: skip
-    said: list[str] = []
+    kept, said = folder / str(places), ""
     for step in range(3):
+        if step == 1 and not name:
+            save(kept, engine, step)
+        if step == 1 and name:
+            engine.backward(loss_of(engine(rows(comm.rank, 7))))
+            with fault(name, at, sick, scribble=name == "preadv"), pytest.raises(OffloadError) as failed:
+                engine.step()
+            said = str(failed.value)
+            all_refused(engine, rows(comm.rank, step))
+            with fault("pwritev", 0, sick), pytest.raises((OffloadError, CheckpointError), match="the disk is full"):
+                load(kept, engine)
+            all_refused(engine, rows(comm.rank, step))
+            assert load(kept, engine).step == step
         engine.backward(loss_of(engine(rows(comm.rank, step))))
-        if step == 1 and at >= 0:
-            with fault(name, at, sick, scribble=name == "preadv"):
-                # The second time it fails at once, or at another place.
-                for _ in range(2):
-                    with pytest.raises(OffloadError) as failed:
-                        engine.step()
-                    said.append(str(failed.value))
-            refused(engine, lambda: engine.backward(torch.ones((), requires_grad=True)))
         engine.step()
     count = len(engine.optimizer_step.groups)
     ended = digest(engine.consolidate())
@@ -544,67 +551,81 @@ def one_failing_run(
     return ended, said, count
 
 
-def refused(engine: ZeroEngine, call: Callable[[], object]) -> None:
-    with pytest.raises(StateError, match=r"call step\(\) again"):
-        call()
+def all_refused(engine: ZeroEngine, x: torch.Tensor) -> None:
+    loss = torch.ones((), requires_grad=True)
+    calls: list[Callable[[], object]] = [
+        engine.step, engine.zero_grad, engine.consolidate, partial(engine, x), partial(engine.backward, loss),
+        partial(engine.clip_grad_norm_, 1.0), partial(engine.load_state_dict, {}),
+        engine.summon_full_params().__enter__,
+    ]  # fmt: skip
+    for call in calls:
+        with pytest.raises(StateError, match=LOST):
+            call()
+
+
+FAULTS = [(name, at, everybody) for name in ("pwritev", "preadv") for at in (0, 1, 2) for everybody in (False, True)]
 
 
 def failing_runs(comm: Collectives, folder: Path) -> list[Any]:
     found = []
     for stage, places in SWAPPED:
-        whole, _, count = one_failing_run(comm, folder, stage, places, "", -1, False)
+        whole, _, count = one_run(comm, folder, stage, places)
         assert count >= GROUPS
-        for name, at, everybody in [(n, a, e) for n in ("pwritev", "preadv") for a in (0, 1, 2) for e in (0, 1)]:
-            sick = bool(everybody) or comm.rank == 1
-            ended, said, _ = one_failing_run(comm, folder, stage, places, name, at, sick)
-            found.append((ended == whole, said, everybody))
+        for name, at, everybody in FAULTS:
+            ended, said, _ = one_run(comm, folder, stage, places, name, at, everybody or comm.rank == 1)
+            found.append((ended == whole, said, 0 if everybody else 1, "optimizer"))
+    return found
+
+
+def parameters_failing_runs(comm: Collectives, folder: Path) -> list[Any]:
+    """The parameters' file is written first, whether the optimizer's is written after it or there is none."""
+    found = []
+    for places in [{"optimizer": optimizer, "parameters": "disk"} for optimizer in ("device", "host", "disk")]:
+        whole, _, _ = one_run(comm, folder, 3, places)
+        for at, sick in ((0, 0), (0, 1), (1, 1)):
+            ended, said, _ = one_run(comm, folder, 3, places, "pwritev", at, comm.rank == sick)
+            found.append((ended == whole, said, sick, ""))
     return found
 
 
 @pytest.mark.ranks
-def test_a_disk_that_fails_in_a_step_stops_all_ranks_and_loses_nothing(tmp_path: Path) -> None:
-    by_rank = launch(failing_runs, tmp_path, ranks=2, timeout=90)
-    for of_rank in by_rank:
-        assert len(of_rank) == 12 * len(SWAPPED)
-        for right, said, everybody in of_rank:
-            assert right
-            for one in said:
-                assert f"rank {0 if everybody else 1} failed to swap" in one and "call step() again" in one
-                assert "\n" not in one
-    assert any("the disk is full" in said[0] for _, said, _ in by_rank[1])
+@pytest.mark.parametrize("runs", [failing_runs, parameters_failing_runs])
+def test_a_disk_that_fails_in_a_step_stops_all_ranks_and_a_checkpoint_goes_on_to_the_bit(
+    tmp_path: Path, runs: Any
+) -> None:
+    """On every rank alike, also on one whose disk is well, or failed before anything was updated."""
+    (tmp_path / "swap").mkdir()
+    by_rank = launch(runs, tmp_path, ranks=2, timeout=90)
+    assert len(by_rank[0]) == (len(FAULTS) * len(SWAPPED) if runs is failing_runs else 9)
+    for on_0, on_1 in zip(*by_rank, strict=True):
+        assert on_0 == on_1
+        right, said, rank, file = on_0
+        assert right
+        assert said.startswith(f"rank {rank} failed to swap (record ") and "\n" not in said
+        assert f"{tmp_path}/swap/zerolab-{file}" in said and f"-rank{rank}-" in said and said.count(";") == 1
+        assert "see to the disk, then load a checkpoint" in said
+    assert any("the disk is full" in said for _, said, _, _ in by_rank[1])
+    assert not list((tmp_path / "swap").iterdir())
+
+
+@pytest.mark.ranks
+def test_replicas_hear_of_a_disk_that_failed_in_another_shard_group(tmp_path: Path) -> None:
+    def run(comm: Collectives) -> str:
+        shard, replicate = comm.split(comm.rank // 2), comm.split(comm.rank % 2)
+        places = Offload(optimizer="disk", path=tmp_path, **SMALL)
+        engine = ZeroEngine(model(), shard, 2, lr=0.1, offload=places, replicate=replicate)
+        engine.backward(loss_of(engine(rows(comm.rank, 0))))
+        with fault("pwritev", 0, comm.rank == 3), pytest.raises(OffloadError) as failed:
+            engine.step()
+        engine.close()
+        return str(failed.value)
+
+    said = launch(run, ranks=4, timeout=30)
+    assert len(set(said)) == 1 and "rank 3 failed to swap" in said[0]
     assert not list(tmp_path.iterdir())
 
 
-def test_until_a_half_done_step_is_repeated_nothing_else_is_begun(tmp_path: Path) -> None:
-    """On every rank alike, also on one whose disk failed before it had updated anything."""
-
-    def run(comm: Collectives) -> tuple[str, str]:
-        ended = []
-        for fails in (False, True):
-            engine = ZeroEngine(
-                model(), comm, 2, optimizer=adamw(1e-2), offload=Offload(optimizer="disk", path=tmp_path, **SMALL)
-            )
-            for step in range(2):
-                x = rows(comm.rank, step)
-                loss = loss_of(engine(x))
-                engine.backward(loss)
-                if fails and step == 0:
-                    with fault("preadv", 0, comm.rank == 1), pytest.raises(OffloadError):
-                        engine.step()
-                    later = torch.ones((), requires_grad=True)
-                    refused(engine, partial(engine.backward, later))
-                    refused(engine, partial(engine, x))
-                    refused(engine, engine.zero_grad)
-                    refused(engine, engine.consolidate)
-                engine.step()
-            ended.append(digest(engine.consolidate()))
-            engine.close()
-        return ended[0], ended[1]
-
-    assert len({one for pair in launch(run, ranks=2, timeout=30) for one in pair}) == 1
-
-
-def test_a_half_done_step_can_be_given_up_by_closing_the_engine(tmp_path: Path) -> None:
+def test_an_engine_that_a_disk_broke_can_be_closed_and_leaves_no_file(tmp_path: Path) -> None:
     def run(comm: Collectives) -> None:
         engine = ZeroEngine(model(), comm, 2, lr=0.1, offload=Offload(optimizer="disk", path=tmp_path, **SMALL))
         engine.backward(loss_of(engine(rows(comm.rank, 0))))
@@ -616,51 +637,117 @@ def test_a_half_done_step_can_be_given_up_by_closing_the_engine(tmp_path: Path) 
     assert not list(tmp_path.iterdir())
 
 
-def test_a_buffer_that_is_read_into_again_is_not_written_as_the_group_that_it_held_before(tmp_path: Path) -> None:
-    """Group 0 is written, its buffer goes to the read of group 3, which fails before the walk has heard of either."""
+class Slow:
+    """A system call that takes its time, and tells how many are under way."""
+
+    def __init__(self, name: str) -> None:
+        self.call, self.under_way = getattr(os, name), 0
+        setattr(os, name, self)
+
+    def __call__(self, fd: int, memory: list[Any], offset: int) -> int:
+        self.under_way += 1
+        threading.Event().wait(0.1)
+        try:
+            return self.call(fd, memory, offset)
+        finally:
+            self.under_way -= 1
+
+
+def test_an_error_in_the_middle_of_a_step_leaves_no_transfer_under_way_and_a_checkpoint_mends_it(
+    tmp_path: Path,
+) -> None:
+    """Whoever keeps the error keeps the step's frame, and with it the walk over the groups."""
 
     def run(comm: Collectives) -> tuple[str, str]:
         ended = []
         for fails in (False, True):
             engine = ZeroEngine(
                 model(), comm, 2, optimizer=adamw(1e-2),
-                offload=Offload(optimizer="disk", path=tmp_path, sub_group_numel=32, buffer_count=3),
+                offload=Offload(optimizer="disk", path=tmp_path / "swap", sub_group_numel=32, buffer_count=3),
             )  # fmt: skip
             assert len(engine.optimizer_step.groups) > 3
-            for step in range(3):
+            if not fails:
+                engine.backward(loss_of(engine(rows(comm.rank, 0))))
+                engine.step()
+                save(tmp_path / "kept", engine, 1)
+            else:
+                engine.backward(loss_of(engine(rows(comm.rank, 5))))
+                slow, kept = Slow("pwritev"), fail_in_second_group(engine)
+                assert slow.under_way == 0
+                os.pwritev = slow.call
+                all_refused(engine, rows(comm.rank, 0))
+                load(tmp_path / "kept", engine)
+                del kept
+            for step in (1, 2):
                 engine.backward(loss_of(engine(rows(comm.rank, step))))
-                if fails and step == 1:
-                    with fault("preadv", 3, scribble=True) as broken:
-                        assert broken is not None
-                        with pytest.raises(OffloadError):
-                            wait_in_third_group(engine, broken.failed)
                 engine.step()
             ended.append(digest(engine.consolidate()))
             engine.close()
         return ended[0], ended[1]
 
+    (tmp_path / "swap").mkdir()
     assert len({one for pair in launch(run, ranks=2, timeout=30) for one in pair}) == 1
 
 
-def wait_in_third_group(engine: ZeroEngine, failed: threading.Event) -> None:
-    """Step, and compute the third sub-group for as long as it takes until the disk has failed."""
+def fail_in_second_group(engine: ZeroEngine) -> Any:
+    """Step, and fail as an optimizer may; returns the error with its frames."""
     calls = 0
     step = engine.optimizer.step
 
-    def slow() -> None:
+    def failing() -> None:
         nonlocal calls
         calls += 1
+        if calls == 2:
+            raise BreakError
         step()
-        if calls == 3:
-            failed.wait(10)
-            # What failed is noted a moment later, by another thread.
-            threading.Event().wait(0.1)
 
-    engine.optimizer.step = slow  # type: ignore[method-assign]
-    try:
+    engine.optimizer.step = failing  # type: ignore[method-assign]
+    with pytest.raises(BreakError) as failed:
         engine.step()
-    finally:
-        del engine.optimizer.step
+    del engine.optimizer.step
+    return failed
+
+
+@pytest.mark.parametrize("name", ["preadv", "pwritev"])
+def test_an_engine_is_mended_as_often_as_it_breaks_and_holds_no_buffer_in_between(tmp_path: Path, name: str) -> None:
+    """The optimizer's file fails while a shard of the parameters is being written, or either file does."""
+    places = {"optimizer": "disk", "parameters": "disk", "sub_group_numel": 32, "buffer_count": 1}
+    engine = ZeroEngine(model(), LocalCollectives(), 3, optimizer=adamw(1e-2), offload=offload(tmp_path, places))
+    pool, ended = engine.stage.store.pool, []  # type: ignore[attr-defined]
+    engine.backward(loss_of(engine(rows(0, 0))))
+    engine.step()
+    save(tmp_path / "kept", engine, 1)
+    for at in range(5):
+        engine.backward(loss_of(engine(rows(0, 1))))
+        engine.step()
+        ended.append(digest(engine.consolidate()))
+        engine.backward(loss_of(engine(rows(0, 2))))
+        with fault(name, at), pytest.raises(OffloadError):
+            engine.step()
+        assert pool.free == len(pool.buffers)
+        load(tmp_path / "kept", engine)
+    assert len(set(ended)) == 1
+    engine.close()
+
+
+def test_a_broken_engine_takes_no_checkpoint_that_would_leave_states_of_its_own(tmp_path: Path) -> None:
+    engine = ZeroEngine(
+        model(), LocalCollectives(), 2, optimizer=adamw(1e-2), offload=offload(tmp_path, {"optimizer": "disk"})
+    )
+    with Checkpoints(tmp_path / "kept") as checkpoints:
+        first = checkpoints.save(engine, 0)
+        engine.backward(loss_of(engine(rows(0, 0))))
+        engine.step()
+        checkpoints.save(engine, 1)
+        engine.backward(loss_of(engine(rows(0, 1))))
+        with fault("preadv", 0), pytest.raises(OffloadError):
+            engine.step()
+        with pytest.raises(StateError, match="weights_only would leave the optimizer's states as they are"):
+            checkpoints.load(engine, weights_only=True)
+        with pytest.raises(InputError, match="before the first step"):
+            checkpoints.load(engine, folder=first)
+        assert checkpoints.load(engine).step == 1
+    engine.close()
 
 
 # A disk that fails under stage 3's parameters
@@ -707,32 +794,3 @@ def test_a_rank_whose_parameters_cannot_be_read_ends_the_run_and_is_named(tmp_pa
 
     with pytest.raises(RankError, match=r"(?s)rank 1.*OffloadError.*could not be read"):
         launch(run, ranks=2, timeout=30)
-
-
-@pytest.mark.parametrize("optimizer", ["device", "host", "disk"])
-def test_parameters_that_could_not_be_written_are_not_trained_on(tmp_path: Path, optimizer: str) -> None:
-    """The new values are lost with the buffers that held them; every later call says so."""
-
-    def run(comm: Collectives, at: int) -> list[str]:
-        engine = parameters_on_disk(comm, tmp_path, optimizer)
-        said = []
-        for step in range(2):
-            engine.backward(loss_of(engine(rows(comm.rank, step))))
-            if step == 0:
-                engine.step()
-        with fault("pwritev", at), pytest.raises(OffloadError) as failed:
-            engine.step()
-        said.append(str(failed.value))
-        for call in (engine.step, lambda: engine(rows(comm.rank, 0)), engine.consolidate):
-            with pytest.raises((OffloadError, StateError)) as again:
-                call()
-            said.append(str(again.value))
-        engine.close()
-        return said
-
-    # The optimizer's one record is written last.
-    for at in (0, 2):
-        for said in launch(run, at, ranks=2, timeout=30):
-            assert "begin again" in said[0] and "nothing is lost" not in said[0]
-            assert all("begin again" in one or "half-way" in one for one in said[1:])
-    assert not list(tmp_path.iterdir())

@@ -36,10 +36,6 @@ class OffloadError(ZerolabError, RuntimeError):
     """A disk or the host's memory did not do what offloading asked of it; the message names the file or the bytes."""
 
 
-class LostError(OffloadError):
-    """What could not be written is nowhere else; the run goes on from a checkpoint only."""
-
-
 class DiskError(ZerolabError, RuntimeError):
     """A file could not be written; the message names it, why, and where else it was written."""
 

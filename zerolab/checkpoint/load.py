@@ -25,9 +25,10 @@ from zerolab.checkpoint.manifest import NONPARAM, SCHEDULER, model_file, read_ma
 from zerolab.checkpoint.reader import CheckpointReader
 from zerolab.checkpoint.shards import blocks_of, buffers_of, split, states_of, tied_names
 from zerolab.checkpoint.unsharded import group_keys, names_by_group
-from zerolab.errors import InputError
+from zerolab.errors import InputError, StateError
 from zerolab.precision.codec import Codec
 from zerolab.zero import ZeroEngine
+from zerolab.zero.changing import changing
 from zerolab.zero.optimizer_step import ShardSegment
 from zerolab.zero.overwrite import Overlap, begin_of, overlaps, owned, write_main, write_parameters
 from zerolab.zero.units import Bucket
@@ -63,7 +64,11 @@ class Load:
         self.rank = rank
 
         def find() -> str:
-            engine.check_between_steps("load")
+            engine.check_between_steps("load", mends=True)
+            if engine.broken is not None and weights_only:
+                raise StateError(
+                    f"{engine.broken}; weights_only would leave the optimizer's states as they are"
+                )
             # Rank 0 says which one: `latest` may change while others look.
             return str(resolve(path)) if engine.comm.rank == 0 else ""
 
@@ -92,11 +97,10 @@ class Load:
 
     def run(self) -> Loaded:
         engine = self.engine
-        engine.half_loaded = True
-        with self.source:
+        with self.source, changing(engine, "a load"):
             _, error = attempt(self._apply)
             agree(engine, error)
-        engine.half_loaded = False
+        engine.broken = None
         return Loaded(
             self.path, self.manifest.step, plain.parse(json.dumps(self.manifest.data)), tuple(self.notes), self.needed,
             self.nbytes_read,
@@ -151,7 +155,8 @@ class Load:
                 "weights_only=True"
             )
         step = engine.optimizer_step
-        if names and not manifest.states and any(map(step.counters, step.segments)):
+        begun = (step.counters(segment) or step.has_begun(segment) for segment in step.segments)
+        if names and not manifest.states and (engine.broken is not None or any(begun)):
             raise InputError(
                 f"{self.path} was saved before the first step and this engine has made some; load it into a new engine"
             )

@@ -49,7 +49,7 @@ def print_report(report: Report, console: Console) -> None:
             f"{saved} saved to {run.save_folder}, the last at step {report.step}, in {seconds:.2f} s of its own"
         )
     places = run.spec.places
-    if "disk" in (places.optimizer, places.parameters) and not has("direct"):
+    if places.on_disk and not has("direct"):
         lines.append("disk: through the page cache, since this system has no direct I/O")
     for line in lines:
         console.print(line, soft_wrap=True)

@@ -38,7 +38,7 @@ def predict_traffic(
     clip         the step clips by the global norm: N numbers of 8 bytes are gathered, as they are for a scaled loss
     precision    gradients travel in its `reduce`, else in their parameters' dtype
     skipped      a step that an overflow ends before the optimizer
-    offload      with the optimizer on disk ranks tell each other whether theirs failed: 8 bytes each
+    offload      with states on disk ranks tell each other whether theirs failed: 8 bytes each
 
     Exact for a model that runs each unit once a forward, in the order of the plans. At stage 3 frozen units before
     the first that trains are not gathered in backward, as no gradient passes through them.
@@ -58,7 +58,7 @@ def predict_traffic(
         calls += [("all_gather", plan.layout.numel, plan.itemsize) for plan in plans if plan.trainable]
     if clip or (precision is not None and precision.scales_loss):
         calls.append(("all_gather", ranks, 8))
-    if offload.optimizer == "disk" and not skipped:
+    if offload.on_disk and not skipped:
         calls.append(("all_gather", ranks, 8))
     sent: dict[str, list[int]] = {}
     for name, numel, itemsize in calls:

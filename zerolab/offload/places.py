@@ -55,7 +55,7 @@ class Offload:
         check_count("max_in_cpu", self.max_in_cpu, least=0)
         if self.path is not None and not isinstance(self.path, str | os.PathLike):
             raise InputError(f"the path of swap files is {self.path!r}; name a folder")
-        if "disk" in (self.optimizer, self.parameters) and self.path is None:
+        if self.on_disk and self.path is None:
             raise InputError("states go to the disk but no path is given; name a folder on the disk that is to be used")
         if self.max_in_cpu and self.parameters != "disk":
             raise InputError(
@@ -73,6 +73,11 @@ class Offload:
             else:
                 found.append(number)
         return found
+
+    @property
+    def on_disk(self) -> bool:
+        """Whether any state rests on a disk."""
+        return "disk" in (self.optimizer, self.parameters)
 
     @property
     def folder(self) -> Path:

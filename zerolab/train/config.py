@@ -64,7 +64,7 @@ class TrainConfig(PrecisionSettings, OffloadSettings, SavingSettings):
                 f"offload_path is {str(self.offload_path)!r} but no state rests on the disk; give offload_optimizer or "
                 "offload_param, or leave the path out"
             )
-        if "disk" in (offload.optimizer, offload.parameters):
+        if offload.on_disk:
             check_folder(offload.folder, 0)
         if self.latency_us and self.gbit_per_s is None:
             raise InputError(f"latency_us is {self.latency_us} but there is no simulated link; give gbit_per_s too")

@@ -88,7 +88,7 @@ def check_disk(
                 f"a buffer of {offload.buffer_numel} elements is shorter than the largest shard on disk, {largest} "
                 "elements; make buffers larger, or buckets smaller (bucket_numel)"
             )
-    if "disk" in (offload.optimizer, offload.parameters):
+    if offload.on_disk:
         books = predict(plans, stage, state_size, precision, offload)
         check_folder(offload.folder, sum(of_rank[rank] for kind, of_rank in books.items() if kind.startswith("disk:")))
 

@@ -29,6 +29,7 @@ from zerolab.precision.fp8 import advance, fp8_layers, fp8_linears
 from zerolab.precision.recipe import Precision, cast, find_precision
 from zerolab.precision.scaler import LossScaler
 from zerolab.zero import optimizer as optimizers
+from zerolab.zero.changing import all_hear, changing
 from zerolab.zero.check import check_lookups, check_loss, check_model, engaged
 from zerolab.zero.choose import check_disk, check_kinds, check_replicas, keeps_main, make_scaler, make_stage, make_step
 from zerolab.zero.clip import check_norm, clip_factor, gradient_norm
@@ -150,7 +151,8 @@ class ZeroEngine(Gestures):
         taken = self.residency.release_if_done if self.stage.shards_parameters else None
         self.reducer = Reducer(self.stage, self.units, overlap, type(model).__name__, taken)
         self._publishing: dict[Unit, list[Handle]] = {}
-        self._failed = self.stepping = self.closed = self.half_loaded = False
+        self._failed = self.stepping = self.closed = False
+        self.broken: str | None = None  # why all is refused but a load of a checkpoint (`changing.py`)
         self._wrap()
 
     @property
@@ -196,6 +198,7 @@ class ZeroEngine(Gestures):
     def step(self) -> StepResult:
         """Update the parameters with the gradients of this step, and forget those."""
         trainable = self.reducer.order
+        self._check_whole()
         if self._failed:
             raise StateError("a backward failed half-way; call zero_grad() and repeat the whole step")
         if any(bucket.gradients.waits for bucket in trainable):
@@ -261,13 +264,8 @@ class ZeroEngine(Gestures):
             self.comm.agree()
 
     def _check_whole(self) -> None:
-        if self.half_loaded:
-            raise StateError("a load ended half-way, so parts of two checkpoints are here; load a checkpoint again")
-        if self.optimizer_step.half_done:
-            raise StateError(
-                "a step ended half-way when a disk failed, and parameters are partly new; call step() again before "
-                "anything else, or begin again from a checkpoint"
-            )
+        if self.broken is not None:
+            raise StateError(self.broken)
 
     def _forget(self) -> None:
         self.reducer.reset()
@@ -294,7 +292,8 @@ class ZeroEngine(Gestures):
     def _update(self, factor: float) -> None:
         self.stepping = True
         try:
-            self.optimizer_step.step(factor)
+            with changing(self, "a step"), all_hear(self.stage):
+                self.optimizer_step.step(factor)
         finally:
             self.stepping = False
         self.forget_views()
@@ -313,11 +312,12 @@ class ZeroEngine(Gestures):
         self.residency.visits.viewed.clear()
         count_write(self._trained, self._watched)
 
-    def check_between_steps(self, what: str) -> None:
-        """Refuse `what`, a call's name, where parameters or states are not as a step left them."""
+    def check_between_steps(self, what: str, mends: bool = False) -> None:
+        """Refuse `what`, a call's name, unless it `mends`, where values are not as a step left them."""
         if self.closed:
             raise StateError(f"{what} of an engine that is closed; call it before close()")
-        self._check_whole()
+        if not mends:
+            self._check_whole()
         self._refuse_lost()
         if self._failed or any(bucket.gradients.any for bucket in self.reducer.order):
             raise StateError(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from operator import is_
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import nn
@@ -14,11 +14,13 @@ from torch.nn.modules.module import _IncompatibleKeys
 from zerolab.collectives import phase
 from zerolab.errors import StateError
 from zerolab.flat.views import shard_of, view
+from zerolab.zero.changing import changing
 from zerolab.zero.clip import check_norm, clip_factor, gradient_norm
 from zerolab.zero.overwrite import overwrite_by
 from zerolab.zero.wrapped import written
 
 if TYPE_CHECKING:
+    from zerolab.zero.engine import ZeroEngine
     from zerolab.zero.gradients import Reducer
     from zerolab.zero.residency import Residency
     from zerolab.zero.stage import Stage
@@ -69,7 +71,7 @@ class Gestures:
 
         def _check_whole(self) -> None: ...
 
-        def check_between_steps(self, what: str) -> None: ...
+        def check_between_steps(self, what: str, mends: bool = False) -> None: ...
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
@@ -87,6 +89,7 @@ class Gestures:
         they had, over all ranks and parameters. One that is not finite leaves them as they are. `max_norm=inf` only
         measures. A collective: every rank calls it."""
         check_norm(max_norm, norm_type)
+        self._check_whole()
         buckets = self.reducer.order
         if not all(bucket.gradients.ready for bucket in buckets):
             raise StateError("there are no reduced gradients to clip; call clip_grad_norm_ after backward(loss)")
@@ -191,12 +194,12 @@ class Gestures:
         """Take what was written to gathered parameters into the shards."""
         if not self.stage.shards_parameters:
             return
-        for unit in self.units:
-            for bucket in unit.buckets:
-                if written(bucket.parameters):
-                    new = shard_of(bucket.whole, bucket.layout, self.stage.comm.rank)
-                    self.stage.store.open(bucket).copy_(new)
-        self.stage.store.flush()
+        buckets = [bucket for unit in self.units for bucket in unit.buckets if written(bucket.parameters)]
+        with changing(cast("ZeroEngine", self), "a write in summon_full_params"):
+            for bucket in buckets:
+                new = shard_of(bucket.whole, bucket.layout, self.stage.comm.rank)
+                self.stage.store.open(bucket).copy_(new)
+            self.stage.store.flush()
 
     def _refuse_lost(self) -> None:
         """Refuse writes to parameters of which the engine updates copies, in another dtype or place: the next step

@@ -100,10 +100,7 @@ class OptimizerStep:
         for group in self.at_hand() if self.groups else [[]]:
             gradients = [self._gradient(segment) for segment in group]
             if gradients and factor != 1.0:
-                # A step that fails half-way is called again and goes on where it stopped, so it must find the
-                # gradients as they were before it scaled them.
-                scale: Any = torch._foreach_mul if self.may_fail else torch._foreach_mul_
-                gradients = scale(gradients, factor) or gradients
+                torch._foreach_mul_(gradients, factor)
             for segment, gradient in zip(group, gradients, strict=True):
                 segment.tensor.grad = gradient
             self.optimizer.step()
@@ -176,13 +173,10 @@ class OptimizerStep:
         long = {name: torch.zeros_like(segment.tensor) for name in segment.format.states}
         self.optimizer.state[segment.tensor] = {**counters, **long}
 
-    may_fail = False
-    """Whether a step may end half-way and be gone on with."""
-
-    @property
-    def half_done(self) -> bool:
-        """Whether it did."""
-        return False
+    def forget(self) -> None:
+        """When a step ends half-way: let go what it had begun."""
+        for segment in self.segments:
+            segment.tensor.grad = None
 
     def disk_bytes(self) -> int:
         """Bytes of states on the disk, as the file system has them."""

@@ -16,6 +16,7 @@ from torch.nn.modules.module import _IncompatibleKeys
 from zerolab.errors import InputError
 from zerolab.flat import Layout
 from zerolab.flat.layout import Slot
+from zerolab.zero.changing import all_hear, changing
 from zerolab.zero.optimizer_step import ShardSegment, StoredState
 from zerolab.zero.units import Bucket
 
@@ -114,11 +115,12 @@ def overwrite_by(engine: Any, state: Mapping[str, Tensor], strict: bool) -> _Inc
             out.copy_(state[given].detach().reshape(-1)[start : start + out.numel()])
 
     engine.synchronize()
-    write_parameters(engine, read)
-    for states in engine.optimizer_step.stored(writing=True):
-        for stored in states:
-            if stored.name == "main":
-                write_main(engine, stored, read)
+    with changing(engine, "load_state_dict"), all_hear(engine.stage):
+        write_parameters(engine, read)
+        for states in engine.optimizer_step.stored(writing=True):
+            for stored in states:
+                if stored.name == "main":
+                    write_main(engine, stored, read)
     for name, buffer in model.named_buffers():
         if name in state and name in wanted:
             buffer.copy_(state[name])

@@ -5,8 +5,8 @@
     DiskStore     stage 3: in a file of this rank's own
 
 From a file a shard passes through one of a few host buffers, both when its unit is gathered and after the optimizer
-has updated it. Reads begin ahead (`prefetch`), as far as there are free buffers. A read that failed may be repeated;
-new values that could not be written are lost, and whoever asks for a shard after that is told so.
+has updated it. Reads begin ahead (`prefetch`), as far as there are free buffers. A read that failed may be repeated; a
+write that failed breaks the engine (`changing.py`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from collections.abc import Sequence
 import torch
 
 from zerolab.collectives import Collectives
-from zerolab.errors import LostError, OffloadError
+from zerolab.errors import OffloadError
 from zerolab.offload.buffers import Pool
 from zerolab.offload.files import SwapFile
 from zerolab.offload.lane import Lane, Transfer
@@ -55,9 +55,8 @@ class DeviceStore:
     def flush(self) -> None:
         """After the last one is written: return once all is where it rests."""
 
-    def settle(self) -> None:
-        """When a step ends half-way: wait for what is being written. The bucket that the step has not finished stays
-        open, and the next call of `step` goes on with it."""
+    def forget(self) -> None:
+        """When what writes here ends half-way: wait for transfers under way, and let their buffers go."""
 
     def close(self) -> None:
         """Let go what outlives tensors: files and threads."""
@@ -88,8 +87,6 @@ class DiskStore(HostStore):
         self._coming: dict[Bucket, tuple[Transfer, Tensor]] = {}
         self._leaving: list[tuple[Transfer, Tensor]] = []
         self._open: tuple[Bucket, Tensor] | None = None
-        # The first write that failed.
-        self._failed: OffloadError | None = None
 
     def prepare(self, buckets: Sequence[Bucket]) -> None:
         on_disk = self.offload.shards_on_disk(bucket.layout.shard_numel for bucket in buckets)
@@ -116,7 +113,6 @@ class DiskStore(HostStore):
     def fetch(self, bucket: Bucket, mine: Tensor) -> Tensor:
         if bucket not in self._numbers:
             return super().fetch(bucket, mine)
-        self._check_written()
         if bucket not in self._coming:
             self._make_room()
             self._read(bucket)
@@ -130,7 +126,6 @@ class DiskStore(HostStore):
     def open(self, bucket: Bucket) -> Tensor:
         if bucket not in self._numbers:
             return super().open(bucket)
-        self._check_written()
         if self._open is None or self._open[0] is not bucket:
             self._write_open()
             # Shards that were read ahead hold the values from before this step: drop them.
@@ -144,8 +139,13 @@ class DiskStore(HostStore):
         self._write_open()
         self._collect_writes()
 
-    def settle(self) -> None:
-        self._collect_writes()
+    def forget(self) -> None:
+        if self._open is not None:
+            self.pool.give(self._open[1])
+            self._open = None
+        with contextlib.suppress(OffloadError):
+            self._collect_writes()
+        self._drop_coming()
 
     def close(self) -> None:
         self._lane.close()
@@ -178,19 +178,15 @@ class DiskStore(HostStore):
 
     def _collect_writes(self) -> None:
         leaving, self._leaving = self._leaving, []
+        errors = []
         for transfer, buffer in leaving:
             try:
                 transfer.wait()
             except OffloadError as error:
-                self._failed = self._failed or error
+                errors.append(error)
             self.pool.give(buffer)
-        self._check_written()
-
-    def _check_written(self) -> None:
-        if self._failed is not None:
-            raise LostError(
-                f"new parameters of rank {self.comm.rank} are lost ({self._failed}); begin again from a checkpoint"
-            ) from self._failed
+        if errors:
+            raise errors[0]
 
     def _drop_coming(self) -> None:
         for transfer, buffer in self._coming.values():
