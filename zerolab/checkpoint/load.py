@@ -66,9 +66,7 @@ class Load:
         def find() -> str:
             engine.check_between_steps("load", mends=True)
             if engine.broken is not None and weights_only:
-                raise StateError(
-                    f"{engine.broken}; weights_only would leave the optimizer's states as they are"
-                )
+                raise StateError(f"{engine.broken}; weights_only would leave the optimizer's states as they are")
             # Rank 0 says which one: `latest` may change while others look.
             return str(resolve(path)) if engine.comm.rank == 0 else ""
 

@@ -49,7 +49,7 @@ class DiskStep(EncodedStep):
             group, buffer = self.groups[number], self._buffers[at]
             self.decode(group, buffer)
             yield group
-            # The walk begins to write it at the next turn.
+            # Into the buffer, which the walk begins to write at its next turn.
             self.encode(group, buffer)
 
     def forget(self) -> None:
