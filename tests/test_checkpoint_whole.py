@@ -19,6 +19,7 @@ from zerolab.collectives import Collectives
 from zerolab.errors import CheckpointError, InputError
 from zerolab.models import build, config_of
 from zerolab.models.huggingface import from_pretrained, load_folder
+from zerolab.offload import Offload
 from zerolab.ranks import launch
 from zerolab.zero import ZeroEngine
 
@@ -228,3 +229,40 @@ def test_the_command_writes_a_run_of_zerolab_train_as_a_folder_of_hugging_face_s
     assert main(["checkpoint", "consolidate", str(tmp_path / "other"), str(tmp_path / "new")]) == 0
     assert main(["checkpoint", "consolidate", str(tmp_path / "other"), str(tmp_path / "new")]) == 2
     assert "is no empty folder" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("tier", ["device", "host", "disk"])
+def test_what_a_part_of_a_state_dict_does_not_name_stays_on_every_tier(tier: str, tmp_path: Path) -> None:
+    def attempt(comm: Collectives) -> list[str]:
+        offload = Offload("device", tier, path=tmp_path if tier == "disk" else None)
+        run = Run(comm, Way(3, {"offload": offload}))
+        wanted = run.engine.consolidate() | {"norm.bias": torch.full((10,), 0.5), "embed.weight": torch.ones(13, 10)}
+        part = {name: wanted[name] for name in ("norm.bias", "embed.weight")}
+        run.engine.load_state_dict(part, strict=False)
+        return differing(wanted, run.engine.consolidate())
+
+    assert lockstep(attempt) == [[]] * 3
+
+
+def adagrad(groups: Any) -> torch.optim.Optimizer:
+    return torch.optim.Adagrad(groups, lr=0.1, initial_accumulator_value=0.5)
+
+
+@pytest.mark.parametrize("tier", ["device", "host"])
+@pytest.mark.parametrize("steps", [0, 2])
+def test_an_optimizer_that_makes_its_states_at_once_goes_on_from_any_step(
+    steps: int, tier: str, tmp_path: Path
+) -> None:
+    def attempt(comm: Collectives) -> list[str]:
+        offload = Offload(tier, "device")
+        way = Way(2, {"optimizer": adagrad, "lr": None, "precision": "bf16", "offload": offload}, dropout=0.0)
+        run = Run(comm, way)
+        run.train(0, steps)
+        save(tmp_path, run.engine, steps, scheduler=run.scheduler)
+        again = Run(comm, way)
+        load(tmp_path, again.engine, scheduler=again.scheduler)
+        run.train(steps, 4)
+        again.train(steps, 4)
+        return differing(run.engine.consolidate(), again.engine.consolidate())
+
+    assert lockstep(attempt) == [[]] * 3

@@ -32,15 +32,16 @@ def agree(engine: ZeroEngine, error: BaseException | None, record: Any = None) -
     return [record for _, record in rows]
 
 
-def attempt(work: Callable[[], Any]) -> tuple[Any, BaseException | None]:
+WRITING = "could not be written", "the last good one is as it was: see to the disk, then save again"
+READING = "could not be read", "see to the disk, then load again"
+
+
+def attempt(work: Callable[[], Any], doing: tuple[str, str] = WRITING) -> tuple[Any, BaseException | None]:
     """What `work` gives, or the error that it raises, in our words if the system refused something."""
     try:
         return work(), None
     except OSError as error:
         named = f" for {error.filename}" if error.filename else ""
-        return None, CheckpointError(
-            f"the checkpoint could not be written ({reason(error)}{named}); the last good one is as it was: see to the "
-            "disk, then save again"
-        )
+        return None, CheckpointError(f"the checkpoint {doing[0]} ({reason(error)}{named}); {doing[1]}")
     except Exception as error:
         return None, error

@@ -11,7 +11,7 @@ another dtype or codec are cast or decoded on the way.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from zerolab.checkpoint import plain, rng
-from zerolab.checkpoint.agreement import agree, attempt
+from zerolab.checkpoint.agreement import READING, agree, attempt
 from zerolab.checkpoint.folder import remedy_for, resolve
 from zerolab.checkpoint.manifest import NONPARAM, SCHEDULER, model_file, read_manifest
 from zerolab.checkpoint.reader import CheckpointReader
@@ -71,7 +71,7 @@ class Load:
             return str(resolve(path)) if engine.comm.rank == 0 else ""
 
         engine.synchronize()
-        found, error = attempt(find)
+        found, error = attempt(find, READING)
         self.path = Path(agree(engine, error, found)[0])
         self.remedy = remedy_for(self.path)
 
@@ -85,7 +85,7 @@ class Load:
                 self.source.close()
                 raise
 
-        _, error = attempt(read)
+        _, error = attempt(read, READING)
         try:
             agree(engine, error)
         except BaseException:
@@ -96,7 +96,7 @@ class Load:
     def run(self) -> Loaded:
         engine = self.engine
         with self.source, changing(engine, "a load"):
-            _, error = attempt(self._apply)
+            _, error = attempt(self._apply, READING)
             agree(engine, error)
         engine.broken = None
         return Loaded(
@@ -153,7 +153,7 @@ class Load:
                 "weights_only=True"
             )
         step = engine.optimizer_step
-        begun = (step.counters(segment) or step.has_begun(segment) for segment in step.segments)
+        begun = (counts(step.counters(segment)) or step.has_begun(segment) for segment in step.segments)
         if names and not manifest.states and (engine.broken is not None or any(begun)):
             raise InputError(
                 f"{self.path} was saved before the first step and this engine has made some; load it into a new engine"
@@ -321,6 +321,11 @@ class Load:
 
 def _dtype(name: str) -> torch.dtype:
     return getattr(torch, name)
+
+
+def counts(counters: Mapping[str, Any]) -> bool:
+    """Whether an optimizer that has such counters has made a step: some make them before the first."""
+    return any(bool(torch.as_tensor(value).any()) for value in counters.values())
 
 
 def _own(value: Any, device: torch.device) -> Any:

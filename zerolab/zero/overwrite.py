@@ -59,18 +59,31 @@ def begin_of(segment: ShardSegment, rank: int | None) -> int:
     return owned(segment.bucket, rank)[0] + segment.start
 
 
-def write_parameters(engine: ZeroEngine, read: Read) -> None:
-    """Overwrite the parameters that rest and those that forward uses. A collective: every rank calls it."""
+def write_parameters(engine: ZeroEngine, read: Read, stays: Callable[[str], bool] = lambda name: False) -> None:
+    """Overwrite the parameters that rest and those that forward uses, but for those of which `read` writes nothing,
+    since their name `stays`. A collective: every rank calls it."""
     stage = engine.stage
     rank = stage.shard_rank
     for bucket in engine.buckets:
-        target = stage.store.open(bucket) if stage.shards_parameters else bucket.shard
+        target = _opened(engine, bucket, stays) if stage.shards_parameters else bucket.shard
         for lap in overlaps(bucket.layout, *owned(bucket, rank)):
             read(bucket, lap.slot.name, lap.start, target[lap.first : lap.last])
     stage.store.flush()
     if not stage.shards_parameters and rank is not None:
         for bucket in engine.buckets:
             stage.comm.all_gather(bucket.shard, out=bucket.whole)
+
+
+def _opened(engine: ZeroEngine, bucket: Bucket, stays: Callable[[str], bool]) -> Tensor:
+    """Stage 3's shard of a bucket, to be written. What a disk hands out to be written is empty, so that what stays is
+    read first."""
+    store = engine.stage.store
+    if not any(stays(slot.name) for slot in bucket.layout.slots):
+        return store.open(bucket)
+    device = engine.comm.device if engine.offload.parameters == "device" else torch.device("cpu")
+    before = store.fetch(bucket, torch.empty(bucket.layout.shard_numel, dtype=bucket.dtypes.shard, device=device))
+    target = store.open(bucket)
+    return target if target.data_ptr() == before.data_ptr() else target.copy_(before)
 
 
 def write_main(engine: ZeroEngine, state: StoredState, read: Read) -> None:
@@ -116,7 +129,7 @@ def overwrite_by(engine: Any, state: Mapping[str, Tensor], strict: bool) -> _Inc
 
     engine.synchronize()
     with changing(engine, "load_state_dict"), all_hear(engine.stage):
-        write_parameters(engine, read)
+        write_parameters(engine, read, lambda name: first[name] is None)
         for states in engine.optimizer_step.stored(writing=True):
             for stored in states:
                 if stored.name == "main":
