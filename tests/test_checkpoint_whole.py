@@ -248,14 +248,14 @@ def adagrad(groups: Any) -> torch.optim.Optimizer:
     return torch.optim.Adagrad(groups, lr=0.1, initial_accumulator_value=0.5)
 
 
-@pytest.mark.parametrize("tier", ["device", "host"])
+@pytest.mark.parametrize(("tier", "precision"), [("host", "bf16"), ("device", "pure_bf16")])
 @pytest.mark.parametrize("steps", [0, 2])
 def test_an_optimizer_that_makes_its_states_at_once_goes_on_from_any_step(
-    steps: int, tier: str, tmp_path: Path
+    steps: int, tier: str, precision: str, tmp_path: Path
 ) -> None:
     def attempt(comm: Collectives) -> list[str]:
         offload = Offload(tier, "device")
-        way = Way(2, {"optimizer": adagrad, "lr": None, "precision": "bf16", "offload": offload}, dropout=0.0)
+        way = Way(2, {"optimizer": adagrad, "lr": None, "precision": precision, "offload": offload}, dropout=0.0)
         run = Run(comm, way)
         run.train(0, steps)
         save(tmp_path, run.engine, steps, scheduler=run.scheduler)
