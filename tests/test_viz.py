@@ -164,6 +164,16 @@ def test_bars_put_the_formula_beside_the_measured_value() -> None:
     assert bars(["2"], {"ring": [1]}, kind="computed").table.split()[:2] == ["ring,", "computed"]
 
 
+def test_a_tall_table_of_bars_has_a_row_for_each_bar() -> None:
+    names = {"a way with a long name": [1, 1.5], "another with a longer name": [1, 3]}
+    picture = bars(["2 ranks", "4 ranks"], names, {"a way with a long name": [1, 2]}, tall=True)
+    assert [line.rsplit(maxsplit=2)[-2:] for line in picture.table.splitlines()[1::2]] == [["1", "1"], ["1.5", "2"]]
+    assert picture.table.splitlines()[0].split() == ["measured", "formula"]
+    assert picture.table.splitlines()[-1].split("  ")[0] == "4 ranks, another with a longer name"
+    assert max(map(len, picture.table.splitlines())) < 60
+    assert bars(["2"], {"ring": [1]}, kind="computed", tall=True).table.split() == ["computed", "2,", "ring", "1"]
+
+
 def test_the_timeline_ends_with_the_virtual_clock() -> None:
     link = Link(gbit_per_s=1, latency_us=10)
     ran = launch(lambda comm: comm.all_reduce(torch.ones(300)), ranks=3, world="lockstep", link=link, trace=True)

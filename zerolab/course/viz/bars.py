@@ -8,6 +8,8 @@ from zerolab.course.viz.looks import look_of, named
 from zerolab.course.viz.picture import BACKDROP, Picture, blank, text_table
 from zerolab.errors import InputError
 
+Values = Mapping[str, Sequence[float]]
+
 
 def bars(
     places: Sequence[str],
@@ -15,9 +17,11 @@ def bars(
     formula: Mapping[str, Sequence[float]] | None = None,
     unit: str = "",
     kind: str = "measured",
+    tall: bool = False,
 ) -> Picture:
     """A group of bars for each place, one bar for each name of `measured`; `formula` marks the same names. `kind` is
-    what the table calls the bars' values, for those that nobody measured."""
+    what the table calls the bars' values, for those that nobody measured. With `tall` each bar has a row of the table,
+    not a column, so that it stays narrow whatever the names."""
     formula = formula or {}
     for name, values in [*measured.items(), *formula.items()]:
         if len(values) != len(places):
@@ -48,16 +52,30 @@ def bars(
     if formula:
         axes.plot([], [], "_", color="black", markersize=12, label="formula")
     figure.legend(frameon=False, loc="outside upper center", ncols=4)
+    table = _tall(places, measured, formula, kind) if tall else _wide(places, measured, formula, kind)
+    said = [f"{named(name)} {_course(places, values)}" for name, values in measured.items()]
+    alt = f"Bars, {unit or kind}: {'; '.join(said)}."
+    return Picture(figure, table, alt)
+
+
+def _wide(places: Sequence[str], measured: Values, formula: Values, kind: str) -> str:
     head = ["", *(f"{named(name)}, {of}" for name in measured for of in _kinds(name, formula, kind))]
     columns = [
         column
         for name in measured
         for column in ([measured[name], formula[name]] if name in formula else [measured[name]])
     ]
-    rows = [[place, *(f"{column[at]:g}" for column in columns)] for at, place in enumerate(places)]
-    said = [f"{named(name)} {_course(places, values)}" for name, values in measured.items()]
-    alt = f"Bars, {unit or kind}: {'; '.join(said)}."
-    return Picture(figure, text_table(head, rows), alt)
+    return text_table(head, [[place, *(f"{column[at]:g}" for column in columns)] for at, place in enumerate(places)])
+
+
+def _tall(places: Sequence[str], measured: Values, formula: Values, kind: str) -> str:
+    rows = [
+        [f"{place}, {named(name)}", f"{values[at]:g}", *([f"{formula[name][at]:g}"] if name in formula else [])]
+        for at, place in enumerate(places)
+        for name, values in measured.items()
+    ]
+    head = ["", kind, *(["formula"] if formula else [])]
+    return text_table(head, [row + [""] * (len(head) - len(row)) for row in rows])
 
 
 def _course(places: Sequence[str], values: Sequence[float]) -> str:
@@ -67,5 +85,5 @@ def _course(places: Sequence[str], values: Sequence[float]) -> str:
     return f"from {values[0]:g} at {places[0]} to {values[-1]:g} at {places[-1]}"
 
 
-def _kinds(name: str, formula: Mapping[str, Sequence[float]], kind: str) -> list[str]:
+def _kinds(name: str, formula: Values, kind: str) -> list[str]:
     return [kind, "formula"] if name in formula else [kind]
