@@ -222,4 +222,25 @@ def atomic_save(disk, step, files):
     disk.rename("latest-candidate", "latest")
     [disk.remove(name) for name in disk.listdir() if name not in ("latest", folder)]
 """),
+    Right("a folder in a folder", """
+def atomic_save(disk, step, files):
+    old = disk.read("latest").decode() if "latest" in disk.listdir() else None
+    for n in disk.listdir():
+        if n not in ("latest", "saves"):
+            disk.remove(n)
+    for n in disk.listdir("saves"):
+        if f"saves/{n}" != old:
+            disk.remove(f"saves/{n}")
+    new = f"saves/{step}"
+    if new == old:
+        new += "x"
+    for n, d in files.items():
+        disk.write(f"{new}/{n}", d)
+        disk.sync(f"{new}/{n}")
+    disk.write("t", new.encode())
+    disk.sync("t")
+    disk.rename("t", "latest")
+    if old:
+        disk.remove(old)
+"""),
 ]  # fmt: skip

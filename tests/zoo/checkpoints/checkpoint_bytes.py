@@ -110,6 +110,42 @@ def checkpoint_bytes(numels, trains, ranks, align, recipe, step):
                   '    recipe["main_params"] = recipe["main_params"].upper()\n    kinds = ').replace(
               "size[recipe[state]]", "size[recipe[state].lower()]"),
           "which belongs to the caller"),
+    Wrong("a block is as long as align", changed(MODEL, SCALES, "4 * -(-numel // align)"), "whatever `align` is"),
+    Wrong("scales without moments", """
+SIZE = {"fp32": 4, "bf16": 2, "fp16": 2, "fp8": 1}
+def checkpoint_bytes(numels, trains, ranks, align, recipe, step):
+    train = pieces([n for n, t in zip(numels, trains) if t], ranks, align)
+    frozen = pieces([n for n, t in zip(numels, trains) if not t], ranks, align)
+    def of(dtype, held):
+        return sum(n * SIZE[dtype] + (4 * -(-n // 128) if dtype in ("fp16", "fp8") else 0) for n in held)
+    result = []
+    for a, b in zip(train, frozen):
+        model = SIZE[recipe["params"]] * (sum(a) + sum(b))
+        optimizer = 0 if recipe["main_params"] == recipe["params"] else SIZE[recipe["main_params"]] * sum(a)
+        if step:
+            optimizer += of(recipe["exp_avg"], a) + of(recipe["exp_avg_sq"], a)
+        else:
+            scaled = [recipe[m] for m in ("exp_avg", "exp_avg_sq") if recipe[m] in ("fp16", "fp8")]
+            optimizer += len(scaled) * sum(4 * -(-n // 128) for n in a)
+        result.append((model, optimizer))
+    return result
+""", "no scales of theirs"),
+    Wrong("scales by the shard", """
+SIZE = {"fp32": 4, "bf16": 2, "fp16": 2, "fp8": 1}
+def checkpoint_bytes(numels, trains, ranks, align, recipe, step):
+    train = pieces([n for n, t in zip(numels, trains) if t], ranks, align)
+    frozen = pieces([n for n, t in zip(numels, trains) if not t], ranks, align)
+    def of(dtype, held):
+        return sum(n * SIZE[dtype] + (4 * -(-n // 128) if dtype in ("fp16", "fp8") else 0) for n in held)
+    result = []
+    for a, b in zip(train, frozen):
+        model = SIZE[recipe["params"]] * (sum(a) + sum(b))
+        optimizer = 0 if recipe["main_params"] == recipe["params"] else SIZE[recipe["main_params"]] * sum(a)
+        if step:
+            optimizer += of(recipe["exp_avg"], [sum(a)]) + of(recipe["exp_avg_sq"], [sum(a)])
+        result.append((model, optimizer))
+    return result
+""", "Blocks do not go on"),
 ]  # fmt: skip
 
 RIGHT = [

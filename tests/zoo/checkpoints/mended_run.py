@@ -57,6 +57,23 @@ class MendedRun(Run):
     Wrong("a step of its own", changed(MODEL, "    def save", "    def update(self, gradient):\n"
                                        "        super().update(2 * gradient)\n    def save"),
           "leave what Run does as it is"),
+    Wrong("the newest kept in the class", """
+class MendedRun(Run):
+    kept = {}
+    def save(self):
+        self.kept["newest"] = deepcopy(vars(self))
+        return "newest"
+    def load(self, saved):
+        vars(self).update(deepcopy(self.kept[saved]))
+""", "is that of a later step"),
+    Wrong("gives the run back", """
+class MendedRun(Run):
+    def save(self):
+        return deepcopy(vars(self))
+    def load(self, saved):
+        vars(self).update(deepcopy(saved))
+        return self
+""", "and returns nothing"),
 ]  # fmt: skip
 
 RIGHT = [

@@ -93,6 +93,22 @@ def plan_reads(stretches, start, stop, itemsize):
         yield rank, offset + itemsize * (start - first), offset + itemsize * (end - first)
         start = end
 """, "return a list of"),
+    Wrong("one read for neighbours in a file", """
+def plan_reads(stretches, start, stop, itemsize):
+    reads = []
+    while start < stop:
+        f, l, r, o = max((s for s in stretches if s[0] <= start < s[1]), key=lambda s: s[1])
+        end = min(l, stop)
+        new = (r, o + (start - f) * itemsize, o + (end - f) * itemsize)
+        if reads and reads[-1][0] == r and reads[-1][2] == new[1]:
+            new = (r, reads.pop()[1], new[2])
+        reads.append(new)
+        start = end
+    return reads
+""", "also where the next one lies right behind it"),
+    Wrong("the longest that has it",
+          changed(MODEL, "key=lambda stretch: stretch[1]", "key=lambda stretch: stretch[1] - stretch[0]"),
+          "the bytes are right, in"),
 ]  # fmt: skip
 
 RIGHT = [

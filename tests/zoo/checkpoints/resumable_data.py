@@ -85,6 +85,47 @@ class ResumableData:
     def state(self):
         return self.rows
 """, "state() returned a generator"),
+    Wrong("a place for all objects", """
+class ResumableData:
+    at = 0
+    def __init__(self, samples, batch, seed, rank, ranks, state=0):
+        self.samples, self.seed, self.part = samples, seed, batch // ranks
+        ResumableData.at = state
+    def next(self):
+        places = range(ResumableData.at, ResumableData.at + self.part)
+        ResumableData.at += self.part
+        return [order(self.seed, at // self.samples, self.samples)[at % self.samples] for at in places]
+    def state(self):
+        return ResumableData.at
+""", "what do your objects share?"),
+    Wrong("counts in what it was given", """
+class ResumableData:
+    def __init__(self, samples, batch, seed, rank, ranks, state=None):
+        self.samples, self.batch, self.seed, self.rank, self.ranks = samples, batch, seed, rank, ranks
+        self.kept = state or {"position": 0}
+    def next(self):
+        part = self.batch // self.ranks
+        begin = self.kept["position"] + self.rank * part
+        self.kept["position"] += self.batch
+        return [order(self.seed, i // self.samples, self.samples)[i % self.samples] for i in range(begin, begin + part)]
+    def state(self):
+        return dict(self.kept)
+""", "which belongs to the caller"),
+    Wrong("a tensor", """
+import torch
+class ResumableData:
+    def __init__(self, samples, batch, seed, rank, ranks, state=None):
+        self.samples, self.batch, self.seed, self.rank, self.ranks = samples, batch, seed, rank, ranks
+        self.position = state["position"] if state else 0
+    def next(self):
+        part = self.batch // self.ranks
+        begin = self.position + self.rank * part
+        self.position += self.batch
+        places = (divmod(i, self.samples) for i in range(begin, begin + part))
+        return torch.tensor([order(self.seed, epoch, self.samples)[i] for epoch, i in places])
+    def state(self):
+        return {"position": self.position}
+""", "Return a list of numbers"),
 ]  # fmt: skip
 
 RIGHT = [

@@ -78,9 +78,11 @@ def note(found: dict[str, Any], disk: Disk, before: Saved, files: Files, called:
     if got != files:
         said["wrong"] = f"after {called} load() gives {shown(got)}, and {shown(files)} was saved"
     newest = disk._state[LATEST].data.decode(errors="replace") if LATEST in disk._state else ""
-    others = [name for name in disk.listdir() if name not in (LATEST, newest)]
+    others = sorted({*disk._state} - {LATEST, *below(disk._state, newest)})
     if others:
-        said["left"] = f"after {called} {others[0]} is still there, and only the newest checkpoint is to stay"
+        top = others[0].partition("/")[0]
+        left = others[0] if newest.startswith(f"{top}/") else top
+        said["left"] = f"after {called} {left} is still there, and only the newest checkpoint is to stay"
     for moment in moments(disk):
         for kill, state in zip(KILLS, (moment.state, powerless(moment.state)), strict=True):
             if kill not in said and (why := broken(disk, moment, state, before, files)):

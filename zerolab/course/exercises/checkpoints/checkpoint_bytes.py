@@ -116,9 +116,11 @@ def counted(
         for name in ("main_params", *MOMENTS):
             copied = main == "always" or (main == "if it differs" and recipe["main_params"] != recipe["params"])
             there = copied if name == "main_params" else begun == "always" or step > 0
-            if name in skip or not there or (begun == "all by the step" and not step):
+            if name in skip or (begun == "all by the step" and not step):
                 continue
-            states += BYTES[recipe[name]] * sum(owners)
+            states += BYTES[recipe[name]] * sum(owners) if there else 0
+            if not there and (name not in MOMENTS or begun != "but for scales"):
+                continue
             if recipe[name] in scaled and (name in MOMENTS or main_scaled):
                 states += 4 * scales(owners)
         files.append((BYTES[recipe["params"]] * sum(model_of(trained, frozen)), states))
@@ -136,6 +138,7 @@ MISTAKES: Mistakes = {
     "A checkpoint of step 0 has no moments: the optimizer makes them with its first step": partial(
         counted, begun="always"
     ),
+    "Where there are no moments, there are no scales of theirs": partial(counted, begun="but for scales"),
     "Before the first step there are no moments, but main parameters are there": partial(
         counted, begun="all by the step"
     ),
@@ -147,6 +150,9 @@ MISTAKES: Mistakes = {
     ),
     "What trains and what is frozen are two rows, each cut for itself": partial(counted, rows=one_row),
     "Padding is not written; count the pieces, not the shard": partial(counted, rows=with_padding),
+    "Blocks do not go on from piece to piece: round up for each": partial(
+        counted, scales=lambda held: -(-sum(held) // BLOCK)
+    ),
     "Shards are equal with their padding; without it the last rank has less": partial(counted, rows=evenly),
     "Each rank writes its own shard alone": partial(counted, rows=everything),
     "Main parameters of the same dtype as the parameters are no second copy": partial(counted, main="always"),
@@ -159,8 +165,8 @@ MISTAKES: Mistakes = {
     "A piece that ends within a block has a scale for it: round up": partial(
         counted, scales=lambda held: sum(numel // BLOCK for numel in held)
     ),
-    "Blocks do not go on from piece to piece: round up for each": partial(
-        counted, scales=lambda held: -(-sum(held) // BLOCK)
+    "A block has 128 elements, whatever `align` is": lambda *args: counted(
+        *args, scales=lambda held: sum(-(-numel // args[3]) for numel in held)
     ),
     "A piece of whole blocks has no other": partial(counted, scales=lambda held: sum(n // BLOCK + 1 for n in held)),
     "A scale is fp32 and takes 4 bytes": partial(counted, scales=lambda held: per_piece(held) / 4),
@@ -225,6 +231,7 @@ def cases(rng: Random) -> list[Case]:
         drawn(rng, rng.randint(3, 8), plain, 5),
         drawn(rng, rng.randint(2, 4), recipe_of("bf16", "bf16", "bf16", "bf16"), 3),
         drawn(rng, rng.randint(2, 4), scaled, 100),
+        drawn(rng, rng.randint(2, 4), scaled, 0),
         drawn(rng, rng.randint(3, 8), halves, 1),
         drawn(rng, 3, recipe_of("fp16", "bf16", *rng.sample(("fp32", "bf16", "fp16", "fp8"), 2)), rng.randint(1, 9)),
         drawn(rng, 1, scaled, 2),
@@ -232,6 +239,9 @@ def cases(rng: Random) -> list[Case]:
     ]
     whole = [BLOCK * rng.randint(2, 9), 4 * BLOCK]
     found.append(case_of(whole, [True, True], 2, BLOCK, scaled, 1))
+    # Two pieces whose ends would fit into one block.
+    ends = [BLOCK * rng.randint(1, 9) + rng.randint(1, 60) for _ in range(2)]
+    found.append(case_of(ends, [True, True], 1, 2 * BLOCK, scaled, 3))
     found.append(case_of([rng.randint(3, 99), 50], [False, False], 2, 16, mixed, 4))
     found.append(case_of([], [], 3, 16, mixed, 4))
     return found

@@ -59,16 +59,18 @@ def state_of(run: Any) -> dict[str, Any]:
 def run_resumed(
     fn: Callable[..., Any], comm: Any, main: Tensor, other: Tensor, data: Tensor, window: int, at: int, steps: int
 ) -> dict[str, Any]:
-    """An undisturbed run with a checkpoint on its way; then a new run, a run that has begun otherwise, and the run
-    itself, each from that checkpoint."""
+    """An undisturbed run with a checkpoint on its way, and a later one; then a new run, a run that has begun otherwise,
+    and the run itself, each from the first of them."""
     run = fn(main.clone(), window)
     before = follow(run, data, at)
     saved = run.save()
     noted: dict[str, Any] = {"whole": {"before": before, "after": follow(run, data, steps)}, "late": state_of(run)}
+    run.save()
     begun = fn(other.clone(), window)
     follow(begun, data, 3)
     for name, one in (("new", fn(other.clone(), window)), ("begun", begun), ("back", run)):
-        one.load(saved)
+        returned = one.load(saved)
+        noted.setdefault("returned", "" if returned is None else type(returned).__name__)
         noted[name] = {"state": state_of(one)} | follow(one, data, steps)
     return noted
 
@@ -112,6 +114,11 @@ def resumed_right(name: str) -> Test:
         return f"{said}: {why(name, got['state'], want['state'], noted)}"
 
     return test
+
+
+def returns_nothing(case: Case, seen: Observation) -> str | None:
+    kind = seen.records[0].value["returned"]
+    return f"load() returns a {kind}: it changes the run that it is called on, and returns nothing" if kind else None
 
 
 WHO = {
@@ -210,6 +217,7 @@ EXERCISE = Exercise(
         Claim("a new run goes on as the undisturbed one does, to the bit", resumed_right("new")),
         Claim("so does a second one, from the same checkpoint", resumed_right("begun")),
         Claim("and the run itself, when it goes back", resumed_right("back")),
+        Claim("load() returns nothing", returns_nothing),
     ),
     run=run_resumed,
     hints=(

@@ -114,6 +114,16 @@ def one_by_one(stretches: Sequence[Stretch], start: int, stop: int, itemsize: in
     return [in_bytes(itemsize, *single) for single in singles]
 
 
+def across_stretches(*args: Any) -> list[Read]:
+    """One read for what lies end to end in a file, though it is of two stretches."""
+    reads: list[Read] = []
+    for rank, first, last in due(*args):
+        if reads and (reads[-1][0], reads[-1][2]) == (rank, first):
+            first = reads.pop()[1]
+        reads.append((rank, first, last))
+    return reads
+
+
 def ascending(reads: Callable[..., list[Read]], *args: Any) -> list[Read]:
     return sorted(reads(*args))
 
@@ -142,6 +152,7 @@ MISTAKES: Mistakes = {
     ),
     "You read whole stretches; only [start, stop) is needed": partial(in_order, clip=False),
     "Each read brings one element; neighbours in a stretch come with one read": one_by_one,
+    "A read stays within one stretch, also where the next one lies right behind it": across_stretches,
     "Reads come in the order of the elements, and not of the ranks": partial(ascending, due),
     "Stretches come in any order; reads come in that of the elements": of_each,
     "Where stretches overlap, some elements are read twice; where does the read before end?": in_order,
@@ -251,6 +262,13 @@ def cases(rng: Random) -> list[Case]:
     parts = saved(rng, 24, 4)
     rng.shuffle(parts)
     found.append(case_of(rng, "several stretches in one file", parts, [1, 0, 1, 0], readers(24, 3)))
+    # Two of them lie end to end there.
+    first, itemsize = rng.randint(3, 8), rng.choice((2, 4))
+    begin = 8 * rng.randint(8, 40)
+    joined = [(first, 12, 0, begin + itemsize * first), (0, first, 0, begin), (12, 20, 1, begin)]
+    wanted = [(0, 20), (first - 2, first + 2), (first, 12)]
+    about = "two stretches end to end in one file"
+    found.append(Case([(list(joined), start, stop, itemsize) for start, stop in wanted], about=about))
     # Nor do the ranks' numbers say in which order their elements come.
     thirds = [[0, 7], [7, 15], [15, 24]]
     found.append(case_of(rng, "saved by rank 2 first", thirds, (2, 0, 1), [(0, 24), (5, 16), (7, 20)]))
@@ -263,7 +281,7 @@ def overlapping(rng: Random) -> list[Case]:
     nested = [[0, 9], [2, 5], [4, 14], [5, 6], [6, 19], [13, 21]]
     for sign, about in ((1, "the short ones first"), (-1, "the long ones first")):
         case = case_of(
-            rng, f"stretches that overlap in part, {about}", nested, range(6), [(0, 21), (1, 13), (5, 6), (3, 20)]
+            rng, f"stretches that overlap in part, {about}", nested, range(6), [(0, 21), (13, 21), (5, 6), (3, 20)]
         )
         for stretches, *_ in case.args:
             stretches.sort(key=lambda one: sign * (one[1] - one[0]))

@@ -31,21 +31,30 @@ class Run:
 
 
 def run_data(fn: Callable[..., Any], comm: Any, samples: int, seed: int, runs: list[tuple[int, ...]]) -> Any:
-    """For each run what its ranks got before its checkpoint and after it. Each goes on from the one before."""
+    """For each run what its ranks got before its checkpoint and after it. Each goes on from the one before. Ranks come
+    in another order than by their numbers, since no rank knows of the others."""
     noted: list[dict[str, Steps]] = []
     state: list[Any] = []
+    changed = False
     for run in (Run(*one) for one in runs):
         ranks = range(run.ranks)
-        data = [fn(samples, run.batch, seed, rank, run.ranks, *deepcopy(state)) for rank in ranks]
-        got = [[snapshot(one.next()) for one in data] for _ in range(run.steps)]
+        states = [deepcopy(state) for _ in ranks]
+        data = [fn(samples, run.batch, seed, rank, run.ranks, *states[rank]) for rank in ranks]
+        got = [in_turn(data) for _ in range(run.steps)]
         said, *_ = [one.state() for one in data]
-        lost = [[snapshot(one.next()) for one in data] for _ in range(run.lost)]
+        lost = [in_turn(data) for _ in range(run.lost)]
+        changed = changed or any(one != state for one in states)
         noted.append({"got": got, "lost": lost})
         try:
             state = [json.loads(json.dumps(said))]
         except (TypeError, ValueError) as error:
-            return {"runs": noted, "no json": f"{type(said).__name__} ({error})"}
-    return {"runs": noted, "no json": ""}
+            return {"runs": noted, "no json": f"{type(said).__name__} ({error})", "changed": changed}
+    return {"runs": noted, "no json": "", "changed": changed}
+
+
+def in_turn(data: Sequence[Any]) -> list[Any]:
+    """What each rank gets in a step; the last rank asks first."""
+    return [snapshot(one.next()) for one in reversed(data)][::-1]
 
 
 # What is right, and what goes wrong.
@@ -98,6 +107,9 @@ FROM_THE_START: dict[str, dict[str, Any]] = {
         "part": lambda batch, rank, ranks: batch[rank::ranks]
     },
     "Each rank gets the whole batch; a part is its own": {"part": lambda batch, rank, ranks: batch},
+    "Ranks ask in any order, and know nothing of each other: what do your objects share?": {
+        "part": lambda batch, rank, ranks: neighbours(batch, ranks - 1 - rank, ranks)
+    },
     "All ranks get the same part": {"part": lambda batch, rank, ranks: neighbours(batch, 0, ranks)},
     "An epoch's last samples are dropped; a batch goes on with the next epoch": {"place": whole_epochs},
     "The samples come as they are numbered; `order` says which comes when": {
@@ -156,6 +168,8 @@ def run_right(number: int, which: Callable[[Sequence[Run], int], bool]) -> Test:
         look = "Which sample of the row of all epochs comes next?"
         if step >= run.steps and number == 0:
             look = "Asking for the state changes nothing"
+        if not isinstance(got[step][rank], list):
+            look = "Return a list of numbers"
         said = f"in step {step + 1} of {nth(number)} rank {rank} gets {short(got[step][rank])}, and "
         return f"{said}{short(want[step][rank])} is due. {named(known, lambda steps: alike(got, steps)) or look}"
 
@@ -178,6 +192,12 @@ def kept_as_json(case: Case, seen: Observation) -> str | None:
     if said := seen.records[0].value["no json"]:
         return f"state() returned a {said}: return what JSON can hold: numbers, texts, lists, dicts of texts"
     return None
+
+
+def state_stays(case: Case, seen: Observation) -> str | None:
+    if not seen.records[0].value["changed"]:
+        return None
+    return "it changed the state that it was given, which belongs to the caller: work on a copy"
 
 
 # Cases.
@@ -239,6 +259,7 @@ EXERCISE = Exercise(
         Claim("a run that goes on gets what an undisturbed one would have had", run_right(1, alike_run)),
         Claim("so does one with other ranks, or with another batch", run_right(1, any_run)),
         Claim("and one that goes on from a run that went on", run_right(2, any_run)),
+        Claim("the state that it is given stays as it was", state_stays),
     ),
     run=run_data,
     hints=(
