@@ -65,7 +65,7 @@ class MendedRun(Run):
         return "newest"
     def load(self, saved):
         vars(self).update(deepcopy(self.kept[saved]))
-""", "is that of a later step"),
+""", "of a later step: what save() returned"),
     Wrong("gives the run back", """
 class MendedRun(Run):
     def save(self):
