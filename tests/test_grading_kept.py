@@ -27,9 +27,9 @@ def {name}(*args, **named):
 """A model answer that goes on with its first call's numbers, dtypes and flags."""
 NO_SUCH_ARGUMENT = {
     *("ring_reduce_scatter", "average_gradients", "train_sharded", "step_overlapped", "shards_in_time"),
-    "agreed_overflow",
+    *("agreed_overflow", "atomic_save"),
 }
-"""They take tensors and functions only."""
+"""They take tensors and functions only, or a step that does no more than name a folder."""
 
 
 def takes_ranks(lesson: str, name: str) -> bool:

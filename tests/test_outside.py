@@ -334,7 +334,7 @@ def test_an_error_that_is_not_ours_is_a_sentence_too(
         (RuntimeError("can't start new thread"), "no more threads or processes can be started; raise the limit"),
         (KeyError("odd"), "KeyError: 'odd'"),
     ):
-        monkeypatch.setattr(train_command, "train", lambda config, error=error: (_ for _ in ()).throw(error))
+        monkeypatch.setattr(train_command, "train", lambda *_, error=error: (_ for _ in ()).throw(error))
         assert cli.main(["train"]) == 1
         said = capsys.readouterr().err
         assert says in said and said.count("\n") == 1

@@ -90,8 +90,8 @@ def test_a_lost_connection_does_not_hide_its_cause():
 def refused_by_one_that_is_killed(comm):
     """As where rank 0 is killed before the others have reached it."""
     if comm.rank == 0:
-        time.sleep(0.2)
         os.kill(os.getpid(), signal.SIGKILL)
+    time.sleep(0.1)
     raise RuntimeError(
         "Gloo connectFullMesh failed with [pair.cc:152] timed out connecting: SO_ERROR: Connection refused"
     )
