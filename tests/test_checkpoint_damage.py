@@ -376,6 +376,7 @@ def test_a_save_in_the_middle_of_accumulation_is_refused(good: Path, tmp_path: P
 
     said = lockstep(refused, tmp_path, one_rank)
     assert "rank 1 failed: save in the middle of a step" in said[0] and said[1].startswith("save in the middle")
+    assert [path.name for path in tmp_path.iterdir()] == [".lock"]
 
 
 def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:

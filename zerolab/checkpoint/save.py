@@ -19,7 +19,7 @@ import time
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,7 @@ import torch
 from zerolab import __version__
 from zerolab.checkpoint import plain, rng
 from zerolab.checkpoint.agreement import agree, attempt
-from zerolab.checkpoint.folder import Folder
+from zerolab.checkpoint.folder import Folder, write_synced
 from zerolab.checkpoint.manifest import (
     MANIFEST,
     NONPARAM,
@@ -71,7 +71,13 @@ class Save:
         self._parts_done = threading.Event()
         self._thread: threading.Thread | None = None
         with phase("checkpoint"):
-            self._begin(path, scheduler, data)
+            try:
+                self._begin(path, scheduler, data)
+            except BaseException:
+                if folder is not None:
+                    # A draft that was begun for nothing; no other save is under way.
+                    folder.sweep()
+                raise
 
     def _begin(self, path: Path, scheduler: Any, data: Any) -> None:
         engine = self.engine
@@ -267,10 +273,9 @@ class Save:
                     return None
                 files |= {name: SavedFile(*of_file) for name, of_file in said.items()}
             for name, text in self._texts.items():
-                _write_synced(self.draft / name, text)
+                write_synced(self.draft / name, text.encode())
                 files[name] = SavedFile(len(text.encode()), zlib.crc32(text.encode()))
-            object.__setattr__(self._manifest, "files", files)
-            _write_synced(self.draft / MANIFEST, self._manifest.to_json())
+            write_synced(self.draft / MANIFEST, replace(self._manifest, files=files).to_json().encode())
             for writer in range(self.writers):
                 (self.draft / NOTE.format(writer)).unlink()
             return self.folder.publish(self.draft, self.step, self.keep)
@@ -281,13 +286,6 @@ class Save:
 def _finish(writer: FileWriter, files: dict[str, Any]) -> None:
     writer.finish()
     files[writer.path.name] = [writer.nbytes, writer.header_crc32]
-
-
-def _write_synced(path: Path, text: str) -> None:
-    with open(path, "x", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
 
 
 def _step_back() -> None:
