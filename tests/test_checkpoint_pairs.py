@@ -13,7 +13,9 @@ from checkpoint_cases import SAVED, STEPS, Run, Way, differing, load_at, save_at
 from cover import NIGHTLY, covering, pairs
 from torch import nn
 
-from zerolab.checkpoint import Checkpoints, load, read_manifest, save
+from zerolab.checkpoint import CheckpointError, Checkpoints, load, read_manifest, save
+from zerolab.checkpoint.manifest import Stretch
+from zerolab.checkpoint.planner import plan
 from zerolab.checkpoint.tensors import BLOCK
 from zerolab.collectives import Collectives
 from zerolab.memory import Tracker
@@ -164,6 +166,8 @@ def test_any_precision_and_tier_goes_on_to_the_bit_and_from_any_other(at: int, t
 
     for path, again, undisturbed, resumed, state, losses in lockstep(both, ranks=3):
         assert differing(values_of(path), values_of(again)) == []
+        # The loss scale, too, which is a power of two and shows in no loss.
+        assert nonparam(path) == nonparam(again)
         assert undisturbed[0][SAVED:] == resumed[0] and undisturbed[2] == resumed[2]
         assert differing(undisturbed[1], resumed[1]) == []
         # What another recipe saved: its most precise parameters, rounded once.
@@ -232,6 +236,18 @@ def test_loading_takes_what_stays_and_one_unit_of_memory(stage: int, precision: 
     launch(both, True, ranks=3, timeout=60)
     for above, of_python, largest in launch(both, False, ranks=2, timeout=60):
         assert above <= largest and of_python <= largest + 1_000_000, (above, of_python, largest)
+
+
+def test_of_stretches_that_overlap_the_fewest_are_read() -> None:
+    stretches = [Stretch(0, 8, 0), Stretch(0, 3, 1), Stretch(2, 12, 2), Stretch(4, 9, 3)]
+    parts = plan(stretches, 1, 12)
+    assert [(part.start, part.stop, part.source.writer, part.within) for part in parts] == [
+        (1, 8, 0, (1, 8)),
+        (8, 12, 2, (6, 10)),
+    ]
+    assert plan(stretches, 5, 5) == []
+    with pytest.raises(CheckpointError, match="no file has element 12 of 11 to 13"):
+        plan(stretches, 11, 13)
 
 
 def test_by_night_all_pairs_are_run() -> None:
