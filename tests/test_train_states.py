@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from zerolab.cli import main
+from zerolab.dialects.deepspeed import NOT_A_FIELD, RULES, read_deepspeed
 from zerolab.errors import InputError
 from zerolab.precision import Precision
 from zerolab.train import TrainConfig, make_config, train
-from zerolab.train.deepspeed import NOT_A_FIELD, RULES, read_deepspeed
 
 SMALL = {"model_size": "nano", "seq_len": 16, "batch_size": 6, "max_steps": 4, "ranks": 2}
 MIXED = ["--model-size=nano", "--seq-len=16", "--batch-size=6", "--max-steps=4", "--ranks=2"]

@@ -17,9 +17,9 @@ from zerolab.cli import ending
 from zerolab.cli.parser import Parser
 from zerolab.cli.tables import text_of
 from zerolab.data import load_corpus
+from zerolab.dialects.deepspeed import read_deepspeed
 from zerolab.errors import DiskError, InputError
 from zerolab.train import Report, TrainConfig, make_config, train
-from zerolab.train.deepspeed import read_deepspeed
 from zerolab.train.outputs import check_output, rescued, write_or_rescue
 from zerolab.train.progress import Stop
 from zerolab.train.resume import find_start

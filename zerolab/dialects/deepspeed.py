@@ -7,47 +7,18 @@ settings, as it does under Hugging Face's trainer.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from zerolab.dialects.keys import Rule, Settings, count, named, only, whole_number
 from zerolab.errors import InputError
-
-Settings = dict[str, Any]
-Rule = Callable[[Any], Settings]
-
-
-def named(setting: str) -> Rule:
-    """The key's value as it is, under the name of our setting."""
-    return lambda value: {setting: value}
-
-
-def whole_number(value: Any, least: int = 1) -> int:
-    """A number of at least `least`, which may be written as 5e8, as DeepSpeed's users do."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or value < least or value % 1 != 0:
-        raise InputError(f"is {json.dumps(value)}; give a whole number of at least {least}")
-    return int(value)
-
-
-def count(setting: str, least: int = 1) -> Rule:
-    return lambda value: {setting: whole_number(value, least)}
 
 
 def reduction(value: Any) -> Settings:
     if not isinstance(value, bool):
         raise InputError(f"is {json.dumps(value)}; give true or false")
     return {"reduction": "reduce_scatter" if value else "all_reduce"}
-
-
-def only(wanted: Any, why: str) -> Rule:
-    """A key that may only say what zerolab does anyway; `why` goes into the error for any other value."""
-
-    def rule(value: Any) -> Settings:
-        if value != wanted:
-            raise InputError(f"must be {json.dumps(wanted)}, not {json.dumps(value)}: {why}")
-        return {}
-
-    return rule
 
 
 RULES: dict[str, Rule] = {
