@@ -37,6 +37,9 @@ class TrainConfig(PrecisionSettings, OffloadSettings, SavingSettings):
     max_steps: int = Field(100, ge=1, description="optimizer steps, with those before a checkpoint")
     lr: float = Field(1e-3, gt=0, description="learning rate of AdamW")
     weight_decay: float = Field(0.1, ge=0, description="decay of parameters with two or more dimensions")
+    beta1: float = Field(0.9, ge=0, lt=1, description="decay of AdamW's first moment")
+    beta2: float = Field(0.999, ge=0, lt=1, description="decay of AdamW's second moment")
+    eps: float = Field(1e-8, gt=0, description="what AdamW adds to the root of the second moment")
     clip_norm: float = Field(1.0, ge=0, description="global gradient norm to clip to; 0 turns clipping off")
     seed: int = Field(0, ge=0, description="seed of weights and batches")
     reduction: Literal["reduce_scatter", "all_reduce"] = Field(

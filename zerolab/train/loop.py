@@ -19,6 +19,7 @@ from zerolab.train.progress import Steps, Stop
 from zerolab.train.resume import Saver, Start, data_to_save
 from zerolab.zero import ZeroEngine
 from zerolab.zero.labels import engine_labels
+from zerolab.zero.optimizer import Factory, default_factory
 
 TRACKED_STEPS = 2
 """Memory is measured in the first steps only: the optimizer's states come with the first, the peak with the
@@ -30,6 +31,13 @@ PHASES_OF_A_STEP = ("forward", "backward", "norm", "publish")
 def decay_groups(weight_decay: float) -> Any:
     """Weight decay for matrices only; the weights of norms and biases have none."""
     return lambda _name, parameter: {"weight_decay": weight_decay if parameter.dim() >= 2 else 0.0}
+
+
+def adamw(config: TrainConfig) -> Factory:
+    """The engine's own AdamW, with other decays of its moments where they are asked for."""
+    options: dict[str, Any] = {"betas": (config.beta1, config.beta2), "eps": config.eps}
+    usual = all(getattr(config, name) == TrainConfig.model_fields[name].default for name in ("beta1", "beta2", "eps"))
+    return default_factory(config.lr, **({} if usual else options))
 
 
 def train_rank(
@@ -47,7 +55,7 @@ def train_rank(
         model,
         comm,
         spec.stage,
-        config.lr,
+        optimizer=adamw(config),
         clip_norm=config.clip_norm or None,
         groups=decay_groups(config.weight_decay if start.built is None else start.built),
         reduction=spec.reduction,

@@ -22,8 +22,10 @@ from zerolab.zero import ZeroEngine
 
 SAME = ("model", "model_size", "seed", "seq_len", "batch_size")
 """Settings that a run keeps from its first step to its last."""
-TAKEN_OVER = ("lr", "weight_decay")
+TAKEN_OVER = ("lr", "weight_decay", "beta1", "beta2", "eps")
 """Settings that a checkpoint gives where nobody gives another."""
+LATER = ("beta1", "beta2", "eps")
+"""Of those, the ones that the first checkpoints do not tell: they were trained with what is left out now."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +65,11 @@ def find_start(config: TrainConfig, corpus: Corpus) -> Start:
     at = f"step {manifest.step} of {config.max_steps}"
     if manifest.step >= config.max_steps:
         return Start(config, manifest.step, found, notes=(f"{found} is at {at}, so there is nothing left to do",))
-    options = ", ".join(_option(name, getattr(config, name), saved[name], name in taken) for name in TAKEN_OVER)
+    options = ", ".join(
+        _option(name, getattr(config, name), saved[name], name in taken)
+        for name in TAKEN_OVER
+        if name not in LATER or {saved[name], getattr(config, name)} != {TrainConfig.model_fields[name].default}
+    )
     return Start(
         config.model_copy(update=taken),
         manifest.step,
@@ -88,13 +94,13 @@ def data_to_save(config: TrainConfig, corpus: Corpus) -> dict[str, Any]:
 
 def data_of(manifest: Manifest, found: Path) -> dict[str, Any]:
     """The same, of a checkpoint. Raises an InputError if it says nothing of the kind."""
-    wanted = {*SAME, *TAKEN_OVER, "text_sha256", "text_source"}
+    wanted = {*SAME, *TAKEN_OVER, "text_sha256", "text_source"} - {*LATER}
     if not isinstance(manifest.data, dict) or not wanted <= manifest.data.keys():
         raise InputError(
             f"{found} was not saved by zerolab train, so nobody knows which batches come next; load it with "
             "zerolab.checkpoint, or name another"
         )
-    return manifest.data
+    return {name: TrainConfig.model_fields[name].default for name in LATER} | manifest.data
 
 
 def check_same(config: TrainConfig, corpus: Corpus, saved: dict[str, Any], found: Path) -> None:
@@ -140,6 +146,7 @@ class Saver:
         self.notes = Checkpoints(start.folder).load(self.engine).notes
         for group in self.engine.optimizer.param_groups:
             group["lr"] = start.config.lr
+            group["betas"], group["eps"] = (start.config.beta1, start.config.beta2), start.config.eps
             group["weight_decay"] = start.config.weight_decay if group["weight_decay"] else 0.0
 
     def is_due(self, step: int) -> bool:
