@@ -167,7 +167,7 @@ SAID = [
     ("08", "the checkpoint is that of step 3", "in it are the parameters of step 3"),
     ("08", "All five, by name, with what to do instead", "a file is of step 3: step-00000006/optimizer_shard_rank1"),
     ("08", "And the engine is as it was", "the engine is as it was"),
-    ("08", "Always a whole one", "'finds another or none': '0 of 11'"),
+    ("08", "Always a whole one", "'finds another or none': '0 of 15'"),
     ("08", "in its fourth collective", "rank 0 waits to receive from rank 1 (8 bytes) in #4"),
     ("08", "The one that waits for nobody", "rank 2 computes in caught, line 5"),
     ("08", "rank 2 has begun 2 and no third", "rank 2        2                       2"),
