@@ -40,6 +40,8 @@ def print_report(report: Report, console: Console) -> None:
         f"loss {first:.4f} -> {last:.4f} in {steps}, median step {report.median_step_seconds * 1e3:.0f} ms",
         f"parameters sha256 {report.parameters_sha256}",
     ]
+    if report.validation_loss:
+        lines.insert(2, validation(report))
     if run.make_precision() is not None:
         lines.append(f"precision: {precision(report)}")
     lines += [f"resumed: {note}" for note in report.notes]
@@ -92,6 +94,14 @@ def precision(report: Report) -> str:
         return text
     skipped = ", ".join(map(str, report.skipped_steps)) or "none"
     return f"{text}; loss scale {report.loss_scale[0]:g} -> {report.loss_scale[-1]:g}, skipped steps: {skipped}"
+
+
+def validation(report: Report) -> str:
+    """The first, last and lowest loss on held-out text."""
+    losses = report.validation_loss
+    first, last, lowest = min(losses), max(losses), min(losses, key=lambda step: losses[step])
+    text = f"validation loss {losses[first]:.4f} -> {losses[last]:.4f} after steps {first} and {last}"
+    return text if lowest == last else f"{text}, lowest {losses[lowest]:.4f} after step {lowest}"
 
 
 def peak(kinds: dict[str, list[int]]) -> Table:

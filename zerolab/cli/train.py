@@ -20,16 +20,20 @@ from zerolab.data import load_corpus
 from zerolab.dialects.deepspeed import read_deepspeed
 from zerolab.errors import DiskError, InputError
 from zerolab.train import Report, TrainConfig, make_config, train
+from zerolab.train.evaluate import EvaluationSettings
 from zerolab.train.outputs import check_output, rescued, write_or_rescue
 from zerolab.train.progress import Stop
 from zerolab.train.resume import find_start
 from zerolab.train.run import json_of, most_json_bytes
+from zerolab.train.schedule import ScheduleSettings
 from zerolab.train.states import OffloadSettings, PrecisionSettings, SavingSettings
 
 GROUPS: dict[str, type[BaseModel]] = {
     "precision": PrecisionSettings,
     "offload": OffloadSettings,
     "checkpoints": SavingSettings,
+    "learning rate": ScheduleSettings,
+    "evaluation": EvaluationSettings,
 }
 """Flags that help shows together."""
 

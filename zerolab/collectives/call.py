@@ -96,17 +96,25 @@ current_phase: ContextVar[str] = ContextVar("zerolab_phase", default="")
 """The phase of the training step; a call keeps the phase in which it was issued."""
 
 
+class Whole(str):
+    """The name of a phase that has no others within."""
+
+    __slots__ = ()
+
+
 class phase:  # noqa: N801 - a word of the code that it stands around
-    """Calls issued inside belong to phase `name` ("forward", "backward", "step", ...)."""
+    """Calls issued inside belong to phase `name` ("forward", "backward", "step", ...); where it is `whole`, also those
+    of the phases inside, such as the forward of an evaluation."""
 
     # A generator would take twice as long, and every gradient enters one.
     __slots__ = ("name", "token")
 
-    def __init__(self, name: str) -> None:
-        self.name = name
+    def __init__(self, name: str, whole: bool = False) -> None:
+        self.name = Whole(name) if whole else name
 
     def __enter__(self) -> None:
-        self.token = current_phase.set(self.name)
+        around = current_phase.get()
+        self.token = current_phase.set(around if type(around) is Whole else self.name)
 
     def __exit__(self, *_: object) -> None:
         current_phase.reset(self.token)

@@ -13,10 +13,12 @@ from zerolab.errors import InputError
 from zerolab.models import Config, config_of
 from zerolab.offload.files import check_folder
 from zerolab.plan import RunSpec, shape_of
+from zerolab.train.evaluate import EvaluationSettings
+from zerolab.train.schedule import LrSchedule, ScheduleSettings
 from zerolab.train.states import OffloadSettings, PrecisionSettings, SavingSettings
 
 
-class TrainConfig(PrecisionSettings, OffloadSettings, SavingSettings):
+class TrainConfig(PrecisionSettings, OffloadSettings, SavingSettings, ScheduleSettings, EvaluationSettings):
     """A run of `zerolab train`. Field names are its flags; descriptions are its help. `spec` is the run that they
     describe, as the rest of the library knows it; what goes beyond it says how this machine carries it out."""
 
@@ -62,6 +64,8 @@ class TrainConfig(PrecisionSettings, OffloadSettings, SavingSettings):
         offload = self.spec.places
         self.make_scaler()
         self.check_saving()
+        self.check_evaluation()
+        self.check_schedule()
         if self.offload_path is not None and "disk" not in (offload.optimizer, offload.parameters):
             raise InputError(
                 f"offload_path is {str(self.offload_path)!r} but no state rests on the disk; give offload_optimizer or "
@@ -72,6 +76,18 @@ class TrainConfig(PrecisionSettings, OffloadSettings, SavingSettings):
         if self.latency_us and self.gbit_per_s is None:
             raise InputError(f"latency_us is {self.latency_us} but there is no simulated link; give gbit_per_s too")
         return self
+
+    def check_schedule(self) -> None:
+        """Raise an InputError for settings that no schedule has."""
+        if self.lr_schedule == "constant" and (self.decay_steps is not None or self.min_lr):
+            name, value = ("min_lr", self.min_lr) if self.decay_steps is None else ("decay_steps", self.decay_steps)
+            raise InputError(f"{name} is {value} but the learning rate never falls; give lr_schedule cosine or linear")
+        _ = self.schedule
+
+    @property
+    def schedule(self) -> LrSchedule:
+        """The learning rate by step."""
+        return LrSchedule(self.lr, self.lr_schedule, self.warmup_steps, self.decay_steps or self.max_steps, self.min_lr)
 
     @property
     def shape(self) -> Config:

@@ -15,6 +15,7 @@ from zerolab.errors import InputError
 from zerolab.memory import Tracker, predict, predict_traffic
 from zerolab.models import build
 from zerolab.train.config import TrainConfig
+from zerolab.train.evaluate import Evaluator
 from zerolab.train.progress import Steps, Stop
 from zerolab.train.resume import Saver, Start, data_to_save
 from zerolab.zero import ZeroEngine
@@ -75,14 +76,27 @@ def train_rank(
     saver.load()
     assert comm.meter is not None
     comm.meter.reset()
-    loop = TrainingLoop(comm, engine, batches, config, Steps(progress if comm.rank == 0 else None), stop)
+    steps = Steps(progress if comm.rank == 0 else None)
+    loop = TrainingLoop(comm, engine, batches, config, steps, stop)
+    evaluator = Evaluator(
+        comm, engine, held_out(comm, config, corpus), config.eval_every, config.eval_steps, steps, stop
+    )
     tracker, peaks = Tracker(engine_labels(engine), samples=False), []
     step = start.step
+    if step == 0:
+        evaluator.evaluate(step)
 
     def goes_on(tracked: bool = False) -> bool:
         # A skipped step makes no states and frees none.
         enough = tracked and step - start.step - len(loop.skipped) >= TRACKED_STEPS
         return step < config.max_steps and not stop.heard and not enough
+
+    def between(step: int) -> None:
+        if saver.is_due(step):
+            saver.save(step)
+        if evaluator.is_due(step):
+            loop.settle()
+            evaluator.evaluate(step)
 
     while goes_on(tracked=True):
         with tracker:
@@ -90,21 +104,23 @@ def train_rank(
             while goes_on(tracked=True) and not due:
                 loop.step(step)
                 step += 1
-                due = saver.is_due(step)
+                due = saver.is_due(step) or evaluator.is_due(step)
             loop.settle()
             peaks.append(tracker.peak)
             memory = tracker.now() | engine.disk_bytes()
         if due:
             # The ledger is of training; copies that wait to be written are not of it.
-            saver.save(step)
+            between(step)
     tracked = step - start.step
     while goes_on():
         loop.step(step)
         step += 1
-        if saver.is_due(step):
-            saver.save(step)
-    loop.finish()
+        between(step)
+    loop.settle()
     saver.save(step, last=True)
+    if not stop.heard:
+        evaluator.evaluate(step)
+    steps.close()
     with phase("report"):
         digest = parameters_sha256(engine)
         record = {
@@ -118,6 +134,7 @@ def train_rank(
     return {
         "ranks": of_ranks,
         "loss": loop.losses,
+        "validation_loss": evaluator.losses,
         "loss_scale": loop.scales,
         "skipped_steps": loop.skipped,
         "tracked_steps": tracked,
@@ -137,7 +154,7 @@ class TrainingLoop:
         self, comm: Collectives, engine: ZeroEngine, batches: Batches, config: TrainConfig, steps: Steps, stop: Stop
     ) -> None:
         self.comm, self.engine, self.batches, self.config, self.steps = comm, engine, batches, config, steps
-        self.stop = stop
+        self.stop, self.schedule = stop, config.schedule
         self.losses: list[float] = []
         self.seconds: list[float] = []
         self.scales: list[float] = []
@@ -147,6 +164,7 @@ class TrainingLoop:
     def step(self, step: int) -> None:
         """One optimizer step."""
         start = time.perf_counter()
+        self.schedule.set(self.engine.optimizer.param_groups, step)
         device, micro_batches = self.comm.device, self.batches.step(step)
         # The mean loss, and how many ranks were asked to stop: one collective says both.
         total = torch.zeros(2, device=device)
@@ -173,10 +191,6 @@ class TrainingLoop:
         """Wait for what the last step left under way."""
         self._collect_loss()
         self.engine.synchronize()
-
-    def finish(self) -> None:
-        self.settle()
-        self.steps.close()
 
     def traffic(self) -> dict[str, int | float]:
         """Bytes sent a step in each collective; whole numbers if all steps sent alike."""
@@ -235,6 +249,12 @@ def parameters_sha256(engine: ZeroEngine) -> str:
             digest.update(f"{name} {value.dtype} {tuple(value.shape)}\n".encode())
             digest.update(value.contiguous().view(-1).view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()
+
+
+def held_out(comm: Collectives, config: TrainConfig, corpus: Corpus) -> Batches:
+    """The micro-batches of the text that is not trained on."""
+    sequences = config.batch_size // config.grad_accum_steps
+    return Batches(corpus.valid, config.seq_len, sequences, comm.size, comm.rank, seed=config.seed)
 
 
 def check_same_start(comm: Collectives, start: Start, corpus: Corpus) -> None:

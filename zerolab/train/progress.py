@@ -30,6 +30,9 @@ class Steps:
         change = f"goes from {scale:g} to {now:g}" if now != scale else f"stays at {scale:g}"
         self._say(f"# step {step} was skipped, its gradients overflowed; the loss scale {change}\n")
 
+    def evaluated(self, step: int, loss: float) -> None:
+        self._say(f"# step {step}: validation loss {loss:.4f}\n")
+
     def close(self) -> None:
         if self._file:
             with suppress(OSError):
@@ -50,7 +53,8 @@ class Stop:
     """
 
     def __init__(self) -> None:
-        self.asked = self.heard = self.saving = False
+        self.asked = self.heard = self.busy = False
+        """`busy`: at something that may take longer than a step, such as a save."""
         self._file: str | None = None
         self._asked_at = self._longest = 0.0
         self._step_at: float | None = None
@@ -80,7 +84,7 @@ class Stop:
 
     def is_stuck(self) -> bool:
         """Whether this rank was asked, and has not heard from the others although a step should have ended."""
-        if not self.asked or self.heard or self.saving:
+        if not self.asked or self.heard or self.busy:
             return False
         if self._step_at is None:
             return True

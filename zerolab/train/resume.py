@@ -22,9 +22,10 @@ from zerolab.zero import ZeroEngine
 
 SAME = ("model", "model_size", "seed", "seq_len", "batch_size")
 """Settings that a run keeps from its first step to its last."""
-TAKEN_OVER = ("lr", "weight_decay", "beta1", "beta2", "eps")
+SCHEDULE = ("lr_schedule", "warmup_steps", "decay_steps", "min_lr")
+TAKEN_OVER = ("lr", "weight_decay", "beta1", "beta2", "eps", *SCHEDULE)
 """Settings that a checkpoint gives where nobody gives another."""
-LATER = ("beta1", "beta2", "eps")
+LATER = ("beta1", "beta2", "eps", *SCHEDULE)
 """Of those, the ones that the first checkpoints do not tell: they were trained with what is left out now."""
 
 
@@ -61,17 +62,19 @@ def find_start(config: TrainConfig, corpus: Corpus) -> Start:
     manifest = read_manifest(found, remedy_for(found))
     saved = data_of(manifest, found)
     check_same(config, corpus, saved, found)
-    taken = {name: saved[name] for name in TAKEN_OVER if name not in config.model_fields_set}
+    taken = taken_over(config, saved)
     at = f"step {manifest.step} of {config.max_steps}"
     if manifest.step >= config.max_steps:
         return Start(config, manifest.step, found, notes=(f"{found} is at {at}, so there is nothing left to do",))
+    config_now = config.model_copy(update=taken)
+    config_now.check_schedule()
     options = ", ".join(
-        _option(name, getattr(config, name), saved[name], name in taken)
+        _option(name, getattr(config_now, name), saved[name])
         for name in TAKEN_OVER
-        if name not in LATER or {saved[name], getattr(config, name)} != {TrainConfig.model_fields[name].default}
+        if name not in LATER or {saved[name], getattr(config_now, name)} != {TrainConfig.model_fields[name].default}
     )
     return Start(
-        config.model_copy(update=taken),
+        config_now,
         manifest.step,
         found,
         saved["weight_decay"] or None,
@@ -79,16 +82,28 @@ def find_start(config: TrainConfig, corpus: Corpus) -> Start:
     )
 
 
-def _option(name: str, now: float, saved: float, taken: bool) -> str:
+def taken_over(config: TrainConfig, saved: dict[str, Any]) -> dict[str, Any]:
+    """The settings that come from a checkpoint. Of another schedule than the checkpoint's, its end does not."""
+    given = set(config.model_fields_set)
+    if "lr_schedule" in given and config.lr_schedule != saved["lr_schedule"]:
+        given |= {"decay_steps", "min_lr"}
+    return {name: saved[name] for name in TAKEN_OVER if name not in given}
+
+
+def _option(name: str, now: Any, saved: Any) -> str:
     words = name.replace("_", " ")
-    if taken or now == saved:
-        return f"{words} {saved:g}"
-    return f"{words} {now:g} as asked for (it was {saved:g})"
+    said, before = (
+        value if isinstance(value, str) else "none" if value is None else f"{value:g}" for value in (now, saved)
+    )
+    return f"{words} {said}" if now == saved else f"{words} {said} as asked for (it was {before})"
 
 
 def data_to_save(config: TrainConfig, corpus: Corpus) -> dict[str, Any]:
     """What a checkpoint says of the run that it is of."""
     said = {name: getattr(config, name) for name in (*SAME, *TAKEN_OVER)}
+    if config.lr_schedule != "constant":
+        # Of a run that goes on for longer, too, it ends where it was to end.
+        said["decay_steps"] = config.decay_steps or config.max_steps
     return {**said, "text_sha256": corpus.text.sha256, "text_source": corpus.text.source}
 
 
@@ -158,7 +173,7 @@ class Saver:
         Raises a CheckpointError on every rank if this save, or the one before, failed on any."""
         if self.checkpoints is None:
             return
-        begun, self.stop.saving = perf_counter(), True
+        begun, self.stop.busy = perf_counter(), True
         if step in self.seconds:
             self.checkpoints.wait()
         else:
@@ -167,4 +182,4 @@ class Saver:
         if last:
             self.checkpoints.close()
         self.seconds[step] += perf_counter() - begun
-        self.stop.saving = False
+        self.stop.busy = False

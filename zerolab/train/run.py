@@ -39,7 +39,8 @@ class Report:
 
     `loss` and times are those of this run's own steps, which come after `resumed_step` where it began with the
     checkpoint in `resumed`. `step` is the last; a run that was asked to end before it was done is `stopped`.
-    `save_seconds` are what each save took beside training, by its step.
+    `validation_loss` is by the number of steps before it. `save_seconds` are what each save took beside training, by
+    its step.
     """
 
     config: TrainConfig
@@ -55,6 +56,7 @@ class Report:
     text: str
     loss_scale: list[float] = field(default_factory=list)
     skipped_steps: list[int] = field(default_factory=list)
+    validation_loss: dict[int, float] = field(default_factory=dict)
     tracked_steps: int = TRACKED_STEPS
     traffic_is_stated: bool = False
     step: int = 0
@@ -63,6 +65,11 @@ class Report:
     resumed_step: int = 0
     save_seconds: dict[int, float] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+
+    @property
+    def lr(self) -> list[float]:
+        """The learning rate of each of this run's own steps."""
+        return [self.config.schedule(self.resumed_step + done) for done in range(len(self.loss))]
 
     @property
     def median_step_seconds(self) -> float:
@@ -75,6 +82,8 @@ class Report:
             "zero_stage": self.config.zero_stage,
             "ranks": self.ranks,
             "loss": self.loss,
+            "validation_loss": self.validation_loss,
+            "lr": self.lr,
             "loss_scale": self.loss_scale,
             "skipped_steps": self.skipped_steps,
             "step_seconds": self.step_seconds,
@@ -187,6 +196,7 @@ def make_report(start: Start, record: dict[str, Any], corpus: Corpus) -> Report:
         traffic_predicted=traffic,
         traffic_measured=by_rank([dict.fromkeys(traffic, 0) | of["traffic"] for of in of_ranks]),
         text=corpus.text.note or corpus.text.source,
+        validation_loss=record["validation_loss"],
         loss_scale=record["loss_scale"],
         skipped_steps=record["skipped_steps"],
         tracked_steps=record["tracked_steps"],
@@ -216,7 +226,7 @@ def json_of(report: Report) -> str:
 
 def most_json_bytes(config: TrainConfig) -> int:
     """More than the profile of such a run will take: some numbers a step, and some a rank for each kind of memory."""
-    return 2**14 + 128 * config.max_steps + 2**11 * config.ranks
+    return 2**14 + 192 * config.max_steps + 2**11 * config.ranks
 
 
 def write_json(report: Report, path: Path) -> None:

@@ -1,0 +1,72 @@
+"""The learning rate of each step, a function of its number alone, so that a run that goes on has what it would have.
+
+warmup_steps   it rises: (step + 1) / (warmup_steps + 1) of lr, for steps from 0 on
+decay_steps    then it falls, by half a cosine or in a line, and is min_lr from here on
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from pydantic import BaseModel, Field
+
+from zerolab.errors import InputError
+
+Kind = Literal["constant", "cosine", "linear"]
+
+
+class ScheduleSettings(BaseModel):
+    """How the learning rate goes on from step to step."""
+
+    lr_schedule: Kind = Field("constant", description="how the learning rate falls after its warm-up, down to min-lr")
+    warmup_steps: int = Field(0, ge=0, description="steps in which the learning rate rises to lr")
+    decay_steps: int | None = Field(
+        None, ge=1, description="steps until it is min-lr, those of the warm-up counted; none: max-steps"
+    )
+    min_lr: float = Field(0.0, ge=0, description="the learning rate at the end of a cosine or linear schedule")
+
+
+@dataclass(frozen=True)
+class LrSchedule:
+    """`schedule(step)` is the learning rate of a step, which are counted from 0. The warm-up has no step of rate 0.
+
+    Raises:
+        InputError: decay_steps below warmup_steps, or a min_lr above lr.
+    """
+
+    lr: float
+    kind: Kind = "constant"
+    warmup_steps: int = 0
+    decay_steps: int = 1
+    min_lr: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.kind == "constant":
+            return
+        if self.decay_steps < self.warmup_steps:
+            raise InputError(
+                f"decay_steps is {self.decay_steps}, within the {self.warmup_steps} steps of the warm-up; give more "
+                "decay_steps, or fewer warmup_steps"
+            )
+        if self.min_lr > self.lr:
+            raise InputError(f"min_lr is {self.min_lr:g} and lr {self.lr:g}; a schedule ends below lr, so give less")
+
+    def __call__(self, step: int) -> float:
+        if step < self.warmup_steps:
+            return self.lr * (step + 1) / (self.warmup_steps + 1)
+        if self.kind == "constant":
+            return self.lr
+        if step >= self.decay_steps:
+            return self.min_lr
+        done = (step - self.warmup_steps) / (self.decay_steps - self.warmup_steps)
+        left = 1 - done if self.kind == "linear" else 0.5 * (1 + math.cos(math.pi * done))
+        return self.min_lr + left * (self.lr - self.min_lr)
+
+    def set(self, groups: Iterable[dict[str, Any]], step: int) -> None:
+        """Give a torch optimizer's `param_groups` the rate of a step."""
+        rate = self(step)
+        for group in groups:
+            group["lr"] = rate
