@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from zerolab.memory import KINDS, Tracker, predict, predict_peaks, predict_traffic
+from zerolab.memory import KINDS, Stage3Limits, Tracker, predict, predict_peaks, predict_traffic
 from zerolab.models import build
 from zerolab.zero import STAGES, ZeroEngine
 from zerolab.zero.labels import engine_labels
@@ -105,6 +105,7 @@ class Measured:
     peak_of: dict[str, int]
     left: dict[str, int]
     traffic: dict[str, int]
+    calls: dict[str, int]
     traffic_predicted: dict[str, int]
 
 
@@ -123,7 +124,8 @@ def measure(comm: Any, case: Case, stage: int) -> Measured:
     clip, prefetch = "clip_norm" in options, options.get("prefetch", True)
     predicted = predict(engine.plans, stage, engine.state_size)
     tied = [unit.name for unit in engine.units if len(unit.modules) > 1]
-    bounds = predict_peaks(engine.plans, stage, case.micro_batches, case.reduce_each, prefetch, clip, tied)
+    limits = options.get("limits", Stage3Limits())
+    bounds = predict_peaks(engine.plans, stage, case.micro_batches, case.reduce_each, prefetch, clip, tied, limits)
     traffic = predict_traffic(
         engine.plans,
         stage,
@@ -132,6 +134,8 @@ def measure(comm: Any, case: Case, stage: int) -> Measured:
         options.get("reduction", "reduce_scatter"),
         case.reduce_each,
         clip,
+        limits=limits,
+        resident=tied,
     )
     engine.close()
     own = comm.rank
@@ -143,6 +147,7 @@ def measure(comm: Any, case: Case, stage: int) -> Measured:
         peak_of={kind: tracker.peak_of(kind) for kind in KINDS},
         left=tracker.now(),
         traffic=comm.meter.bytes_by_collective(),
+        calls=comm.meter.calls_by_collective("forward", "backward"),
         traffic_predicted={name: by_rank[own] for name, by_rank in traffic.items()},
     )
 

@@ -67,6 +67,7 @@ def test_the_loss_does_not_depend_on_the_number_of_ranks(reports: dict[tuple[int
         {"zero_stage": 3, "grad_accum_steps": 3, "checkpoint_activations": True, "clip_norm": 0},
         {"zero_stage": 1, "reduction": "all_reduce", "overlap": False},
         {"zero_stage": 3, "prefetch": False, "bucket_numel": 5000, "model": "gpt2"},
+        {"zero_stage": 3, "param_persistence_threshold": 100, "max_reuse_distance": 60_000, "model": "gpt2"},
         {"zero_stage": 2, "collective_impl": "torch"},
     ],
     ids=str,

@@ -26,11 +26,12 @@ from zerolab.train.progress import Stop
 from zerolab.train.resume import find_start
 from zerolab.train.run import json_of, most_json_bytes
 from zerolab.train.schedule import ScheduleSettings
-from zerolab.train.states import OffloadSettings, PrecisionSettings, SavingSettings
+from zerolab.train.states import GatheringSettings, OffloadSettings, PrecisionSettings, SavingSettings
 
 GROUPS: dict[str, type[BaseModel]] = {
     "precision": PrecisionSettings,
     "offload": OffloadSettings,
+    "gathering": GatheringSettings,
     "checkpoints": SavingSettings,
     "learning rate": ScheduleSettings,
     "evaluation": EvaluationSettings,

@@ -170,13 +170,14 @@ class Layout:
 @dataclass(frozen=True)
 class BucketPlan:
     """A bucket and what accounting needs of it: `itemsize` in bytes, and the optimizer group of each slot. Every
-    figure of memory and traffic follows from a list of these."""
+    figure of memory and traffic follows from a list of these. Stage 3 keeps a `persistent` one whole on every rank."""
 
     unit: str
     layout: Layout
     itemsize: int
     trainable: bool
     groups: tuple[Hashable, ...]
+    persistent: bool = False
 
     def segments(self, rank: int | None = None) -> list[Segment]:
         """What one optimizer updates: `rank`'s shard, or the whole bucket."""

@@ -1,6 +1,7 @@
 """Two ledgers that must meet: bytes predicted from the layout, and bytes measured on live storages."""
 
 from zerolab.memory.kinds import KINDS, Labels, model_labels
+from zerolab.memory.limits import Stage3Limits
 from zerolab.memory.predict import predict, predict_building, predict_peaks
 from zerolab.memory.report import device_memory, table
 from zerolab.memory.skyline import Sample
@@ -12,6 +13,7 @@ __all__ = [
     "KINDS",
     "Labels",
     "Sample",
+    "Stage3Limits",
     "StateSize",
     "Tracker",
     "device_memory",

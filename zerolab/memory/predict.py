@@ -13,6 +13,7 @@ import torch
 
 from zerolab.errors import InputError
 from zerolab.flat import BucketPlan
+from zerolab.memory.limits import ANY, Stage3Limits, Walk
 from zerolab.memory.states import StateSize, check_places, check_stage
 from zerolab.offload.formats import format_of, sub_group_limit
 from zerolab.offload.groups import on_disk, sub_groups
@@ -63,11 +64,13 @@ def predict_peaks(
     prefetch: bool = True,
     clip: bool = False,
     resident: Collection[str] = (),
+    limits: Stage3Limits = ANY,
 ) -> dict[str, list[int]]:
     """The most bytes of each kind that comes and goes within a step, at one moment of it, by rank:
 
-    gathered_units         stage 3: the unit that computes, and with `prefetch` the next; besides them the `resident`
-                           units by name, which stay from first to last use, as an embedding tied to the head does
+    gathered_units         stage 3: the unit that computes, and with `prefetch` the next, or what `limits` says; besides
+                           them the `resident` units by name, which stay from first to last use, as an embedding tied to
+                           the head does
     gradient_buffers       gradients of one rank alone. With sharded gradients: the unit that backward fills and
                            the two buckets under reduction. Otherwise they are reduced where they stay, and only
                            further micro-batches need a buffer beside the sum.
@@ -80,7 +83,7 @@ def predict_peaks(
     ranks = plans[0].layout.ranks
     stage = stage if ranks > 1 else 0
     repeated = micro_batches > 1 and reduce_each
-    gathered = gathered_units(plans, 2 if prefetch else 1, resident) if stage >= 3 else 0
+    gathered = walk_of(plans, resident, limits, prefetch).peak if stage >= 3 else 0
     local = local_gradients(plans, stage, micro_batches, reduce_each)
     scratch = max((ring_scratch(plan) for plan in plans if plan.trainable), default=0)
     if repeated and stage >= 2:
@@ -102,6 +105,11 @@ def predict_building(plans: Sequence[BucketPlan], stage: int) -> int:
         buckets = list(unit)
         waiting = sum(map(kept, buckets))
         for plan in buckets:
+            if plan.persistent:
+                # It stays where it came into being.
+                shards, waiting = shards + kept(plan), waiting - kept(plan)
+                most = max(most, shards + waiting)
+                continue
             shards += kept(plan, sharded=True)
             most = max(most, shards + waiting)
             # A bucket is let go when its shard has been copied.
@@ -121,7 +129,11 @@ def kept(plan: BucketPlan, sharded: bool = False, width: int | None = None) -> i
 def parameter_bytes(
     plans: Sequence[BucketPlan], stage: int, precision: Precision | None, offload: Offload
 ) -> Iterator[tuple[str, int]]:
-    """Where parameters rest, and their bytes, bucket by bucket."""
+    """Where parameters rest, and their bytes, bucket by bucket; the persistent ones first."""
+    for plan in plans:
+        if plan.persistent:
+            yield "parameters", kept(plan)
+    plans = [plan for plan in plans if not plan.persistent]
     away = set(offload.shards_on_disk(plan.layout.shard_numel for plan in plans))
     for number, plan in enumerate(plans):
         cast = precision is not None and precision.sharded_main and plan.itemsize == precision.itemsize("params")
@@ -146,7 +158,8 @@ def optimizer_bytes(
         nbytes = 0
         for at, segment in group:
             native = NATIVE[plans[at].itemsize]
-            nbytes += format_of(native, precision, offload, state_size.names).nbytes(segment.numel)
+            form = format_of(native, precision, offload, state_size.names, plans[at].persistent)
+            nbytes += form.nbytes(segment.numel)
         yield ledger(memory, "optimizer_states"), state_size.bytes_per_tensor * len(group)
         yield ledger(offload.optimizer, "optimizer_states"), on_disk(nbytes) if offload.optimizer == "disk" else nbytes
 
@@ -156,11 +169,19 @@ NATIVE = {1: torch.uint8, 2: torch.bfloat16, 4: torch.float32, 8: torch.float64,
 its width."""
 
 
-def gathered_units(plans: Sequence[BucketPlan], at_once: int, resident: Collection[str]) -> int:
-    """Bytes of the units that stay, and of the largest `at_once` neighbours among the others."""
-    staying = sum(kept(plan) for plan in plans if plan.unit in resident)
-    transient = by_unit([plan for plan in plans if plan.unit not in resident])
-    return staying + largest_run([sum(kept(plan) for plan in unit) for unit in transient], at_once)
+def walk_of(plans: Sequence[BucketPlan], resident: Collection[str], limits: Stage3Limits, prefetch: bool) -> Walk:
+    """A forward and a backward at stage 3: what is gathered when, with `resident` units to the end of the forward."""
+    units = by_unit(plans)
+    trains = [any(plan.trainable for plan in unit) for unit in units]
+    away = [[plan for plan in unit if not plan.persistent] for unit in units]
+    return Walk(
+        [sum(numel(plan) for plan in unit) for unit in away],
+        [sum(kept(plan) for plan in unit) for unit in away],
+        limits,
+        prefetch,
+        trains.index(True) if any(trains) else len(units),
+        [at for at, unit in enumerate(units) if unit[0].unit in resident],
+    )
 
 
 def local_gradients(plans: Sequence[BucketPlan], stage: int, micro_batches: int, reduce_each: bool) -> int:

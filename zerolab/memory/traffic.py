@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from zerolab.collectives import wire_bytes
 from zerolab.errors import InputError
 from zerolab.flat import BucketPlan
 from zerolab.flat.layout import check_count
-from zerolab.memory.predict import by_unit, check_plans
+from zerolab.memory.limits import ANY, Stage3Limits
+from zerolab.memory.predict import by_unit, check_plans, walk_of
 from zerolab.offload.places import NOWHERE, Offload
 from zerolab.precision.recipe import Precision, find_precision
 
@@ -30,6 +31,8 @@ def predict_traffic(
     precision: Precision | str | None = None,
     offload: Offload = NOWHERE,
     skipped: bool = False,
+    limits: Stage3Limits = ANY,
+    resident: Collection[str] = (),
 ) -> dict[str, list[int]]:
     """Bytes that each rank sends in one step with ring collectives: {collective: [bytes by rank]}.
 
@@ -39,6 +42,8 @@ def predict_traffic(
     precision    gradients travel in its `reduce`, else in their parameters' dtype
     skipped      a step that an overflow ends before the optimizer
     offload      with states on disk ranks tell each other whether theirs failed: 8 bytes each
+    limits       stage 3: units that are kept for backward are not gathered again
+    resident     units by name that stay to the end of the forward, as for `predict_peaks`
 
     Exact for a model that runs each unit once a forward, in the order of the plans. At stage 3 frozen units before
     the first that trains are not gathered in backward, as no gradient passes through them.
@@ -53,9 +58,10 @@ def predict_traffic(
     check_reduction(reduction)
     calls = [*reductions(plans, stage, reduction, precision)] * (micro_batches if reduce_each else 1)
     if stage == 3:
-        calls += [*gathers(plans)] * micro_batches
-    elif stage > 0 and not skipped:
-        calls += [("all_gather", plan.layout.numel, plan.itemsize) for plan in plans if plan.trainable]
+        calls += [*gathers(plans, resident, limits)] * micro_batches
+    if stage > 0 and not skipped:
+        published = (plan for plan in plans if plan.trainable and (plan.persistent or stage < 3))
+        calls += [("all_gather", plan.layout.numel, plan.itemsize) for plan in published]
     if clip or (precision is not None and precision.scales_loss):
         calls.append(("all_gather", ranks, 8))
     if offload.on_disk and not skipped:
@@ -81,11 +87,10 @@ def reductions(plans: Sequence[BucketPlan], stage: int, reduction: str, precisio
             yield name, plan.layout.numel, plan.itemsize if precision is None else precision.itemsize("reduce")
 
 
-def gathers(plans: Sequence[BucketPlan]) -> Iterable[Sent]:
-    """Stage 3, one micro-batch: all units forward, and backward all from the first that trains."""
+def gathers(plans: Sequence[BucketPlan], resident: Collection[str], limits: Stage3Limits) -> Iterable[Sent]:
+    """Stage 3, one micro-batch: all units forward, and backward all from the first that trains, but for those kept."""
     units = by_unit(plans)
-    trains = [any(plan.trainable for plan in unit) for unit in units]
-    first = trains.index(True) if any(trains) else len(units)
-    for unit in [*units, *units[first:]]:
-        for plan in unit:
-            yield "all_gather", plan.layout.numel, plan.itemsize
+    for at in walk_of(plans, resident, limits, True).gathers:
+        for plan in units[at]:
+            if not plan.persistent:
+                yield "all_gather", plan.layout.numel, plan.itemsize

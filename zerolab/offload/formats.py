@@ -38,13 +38,15 @@ class StorageFormat:
 
 
 def format_of(
-    native: torch.dtype, precision: Precision | None, offload: Offload, names: Sequence[str]
+    native: torch.dtype, precision: Precision | None, offload: Offload, names: Sequence[str], persistent: bool = False
 ) -> StorageFormat:
     """The storage format of a bucket. Without a recipe all has the dtype `native`, that of the model's parameters;
-    `names` are the optimizer's long states."""
+    `names` are the optimizer's long states. The parameters of a `persistent` bucket stay on the device, as forward
+    uses them."""
     step_dtype = native if precision is None else torch.float32
-    together = offload.optimizer == offload.parameters != "disk"
-    one_copy = precision is None or precision.shares_main or precision.sharded_main
+    parameters = "device" if persistent else offload.parameters
+    together = offload.optimizer == parameters != "disk"
+    one_copy = precision is None or precision.shares_main or (precision.sharded_main and not persistent)
     if precision is None:
         return StorageFormat(step_dtype, None if together else Codec(native), {name: Codec(native) for name in names})
     formats = {"exp_avg": precision.exp_avg, "exp_avg_sq": precision.exp_avg_sq}

@@ -15,10 +15,12 @@ from zerolab.offload.files import check_folder
 from zerolab.plan import RunSpec, shape_of
 from zerolab.train.evaluate import EvaluationSettings
 from zerolab.train.schedule import LrSchedule, ScheduleSettings
-from zerolab.train.states import OffloadSettings, PrecisionSettings, SavingSettings
+from zerolab.train.states import GatheringSettings, OffloadSettings, PrecisionSettings, SavingSettings
 
 
-class TrainConfig(PrecisionSettings, OffloadSettings, SavingSettings, ScheduleSettings, EvaluationSettings):
+class TrainConfig(
+    PrecisionSettings, OffloadSettings, GatheringSettings, SavingSettings, ScheduleSettings, EvaluationSettings
+):
     """A run of `zerolab train`. Field names are its flags; descriptions are its help. `spec` is the run that they
     describe, as the rest of the library knows it; what goes beyond it says how this machine carries it out."""
 

@@ -63,6 +63,7 @@ def train_rank(
         overlap=config.overlap,
         overlap_gather=config.overlap,
         prefetch=config.prefetch,
+        limits=config.make_limits(),
         bucket_numel=config.bucket_numel,
         precision=spec.precision,
         scaler=config.make_scaler(),
@@ -223,6 +224,8 @@ def predictions(engine: ZeroEngine, config: TrainConfig, steps: int, skipped: in
             precision=spec.precision,
             offload=spec.places,
             skipped=is_skipped,
+            limits=config.make_limits(),
+            resident=[unit.name for unit in engine.units if len(unit.modules) > 1],
         )
         for is_skipped in (False, True)
     )

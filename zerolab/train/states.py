@@ -10,6 +10,7 @@ from typing import Literal
 from pydantic import BaseModel, Field
 
 from zerolab.errors import InputError
+from zerolab.memory import Stage3Limits
 from zerolab.offload import Offload
 from zerolab.precision import PRECISIONS, LossScaler, Precision
 from zerolab.precision.recipe import find_precision
@@ -106,6 +107,31 @@ class OffloadSettings(BaseModel):
             buffer_numel=self.buffer_size,
             sub_group_numel=self.sub_group_size,
             max_in_cpu=self.max_in_cpu,
+        )
+
+
+class GatheringSettings(BaseModel):
+    """What stage 3 has whole, in elements."""
+
+    param_persistence_threshold: int = Field(
+        0, ge=0, description="stage 3: parameters of at most so many elements stay whole on every rank"
+    )
+    prefetch_bucket_size: int | None = Field(
+        None, ge=0, description="stage 3: elements that may be gathered ahead; none: those of the next unit"
+    )
+    max_live_parameters: int | None = Field(
+        None, ge=0, description="stage 3: gather ahead and keep units only while no more elements than these are here"
+    )
+    max_reuse_distance: int = Field(
+        0, ge=0, description="stage 3: keep a unit that is used again before units of so many elements have run"
+    )
+
+    def make_limits(self) -> Stage3Limits:
+        return Stage3Limits(
+            self.param_persistence_threshold,
+            self.prefetch_bucket_size,
+            self.max_live_parameters,
+            self.max_reuse_distance,
         )
 
 

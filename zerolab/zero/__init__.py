@@ -1,7 +1,8 @@
 """ZeRO stages 0 to 3 on one path."""
 
 from zerolab.memory.states import STAGES
-from zerolab.zero.engine import StepResult, ZeroEngine
+from zerolab.zero.clip import StepResult
+from zerolab.zero.engine import ZeroEngine
 from zerolab.zero.labels import engine_labels
 from zerolab.zero.units import Bucket, Unit, find_units
 

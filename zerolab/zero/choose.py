@@ -81,7 +81,7 @@ def check_disk(
     """Refuse buffers too short for a rank's shards, and a folder that cannot take its files, while the model
     is as it was."""
     if offload.parameters == "disk" and offload.buffer_numel is not None:
-        numels = [plan.layout.shard_numel for plan in plans]
+        numels = [plan.layout.shard_numel for plan in plans if not plan.persistent]
         largest = max((numels[at] for at in offload.shards_on_disk(numels)), default=0)
         if offload.buffer_numel < largest:
             raise InputError(
@@ -139,12 +139,13 @@ def make_step(
 
 def keeps_main(bucket: Bucket, stage: Stage, precision: Precision | None, state_size: StateSize) -> bool:
     """Whether a bucket has main parameters beside those that the model computes with."""
-    return bucket.trainable and format_of(bucket.dtype, precision, stage.offload, state_size.names).main is not None
+    form = format_of(bucket.dtype, precision, stage.offload, state_size.names, bucket.persistent)
+    return bucket.trainable and form.main is not None
 
 
 def stored_as_used(bucket: Bucket, stage: Stage, precision: Precision | None, state_size: StateSize) -> bool:
     """Whether a bucket's states rest in memory as the step uses them."""
     if not bucket.trainable:
         return True
-    form = format_of(bucket.dtype, precision, stage.offload, state_size.names)
+    form = format_of(bucket.dtype, precision, stage.offload, state_size.names, bucket.persistent)
     return form.is_plain and (form.main is not None or bucket.dtypes.shard == form.step_dtype)

@@ -7,14 +7,26 @@ order, so every rank finds the same norm to the bit, at every stage.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import torch
 
 from zerolab.collectives import Collectives, phase
 from zerolab.errors import InputError
+from zerolab.precision.scaler import LossScaler
 from zerolab.zero.units import Bucket
 
 DOUBLE = (torch.float64, torch.complex128)
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """What a step did. `norm` is the gradients' norm before clipping, or None if clipping is off; `loss_scale` is that
+    of the step, 1.0 if losses are not scaled."""
+
+    norm: float | None = None
+    skipped: bool = False
+    loss_scale: float = 1.0
 
 
 def check_norm(max_norm: float, norm_type: float) -> None:
@@ -40,6 +52,21 @@ def gradient_norm(comm: Collectives, buckets: list[Bucket], norm_type: float = 2
 def clip_factor(norm: float | None, max_norm: float | None) -> float:
     """What brings gradients of the given norm down to `max_norm`, as torch.nn.utils.clip_grad_norm_ does; else 1."""
     return 1.0 if norm is None or max_norm is None else min(1.0, max_norm / (norm + 1e-6))
+
+
+def measure(
+    comm: Collectives, buckets: list[Bucket], clip_norm: float | None, norm_type: float, scaler: LossScaler | None
+) -> tuple[StepResult, float]:
+    """Whether to step, which all ranks see alike, and the factor that unscales and clips the gradients."""
+    if clip_norm is None and scaler is None:
+        return StepResult(), 1.0
+    scale = 1.0 if scaler is None else scaler.scale
+    # Without clipping the largest gradient is enough to see an overflow.
+    norm = gradient_norm(comm, buckets, float("inf") if clip_norm is None else norm_type) / scale
+    clipped = None if clip_norm is None else norm
+    if not norm < float("inf"):
+        return StepResult(clipped, True, scale), 0.0
+    return StepResult(clipped, False, scale), clip_factor(clipped, clip_norm) / scale
 
 
 def _partial(rank: int, buckets: list[Bucket], norm_type: float) -> float:

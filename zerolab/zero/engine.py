@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -23,6 +22,7 @@ from zerolab.collectives import Collectives, Handle, phase
 from zerolab.errors import InputError, StateError
 from zerolab.flat import ALIGN, BucketPlan
 from zerolab.flat.layout import round_up
+from zerolab.memory.limits import ANY, Stage3Limits, check_limits
 from zerolab.offload.formats import align_of
 from zerolab.offload.places import NOWHERE, Offload, ledger
 from zerolab.precision.fp8 import advance, fp8_layers, fp8_linears
@@ -32,7 +32,7 @@ from zerolab.zero import optimizer as optimizers
 from zerolab.zero.changing import all_hear, changing
 from zerolab.zero.check import check_lookups, check_loss, check_model, engaged
 from zerolab.zero.choose import check_disk, check_kinds, check_replicas, keeps_main, make_scaler, make_stage, make_step
-from zerolab.zero.clip import check_norm, clip_factor, gradient_norm
+from zerolab.zero.clip import StepResult, check_norm, measure
 from zerolab.zero.gestures import Gestures, members
 from zerolab.zero.gradients import Reducer
 from zerolab.zero.materialize import Init, Materializer, find_init
@@ -40,16 +40,6 @@ from zerolab.zero.residency import Residency
 from zerolab.zero.together import check_together, run_backward
 from zerolab.zero.units import GroupOf, Unit, find_units
 from zerolab.zero.wrapped import Held, Wrapped, count_write, set_away, unwrap, wrap
-
-
-@dataclass(frozen=True)
-class StepResult:
-    """What a step did. `norm` is the gradients' norm before clipping, or None if clipping is off; `loss_scale` is that
-    of the step, 1.0 if losses are not scaled."""
-
-    norm: float | None = None
-    skipped: bool = False
-    loss_scale: float = 1.0
 
 
 class ZeroEngine(Gestures):
@@ -71,6 +61,8 @@ class ZeroEngine(Gestures):
     overlap_gather  stages 1 and 2: let step() return before all new parameters have come. A unit waits for its
                   own when it runs; to read parameters yourself, call `synchronize()` first
     prefetch      stage 3: gather the next unit while this one computes
+    limits        stage 3: which parameters stay, how much comes ahead and is kept (`memory.Stage3Limits`, with
+                  DeepSpeed's names)
     units         the modules that are gathered as one; default: model.units(), or a guess (`units.py`)
     bucket_numel  cut units into buckets of at most so many elements
     align         slots and shards start at multiples of so many fp32 elements, or as many bytes of a narrower
@@ -103,6 +95,7 @@ class ZeroEngine(Gestures):
         overlap: bool = True,
         overlap_gather: bool = False,
         prefetch: bool = True,
+        limits: Stage3Limits = ANY,
         units: Sequence[nn.Module] | None = None,
         bucket_numel: int | None = None,
         align: int = ALIGN,
@@ -129,14 +122,15 @@ class ZeroEngine(Gestures):
         assert factory is not None
         self.state_size = optimizers.probe(factory)
         align = round_up(align, align_of(self.precision))
-        self.units = find_units(model, comm.size, units, groups, bucket_numel, align, self.precision)
+        stays = check_limits(limits).persistence_numel
+        self.units = find_units(model, comm.size, units, groups, bucket_numel, align, self.precision, stays)
         self.buckets = [bucket for unit in self.units for bucket in unit.buckets]
         check_disk(comm.rank, stage, self.plans, self.state_size, self.precision, offload)
         if self._computes_in_fp8 and not fp8_layers(model):
             fp8_linears(model)
         engaged.add(model)
         with phase("setup"), torch.no_grad():
-            self.stage.store.prepare(self.buckets)
+            self.stage.store.prepare([bucket for bucket in self.buckets if not bucket.persistent])
             materializer = Materializer(model, self.units, comm, init)
             for unit in self.units:
                 flats = materializer.bring(unit)
@@ -147,7 +141,7 @@ class ZeroEngine(Gestures):
                 buffer.copy_(self._of_rank_0(buffer))
         self.optimizer_step = make_step(self.stage, self.buckets, factory, self.precision, self.state_size)
         self.optimizer = optimizers.guarded(self.optimizer_step.optimizer, weakref.ref(self))
-        self.residency = Residency(model, self.stage, self.units, prefetch, self._settle)
+        self.residency = Residency(model, self.stage, self.units, prefetch, limits, self._settle)
         taken = self.residency.release_if_done if self.stage.shards_parameters else None
         self.reducer = Reducer(self.stage, self.units, overlap, type(model).__name__, taken)
         self._publishing: dict[Unit, list[Handle]] = {}
@@ -211,7 +205,7 @@ class ZeroEngine(Gestures):
                 "step() was called inside summon_full_params, whose parameters it would not reach; leave first"
             )
         self._agree()
-        result, factor = self._measure()
+        result, factor = measure(self.comm, trainable, self.clip_norm, self.norm_type, self.scaler)
         if not result.skipped:
             self._update(factor)
         self._forget()
@@ -276,19 +270,6 @@ class ZeroEngine(Gestures):
     def _of_rank_0(self, buffer: torch.Tensor) -> torch.Tensor:
         return self.stage.overwrite_by_rank_0(buffer.clone(memory_format=torch.contiguous_format))
 
-    def _measure(self) -> tuple[StepResult, float]:
-        """Whether to step, which all ranks see alike, and the factor that unscales and clips the gradients."""
-        scale = self.loss_scale
-        if self.clip_norm is None and self.scaler is None:
-            return StepResult(), 1.0
-        # Without clipping the largest gradient is enough to see an overflow.
-        kind = float("inf") if self.clip_norm is None else self.norm_type
-        norm = gradient_norm(self.comm, self.reducer.order, kind) / scale
-        clipped = None if self.clip_norm is None else norm
-        if not norm < float("inf"):
-            return StepResult(clipped, True, scale), 0.0
-        return StepResult(clipped, False, scale), clip_factor(clipped, self.clip_norm) / scale
-
     def _update(self, factor: float) -> None:
         self.stepping = True
         try:
@@ -309,7 +290,7 @@ class ZeroEngine(Gestures):
     def forget_views(self) -> None:
         """Parameters have new values, by a step or from a checkpoint: views that somebody still has of them, in Python
         or in a graph, are of the old ones."""
-        self.residency.visits.viewed.clear()
+        self.residency.forget_values()
         count_write(self._trained, self._watched)
 
     def check_between_steps(self, what: str, mends: bool = False) -> None:
@@ -338,9 +319,10 @@ class ZeroEngine(Gestures):
                 self._apart += bucket.parameters if apart else []
                 self._known |= set(map(id, bucket.parameters))
                 refs = weakref.ref(self), weakref.ref(unit), weakref.ref(bucket)
+                away = sharded and not bucket.persistent
                 for slot, parameter in zip(bucket.layout.slots, bucket.parameters, strict=True):
-                    wrap(parameter, Held(slot.name, torch.Size(slot.shape), *refs, apart or sharded))
-                set_away(bucket.parameters, sharded)
+                    wrap(parameter, Held(slot.name, torch.Size(slot.shape), *refs, apart or away))
+                set_away(bucket.parameters, away)
         self._trained = [parameter for bucket in self.reducer.order for parameter in bucket.parameters]
         self._watched = [its._held for its in self._trained if isinstance(its, Wrapped) and its._held.watched]
 

@@ -19,8 +19,11 @@ def engine_labels(engine: ZeroEngine) -> Labels:
 
     def labels() -> dict[str, list[torch.Tensor | None]]:
         buckets = engine.buckets
+        kept: dict[str, list[torch.Tensor | None]] = {"parameters": [], ledger(parameters, "parameters"): []}
+        for bucket in buckets:
+            kept["parameters" if bucket.persistent else ledger(parameters, "parameters")].append(bucket.shard)
         return {
-            ledger(parameters, "parameters"): [bucket.shard for bucket in buckets],
+            **kept,
             ledger(gradients, "gradients"): [bucket.gradients.reduced for bucket in buckets],
             ledger(memory, "optimizer_states"): [*step.resting()],
             ledger(memory, "step_buffers"): step.transient(),

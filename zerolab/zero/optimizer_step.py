@@ -228,7 +228,7 @@ def cut_segments(
         for number, run in parts:
             bucket = buckets[number]
             offset = 0 if rank is None else bucket.layout.shard(rank)[0]
-            form = format_of(bucket.dtype, precision, stage.offload, state_size.names)
+            form = format_of(bucket.dtype, precision, stage.offload, state_size.names, bucket.persistent)
             nothing = torch.empty(0, dtype=form.step_dtype, device=device)
             start, stop = run.start - offset, run.stop - offset
             inside = ((max(a, run.start), min(b, run.stop)) for a, b in bucket.layout.gaps())

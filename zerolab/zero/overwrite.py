@@ -69,8 +69,8 @@ def write_parameters(engine: ZeroEngine, read: Read, stays: Callable[[str], bool
         for lap in overlaps(bucket.layout, *owned(bucket, rank)):
             read(bucket, lap.slot.name, lap.start, target[lap.first : lap.last])
     stage.store.flush()
-    if not stage.shards_parameters and rank is not None:
-        for bucket in engine.buckets:
+    for bucket in engine.buckets:
+        if rank is not None and (bucket.persistent or not stage.shards_parameters):
             stage.comm.all_gather(bucket.shard, out=bucket.whole)
 
 

@@ -1,6 +1,7 @@
-"""When a unit's parameters must be here: hooks on its modules, and one unit fetched ahead.
+"""When a unit's parameters must be here: hooks on its modules, and units fetched ahead.
 
-Forward     before a module: gather its unit. After it: release, once all modules of the unit have run.
+Forward     before a module: gather its unit. After it: release, once all modules of the unit have run, unless
+            backward uses it soon (`memory.Stage3Limits`).
 Backward    when the gradient of a module's output arrives: gather again. When the gradients of all its inputs
             and of all its parameters are known: release. (A unit with a parameter that gets none stays until
             backward ends: nothing tells that it is not still needed.)
@@ -20,10 +21,11 @@ from torch import nn
 
 from zerolab.collectives import phase
 from zerolab.errors import StateError
+from zerolab.memory.limits import Stage3Limits
 from zerolab.zero.hooks import Hook, followed, once, tensors_in
 from zerolab.zero.route import Route
 from zerolab.zero.stage import Stage
-from zerolab.zero.units import Unit
+from zerolab.zero.units import Presence, Unit
 from zerolab.zero.visits import Visits
 from zerolab.zero.wrapped import refuse_written, set_away
 
@@ -50,29 +52,37 @@ class Need:
     ran       of its modules, so many runs have ended in this forward
     passes    runs in the middle of their backward
     begun     its backward has begun. (A reentrant checkpoint's never does: its units stay to the end.)
+    kept      it has run in a forward and stays for its backward, though nobody computes with it
     """
 
-    __slots__ = ("begun", "inside", "passes", "ran")
+    __slots__ = ("begun", "inside", "kept", "passes", "ran")
 
     def __init__(self) -> None:
         self.inside = self.ran = self.passes = 0
-        self.begun = False
+        self.begun = self.kept = False
 
 
 class Residency:
     """Gathers and releases units around their modules' forward and backward."""
 
     def __init__(
-        self, model: nn.Module, stage: Stage, units: list[Unit], prefetch: bool, settle: Callable[[Unit], None]
+        self,
+        model: nn.Module,
+        stage: Stage,
+        units: list[Unit],
+        prefetch: bool,
+        limits: Stage3Limits,
+        settle: Callable[[Unit], None],
     ) -> None:
         self.stage = stage
+        self.limits = limits
         self.units = units
         self.prefetch = prefetch
         # In the loss: a forward has ended whose backward has not.
         self.in_forward = self.in_loss = self.in_backward = False
         self.is_summoned = False
         self.visits = Visits(self)
-        self.route = Route()
+        self.route = Route(units)
         # Told before a unit is used, so that new parameters on their way are awaited.
         self._settle = settle
         self._needs = {unit: Need() for unit in units}
@@ -119,21 +129,29 @@ class Residency:
         for handle in self._handles:
             handle.remove()
 
-    def _release_all(self) -> None:
+    def _release_all(self, but_kept: bool = False) -> None:
         if not self.stage.shards_parameters:
             return
         self.visits.forget()
         for unit in self.units:
-            self._release(unit)
+            if not (but_kept and self._needs[unit].kept):
+                self._release(unit)
 
     def _release(self, unit: Unit) -> None:
         """Release a unit, unless somebody may have a view of one of its parameters."""
+        self._needs[unit].kept = False
         if not self.is_summoned and unit not in self.visits.viewed:
             self.stage.release(unit)
 
+    def forget_values(self) -> None:
+        """Parameters have new values: what is gathered has the old ones, and so has every view."""
+        self.visits.viewed.clear()
+        self._release_all()
+
     def release_after_visit(self, unit: Unit) -> None:
         """Release a unit that somebody asked for outside its forward and has used, unless it runs just now."""
-        if not self.in_backward and not self._needs[unit].inside:
+        need = self._needs[unit]
+        if not (self.in_backward or need.inside or need.kept):
             self._release(unit)
 
     @contextmanager
@@ -180,14 +198,16 @@ class Residency:
         if not self.stage.shards_parameters:
             return
         self.route.end_forward()
+        outputs = tensors_in(output)
         try:
-            self.visits.end_forward(tensors_in(output))
+            self.visits.end_forward(outputs)
         finally:
-            self._release_all()
+            self._release_all(but_kept=any(tensor.requires_grad for tensor in outputs))
 
     def _before_forward(self, unit: Unit, inputs: Any) -> None:
         self._settle(unit)
         with phase("backward" if self.in_backward else "forward"):
+            self._make_room(unit)
             self.stage.gather(unit)
             self._enter(unit)
             if self.in_backward:
@@ -200,12 +220,14 @@ class Residency:
         if self.in_backward or not self._entered:
             return
         outputs = tensors_in(output)
-        self._watch_outputs(self._entered.pop(), followed(outputs))
+        returns = self._watch_outputs(self._entered.pop(), followed(outputs))
         self.visits.given(unit, outputs)
         need = self._needs[unit]
         need.ran += 1
         if need.ran % len(unit.modules) == 0:
-            self._release(unit)
+            need.kept = returns and self._is_soon_used_again(unit)
+            if not need.kept:
+                self._release(unit)
 
     def _enter(self, unit: Unit) -> None:
         need = self._needs[unit]
@@ -222,12 +244,12 @@ class Residency:
         if not need.inside:
             self._set_away(unit, True)
             if not self.is_summoned:
-                for bucket in unit.buckets:
+                for bucket in unit.gathered:
                     refuse_written(bucket.parameters)
 
     def _set_away(self, unit: Unit, away: bool) -> None:
         if self.stage.shards_parameters and not self.is_summoned:
-            for bucket in unit.buckets:
+            for bucket in unit.gathered:
                 set_away(bucket.parameters, away)
 
     # Backward.
@@ -247,8 +269,8 @@ class Residency:
             once(tensor, known)
         return passing
 
-    def _watch_outputs(self, passing: Pass, outputs: list[torch.Tensor]) -> None:
-        """When the gradient of an output arrives the unit must be here.
+    def _watch_outputs(self, passing: Pass, outputs: list[torch.Tensor]) -> bool:
+        """When the gradient of an output arrives the unit must be here. Returns whether one will.
 
         The hook is one of the node that made the output, since a node's hooks run after its tensor's: the next
         unit, whose input this is, hears first that it is done, and is released before this one is gathered. A
@@ -260,6 +282,7 @@ class Residency:
             self.route.returning.append(passing.unit)
         for node in nodes:
             node.register_prehook(lambda _: self._before_backward(passing))
+        return bool(nodes)
 
     def _before_backward(self, passing: Pass) -> None:
         unit = passing.unit
@@ -287,6 +310,29 @@ class Residency:
         if unit not in self.visits.viewed and len(unit.trainable) == len(unit.buckets):
             self._needs[unit].begun = True
 
+    # Within limits.
+
     def _gather_ahead(self, coming: list[Unit]) -> None:
         if self.prefetch and coming:
-            self.stage.prefetch(coming)
+            present = [number for number, unit in enumerate(coming) if unit.presence is not Presence.AWAY]
+            count = self.limits.ahead([unit.numel for unit in coming], self._live(), present)
+            self.stage.prefetch(coming, count)
+
+    def _is_soon_used_again(self, unit: Unit) -> bool:
+        between = self.route.until_reuse(unit) if self.limits.reuse_numel else None
+        return between is not None and self.limits.keeps(unit.numel, [(other, other.numel) for other in between])
+
+    def _make_room(self, unit: Unit) -> None:
+        """Before a forward gathers a unit: let go of what an earlier one kept, if both are too much."""
+        if (
+            unit.presence is Presence.AWAY
+            and not self.in_backward
+            and not self.limits.has_room(self._live(), unit.numel)
+        ):
+            for other, need in self._needs.items():
+                if need.kept:
+                    self._release(other)
+
+    def _live(self) -> int:
+        """Elements that are here, or on their way."""
+        return sum(unit.numel for unit in self.units if unit.presence is not Presence.AWAY)

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 from zerolab.zero.units import Unit
 
-AHEAD = 2
-"""So many units are told of: the next one is gathered, the one after it is read, should it rest on a disk."""
-
 
 class Route:
     """Runs of units. A forward is taken to go as the last one went; a backward, the way of its forwards back.
 
-    last       the runs of the last forward, in order
+    last       the runs of the last forward, in order; before the first, in the order of the units, those of several
+               modules at its end, too
     running    those of this forward so far
     returning  those of this step's forwards whose backward has not begun, the latest last
     """
 
-    def __init__(self) -> None:
-        self.last: list[Unit] = []
+    def __init__(self, units: list[Unit]) -> None:
+        self.last = [*units, *(unit for unit in units for _ in unit.modules[1:])]
+        self._is_guess = True
         self.running: list[Unit] = []
         self.returning: list[Unit] = []
 
@@ -25,21 +24,32 @@ class Route:
         self.running.clear()
 
     def end_forward(self) -> None:
-        self.last = list(self.running)
+        self.last, self._is_guess = list(self.running), False
 
     def next_in_forward(self, unit: Unit) -> list[Unit]:
-        """`unit` runs. What followed it at this point of the last forward; nothing if another one ran there."""
+        """`unit` runs. What followed it at this point of the last forward; nothing if another one ran there, and
+        nothing in the first."""
         self.running.append(unit)
-        at = len(self.running)
-        alike = at < len(self.last) and self.last[at - 1] is unit
-        return self.last[at : at + AHEAD] if alike else []
+        return [] if self._is_guess else self._following()
+
+    def until_reuse(self, unit: Unit) -> list[Unit] | None:
+        """`unit` has run, and its backward will come. What runs until it is used again; None if that is not known."""
+        if not self.running or self.last[len(self.running) - 1 : len(self.running)] != self.running[-1:]:
+            return None
+        following = self._following()
+        coming = [*following, *reversed(following)]
+        return coming[: coming.index(unit)] if unit in following else coming
 
     def next_in_backward(self, unit: Unit) -> list[Unit]:
         """The backward of `unit` begins. What ran before its last run whose backward had not begun."""
         while self.returning:
             if self.returning.pop() is unit:
-                return self.returning[: -AHEAD - 1 : -1]
+                return self.returning[::-1]
         return []
+
+    def _following(self) -> list[Unit]:
+        at = len(self.running)
+        return self.last[at:] if self.last[at - 1 : at] == self.running[-1:] else []
 
     def end_backward(self) -> None:
         self.returning.clear()

@@ -61,8 +61,8 @@ class Stage(ABC):
         self.comm.broadcast(tensor)
         return tensor if self.replicate is None else self.replicate.broadcast(tensor)
 
-    def prefetch(self, units: Sequence[Unit]) -> None:
-        """These units come next: begin to gather the first, and to read what the others have on a disk."""
+    def prefetch(self, units: Sequence[Unit], count: int) -> None:
+        """These units come next: begin to gather the first `count`, and to read what the one after has on a disk."""
 
     def gather(self, unit: Unit) -> None:
         """Return once a unit's parameters are here."""

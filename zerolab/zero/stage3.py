@@ -1,6 +1,7 @@
 """Stage 3: parameters are sharded too (ZeRO paper, section 5.3). A unit's parameters are gathered before its
 forward and again before its backward, and released after each. 3Ψ elements on the wire; in memory, a shard of
-everything and the one or two units at hand.
+everything and the one or two units at hand (`memory.Stage3Limits` has other limits). Persistent buckets are stage 2's:
+they stay whole, and the new parameters are gathered after the step.
 
 Releasing empties the storage of `bucket.whole` and keeps the tensor. Autograd saves views of parameters for
 backward (a linear layer saves its weight transposed); those views share the storage, so they find the values
@@ -34,6 +35,8 @@ class Stage3(Stage2):
 
     def flatten(self, bucket: Bucket, initial: torch.Tensor | None = None) -> None:
         super().flatten(bucket, initial)
+        if bucket.persistent:
+            return
         del initial
         shard = bucket.shard
         if bucket.dtypes.shard != bucket.dtype and bucket.initial is not None:
@@ -49,24 +52,24 @@ class Stage3(Stage2):
         bucket.whole = bucket.whole.new_empty(bucket.layout.numel)
         bucket.whole.untyped_storage().resize_(0)
 
-    def prefetch(self, units: Sequence[Unit]) -> None:
-        following, *later = units
-        self._start_gathering(following)
-        for unit in later:
+    def prefetch(self, units: Sequence[Unit], count: int) -> None:
+        for unit in units[:count]:
+            self._start_gathering(unit)
+        for unit in units[count : count + 1]:
             if unit.presence is Presence.AWAY:
-                for bucket in unit.buckets:
+                for bucket in unit.gathered:
                     self.store.prefetch(bucket)
 
     def _start_gathering(self, unit: Unit) -> None:
         if unit.presence is not Presence.AWAY:
             return
-        for bucket in unit.buckets:
+        for bucket in unit.gathered:
             self.pages.fill(bucket.whole.untyped_storage(), bucket.layout.numel * bucket.dtype.itemsize)
         shards = self._to_send(unit)
         # The unit's name keeps ranks that run different layers from taking each other's for their own.
         unit.gathering = [
             self.comm.all_gather_async(shard, out=bucket.whole, label=unit.name)
-            for shard, bucket in zip(shards, unit.buckets, strict=True)
+            for shard, bucket in zip(shards, unit.gathered, strict=True)
         ]
         unit.presence = Presence.COMING
 
@@ -82,7 +85,7 @@ class Stage3(Stage2):
         except BaseException:
             unit.presence = Presence.AWAY
             raise
-        for bucket in unit.buckets:
+        for bucket in unit.gathered:
             point_at(bucket.whole, bucket.layout, bucket.parameters)
         unit.presence = Presence.HERE
 
@@ -97,20 +100,20 @@ class Stage3(Stage2):
         if before is Presence.COMING:
             # A gather that nobody came for still writes; its buffer may go only when it has ended.
             self.settle(unit)
-        for bucket in unit.buckets:
+        for bucket in unit.gathered:
             self._empty(bucket)
 
     def publish(self, bucket: Bucket) -> Handle | None:
-        return None
+        return super().publish(bucket) if bucket.persistent else None
 
     def _to_send(self, unit: Unit) -> list[torch.Tensor]:
         """This rank's shards, all of them before the first is sent: one that cannot be read from the disk must not
         leave this rank half-way into a unit."""
         try:
-            mine = [shard_of(bucket.whole, bucket.layout, self.comm.rank) for bucket in unit.buckets]
-            return [self.store.fetch(bucket, part) for bucket, part in zip(unit.buckets, mine, strict=True)]
+            mine = [shard_of(bucket.whole, bucket.layout, self.comm.rank) for bucket in unit.gathered]
+            return [self.store.fetch(bucket, part) for bucket, part in zip(unit.gathered, mine, strict=True)]
         except OffloadError:
-            for bucket in unit.buckets:
+            for bucket in unit.gathered:
                 self._empty(bucket)
             raise
 

@@ -50,12 +50,13 @@ class Dtypes:
         return self.grads == self.reduce == self.main_grads
 
 
-def dtypes_of(dtype: torch.dtype, precision: Precision | None) -> Dtypes:
-    """What a recipe makes of parameters of some dtype. Without one, and for whole numbers, all is as it was."""
+def dtypes_of(dtype: torch.dtype, precision: Precision | None, persistent: bool = False) -> Dtypes:
+    """What a recipe makes of parameters of some dtype. Without one, and for whole numbers, all is as it was. What is
+    `persistent` rests as forward uses it."""
     if precision is None or not dtype.is_floating_point:
         return Dtypes(*[dtype] * 6)
     of = precision.dtype
-    shard = of("main_params") if precision.sharded_main else of("params")
+    shard = of("main_params") if precision.sharded_main and not persistent else of("params")
     return Dtypes(of("params"), of("main_params"), of("grads"), of("reduce"), of("main_grads"), shard)
 
 
@@ -76,6 +77,7 @@ class Bucket:
         self.dtype = dtypes.params
         self.dtypes = dtypes
         self.trainable = plan.trainable
+        self.persistent = plan.persistent
         self.whole: torch.Tensor
         self.shard: torch.Tensor
         self.initial: torch.Tensor | None = None
@@ -101,6 +103,8 @@ class Presence(Enum):
 class Unit:
     """Modules whose parameters are gathered and released together.
 
+    gathered   the buckets that come and go at stage 3: all but the persistent ones
+    numel      their elements, padding included
     gathering  the calls by which they came last, or are coming
     """
 
@@ -109,6 +113,8 @@ class Unit:
         self.modules = modules
         self.buckets = buckets
         self.trainable = [bucket for bucket in buckets if bucket.trainable]
+        self.gathered = [bucket for bucket in buckets if not bucket.persistent]
+        self.numel = sum(bucket.layout.numel for bucket in self.gathered)
         self.presence = Presence.AWAY
         self.gathering: list[Handle] = []
 
@@ -121,9 +127,11 @@ def find_units(
     bucket_numel: int | None = None,
     align: int = ALIGN,
     precision: Precision | None = None,
+    persistence_numel: int = 0,
 ) -> list[Unit]:
     """Cut `model` into units, in forward order, and lay each one out for `ranks`. The model may lie on the meta
-    device. `modules` says what the units are; else `model.units()` does, else `guess_modules`."""
+    device. `modules` says what the units are; else `model.units()` does, else `guess_modules`. Parameters of at most
+    `persistence_numel` elements are persistent (`memory.Stage3Limits`)."""
     if modules is None:
         own = getattr(model, "units", None)
         modules = own() if callable(own) else guess_modules(model)
@@ -134,7 +142,8 @@ def find_units(
     units = []
     for members, owned in join_tied(model, modules):
         name = names[id(members[0])] or "root"
-        units.append(Unit(name, members, cut_buckets(name, owned, ranks, group_of, bucket_numel, align, precision)))
+        buckets = cut_buckets(name, owned, ranks, group_of, bucket_numel, align, precision, persistence_numel)
+        units.append(Unit(name, members, buckets))
     if not units:
         raise InputError(f"{type(model).__name__} has no parameters; there is nothing to shard")
     return units
@@ -206,20 +215,22 @@ def cut_buckets(
     bucket_numel: int | None,
     align: int,
     precision: Precision | None,
+    persistence_numel: int,
 ) -> list[Bucket]:
-    """Buckets of one unit: by dtype and by whether they train, each of at most `bucket_numel` elements unless a
-    single parameter is larger. Narrow dtypes are aligned to as many bytes as fp32."""
-    kinds: dict[tuple[Dtypes, bool], dict[str, nn.Parameter]] = {}
+    """Buckets of one unit: by dtype, by whether they train and by whether they are persistent, each of at most
+    `bucket_numel` elements unless a single parameter is larger. Narrow dtypes are aligned to as many bytes as fp32."""
+    kinds: dict[tuple[Dtypes, bool, bool], dict[str, nn.Parameter]] = {}
     for name, parameter in parameters:
-        key = dtypes_of(parameter.dtype, precision), parameter.requires_grad
+        persistent = persistence_numel > 0 and parameter.numel() <= persistence_numel
+        key = dtypes_of(parameter.dtype, precision, persistent), parameter.requires_grad, persistent
         kinds.setdefault(key, {})[name] = parameter
     buckets = []
-    for (dtypes, trainable), named in kinds.items():
+    for (dtypes, trainable, persistent), named in kinds.items():
         itemsize = dtypes.params.itemsize
         for run in split_by_size(((name, parameter.numel()) for name, parameter in named.items()), bucket_numel):
             layout = lay_out({name: named[name].shape for name in run}, ranks, align * max(1, 4 // itemsize))
             groups = tuple(group_key(name, group_of(name, named[name]) if group_of else {}) for name in run)
-            plan = BucketPlan(unit, layout, itemsize, trainable, groups)
+            plan = BucketPlan(unit, layout, itemsize, trainable, groups, persistent)
             buckets.append(Bucket(plan, [named[name] for name in run], dtypes))
     return buckets
 

@@ -106,7 +106,7 @@ class Visits:
         asked, self._asked, self._last = list(self._asked), {}, set()
         before, self._before = self._before, {}
         for unit in asked:
-            for bucket in unit.buckets:
+            for bucket in unit.gathered:
                 refuse_written(bucket.parameters)
         if outputs and not any(tensor.requires_grad for tensor in outputs):
             for unit, count in before.items():
@@ -132,7 +132,7 @@ class Visits:
 
 def views_among(tensors: Iterable[torch.Tensor], unit: Unit) -> list[torch.Tensor]:
     # A sparse tensor has no storage, and a unit that is not here none of its own.
-    addresses = {bucket.whole.untyped_storage().data_ptr() for bucket in unit.buckets} - {0}
+    addresses = {bucket.whole.untyped_storage().data_ptr() for bucket in unit.gathered} - {0}
     return [
         tensor
         for tensor in tensors
@@ -144,7 +144,7 @@ def holders(unit: Unit) -> int:
     """How many tensors besides the engine's have the memory of a unit: views in Python, and in graphs."""
     count = 0
     with DisableTorchFunctionSubclass():
-        for bucket in unit.buckets:
+        for bucket in unit.gathered:
             storage = bucket.whole.untyped_storage()
             own = sum(parameter.untyped_storage()._cdata == storage._cdata for parameter in bucket.parameters)
             # The bucket and this very object have it, too.

@@ -1,0 +1,132 @@
+"""How much of a model stage 3 has whole at a time: what stays, what comes ahead, what is kept for its next use.
+
+The engine asks these functions while it runs, and the ledgers ask the same ones beforehand, so that both say the same.
+All is counted in elements of whole units, padding included; parameters that stay on every rank do not count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+
+from zerolab.errors import InputError
+from zerolab.flat.layout import check_count
+
+
+@dataclass(frozen=True)
+class Stage3Limits:
+    """Limits of what is gathered at stage 3, in elements, with DeepSpeed's name for each.
+
+    persistence_numel  stage3_param_persistence_threshold: a parameter of at most so many elements stays whole on every
+                       rank, as at stage 2: it is neither gathered nor released; its gradient and its optimizer states
+                       are sharded. (All stages put such parameters in buckets of their own, so that one setting gives
+                       one order of addition, and the same bits.)
+    prefetch_numel     stage3_prefetch_bucket_size: gather as many coming units ahead as fit into so many elements; 0:
+                       none. None: exactly the next unit, whatever its size
+    live_numel         stage3_max_live_parameters: units are gathered ahead and kept only while no more than so many
+                       elements are here. The unit that computes is gathered in any case. None: no limit
+    reuse_numel        stage3_max_reuse_distance: a unit that has run is not released if it is used again before units
+                       of so many elements have run; 1 keeps the last unit of the forward, which backward uses first
+
+    Raises InputError for what is no whole number, or below 0.
+    """
+
+    persistence_numel: int = 0
+    prefetch_numel: int | None = None
+    live_numel: int | None = None
+    reuse_numel: int = 0
+
+    def __post_init__(self) -> None:
+        for what in ("persistence_numel", "prefetch_numel", "live_numel", "reuse_numel"):
+            if getattr(self, what) is not None or what in ("persistence_numel", "reuse_numel"):
+                check_count(what, getattr(self, what), least=0)
+
+    def has_room(self, live: int, more: int) -> bool:
+        """Whether `more` elements may come beside the `live` ones without need."""
+        return self.live_numel is None or live + more <= self.live_numel
+
+    def ahead(self, coming: Sequence[int], live: int, present: Collection[int] = ()) -> int:
+        """How many of the `coming` units, whose elements these are, are to be gathered now, the nearest first.
+
+        live     elements that are here, or on their way
+        present  which of `coming` are among those, by their numbers
+        """
+        left = self.prefetch_numel
+        for number, numel in enumerate(coming):
+            if left is None and number:
+                return number
+            if left is not None and numel > left:
+                return number
+            if number not in present:
+                if not self.has_room(live, numel):
+                    return number
+                live += numel
+            left = None if left is None else left - numel
+        return len(coming)
+
+    def keeps(self, numel: int, between: Sequence[tuple[object, int]]) -> bool:
+        """Whether a unit of `numel` elements that has run stays until it is used again; `between` are the units that
+        run until then, one by one, with their elements."""
+        if self.reuse_numel <= sum(size for _, size in between):
+            return False
+        return self.has_room(sum(dict(between).values()), numel)
+
+
+ANY = Stage3Limits()
+"""No parameter stays, the next unit is gathered ahead, none is kept."""
+
+
+def check_limits(limits: Stage3Limits) -> Stage3Limits:
+    if not isinstance(limits, Stage3Limits):
+        raise InputError(f"limits is {limits!r}; give a Stage3Limits")
+    return limits
+
+
+@dataclass
+class Walk:
+    """One forward and backward of units that run in order, on paper: which are gathered, in order, and the most at a
+    time.
+
+    numels    elements of each unit, in forward order
+    sizes     bytes of each, for `peak`
+    first     backward reaches the units from this one on
+    resident  units that run once more at the end of the forward, and stay until then
+    """
+
+    numels: Sequence[int]
+    sizes: Sequence[int]
+    limits: Stage3Limits = ANY
+    prefetch: bool = True
+    first: int = 0
+    resident: Sequence[int] = ()
+    peak: int = 0
+    gathers: list[int] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._here: set[int] = set()
+        forward = [*range(len(self.numels)), *self.resident]
+        backward = [unit for unit in reversed(forward) if unit >= self.first]
+        for runs, kept in ((forward, self._is_kept), (backward, None)):
+            for at, unit in enumerate(runs):
+                coming = runs[at + 1 :]
+                self._run(unit, coming)
+                if unit not in coming and not (kept and kept(unit, coming)):
+                    self._here.discard(unit)
+
+    def _is_kept(self, unit: int, coming: Sequence[int]) -> bool:
+        both = [*coming, *reversed(coming)]
+        return unit >= self.first and self.limits.keeps(self.numels[unit], [(run, self.numels[run]) for run in both])
+
+    def _run(self, unit: int, coming: Sequence[int]) -> None:
+        self._gather(unit)
+        if self.prefetch:
+            present = {number for number, other in enumerate(coming) if other in self._here}
+            live = sum(self.numels[other] for other in self._here)
+            for other in coming[: self.limits.ahead([self.numels[other] for other in coming], live, present)]:
+                self._gather(other)
+        self.peak = max(self.peak, sum(self.sizes[other] for other in self._here))
+
+    def _gather(self, unit: int) -> None:
+        if unit not in self._here:
+            self._here.add(unit)
+            self.gathers.append(unit)
