@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from typing import IO, Any, NoReturn
 
 from zerolab.cli import ending
@@ -29,6 +30,15 @@ class Parser(argparse.ArgumentParser):
             why = error.strerror or error
             ending.say(f"{self.prog}: the {what} cannot be written to standard output ({why})")
             raise SystemExit(MISUSED) from None
+
+
+def with_dashes(arguments: Sequence[str]) -> list[str]:
+    """Arguments whose flags are written with dashes: --max_steps=2 is --max-steps=2. Values stay as they are."""
+    words = []
+    for word in arguments:
+        flag, equals, value = word.partition("=")
+        words.append((flag.replace("_", "-") if flag.startswith("--") else flag) + equals + value)
+    return words
 
 
 class Version(argparse.Action):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
@@ -14,19 +14,21 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from zerolab.cli import ending
-from zerolab.cli.parser import Parser
+from zerolab.cli.parser import Parser, with_dashes
 from zerolab.cli.tables import text_of
 from zerolab.data import load_corpus
+from zerolab.dialects import megatron
 from zerolab.dialects.deepspeed import read_deepspeed
 from zerolab.errors import DiskError, InputError
 from zerolab.train import Report, TrainConfig, make_config, train
+from zerolab.train.debug import start_line
 from zerolab.train.evaluate import EvaluationSettings
 from zerolab.train.outputs import check_output, rescued, write_or_rescue
 from zerolab.train.progress import Stop
 from zerolab.train.resume import find_start
 from zerolab.train.run import json_of, most_json_bytes
 from zerolab.train.schedule import ScheduleSettings
-from zerolab.train.states import GatheringSettings, OffloadSettings, PrecisionSettings, SavingSettings
+from zerolab.train.states import DebugSettings, GatheringSettings, OffloadSettings, PrecisionSettings, SavingSettings
 
 GROUPS: dict[str, type[BaseModel]] = {
     "precision": PrecisionSettings,
@@ -35,17 +37,17 @@ GROUPS: dict[str, type[BaseModel]] = {
     "checkpoints": SavingSettings,
     "learning rate": ScheduleSettings,
     "evaluation": EvaluationSettings,
+    "debugging": DebugSettings,
 }
 """Flags that help shows together."""
+FOREIGN = "megatron "
+"""Before the name of one of Megatron-LM's flags among what was parsed."""
 
 
 def main(arguments: list[str]) -> int:
     """Train, print the table, write the profile. The status is 143 where a SIGTERM ended the run after a save."""
-    given = vars(make_parser().parse_args(arguments))
-    path = given.pop("deepspeed_config")
-    settings = {name: value for name, value in given.items() if value is not None}
-    if "WORLD_SIZE" in os.environ and "ranks" not in settings:
-        settings["ranks"] = int(os.environ["WORLD_SIZE"])
+    settings, foreign = read_flags(arguments)
+    path = settings.pop("deepspeed_config", None)
     flags = set(settings)
     if settings.get("resume") == "":
         if "save_folder" not in settings:
@@ -64,6 +66,8 @@ def main(arguments: list[str]) -> int:
             ending.say(f"zerolab train: {note}")
         if start.step >= config.max_steps:
             return 0
+        if speaks and (config.zero_debug or foreign & megatron.SHARDING):
+            ending.say(start_line(config))
         stop = Stop()
         with nullcontext() if config.save_folder is None else ending.told_to_end(stop.ask):
             report = train(config, corpus, start, stop)
@@ -80,6 +84,16 @@ def main(arguments: list[str]) -> int:
     if speaks:
         hand_over(report)
     return 0
+
+
+def read_flags(arguments: list[str]) -> tuple[dict[str, Any], set[str]]:
+    """The settings that flags give, Megatron-LM's among them, and the names of those of its flags that were given."""
+    given = vars(make_parser().parse_args(with_dashes(arguments)))
+    settings = {name: value for name, value in given.items() if value is not None}
+    foreign = {name: settings.pop(FOREIGN + name) for name in megatron.FLAGS if FOREIGN + name in settings}
+    if "WORLD_SIZE" in os.environ and "ranks" not in settings:
+        settings["ranks"] = int(os.environ["WORLD_SIZE"])
+    return with_megatron(settings, foreign) if foreign else settings, {*foreign}
 
 
 def hand_over(report: Report) -> None:
@@ -123,6 +137,22 @@ def with_deepspeed(settings: dict[str, Any], path: Path) -> dict[str, Any]:
     return {**read, **settings}
 
 
+def with_megatron(settings: dict[str, Any], flags: Mapping[str, Any]) -> dict[str, Any]:
+    """Our flags beside Megatron-LM's; one that says something else than the others is refused."""
+    ranks = settings.get("ranks", TrainConfig.model_fields["ranks"].default)
+    read = megatron.read(flags, check_ranks(ranks))
+    if read.get("fp8"):
+        # There one says --bf16 besides; here fp8 says that the states are as in bf16.
+        settings = {name: value for name, value in settings.items() if name != "bf16"}
+    for name, value in settings.items():
+        if name in read and str(read[name]) != str(value):
+            raise InputError(
+                f"--{name.replace('_', '-')} is {value}, but Megatron-LM's flags beside it mean {read[name]}; leave "
+                "one of the two out"
+            )
+    return {**read, **settings}
+
+
 def check_ranks(ranks: int | str) -> int:
     if not str(ranks).isdecimal() or int(ranks) < 1:
         raise InputError(f"ranks is {ranks!r}; it should be a whole number of at least 1")
@@ -138,10 +168,13 @@ def make_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--deepspeed-config",
-        "--deepspeed_config",
         metavar="FILE",
         help="settings from a DeepSpeed configuration (JSON)",
     )
+    foreign = parser.add_argument_group("Megatron-LM's flags", "the same settings by the names that they have there")
+    for name, flag in megatron.FLAGS.items():
+        kind: dict[str, Any] = {"action": "store_true"} if flag.takes is None else {"metavar": flag.takes}
+        foreign.add_argument(f"--{name}", dest=FOREIGN + name, default=None, help=flag.help, **kind)
     groups = {title: (parser.add_argument_group(title), settings.model_fields) for title, settings in GROUPS.items()}
     for name, field in TrainConfig.model_fields.items():
         place = next((group for group, fields in groups.values() if name in fields), parser)

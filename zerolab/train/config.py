@@ -14,12 +14,19 @@ from zerolab.models import Config, config_of
 from zerolab.offload.files import check_folder
 from zerolab.plan import RunSpec, shape_of
 from zerolab.train.evaluate import EvaluationSettings
+from zerolab.train.instances import check_instances
 from zerolab.train.schedule import LrSchedule, ScheduleSettings
-from zerolab.train.states import GatheringSettings, OffloadSettings, PrecisionSettings, SavingSettings
+from zerolab.train.states import DebugSettings, GatheringSettings, OffloadSettings, PrecisionSettings, SavingSettings
 
 
 class TrainConfig(
-    PrecisionSettings, OffloadSettings, GatheringSettings, SavingSettings, ScheduleSettings, EvaluationSettings
+    PrecisionSettings,
+    OffloadSettings,
+    GatheringSettings,
+    SavingSettings,
+    ScheduleSettings,
+    EvaluationSettings,
+    DebugSettings,
 ):
     """A run of `zerolab train`. Field names are its flags; descriptions are its help. `spec` is the run that they
     describe, as the rest of the library knows it; what goes beyond it says how this machine carries it out."""
@@ -49,6 +56,9 @@ class TrainConfig(
     reduction: Literal["reduce_scatter", "all_reduce"] = Field(
         "reduce_scatter", description="how stage 1 reduces gradients"
     )
+    num_distributed_optimizer_instances: int = Field(
+        1, ge=1, description="copies of the shards: ranks shard inside a copy and all-reduce gradients across copies"
+    )
     defer_reduction: bool = Field(False, description="reduce once a step, not every micro-batch; keeps whole gradients")
     overlap: bool = Field(True, description="reduce while backward runs, gather while forward runs")
     prefetch: bool = Field(True, description="stage 3: gather the next unit while this one computes")
@@ -63,6 +73,7 @@ class TrainConfig(
     @model_validator(mode="after")
     def _fits(self) -> TrainConfig:
         check_division(self.batch_size, self.ranks, self.grad_accum_steps)
+        check_instances(self.num_distributed_optimizer_instances, self.ranks, self.zero_stage)
         offload = self.spec.places
         self.make_scaler()
         self.check_saving()

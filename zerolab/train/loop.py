@@ -14,7 +14,9 @@ from zerolab.data import Batches, Corpus
 from zerolab.errors import InputError
 from zerolab.memory import Tracker, predict, predict_traffic
 from zerolab.models import build
+from zerolab.train import instances
 from zerolab.train.config import TrainConfig
+from zerolab.train.debug import ZeroDebug
 from zerolab.train.evaluate import Evaluator
 from zerolab.train.progress import Steps, Stop
 from zerolab.train.resume import Saver, Start, data_to_save
@@ -52,9 +54,10 @@ def train_rank(
     model = build(
         config.model, config.model_size, max_seq_len=config.seq_len, checkpoint=config.checkpoint_activations
     ).to(comm.device)
+    shard, replicate = instances.split(comm, config.num_distributed_optimizer_instances)
     engine = ZeroEngine(
         model,
-        comm,
+        shard,
         spec.stage,
         optimizer=adamw(config),
         clip_norm=config.clip_norm or None,
@@ -68,6 +71,7 @@ def train_rank(
         precision=spec.precision,
         scaler=config.make_scaler(),
         offload=spec.places,
+        replicate=replicate,
     )
     batches = Batches(
         corpus.train, config.seq_len, config.batch_size, comm.size, comm.rank, config.grad_accum_steps, config.seed
@@ -82,6 +86,7 @@ def train_rank(
     evaluator = Evaluator(
         comm, engine, held_out(comm, config, corpus), config.eval_every, config.eval_steps, steps, stop
     )
+    debug = ZeroDebug(comm, engine, config, PHASES_OF_A_STEP, steps.say)
     tracker, peaks = Tracker(engine_labels(engine), samples=False), []
     step = start.step
     if step == 0:
@@ -106,6 +111,7 @@ def train_rank(
                 loop.step(step)
                 step += 1
                 due = saver.is_due(step) or evaluator.is_due(step)
+                debug.step_ended(step, loop.settle)
             loop.settle()
             peaks.append(tracker.peak)
             memory = tracker.now() | engine.disk_bytes()
@@ -116,6 +122,7 @@ def train_rank(
     while goes_on():
         loop.step(step)
         step += 1
+        debug.step_ended(step, loop.settle)
         between(step)
     loop.settle()
     saver.save(step, last=True)
@@ -211,21 +218,28 @@ class TrainingLoop:
 def predictions(engine: ZeroEngine, config: TrainConfig, steps: int, skipped: int) -> dict[str, Any]:
     """What memory and traffic should be, by rank, from the layout alone; traffic as the mean over so many steps."""
     spec = config.spec
+    copies = config.num_distributed_optimizer_instances
     memory = predict(engine.plans, spec.stage, engine.state_size, spec.precision, spec.places)
     whole, cut = (
-        predict_traffic(
-            engine.plans,
-            spec.stage,
-            engine.comm.size,
-            micro_batches=spec.micro_batches,
-            reduction=spec.reduction,
-            reduce_each=spec.reduce_each,
-            clip=bool(config.clip_norm),
-            precision=spec.precision,
-            offload=spec.places,
-            skipped=is_skipped,
-            limits=config.make_limits(),
-            resident=[unit.name for unit in engine.units if len(unit.modules) > 1],
+        instances.added(
+            instances.of_all(
+                predict_traffic(
+                    engine.plans,
+                    spec.stage,
+                    engine.comm.size,
+                    micro_batches=spec.micro_batches,
+                    reduction=spec.reduction,
+                    reduce_each=spec.reduce_each,
+                    clip=bool(config.clip_norm),
+                    precision=spec.precision,
+                    offload=spec.places,
+                    skipped=is_skipped,
+                    limits=config.make_limits(),
+                    resident=[unit.name for unit in engine.units if len(unit.modules) > 1],
+                ),
+                copies,
+            ),
+            instances.traffic_across(engine.plans, spec, copies, is_skipped),
         )
         for is_skipped in (False, True)
     )
@@ -236,7 +250,7 @@ def predictions(engine: ZeroEngine, config: TrainConfig, steps: int, skipped: in
         ]
         for name, sent in whole.items()
     }
-    return {"memory": memory, "traffic": traffic}
+    return {"memory": instances.of_all(memory, copies), "traffic": traffic}
 
 
 def mean(total: int, count: int) -> int | float:

@@ -28,7 +28,11 @@ class Steps:
     def skipped(self, step: int, scale: float, now: float) -> None:
         """A step whose gradients were not finite on some rank."""
         change = f"goes from {scale:g} to {now:g}" if now != scale else f"stays at {scale:g}"
-        self._say(f"# step {step} was skipped, its gradients overflowed; the loss scale {change}\n")
+        self.say(f"step {step} was skipped, its gradients overflowed; the loss scale {change}")
+
+    def say(self, line: str) -> None:
+        """A line for whoever watches the run, beside the bar."""
+        self._say(f"# {line}\n")
 
     def evaluated(self, step: int, loss: float) -> None:
         self._say(f"# step {step}: validation loss {loss:.4f}\n")

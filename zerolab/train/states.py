@@ -159,3 +159,11 @@ class SavingSettings(BaseModel):
                 raise InputError(f"{name} is {getattr(self, name)} but there is no folder to save to; give save_folder")
         if self.save_folder is not None and self.save_folder.exists() and not self.save_folder.is_dir():
             raise InputError(f"save_folder is {str(self.save_folder)!r}, which is no folder; name one")
+
+
+class DebugSettings(BaseModel):
+    """What a run says of its sharding while it goes on; names as in texts on Megatron's flags."""
+
+    zero_debug: bool = Field(False, description="say what each rank keeps, and calls and bytes of each collective")
+    zero_debug_max_steps: int = Field(3, ge=0, description="say so of so many steps, the first of this run")
+    zero_debug_max_params: int = Field(8, ge=0, description="map so many parameters onto the shards at the start")

@@ -1,0 +1,262 @@
+"""Megatron-LM's flags at `zerolab train`, and settings written as its flags (rows 2 to 6, 8 and 32 of the sources)."""
+
+import re
+from typing import Any
+
+import pytest
+
+from zerolab.cli import main
+from zerolab.cli.train import read_flags
+from zerolab.dialects import megatron
+from zerolab.dialects.megatron_write import write
+from zerolab.errors import InputError
+from zerolab.train import make_config
+
+SMALL = ["--model-size=nano", "--seq-len=16", "--batch-size=8"]
+SHARD = "--use-distributed-optimizer --data-parallel-sharding-strategy"
+
+# Facts of Megatron-LM 0.15.0 (github.com/NVIDIA/Megatron-LM at f0edd1c9bde2ecb85caebe9e23e906dd90501b82): names that
+# megatron/training/arguments.py there gives to add_argument; those of parallelism, precision, sizes and saving.
+ARGUMENTS = {
+    "accumulate-allreduce-grads-in-fp32",
+    "adam-beta1",
+    "adam-beta2",
+    "adam-eps",
+    "bf16",
+    "ckpt-format",
+    "clip-grad",
+    "context-parallel-size",
+    "data-parallel-sharding-strategy",
+    "ddp-bucket-size",
+    "disable-bias-linear",
+    "eval-interval",
+    "eval-iters",
+    "exp-avg-dtype",
+    "exp-avg-sq-dtype",
+    "expert-model-parallel-size",
+    "ffn-hidden-size",
+    "fp16",
+    "fp8-format",
+    "global-batch-size",
+    "grad-reduce-in-bf16",
+    "group-query-attention",
+    "hidden-size",
+    "hysteresis",
+    "initial-loss-scale",
+    "load",
+    "loss-scale",
+    "loss-scale-window",
+    "lr",
+    "lr-decay-iters",
+    "lr-decay-style",
+    "lr-warmup-iters",
+    "main-grads-dtype",
+    "main-params-dtype",
+    "max-position-embeddings",
+    "micro-batch-size",
+    "min-loss-scale",
+    "min-lr",
+    "normalization",
+    "num-attention-heads",
+    "num-distributed-optimizer-instances",
+    "num-layers",
+    "num-query-groups",
+    "optimizer-cpu-offload",
+    "optimizer-offload-fraction",
+    "overlap-grad-reduce",
+    "overlap-param-gather",
+    "pipeline-model-parallel-size",
+    "position-embedding-type",
+    "recompute-granularity",
+    "recompute-method",
+    "recompute-num-layers",
+    "rotary-base",
+    "save",
+    "save-interval",
+    "seed",
+    "seq-length",
+    "swiglu",
+    "tensor-model-parallel-size",
+    "train-iters",
+    "untie-embeddings-and-output-weights",
+    "use-distributed-optimizer",
+    "use-megatron-fsdp",
+    "use-precision-aware-optimizer",
+    "weight-decay",
+}
+
+
+def refused(flags: str, capsys: pytest.CaptureFixture[str]) -> str:
+    """The one line that a refused command line ends with."""
+    assert main(["train", *SMALL, *flags.split()]) == 2
+    seen = capsys.readouterr()
+    assert seen.out == "" and len(seen.err.strip().splitlines()) == 1
+    return seen.err
+
+
+def meant(flags: str) -> dict[str, Any]:
+    return read_flags(flags.split())[0]
+
+
+@pytest.mark.ranks
+@pytest.mark.timeout(100)
+def test_row_04_and_05_strategies_call_what_they_should_and_the_log_of_each_rank_says_so(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    sent = 131_712  # a ring all-reduce over two ranks: as many bytes as 32,928 parameters in fp32
+    expected = {
+        "no_shard": (sent, 0),
+        "optim": (sent, 0),
+        "optim_grads": (0, sent // 2),
+        "optim_grads_params": (0, sent // 2),
+    }
+    for strategy, (reduced, scattered) in expected.items():
+        flags = f"{'' if strategy == 'no_shard' else '--use-distributed-optimizer'} --zero-debug --max_steps 2"
+        debug = "--zero_debug_max_steps=1 --zero-debug-max-params=4"
+        line = f"{flags} {debug} --data_parallel_sharding_strategy {strategy} --clip-norm 0"
+        assert main(["train", *SMALL, *line.split()]) == 0
+        seen = capfd.readouterr()
+        assert "NO" not in seen.out
+        assert f"Distributed optimizer: enabled={strategy != 'no_shard'} strategy={strategy}\n" in seen.err
+        said = re.findall(r"^\[ZeRO Debug\]\[rank=(\d)\] (\w+)(.*)$", seen.err, re.MULTILINE)
+        assert [(rank, word) for rank, word, _ in said] == [
+            (rank, word) for rank in "01" for word in ["init", *["shard_map"] * 4]
+        ] + [("0", "step"), ("1", "step")]
+        assert all(f"strategy={strategy} " in rest for _, word, rest in said if word == "init")
+        for _, word, rest in said:
+            if word == "step":
+                counts = {name: int(number) for name, number in re.findall(r"(\w+)=(\d+)", rest)}
+                assert (counts["all_reduce_bytes"], counts["reduce_scatter_bytes"]) == (reduced, scattered)
+                assert (counts["all_reduce_calls"] > 0, counts["reduce_scatter_calls"] > 0) == (
+                    reduced > 0,
+                    scattered > 0,
+                )
+                assert (counts["all_gather_calls"] > 0) == (strategy != "no_shard")
+        first = [re.findall(r"elements=(\d+):(\d+) of=(\d+)", rest)[0] for _, word, rest in said if word == "shard_map"]
+        mine, others, numel = first[0], first[4], int(first[0][2])
+        whole = [("0", str(numel), str(numel))] * 2
+        assert [mine, others] == whole if strategy == "no_shard" else int(mine[1]) == int(others[0]) < numel
+
+
+@pytest.mark.ranks
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("flags", ["--zero-stage=1 --reduction=all_reduce", "--zero-stage=3 --fp16"])
+def test_row_32_instances_shard_inside_and_reduce_across_as_predicted(
+    flags: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    line = f"--ranks 4 --num-distributed-optimizer-instances 2 --grad-accum-steps 2 --max-steps 2 {flags}"
+    assert main(["train", *SMALL, *line.split()]) == 0
+    out = capfd.readouterr().out
+    assert "yes" in out and "NO" not in out
+    moments = 131_712 * (2 if "fp16" not in flags else 3)
+    # Half of them, not a quarter: two ranks share them out, and the other two have them once more.
+    kept = int(re.search(r"optimizer_states.*?([\d,]{5,})", out)[1].replace(",", ""))
+    assert moments // 2 <= kept < moments // 2 * 1.01
+    assert re.search(r"all_reduce\W+0-3", out)
+
+
+REFUSED = {
+    "--data-parallel-sharding-strategy optim": ["sharding-strategy is optim", "--use-distributed-optimizer"],
+    f"{SHARD} no_shard": ["--use-distributed-optimizer", "no_shard"],
+    f"{SHARD} some": ["--data-parallel-sharding-strategy is 'some'", "optim_grads"],
+    f"{SHARD} optim --zero-stage 2": ["--zero-stage is 2", "mean 1"],
+    f"{SHARD} optim --num_distributed_optimizer_instances 3 --ranks 4": ["--num-distributed-optimizer-instances is 3"],
+    "--num-distributed-optimizer-instances 2": ["--num-distributed-optimizer-instances is 2", "stage 0"],
+    "--tensor-model-parallel-size 3 --ranks 4": ["--tensor-model-parallel-size is 3", "divide 4 ranks"],
+    "--tensor-model-parallel-size 2": ["--tensor-model-parallel-size is 2", "tensor parallelism"],
+    "--pipeline_model_parallel_size 2": ["--pipeline-model-parallel-size is 2", "pipeline parallelism"],
+    "--expert-model-parallel-size=2": ["--expert-model-parallel-size is 2", "expert parallelism"],
+    "--micro-batch-size 3 --global-batch-size 8": ["--global-batch-size is 8", "--micro-batch-size"],
+    "--micro-batch-size 2 --global-batch-size 8 --num-microbatches 3": ["--num-microbatches is 3", "2 micro-batches"],
+    "--micro-batch-size none": ["--micro-batch-size is 'none'", "whole number"],
+    "--micro-batch-size 2": ["--batch-size is 8", "mean 4"],
+    "--num-microbatches 3": ["--batch-size 8", "3"],
+    "--fp16 --bf16": ["fp16 and bf16", "choose one"],
+    "--fp8 --precision bf16": ["fp8", "bf16", "choose one"],
+    "--initial-loss-scale 1000 --fp16": ["--initial-loss-scale is '1000'", "power of two"],
+    "--recompute-granularity selective": ["--recompute-granularity is 'selective'", "full"],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("flags", REFUSED)
+def test_row_08_what_contradicts_itself_is_refused_with_the_flag_and_the_fix(
+    flags: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = refused(flags, capsys)
+    assert all(word in said for word in REFUSED[flags]), said
+    assert ";" in said
+
+
+MEANT: dict[str, dict[str, Any]] = {
+    "--use-distributed-optimizer": {"zero_stage": 1, "reduction": "reduce_scatter"},
+    f"{SHARD} optim": {"zero_stage": 1, "reduction": "all_reduce"},
+    "--use-megatron-fsdp": {"zero_stage": 3},
+    "--use-megatron-fsdp --data-parallel-sharding-strategy optim_grads": {"zero_stage": 2},
+    "--ranks 4 --micro-batch-size 2 --global-batch-size 24": {"ranks": "4", "batch_size": 24, "grad_accum_steps": 3},
+    "--micro_batch_size=2 --num_microbatches=2": {"batch_size": 8, "grad_accum_steps": 2},
+    "--num-microbatches 2": {"grad_accum_steps": 2},
+    "--global-batch-size 6": {"batch_size": 6},
+    "--train-iters 7 --seq-length 32 --clip-grad 0.5": {"max_steps": "7", "seq_len": "32", "clip_norm": "0.5"},
+    "--tensor-model-parallel-size 1 --pipeline_model_parallel_size 1 --expert-model-parallel-size 1": {},
+    "--initial-loss-scale 4294967296": {"initial_scale_power": 32},
+    "--save a_b --save-interval 5 --load a_b": {"save_folder": "a_b", "save_every": "5", "resume": "a_b"},
+    "--optimizer-cpu-offload --optimizer-offload-fraction 1.0": {"offload_optimizer": "host"},
+}
+
+
+@pytest.mark.parametrize("flags", MEANT)
+def test_row_02_and_03_flags_are_settings_with_underscores_and_dashes_alike(flags: str) -> None:
+    assert meant(flags) == MEANT[flags]
+
+
+def test_row_06_dtype_flags_are_the_precision_that_is_stored() -> None:
+    flags = "--bf16 --main_params_dtype fp32 --main-grads-dtype fp32 --exp_avg_dtype fp8 --exp-avg-sq-dtype bf16"
+    precision = make_config(**meant(flags)).make_precision()
+    assert precision is not None
+    assert (precision.params, precision.main_params, precision.main_grads) == ("bf16", "fp32", "fp32")
+    assert (precision.exp_avg, precision.exp_avg_sq) == ("fp8", "bf16")
+
+
+RUNS: list[dict[str, Any]] = [
+    {},
+    {"zero_stage": 1},
+    {"zero_stage": 1, "reduction": "all_reduce", "ranks": 4, "batch_size": 24, "grad_accum_steps": 2},
+    {"zero_stage": 2, "bf16": True, "checkpoint_activations": True, "max_steps": 5, "lr": 3e-4},
+    {"zero_stage": 2, "ranks": 4, "num_distributed_optimizer_instances": 2, "offload_optimizer": "host"},
+    {"zero_stage": 3, "fp16": True, "initial_scale_power": 20, "hysteresis": 3, "bucket_numel": 5000},
+    {"zero_stage": 3, "fp8": True, "exp_avg_dtype": "fp8", "exp_avg_sq_dtype": "fp8"},
+    {"lr_schedule": "cosine", "warmup_steps": 5, "decay_steps": 50, "min_lr": 1e-4, "eval_every": 10, "eval_steps": 2},
+    {"zero_stage": 3, "save_folder": "runs", "save_every": 10, "loss_scale": 128.0, "fp16": True},
+]
+
+
+@pytest.mark.parametrize("settings", RUNS)
+def test_flags_that_are_written_are_read_as_the_same_run(settings: dict[str, Any]) -> None:
+    words = write(settings)
+    back, first = (
+        make_config(**meant(" ".join([*words, f"--ranks={settings.get('ranks', 2)}"]))),
+        make_config(**settings),
+    )
+    assert back.spec == first.spec
+    kept = {name for name in settings if name not in ("bf16", "fp16", "fp8", "exp_avg_dtype", "exp_avg_sq_dtype")}
+    assert {name: getattr(back, name) for name in kept} == {name: getattr(first, name) for name in kept}
+
+
+def names(words: list[str]) -> set[str]:
+    return {word.removeprefix("--") for word in words if word.startswith("--")}
+
+
+def test_every_flag_that_is_read_or_written_is_one_of_megatrons_own() -> None:
+    written = [write(run | {"model": model, "model_size": "nano"}) for run in RUNS for model in ("llama", "gpt2")]
+    assert set().union(*map(names, written)) <= ARGUMENTS
+    assert megatron.FLAGS.keys() - ARGUMENTS == {"num-microbatches"}
+    llama = " ".join(write({"model": "llama", "model_size": "nano"}))
+    assert "--num-layers 2 --hidden-size 32 --num-attention-heads 4" in llama and "--num-query-groups 2" in llama
+
+
+@pytest.mark.parametrize(
+    "settings", [{"zero_stage": 3, "offload_param": "host"}, {"zero_stage": 1, "precision": "pure_bf16"}], ids=str
+)
+def test_what_megatron_has_no_flag_for_is_refused_by_name(settings: dict[str, Any]) -> None:
+    with pytest.raises(InputError, match=r"Megatron-LM .*; choose"):
+        write(settings)
