@@ -61,6 +61,8 @@ def print_report(report: Report, console: Console) -> None:
     console.print(compare(traffic, report.traffic_predicted, report.traffic_measured))
     console.print(compare("memory: bytes kept after a step", report.memory_predicted, report.memory_measured))
     console.print(peak(report.peak))
+    if report.traces:
+        console.print(times(report))
 
 
 def compare(title: str, predicted: dict[str, list[int]], measured: dict[str, list[int]]) -> Table:
@@ -116,6 +118,22 @@ def peak(kinds: dict[str, list[int]]) -> Table:
     for kind, sizes in {**kinds, "total": totals}.items():
         if sizes[rank]:
             table.add_row(kind, f"{sizes[rank]:,}", f"{sizes[rank] / MIB:,.2f}")
+    return table
+
+
+def times(report: Report) -> Table:
+    """What a step's time went to, as the trace has it."""
+    of_all = max(time.milliseconds for time in report.times)
+    clock = "virtual milliseconds" if report.config.world == "lockstep" else "milliseconds"
+    table = Table(title=f"times of a step, mean of ranks, {clock}", title_justify="left")
+    table.add_column("what", no_wrap=True)
+    for name in ("calls", "time", "of the step", "not waited for"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for time in report.times:
+        calls = "" if time.calls is None else f"{time.calls:.3g}"
+        hidden = "" if time.hidden is None else f"{time.hidden:.2f}"
+        share = f"{time.milliseconds / of_all:.0%}" if of_all else ""
+        table.add_row(time.what, calls, f"{time.milliseconds:.2f}", share, hidden)
     return table
 
 

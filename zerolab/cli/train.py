@@ -26,7 +26,7 @@ from zerolab.train.evaluate import EvaluationSettings
 from zerolab.train.outputs import check_output, rescued, write_or_rescue
 from zerolab.train.progress import Stop
 from zerolab.train.resume import find_start
-from zerolab.train.run import json_of, most_json_bytes
+from zerolab.train.run import json_of, most_json_bytes, trace_of
 from zerolab.train.schedule import ScheduleSettings
 from zerolab.train.states import DebugSettings, GatheringSettings, OffloadSettings, PrecisionSettings, SavingSettings
 
@@ -42,6 +42,8 @@ GROUPS: dict[str, type[BaseModel]] = {
 """Flags that help shows together."""
 FOREIGN = "megatron "
 """Before the name of one of Megatron-LM's flags among what was parsed."""
+TRACE_BYTES = 2**22
+"""About what the first steps of one rank take in a trace file; whether so much is there is asked before the run."""
 
 
 def main(arguments: list[str]) -> int:
@@ -60,6 +62,8 @@ def main(arguments: list[str]) -> int:
         config = make_config(**settings)
         if speaks and config.profile_json is not None:
             check_output("--profile-json", config.profile_json, most_json_bytes(config))
+        if speaks and config.trace is not None:
+            check_output("--trace", config.trace, TRACE_BYTES * config.ranks)
         corpus = load_corpus(config.data_mode, seq_len=config.seq_len)
         start = find_start(config, corpus)
         for note in start.notes if speaks else ():
@@ -97,18 +101,24 @@ def read_flags(arguments: list[str]) -> tuple[dict[str, Any], set[str]]:
 
 
 def hand_over(report: Report) -> None:
-    """Show the report and write the profile. What cannot go where it was meant to goes elsewhere, and the DiskError
-    says where."""
+    """Show the report and write the profile and the trace. What cannot go where it was meant to goes elsewhere, and the
+    DiskError says where."""
     lost: list[str] = []
-    text, path = text_of(report), report.config.profile_json
+    text = text_of(report)
+    files = (
+        ("profile", report.config.profile_json, json_of),
+        ("trace", report.config.trace, trace_of),
+    )
     try:
         ending.show(text)
     except OSError as error:
         lost.append(str(rescued("the report", "standard output", error, text, "zerolab-report.txt")))
-    if path is not None:
+    for what, path, made_of in files:
+        if path is None:
+            continue
         try:
-            write_or_rescue("the profile", path, json_of(report), ending.show)
-            ending.show(f"profile written to {path}\n")
+            write_or_rescue(f"the {what}", path, made_of(report), ending.show)
+            ending.show(f"{what} written to {path}\n")
         except DiskError as error:
             lost.append(str(error))
         except OSError:

@@ -293,7 +293,9 @@ class Collectives(ABC):
             dtype = str(counted.dtype).removeprefix("torch.")
             call = replace(call, numel=counted.numel(), dtype=dtype, itemsize=counted.element_size())
         tensors = [tensor for tensor in (source, result) if tensor is not None]
-        return self._issuer.issue(call, run, tensors, result, now)
+        if self.tracer is None:
+            return self._issuer.issue(call, run, tensors, result, now)
+        return self.tracer.watched(lambda: self._issuer.issue(call, run, tensors, result, now), name, now)
 
 
 def check_tensor(name: str, tensor: Tensor, device: torch.device, flat: bool = False) -> None:

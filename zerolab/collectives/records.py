@@ -12,9 +12,9 @@ from zerolab.collectives.contract import Collectives
 
 def gather_records(comm: Collectives, record: Any) -> list[Any]:
     """Every rank's record (anything that JSON can hold), in rank order, on every rank."""
-    text = torch.tensor(list(json.dumps(record).encode()), dtype=torch.uint8, device=comm.device)
+    text = torch.frombuffer(bytearray(json.dumps(record).encode()), dtype=torch.uint8).to(comm.device)
     lengths = comm.all_gather(torch.tensor([text.numel()], device=comm.device)).tolist()
     padded = text.new_zeros(max(lengths))
     padded[: text.numel()] = text
     rows = comm.all_gather(padded).view(comm.size, -1).cpu()
-    return [json.loads(bytes(row[:length].tolist())) for row, length in zip(rows, lengths, strict=True)]
+    return [json.loads(row[:length].numpy().tobytes()) for row, length in zip(rows, lengths, strict=True)]

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 from zerolab.collectives.call import Call
+from zerolab.collectives.handle import Handle
 from zerolab.collectives.transport import Transport, WrappedTransport
 
 
 @dataclass(frozen=True)
 class Span:
-    """`[start, stop)` in seconds on the clock of the world. `kind` is "collective" or "compute"; `group` is the name of
-    a collective's group (its ranks, where it has none), "" for the world."""
+    """`[start, stop)` in seconds on the clock of the world. `kind` is "collective", "compute", "transfer" (to or from a
+    disk), or "wait", in which the rank stood still until a call had come; `group` is the name of a collective's group
+    (its ranks, where it has none), "" for the world."""
 
     rank: int
     kind: str
@@ -28,11 +31,14 @@ class Span:
 
 
 class Tracer(WrappedTransport):
-    """Records a span for each collective; the rank function adds its own with `span`."""
+    """Records a span for each collective, and with `record_waits` for each wait for one; the rank function adds its own
+    with `span`. While `recording` is off, nothing is kept."""
 
     def __init__(self, inner: Transport) -> None:
         super().__init__(inner)
         self.spans: list[Span] = []
+        self.recording = True
+        self.record_waits = False
         self._entered: dict[Call, float] = {}
 
     def entered(self, call: Call) -> None:
@@ -42,8 +48,32 @@ class Tracer(WrappedTransport):
     def left(self, call: Call) -> None:
         super().left(call)
         group = call.group.title if call.group is not None else ""
-        start = self._entered.pop(call)
-        self.spans.append(Span(self.rank, "collective", call.name, start, self.now(), group=group))
+        self.note("collective", call.name, self._entered.pop(call), self.now(), group)
+
+    def note(self, kind: str, name: str, start: float, stop: float, group: str = "") -> None:
+        """Record a span that is over."""
+        if self.recording:
+            self.spans.append(Span(self.rank, kind, name, start, stop, group=group))
+
+    def watched(self, issue: Callable[[], Handle], name: str, now: bool) -> Handle:
+        """Issue a call of this name. With `record_waits` waits for it are recorded; one that runs `now` is a wait."""
+        if not self.record_waits:
+            return issue()
+        if not now:
+            return WatchedHandle(issue(), name, self)
+        with self.waiting(name):
+            return issue()
+
+    @contextmanager
+    def waiting(self, name: str) -> Iterator[None]:
+        """Record what happens inside as a wait."""
+        start = self.now()
+        try:
+            yield
+        finally:
+            stop = self.now()
+            if stop > start:
+                self.note("wait", name, start, stop)
 
     @contextmanager
     def span(self, name: str) -> Iterator[None]:
@@ -52,7 +82,22 @@ class Tracer(WrappedTransport):
         try:
             yield
         finally:
-            self.spans.append(Span(self.rank, "compute", name, start, self.now()))
+            self.note("compute", name, start, self.now())
+
+
+class WatchedHandle(Handle):
+    """A handle whose waits are recorded."""
+
+    def __init__(self, handle: Handle, name: str, tracer: Tracer) -> None:
+        self._handle, self._name, self._tracer = handle, name, tracer
+
+    def arrived(self) -> Any:
+        with self._tracer.waiting(self._name):
+            return self._handle.arrived()
+
+    def wait(self) -> Any:
+        with self._tracer.waiting(self._name):
+            return self._handle.wait()
 
 
 def merge(spans: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:

@@ -91,6 +91,11 @@ class Transport(ABC):
         """Seconds of this world's clock: real in processes, virtual in lockstep."""
         return time.perf_counter()
 
+    @property
+    def real_clock(self) -> bool:
+        """Whether `now` is the time that everybody else has, too."""
+        return True
+
     def close(self) -> None:
         """Give back what the transport holds."""
 
@@ -140,6 +145,10 @@ class WrappedTransport(Transport):
 
     def now(self) -> float:
         return self.inner.now()
+
+    @property
+    def real_clock(self) -> bool:
+        return self.inner.real_clock
 
     def close(self) -> None:
         self.inner.close()

@@ -101,6 +101,8 @@ class Transfer:
 
 
 Task = tuple[Transfer, Callable[[], None]]
+Watch = Callable[[str, float, float], None]
+"""Called with "read" or "write" when a transfer has ended, and with when it started and stopped."""
 
 
 class Lane:
@@ -116,6 +118,7 @@ class Lane:
         if piece % PAGE:
             raise InputError(f"a piece of {piece} bytes is not a whole number of pages; give a multiple of {PAGE}")
         self.files = list(files)
+        self.watch: Watch | None = None
         self._piece = piece
         self._closed = False
         # The threads know their queue and not the lane, so that a lane which nobody holds any more goes.
@@ -172,6 +175,9 @@ class Lane:
             stop = min(start + self._piece, span)
             # The task holds the buffer until its piece has ended, whatever becomes of the caller.
             queue.put((transfer, lambda start=start, stop=stop: move(i, buffer, start, stop)))  # type: ignore[misc]
+        if (watch := self.watch) is not None:
+            kind = "read" if queue is self._reads else "write"
+            transfer.then(lambda: watch(kind, transfer.started, transfer.stopped))
         return transfer
 
 

@@ -202,6 +202,10 @@ class LockstepTransport(Transport):
     def now(self) -> float:
         return self.world.scheduler.running().clock
 
+    @property
+    def real_clock(self) -> bool:
+        return False
+
     def _check(self, tensor: torch.Tensor, peer: int) -> None:
         self.check_peer(peer)
         if not tensor.is_contiguous():

@@ -14,12 +14,14 @@ from zerolab.data import Batches, Corpus
 from zerolab.errors import InputError
 from zerolab.memory import Tracker, predict, predict_traffic
 from zerolab.models import build
+from zerolab.ranks import Pace
 from zerolab.train import instances
 from zerolab.train.config import TrainConfig
 from zerolab.train.debug import ZeroDebug
 from zerolab.train.evaluate import Evaluator
 from zerolab.train.progress import Steps, Stop
 from zerolab.train.resume import Saver, Start, data_to_save
+from zerolab.train.trace import Recorder
 from zerolab.zero import ZeroEngine
 from zerolab.zero.labels import engine_labels
 from zerolab.zero.optimizer import Factory, default_factory
@@ -47,6 +49,17 @@ def train_rank(
     comm: Collectives, start: Start, corpus: Corpus, progress: str | None, stop: Stop | None = None
 ) -> dict[str, Any]:
     """Train on this rank; returns the record of all ranks, the same on each of them."""
+    config = start.config
+    if config.world == "lockstep":
+        # Time passes there only as somebody says.
+        with Pace(comm, config.gflop_per_s, config.gbyte_per_s):
+            return run_rank(comm, start, corpus, progress, stop)
+    return run_rank(comm, start, corpus, progress, stop)
+
+
+def run_rank(
+    comm: Collectives, start: Start, corpus: Corpus, progress: str | None, stop: Stop | None
+) -> dict[str, Any]:
     config = start.config
     check_same_start(comm, start, corpus)
     torch.manual_seed(config.seed)
@@ -82,12 +95,14 @@ def train_rank(
     assert comm.meter is not None
     comm.meter.reset()
     steps = Steps(progress if comm.rank == 0 else None)
-    loop = TrainingLoop(comm, engine, batches, config, steps, stop)
+    recorder = Recorder(comm, engine, config.trace_steps)
+    loop = TrainingLoop(comm, engine, batches, config, steps, stop, recorder)
     evaluator = Evaluator(
         comm, engine, held_out(comm, config, corpus), config.eval_every, config.eval_steps, steps, stop
     )
     debug = ZeroDebug(comm, engine, config, PHASES_OF_A_STEP, steps.say)
-    tracker, peaks = Tracker(engine_labels(engine), samples=False), []
+    tracker = Tracker(engine_labels(engine), samples=recorder.on, clock=comm.transport.now if recorder.on else None)
+    peaks = []
     step = start.step
     if step == 0:
         evaluator.evaluate(step)
@@ -119,6 +134,7 @@ def train_rank(
             # The ledger is of training; copies that wait to be written are not of it.
             between(step)
     tracked = step - start.step
+    recorder.memory = tracker.samples
     while goes_on():
         loop.step(step)
         step += 1
@@ -137,6 +153,7 @@ def train_rank(
             "traffic": loop.traffic(),
             "seconds": loop.seconds,
             "save_seconds": list(saver.seconds.values()),
+            "trace": recorder.record(),
         }
         of_ranks = gather_records(comm, record)
     return {
@@ -159,10 +176,17 @@ class TrainingLoop:
     """The steps of a run on one rank, and what is known of them: mean loss over the whole batch, seconds, bytes."""
 
     def __init__(
-        self, comm: Collectives, engine: ZeroEngine, batches: Batches, config: TrainConfig, steps: Steps, stop: Stop
+        self,
+        comm: Collectives,
+        engine: ZeroEngine,
+        batches: Batches,
+        config: TrainConfig,
+        steps: Steps,
+        stop: Stop,
+        recorder: Recorder,
     ) -> None:
         self.comm, self.engine, self.batches, self.config, self.steps = comm, engine, batches, config, steps
-        self.stop, self.schedule = stop, config.schedule
+        self.stop, self.schedule, self.recorder = stop, config.schedule, recorder
         self.losses: list[float] = []
         self.seconds: list[float] = []
         self.scales: list[float] = []
@@ -172,16 +196,26 @@ class TrainingLoop:
     def step(self, step: int) -> None:
         """One optimizer step."""
         start = time.perf_counter()
+        with self.recorder.step(step + 1):
+            self._step(step)
+        self.seconds.append(time.perf_counter() - start)
+        self.stop.step_ended()
+
+    def _step(self, step: int) -> None:
+        span = self.recorder.span
         self.schedule.set(self.engine.optimizer.param_groups, step)
         device, micro_batches = self.comm.device, self.batches.step(step)
         # The mean loss, and how many ranks were asked to stop: one collective says both.
         total = torch.zeros(2, device=device)
         for index, (inputs, targets) in enumerate(micro_batches):
-            loss = self.engine(inputs.to(device), targets.to(device)) / len(micro_batches)
+            with span("forward"):
+                loss = self.engine(inputs.to(device), targets.to(device)) / len(micro_batches)
             last = index == len(micro_batches) - 1
-            self.engine.backward(loss, reduce=last or not self.config.defer_reduction)
+            with span("backward"):
+                self.engine.backward(loss, reduce=last or not self.config.defer_reduction)
             total[0] += loss.detach()
-        result = self.engine.step()
+        with span("optimizer step"):
+            result = self.engine.step()
         self.scales.append(result.loss_scale)
         if result.skipped:
             self.skipped.append(step + 1)
@@ -192,8 +226,6 @@ class TrainingLoop:
         # Parameters may still be on their way to the others; the loss queues behind them and is read a step later.
         with phase("report"):
             self._reported = self.comm.all_reduce_async(total, average=True)
-        self.seconds.append(time.perf_counter() - start)
-        self.stop.step_ended()
 
     def settle(self) -> None:
         """Wait for what the last step left under way."""

@@ -11,7 +11,7 @@ import statistics
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ from zerolab.train.loop import TRACKED_STEPS, train_rank
 from zerolab.train.outputs import write_whole
 from zerolab.train.progress import Stop, follow
 from zerolab.train.resume import Start, find_start
+from zerolab.train.trace import RankTrace, Time, chrome_json, times_of
 
 ByRank = dict[str, list[int]]
 
@@ -65,6 +66,12 @@ class Report:
     resumed_step: int = 0
     save_seconds: dict[int, float] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    traces: tuple[RankTrace, ...] = ()
+
+    @property
+    def times(self) -> list[Time]:
+        """Of a step, where the run was traced; of the steps that no tracker slowed down, if there are any."""
+        return times_of(self.traces, self.resumed_step + self.tracked_steps + 1) if self.traces else []
 
     @property
     def lr(self) -> list[float]:
@@ -100,6 +107,7 @@ class Report:
             },
             "traffic": {"predicted": self.traffic_predicted, "measured": self.traffic_measured},
             "traffic_is_stated": self.traffic_is_stated,
+            "times": [asdict(time) for time in self.times],
             "text": self.text,
             "config": json.loads(self.config.model_dump_json()),
             "machine": {
@@ -136,10 +144,12 @@ def train(
             progress,
             stop,
             ranks=config.ranks,
+            world=config.world,
             collectives=config.collective_impl,
             timeout=config.timeout,
             device=config.device,
             link=config.link,
+            trace=config.trace is not None,
         )
     record = next(result for result in results if result is not None)
     return make_report(start, record, corpus)
@@ -210,6 +220,7 @@ def make_report(start: Start, record: dict[str, Any], corpus: Corpus) -> Report:
             for step, *seconds in zip(record["saved_steps"], *(of["save_seconds"] for of in of_ranks), strict=True)
         },
         notes=tuple(record["notes"]),
+        traces=tuple(RankTrace.of_record(of["trace"]) for of in of_ranks if of["trace"] is not None),
     )
 
 
@@ -222,6 +233,13 @@ def by_rank(records: list[dict[str, int]]) -> ByRank:
 def json_of(report: Report) -> str:
     """The text of a profile."""
     return json.dumps(report.as_json(), indent=1) + "\n"
+
+
+def trace_of(report: Report) -> str:
+    """The text of a trace file."""
+    run = report.config
+    clock = "virtual time" if run.world == "lockstep" else "real time"
+    return chrome_json(report.traces, f"zerolab train, ZeRO-{run.zero_stage}, {report.ranks} ranks, {clock}")
 
 
 def most_json_bytes(config: TrainConfig) -> int:

@@ -74,6 +74,10 @@ class DiskStep(EncodedStep):
     def disk_bytes(self) -> int:
         return self.file.measure() if self.file else 0
 
+    @property
+    def lanes(self) -> list[Lane]:
+        return [self._lane]
+
     def close(self) -> None:
         self._lane.close()
 

@@ -21,6 +21,7 @@ from zerolab.memory import StateSize
 from zerolab.memory.kinds import state_tensors
 from zerolab.offload.formats import StorageFormat, format_of, sub_group_limit
 from zerolab.offload.groups import sub_groups
+from zerolab.offload.lane import Lane
 from zerolab.offload.places import host_empty
 from zerolab.precision.codec import Codec
 from zerolab.precision.recipe import Precision
@@ -181,6 +182,11 @@ class OptimizerStep:
     def disk_bytes(self) -> int:
         """Bytes of states on the disk, as the file system has them."""
         return 0
+
+    @property
+    def lanes(self) -> list[Lane]:
+        """What moves states to and from a disk."""
+        return []
 
     def close(self) -> None:
         """Let go what outlives tensors."""

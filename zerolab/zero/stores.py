@@ -65,6 +65,11 @@ class DeviceStore:
         """Bytes of parameters on the disk, as the file system has them."""
         return 0
 
+    @property
+    def lanes(self) -> list[Lane]:
+        """What moves parameters to and from a disk."""
+        return []
+
 
 class HostStore(DeviceStore):
     """Shards in the host's memory."""
@@ -152,6 +157,10 @@ class DiskStore(HostStore):
 
     def disk_bytes(self) -> int:
         return self._file.measure() if self._file else 0
+
+    @property
+    def lanes(self) -> list[Lane]:
+        return [self._lane]
 
     def _values(self, bucket: Bucket, buffer: Tensor) -> Tensor:
         dtype = bucket.dtypes.shard
