@@ -13,10 +13,11 @@ FAILED, MISUSED = 1, 2
 # Named, not imported: a command's room is imported when it is asked for, and the library stands without the course.
 COMMANDS = {
     "train": ("zerolab.cli.train", "train a small language model with ZeRO stage 0, 1, 2 or 3"),
+    "prepare": ("zerolab.cli.prepare", "write a text file as tokens to train on"),
     "checkpoint": ("zerolab.cli.checkpoint", "look into what a run saved"),
     "grade": ("zerolab.course.grade.cli", "grade an exercise notebook"),
 }
-FAILURE = {"train": FAILED, "checkpoint": FAILED, "grade": MISUSED}
+FAILURE = {"train": FAILED, "prepare": FAILED, "checkpoint": FAILED, "grade": MISUSED}
 """The status where something outside went wrong: of a grading, 1 means that points are missing."""
 
 

@@ -21,9 +21,10 @@ from zerolab.cli import convert, ending
 from zerolab.cli.parser import Parser
 from zerolab.cli.tables import count, rendered
 from zerolab.errors import InputError
-from zerolab.models import Config, config_of
+from zerolab.models import Config
 from zerolab.precision import PRECISIONS
 from zerolab.precision.recipe import FLOATS, STATES
+from zerolab.train.model import saved_shape
 from zerolab.train.progress import Bar
 
 DAMAGED = 1
@@ -180,12 +181,13 @@ def gather(given: argparse.Namespace) -> int:
 def config_in(path: Path, manifest: Manifest) -> Config:
     """The model's shape, which `zerolab train` keeps beside the position in its data."""
     said = manifest.data if isinstance(manifest.data, dict) else {}
-    if not {"model", "model_size", "seq_len"} <= said.keys():
+    shape = saved_shape(said)
+    if shape is None:
         raise InputError(
             f"{path} was not saved by zerolab train, so its model's shape is unknown; leave --huggingface out, or give "
             "the config to zerolab.checkpoint.consolidate"
         )
-    return config_of(said["model"], said["model_size"], max_seq_len=said["seq_len"])
+    return shape
 
 
 ACTIONS = {

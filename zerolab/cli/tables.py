@@ -36,7 +36,7 @@ def print_report(report: Report, console: Console) -> None:
     if report.resumed is not None:
         steps += f" (from step {report.resumed_step} on, of {report.resumed})"
     lines = [
-        f"ZeRO-{run.zero_stage}, {count(report.ranks, 'rank')}, {run.model} {run.model_size}, text: {report.text}",
+        f"ZeRO-{run.zero_stage}, {count(report.ranks, 'rank')}, {run.model_name}, text: {report.text}",
         f"loss {first:.4f} -> {last:.4f} in {steps}, median step {report.median_step_seconds * 1e3:.0f} ms",
         f"parameters sha256 {report.parameters_sha256}",
     ]

@@ -16,13 +16,13 @@ from pydantic.fields import FieldInfo
 from zerolab.cli import ending
 from zerolab.cli.parser import Parser, with_dashes
 from zerolab.cli.tables import text_of
-from zerolab.data import load_corpus
 from zerolab.dialects import megatron
 from zerolab.dialects.deepspeed import read_deepspeed
 from zerolab.errors import DiskError, InputError
 from zerolab.train import Report, TrainConfig, make_config, train
 from zerolab.train.debug import start_line
 from zerolab.train.evaluate import EvaluationSettings
+from zerolab.train.model import ModelSettings, load_data
 from zerolab.train.outputs import check_output, rescued, write_or_rescue
 from zerolab.train.progress import Stop
 from zerolab.train.resume import find_start
@@ -31,6 +31,7 @@ from zerolab.train.schedule import ScheduleSettings
 from zerolab.train.states import DebugSettings, GatheringSettings, OffloadSettings, PrecisionSettings, SavingSettings
 
 GROUPS: dict[str, type[BaseModel]] = {
+    "model and data": ModelSettings,
     "precision": PrecisionSettings,
     "offload": OffloadSettings,
     "gathering": GatheringSettings,
@@ -64,7 +65,8 @@ def main(arguments: list[str]) -> int:
             check_output("--profile-json", config.profile_json, most_json_bytes(config))
         if speaks and config.trace is not None:
             check_output("--trace", config.trace, TRACE_BYTES * config.ranks)
-        corpus = load_corpus(config.data_mode, seq_len=config.seq_len)
+        corpus = load_data(config, config.seq_len)
+        config = config.on(corpus)
         start = find_start(config, corpus)
         for note in start.notes if speaks else ():
             ending.say(f"zerolab train: {note}")
@@ -198,7 +200,7 @@ def add_flag(parser: argparse._ActionsContainer, name: str, field: FieldInfo) ->
     text = f"{field.description} (default: {default})"
     if name == "resume":
         parser.add_argument(flag, dest=name, default=None, nargs="?", const="", metavar="FOLDER", help=text)
-    elif field.annotation is bool:
+    elif field.annotation in (bool, bool | None):
         parser.add_argument(flag, dest=name, action=argparse.BooleanOptionalAction, default=None, help=text)
     else:
         # Numbers stay text until pydantic reads them, so that every refusal is worded alike.

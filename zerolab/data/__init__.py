@@ -8,22 +8,69 @@ for inputs, targets in batches.step(0): ...
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 from torch import Tensor
 
 from zerolab.data.batches import Batches, check_division
+from zerolab.data.bins import META, TRAIN, VALID, describe, find_dataset, largest_token, prepare, read_bin, read_meta
 from zerolab.data.text import EMBEDDED, FINEWEB, SYNTHETIC, Text, load_text
-from zerolab.data.tokenizer import ByteTokenizer
+from zerolab.data.tokenizer import ByteTokenizer, CharacterTokenizer, Tokenizer, read_tokenizer
 from zerolab.errors import InputError
+
+BYTES = ByteTokenizer()
 
 
 @dataclass(frozen=True, eq=False)
 class Corpus:
-    """A text as uint8 tokens: the front to train on, the end to validate on, and where it is from."""
+    """A text as tokens (uint8, or uint16 of a data set): the front to train on, the end to validate on, where it is
+    from, how many different tokens there may be, and how they become text, where that is known."""
 
     train: Tensor
     valid: Tensor
     text: Text
+    vocab_size: int = ByteTokenizer.vocab_size
+    tokenizer: Tokenizer | None = BYTES
+
+
+@dataclass(frozen=True, eq=False)
+class MappedCorpus(Corpus):
+    """A data set in files, which each process maps for itself."""
+
+    folder: Path = Path()
+
+    def __reduce__(self) -> Any:
+        return mapped, (self.folder, self.text, self.vocab_size, self.tokenizer)
+
+
+def mapped(folder: Path, text: Text, vocab_size: int, tokenizer: Tokenizer | None) -> MappedCorpus:
+    train, valid = (read_bin(folder / name) for name in (TRAIN, VALID))
+    return MappedCorpus(train, valid, text, vocab_size, tokenizer, folder)
+
+
+def load_dataset(name: str, *, seq_len: int) -> Corpus:
+    """A prepared data set (`bins.py`) by its folder or its name in data/.
+
+    Raises:
+        InputError: there is none, its files are no tokens or too few, or meta.json says what is not so.
+    """
+    folder = find_dataset(name)
+    size, tokenizer = read_meta(folder)
+    parts = {path: read_bin(folder / path) for path in (TRAIN, VALID)}
+    for path, tokens in parts.items():
+        if len(tokens) <= seq_len:
+            raise InputError(
+                f"{folder / path} has {len(tokens)} tokens, and one sequence reads seq_len + 1, {seq_len + 1}; prepare "
+                "a longer text, or give a smaller seq_len"
+            )
+    needed = 1 + max(map(largest_token, parts.values()))
+    if size is not None and size < needed:
+        raise InputError(
+            f"{folder / META} gives {size} as vocab_size, and there is a token {needed - 1}; give {needed}"
+        )
+    size = size or needed
+    return mapped(folder, describe(name, folder, size), size, tokenizer)
 
 
 def split(tokens: Tensor, seq_len: int, valid_fraction: float = 0.1, source: str = "the text") -> tuple[Tensor, Tensor]:
@@ -63,10 +110,15 @@ __all__ = [
     "SYNTHETIC",
     "Batches",
     "ByteTokenizer",
+    "CharacterTokenizer",
     "Corpus",
     "Text",
     "check_division",
+    "find_dataset",
     "load_corpus",
+    "load_dataset",
     "load_text",
+    "prepare",
+    "read_tokenizer",
     "split",
 ]

@@ -108,7 +108,7 @@ class Batches:
         starts = [
             sequence_start(self.seed, step, index, choices) for index in range(first, first + self.micro_batch_size)
         ]
-        rows = torch.stack([self.tokens[start : start + self.seq_len + 1] for start in starts]).long()
+        rows = torch.stack([self.tokens[start : start + self.seq_len + 1].long() for start in starts])
         return rows[:, :-1].contiguous(), rows[:, 1:].contiguous()
 
     def step(self, step: int) -> list[tuple[Tensor, Tensor]]:

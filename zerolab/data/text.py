@@ -30,16 +30,18 @@ class Text:
         wanted: the source that was asked for.
         source: the source that it came from.
         note: one line that says why the two differ, or None when they do not.
+        digest: of tokens without a text, what stands for it.
     """
 
     text: str
     wanted: str
     source: str
     note: str | None = None
+    digest: str | None = None
 
     @property
     def sha256(self) -> str:
-        return hashlib.sha256(self.text.encode()).hexdigest()
+        return self.digest or hashlib.sha256(self.text.encode()).hexdigest()
 
 
 def load_text(source: str = EMBEDDED, *, characters: int = 2_000_000, timeout_s: float = 60.0) -> Text:

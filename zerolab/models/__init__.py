@@ -69,10 +69,20 @@ def build(
     Raises:
         InputError: see `config_of`.
     """
-    config = config_of(name, size, vocab_size=vocab_size, max_seq_len=max_seq_len)
-    if isinstance(config, LlamaConfig):
-        return Llama(config, checkpoint=checkpoint)
-    return GPT2(config, checkpoint=checkpoint)
+    return build_model(config_of(name, size, vocab_size=vocab_size, max_seq_len=max_seq_len), checkpoint=checkpoint)
+
+
+def build_model(config: Config, *, checkpoint: bool = False, dropout: float = 0.0) -> LanguageModel:
+    """A model of a shape, as `build` makes one.
+
+    Raises:
+        InputError: dropout that is not in [0, 1), or for a Llama, which has none.
+    """
+    if isinstance(config, GPT2Config):
+        return GPT2(config, checkpoint=checkpoint, dropout=dropout)
+    if dropout:
+        raise InputError(f"dropout is {dropout} and a Llama has none; leave it out, or take a GPT-2.")
+    return Llama(config, checkpoint=checkpoint)
 
 
 def unit_parameters(config: Config) -> list[int]:
@@ -88,6 +98,7 @@ def parameter_count(config: Config) -> int:
 
 
 __all__ = [
+    "BYTE_VOCABULARY",
     "GPT2",
     "SIZES",
     "Config",
@@ -96,6 +107,7 @@ __all__ = [
     "Llama",
     "LlamaConfig",
     "build",
+    "build_model",
     "config_of",
     "parameter_count",
     "unit_parameters",

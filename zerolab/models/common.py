@@ -75,16 +75,16 @@ def check_vocabulary(tokens: Tensor, vocab_size: int, name: str = "tokens") -> N
         )
 
 
-def run_block(block: nn.Module, hidden: Tensor, *context: Any, checkpoint: bool) -> Tensor:
+def run_block(block: nn.Module, hidden: Tensor, *context: Any, checkpoint: bool, draws: bool = False) -> Tensor:
     """Call one block; with `checkpoint`, keep only its input and compute its activations anew in backward.
 
     The block is called as a module either way, so hooks on it fire, also in the second forward. (That one
-    stops as soon as it has what backward asked for, so a hook *after* forward may not fire there.) No layer
-    draws random numbers, hence no random state to keep.
+    stops as soon as it has what backward asked for, so a hook *after* forward may not fire there.) Where a block
+    `draws` random numbers, as dropout does, the second forward has the same ones.
     """
     if not (checkpoint and torch.is_grad_enabled()):
         return block(hidden, *context)
-    return recompute_in_backward(block, hidden, *context, use_reentrant=False, preserve_rng_state=False)
+    return recompute_in_backward(block, hidden, *context, use_reentrant=False, preserve_rng_state=draws)
 
 
 def logits_or_loss(logits: Tensor, targets: Tensor | None) -> Tensor:

@@ -64,24 +64,32 @@ def gpt2_unit_parameters(config: GPT2Config) -> list[int]:
     return [tokens + positions, *[block] * config.layers, norm + (0 if config.tied_head else tokens)]
 
 
+def drop(x: Tensor, dropout: float, training: bool) -> Tensor:
+    """In training a share of `x` is 0, and the rest as much larger; else, and where the share is 0, x itself."""
+    return F.dropout(x, dropout) if training and dropout else x
+
+
 class Embedding(nn.Module):
     """Token vector plus position vector: int64 [batch, seq] -> [batch, seq, dim]."""
 
-    def __init__(self, config: GPT2Config) -> None:
+    def __init__(self, config: GPT2Config, dropout: float = 0.0) -> None:
         super().__init__()
+        self.dropout = dropout
         self.tokens = nn.Embedding(config.vocab_size, config.dim)
         self.positions = nn.Embedding(config.max_seq_len, config.dim)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        return self.tokens(tokens) + self.positions(torch.arange(tokens.shape[1], device=tokens.device))
+        hidden = self.tokens(tokens) + self.positions(torch.arange(tokens.shape[1], device=tokens.device))
+        return drop(hidden, self.dropout, self.training)
 
 
 class Attention(nn.Module):
     """Causal self-attention; one matrix computes queries, keys and values."""
 
-    def __init__(self, config: GPT2Config) -> None:
+    def __init__(self, config: GPT2Config, dropout: float = 0.0) -> None:
         super().__init__()
         self.heads = config.heads
+        self.dropout = dropout
         self.qkv_proj = nn.Linear(config.dim, 3 * config.dim, bias=config.bias)
         self.o_proj = nn.Linear(config.dim, config.dim, bias=config.bias)
 
@@ -90,7 +98,8 @@ class Attention(nn.Module):
             part.unflatten(-1, (self.heads, -1)).transpose(1, 2)  # [batch, heads, seq, head_dim]
             for part in self.qkv_proj(x).chunk(3, dim=-1)
         )
-        mixed = F.scaled_dot_product_attention(query, key, value, is_causal=True)
+        dropout = self.dropout if self.training else 0.0
+        mixed = F.scaled_dot_product_attention(query, key, value, dropout_p=dropout, is_causal=True)
         return self.o_proj(mixed.transpose(1, 2).flatten(2))
 
 
@@ -109,16 +118,17 @@ class FeedForward(nn.Module):
 class Block(nn.Module):
     """One transformer layer; hidden states [batch, seq, dim] in and out."""
 
-    def __init__(self, config: GPT2Config) -> None:
+    def __init__(self, config: GPT2Config, dropout: float = 0.0) -> None:
         super().__init__()
+        self.dropout = dropout
         self.attention_norm = nn.LayerNorm(config.dim, eps=config.norm_eps, bias=config.bias)
-        self.attention = Attention(config)
+        self.attention = Attention(config, dropout)
         self.ffn_norm = nn.LayerNorm(config.dim, eps=config.norm_eps, bias=config.bias)
         self.ffn = FeedForward(config)
 
     def forward(self, x: Tensor) -> Tensor:
-        x = x + self.attention(self.attention_norm(x))
-        return x + self.ffn(self.ffn_norm(x))
+        x = x + drop(self.attention(self.attention_norm(x)), self.dropout, self.training)
+        return x + drop(self.ffn(self.ffn_norm(x)), self.dropout, self.training)
 
 
 class Head(nn.Module):
@@ -141,14 +151,17 @@ class GPT2(nn.Module):
     Attributes:
         checkpoint: keep only the blocks' inputs and compute their activations anew in backward; may be
             switched at any time.
+        dropout: the share of the embedding's, the attention's and the blocks' outputs that training sets to 0.
     """
 
-    def __init__(self, config: GPT2Config, checkpoint: bool = False) -> None:
+    def __init__(self, config: GPT2Config, checkpoint: bool = False, dropout: float = 0.0) -> None:
         super().__init__()
+        if not 0 <= dropout < 1:
+            raise InputError(f"dropout is {dropout}, but must be at least 0 and below 1; change it.")
         self.config = config
-        self.checkpoint = checkpoint
-        self.embedding = Embedding(config)
-        self.blocks = nn.ModuleList(Block(config) for _ in range(config.layers))
+        self.checkpoint, self.dropout = checkpoint, dropout
+        self.embedding = Embedding(config, dropout)
+        self.blocks = nn.ModuleList(Block(config, dropout) for _ in range(config.layers))
         self.head = Head(config)
         if config.tied_head:
             self.head.lm_head.weight = self.embedding.tokens.weight
@@ -176,5 +189,5 @@ class GPT2(nn.Module):
         check_batch(tokens, targets, self.config.vocab_size, self.config.max_seq_len)
         hidden = self.embedding(tokens)
         for block in self.blocks:
-            hidden = run_block(block, hidden, checkpoint=self.checkpoint)
+            hidden = run_block(block, hidden, checkpoint=self.checkpoint, draws=self.dropout > 0)
         return logits_or_loss(self.head(hidden), targets)

@@ -8,18 +8,20 @@ from typing import Literal
 from pydantic import ConfigDict, Field, ValidationError, model_validator
 
 from zerolab.collectives import Link
-from zerolab.data import check_division
+from zerolab.data import Corpus, check_division
 from zerolab.errors import InputError
-from zerolab.models import Config, config_of
+from zerolab.models import Config
 from zerolab.offload.files import check_folder
 from zerolab.plan import RunSpec, shape_of
 from zerolab.train.evaluate import EvaluationSettings
 from zerolab.train.instances import check_instances
+from zerolab.train.model import ModelSettings, vocabulary
 from zerolab.train.schedule import LrSchedule, ScheduleSettings
 from zerolab.train.states import DebugSettings, GatheringSettings, OffloadSettings, PrecisionSettings, SavingSettings
 
 
 class TrainConfig(
+    ModelSettings,
     PrecisionSettings,
     OffloadSettings,
     GatheringSettings,
@@ -39,9 +41,6 @@ class TrainConfig(
         "auto",
         description="shared memory, our rings, or torch's; auto: shared memory on CPUs, torch's (NCCL) on GPUs",
     )
-    model: Literal["llama", "gpt2"] = Field("llama", description="architecture")
-    model_size: str = Field("tiny", description="nano, tiny, small, medium (llama); nano, tiny, 124m, ... (gpt2)")
-    data_mode: str = Field("embedded", description="embedded, synthetic, fineweb-edu, or the path of a text file")
     seq_len: int = Field(64, ge=1, description="tokens of a sequence")
     batch_size: int = Field(12, ge=1, description="sequences of an optimizer step, over all ranks and micro-batches")
     grad_accum_steps: int = Field(1, ge=1, description="micro-batches of an optimizer step")
@@ -83,6 +82,7 @@ class TrainConfig(
     def _fits(self) -> TrainConfig:
         check_division(self.batch_size, self.ranks, self.grad_accum_steps)
         check_instances(self.num_distributed_optimizer_instances, self.ranks, self.zero_stage)
+        self.check_model()
         offload = self.spec.places
         self.make_scaler()
         self.check_saving()
@@ -113,14 +113,14 @@ class TrainConfig(
 
     @property
     def shape(self) -> Config:
-        """The model's shape; its vocabulary is the 256 bytes."""
-        return config_of(self.model, self.model_size, max_seq_len=self.seq_len)
+        """The model's shape; its vocabulary is the 256 bytes where nobody has said another."""
+        return self.shape_for(self.seq_len)
 
     @property
     def spec(self) -> RunSpec:
         """What the planner and the predictions know of this run."""
         return RunSpec(
-            shape_of(self.shape, f"{self.model} {self.model_size}"),
+            shape_of(self.shape, self.model_name),
             self.ranks,
             self.zero_stage,
             precision=self.make_precision(),
@@ -132,6 +132,10 @@ class TrainConfig(
             reduction=self.reduction,
             reduce_each=not self.defer_reduction,
         )
+
+    def on(self, corpus: Corpus) -> TrainConfig:
+        """This run with the vocabulary of its data. Raises InputError if the model's is too small for it."""
+        return self.model_copy(update={"vocab_size": vocabulary(self, corpus)})
 
     @property
     def link(self) -> Link | None:

@@ -11,9 +11,10 @@ import torch
 from zerolab.collectives import Collectives, Handle, phase
 from zerolab.collectives.records import gather_records
 from zerolab.data import Batches, Corpus
+from zerolab.data.batches import sequence_start
 from zerolab.errors import InputError
 from zerolab.memory import Tracker, predict, predict_traffic
-from zerolab.models import build
+from zerolab.models import build_model
 from zerolab.ranks import Pace
 from zerolab.train import instances
 from zerolab.train.config import TrainConfig
@@ -64,9 +65,10 @@ def run_rank(
     check_same_start(comm, start, corpus)
     torch.manual_seed(config.seed)
     spec = config.spec
-    model = build(
-        config.model, config.model_size, max_seq_len=config.seq_len, checkpoint=config.checkpoint_activations
-    ).to(comm.device)
+    model = build_model(config.shape, checkpoint=config.checkpoint_activations, dropout=config.dropout).to(comm.device)
+    if config.compile:
+        for block in model.blocks:
+            block.compile(backend=config.compile_backend)
     shard, replicate = instances.split(comm, config.num_distributed_optimizer_instances)
     engine = ZeroEngine(
         model,
@@ -203,6 +205,8 @@ class TrainingLoop:
 
     def _step(self, step: int) -> None:
         span = self.recorder.span
+        if self.config.dropout:
+            torch.manual_seed(seed_of(self.config.seed, step, self.comm.rank))
         self.schedule.set(self.engine.optimizer.param_groups, step)
         device, micro_batches = self.comm.device, self.batches.step(step)
         # The mean loss, and how many ranks were asked to stop: one collective says both.
@@ -298,6 +302,11 @@ def parameters_sha256(engine: ZeroEngine) -> str:
             digest.update(f"{name} {value.dtype} {tuple(value.shape)}\n".encode())
             digest.update(value.contiguous().view(-1).view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()
+
+
+def seed_of(seed: int, step: int, rank: int) -> int:
+    """Of what a rank leaves out (dropout) in a step: a run that goes on leaves out what it would have."""
+    return sequence_start(seed, step, rank, 1 << 62)
 
 
 def held_out(comm: Collectives, config: TrainConfig, corpus: Corpus) -> Batches:

@@ -17,6 +17,7 @@ from zerolab.checkpoint.manifest import MANIFEST, Manifest
 from zerolab.data import Corpus
 from zerolab.errors import InputError
 from zerolab.train.config import TrainConfig
+from zerolab.train.model import saved_shape, shape_to_save
 from zerolab.train.progress import Stop
 from zerolab.zero import ZeroEngine
 
@@ -104,6 +105,8 @@ def data_to_save(config: TrainConfig, corpus: Corpus) -> dict[str, Any]:
     if config.lr_schedule != "constant":
         # Of a run that goes on for longer, too, it ends where it was to end.
         said["decay_steps"] = config.decay_steps or config.max_steps
+    said["shape"] = shape_to_save(config.shape)
+    said["tokenizer"] = None if corpus.tokenizer is None else corpus.tokenizer.said()
     return {**said, "text_sha256": corpus.text.sha256, "text_source": corpus.text.source}
 
 
@@ -124,9 +127,17 @@ def check_same(config: TrainConfig, corpus: Corpus, saved: dict[str, Any], found
         now, before = getattr(config, name), saved[name]
         if now != before:
             raise InputError(f"{name} is {now} and {found} was saved with {before}; give {before}, or do not resume")
+    now, before = shape_to_save(config.shape), shape_to_save(saved_shape(saved) or config.shape)
+    for name in now:
+        if now[name] != before.get(name):
+            raise InputError(
+                f"the model's {name} is {now[name]} and {found} was saved with {before.get(name)}; give the model that "
+                "was saved, or do not resume"
+            )
+    setting = "data_mode" if config.dataset is None else "dataset"
     if corpus.text.sha256 != saved["text_sha256"]:
         raise InputError(
-            f"data_mode gives the text {corpus.text.source!r} (sha256 {corpus.text.sha256[:12]}) and {found} was saved "
+            f"{setting} gives the text {corpus.text.source!r} (sha256 {corpus.text.sha256[:12]}) and {found} was saved "
             f"with {saved['text_source']!r} (sha256 {saved['text_sha256'][:12]}); give that text, or do not resume"
         )
 

@@ -17,13 +17,14 @@ from typing import Any
 
 import torch
 
-from zerolab.data import Corpus, load_corpus
+from zerolab.data import Corpus
 from zerolab.errors import CheckpointError, InputError
 from zerolab.ranks import launch
 from zerolab.ranks.failure import RankFailure
 from zerolab.ranks.torchrun import is_torchrun
 from zerolab.train.config import TrainConfig
 from zerolab.train.loop import TRACKED_STEPS, train_rank
+from zerolab.train.model import load_data
 from zerolab.train.outputs import write_whole
 from zerolab.train.progress import Stop, follow
 from zerolab.train.resume import Start, find_start
@@ -128,7 +129,8 @@ def train(
     Raises InputError for text that cannot be used and a checkpoint of another run or of its end, CheckpointError if
     saving or loading fails, RankError if a rank fails otherwise.
     """
-    corpus = corpus or load_corpus(config.data_mode, seq_len=config.seq_len)
+    corpus = corpus or load_data(config, config.seq_len)
+    config = config.on(corpus)
     start = start or find_start(config, corpus)
     config = start.config
     if start.step >= config.max_steps:

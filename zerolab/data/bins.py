@@ -1,0 +1,128 @@
+"""Prepared tokens in files, as nanoGPT has them: a folder with train.bin and val.bin, nothing but tokens,
+16-bit numbers in little-endian order. They are mapped into memory, so that a rank reads what it trains on and no more.
+
+What else is known of them stands in meta.json, where there is one: {"vocab_size": 256, "tokenizer": {"kind": "bytes"}},
+or {"kind": "characters", "characters": "..."}. nanoGPT's own meta.pkl is never opened: a pickle may run anything.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from zerolab.data.text import Text, read_text_file
+from zerolab.data.tokenizer import ByteTokenizer, CharacterTokenizer, Tokenizer, read_tokenizer
+from zerolab.errors import InputError
+
+TRAIN, VALID, META, PICKLE = "train.bin", "val.bin", "meta.json", "meta.pkl"
+MOST = 1 << 16
+WHOLE, SAMPLES = 1 << 26, 64
+"""Bytes of a file up to which all of it goes into its fingerprint, and how many places of a larger one."""
+AT_ONCE = 1 << 24
+
+
+def find_dataset(name: str) -> Path:
+    """The folder of a data set: `name` itself, or data/`name`, as nanoGPT has it. Raises InputError if neither has a
+    train.bin and a val.bin."""
+    places = list(dict.fromkeys([Path(name).expanduser(), Path("data") / name]))
+    for folder in places:
+        if (folder / TRAIN).is_file() and (folder / VALID).is_file():
+            return folder
+    raise InputError(
+        f"dataset is {name!r}, but {' and '.join(map(str, places))} lack {TRAIN} or {VALID}; make them with: "
+        f"zerolab prepare FILE --out {places[-1]}"
+    )
+
+
+def read_bin(path: Path) -> Tensor:
+    """All tokens of a file, uint16 [tokens], mapped and not read."""
+    size = path.stat().st_size
+    if size == 0 or size % 2:
+        raise InputError(f"{path} has {size} bytes, and tokens have two each; prepare it again")
+    if sys.byteorder != "little":
+        raise InputError(f"{path} is little-endian and this machine is not; train on another")
+    return torch.from_file(str(path), shared=False, size=size // 2, dtype=torch.uint16)
+
+
+def read_meta(folder: Path) -> tuple[int | None, Tokenizer | None]:
+    """The size of the vocabulary, and how tokens become text, as far as a data set's meta.json says it."""
+    path = folder / META
+    if not path.is_file():
+        return None, None
+    try:
+        said = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path} cannot be read ({error}); mend it, or prepare the data again") from None
+    size = said.get("vocab_size") if isinstance(said, dict) else None
+    if isinstance(size, bool) or not isinstance(size, int) or not 1 <= size <= MOST:
+        raise InputError(f"{path} gives {size!r} as vocab_size; give a whole number from 1 to {MOST}")
+    return size, read_tokenizer(said.get("tokenizer"), str(path))
+
+
+def largest_token(tokens: Tensor) -> int:
+    return max(int(part.to(torch.int32).max()) for part in tokens.split(AT_ONCE))
+
+
+def fingerprint(folder: Path) -> str:
+    """sha256 of both files' lengths and bytes; of a large file, of bytes from places that lie evenly in it."""
+    digest = hashlib.sha256()
+    for name in (TRAIN, VALID):
+        data = read_bin(folder / name).view(torch.uint8)
+        digest.update(f"{name} {len(data)}\n".encode())
+        step = 1 if len(data) <= WHOLE else len(data) // SAMPLES
+        parts: Iterator[Tensor] = iter(data.split(AT_ONCE))
+        if step > 1:
+            parts = (data[at : at + 4096] for at in range(0, len(data), step))
+        for part in parts:
+            digest.update(part.numpy().tobytes())
+    return digest.hexdigest()
+
+
+def note_of(folder: Path, name: str, vocab_size: int) -> str | None:
+    if not (folder / PICKLE).is_file() or (folder / META).is_file():
+        return None
+    return (
+        f"{name} ({PICKLE} is not opened, since a pickle may run anything: the vocabulary is {vocab_size}, as many as "
+        "the tokens need)"
+    )
+
+
+def describe(name: str, folder: Path, vocab_size: int) -> Text:
+    """What stands for a text where there are tokens only."""
+    return Text("", name, name, note_of(folder, name, vocab_size), fingerprint(folder))
+
+
+def prepare(file: str, out: Path, tokens: str = "bytes", valid_fraction: float = 0.1) -> dict[str, Any]:
+    """Write a text file as a data set. `tokens` is "bytes", or "characters", which numbers those that the text has, as
+    nanoGPT's shakespeare_char does; the end of the text, by characters, is held out. Returns what was written.
+
+    Raises:
+        InputError: a file without text, a folder that has a data set, more than 65,536 characters, a fraction outside
+            (0, 1), or a text too short to be cut in two.
+    """
+    if not 0 < valid_fraction < 1:
+        raise InputError(f"the fraction to hold out is {valid_fraction}; give one between 0 and 1")
+    if any((out / name).exists() for name in (TRAIN, VALID, META)):
+        raise InputError(f"{out} has a data set already; name another folder, or remove it")
+    text = read_text_file(file)
+    at = int(len(text) * (1 - valid_fraction))
+    if not 0 < at < len(text):
+        raise InputError(f"{file} has {len(text)} characters, which cannot be cut in two; give a longer text")
+    tokenizer: Tokenizer = ByteTokenizer() if tokens == "bytes" else CharacterTokenizer.of(text)
+    parts = {TRAIN: tokenizer.encode(text[:at]), VALID: tokenizer.encode(text[at:])}
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        for name, numbers in parts.items():
+            (out / name).write_bytes(numbers.to(torch.int32).numpy().astype("<u2").tobytes())
+        meta = {"vocab_size": tokenizer.vocab_size, "tokenizer": tokenizer.said()}
+        (out / META).write_text(json.dumps(meta, ensure_ascii=False) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"{out} cannot be written to ({error.strerror}); name another folder") from None
+    return {"vocab_size": tokenizer.vocab_size, **{name: len(numbers) for name, numbers in parts.items()}}
