@@ -14,10 +14,11 @@ FAILED, MISUSED = 1, 2
 COMMANDS = {
     "train": ("zerolab.cli.train", "train a small language model with ZeRO stage 0, 1, 2 or 3"),
     "prepare": ("zerolab.cli.prepare", "write a text file as tokens to train on"),
+    "launch": ("zerolab.cli.launch", "start N processes of a script, as torchrun does"),
     "checkpoint": ("zerolab.cli.checkpoint", "look into what a run saved"),
     "grade": ("zerolab.course.grade.cli", "grade an exercise notebook"),
 }
-FAILURE = {"train": FAILED, "prepare": FAILED, "checkpoint": FAILED, "grade": MISUSED}
+FAILURE = dict.fromkeys(COMMANDS, FAILED) | {"grade": MISUSED}
 """The status where something outside went wrong: of a grading, 1 means that points are missing."""
 
 

@@ -11,6 +11,10 @@ from zerolab.collectives.shared.peers import is_possible
 from zerolab.errors import InputError
 from zerolab.system import has
 
+WANTED = "ZEROLAB_COLLECTIVES"
+"""The variable of the environment by which a launcher says what "auto" shall stand for."""
+WORDS = ("auto", "ring", "torch", "shared")
+
 
 def choose_devices(device: str, ranks: int) -> tuple[tuple[str, ...], str]:
     """The device of each rank, and torch's name of the backend that joins them.
@@ -54,6 +58,8 @@ def choose_collectives(
     but reduce-scatter and all-reduce of one tensor may differ in the last, and with them ZeRO's stages. Who compares
     bits on GPUs asks for "ring".
     """
+    if collectives == "auto" and joined is not None and not linked:
+        collectives = wanted(joined)
     if collectives != "auto":
         return collectives
     if nccl and not linked and world == "processes" and len(devices) > 1:
@@ -62,6 +68,14 @@ def choose_collectives(
     cpu = all(device == "cpu" for device in devices)
     shared = not linked and world == "processes" and len(devices) > 1 and cpu and one_machine and is_possible()
     return "shared" if shared else "ring"
+
+
+def wanted(environment: Mapping[str, str]) -> str:
+    """What `zerolab launch --collectives` asks of the ranks that it starts. Raises InputError for what there is not."""
+    name = environment.get(WANTED, "auto")
+    if name not in WORDS:
+        raise InputError(f"{WANTED} is {name!r}; set one of {', '.join(WORDS)}, or nothing")
+    return name
 
 
 def threads_per_rank(ranks: int) -> int:

@@ -10,6 +10,7 @@ whoever made it: nothing here ends it.
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 import torch
@@ -19,6 +20,7 @@ from zerolab.collectives import IMPLEMENTATIONS, Collectives, build
 from zerolab.collectives.shared.peers import host_number, is_possible
 from zerolab.collectives.transport import tell_all
 from zerolab.errors import InputError
+from zerolab.ranks.devices import wanted
 from zerolab.ranks.process_transport import ProcessTransport
 
 if TYPE_CHECKING:
@@ -56,6 +58,8 @@ def from_process_group(
     device = _choose_device(device, backends)
     nccl = backends.get(device.type) == "nccl"
     transport = ProcessTransport(group, device, nccl)
+    if collectives == "auto" and link is None:
+        collectives = wanted(os.environ)
     if collectives == "auto":
         if transport.size == 1 or link is not None:
             collectives = "ring"
