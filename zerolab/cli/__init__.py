@@ -16,6 +16,7 @@ COMMANDS = {
     "prepare": ("zerolab.cli.prepare", "write a text file as tokens to train on"),
     "launch": ("zerolab.cli.launch", "start N processes of a script, as torchrun does"),
     "checkpoint": ("zerolab.cli.checkpoint", "look into what a run saved"),
+    "env": ("zerolab.cli.env", "report what this machine has, for a bug report"),
     "grade": ("zerolab.course.grade.cli", "grade an exercise notebook"),
 }
 FAILURE = dict.fromkeys(COMMANDS, FAILED) | {"grade": MISUSED}
