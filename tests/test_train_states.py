@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from zerolab.cli import main
-from zerolab.dialects.deepspeed import NOT_A_FIELD, RULES, read_deepspeed
+from zerolab.dialects.deepspeed import read_deepspeed
+from zerolab.dialects.deepspeed_keys import NOT_A_FIELD, TABLE
 from zerolab.errors import InputError
 from zerolab.precision import Precision
 from zerolab.train import TrainConfig, make_config, train
@@ -151,12 +152,12 @@ def changed(key: str, value: Any) -> dict[str, Any]:
 
 
 def test_a_deepspeed_configuration_becomes_settings(tmp_path: Path) -> None:
-    settings = read_deepspeed(written(tmp_path, FULL), ranks=2)
+    settings = read_deepspeed(written(tmp_path, FULL), ranks=2).settings
     assert settings == {
         "batch_size": 24, "grad_accum_steps": 3, "clip_norm": 0.5, "zero_stage": 3, "overlap": False,
         "reduction": "reduce_scatter", "bucket_numel": 500_000_000, "sub_group_size": 10**9,
         "offload_optimizer": "nvme", "offload_path": ".", "buffer_count": 4, "offload_param": "cpu",
-        "buffer_size": 10**8, "fp16": True, "loss_scale": 0, "initial_scale_power": 12, "loss_scale_window": 500,
+        "fp16": True, "loss_scale": 0, "initial_scale_power": 12, "loss_scale_window": 500,
         "hysteresis": 1, "lr": 0.01,
     }  # fmt: skip
     config = make_config(ranks=2, **settings)
@@ -164,11 +165,9 @@ def test_a_deepspeed_configuration_becomes_settings(tmp_path: Path) -> None:
 
 
 def test_every_setting_that_a_rule_gives_is_one_of_a_run() -> None:
-    zero = "zero_optimization"
-    values = {f"{zero}.contiguous_gradients": True, f"{zero}.reduce_scatter": True, "optimizer.type": "AdamW"}
-    for key, rule in RULES.items():
-        given = values.get(key, True if "pin_memory" in key or "pipeline" in key else 1)
-        assert rule(given).keys() <= TrainConfig.model_fields.keys(), key
+    for name, key in TABLE.items():
+        assert {*key.settings} <= TrainConfig.model_fields.keys(), name
+        assert bool(key.settings) + bool(key.wanted) + bool(key.taken) <= 1, name
 
 
 @pytest.mark.parametrize("key", NOT_A_FIELD)
@@ -180,21 +179,53 @@ def test_what_deepspeed_itself_refuses_is_refused_with_what_is_meant(key: str, t
 @pytest.mark.parametrize(
     ("key", "value", "said"),
     [
-        ("zero_optimization.stage3_max_live_parameters", 1, "stage3_max_live_parameters is not supported"),
+        ("zero_optimization.stage3_max_live_parameters", -1, "stage3_max_live_parameters is -1; give a whole number"),
+        (
+            "zero_optimization.stage3_max_live_paramters",
+            1,
+            "did you mean zero_optimization.stage3_max_live_parameters?",
+        ),
+        ("zero_optimization.offload_param.device", "ssd", "device is 'ssd'; give none, cpu or nvme"),
+        ("zero_optimization.stage", 2, "offload_param.device is 'cpu' at stage 2, where every rank keeps"),
+        ("frobnicate.much", 1, "frobnicate.much is no key that zerolab knows; leave it out"),
+        ("amp.enabled", False, "amp is given, and zerolab has nothing of the kind: DeepSpeed has taken it out, too"),
+        (
+            "elasticity.enabled",
+            True,
+            "elasticity is enabled, and zerolab has nothing of the kind: leave it out; --resume",
+        ),
+        ("scheduler.type", "OneCycle", "scheduler.type is 'OneCycle'; give WarmupLR, WarmupDecayLR, WarmupCosineLR"),
+        (
+            "scheduler",
+            {"type": "WarmupLR", "params": {"warmup_max_lr": 1.0}},
+            "scheduler is 1.0, but optimizer.params.lr",
+        ),
+        ("scheduler", {"type": "WarmupDecayLR", "params": {}}, "total_num_steps is missing; WarmupDecayLR wants it"),
+        ("scheduler", {"type": "WarmupLR", "params": {"warmup_min_lr": 1e-5}}, "warmup_min_lr is 1e-05; give 0"),
+        ("optimizer.params.betas", 0.9, "optimizer.params.betas is 0.9; give two numbers"),
+        ("prescale_gradients", True, "prescale_gradients must be false, not true"),
         ("zero_optimization.contiguous_gradients", False, "contiguous_gradients must be true, not false"),
-        ("optimizer.type", "Lamb", 'optimizer.type must be "AdamW", not "Lamb"'),
+        ("optimizer.type", "Lamb", 'optimizer.type is "Lamb"; give AdamW'),
         ("train_batch_size", 25, "train_batch_size is 25, but 4 sequences a micro-batch"),
         ("train_micro_batch_size_per_gpu", 0, "train_micro_batch_size_per_gpu is 0"),
         ("zero_optimization.sub_group_size", "many", 'sub_group_size is "many"; give a whole number of at least 1'),
         ("zero_optimization.reduce_bucket_size", float("inf"), "reduce_bucket_size is Infinity; give a whole number"),
         ("zero_optimization.reduce_bucket_size", True, "reduce_bucket_size is true; give a whole number"),
-        ("zero_optimization.offload_param.max_in_cpu", -1, "max_in_cpu is -1; give a whole number of at least 0"),
         ("zero_optimization.reduce_scatter", "no", 'reduce_scatter is "no"; give true or false'),
         ("train_batch_size", "24", 'train_batch_size is "24"; give a whole number of at least 1'),
         ("train_batch_size", [24], "train_batch_size is [24]; give a whole number of at least 1"),
         ("gradient_accumulation_steps", 1.5, "gradient_accumulation_steps is 1.5; give a whole number of at least 1"),
         ("train_micro_batch_size_per_gpu", "4", 'train_micro_batch_size_per_gpu is "4"; give a whole number'),
-        ("zero_optimization.offload_param.nvme_path", "/other", "nvme_path is '/other', but another key says '.'"),
+        (
+            "zero_optimization.offload_param",
+            {"device": "nvme", "nvme_path": "/other"},
+            "nvme_path is '/other', but zero_optimization.offload_optimizer.nvme_path says '.'",
+        ),
+        (
+            "zero_optimization.offload_param",
+            {"device": "nvme", "nvme_path": ".", "max_in_cpu": -1},
+            "max_in_cpu is -1; give a whole number of at least 0",
+        ),
     ],
 )
 def test_a_key_that_cannot_be_honoured_is_refused_by_name(key: str, value: Any, said: str, tmp_path: Path) -> None:
@@ -203,7 +234,8 @@ def test_a_key_that_cannot_be_honoured_is_refused_by_name(key: str, value: Any, 
 
 
 def test_fp16_that_is_off_says_nothing(tmp_path: Path) -> None:
-    assert not read_deepspeed(written(tmp_path, changed("fp16.enabled", False)), 2).keys() & {"fp16", "loss_scale"}
+    read = read_deepspeed(written(tmp_path, changed("fp16.enabled", False)), 2).settings
+    assert read["fp16"] is False and "loss_scale" not in read
 
 
 def test_a_file_that_is_none_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

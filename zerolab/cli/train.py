@@ -51,14 +51,16 @@ def main(arguments: list[str]) -> int:
     """Train, print the table, write the profile. The status is 143 where a SIGTERM ended the run after a save."""
     settings, foreign = read_flags(arguments)
     path = settings.pop("deepspeed_config", None)
+    speaks = os.environ.get("RANK", "0") == "0"
     flags = set(settings)
     if settings.get("resume") == "":
         if "save_folder" not in settings:
             raise InputError("--resume is given without a folder, and there is no --save-folder; name one of the two")
         settings["resume"] = settings["save_folder"]
     if path is not None:
-        settings = with_deepspeed(settings, Path(path))
-    speaks = os.environ.get("RANK", "0") == "0"
+        settings, notes = with_deepspeed(settings, Path(path))
+        for note in notes if speaks else ():
+            ending.say(f"zerolab train: {note}")
     try:
         config = make_config(**settings)
         if speaks and config.profile_json is not None:
@@ -139,14 +141,27 @@ def name_flags(message: str, names: Iterable[str]) -> str:
     return message
 
 
-def with_deepspeed(settings: dict[str, Any], path: Path) -> dict[str, Any]:
-    """Flags beside a DeepSpeed configuration; one that says something else than the file is refused."""
+def with_deepspeed(settings: dict[str, Any], path: Path) -> tuple[dict[str, Any], list[str]]:
+    """Flags beside a DeepSpeed configuration, and what is to be said of it; a flag that says something else than the
+    file is refused."""
     ranks = settings.get("ranks", TrainConfig.model_fields["ranks"].default)
-    read = read_deepspeed(path, check_ranks(ranks))
+    reading = read_deepspeed(path, check_ranks(ranks), settings)
+    read, notes = reading.settings, [f"{path}: {note}" for note in reading.notes]
     for name, value in settings.items():
-        if name in read and str(read[name]) != str(value):
+        if name in read and not are_same(read[name], value):
             raise InputError(f"{name} is {value} as a flag and {read[name]} in {path}; leave one of the two out")
-    return {**read, **settings}
+    if read.get("zero3_save_16bit_model") and "save_folder" not in settings:
+        del read["zero3_save_16bit_model"]
+        notes.append("the whole weights in 16 bits are not written, since there is no folder; give --save-folder")
+    return {**read, **settings}, notes
+
+
+def are_same(one: Any, other: Any) -> bool:
+    """Whether two values are one, of which a flag's may be text."""
+    try:
+        return float(one) == float(other)
+    except (TypeError, ValueError):
+        return str(one) == str(other)
 
 
 def with_megatron(settings: dict[str, Any], flags: Mapping[str, Any]) -> dict[str, Any]:

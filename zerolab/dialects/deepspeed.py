@@ -1,133 +1,252 @@
-"""A DeepSpeed configuration as settings of a run: each key is honoured or refused by name, none is ignored.
+"""A DeepSpeed configuration as settings of a run; `deepspeed_write.py` has the way back.
 
-Key by key a function gives the settings of `TrainConfig` that mean the same. "auto" leaves a key to the run's own
-settings, as it does under Hugging Face's trainer.
+`deepspeed_keys.py` says key by key what becomes of it: it is honoured, refused by name, or taken with a note where it
+changes nothing; none is ignored. "auto" leaves a key to the run's own settings, as under Hugging Face's trainer, and
+what it became is said. A key that is not in the file is left to the run, too.
 """
 
 from __future__ import annotations
 
+import difflib
 import json
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from zerolab.dialects.keys import Rule, Settings, count, named, only, whole_number
+from zerolab.dialects.deepspeed_keys import HIDDEN, NOT_A_FIELD, TABLE, TELLS, Key, is_on
+from zerolab.dialects.deepspeed_schedule import read_scheduler
+from zerolab.dialects.keys import Settings, whole_number
 from zerolab.errors import InputError
+from zerolab.models import config_of
+from zerolab.train.config import TrainConfig
+
+ZERO, MICRO = "zero_optimization.", "train_micro_batch_size_per_gpu"
 
 
-def reduction(value: Any) -> Settings:
-    if not isinstance(value, bool):
-        raise InputError(f"is {json.dumps(value)}; give true or false")
-    return {"reduction": "reduce_scatter" if value else "all_reduce"}
+@dataclass
+class FromDeepSpeed:
+    """What was read: settings, and what is to be said of them at the start of a run, a sentence each."""
+
+    settings: Settings = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
 
 
-RULES: dict[str, Rule] = {
-    "train_batch_size": count("batch_size"),
-    "gradient_accumulation_steps": count("grad_accum_steps"),
-    "gradient_clipping": named("clip_norm"),
-    "zero_optimization.stage": named("zero_stage"),
-    "zero_optimization.overlap_comm": named("overlap"),
-    "zero_optimization.contiguous_gradients": only(True, "gradients always lie in flat buffers"),
-    "zero_optimization.reduce_scatter": reduction,
-    "zero_optimization.reduce_bucket_size": count("bucket_numel"),
-    "zero_optimization.sub_group_size": count("sub_group_size"),
-    "zero_optimization.offload_optimizer.device": named("offload_optimizer"),
-    "zero_optimization.offload_optimizer.nvme_path": named("offload_path"),
-    "zero_optimization.offload_optimizer.buffer_count": named("buffer_count"),
-    "zero_optimization.offload_optimizer.pin_memory": only(True, "host memory is pinned wherever a GPU is"),
-    "zero_optimization.offload_optimizer.pipeline_read": only(True, "reads always run ahead"),
-    "zero_optimization.offload_optimizer.pipeline_write": only(True, "writes always run behind"),
-    "zero_optimization.offload_param.device": named("offload_param"),
-    "zero_optimization.offload_param.nvme_path": named("offload_path"),
-    "zero_optimization.offload_param.buffer_count": named("buffer_count"),
-    "zero_optimization.offload_param.buffer_size": count("buffer_size"),
-    "zero_optimization.offload_param.max_in_cpu": count("max_in_cpu", least=0),
-    "zero_optimization.offload_param.pin_memory": only(True, "host memory is pinned wherever a GPU is"),
-    "bf16.enabled": named("bf16"),
-    "fp16.enabled": named("fp16"),
-    "fp16.loss_scale": named("loss_scale"),
-    "fp16.initial_scale_power": named("initial_scale_power"),
-    "fp16.loss_scale_window": named("loss_scale_window"),
-    "fp16.hysteresis": named("hysteresis"),
-    "fp16.min_loss_scale": named("min_loss_scale"),
-    "optimizer.type": only("AdamW", "zerolab train uses AdamW"),
-    "optimizer.params.lr": named("lr"),
-    "optimizer.params.weight_decay": named("weight_decay"),
-}
-
-NOT_A_FIELD = {
-    "zero_optimization.allreduce_bucket_size": "reduce_bucket_size",
-    "zero_optimization.offload_optimizer.max_in_cpu": "offload_param.max_in_cpu, since it counts parameters",
-    "bf16.loss_scale": "fp16.loss_scale, since bf16 has fp32's range and no loss scale",
-}
-"""What texts on DeepSpeed name and DeepSpeed itself refuses, and what is meant."""
-
-
-def read_deepspeed(path: Path, ranks: int) -> Settings:
-    """The settings in a DeepSpeed configuration, for so many ranks. Raises InputError that names the key."""
+def read_deepspeed(path: Path, ranks: int, given: Mapping[str, Any] | None = None) -> FromDeepSpeed:
+    """The settings in a DeepSpeed configuration, for so many ranks. `given` are the run's other settings, from which
+    "auto" is resolved. Raises InputError that names file and key."""
     try:
         config = json.loads(path.read_text())
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{path} cannot be read: {error}; name a DeepSpeed configuration") from None
     except json.JSONDecodeError as error:
         raise InputError(f"{path} is not JSON: {error}; mend it") from None
+    try:
+        return read(config, ranks, given)
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from None
+
+
+def read(config: Any, ranks: int, given: Mapping[str, Any] | None = None) -> FromDeepSpeed:
+    """The same of a configuration that is a dict already. Raises InputError that names the key."""
     if not isinstance(config, dict):
-        raise InputError(f"{path} holds a {type(config).__name__}; a DeepSpeed configuration is an object")
-    settings: Settings = {}
-    micro = config.pop("train_micro_batch_size_per_gpu", None)
-    fp16 = config.get("fp16")
-    if isinstance(fp16, dict) and fp16.get("enabled") is False:
-        # The rest of it says how fp16 would be done.
-        config["fp16"] = {key: value for key, value in fp16.items() if f"fp16.{key}" not in RULES}
-    for key, value in leaves(config):
-        for setting, meant in translated(key, value, path).items():
-            if settings.setdefault(setting, meant) != meant:
+        raise InputError(f"holds a {type(config).__name__}, but a DeepSpeed configuration is an object; mend it")
+    return _Reader(config, ranks, given or {}).reading
+
+
+class _Reader:
+    def __init__(self, config: dict[str, Any], ranks: int, given: Mapping[str, Any]) -> None:
+        self.config, self.ranks = renamed(config), ranks
+        # The run as it would be without the file.
+        self.given = given
+        self.run = {name: spec.default for name, spec in TrainConfig.model_fields.items()} | dict(given)
+        self.reading = FromDeepSpeed()
+        self.autos: list[tuple[str, str, str]] = []
+        self._taken: dict[str, list[str]] = {}
+        self._said_by: dict[str, str] = {}
+        if isinstance(self.config.get("zero_optimization"), bool):
+            raise InputError('zero_optimization is a switch, as it was once; give an object, such as {"stage": 2}')
+        self.stage = self._stage()
+        for name, key, value in self._entries():
+            self._read(name, key, value)
+        self._check_offload()
+        self._schedule()
+        self._batch()
+        self._report()
+
+    def _entries(self) -> Iterator[tuple[str, Key, Any]]:
+        """Each key that the table has with its value, or the section around it, once."""
+        seen = set()
+        for name, value in leaves(self.config):
+            if name.startswith("scheduler"):
+                continue
+            if name in NOT_A_FIELD:
+                raise InputError(f"DeepSpeed has no {name}; use {NOT_A_FIELD[name]}")
+            around = name
+            while around not in TABLE and "." in around:
+                around = around.rpartition(".")[0]
+            if around not in TABLE or around == "zero_optimization":
+                raise InputError(unknown(name))
+            if around not in seen:
+                seen.add(around)
+                yield around, TABLE[around], value if around == name else at(self.config, around)
+
+    def _read(self, name: str, key: Key, value: Any) -> None:
+        if not self._applies(name, key):
+            return
+        if value == "auto" and (key.settings or key.wanted or name == MICRO):
+            self._auto(name, key)
+            return
+        try:
+            settings = key.rule(value)
+        except InputError as error:
+            raise InputError(f"{name} {error}") from None
+        if key.taken and (is_on(value) or not (isinstance(value, dict) or key.taken == TELLS)):
+            self._taken.setdefault(key.taken, []).append(name)
+        for setting, meant in settings.items():
+            self._set(name, setting, meant)
+
+    def _set(self, name: str, setting: str, meant: Any) -> None:
+        settings = self.reading.settings
+        before = settings.setdefault(setting, meant)
+        if setting == "buffer_count" and before != meant:
+            settings[setting] = max(before, meant)
+            self.reading.notes.append(f"{name} and {self._said_by[setting]} are one: {settings[setting]} buffers")
+        elif before != meant:
+            raise InputError(
+                f"{name} is {meant!r}, but {self._said_by[setting]} says {before!r} and zerolab has one setting for "
+                "both; make them equal"
+            )
+        self._said_by.setdefault(setting, name)
+
+    def _applies(self, name: str, key: Key) -> bool:
+        """Whether a key has a meaning in this configuration; says so where it has none and means something else."""
+        if key.when == "fp16":
+            enabled = at(self.config, "fp16.enabled")
+            return bool(self.run["fp16"] if enabled == "auto" else enabled)
+        if key.when == "stage 3" and self.stage != 3:
+            self._taken.setdefault("it is for stage 3", []).append(name)
+            return False
+        if key.when == "nvme":
+            device = at(self.config, name.rpartition(".")[0] + ".device")
+            if device != "nvme":
+                self._taken.setdefault("it is for nvme", []).append(name)
+                return False
+        return True
+
+    def _stage(self) -> Any:
+        stage = at(self.config, ZERO + "stage")
+        stage = self.run["zero_stage"] if stage in (None, "auto") else stage
+        return int(stage) if str(stage).isdecimal() else stage
+
+    def _auto(self, name: str, key: Key) -> None:
+        if key.wanted:
+            self.reading.notes.append(f"{name}: auto is {key.wanted}")
+        known = name if name in HIDDEN else name.replace(ZERO, ZERO + "stage3_")
+        # What is asked for beside the file is what it becomes.
+        if known in HIDDEN and not self.given.keys() & {*key.settings} and (hidden := self._hidden()) is not None:
+            value = HIDDEN[known](hidden)
+            self._set(name, key.settings[0], value)
+            said = f"{value}, which follows from the hidden size {hidden} as under Hugging Face's trainer"
+            self.autos.append((name, key.settings[0], said))
+            return
+        for setting in key.settings:
+            self.autos.append((name, setting, ""))
+
+    def _hidden(self) -> int | None:
+        try:
+            return config_of(self.run["model"], self.run["model_size"]).dim
+        except InputError:
+            # It is said where the run's settings are checked.
+            return None
+
+    def _check_offload(self) -> None:
+        for part, states in (("offload_optimizer", "optimizer"), ("offload_param", "parameters")):
+            device = self.reading.settings.get(part)
+            if device is None:
+                continue
+            if device not in ("none", "cpu", "nvme"):
+                raise InputError(f"{ZERO}{part}.device is {device!r}; give none, cpu or nvme")
+            if part == "offload_param" and device != "none" and self.stage != 3:
                 raise InputError(
-                    f"{path}: {key} is {meant!r}, but another key says {settings[setting]!r} and zerolab has one "
-                    "setting for both; make them equal"
+                    f"{ZERO}{part}.device is {device!r} at stage {self.stage}, where every rank keeps the parameters "
+                    f'whole; give "none", or stage 3'
                 )
-    settings |= batch_equation(settings, micro, ranks, path)
-    return settings
+            if (
+                device == "nvme"
+                and at(self.config, f"{ZERO}{part}.nvme_path") is None
+                and "offload_path" not in self.run
+            ):
+                raise InputError(f"{ZERO}{part}.nvme_path is missing, so {states} have no folder; name one")
+
+    def _schedule(self) -> None:
+        if "scheduler" in self.config:
+            run = {**self.run, **self.reading.settings}
+            settings, notes = read_scheduler(
+                self.config["scheduler"], run, lambda key, setting: self.autos.append((key, setting, ""))
+            )
+            for setting, meant in settings.items():
+                self._set("scheduler", setting, meant)
+            self.reading.notes += notes
+
+    def _batch(self) -> None:
+        """train_batch_size = micro batch per GPU x accumulation steps x ranks; the one that is missing follows."""
+        micro, settings, ranks = self.config.get(MICRO), self.reading.settings, self.ranks
+        whole, steps = settings.get("batch_size"), settings.get("grad_accum_steps")
+        if micro not in (None, "auto"):
+            try:
+                micro = whole_number(micro)
+            except InputError as error:
+                raise InputError(f"{MICRO} {error}") from None
+            if whole is None:
+                settings["batch_size"] = micro * (steps or 1) * ranks
+            elif steps is None and whole % (micro * ranks) == 0:
+                settings["grad_accum_steps"] = whole // (micro * ranks)
+            elif whole != micro * (steps or 1) * ranks:
+                raise InputError(
+                    f"train_batch_size is {whole}, but {micro} sequences a micro-batch x {steps or 1} accumulation "
+                    f"steps x {ranks} ranks are {micro * (steps or 1) * ranks}; change one of them"
+                )
+        elif micro == "auto":
+            run = {**self.run, **settings}
+            each = int(run["batch_size"]) // (ranks * int(run["grad_accum_steps"]))
+            self.autos.append((MICRO, "batch_size / (ranks x grad_accum_steps):", str(each)))
+
+    def _report(self) -> None:
+        notes, run = self.reading.notes, {**self.run, **self.reading.settings}
+        for name, setting, value in self.autos:
+            notes.append(f"{name}: auto is {setting} {value or run[setting]}")
+        for why, names in self._taken.items():
+            notes.append(f"{', '.join(names)} {'changes' if len(names) == 1 else 'change'} nothing here: {why}")
+        if "gradient_clipping" not in self.config:
+            notes.append(f"gradient_clipping is not given: clip_norm {self.run['clip_norm']} (DeepSpeed clips nothing)")
+
+
+def renamed(config: dict[str, Any]) -> dict[str, Any]:
+    """With today's names of two old sections."""
+    config = dict(config)
+    if "bfloat16" in config and "bf16" not in config:
+        config["bf16"] = config.pop("bfloat16")
+    return config
+
+
+def unknown(name: str) -> str:
+    near = difflib.get_close_matches(name, [*TABLE, "scheduler.type", "scheduler.params"], n=1, cutoff=0.85)
+    return f"{name} is no key that zerolab knows; {f'did you mean {near[0]}?' if near else 'leave it out'}"
+
+
+def at(config: Mapping[str, Any], name: str) -> Any:
+    """The value under a dotted name, or None."""
+    found: Any = config
+    for part in name.split("."):
+        found = found.get(part) if isinstance(found, dict) else None
+    return found
 
 
 def leaves(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Dotted names of all keys with their values."""
+    """Dotted names of all keys with their values. An empty section is a value."""
     for key, value in config.items():
-        if isinstance(value, dict):
+        if isinstance(value, dict) and value:
             yield from leaves(value, f"{prefix}{key}.")
         else:
             yield prefix + key, value
-
-
-def translated(key: str, value: Any, path: Path) -> Settings:
-    if key in NOT_A_FIELD:
-        raise InputError(f"{path}: DeepSpeed has no {key}; use {NOT_A_FIELD[key]}")
-    if key not in RULES:
-        raise InputError(f"{path}: {key} is not supported by zerolab train; leave it out")
-    if value == "auto":
-        return {}
-    try:
-        return RULES[key](value)
-    except InputError as error:
-        raise InputError(f"{path}: {key} {error}") from None
-
-
-def batch_equation(settings: Settings, micro: Any, ranks: int, path: Path) -> Settings:
-    """train_batch_size = micro batch per GPU x accumulation steps x ranks; the one that is missing follows."""
-    if micro in (None, "auto"):
-        return {}
-    try:
-        micro = whole_number(micro)
-    except InputError as error:
-        raise InputError(f"{path}: train_micro_batch_size_per_gpu {error}") from None
-    whole, steps = settings.get("batch_size"), settings.get("grad_accum_steps")
-    if whole is None:
-        return {"batch_size": micro * (steps or 1) * ranks}
-    if steps is None and whole % (micro * ranks) == 0:
-        return {"grad_accum_steps": whole // (micro * ranks)}
-    if whole != micro * (steps or 1) * ranks:
-        raise InputError(
-            f"{path}: train_batch_size is {whole}, but {micro} sequences a micro-batch x {steps or 1} accumulation "
-            f"steps x {ranks} ranks are {micro * (steps or 1) * ranks}; change one of them"
-        )
-    return {}

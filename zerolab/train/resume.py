@@ -11,7 +11,9 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from zerolab.checkpoint import Checkpoints, find_latest, read_manifest
+import torch
+
+from zerolab.checkpoint import Checkpoints, export, find_latest, read_manifest
 from zerolab.checkpoint.folder import remedy_for, step_of
 from zerolab.checkpoint.manifest import MANIFEST, Manifest
 from zerolab.data import Corpus
@@ -49,6 +51,19 @@ class Start:
 def find_start(config: TrainConfig, corpus: Corpus) -> Start:
     """Where a run with these settings begins. Raises an InputError for a checkpoint of another run, or none where one
     was named, and a CheckpointError for one that cannot be read."""
+    start = _find_start(config, corpus)
+    whole = _folder_of_whole(config, config.max_steps) if config.zero3_save_16bit_model else None
+    if whole is not None and start.step < config.max_steps and whole.exists() and any(whole.iterdir()):
+        raise InputError(f"the whole weights go to {whole}, which has something in it; move it, or name another folder")
+    return start
+
+
+def _folder_of_whole(config: TrainConfig, step: int) -> Path:
+    assert config.save_folder is not None
+    return config.save_folder.expanduser() / f"model_16bit_step{step}"
+
+
+def _find_start(config: TrainConfig, corpus: Corpus) -> Start:
     if config.resume is None:
         return Start(config)
     folder = config.resume.expanduser()
@@ -192,5 +207,14 @@ class Saver:
             self.checkpoints.save(self.engine, step, data=self.data, wait=last)
         if last:
             self.checkpoints.close()
+            if self.start.config.zero3_save_16bit_model and not self.stop.heard:
+                self._export(step)
         self.seconds[step] += perf_counter() - begun
         self.stop.busy = False
+
+    def _export(self, step: int) -> None:
+        """Write the whole weights in 16 bits: a folder that transformers reads."""
+        config = self.start.config
+        precision = config.make_precision()
+        dtype = torch.float16 if precision is not None and precision.params == "fp16" else torch.bfloat16
+        export(self.engine, _folder_of_whole(config, step), dtype=dtype, config=config.shape)

@@ -152,10 +152,14 @@ class SavingSettings(BaseModel):
         "--weight-decay are the checkpoint's unless they are given",
     )
 
+    zero3_save_16bit_model: bool = Field(
+        False, description="at the end, write the whole weights in 16 bits into save-folder (model_16bit_stepN)"
+    )
+
     def check_saving(self) -> None:
         """Raise an InputError for settings that need a folder where there is none."""
-        for name in ("save_every", "keep"):
-            if self.save_folder is None and getattr(self, name) is not None:
+        for name in ("save_every", "keep", "zero3_save_16bit_model"):
+            if self.save_folder is None and getattr(self, name):
                 raise InputError(f"{name} is {getattr(self, name)} but there is no folder to save to; give save_folder")
         if self.save_folder is not None and self.save_folder.exists() and not self.save_folder.is_dir():
             raise InputError(f"save_folder is {str(self.save_folder)!r}, which is no folder; name one")

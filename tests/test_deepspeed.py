@@ -1,0 +1,290 @@
+"""Row 22: DeepSpeed configurations as people have them become settings of a run, or are refused by the key that stands
+in the way; settings of a run become configurations that DeepSpeed itself reads."""
+
+import copy
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from deepspeed_configs import GIVEN, RANKS, WILD, Wild
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from zerolab.cli import main
+from zerolab.dialects.deepspeed import at, leaves, read
+from zerolab.dialects.deepspeed_keys import TABLE, TELLS, as_markdown, is_on
+from zerolab.dialects.deepspeed_write import write
+from zerolab.errors import InputError
+from zerolab.train import TrainConfig, make_config
+
+ACCEPTED = [name for name, wild in WILD.items() if not wild.refused]
+
+
+def with_path(config: Any, folder: Path) -> Any:
+    return json.loads(json.dumps(config).replace('"NVME"', json.dumps(str(folder))))
+
+
+@pytest.mark.parametrize("name", WILD)
+def test_row_22_a_configuration_from_the_wild_is_read_or_refused_by_the_key_in_the_way(
+    name: str, tmp_path: Path
+) -> None:
+    wild = WILD[name]
+    config = with_path(wild.config, tmp_path)
+    if wild.refused:
+        with pytest.raises(InputError) as caught:
+            read(config, RANKS, GIVEN)
+        assert str(caught.value).startswith(wild.refused)
+        return
+    reading = read(config, RANKS, GIVEN)
+    assert reading.settings == with_path(wild.settings, tmp_path)
+    # A run takes them; whole weights want a folder.
+    make_config(**{**GIVEN, "save_folder": tmp_path / "saved", **reading.settings}, ranks=RANKS)
+
+
+@pytest.mark.parametrize("name", ACCEPTED)
+def test_row_22_no_key_is_taken_in_silence(name: str) -> None:
+    """Each becomes a setting, may only say what is done anyway, or is said at the start."""
+    reading = read(WILD[name].config, RANKS, GIVEN)
+    said = " ".join(reading.notes)
+    for leaf, value in leaves(WILD[name].config):
+        around = leaf
+        while around not in TABLE and "." in around:
+            around = around.rpartition(".")[0]
+        if value == "auto" and "warmup_min_lr" not in leaf:
+            assert f"{leaf}: auto is " in said, leaf
+        elif leaf.startswith("scheduler."):
+            assert {"lr_schedule", "warmup_steps"} & reading.settings.keys(), leaf
+        elif not value:
+            continue
+        elif TABLE[around].settings and TABLE[around].when != "fp16":
+            assert {*TABLE[around].settings} <= reading.settings.keys() or f"{leaf}" in said, leaf
+        elif TABLE[around].taken:
+            assert around in said or not is_on(at(WILD[name].config, around)), leaf
+
+
+def test_row_22_auto_is_resolved_and_shown() -> None:
+    reading = read(WILD["transformers, stage 3"].config, RANKS, {**GIVEN, "batch_size": "24", "clip_norm": "0.5"})
+    for note in (
+        "train_batch_size: auto is batch_size 24",
+        "train_micro_batch_size_per_gpu: auto is batch_size / (ranks x grad_accum_steps): 12",
+        "gradient_clipping: auto is clip_norm 0.5",
+        "zero_optimization.stage3_param_persistence_threshold: auto is param_persistence_threshold 320, which follows "
+        "from the hidden size 32 as under Hugging Face's trainer",
+        "bf16.enabled: auto is bf16 False",
+        "scheduler: the learning rate warms up in a line over the same steps, where DeepSpeed's follows a logarithm",
+    ):
+        assert note in reading.notes
+    # What is asked for beside the file wins over the trainer's rule.
+    beside = read(WILD["transformers, stage 3"].config, RANKS, {"param_persistence_threshold": "7"})
+    assert "param_persistence_threshold" not in beside.settings
+    assert "zero_optimization.stage3_param_persistence_threshold: auto is param_persistence_threshold 7" in beside.notes
+
+
+def test_what_changes_nothing_here_is_said_with_its_reason() -> None:
+    config = {
+        "zero_optimization": {"stage": 2, "stage3_max_live_parameters": 5, "offload_optimizer": {"device": "cpu"}},
+        "steps_per_print": 7, "wall_clock_breakdown": True, "prescale_gradients": "auto", "gradient_clipping": 0,
+        "train_batch_size": 8, "tensorboard": {"enabled": True},
+    }  # fmt: skip
+    assert read(config, RANKS).notes == [
+        "prescale_gradients: auto is false",
+        "zero_optimization.stage3_max_live_parameters changes nothing here: it is for stage 3",
+        f"steps_per_print, wall_clock_breakdown, tensorboard change nothing here: {TELLS}",
+    ]
+    assert read({}, RANKS).notes == ["gradient_clipping is not given: clip_norm 1.0 (DeepSpeed clips nothing)"]
+
+
+# The way back
+
+COUNT = st.integers(1, 10**9)
+RATE = st.floats(1e-6, 1.0)
+RUNS = st.fixed_dictionaries(
+    {"ranks": st.sampled_from([1, 2, 4]), "batch_size": st.sampled_from([8, 16, 48]), "zero_stage": st.integers(0, 3)},
+    optional={
+        "grad_accum_steps": st.sampled_from([1, 2]),
+        "clip_norm": st.floats(0, 10),
+        "overlap": st.booleans(),
+        "reduction": st.sampled_from(["reduce_scatter", "all_reduce"]),
+        "bucket_numel": COUNT,
+        "sub_group_size": COUNT,
+        "offload_optimizer": st.sampled_from(["device", "host", "none", "cpu"]),
+        "lr": RATE,
+        "beta1": st.floats(0, 0.99),
+        "beta2": st.floats(0, 0.99),
+        "eps": RATE,
+        "weight_decay": RATE,
+        "warmup_steps": st.integers(1, 50),
+        "lr_schedule": st.sampled_from(["constant", "cosine", "linear"]),
+        "precision": st.sampled_from([None, "fp32", "bf16", "fp16"]),
+        "reduce_dtype": st.sampled_from(["fp32"]),
+        "main_grads_dtype": st.sampled_from(["fp32"]),
+        "hysteresis": st.integers(1, 4),
+        "loss_scale": st.sampled_from([0.0, 128.0]),
+    },
+)
+OF_STAGE_3 = st.fixed_dictionaries(
+    {},
+    optional={
+        "param_persistence_threshold": COUNT,
+        "prefetch_bucket_size": COUNT,
+        "max_live_parameters": COUNT,
+        "max_reuse_distance": COUNT,
+        "offload_param": st.sampled_from(["host", "cpu", "none"]),
+    },
+)
+
+
+def meaning(config: TrainConfig) -> dict[str, Any]:
+    """A run by what it does, whatever its settings are called."""
+    words = {"precision", "bf16", "fp16", "offload_optimizer", "offload_param", "decay_steps", "reduce_dtype"}
+    found = {name: value for name, value in config if name not in words | {"main_grads_dtype"}}
+    precision, schedule = config.make_precision(), config.schedule
+    plain = precision if precision is not None and precision.name != "fp32" else None
+    rates = [pytest.approx(schedule(step)) for step in range(0, 120, 7)]
+    return {**found, "precision": plain, "offload": config.make_offload(), "rates": rates}
+
+
+@settings(max_examples=60, deadline=None)
+@given(run=RUNS, more=OF_STAGE_3)
+def test_what_is_written_reads_as_the_same_run(run: dict[str, Any], more: dict[str, Any]) -> None:
+    run |= more if run["zero_stage"] == 3 else {}
+    if run.get("precision") != "fp16":
+        run = {name: value for name, value in run.items() if name not in ("hysteresis", "loss_scale")}
+    if run.get("lr_schedule", "constant") != "constant":
+        run.setdefault("warmup_steps", 3)
+    config = json.loads(json.dumps(write(run)))
+    reading = read(config, run["ranks"])
+    assert not [note for note in reading.notes if "auto" in note or "nothing" in note]
+    again = make_config(**reading.settings, ranks=run["ranks"])
+    assert meaning(again) == meaning(make_config(**run))
+
+
+@pytest.mark.parametrize(
+    ("run", "says"),
+    [
+        ({"defer_reduction": True}, "defer_reduction cannot be said to DeepSpeed"),
+        ({"precision": "fp8"}, "precision fp8 cannot be said to DeepSpeed, which has bf16, fp16 and fp32"),
+        ({"precision": "bf16_fp32_grads"}, "precision bf16_fp32_grads cannot be said to DeepSpeed"),
+        ({"bf16": True, "exp_avg_dtype": "fp8"}, "cannot be said to DeepSpeed"),
+        ({"num_distributed_optimizer_instances": 2}, "num_distributed_optimizer_instances cannot be said"),
+        ({"lr_schedule": "cosine"}, "warmup_steps is 0, and DeepSpeed's WarmupCosineLR wants at least 1"),
+        ({"lr_schedule": "linear", "warmup_steps": 2, "min_lr": 1e-5}, "WarmupDecayLR ends at 0"),
+        ({"offload_optimizer": "disk"}, "offload_optimizer is disk but there is no offload_path"),
+        ({"batch_size": 7}, "batch_size is 7, which 2 ranks x 1 accumulation steps do not divide"),
+    ],
+)
+def test_what_deepspeed_has_no_key_for_is_refused_by_name(run: dict[str, Any], says: str) -> None:
+    with pytest.raises(InputError, match=says.replace("(", r"\(")):
+        write(run)
+
+
+# DeepSpeed itself
+
+CONFIGS: dict[str, Wild | dict[str, Any]] = {
+    **{name: WILD[name] for name in ACCEPTED},
+    "written, stage 3": {"zero_stage": 3, "precision": "bf16", "param_persistence_threshold": 5, "batch_size": 12,
+                         "lr_schedule": "cosine", "warmup_steps": 2, "offload_param": "host"},
+    "written, stage 1 on a disk": {"zero_stage": 1, "fp16": True, "offload_optimizer": "disk", "offload_path": "."},
+}  # fmt: skip
+
+
+def filled(config: dict[str, Any]) -> dict[str, Any]:
+    """With the batch sizes that a trainer gives, for one rank."""
+    config = copy.deepcopy(config)
+    steps, micro = (config.get(name) for name in ("gradient_accumulation_steps", "train_micro_batch_size_per_gpu"))
+    if "auto" in (steps, micro, config.get("train_batch_size")):
+        config |= {"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 1}
+        del config["train_batch_size"]
+    elif micro is not None:
+        config.pop("train_batch_size", None)
+    return config
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_what_zerolab_accepts_deepspeeds_own_class_accepts(name: str, tmp_path: Path) -> None:
+    pytest.importorskip("deepspeed", reason="DeepSpeed is in the bench extra: make bench-env")
+    from deepspeed.runtime.config import DeepSpeedConfig
+
+    logging.disable(logging.WARNING)
+    given = CONFIGS[name]
+    config = with_path(given.config if isinstance(given, Wild) else write(given), tmp_path)
+    read_by_it = DeepSpeedConfig(filled(config))
+    logging.disable(logging.NOTSET)
+    assert read_by_it.zero_optimization_stage == config["zero_optimization"]["stage"]
+
+
+def test_every_key_of_its_typed_sections_that_is_taken_is_one_that_deepspeed_has() -> None:
+    pytest.importorskip("deepspeed", reason="DeepSpeed is in the bench extra: make bench-env")
+    from deepspeed.runtime.precision_config import DeepSpeedBF16Config, DeepSpeedFP16Config
+    from deepspeed.runtime.zero.config import DeepSpeedZeroConfig
+    from deepspeed.runtime.zero.offload_config import (
+        DeepSpeedZeroOffloadOptimizerConfig,
+        DeepSpeedZeroOffloadParamConfig,
+    )
+
+    sections = {
+        "zero_optimization": DeepSpeedZeroConfig,
+        "zero_optimization.offload_optimizer": DeepSpeedZeroOffloadOptimizerConfig,
+        "zero_optimization.offload_param": DeepSpeedZeroOffloadParamConfig,
+        "fp16": DeepSpeedFP16Config,
+        "bf16": DeepSpeedBF16Config,
+    }
+    checked = 0
+    for name in TABLE:
+        section, _, last = name.rpartition(".")
+        if section in sections:
+            fields = sections[section].model_fields
+            assert last in fields or last in {field.alias for field in fields.values()}, name
+            checked += 1
+    assert checked > 70
+
+
+# A run
+
+CONFIG = {
+    "train_micro_batch_size_per_gpu": 3,
+    "gradient_clipping": 0.5,
+    "bf16": {"enabled": True},
+    "zero_optimization": {
+        "stage": 3,
+        "stage3_param_persistence_threshold": 100,
+        "stage3_max_reuse_distance": 1e5,
+        "stage3_max_live_parameters": 1e6,
+        "stage3_prefetch_bucket_size": "auto",
+        "stage3_gather_16bit_weights_on_model_save": True,
+    },
+}
+
+
+@pytest.mark.ranks
+@pytest.mark.timeout(100)
+def test_row_24_a_configuration_trains_at_stage_3_and_leaves_whole_weights_in_16_bits(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from safetensors.torch import load_file
+
+    (tmp_path / "ds.json").write_text(json.dumps(CONFIG))
+    flags = ["--model-size=nano", "--seq-len=16", "--max-steps=3", f"--deepspeed-config={tmp_path / 'ds.json'}"]
+    assert main(["train", *flags, f"--save-folder={tmp_path / 'saved'}"]) == 0
+    seen = capsys.readouterr()
+    assert "stage3_prefetch_bucket_size: auto is prefetch_bucket_size 921" in seen.err
+    assert "ZeRO-3" in seen.out and "NO" not in seen.out
+    whole = tmp_path / "saved" / "model_16bit_step3"
+    weights = load_file(whole / "model.safetensors")
+    assert {tensor.dtype for tensor in weights.values()} == {torch.bfloat16} and (whole / "config.json").is_file()
+    # Again into the same folder: said before the work, by what is in the way.
+    assert main(["train", *flags, f"--save-folder={tmp_path / 'saved'}"]) == 2
+    assert "model_16bit_step3, which has something in it" in capsys.readouterr().err
+
+
+def test_whole_weights_want_a_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", "--zero3_save_16bit_model"]) == 2
+    assert "--zero3-save-16bit-model is True but there is no folder to save to" in capsys.readouterr().err
+
+
+def test_the_page_has_the_table_of_keys() -> None:
+    page = (Path(__file__).parents[1] / "docs" / "deepspeed.md").read_text()
+    assert as_markdown() in page
