@@ -10,6 +10,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
+import torch
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
@@ -18,6 +19,7 @@ from zerolab.cli.parser import Parser, with_dashes
 from zerolab.cli.tables import text_of
 from zerolab.dialects import megatron
 from zerolab.dialects.deepspeed import read_deepspeed
+from zerolab.dialects.nanogpt import find_nanogpt, read_nanogpt
 from zerolab.errors import DiskError, InputError
 from zerolab.train import Report, TrainConfig, make_config, train
 from zerolab.train.debug import start_line
@@ -49,18 +51,23 @@ TRACE_BYTES = 2**22
 
 def main(arguments: list[str]) -> int:
     """Train, print the table, write the profile. The status is 143 where a SIGTERM ended the run after a save."""
+    nano, arguments = find_nanogpt(arguments)
     settings, foreign = read_flags(arguments)
     path = settings.pop("deepspeed_config", None)
     speaks = os.environ.get("RANK", "0") == "0"
-    flags = set(settings)
+    flags, notes = set(settings), list[str]()
+    if nano is not None:
+        meant = read_nanogpt(nano, check_ranks(settings.get("ranks", 1)), torch.cuda.is_available())
+        settings, notes = meant.beside(settings), meant.notes
     if settings.get("resume") == "":
         if "save_folder" not in settings:
             raise InputError("--resume is given without a folder, and there is no --save-folder; name one of the two")
         settings["resume"] = settings["save_folder"]
     if path is not None:
-        settings, notes = with_deepspeed(settings, Path(path))
-        for note in notes if speaks else ():
-            ending.say(f"zerolab train: {note}")
+        settings, said = with_deepspeed(settings, Path(path))
+        notes = [*notes, *said]
+    for note in notes if speaks else ():
+        ending.say(f"zerolab train: {note}")
     try:
         config = make_config(**settings)
         if speaks and config.profile_json is not None:
@@ -76,6 +83,8 @@ def main(arguments: list[str]) -> int:
             return 0
         if speaks and (config.zero_debug or foreign & megatron.SHARDING):
             ending.say(start_line(config))
+        if speaks and nano is not None and config.zero_stage == 1:
+            ending.say(zero1_line(config))
         stop = Stop()
         with nullcontext() if config.save_folder is None else ending.told_to_end(stop.ask):
             report = train(config, corpus, start, stop)
@@ -92,6 +101,13 @@ def main(arguments: list[str]) -> int:
     if speaks:
         hand_over(report)
     return 0
+
+
+def zero1_line(config: TrainConfig) -> str:
+    """Whether use_zero1 does anything, for the log."""
+    if config.ranks == 1:
+        return "zerolab train: use_zero1 is on, but one process shards nothing: a plain optimizer steps; give --ranks"
+    return f"zerolab train: ZeRO-1 is on: the optimizer's states are sharded over {config.ranks} ranks"
 
 
 def read_flags(arguments: list[str]) -> tuple[dict[str, Any], set[str]]:
@@ -197,6 +213,12 @@ def make_parser() -> argparse.ArgumentParser:
         "--deepspeed-config",
         metavar="FILE",
         help="settings from a DeepSpeed configuration (JSON)",
+    )
+    parser.add_argument(
+        "--config",
+        metavar="FILE.py",
+        help="settings from a nanoGPT configuration, which may come first, too; --KEY=VALUE beside it are its keys "
+        "(batch_size: a rank's micro-batch), as they are beside a key that is nanoGPT's alone (--use_zero1=True)",
     )
     foreign = parser.add_argument_group("Megatron-LM's flags", "the same settings by the names that they have there")
     for name, flag in megatron.FLAGS.items():
