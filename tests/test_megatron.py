@@ -41,6 +41,8 @@ ARGUMENTS = {
     "grad-reduce-in-bf16",
     "group-query-attention",
     "hidden-size",
+    "attention-dropout",
+    "hidden-dropout",
     "hysteresis",
     "initial-loss-scale",
     "load",
@@ -174,6 +176,8 @@ REFUSED = {
     "--fp16 --bf16": ["fp16 and bf16", "choose one"],
     "--fp8 --precision bf16": ["fp8", "bf16", "choose one"],
     "--initial-loss-scale 1000 --fp16": ["--initial-loss-scale is '1000'", "power of two"],
+    "--hidden-dropout 0.1 --attention-dropout 0.0": ["--attention-dropout means dropout 0.0", "0.1"],
+    "--swiglu --normalization LayerNorm": ["--swiglu means model llama", "gpt2"],
     "--recompute-granularity selective": ["--recompute-granularity is 'selective'", "full"],
 }  # fmt: skip
 
@@ -225,6 +229,8 @@ RUNS: list[dict[str, Any]] = [
     {"zero_stage": 2, "ranks": 4, "num_distributed_optimizer_instances": 2, "offload_optimizer": "host"},
     {"zero_stage": 3, "fp16": True, "initial_scale_power": 20, "hysteresis": 3, "bucket_numel": 5000},
     {"zero_stage": 3, "fp8": True, "exp_avg_dtype": "fp8", "exp_avg_sq_dtype": "fp8"},
+    {"model": "llama", "layers": 3, "dim": 48, "heads": 6, "kv_heads": 2, "ffn_dim": 80, "seed": 7},
+    {"model": "gpt2", "layers": 3, "dim": 48, "heads": 6, "context": 80, "dropout": 0.1},
     {"lr_schedule": "cosine", "warmup_steps": 5, "decay_steps": 50, "min_lr": 1e-4, "eval_every": 10, "eval_steps": 2},
     {"zero_stage": 3, "save_folder": "runs", "save_every": 10, "loss_scale": 128.0, "fp16": True},
 ]
@@ -247,8 +253,8 @@ def names(words: list[str]) -> set[str]:
 
 
 def test_every_flag_that_is_read_or_written_is_one_of_megatrons_own() -> None:
-    written = [write(run | {"model": model, "model_size": "nano"}) for run in RUNS for model in ("llama", "gpt2")]
-    assert set().union(*map(names, written)) <= ARGUMENTS
+    named = [{"model": model, "model_size": "nano", "zero_stage": 3} for model in ("llama", "gpt2")]
+    assert set().union(*(names(write(run)) for run in RUNS + named)) <= ARGUMENTS
     assert megatron.FLAGS.keys() - ARGUMENTS == {"num-microbatches"}
     llama = " ".join(write({"model": "llama", "model_size": "nano"}))
     assert "--num-layers 2 --hidden-size 32 --num-attention-heads 4" in llama and "--num-query-groups 2" in llama

@@ -118,6 +118,26 @@ FLAGS: dict[str, Flag] = {
     "lr-decay-iters": Flag(named("decay_steps"), "the same as --decay-steps"),
     "eval-interval": Flag(named("eval_every"), "the same as --eval-every"),
     "eval-iters": Flag(named("eval_steps"), "the same as --eval-steps"),
+    "num-layers": Flag(named("layers"), "the same as --layers"),
+    "hidden-size": Flag(named("dim"), "the same as --dim"),
+    "ffn-hidden-size": Flag(named("ffn_dim"), "the same as --ffn-dim"),
+    "num-attention-heads": Flag(named("heads"), "the same as --heads"),
+    "num-query-groups": Flag(named("kv_heads"), "the same as --kv-heads"),
+    "max-position-embeddings": Flag(named("context"), "the same as --context"),
+    "position-embedding-type": Flag(
+        choice({"rope": {"model": "llama"}, "learned_absolute": {"model": "gpt2"}}),
+        "what tells --model llama from gpt2",
+        "rope|learned_absolute",
+    ),
+    "normalization": Flag(
+        choice({"RMSNorm": {"model": "llama"}, "LayerNorm": {"model": "gpt2"}}), "likewise", "RMSNorm|LayerNorm"
+    ),
+    "swiglu": Flag(lambda _: {"model": "llama"}, "the feed-forward of --model llama", None),
+    "group-query-attention": Flag(says_nothing, "as --num-query-groups says", None),
+    "rotary-base": Flag(only_word("500000", "--model llama has this base"), "500000"),
+    "disable-bias-linear": Flag(says_nothing, "as zerolab's models are, unless --bias is given", None),
+    "hidden-dropout": Flag(named("dropout"), "the same as --dropout", "X"),
+    "attention-dropout": Flag(named("dropout"), "the same as --dropout", "X"),
     "clip-grad": Flag(named("clip_norm"), "the same as --clip-norm", "X"),
     "adam-beta1": Flag(named("beta1"), "the same as --beta1", "X"),
     "adam-beta2": Flag(named("beta2"), "the same as --beta2", "X"),
@@ -165,7 +185,12 @@ def read(flags: Mapping[str, Any], ranks: int) -> Settings:
             meant = FLAGS[name].rule(value)
         except InputError as error:
             raise InputError(f"--{name} {error}") from None
-        settings |= meant
+        for setting, value_of_it in meant.items():
+            if str(settings.setdefault(setting, value_of_it)) != str(value_of_it):
+                raise InputError(
+                    f"--{name} means {setting} {value_of_it}, but another of Megatron-LM's flags means "
+                    f"{settings[setting]}; give one of the two"
+                )
     check_grid(flags, ranks)
     return settings | sharding(flags) | batch(flags, ranks)
 

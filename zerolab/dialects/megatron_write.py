@@ -11,6 +11,10 @@ from zerolab.models.llama import LlamaConfig
 from zerolab.precision.recipe import Precision
 from zerolab.train.config import TrainConfig
 from zerolab.train.debug import STRATEGIES
+from zerolab.train.model import ModelSettings
+
+NO_SIZES = {"data_mode", "dataset", "compile", "compile_backend"}
+"""Of the settings of a model, those that say nothing of its sizes."""
 
 
 def write(settings: Settings) -> list[str]:
@@ -33,8 +37,10 @@ def write(settings: Settings) -> list[str]:
         "adam-eps": run["eps"],
         "weight-decay": run["weight_decay"],
         "clip-grad": run["clip_norm"],
-        "seed": run["seed"],
     }
+    if run["seed"]:
+        # It takes none below 1.
+        values["seed"] = run["seed"]
     flags = shown(values) + sharding_flags(run) + precision_flags(settings)
     if run["checkpoint_activations"]:
         flags += ["--recompute-granularity", "full", "--recompute-method", "uniform", "--recompute-num-layers", "1"]
@@ -125,18 +131,21 @@ def offload_flags(run: Settings) -> list[str]:
 
 
 def model_flags(settings: Settings, run: Settings) -> list[str]:
-    """The sizes of a model of `zerolab.models`, if `settings` names one."""
-    if not settings.keys() & {"model", "model_size"}:
+    """The sizes of a model of `zerolab.models`, if `settings` says anything of one."""
+    if not settings.keys() & (ModelSettings.model_fields.keys() - NO_SIZES):
         return []
-    shape = TrainConfig.model_construct(**{name: run[name] for name in ("model", "model_size", "seq_len")}).shape
+    shape = TrainConfig.model_construct(**run).shape
     sizes: dict[str, Any] = {
         "num-layers": shape.layers,
         "hidden-size": shape.dim,
         "num-attention-heads": shape.heads,
         "max-position-embeddings": shape.max_seq_len,
+        "hidden-dropout": run["dropout"],
+        "attention-dropout": run["dropout"],
     }
     if not isinstance(shape, LlamaConfig):
-        return shown(sizes | {"position-embedding-type": "learned_absolute", "normalization": "LayerNorm"})
+        sizes |= {"position-embedding-type": "learned_absolute", "normalization": "LayerNorm"}
+        return [*shown(sizes), *([] if shape.bias else ["--disable-bias-linear"])]
     sizes |= {"ffn-hidden-size": shape.ffn_dim, "num-query-groups": shape.kv_heads, "normalization": "RMSNorm"}
     sizes |= {"position-embedding-type": "rope", "rotary-base": int(shape.rope_theta)}
     switches = ["--group-query-attention", "--swiglu", "--disable-bias-linear"]
