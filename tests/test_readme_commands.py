@@ -54,7 +54,18 @@ def chosen() -> list[str]:
 def is_called(line: str) -> bool:
     """Whether the command's function is called in the place of a process of its own."""
     trains = [line for line in commands() if line.startswith(".venv/bin/zerolab train ")]
-    return not NIGHTLY and (line in trains[1:] or line.startswith(".venv/bin/zerolab checkpoint "))
+    others = tuple(f".venv/bin/zerolab {name} " for name in ("checkpoint", "prepare", "sample"))
+    return not NIGHTLY and (line in trains[1:] or line.startswith(others))
+
+
+def before(line: str) -> list[str]:
+    """The lines whose outcome a line needs."""
+    if " checkpoint " in line:
+        return [next(other for other in commands() if "--save-folder runs/a" in other)]
+    needed = (
+        [other for other in commands() if " prepare " in other] if "/log" in line and " prepare " not in line else []
+    )
+    return needed + [other for other in commands() if "--save-folder runs/log" in other and " sample " in line]
 
 
 def ran(words: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
@@ -101,11 +112,11 @@ def test_a_command_runs(line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPat
         (tmp_path / "handed_in").mkdir()
         shutil.copy(ROOT / "exercises" / "04_zero_2.ipynb", tmp_path / "handed_in")
     words = translated(line, tmp_path)
-    if " checkpoint " in line:
-        # What the lines before it have left.
+    if "CHANGELOG.md" in "".join([line, *before(line)]):
+        shutil.copy(ROOT / "CHANGELOG.md", tmp_path)
+    for needed in before(line):
         monkeypatch.chdir(tmp_path)
-        saving = next(other for other in commands() if "--save-folder" in other)
-        assert cli.main(translated(saving, tmp_path)[3:]) == 0
+        assert cli.main(translated(needed, tmp_path)[3:]) == 0
     if is_called(line):
         monkeypatch.chdir(tmp_path)
         assert words[:3] == [sys.executable, "-m", "zerolab"] and cli.main(words[3:]) == 0

@@ -14,6 +14,7 @@ FAILED, MISUSED = 1, 2
 COMMANDS = {
     "train": ("zerolab.cli.train", "train a small language model with ZeRO stage 0, 1, 2 or 3"),
     "prepare": ("zerolab.cli.prepare", "write a text file as tokens to train on"),
+    "sample": ("zerolab.cli.sample", "show how a trained model goes on with a text"),
     "launch": ("zerolab.cli.launch", "start N processes of a script, as torchrun does"),
     "checkpoint": ("zerolab.cli.checkpoint", "look into what a run saved"),
     "env": ("zerolab.cli.env", "report what this machine has, for a bug report"),

@@ -7,7 +7,7 @@ import argparse
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from rich.table import Table
 
@@ -89,7 +89,15 @@ def rows(path: Path, manifest: Manifest) -> Iterator[tuple[str, str]]:
     yield "scheduler", "saved" if SCHEDULER in manifest.files else "none"
     yield "random generators", generators_of(path, manifest)
     if isinstance(manifest.data, dict):
-        yield "data", ", ".join(f"{name} {value}" for name, value in manifest.data.items())
+        yield "data", ", ".join(f"{name} {told(value)}" for name, value in manifest.data.items())
+
+
+def told(value: Any) -> str:
+    """A value of what a run says of its data; of one with parts the short ones."""
+    if not isinstance(value, dict):
+        return str(value)
+    parts = {name: part for name, part in value.items() if len(str(part)) < 40}
+    return f"({', '.join(f'{name} {part}' for name, part in parts.items())})"
 
 
 def precision_of(manifest: Manifest) -> str:

@@ -108,6 +108,7 @@ __all__ = [
     "EMBEDDED",
     "FINEWEB",
     "SYNTHETIC",
+    "BYTES",
     "Batches",
     "ByteTokenizer",
     "CharacterTokenizer",
@@ -119,6 +120,7 @@ __all__ = [
     "load_dataset",
     "load_text",
     "prepare",
+    "read_meta",
     "read_tokenizer",
     "split",
 ]

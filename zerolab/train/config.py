@@ -109,7 +109,13 @@ class TrainConfig(
     @property
     def schedule(self) -> LrSchedule:
         """The learning rate by step."""
-        return LrSchedule(self.lr, self.lr_schedule, self.warmup_steps, self.decay_steps or self.max_steps, self.min_lr)
+        return LrSchedule(
+            self.lr,
+            self.lr_schedule,
+            self.warmup_steps,
+            self.decay_steps or max(self.max_steps, self.warmup_steps),
+            self.min_lr,
+        )
 
     @property
     def shape(self) -> Config:

@@ -119,7 +119,7 @@ def data_to_save(config: TrainConfig, corpus: Corpus) -> dict[str, Any]:
     said = {name: getattr(config, name) for name in (*SAME, *TAKEN_OVER)}
     if config.lr_schedule != "constant":
         # Of a run that goes on for longer, too, it ends where it was to end.
-        said["decay_steps"] = config.decay_steps or config.max_steps
+        said["decay_steps"] = config.schedule.decay_steps
     said["shape"] = shape_to_save(config.shape)
     said["tokenizer"] = None if corpus.tokenizer is None else corpus.tokenizer.said()
     return {**said, "text_sha256": corpus.text.sha256, "text_source": corpus.text.source}
