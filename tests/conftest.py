@@ -2,7 +2,9 @@
 
 import inherited  # noqa: F401, I001 (before torch)
 
+import gc
 import os
+import sys
 from collections.abc import Iterator
 
 import pace
@@ -19,6 +21,16 @@ settings.register_profile("explore", deadline=None, max_examples=500)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))
 
 pace.stretch()
+
+# It parses a grammar for seconds, in each process that imports nbformat, for a format that no notebook asks for.
+sys.modules.setdefault("rfc3987_syntax", None)  # type: ignore[arg-type]
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_finish() -> None:
+    """What was imported and collected is no garbage: nobody looks for any in it again."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

@@ -16,7 +16,7 @@ from zerolab.course.grade.cells import is_check, read_notebook, role
 
 ROOT = Path(__file__).resolve().parent.parent
 COURSE = "zero"
-HANDED_IN = list(LESSONS) if os.environ.get("ZEROLAB_NIGHTLY") else list(LESSONS)[::4]
+HANDED_IN = list(LESSONS) if os.environ.get("ZEROLAB_NIGHTLY") else list(LESSONS)[:1]
 """nbgrader takes six seconds for each; `make nightly` hands in all of them. All are released and compared, and run by
 nbval and `zerolab grade`."""
 

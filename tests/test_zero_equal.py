@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from cover import covering, pairs
+from cover import NIGHTLY, covering, pairs
 from torch import nn
 from zero_cases import (
     VARIANTS,
@@ -30,10 +30,12 @@ from zerolab.ranks import launch
 pytestmark = [pytest.mark.timeout(240), pytest.mark.ranks]
 
 CLIP = 0.2
-# Ten steps on 2, 3 and 4 ranks, with no feature and with all of them.
+STEPS = 10 if NIGHTLY else 5
+# On 2, 3 and 4 ranks, with no feature and with all of them.
 EVERYWHERE = {
-    "adamw": Case(),
+    "adamw": Case(steps=STEPS),
     "all at once": Case(
+        steps=STEPS,
         micro_batches=2, reduce_each=False, clip_norm=CLIP, checkpoint=True, groups=decay_matrices,
         engine={"bucket_numel": 500, "overlap_gather": True},
     ),
