@@ -97,6 +97,16 @@ def test_what_changes_nothing_here_is_said_with_its_reason() -> None:
     assert read({}, RANKS).notes == ["gradient_clipping is not given: clip_norm 1.0 (DeepSpeed clips nothing)"]
 
 
+def test_a_batch_that_is_asked_for_beside_the_file_is_cut_into_its_micro_batches() -> None:
+    config = {"train_micro_batch_size_per_gpu": 3, "gradient_clipping": 1.0, "scheduler": {}}
+    assert read(config, 2, {"batch_size": "24"}).settings == {"clip_norm": 1.0, "grad_accum_steps": 4}
+    assert read(config, 2, {"grad_accum_steps": "2"}).settings == {"clip_norm": 1.0, "batch_size": 12}
+    with pytest.raises(
+        InputError, match="train_batch_size is 20, but 3 sequences a micro-batch x 1 accumulation steps"
+    ):
+        read(config, 2, {"batch_size": "20"})
+
+
 # The way back
 
 COUNT = st.integers(1, 10**9)

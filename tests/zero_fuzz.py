@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from zero_cases import VARIANTS, decay_matrices, digest, largest_difference
 
 from zerolab.collectives import Collectives
+from zerolab.memory import Stage3Limits
 from zerolab.ranks import launch
 from zerolab.zero import ZeroEngine
 
@@ -116,6 +117,14 @@ KINDS: dict[str, Callable[[int, int], nn.Module]] = {
 }
 
 
+def draw_limits(of: random.Random) -> Stage3Limits:
+    """Some or none of stage 3's limits, in elements; all stages are told, since they cut buckets by the first."""
+    sizes = (0, 1, 16, 64, 200, 1000, 100_000)
+    persistence, reuse = (of.choice(sizes) if of.random() < 0.5 else 0 for _ in range(2))
+    ahead, live = (of.choice(sizes) if of.random() < 0.5 else None for _ in range(2))
+    return Stage3Limits(persistence, ahead, live, reuse)
+
+
 def draw(seed: int) -> Fuzzed:
     """The run number `seed`."""
     of = random.Random(seed)
@@ -135,6 +144,7 @@ def draw(seed: int) -> Fuzzed:
         "overlap": of.random() < 0.7,
         "prefetch": of.random() < 0.7,
         "overlap_gather": of.random() < 0.3,
+        "limits": draw_limits(random.Random(f"limits of {seed}")),
     }
     return Fuzzed(
         seed=seed,

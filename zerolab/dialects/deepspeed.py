@@ -12,7 +12,9 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import TypeAdapter, ValidationError
 
 from zerolab.dialects.deepspeed_keys import HIDDEN, NOT_A_FIELD, TABLE, TELLS, Key, is_on
 from zerolab.dialects.deepspeed_schedule import read_scheduler
@@ -36,11 +38,13 @@ def read_deepspeed(path: Path, ranks: int, given: Mapping[str, Any] | None = Non
     """The settings in a DeepSpeed configuration, for so many ranks. `given` are the run's other settings, from which
     "auto" is resolved. Raises InputError that names file and key."""
     try:
-        config = json.loads(path.read_text())
+        config = json.loads(path.read_text(), object_pairs_hook=without_twins)
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{path} cannot be read: {error}; name a DeepSpeed configuration") from None
     except json.JSONDecodeError as error:
         raise InputError(f"{path} is not JSON: {error}; mend it") from None
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from None
     try:
         return read(config, ranks, given)
     except InputError as error:
@@ -107,6 +111,7 @@ class _Reader:
             self._set(name, setting, meant)
 
     def _set(self, name: str, setting: str, meant: Any) -> None:
+        check_value(name, setting, meant)
         settings = self.reading.settings
         before = settings.setdefault(setting, meant)
         if setting == "buffer_count" and before != meant:
@@ -165,8 +170,6 @@ class _Reader:
             device = self.reading.settings.get(part)
             if device is None:
                 continue
-            if device not in ("none", "cpu", "nvme"):
-                raise InputError(f"{ZERO}{part}.device is {device!r}; give none, cpu or nvme")
             if part == "offload_param" and device != "none" and self.stage != 3:
                 raise InputError(
                     f"{ZERO}{part}.device is {device!r} at stage {self.stage}, where every rank keeps the parameters "
@@ -180,7 +183,7 @@ class _Reader:
                 raise InputError(f"{ZERO}{part}.nvme_path is missing, so {states} have no folder; name one")
 
     def _schedule(self) -> None:
-        if "scheduler" in self.config:
+        if self.config.get("scheduler"):
             run = {**self.run, **self.reading.settings}
             settings, notes = read_scheduler(
                 self.config["scheduler"], run, lambda key, setting: self.autos.append((key, setting, ""))
@@ -192,7 +195,7 @@ class _Reader:
     def _batch(self) -> None:
         """train_batch_size = micro batch per GPU x accumulation steps x ranks; the one that is missing follows."""
         micro, settings, ranks = self.config.get(MICRO), self.reading.settings, self.ranks
-        whole, steps = settings.get("batch_size"), settings.get("grad_accum_steps")
+        whole, steps = (self._asked(name) for name in ("batch_size", "grad_accum_steps"))
         if micro not in (None, "auto"):
             try:
                 micro = whole_number(micro)
@@ -212,6 +215,11 @@ class _Reader:
             each = int(run["batch_size"]) // (ranks * int(run["grad_accum_steps"]))
             self.autos.append((MICRO, "batch_size / (ranks x grad_accum_steps):", str(each)))
 
+    def _asked(self, setting: str) -> int | None:
+        """A count that the file says, or else a flag."""
+        value: Any = self.reading.settings.get(setting, self.given.get(setting))
+        return int(value) if str(value).isdecimal() else None
+
     def _report(self) -> None:
         notes, run = self.reading.notes, {**self.run, **self.reading.settings}
         for name, setting, value in self.autos:
@@ -228,6 +236,26 @@ def renamed(config: dict[str, Any]) -> dict[str, Any]:
     if "bfloat16" in config and "bf16" not in config:
         config["bf16"] = config.pop("bfloat16")
     return config
+
+
+def without_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A section, each of whose keys stands there once; DeepSpeed refuses others, too."""
+    section = dict(pairs)
+    for name in section:
+        if sum(name == other for other, _ in pairs) > 1:
+            raise InputError(f"{name} stands in one section twice; leave one of the two out")
+    return section
+
+
+def check_value(name: str, setting: str, value: Any) -> None:
+    """Raise an InputError by the key's name for a value that the setting cannot have."""
+    spec = TrainConfig.model_fields[setting]
+    field: Any = Annotated[spec.annotation, spec]  # type: ignore[name-defined]
+    try:
+        TypeAdapter(field).validate_python(value)
+    except ValidationError as error:
+        wanted = error.errors()[0]["msg"].replace("Input should be", "it should be")
+        raise InputError(f"{name} is {json.dumps(value)}; {wanted}") from None
 
 
 def unknown(name: str) -> str:

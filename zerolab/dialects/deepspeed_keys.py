@@ -119,6 +119,15 @@ def dtype(setting: str) -> Rule:
     return rule
 
 
+def place(setting: str) -> Rule:
+    def rule(value: Any) -> Settings:
+        if value not in ("none", "cpu", "nvme"):
+            raise InputError(f"is {json.dumps(value)}; give none, cpu or nvme")
+        return {setting: value}
+
+    return rule
+
+
 def sub_group(value: Any) -> Settings:
     if value == 0:
         raise InputError("is 0; give the elements that a step updates at a time, at least 1")
@@ -156,7 +165,7 @@ ZERO: dict[str, Key] = {
     "allgather_partitions": fixed(True, "new parameters are always handed around by all-gather"),
     "allgather_bucket_size": taken("parameters are gathered in place, in the buckets that reduce_bucket_size cuts"),
     "sub_group_size": honoured("sub_group_size", sub_group),
-    "offload_optimizer.device": honoured("offload_optimizer"),
+    "offload_optimizer.device": honoured("offload_optimizer", place("offload_optimizer")),
     "offload_optimizer.nvme_path": honoured("offload_path", when="nvme"),
     "offload_optimizer.buffer_count": counted("buffer_count", when="nvme"),
     "offload_optimizer.pin_memory": taken("host memory is pinned wherever a GPU is"),
@@ -166,7 +175,7 @@ ZERO: dict[str, Key] = {
     "offload_optimizer.ratio": fixed(1.0, "all of the optimizer's states have one place"),
     "offload_optimizer.super_offload": fixed(False, "leave it out"),
     "offload_optimizer.cpuadam_cores_perc": taken("the host's step runs in torch's threads"),
-    "offload_param.device": honoured("offload_param"),
+    "offload_param.device": honoured("offload_param", place("offload_param")),
     "offload_param.nvme_path": honoured("offload_path", when="nvme"),
     "offload_param.buffer_count": counted("buffer_count", when="nvme"),
     "offload_param.buffer_size": counted("buffer_size", when="nvme"),

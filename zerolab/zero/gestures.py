@@ -169,6 +169,11 @@ class Gestures:
             numel = sum(parameter.numel() for bucket in unit.buckets for parameter in bucket.parameters)
             kinds = ", ".join(type(module).__name__ for module in unit.modules)
             lines.append(f"  {unit.name}: {kinds}, {numel:,} parameters, buckets: {len(unit.buckets)}")
+            kept = sum(
+                parameter.numel() for bucket in unit.buckets if bucket.persistent for parameter in bucket.parameters
+            )
+            if kept and self.stage.shards_parameters:
+                lines.append(f"    {kept:,} of its parameters stay whole on every rank")
             lines += [
                 f"    {title} was asked for outside the forward of its unit, which was gathered for it (times: {times})"
                 for title, times in self.residency.visits.counts.items()
