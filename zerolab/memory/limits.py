@@ -84,8 +84,8 @@ def check_limits(limits: Stage3Limits) -> Stage3Limits:
 
 @dataclass
 class Walk:
-    """One forward and backward of units that run in order, on paper: which are gathered, in order, and the most at a
-    time.
+    """One forward and backward of units that run in order, on paper: which are gathered, in order, of these so many
+    `in_forward`, and the most at a time.
 
     numels    elements of each unit, in forward order
     sizes     bytes of each, for `peak`
@@ -101,6 +101,7 @@ class Walk:
     resident: Sequence[int] = ()
     peak: int = 0
     gathers: list[int] = field(default_factory=list)
+    in_forward: int = 0
 
     def __post_init__(self) -> None:
         self._here: set[int] = set()
@@ -112,6 +113,8 @@ class Walk:
                 self._run(unit, coming)
                 if unit not in coming and not (kept and kept(unit, coming)):
                     self._here.discard(unit)
+            if kept:
+                self.in_forward = len(self.gathers)
 
     def _is_kept(self, unit: int, coming: Sequence[int]) -> bool:
         both = [*coming, *reversed(coming)]

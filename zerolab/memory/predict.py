@@ -38,22 +38,33 @@ def predict(
     for no plans, and for what the stage cannot do (`check_places`).
     """
     check_plans(plans, stage)
+    books = [predict_rank(plans, stage, rank, state_size, precision, offload) for rank in range(plans[0].layout.ranks)]
+    return {kind: [book.get(kind, 0) for book in books] for kind in books[0]}
+
+
+def predict_rank(
+    plans: Sequence[BucketPlan],
+    stage: int,
+    rank: int,
+    state_size: StateSize,
+    precision: Precision | str | None = None,
+    offload: Offload = NOWHERE,
+) -> dict[str, int]:
+    """What `predict` says of one rank: {kind: bytes}."""
+    check_plans(plans, stage)
     precision = find_precision(precision)
     check_places(stage, precision, offload)
-    ranks = plans[0].layout.ranks
-    states = {"parameters": 0, "gradients": 0, "optimizer_states": 0}
-    books: list[dict[str, int]] = [dict(states) for _ in range(ranks)]
+    book = {"parameters": 0, "gradients": 0, "optimizer_states": 0}
     gradients = ledger("host" if stage >= 2 and offload.optimizer != "device" else "device", "gradients")
-    for rank, book in enumerate(books):
-        for place, nbytes in parameter_bytes(plans, stage, precision, offload):
-            book[place] = book.get(place, 0) + nbytes
-        for plan in plans:
-            if plan.trainable:
-                width = precision.itemsize("main_grads") if precision else plan.itemsize
-                book[gradients] = book.get(gradients, 0) + numel(plan, sharded=stage >= 2) * width
-        for place, nbytes in optimizer_bytes(plans, rank if stage >= 1 else None, state_size, precision, offload):
-            book[place] = book.get(place, 0) + nbytes
-    return {kind: [book.get(kind, 0) for book in books] for kind in books[0]}
+    for place, nbytes in parameter_bytes(plans, stage, precision, offload):
+        book[place] = book.get(place, 0) + nbytes
+    for plan in plans:
+        if plan.trainable:
+            width = precision.itemsize("main_grads") if precision else plan.itemsize
+            book[gradients] = book.get(gradients, 0) + numel(plan, sharded=stage >= 2) * width
+    for place, nbytes in optimizer_bytes(plans, rank if stage >= 1 else None, state_size, precision, offload):
+        book[place] = book.get(place, 0) + nbytes
+    return book
 
 
 def predict_peaks(
@@ -153,13 +164,16 @@ def optimizer_bytes(
     """Where states rest, and their bytes: those of one rank's segments, or of whole buckets. Step counters stay in
     memory."""
     segments = ((at, segment, plan.layout.align) for at, plan in enumerate(plans) for segment in plan.segments(rank))
+    kinds = {(plan.itemsize, plan.persistent) for plan in plans}
+    formats = {
+        (width, persistent): format_of(NATIVE[width], precision, offload, state_size.names, persistent)
+        for width, persistent in kinds
+    }
     memory = "host" if offload.optimizer == "disk" else offload.optimizer
     for group in sub_groups(segments, sub_group_limit(precision, offload)):
         nbytes = 0
         for at, segment in group:
-            native = NATIVE[plans[at].itemsize]
-            form = format_of(native, precision, offload, state_size.names, plans[at].persistent)
-            nbytes += form.nbytes(segment.numel)
+            nbytes += formats[plans[at].itemsize, plans[at].persistent].nbytes(segment.numel)
         yield ledger(memory, "optimizer_states"), state_size.bytes_per_tensor * len(group)
         yield ledger(offload.optimizer, "optimizer_states"), on_disk(nbytes) if offload.optimizer == "disk" else nbytes
 

@@ -50,27 +50,70 @@ def predict_traffic(
     Raises InputError for an unknown stage or precision, and for a layout made for another number of ranks.
     """
     check_plans(plans, stage)
-    precision = find_precision(precision)
-    check_count("micro_batches", micro_batches)
     made_for = plans[0].layout.ranks
     if ranks != made_for:
         raise InputError(f"ranks is {ranks!r}, but the plans are cut for {made_for}; lay the model out for {ranks!r}")
+    by_rank = [
+        predict_phases(
+            plans,
+            stage,
+            rank,
+            micro_batches,
+            reduction,
+            reduce_each,
+            clip,
+            precision,
+            offload,
+            skipped,
+            limits,
+            resident,
+        )
+        for rank in range(ranks)
+    ]
+    sent: dict[str, list[int]] = {}
+    for rank, phases in enumerate(by_rank):
+        for calls in phases.values():
+            for name, nbytes in calls.items():
+                sent.setdefault(name, [0] * ranks)[rank] += nbytes
+    return sent
+
+
+def predict_phases(
+    plans: Sequence[BucketPlan],
+    stage: int,
+    rank: int,
+    micro_batches: int = 1,
+    reduction: str = "reduce_scatter",
+    reduce_each: bool = True,
+    clip: bool = False,
+    precision: Precision | str | None = None,
+    offload: Offload = NOWHERE,
+    skipped: bool = False,
+    limits: Stage3Limits = ANY,
+    resident: Collection[str] = (),
+) -> dict[str, dict[str, int]]:
+    """What `predict_traffic` says of one rank, by the phase of the step in which it is sent: {phase: {collective:
+    bytes}}. Phases are those of the engine: forward, backward, norm, and publish for new parameters."""
+    check_plans(plans, stage)
+    precision = find_precision(precision)
+    check_count("micro_batches", micro_batches)
     check_reduction(reduction)
-    calls = [*reductions(plans, stage, reduction, precision)] * (micro_batches if reduce_each else 1)
+    ranks = plans[0].layout.ranks
+    reduced = micro_batches if reduce_each else 1
+    calls = [("backward", call, reduced) for call in reductions(plans, stage, reduction, precision)]
     if stage == 3:
-        calls += [*gathers(plans, resident, limits)] * micro_batches
+        calls += [(phase, call, micro_batches) for phase, call in gathers(plans, resident, limits)]
     if stage > 0 and not skipped:
         published = (plan for plan in plans if plan.trainable and (plan.persistent or stage < 3))
-        calls += [("all_gather", plan.layout.numel, plan.itemsize) for plan in published]
+        calls += [("publish", ("all_gather", plan.layout.numel, plan.itemsize), 1) for plan in published]
     if clip or (precision is not None and precision.scales_loss):
-        calls.append(("all_gather", ranks, 8))
+        calls.append(("norm", ("all_gather", ranks, 8), 1))
     if offload.on_disk and not skipped:
-        calls.append(("all_gather", ranks, 8))
-    sent: dict[str, list[int]] = {}
-    for name, numel, itemsize in calls:
-        total = sent.setdefault(name, [0] * ranks)
-        for rank in range(ranks):
-            total[rank] += wire_bytes(name, numel, itemsize, ranks, rank)
+        calls.append(("norm", ("all_gather", ranks, 8), 1))
+    sent: dict[str, dict[str, int]] = {}
+    for phase, (name, numel, itemsize), times in calls:
+        of_phase = sent.setdefault(phase, {})
+        of_phase[name] = of_phase.get(name, 0) + times * wire_bytes(name, numel, itemsize, ranks, rank)
     return sent
 
 
@@ -87,10 +130,12 @@ def reductions(plans: Sequence[BucketPlan], stage: int, reduction: str, precisio
             yield name, plan.layout.numel, plan.itemsize if precision is None else precision.itemsize("reduce")
 
 
-def gathers(plans: Sequence[BucketPlan], resident: Collection[str], limits: Stage3Limits) -> Iterable[Sent]:
+def gathers(plans: Sequence[BucketPlan], resident: Collection[str], limits: Stage3Limits) -> Iterable[tuple[str, Sent]]:
     """Stage 3, one micro-batch: all units forward, and backward all from the first that trains, but for those kept."""
     units = by_unit(plans)
-    for at in walk_of(plans, resident, limits, True).gathers:
+    walk = walk_of(plans, resident, limits, True)
+    for number, at in enumerate(walk.gathers):
         for plan in units[at]:
             if not plan.persistent:
-                yield "all_gather", plan.layout.numel, plan.itemsize
+                phase = "forward" if number < walk.in_forward else "backward"
+                yield phase, ("all_gather", plan.layout.numel, plan.itemsize)

@@ -3,44 +3,147 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import lru_cache
 
-from zerolab.memory.kinds import OFFLOADED
-from zerolab.memory.states import predict_states
+import torch
+
+from zerolab.memory.kinds import KINDS, OFFLOADED
+from zerolab.memory.predict import predict_rank
+from zerolab.memory.states import ADAM, StateSize, predict_states
+from zerolab.offload.formats import format_of, sub_group_limit
 from zerolab.offload.places import NOWHERE
+from zerolab.plan.layout import RunLayout, lay_out_model
+from zerolab.plan.replay import Replay, StepMoment, Widths
 from zerolab.plan.spec import RunSpec
+from zerolab.plan.trace import Work, trace_layers
 from zerolab.precision.recipe import Precision
 
 GB = 10**9
-DEVICE = ("parameters", "gradients", "optimizer_states", "gathered_units", "activations")
+DEVICE = KINDS
 """What a GPU holds, by kind, each in bytes of `needs`."""
+ADAMW = StateSize(2, 4, ADAM)
+"""Torch's AdamW: two moments, and a step counter for each tensor that it updates."""
+
+
+@dataclass(frozen=True)
+class Needs:
+    """What one rank holds.
+
+    states  bytes that it keeps from step to step, by kind; one off the device has its place before its name
+    peak    the moment of a step at which its device holds most, with the states
+    tops    the highest moment of each part of a step, in order
+    """
+
+    states: dict[str, int]
+    peak: StepMoment
+    tops: tuple[StepMoment, ...]
 
 
 def needs(run: RunSpec) -> dict[str, float]:
-    """Bytes of one rank: on its GPU by kind (`DEVICE`), and "host" and "disk" for what lies outside it."""
-    dtypes = run.dtypes or Precision()
-    states = predict_states(run.shape.parameters, run.ranks, run.stage, dtypes, run.places)
-    # Two layers, since the next one is gathered while one computes.
-    gathered = 2 * run.shape.layer_parameters if run.stage == 3 and run.ranks > 1 else 0
-    width = dtypes.itemsize("params")
-    # The formula counts 16 bits; fp32 activations are twice as long.
-    kept = run.shape.activation_bytes(run.micro_batch_size, run.seq_len, run.checkpoint_activations) * width / 2
-    held = {**dict.fromkeys(DEVICE, 0.0), **states, "gathered_units": float(gathered * width), "activations": kept}
+    """Bytes of one rank at the peak of a step: on its GPU by kind (`DEVICE`), and "host" and "disk" for what rests
+    outside it."""
+    found = needs_of(run)
     elsewhere = {
-        place.rstrip(":"): sum(held.pop(kind) for kind in [*held] if kind.startswith(place)) for place in OFFLOADED
+        place.rstrip(":"): float(sum(size for kind, size in found.states.items() if kind.startswith(place)))
+        for place in OFFLOADED
     }
-    return {**held, **elsewhere}
+    return {**{kind: float(found.peak.bytes.get(kind, 0)) for kind in DEVICE}, **elsewhere}
 
 
 def gpu_bytes(run: RunSpec) -> float:
-    """All that one GPU must hold. Not in it: the head's logits, buffers of collectives, and fragmentation."""
-    return sum(nbytes for kind, nbytes in needs(run).items() if kind in DEVICE)
+    """All that one GPU must hold at the peak of a step. Not in it: what the allocator loses between tensors, NCCL's own
+    buffers, and the CUDA context."""
+    return needs_of(run).peak.total
+
+
+@lru_cache(maxsize=4096)
+def needs_of(run: RunSpec, rank: int = 0) -> Needs:
+    """The states of a rank, to the byte, and the moments of its second step (the first has no optimizer states yet)."""
+    layout = layout_of(run)
+    states = predict_rank(layout.plans, run.stage, rank, ADAMW, run.dtypes, run.places)
+    # The micro-batches of a step lie ready: tokens and targets, whole numbers of 8 bytes.
+    ready = 2 * 8 * run.micro_batches * run.micro_batch_size * run.seq_len
+    live = {**on_device(states), "other": ready}
+    replay = Replay(layout, shards(run), widths_of(run), run.prefetch, run.places.optimizer != "device", live)
+    work = Work(run.micro_batch_size, run.seq_len, dtype_of(run), run.checkpoint_activations, run.attention)
+    trace = trace_layers(run.shape.config, work)
+    for number in range(min(run.micro_batches, 2)):
+        # Third and later micro-batches are like the second; where reductions wait for the last, the second is that.
+        replay.micro_batch(trace, reduce=run.reduce_each or number == min(run.micro_batches, 2) - 1)
+    replay.optimizer_step(step_buffers(run, layout, rank))
+    tops = tuple(moment._replace(where=told(moment.where, run.shape.config.layers)) for moment in replay.tops.values())
+    return Needs(states, max(tops, key=lambda moment: moment.total), tops)
+
+
+def layout_of(run: RunSpec) -> RunLayout:
+    return lay_out_model(run.shape.config, run.ranks, run.dtypes, run.bucket_numel)
+
+
+def on_device(states: dict[str, int]) -> dict[str, int]:
+    return {kind: size for kind, size in states.items() if not kind.startswith(OFFLOADED)}
+
+
+def dtype_of(run: RunSpec) -> torch.dtype:
+    return (run.dtypes or Precision()).dtype("params")
+
+
+def widths_of(run: RunSpec) -> Widths:
+    dtypes = run.dtypes or Precision()
+    return Widths(*(dtypes.itemsize(state) for state in ("grads", "reduce", "main_grads")))
+
+
+def shards(run: RunSpec) -> int:
+    """The stage whose rules the engine follows: with one rank there is nothing to shard, so it copies nothing, unless
+    parameters rest elsewhere or are cast when they are gathered."""
+    alone = run.ranks == 1 and run.places == NOWHERE and not (run.dtypes or Precision()).sharded_main
+    return 0 if alone else run.stage
+
+
+def step_buffers(run: RunSpec, layout: RunLayout, rank: int) -> int:
+    """The most bytes that the optimizer's step brings to hand on the device: of a sub-group the gradients and the
+    states that rest in another dtype than it computes in."""
+    dtypes, places = run.dtypes, run.places
+    if places.optimizer != "device":
+        return 0
+    own = rank if shards(run) >= 1 else None
+    largest = sum(segment.numel for plan in layout.plans for segment in plan.segments(own))
+    if (limit := sub_group_limit(dtypes, places)) is not None:
+        # Sub-groups are filled to the last aligned element.
+        align = layout.plans[0].layout.align
+        largest = min(largest, max(limit // align, 1) * align)
+    form = format_of(dtype_of(run), dtypes, places, ADAM)
+    recipe = dtypes or Precision()
+    codecs = [*form.states.values(), *([form.main] if form.main else [])]
+    rests = [codec.dtype for codec in codecs] + [recipe.dtype("main_grads")]
+    if form.main is None:
+        rests.append(recipe.dtype("main_params" if recipe.sharded_main else "params"))
+    # A codec with scales makes one more copy, of what it encodes.
+    copies = sum(dtype != form.step_dtype for dtype in rests) + any(codec.scaled for codec in codecs)
+    return largest * form.step_dtype.itemsize * copies
+
+
+def told(where: str, layers: int) -> str:
+    """A part of the replay in words: "backward 3" is "backward of layer 3"."""
+    phase, _, module = where.partition(" ")
+    if not module.isdecimal():
+        return where
+    number = int(module)
+    last = "the head and the loss" if phase == "forward" else "the loss and the head"
+    return f"{phase} of {'the embedding' if number == 0 else last if number > layers else f'layer {number}'}"
 
 
 def advice(run: RunSpec, limit: float) -> RunSpec | None:
     """The run with the smallest change that makes it fit into a GPU of `limit` bytes: itself, else one of `changes`, in
     that order; None if none of them does."""
-    return next((changed for changed in changes(run) if gpu_bytes(changed) <= limit), None)
+    return next((changed for changed in changes(run) if fits(changed, limit)), None)
+
+
+def fits(run: RunSpec, limit: float) -> bool:
+    """Whether a run fits. What its states alone say is looked at first, as that is quick."""
+    states = predict_states(run.shape.parameters, run.ranks, run.stage, run.dtypes or Precision(), run.places)
+    least = sum(size for kind, size in states.items() if not kind.startswith(OFFLOADED))
+    return least <= limit and gpu_bytes(run) <= limit
 
 
 def changes(run: RunSpec) -> Iterator[RunSpec]:

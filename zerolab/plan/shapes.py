@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from zerolab.errors import InputError
 from zerolab.flat.layout import check_count
-from zerolab.models import Config, unit_parameters
+from zerolab.models import Config, GPT2Config, parameter_count, unit_parameters
 
 
 @dataclass(frozen=True)
@@ -25,6 +25,11 @@ class Shape:
             check_count(what, getattr(self, what))
         if self.hidden % self.heads:
             raise InputError(f"hidden is {self.hidden}, which {self.heads} heads do not divide; change one of the two")
+
+    @property
+    def config(self) -> Config:
+        """The model of `zerolab.models` that has this shape."""
+        return GPT2Config(self.vocabulary, self.hidden, self.layers, self.heads, self.context, bias=True)
 
     @property
     def layer_parameters(self) -> int:
@@ -49,24 +54,28 @@ class Shape:
 
 @dataclass(frozen=True)
 class BuiltShape(Shape):
-    """The shape of a model of `zerolab.models`, whose parameters are counted unit by unit. Its activations are
-    estimated by the formula of a GPT of the same width."""
+    """The shape of a model of `zerolab.models`, whose parameters are counted unit by unit. The formula of
+    `activation_bytes` is that of a GPT of the same width."""
 
-    units: tuple[int, ...] = ()
+    built: Config | None = None
+
+    @property
+    def config(self) -> Config:
+        assert self.built is not None
+        return self.built
 
     @property
     def layer_parameters(self) -> int:
-        return self.units[1]
+        return unit_parameters(self.config)[1]
 
     @property
     def parameters(self) -> int:
-        return sum(self.units)
+        return parameter_count(self.config)
 
 
 def shape_of(config: Config, name: str) -> Shape:
     """The shape of a model of `zerolab.models`, under a name for errors and titles, such as "llama tiny"."""
-    units = tuple(unit_parameters(config))
-    return BuiltShape(name, config.layers, config.dim, config.heads, config.vocab_size, config.max_seq_len, units)
+    return BuiltShape(name, config.layers, config.dim, config.heads, config.vocab_size, config.max_seq_len, config)
 
 
 # Layers, width and heads: GPT-2's four from its paper (2019, table 2), the larger ones from GPT-3's (arXiv 2005.14165,

@@ -10,6 +10,7 @@ from zerolab.memory.states import check_places, check_stage
 from zerolab.memory.traffic import check_reduction
 from zerolab.offload.places import NOWHERE, Offload
 from zerolab.plan.shapes import Shape
+from zerolab.plan.trace import ATTENTION
 from zerolab.precision.recipe import Precision, find_precision
 
 OFFLOADS = {
@@ -35,6 +36,9 @@ class RunSpec:
     offload                 places of the states: a name in `OFFLOADS`, or an Offload
     reduction               how stage 1 reduces gradients: "reduce_scatter" or "all_reduce"
     reduce_each             gradients are reduced in every micro-batch, not only in the last
+    attention               "flash", by a kernel that keeps no scores, as torch takes it on CPUs and GPUs; or "eager"
+    prefetch                stage 3: the next unit is gathered while one computes
+    bucket_numel            units are cut into buckets of at most so many elements
 
     Raises InputError for a count below 1, names that there are not, a sequence longer than the model's context, and
     what the stage cannot do.
@@ -51,6 +55,9 @@ class RunSpec:
     micro_batches: int = 1
     reduction: str = "reduce_scatter"
     reduce_each: bool = True
+    attention: str = "flash"
+    prefetch: bool = True
+    bucket_numel: int | None = None
 
     def __post_init__(self) -> None:
         for what in ("ranks", "micro_batch_size", "seq_len", "micro_batches"):
@@ -58,6 +65,10 @@ class RunSpec:
         check_stage(self.stage)
         check_places(self.stage, self.dtypes, self.places)
         check_reduction(self.reduction)
+        if self.bucket_numel is not None:
+            check_count("bucket_numel", self.bucket_numel)
+        if self.attention not in ATTENTION:
+            raise InputError(f"attention is {self.attention!r}; choose one of {', '.join(ATTENTION)}")
         if self.seq_len > self.shape.context:
             raise InputError(
                 f"{self.seq_len} tokens are more than the context of {self.shape.name}, {self.shape.context}; give "

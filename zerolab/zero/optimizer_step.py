@@ -102,8 +102,9 @@ class OptimizerStep:
             gradients = [self._gradient(segment) for segment in group]
             if gradients and factor != 1.0:
                 torch._foreach_mul_(gradients, factor)
-            for segment, gradient in zip(group, gradients, strict=True):
-                segment.tensor.grad = gradient
+            for segment in reversed(group):
+                # In no other hands, so that it is gone before the next group's come.
+                segment.tensor.grad = gradients.pop()
             self.optimizer.step()
             for segment in group:
                 # An optimizer passes over parameters that have no gradient: those of other groups.
