@@ -34,6 +34,13 @@ def _megatron(settings: dict[str, Any]) -> str:
     return command_line(write(settings))
 
 
+@_writes("fsdp2")
+def _fsdp2(settings: dict[str, Any]) -> str:
+    from zerolab.dialects.fsdp2 import write
+
+    return write(settings)
+
+
 def command_line(words: Sequence[str]) -> str:
     """Words for a shell, with a line for what comes before the first flag and one for each flag."""
     lines: list[list[str]] = [[]]
