@@ -9,6 +9,7 @@ import json
 import os
 import pickle
 import shutil
+import zlib
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -18,10 +19,13 @@ import checkpoint_cases
 import pytest
 import torch
 from checkpoint_cases import Net, Run, Way, differing, load_at, values_of
+from hypothesis import given
+from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
 import zerolab.checkpoint
 from zerolab.checkpoint import CheckpointError, Checkpoints, find_latest, load, save
+from zerolab.checkpoint.checksum import crc32
 from zerolab.checkpoint.manifest import MANIFEST
 from zerolab.checkpoint.reader import CheckpointReader
 from zerolab.checkpoint.tensors import CHECKSUMS, FileReader, FileWriter
@@ -135,8 +139,6 @@ def test_a_shard_of_another_run_is_named(folder: Path) -> None:
 
 
 def test_a_checkpoint_of_a_later_format_is_refused_by_its_version(folder: Path) -> None:
-    import zlib
-
     path = folder / "step-00000002" / MANIFEST
     said = json.loads(path.read_text().partition("\n")[2])
     text = json.dumps({**said, "version": 2, "something": "new"})
@@ -490,3 +492,8 @@ def test_keep_leaves_the_newest_and_a_step_that_is_saved_again_takes_its_own_pla
     assert sorted(path.name for path in tmp_path.iterdir()) == [".lock", "latest", "step-00000003", "step-00000004"]
     assert (tmp_path / "latest").read_text() == "step-00000004\n"
     values_of(tmp_path / "step-00000004")
+
+
+@given(st.binary(max_size=200), st.integers(0, 2**32 - 1))
+def test_the_checksum_is_zlibs_whoever_computes_it(data: bytes, begin: int) -> None:
+    assert crc32(data, begin) == zlib.crc32(data, begin)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import io
 import json
 import secrets
-import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,6 +23,7 @@ from torch.distributed.checkpoint.planner import ReadItem
 
 from zerolab import __version__
 from zerolab.checkpoint import plain
+from zerolab.checkpoint.checksum import crc32
 from zerolab.checkpoint.dcp_metadata import read_metadata
 from zerolab.checkpoint.dcp_names import Contents, sort_entries
 from zerolab.checkpoint.dcp_write import Progress, refuse_used
@@ -205,7 +205,7 @@ def _write(
         files[file] = SavedFile(writer.nbytes, writer.header_crc32)
     text = plain.dump({"groups": contents.groups, "loss_scaler": None}, "the optimizer's options").encode()
     write_synced(draft / NONPARAM, text)
-    files[NONPARAM] = SavedFile(len(text), zlib.crc32(text))
+    files[NONPARAM] = SavedFile(len(text), crc32(text))
     manifest = Manifest(
         save=token,
         step=step,

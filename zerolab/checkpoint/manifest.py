@@ -12,13 +12,13 @@ name. A state that is stored in scaled blocks (fp8 and fp16 moments) has its sca
 from __future__ import annotations
 
 import json
-import zlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from math import prod
 from pathlib import Path
 from typing import Any
 
+from zerolab.checkpoint.checksum import crc32
 from zerolab.errors import CheckpointError
 from zerolab.ranks.folders import reason
 
@@ -127,7 +127,7 @@ class Manifest:
         }
         # Its own checksum stands first; it covers all that follows.
         text = json.dumps(said, indent=1)
-        return json.dumps({"crc32": zlib.crc32(text.encode())}) + "\n" + text + "\n"
+        return json.dumps({"crc32": crc32(text.encode())}) + "\n" + text + "\n"
 
 
 def read_manifest(folder: Path, remedy: str = "take another checkpoint") -> Manifest:
@@ -147,10 +147,10 @@ def read_manifest(folder: Path, remedy: str = "take another checkpoint") -> Mani
         raise CheckpointError(f"{path} cannot be read ({said}); {remedy}") from None
     first, _, rest = text.partition("\n")
     try:
-        crc32 = json.loads(first)["crc32"]
+        expected = json.loads(first)["crc32"]
     except (ValueError, KeyError, TypeError):
         raise CheckpointError(f"{path} was not written by zerolab, or is damaged; {remedy}") from None
-    if crc32 != zlib.crc32(rest.rstrip("\n").encode()):
+    if expected != crc32(rest.rstrip("\n").encode()):
         raise CheckpointError(f"{path} is damaged; {remedy}")
     said = json.loads(rest)
     if said.pop("format", None) != FORMAT:

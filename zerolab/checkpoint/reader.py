@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import zlib
 from functools import cache
 from pathlib import Path
 
 import torch
 
+from zerolab.checkpoint.checksum import crc32
 from zerolab.checkpoint.manifest import Manifest, Stretch, model_file, optimizer_file, tensor_name
 from zerolab.checkpoint.planner import Part, plan
 from zerolab.checkpoint.shards import blocks_of
@@ -113,7 +113,7 @@ class CheckpointReader:
             raise CheckpointError(f"{path} is missing; {self.remedy}") from None
         except OSError as error:
             raise CheckpointError(f"{path} cannot be read ({reason(error)}); {self.remedy}") from None
-        if name not in self.manifest.files or zlib.crc32(data) != self.manifest.files[name].crc32:
+        if name not in self.manifest.files or crc32(data) != self.manifest.files[name].crc32:
             raise CheckpointError(f"{path} is damaged, or of another checkpoint; {self.remedy}")
         return data.decode()
 
@@ -129,7 +129,7 @@ class CheckpointReader:
         if len(self._open) >= MOST_OPEN:
             self._close(next(iter(self._open)))
         reader = self._open[name] = FileReader(self.path / name, self.remedy)
-        if zlib.crc32(reader.header) != said.crc32:
+        if crc32(reader.header) != said.crc32:
             saved = reader.about.get("save")
             why = "is of another save" if saved not in (None, self.manifest.save) else "has a damaged header"
             raise CheckpointError(f"{reader.path} {why}; {self.remedy}")

@@ -16,7 +16,6 @@ import os
 import secrets
 import threading
 import time
-import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, replace
@@ -28,6 +27,7 @@ import torch
 from zerolab import __version__
 from zerolab.checkpoint import plain, rng
 from zerolab.checkpoint.agreement import agree, attempt
+from zerolab.checkpoint.checksum import crc32
 from zerolab.checkpoint.folder import Folder, write_synced
 from zerolab.checkpoint.manifest import (
     MANIFEST,
@@ -274,7 +274,7 @@ class Save:
                 files |= {name: SavedFile(*of_file) for name, of_file in said.items()}
             for name, text in self._texts.items():
                 write_synced(self.draft / name, text.encode())
-                files[name] = SavedFile(len(text.encode()), zlib.crc32(text.encode()))
+                files[name] = SavedFile(len(text.encode()), crc32(text.encode()))
             write_synced(self.draft / MANIFEST, replace(self._manifest, files=files).to_json().encode())
             for writer in range(self.writers):
                 (self.draft / NOTE.format(writer)).unlink()

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import json
 import os
-import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
@@ -23,6 +22,7 @@ from typing import Any
 import numpy
 import torch
 
+from zerolab.checkpoint.checksum import crc32
 from zerolab.errors import CheckpointError
 from zerolab.flat.layout import round_up
 from zerolab.ranks.folders import reason
@@ -129,7 +129,7 @@ class FileWriter:
 
     @property
     def header_crc32(self) -> int:
-        return zlib.crc32(self._header)
+        return crc32(self._header)
 
     def append(self, name: str, tensor: torch.Tensor) -> None:
         """Write the next elements of a tensor, in its dtype."""
@@ -142,7 +142,7 @@ class FileWriter:
             self._write(part, entry.start + at)
             for start in range(-(at % BLOCK), len(part), BLOCK):
                 number = entry.first_block + (at + start) // BLOCK
-                self._sums[number] = zlib.crc32(part[max(start, 0) : start + BLOCK], int(self._sums[number]))
+                self._sums[number] = crc32(part[max(start, 0) : start + BLOCK], int(self._sums[number]))
             data, at = data[len(part) :], at + len(part)
 
     def finish(self) -> None:
@@ -243,7 +243,7 @@ class FileReader:
             if sums is not None:
                 for number in range(begin, begin - (-len(part) // BLOCK)):
                     block = part[(number - begin) * BLOCK : (number - begin + 1) * BLOCK]
-                    if zlib.crc32(block) != sums[number - first]:
+                    if crc32(block) != sums[number - first]:
                         raise CheckpointError(f"{self.path} is damaged: {name} is not what was written; {self.remedy}")
             yield at, part
 

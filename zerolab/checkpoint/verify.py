@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from zerolab.checkpoint.checksum import crc32
 from zerolab.checkpoint.folder import remedy_for
 from zerolab.checkpoint.manifest import Manifest, SavedFile, model_file, optimizer_file, read_manifest, tensor_name
 from zerolab.checkpoint.reader import CheckpointReader
@@ -84,7 +84,7 @@ def _check_text(path: Path, said: SavedFile) -> None:
         raise CheckpointError(f"{path} is missing") from None
     except OSError as error:
         raise CheckpointError(f"{path} cannot be read ({error.strerror})") from None
-    if len(data) != said.nbytes or zlib.crc32(data) != said.crc32:
+    if len(data) != said.nbytes or crc32(data) != said.crc32:
         raise CheckpointError(f"{path} is damaged: it has {len(data):,} bytes that are not the {said.nbytes:,} written")
 
 
