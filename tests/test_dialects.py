@@ -1,11 +1,13 @@
 """Runs written in each dialect, and read again where somebody reads it (rows 3, 22 and 27 of the sources)."""
 
+import json
 import shlex
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import yaml
 
 from zerolab import ZeroEngine, launch
 from zerolab.cli.train import read_flags
@@ -146,3 +148,111 @@ NOT_FSDP2: dict[str, dict[str, Any]] = {
 def test_what_fsdp2_does_not_do_is_refused_with_what_it_does(said: str) -> None:
     with pytest.raises(InputError, match=rf"{said}.*; choose"):
         DIALECTS["fsdp2"](NOT_FSDP2[said])
+
+
+# Accelerate
+
+# Facts of Accelerate 1.15.0: fields of ClusterConfig (commands/config/config_args.py), and arguments of its launcher
+# (commands/launch.py), to which the keys of a section go.
+CLUSTER = {
+    "compute_environment",
+    "deepspeed_config",
+    "distributed_type",
+    "fsdp_config",
+    "machine_rank",
+    "main_training_function",
+    "mixed_precision",
+    "num_machines",
+    "num_processes",
+    "parallelism_config",
+    "use_cpu",
+}
+SECTIONS = {
+    "deepspeed_config": {
+        "gradient_accumulation_steps",
+        "gradient_clipping",
+        "offload_optimizer_device",
+        "offload_optimizer_nvme_path",
+        "offload_param_device",
+        "offload_param_nvme_path",
+        "zero3_init_flag",
+        "zero3_save_16bit_model",
+        "zero_stage",
+    },
+    "fsdp_config": {
+        "fsdp_activation_checkpointing",
+        "fsdp_auto_wrap_policy",
+        "fsdp_cpu_ram_efficient_loading",
+        "fsdp_offload_params",
+        "fsdp_reshard_after_forward",
+        "fsdp_state_dict_type",
+        "fsdp_version",
+    },
+    "parallelism_config": {"parallelism_config_dp_replicate_size", "parallelism_config_dp_shard_size"},
+}
+HOST = {"offload_optimizer": "host", "offload_param": "host"}
+DISK = {"offload_optimizer": "disk", "offload_param": "nvme", "offload_path": Path("a b/c")}
+# A run, what does it there, and some of what it is told.
+YAMLS: list[tuple[dict[str, Any], str, dict[str, Any]]] = [
+    ({}, "MULTI_GPU", {}),
+    ({"device": "cpu", "ranks": 4}, "MULTI_CPU", {}),
+    ({"zero_stage": 1, "fp16": True, "clip_norm": 0.5}, "DEEPSPEED", {"zero_stage": 1, "gradient_clipping": 0.5}),
+    ({"zero_stage": 2, "bf16": True}, "FSDP", {"fsdp_reshard_after_forward": False, "fsdp_version": 2}),
+    ({"zero_stage": 3, "checkpoint_activations": True}, "FSDP", {"fsdp_activation_checkpointing": True}),
+    ({"zero_stage": 3, **HOST}, "FSDP", {"fsdp_offload_params": True, "fsdp_reshard_after_forward": True}),
+    ({"zero_stage": 2, "offload_optimizer": "cpu"}, "DEEPSPEED", {"offload_optimizer_device": "cpu"}),
+    ({"zero_stage": 3, **DISK}, "DEEPSPEED", {"offload_param_device": "nvme", "offload_param_nvme_path": "a b/c"}),
+    (
+        {"zero_stage": 3, "ranks": 8, "batch_size": 16, "num_distributed_optimizer_instances": 2},
+        "FSDP",
+        {"parallelism_config_dp_replicate_size": 2, "parallelism_config_dp_shard_size": 4},
+    ),
+]
+
+
+@pytest.mark.parametrize(("settings", "kind", "told"), YAMLS)
+def test_row_22_an_accelerate_file_has_its_keys_and_says_the_run(
+    settings: dict[str, Any], kind: str, told: dict[str, Any]
+) -> None:
+    text = DIALECTS["accelerate"](settings)
+    config = yaml.safe_load(text)
+    sections = {name: section for name, section in config.items() if isinstance(section, dict)}
+    assert config.keys() <= CLUSTER
+    assert all(section.keys() <= SECTIONS[name] for name, section in sections.items())
+    assert config["distributed_type"] == kind and config["num_processes"] == settings.get("ranks", 2)
+    assert config["mixed_precision"] == next((name for name in ("bf16", "fp16") if name in settings), "no")
+    said = {key: value for section in sections.values() for key, value in section.items()}
+    assert {key: said.get(key) for key in told} == told
+    ranks = settings.get("ranks", 2)
+    assert f"{settings.get('batch_size', 12) // ranks} sequences a rank" in text
+
+
+@pytest.mark.parametrize(("settings", "kind", "told"), YAMLS)
+def test_accelerates_own_loader_reads_the_file(
+    settings: dict[str, Any], kind: str, told: dict[str, Any], tmp_path: Path
+) -> None:
+    config_args = pytest.importorskip(
+        "accelerate.commands.config.config_args", reason="accelerate is not installed; pip install accelerate"
+    )
+    (tmp_path / "run.yaml").write_text(DIALECTS["accelerate"](settings))
+    loaded = config_args.load_config_from_file(str(tmp_path / "run.yaml"))
+    assert loaded.distributed_type == kind and loaded.num_processes == settings.get("ranks", 2)
+
+
+NOT_ACCELERATE: dict[str, dict[str, Any]] = {
+    "exp_avg_sq_dtype is bf16": {"zero_stage": 3, "bf16": True, "exp_avg_sq_dtype": "bf16"},
+    "precision is fp8": {"zero_stage": 2, "fp8": True},
+    "num_distributed_optimizer_instances is 2": {"zero_stage": 1, "num_distributed_optimizer_instances": 2},
+}
+
+
+@pytest.mark.parametrize("said", NOT_ACCELERATE)
+def test_what_accelerate_has_no_key_for_is_refused_with_what_it_has(said: str) -> None:
+    with pytest.raises(InputError, match=rf"{said}.*; choose"):
+        DIALECTS["accelerate"](NOT_ACCELERATE[said])
+
+
+def test_the_deepspeed_dialect_is_json_that_is_read_as_the_same_stage(tmp_path: Path) -> None:
+    file = tmp_path / "deepspeed.json"
+    file.write_text(DIALECTS["deepspeed"]({"zero_stage": 2, "bf16": True}))
+    assert json.loads(file.read_text())["zero_optimization"]["stage"] == 2

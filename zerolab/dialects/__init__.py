@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -39,6 +40,20 @@ def _fsdp2(settings: dict[str, Any]) -> str:
     from zerolab.dialects.fsdp2 import write
 
     return write(settings)
+
+
+@_writes("accelerate")
+def _accelerate(settings: dict[str, Any]) -> str:
+    from zerolab.dialects.accelerate import write
+
+    return write(settings)
+
+
+@_writes("deepspeed")
+def _deepspeed(settings: dict[str, Any]) -> str:
+    from zerolab.dialects.deepspeed_write import write
+
+    return json.dumps(write(settings), indent=2) + "\n"
 
 
 def command_line(words: Sequence[str]) -> str:
