@@ -25,6 +25,12 @@ RUNS: list[dict[str, Any]] = [
     {"zero_stage": 3, "model": "gpt2", "model_size": "nano", "save_folder": Path("a b"), "save_every": 3},
 ]
 
+NANOGPT: list[dict[str, Any]] = [
+    {"model": "gpt2"},
+    {"model": "gpt2", "model_size": "124m", "zero_stage": 1, "ranks": 4},
+]
+"""nanoGPT has GPT-2 and stages 0 and 1."""
+
 
 @pytest.mark.parametrize("settings", RUNS)
 def test_our_own_command_line_is_read_as_the_same_run(settings: dict[str, Any]) -> None:
@@ -42,7 +48,7 @@ def test_every_setting_can_be_written_and_no_other() -> None:
 
 @pytest.mark.parametrize("name", DIALECTS)
 def test_a_dialect_writes_flags_a_line_each_and_ends_its_text(name: str) -> None:
-    for settings in RUNS:
+    for settings in [*RUNS, *NANOGPT]:
         try:
             text = DIALECTS[name](settings)
         except InputError:

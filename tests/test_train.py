@@ -13,6 +13,7 @@ import pytest
 
 from zerolab.cli import main
 from zerolab.cli.tables import text_of
+from zerolab.data import prepare
 from zerolab.errors import InputError
 from zerolab.train import Report, TrainConfig, make_config, train, write_json
 
@@ -163,12 +164,20 @@ def torchrun(*flags: str, ranks: int, extra: tuple[str, ...] = ("--standalone",)
 
 
 @pytest.mark.ranks
-def test_torchrun_trains_to_the_same_bits(tmp_path: Path) -> None:
-    path = tmp_path / "profile.json"
-    flags = ["--zero-stage", "3", "--model-size", "nano", "--seq-len", "32", "--max-steps", "3", "--profile-json"]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    subprocess.run(torchrun(*flags, str(path), ranks=2), check=True, timeout=100, env=environment, capture_output=True)
-    profile = json.loads(path.read_text())
-    assert profile["ranks"] == 2
-    assert profile["parameters_sha256"] == run(ranks=2, zero_stage=3).parameters_sha256
+def test_row_13_torchrun_trains_a_nanogpt_configuration_to_the_same_bits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("fox.txt").write_text("the quick brown fox jumps over the lazy dog; " * 40)
+    prepare("fox.txt", Path("data/fox"))
+    Path("fox.py").write_text("n_layer = 2\nn_head = n_layer\nn_embd = 32\nblock_size = 16\n")
+    keys = ["fox.py", "--dataset=fox", "--max_iters=3", "--warmup_iters=1", "--lr_decay_iters=3", "--batch_size=2"]
+    flags = [*keys, "--gradient_accumulation_steps=2", "--eval_iters=1", "--zero-stage", "3", "--profile-json"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    words = torchrun(*flags, "torchrun.json", ranks=2)
+    subprocess.run(words, check=True, timeout=100, env=environment, capture_output=True)
+    profile = json.loads(Path("torchrun.json").read_text())
+    assert (profile["ranks"], profile["zero_stage"]) == (2, 3)
+    assert main(["train", *flags, "here.json", "--ranks", "2"]) == 0
+    assert profile["parameters_sha256"] == json.loads(Path("here.json").read_text())["parameters_sha256"]
     assert profile["traffic"]["measured"] == profile["traffic"]["predicted"]

@@ -4,7 +4,7 @@ share a row."""
 from __future__ import annotations
 
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from itertools import groupby
 
 from rich.console import Console
@@ -59,10 +59,19 @@ def print_report(report: Report, console: Console) -> None:
     if report.traffic_is_stated:
         traffic += " (stated by the ring's formula for the calls made: torch's own messages cannot be counted)"
     console.print(compare(traffic, report.traffic_predicted, report.traffic_measured))
-    console.print(compare("memory: bytes kept after a step", report.memory_predicted, report.memory_measured))
+    kept = (with_total(kinds, report.memory_predicted) for kinds in (report.memory_predicted, report.memory_measured))
+    console.print(compare("memory: bytes kept after a step", *kept))
     console.print(peak(report.peak))
     if report.traces:
         console.print(times(report))
+
+
+def with_total(kinds: dict[str, list[int]], predicted: Iterable[str]) -> dict[str, list[int]]:
+    """With the sum of the states that rest on the device, of those that are `predicted`, after them."""
+    states = [name for name in predicted if not name.startswith(OFFLOADED)]
+    total = [sum(of_rank) for of_rank in zip(*(kinds[name] for name in states), strict=True)]
+    others = {name: sizes for name, sizes in kinds.items() if name not in states}
+    return {**{name: kinds[name] for name in states}, "total": total, **others}
 
 
 def compare(title: str, predicted: dict[str, list[int]], measured: dict[str, list[int]]) -> Table:

@@ -56,6 +56,13 @@ def _deepspeed(settings: dict[str, Any]) -> str:
     return json.dumps(write(settings), indent=2) + "\n"
 
 
+@_writes("nanogpt")
+def _nanogpt(settings: dict[str, Any]) -> str:
+    from zerolab.dialects.nanogpt_write import write
+
+    return write(settings)
+
+
 def command_line(words: Sequence[str]) -> str:
     """Words for a shell, with a line for what comes before the first flag and one for each flag."""
     lines: list[list[str]] = [[]]

@@ -20,8 +20,8 @@ TELLS = frozenset({
 
 
 def write(settings: Settings) -> str:
-    """A file of assignments: each of nanoGPT's keys whose value is not its default. Raises InputError for what nanoGPT
-    has no key for."""
+    """A file of assignments: each of nanoGPT's keys whose value is not its default. The data set is nanoGPT's if there
+    is none. Raises InputError for what nanoGPT has no key for."""
     config = TrainConfig.model_validate(settings)
     shape = config.shape
     if not isinstance(shape, GPT2Config):
@@ -51,7 +51,5 @@ def write(settings: Settings) -> str:
         "out_dir": str(config.save_folder) if config.save_folder else None, "dtype": dtype, "compile": config.compile,
         "device": None if config.device == "auto" else config.device,
     }  # fmt: skip
-    if values["dataset"] is None:
-        raise InputError("dataset is none, and nanoGPT reads prepared tokens alone; make some with zerolab prepare")
     lines = [f"{key} = {value!r}" for key, value in values.items() if value is not None and value != DEFAULTS[key]]
-    return "".join(f"{line}\n" for line in lines)
+    return "".join(f"{line}\n" for line in lines) or "# nanoGPT's defaults\n"
