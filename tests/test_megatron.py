@@ -1,15 +1,20 @@
-"""Megatron-LM's flags at `zerolab train`, and settings written as its flags (rows 2 to 6, 8 and 32 of the sources)."""
+"""Megatron-LM's flags at `zerolab train`, and settings as its flags (rows 2 to 6, 8, 10 and 32 of the sources)."""
 
 import re
 from typing import Any
 
 import pytest
+import torch
+from torch import nn
 
+from zerolab import ZeroEngine, launch
 from zerolab.cli import main
 from zerolab.cli.train import read_flags
+from zerolab.collectives import Collectives
 from zerolab.dialects import megatron
 from zerolab.dialects.megatron_write import write
 from zerolab.errors import InputError
+from zerolab.precision import LossScaler
 from zerolab.train import make_config
 
 SMALL = ["--model-size=nano", "--seq-len=16", "--batch-size=8"]
@@ -155,6 +160,25 @@ def test_row_32_instances_shard_inside_and_reduce_across_as_predicted(
     kept = int(re.search(r"optimizer_states.*?([\d,]{5,})", out)[1].replace(",", ""))
     assert moments // 2 <= kept < moments // 2 * 1.01
     assert re.search(r"all_reduce\W+0-3", out)
+
+
+def test_row_10_an_overflow_on_one_rank_is_agreed_by_all_before_the_step_is_skipped() -> None:
+    def overflow(comm: Collectives, strategy: str) -> tuple[bool, float, bool]:
+        torch.manual_seed(0)
+        options = megatron.STRATEGIES[strategy]
+        engine = ZeroEngine(
+            nn.Linear(4, 4), comm, options["zero_stage"], lr=1.0, precision="fp16", clip_norm=1.0,
+            reduction=options.get("reduction", "reduce_scatter"), scaler=LossScaler(hysteresis=1),
+        )  # fmt: skip
+        first = {name: value.clone() for name, value in engine.state_dict().items()}
+        engine.backward(engine(torch.ones(2, 4)).sum() * (float("inf") if comm.rank == 1 else 1.0))
+        skipped = engine.step().skipped
+        same = all(torch.equal(value, first[name]) for name, value in engine.state_dict().items())
+        return skipped, engine.loss_scale, same
+
+    for strategy in megatron.STRATEGIES:
+        found = launch(overflow, strategy, ranks=3, world="lockstep", timeout=60)
+        assert found == [(True, 2.0**15, True)] * 3
 
 
 REFUSED = {

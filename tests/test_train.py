@@ -149,6 +149,24 @@ def test_every_setting_is_a_flag_with_help(capsys: pytest.CaptureFixture[str]) -
     assert all(field.description for field in TrainConfig.model_fields.values())
 
 
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        ("--zero-stge 2", "unrecognized arguments: --zero-stge 2 (did you mean --zero-stage?)"),
+        ("--num_microbatch=2x --qqqq", "unrecognized arguments: --qqqq;"),
+        ("--ranks", "argument --ranks: expected one argument;"),
+    ],
+)
+def test_a_flag_that_there_is_not_is_one_sentence_with_the_nearest(
+    flags: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["train", *flags.split()])
+    captured = capsys.readouterr()
+    assert ended.value.code == 2 and captured.out == "" and len(captured.err.splitlines()) == 1
+    assert said in captured.err and "zerolab train --help" in captured.err
+
+
 def test_a_profile_is_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "profile.json"
     path.write_text("the one before")

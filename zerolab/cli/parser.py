@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from difflib import get_close_matches
 from typing import IO, Any, NoReturn
 
 from zerolab.cli import ending
@@ -18,9 +19,17 @@ class Parser(argparse.ArgumentParser):
         self.show("help", self.format_help())
 
     def error(self, message: str) -> NoReturn:
-        """Say what is wrong with the flags, on whichever stream is heard."""
-        ending.say(f"{self.format_usage()}{self.prog}: error: {message}")
+        """Say what is wrong with the flags, in a sentence, on whichever stream is heard."""
+        ending.say(f"{self.prog}: {message}{self._meant(message)}; {self.prog} --help lists what there is")
         raise SystemExit(MISUSED)
+
+    def _meant(self, message: str) -> str:
+        """The flag that is nearest to one that there is not."""
+        if not message.startswith("unrecognized arguments: --"):
+            return ""
+        flag = message.split()[2].partition("=")[0]
+        near = get_close_matches(flag, self._option_string_actions, n=1)
+        return f" (did you mean {near[0]}?)" if near else ""
 
     def show(self, what: str, text: str) -> None:
         """Write to standard output, or say why that cannot be."""

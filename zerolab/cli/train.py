@@ -206,6 +206,7 @@ def make_parser() -> argparse.ArgumentParser:
     """A flag for each field of `TrainConfig`; values are checked there, in one place."""
     parser = Parser(
         prog="zerolab train",
+        usage="zerolab train [CONFIG.py] [--FLAG VALUE ...]",
         description="Train a small language model on real text with ZeRO. All ranks run on this machine, or under "
         "torchrun on as many as it brings: torchrun --nproc_per_node 2 -m zerolab train ...",
     )
@@ -220,14 +221,14 @@ def make_parser() -> argparse.ArgumentParser:
         help="settings from a nanoGPT configuration, which may come first, too; --KEY=VALUE beside it are its keys "
         "(batch_size: a rank's micro-batch), as they are beside a key that is nanoGPT's alone (--use_zero1=True)",
     )
-    foreign = parser.add_argument_group("Megatron-LM's flags", "the same settings by the names that they have there")
-    for name, flag in megatron.FLAGS.items():
-        kind: dict[str, Any] = {"action": "store_true"} if flag.takes is None else {"metavar": flag.takes}
-        foreign.add_argument(f"--{name}", dest=FOREIGN + name, default=None, help=flag.help, **kind)
     groups = {title: (parser.add_argument_group(title), settings.model_fields) for title, settings in GROUPS.items()}
     for name, field in TrainConfig.model_fields.items():
         place = next((group for group, fields in groups.values() if name in fields), parser)
         add_flag(place, name, field)
+    foreign = parser.add_argument_group("Megatron-LM's flags", "the same settings by the names that they have there")
+    for name, flag in megatron.FLAGS.items():
+        kind: dict[str, Any] = {"action": "store_true"} if flag.takes is None else {"metavar": flag.takes}
+        foreign.add_argument(f"--{name}", dest=FOREIGN + name, default=None, help=flag.help, **kind)
     return parser
 
 

@@ -55,7 +55,8 @@ def launch(
                  running at a time, in the same order every time; a deadlock is seen at once and named.
     collectives  "shared" memory, "ring", "torch", "local" (one rank), or "transport" for the bare messages below them.
                  "auto" is shared memory for ranks on the CPU of one Linux machine, torch's for ranks with a GPU each,
-                 else, or with `link`, the ring. Only shared memory and the ring have a fixed order of addition.
+                 else, or with `link`, the ring; in ranks of `zerolab launch` it is what that was told. Only shared
+                 memory and the ring have a fixed order of addition.
     timeout      seconds until ranks that still run are ended and reported.
     device       "cpu", "cuda", or "auto": CUDA where there is some.
     link         a simulated wire: processes slow down to it, lockstep keeps a virtual clock by it.
