@@ -30,7 +30,15 @@ from zerolab.train.progress import Stop
 from zerolab.train.resume import find_start
 from zerolab.train.run import json_of, most_json_bytes, trace_of
 from zerolab.train.schedule import ScheduleSettings
-from zerolab.train.states import DebugSettings, GatheringSettings, OffloadSettings, PrecisionSettings, SavingSettings
+from zerolab.train.states import (
+    DebugSettings,
+    GatheringSettings,
+    OffloadSettings,
+    PrecisionSettings,
+    ReportSettings,
+    SavingSettings,
+    SimulationSettings,
+)
 
 GROUPS: dict[str, type[BaseModel]] = {
     "model and data": ModelSettings,
@@ -40,9 +48,20 @@ GROUPS: dict[str, type[BaseModel]] = {
     "checkpoints": SavingSettings,
     "learning rate": ScheduleSettings,
     "evaluation": EvaluationSettings,
+    "simulation": SimulationSettings,
+    "reports": ReportSettings,
     "debugging": DebugSettings,
 }
 """Flags that help shows together."""
+EXAMPLES = """\
+examples:
+  zerolab train --zero-stage 3 --ranks 4 --max-steps 20
+  zerolab train --zero-stage 2 --bf16 --save-folder runs/a --save-every 50 --resume
+  zerolab train --deepspeed-config ds.json
+  zerolab train train_gpt2.py --use_zero1=True
+  zerolab train --use-distributed-optimizer --data-parallel-sharding-strategy optim_grads
+  torchrun --nproc_per_node 2 -m zerolab train --zero-stage 3
+"""
 FOREIGN = "megatron "
 """Before the name of one of Megatron-LM's flags among what was parsed."""
 TRACE_BYTES = 2**22
@@ -207,8 +226,10 @@ def make_parser() -> argparse.ArgumentParser:
     parser = Parser(
         prog="zerolab train",
         usage="zerolab train [CONFIG.py] [--FLAG VALUE ...]",
-        description="Train a small language model on real text with ZeRO. All ranks run on this machine, or under "
-        "torchrun on as many as it brings: torchrun --nproc_per_node 2 -m zerolab train ...",
+        description="Train a small language model on real text with ZeRO. All ranks run on this\nmachine, or under "
+        "torchrun on as many as it brings.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
         "--deepspeed-config",

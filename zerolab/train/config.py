@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Literal
 
 from pydantic import ConfigDict, Field, ValidationError, model_validator
@@ -17,7 +16,15 @@ from zerolab.train.evaluate import EvaluationSettings
 from zerolab.train.instances import check_instances
 from zerolab.train.model import ModelSettings, vocabulary
 from zerolab.train.schedule import LrSchedule, ScheduleSettings
-from zerolab.train.states import DebugSettings, GatheringSettings, OffloadSettings, PrecisionSettings, SavingSettings
+from zerolab.train.states import (
+    DebugSettings,
+    GatheringSettings,
+    OffloadSettings,
+    PrecisionSettings,
+    ReportSettings,
+    SavingSettings,
+    SimulationSettings,
+)
 
 
 class TrainConfig(
@@ -28,6 +35,8 @@ class TrainConfig(
     SavingSettings,
     ScheduleSettings,
     EvaluationSettings,
+    SimulationSettings,
+    ReportSettings,
     DebugSettings,
 ):
     """A run of `zerolab train`. Field names are its flags; descriptions are its help. `spec` is the run that they
@@ -64,19 +73,6 @@ class TrainConfig(
     checkpoint_activations: bool = Field(False, description="recompute activations in backward")
     bucket_numel: int | None = Field(None, ge=1, description="cut units into buckets of at most so many elements")
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="where the ranks compute")
-    world: Literal["processes", "lockstep"] = Field(
-        "processes", description="lockstep: all ranks in one process, one at a time, on a virtual clock"
-    )
-    gflop_per_s: float = Field(50.0, gt=0, description="lockstep: billions of operations that a rank does a second")
-    gbyte_per_s: float = Field(10.0, gt=0, description="lockstep: billions of bytes that its operations read or write")
-    gbit_per_s: float | None = Field(None, gt=0, description="simulate a link of this bandwidth")
-    latency_us: float = Field(0.0, ge=0, description="latency of the simulated link, microseconds a message")
-    timeout: float = Field(3600.0, gt=0, description="seconds until a run that does not end is reported and ended")
-    profile_json: Path | None = Field(None, description="write losses, times, memory and traffic to this file")
-    trace: Path | None = Field(
-        None, description="write what each rank did when to this file, for ui.perfetto.dev or chrome://tracing"
-    )
-    trace_steps: int = Field(5, ge=1, description="steps to trace, the first ones; memory is tracked in two")
 
     @model_validator(mode="after")
     def _fits(self) -> TrainConfig:

@@ -171,3 +171,26 @@ class DebugSettings(BaseModel):
     zero_debug: bool = Field(False, description="say what each rank keeps, and calls and bytes of each collective")
     zero_debug_max_steps: int = Field(3, ge=0, description="say so of so many steps, the first of this run")
     zero_debug_max_params: int = Field(8, ge=0, description="map so many parameters onto the shards at the start")
+
+
+class SimulationSettings(BaseModel):
+    """Ranks in one process on a virtual clock, and a link that is slower than the machine's."""
+
+    world: Literal["processes", "lockstep"] = Field(
+        "processes", description="lockstep: all ranks in one process, one at a time, on a virtual clock"
+    )
+    gflop_per_s: float = Field(50.0, gt=0, description="lockstep: billions of operations that a rank does a second")
+    gbyte_per_s: float = Field(10.0, gt=0, description="lockstep: billions of bytes that its operations read or write")
+    gbit_per_s: float | None = Field(None, gt=0, description="simulate a link of this bandwidth")
+    latency_us: float = Field(0.0, ge=0, description="latency of the simulated link, microseconds a message")
+
+
+class ReportSettings(BaseModel):
+    """What a run leaves for its reader, and how long it may take."""
+
+    timeout: float = Field(3600.0, gt=0, description="seconds until a run that does not end is reported and ended")
+    profile_json: Path | None = Field(None, description="write losses, times, memory and traffic to this file")
+    trace: Path | None = Field(
+        None, description="write what each rank did when to this file, for ui.perfetto.dev or chrome://tracing"
+    )
+    trace_steps: int = Field(5, ge=1, description="steps to trace, the first ones; memory is tracked in two")
