@@ -18,6 +18,7 @@ from zerolab.dialects.nanogpt_write import write
 from zerolab.errors import InputError
 from zerolab.memory import StateSize, predict
 from zerolab.models import GPT2Config, build_model, parameter_count
+from zerolab.models.huggingface import export, save_folder
 from zerolab.train import TrainConfig, make_config
 from zerolab.train.loop import decay_groups
 from zerolab.zero.units import find_units
@@ -168,6 +169,13 @@ def test_row_13_the_defaults_are_gpt_2_with_124_million_parameters(room: Path) -
     )
 
 
+def test_a_hugging_face_folder_is_what_a_run_can_be_initialized_from(room: Path) -> None:
+    config = GPT2Config(300, 48, 2, 2, max_seq_len=64, bias=True)
+    model = build_model(config)
+    save_folder("hf", config, export(config, model.state_dict().__getitem__))
+    assert make_config(**read("config/fox.py --init_from=hf").settings).shape == config
+
+
 @pytest.mark.parametrize(
     ("flags", "named"),
     [
@@ -180,7 +188,7 @@ def test_row_13_the_defaults_are_gpt_2_with_124_million_parameters(room: Path) -
         ("config/fox.py --max-steps 9", ["--max-steps is 9", "max_iters", "make it 4"]),
         ("config/fox.py --use_zero1=True --zero-stage 2", ["--zero-stage is 2", "use_zero1", "make it 1"]),
         ("config/fox.py --ranks 3", ["gradient_accumulation_steps is 2", "3 ranks do not", "multiple of 3"]),
-        ("config/fox.py --init_from=gpt2-xl", ["init_from is 'gpt2-xl'", "'scratch' or 'resume'"]),
+        ("config/fox.py --init_from=gpt2-xl", ["init_from is 'gpt2-xl'", "save_pretrained", "'scratch' or 'resume'"]),
         ("config/fox.py --eval_only=True", ["eval_only is True", "eval_interval"]),
         ("config/fox.py --device=mps", ["device is 'mps'", "'cpu' or 'cuda'"]),
         ("config/fox.py --dtype=int8", ["dtype is 'int8'"]),

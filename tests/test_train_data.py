@@ -16,7 +16,9 @@ from zerolab.cli import main
 from zerolab.data import Batches, ByteTokenizer, CharacterTokenizer, load_dataset, prepare
 from zerolab.errors import InputError
 from zerolab.models import GPT2, GPT2Config, parameter_count
+from zerolab.models.huggingface import export, save_folder
 from zerolab.train import Report, make_config, train
+from zerolab.train.learned import load_learned
 
 TEXT = "the quick brown fox jumps over the lazy dog; " * 40
 RUN = {"model": "gpt2", "model_size": "nano", "seq_len": 16, "max_steps": 3, "ranks": 2, "timeout": 60.0}
@@ -251,6 +253,31 @@ def test_row_12_a_compiled_run_trains_as_one_that_is_not() -> None:
     assert report.loss == pytest.approx(run(zero_stage=3, max_steps=2).loss, rel=1e-5)
     assert all(report.memory_measured[kind] == sizes for kind, sizes in report.memory_predicted.items())
     assert report.traffic_measured == report.traffic_predicted
+
+
+@pytest.mark.ranks
+def test_a_run_begins_with_the_weights_of_a_hugging_face_folder(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    torch.manual_seed(5)
+    model = GPT2(GPT2Config(40, 16, 2, 2, max_seq_len=32, bias=True))
+    save_folder(tmp_path / "hf", model.config, export(model.config, model.state_dict().__getitem__))
+    flags = f"--dataset {folder} --seq-len 16 --ranks 2 --zero-stage 3 --max-steps 1 --eval-every 1 --eval-steps 2"
+    line = ["train", *flags.split(), "--init-from", str(tmp_path / "hf"), "--profile-json", str(tmp_path / "run.json")]
+    assert main([*line, "--save-folder", str(tmp_path / "run"), "--dropout", "0.1"]) == 0
+    corpus = load_dataset(str(folder), seq_len=16)
+    with torch.no_grad():
+        loss = sum(model(*Batches(corpus.valid, 16, 12).micro_batch(step)).item() for step in range(2)) / 2
+    profile = json.loads((tmp_path / "run.json").read_text())
+    assert profile["validation_loss"]["0"] == pytest.approx(loss, rel=1e-5) and profile["config"]["vocab_size"] == 40
+    # What was saved knows its shape, and goes on.
+    assert load_learned(tmp_path / "run").model.config == model.config
+    assert main([*line, "--max-steps", "2", "--resume", str(tmp_path / "run")]) == 0
+    assert f"gpt2 of {tmp_path / 'hf'}" in capsys.readouterr().out
+    refused = {"--layers 2": "layers is 2", "--dataset no": "dataset is 'no'", "--init-from x": "has no config.json"}
+    for more, said in refused.items():
+        assert main([*line, *more.split()]) == 2
+        assert said in capsys.readouterr().err
 
 
 def test_compile_without_a_compiler_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

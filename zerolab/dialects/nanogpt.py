@@ -59,12 +59,14 @@ SOURCES: dict[str, tuple[str, ...]] = {
     "save_folder": ("out_dir",),
     "save_every": ("eval_interval",),
     "resume": ("init_from", "out_dir"),
+    "init_from": ("init_from",),
     "device": ("device",),
     "bf16": ("dtype",),
     "fp16": ("dtype",),
     "compile": ("compile",),
 }
 """Which keys a setting comes from: where none of them is given, a flag of ours goes before nanoGPT's default."""
+MODEL = ("model", "model_size", "layers", "heads", "dim", "bias")
 SEED = 1337
 VOCABULARY = 50304
 """Of data without a word on it: GPT-2's 50,257 tokens, rounded up, as nanoGPT has it."""
@@ -175,9 +177,11 @@ def settings_of(values: Mapping[str, Any], given: frozenset[str], ranks: int, gp
             "eval_only is True, and zerolab train evaluates beside training; leave it out, and give eval_interval: the "
             "first evaluation comes before the first step"
         )
-    if start not in ("scratch", "resume"):
+    own = start not in ("scratch", "resume")
+    if own and not (Path(start) / "config.json").is_file():
         raise InputError(
-            f"init_from is {start!r}, whose weights nanoGPT downloads and zerolab does not; give 'scratch' or 'resume'"
+            f"init_from is {start!r}, and zerolab downloads no weights; save them with transformers' save_pretrained "
+            "and give that folder, or 'scratch' or 'resume'"
         )
     settings |= {
         "model": "gpt2", "model_size": "124m", "batch_size": values["batch_size"] * steps,
@@ -193,7 +197,10 @@ def settings_of(values: Mapping[str, Any], given: frozenset[str], ranks: int, gp
             raise InputError(f"init_from is 'resume', but {values['out_dir']} has no checkpoint; give 'scratch'")
         settings["resume"] = values["out_dir"]
     folder = find_dataset(values["dataset"])
-    if not any((folder / name).is_file() for name in (META, PICKLE)):
+    if own:
+        # The folder's model has its own sizes.
+        settings = {name: value for name, value in settings.items() if name not in MODEL} | {"init_from": start}
+    elif not any((folder / name).is_file() for name in (META, PICKLE)):
         settings["vocab_size"] = VOCABULARY
         notes.append(f"{folder} has no {META}, so the vocabulary is GPT-2's, rounded up to {VOCABULARY}")
     settings |= machine(values, given, gpu, notes)

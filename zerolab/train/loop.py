@@ -20,6 +20,7 @@ from zerolab.train import instances
 from zerolab.train.config import TrainConfig
 from zerolab.train.debug import ZeroDebug
 from zerolab.train.evaluate import Evaluator
+from zerolab.train.model import take_weights
 from zerolab.train.progress import Steps, Stop
 from zerolab.train.resume import Saver, Start, data_to_save
 from zerolab.train.trace import Recorder
@@ -66,6 +67,8 @@ def run_rank(
     torch.manual_seed(config.seed)
     spec = config.spec
     model = build_model(config.shape, checkpoint=config.checkpoint_activations, dropout=config.dropout).to(comm.device)
+    if config.init_from is not None and start.folder is None:
+        take_weights(model, config.init_from)
     if config.compile:
         for block in model.blocks:
             block.compile(backend=config.compile_backend)

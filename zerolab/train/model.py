@@ -6,17 +6,21 @@ import os
 import shutil
 from collections.abc import Mapping
 from dataclasses import asdict, fields, replace
+from pathlib import Path
 from typing import Any, Literal
 
+import torch
 from pydantic import BaseModel, Field
 
 from zerolab.data import EMBEDDED, Corpus, load_corpus, load_dataset
 from zerolab.errors import InputError
-from zerolab.models import BYTE_VOCABULARY, Config, GPT2Config, LlamaConfig, config_of
+from zerolab.models import BYTE_VOCABULARY, Config, GPT2Config, LanguageModel, LlamaConfig, config_of
+from zerolab.models.huggingface import load_folder
 
 SIZES = ("layers", "heads", "dim", "kv_heads", "ffn_dim", "bias")
 KINDS: dict[str, type[LlamaConfig] | type[GPT2Config]] = {"llama": LlamaConfig, "gpt2": GPT2Config}
 ROUND = 64
+CONFIG = "config.json"
 
 
 class ModelSettings(BaseModel):
@@ -34,6 +38,10 @@ class ModelSettings(BaseModel):
     bias: bool | None = Field(None, description="gpt2: linear layers and norms have biases; none: no")
     context: int | None = Field(None, ge=1, description="longest sequence that the model can read; none: seq-len")
     vocab_size: int | None = Field(None, ge=1, description="tokens that the model knows; none: those of the data")
+    init_from: Path | None = Field(
+        None,
+        description="begin with the weights of a Hugging Face folder of a llama or gpt2, whose shape the model has",
+    )
     dropout: float = Field(0.0, ge=0, lt=1, description="gpt2: share of activations that training leaves out")
     data_mode: str = Field(EMBEDDED, description="embedded, synthetic, fineweb-edu, or the path of a text file")
     dataset: str | None = Field(
@@ -51,12 +59,16 @@ class ModelSettings(BaseModel):
     @property
     def model_name(self) -> str:
         """What titles and errors call the model."""
+        if self.init_from is not None:
+            return f"{'gpt2' if isinstance(self.shape_for(1), GPT2Config) else 'llama'} of {self.init_from}"
         if not self.own_sizes:
             return f"{self.model} {self.model_size}"
         return f"{self.model} {', '.join(f'{name} {value}' for name, value in self.own_sizes.items())}"
 
     def shape_for(self, seq_len: int) -> Config:
         """The model's shape; its vocabulary is the 256 bytes where nobody has said another."""
+        if self.init_from is not None:
+            return shape_in(self.init_from.expanduser())
         given = self.own_sizes
         config = config_of(
             self.model,
@@ -80,10 +92,14 @@ class ModelSettings(BaseModel):
             raise InputError(
                 f"data_mode is {self.data_mode!r} and dataset {self.dataset!r}; a run has one, so choose one"
             )
-        if self.dropout and self.model != "gpt2":
+        given = [name for name in ("model", "model_size", "context", *self.own_sizes) if name in self.model_fields_set]
+        if self.init_from is not None and given:
             raise InputError(
-                f"dropout is {self.dropout} and {self.model} has none; leave it out, or choose --model gpt2"
+                f"init_from is {str(self.init_from)!r}, whose model has its own shape, and {given[0]} is "
+                f"{getattr(self, given[0])}; leave one of the two out"
             )
+        if self.dropout and not isinstance(self.shape_for(1), GPT2Config):
+            raise InputError(f"dropout is {self.dropout} and a llama has none; leave it out, or choose --model gpt2")
         if self.compile and self.compile_backend == "inductor" and not _compiler():
             raise InputError(
                 "compile is on, but torch.compile finds no C++ compiler (g++) here; install one, or leave it out"
@@ -95,6 +111,23 @@ def _compiler() -> str | None:
     return next(filter(None, map(shutil.which, wanted)), None)
 
 
+def shape_in(folder: Path) -> Config:
+    """The shape of the model of a Hugging Face folder. Raises InputError if it has none of ours."""
+    if not (folder / CONFIG).is_file():
+        raise InputError(
+            f"init_from is {str(folder)!r}, which has no {CONFIG}; name a folder that transformers' save_pretrained "
+            "or zerolab checkpoint consolidate --huggingface has written"
+        )
+    return load_folder(folder)[0]
+
+
+@torch.no_grad()
+def take_weights(model: LanguageModel, folder: Path) -> None:
+    """Overwrite the parameters of a model of that shape by those in a Hugging Face folder."""
+    for name, tensor in load_folder(folder.expanduser())[1].items():
+        model.get_parameter(name).copy_(tensor)
+
+
 def load_data(settings: ModelSettings, seq_len: int) -> Corpus:
     """The tokens of a run. Raises InputError for text or tokens that cannot be used."""
     if settings.dataset is not None:
@@ -104,12 +137,20 @@ def load_data(settings: ModelSettings, seq_len: int) -> Corpus:
 
 def vocabulary(settings: ModelSettings, corpus: Corpus) -> int:
     """How many tokens the model of a run knows. Raises InputError if its data has more."""
-    if settings.vocab_size is not None and settings.vocab_size < corpus.vocab_size:
+    known = settings.vocab_size
+    if settings.init_from is not None:
+        known = settings.shape_for(1).vocab_size
+        if known < corpus.vocab_size:
+            raise InputError(
+                f"init_from is a model that knows {known} tokens and {corpus.text.source} has {corpus.vocab_size}; "
+                "take data that was prepared for it"
+            )
+    if known is not None and known < corpus.vocab_size:
         raise InputError(
-            f"vocab_size is {settings.vocab_size} and {corpus.text.source} has {corpus.vocab_size} tokens; give at "
-            "least as many, or leave it out"
+            f"vocab_size is {known} and {corpus.text.source} has {corpus.vocab_size} tokens; give at least as many, or "
+            "leave it out"
         )
-    return settings.vocab_size or corpus.vocab_size
+    return known or corpus.vocab_size
 
 
 def shape_to_save(shape: Config) -> dict[str, Any]:
@@ -123,7 +164,13 @@ def saved_shape(data: Mapping[str, Any]) -> Config | None:
     nothing of one that we know."""
     said = data.get("shape")
     if isinstance(said, dict) and said.get("architecture") in KINDS:
-        return KINDS[said["architecture"]](**{name: value for name, value in said.items() if name != "architecture"})
+        try:
+            return KINDS[said["architecture"]](
+                **{name: value for name, value in said.items() if name != "architecture"}
+            )
+        except TypeError:
+            # Of another version, which knows other sizes.
+            return None
     if {"model", "model_size", "seq_len"} <= data.keys():
         return config_of(data["model"], data["model_size"], max_seq_len=data["seq_len"])
     return None
