@@ -15,7 +15,7 @@ from zerolab.memory import predict_states
 from zerolab.models import build, parameter_count
 from zerolab.offload import Offload
 from zerolab.plan import GB, OFFLOADS, SHAPES, RunSpec, Shape, advice, gpu_bytes, needs
-from zerolab.plan.needs import DEVICE
+from zerolab.plan.needs import DEVICE, layout_of
 from zerolab.precision import PRECISIONS, Precision
 from zerolab.train import make_config
 from zerolab.zero import ZeroEngine
@@ -30,6 +30,29 @@ STATES = ["parameters", "gradients", "optimizer_states"]
 )
 def test_known_models_have_the_parameters_that_they_are_known_for(name: str, billions: float) -> None:
     assert SHAPES[name].parameters / GB == pytest.approx(billions, rel=2e-3)
+
+
+@pytest.mark.parametrize(
+    ("name", "published"),
+    [
+        ("GPT-2 355M", 354_823_168),
+        ("GPT-2 774M", 774_030_080),
+        ("GPT-2 1.5B", 1_557_611_200),
+        ("Llama 2 7B", 6_738_415_616),
+        ("Llama 2 13B", 13_015_864_320),
+        ("Llama 2 70B", 68_976_648_192),
+        ("Llama 3 8B", 8_030_261_248),
+        ("Llama 3 70B", 70_553_706_496),
+        ("Llama 3 405B", 405_853_388_800),
+        ("Mixtral 8x7B", 46_702_792_704),
+    ],
+)
+def test_presets_count_to_the_last_parameter(name: str, published: int) -> None:
+    """As many as the published weights have; and the layout that the figures come from has as many."""
+    shape = SHAPES[name]
+    assert shape.parameters == published
+    laid_out = layout_of(RunSpec(shape, ranks=1024, stage=3))
+    assert sum(plan.layout.used for plan in laid_out.plans) == published
 
 
 def test_gpt2_counts_to_the_last_parameter() -> None:

@@ -10,14 +10,17 @@ from benchmarks.plan import TOKENS, error_of, matrix
 from zerolab.models import build_model, config_of
 from zerolab.offload import Offload
 from zerolab.plan import SHAPES, RunSpec, needs_of, shape_of
+from zerolab.plan.guide import traffic
 from zerolab.plan.layout import decay_of, lay_out_model
 from zerolab.plan.measure import Measured, measure
+from zerolab.plan.mixture import MixtureConfig
 from zerolab.plan.trace import Work, run_once, trace_layers
 from zerolab.precision import PRECISIONS
 from zerolab.zero.units import find_units
 
 NANO = shape_of(config_of("llama", "nano", max_seq_len=TOKENS), "llama nano")
 DEEP = shape_of(replace(config_of("gpt2", "nano", max_seq_len=TOKENS), layers=5, tied_head=False, bias=True), "deep")
+MIXTURE = shape_of(MixtureConfig(256, 32, 4, 4, 2, 48, TOKENS, tied_head=False, experts=4), "mixture")
 BASE = RunSpec(NANO, ranks=2, precision="fp32", micro_batch_size=2, seq_len=TOKENS)
 
 CASES = {
@@ -28,6 +31,7 @@ CASES = {
         BASE, precision="bf16", micro_batch_size=1, seq_len=2, offload=Offload(sub_group_numel=12_000)
     ),
     "layers that stand for others": replace(BASE, shape=DEEP, stage=3, ranks=4, precision="bf16"),
+    "a mixture of experts": replace(BASE, shape=MIXTURE, stage=3, precision="bf16"),
     "reduced once a step": replace(BASE, stage=2, micro_batches=3, reduce_each=False),
     "stage 1 with all-reduce": replace(BASE, stage=1, micro_batches=2, reduction="all_reduce"),
     "fp32 gradients": replace(BASE, stage=2, micro_batches=2, precision="bf16_fp32_grads"),
@@ -53,6 +57,11 @@ def test_states_are_predicted_to_the_byte(measured: dict[str, list[Measured]], n
 @pytest.mark.parametrize("name", CASES)
 def test_the_peak_is_within_one_percent_of_the_tracked_one(measured: dict[str, list[Measured]], name: str) -> None:
     assert abs(error_of(CASES[name], measured[name])) < 0.01
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_bytes_sent_are_predicted_by_phase_and_collective(measured: dict[str, list[Measured]], name: str) -> None:
+    assert traffic(CASES[name]) == measured[name][0].sent
 
 
 def test_the_peak_is_named_by_its_moment(measured: dict[str, list[Measured]]) -> None:

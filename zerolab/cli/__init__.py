@@ -17,6 +17,7 @@ COMMANDS = {
     "sample": ("zerolab.cli.sample", "show how a trained model goes on with a text"),
     "launch": ("zerolab.cli.launch", "start N processes of a script, as torchrun does"),
     "checkpoint": ("zerolab.cli.checkpoint", "look into what a run saved"),
+    "plan": ("zerolab.cli.plan", "say what a training run needs, whether it fits, and what to change"),
     "env": ("zerolab.cli.env", "report what this machine has, for a bug report"),
     "grade": ("zerolab.course.grade.cli", "grade an exercise notebook"),
 }

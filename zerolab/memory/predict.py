@@ -16,7 +16,7 @@ from zerolab.flat import BucketPlan
 from zerolab.memory.limits import ANY, Stage3Limits, Walk
 from zerolab.memory.states import StateSize, check_places, check_stage
 from zerolab.offload.formats import format_of, sub_group_limit
-from zerolab.offload.groups import on_disk, sub_groups
+from zerolab.offload.groups import count_parts, on_disk, sub_groups
 from zerolab.offload.places import NOWHERE, Offload, ledger
 from zerolab.precision.recipe import Precision, find_precision
 
@@ -170,12 +170,18 @@ def optimizer_bytes(
         for width, persistent in kinds
     }
     memory = "host" if offload.optimizer == "disk" else offload.optimizer
+    if offload.optimizer != "disk":
+        # Cuts lie where blocks of values do, so parts take what the whole takes.
+        for at, segment, parts in count_parts(segments, sub_group_limit(precision, offload)):
+            nbytes = formats[plans[at].itemsize, plans[at].persistent].nbytes(segment.numel)
+            yield ledger(memory, "optimizer_states"), state_size.bytes_per_tensor * parts + nbytes
+        return
     for group in sub_groups(segments, sub_group_limit(precision, offload)):
         nbytes = 0
         for at, segment in group:
             nbytes += formats[plans[at].itemsize, plans[at].persistent].nbytes(segment.numel)
         yield ledger(memory, "optimizer_states"), state_size.bytes_per_tensor * len(group)
-        yield ledger(offload.optimizer, "optimizer_states"), on_disk(nbytes) if offload.optimizer == "disk" else nbytes
+        yield ledger("disk", "optimizer_states"), on_disk(nbytes)
 
 
 NATIVE = {1: torch.uint8, 2: torch.bfloat16, 4: torch.float32, 8: torch.float64, 16: torch.complex128}

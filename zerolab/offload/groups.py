@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from zerolab.flat import Segment
@@ -40,6 +40,22 @@ def sub_groups(segments: Iterable[tuple[int, Segment, int]], limit: int | None) 
             start += size
             room -= size
     return groups
+
+
+def count_parts(segments: Iterable[tuple[int, Segment, int]], limit: int | None) -> Iterator[tuple[int, Segment, int]]:
+    """(bucket, segment, parts): into how many parts `sub_groups` cuts each segment, without making them. A model of
+    hundreds of billions of parameters has a hundred thousand sub-groups where a rank keeps all its states."""
+    room = sys.maxsize if limit is None else 0
+    for bucket, segment, align in segments:
+        first = min(segment.numel, room // align * align)
+        parts, rest, room = int(first > 0), segment.numel - first, room - first
+        if rest:
+            assert limit is not None
+            whole = max(limit, align)
+            taken = whole // align * align
+            more = -(-rest // taken)
+            parts, room = parts + more, whole - (rest - (more - 1) * taken)
+        yield bucket, segment, parts
 
 
 def on_disk(nbytes: int) -> int:

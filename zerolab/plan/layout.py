@@ -12,8 +12,9 @@ from torch import nn
 
 from zerolab.flat import ALIGN, BucketPlan
 from zerolab.flat.layout import round_up
-from zerolab.models import Config, build_model
+from zerolab.models import Config
 from zerolab.offload.formats import align_of
+from zerolab.plan.mixture import build_model
 from zerolab.plan.trace import TRACED_LAYERS
 from zerolab.precision.recipe import Precision
 from zerolab.zero.units import find_units

@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
 
 from zerolab.collectives import Collectives
 from zerolab.memory import Tracker
 from zerolab.memory.kinds import OFFLOADED
-from zerolab.models import build_model
+from zerolab.plan.guide import PHASES
 from zerolab.plan.layout import decay_of
+from zerolab.plan.mixture import build_model
 from zerolab.plan.spec import RunSpec
 from zerolab.precision import LossScaler
 from zerolab.ranks import launch
@@ -27,11 +29,13 @@ class Measured:
     states  bytes between two steps by kind; one off the device has its place before its name
     peak    bytes on the device by kind, at the moment when these were most
     phase   in which that moment was
+    sent    bytes sent in the step, by phase and collective
     """
 
     states: dict[str, int]
     peak: dict[str, int]
     phase: str
+    sent: dict[str, dict[str, int]]
 
     @property
     def total(self) -> int:
@@ -60,7 +64,7 @@ def measure_rank(comm: Collectives, runs: Sequence[RunSpec]) -> list[Measured]:
 def measure_run(comm: Collectives, run: RunSpec) -> Measured:
     torch.manual_seed(0)
     config, scales = run.shape.config, run.dtypes is not None and run.dtypes.scales_loss
-    model = build_model(config, checkpoint=run.checkpoint_activations)
+    model = build_model(config, run.checkpoint_activations)
     engine = ZeroEngine(
         model, comm, run.stage, 1e-3, clip_norm=1.0, groups=decay_of_train,
         reduction=run.reduction, prefetch=run.prefetch, bucket_numel=run.bucket_numel, precision=run.precision,
@@ -79,16 +83,20 @@ def measure_run(comm: Collectives, run: RunSpec) -> Measured:
 
     # The optimizer's states come with the first step.
     step()
+    assert comm.meter is not None
+    comm.meter.reset()
     with Tracker(engine_labels(engine)) as tracker:
         step()
+    sent = {phase: nonzero(comm.meter.bytes_by_collective(phase)) for phase in PHASES}
     states = {kind: size for kind, size in tracker.now().items() if kind.partition(":")[2] or kind in KEPT}
     states |= engine.disk_bytes()
     engine.close()
     samples = ((on_device(sample.bytes), sample.phase) for sample in tracker.samples)
     peak, phase = max(samples, key=lambda sample: sum(sample[0].values()))
-    return Measured({kind: size for kind, size in states.items() if size}, peak, phase)
+    return Measured(nonzero(states), peak, phase, nonzero(sent))
 
 
+T = TypeVar("T")
 UNSCALED = LossScaler(static=1.0)
 """No scale overflows, so each step comes to the optimizer."""
 KEPT = ("parameters", "gradients", "optimizer_states")
@@ -101,3 +109,7 @@ def decay_of_train(name: str, parameter: torch.nn.Parameter) -> dict[str, float]
 
 def on_device(live: dict[str, int]) -> dict[str, int]:
     return {kind: size for kind, size in live.items() if size and not kind.startswith(OFFLOADED)}
+
+
+def nonzero(found: dict[str, T]) -> dict[str, T]:
+    return {name: value for name, value in found.items() if value}

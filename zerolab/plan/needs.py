@@ -139,6 +139,24 @@ def advice(run: RunSpec, limit: float) -> RunSpec | None:
     return next((changed for changed in changes(run) if fits(changed, limit)), None)
 
 
+def at_stage(run: RunSpec, stage: int) -> RunSpec:
+    """The same run at another stage; below stage 3, where ranks keep parameters whole, these stay on the GPU."""
+    kept = run.offload if stage == 3 else replace(run.places, parameters="device", max_in_cpu=0)
+    return replace(run, stage=stage, offload=kept)
+
+
+def changed(run: RunSpec, found: RunSpec) -> list[str]:
+    """What `advice` changed, in words."""
+    said = {
+        f"stage {found.stage}": found.stage != run.stage,
+        "activation checkpointing": found.checkpoint_activations != run.checkpoint_activations,
+        f"a batch of {found.micro_batch_size} a rank": found.micro_batch_size != run.micro_batch_size,
+        "the optimizer on the host": found.offload != run.offload,
+        f"{found.ranks} ranks": found.ranks != run.ranks,
+    }
+    return [words for words, is_so in said.items() if is_so]
+
+
 def fits(run: RunSpec, limit: float) -> bool:
     """Whether a run fits. What its states alone say is looked at first, as that is quick."""
     states = predict_states(run.shape.parameters, run.ranks, run.stage, run.dtypes or Precision(), run.places)

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 from zerolab.errors import InputError
 from zerolab.flat.layout import check_count
-from zerolab.models import Config, GPT2Config, parameter_count, unit_parameters
+from zerolab.models import Config, GPT2Config, LlamaConfig
+from zerolab.plan.mixture import MixtureConfig, parameter_count, unit_parameters
 
 
 @dataclass(frozen=True)
@@ -78,8 +79,19 @@ def shape_of(config: Config, name: str) -> Shape:
     return BuiltShape(name, config.layers, config.dim, config.heads, config.vocab_size, config.max_seq_len, config)
 
 
-# Layers, width and heads: GPT-2's four from its paper (2019, table 2), the larger ones from GPT-3's (arXiv 2005.14165,
-# table 2.1).
+def gpt3(size: str, layers: int, hidden: int, heads: int) -> Shape:
+    return Shape(f"GPT-3 {size}", layers, hidden, heads)
+
+
+def llama(
+    name: str, layers: int, dim: int, heads: int, kv_heads: int, ffn_dim: int, vocabulary: int, context: int
+) -> Shape:
+    return shape_of(LlamaConfig(vocabulary, dim, layers, heads, kv_heads, ffn_dim, context, tied_head=False), name)
+
+
+# GPT-2's four: its paper (2019, table 2). GPT-3's: arXiv 2005.14165, table 2.1; its 13B and 1.3B have a width there
+# that the heads do not divide, so here they have 5120, and 16 heads. Llama 2: arXiv 2307.09288, table 1, and
+# the models' config.json. Llama 3: arXiv 2407.21783, table 3. Mixtral: arXiv 2401.04088, table 1.
 SHAPES = {
     shape.name: shape
     for shape in (
@@ -87,9 +99,22 @@ SHAPES = {
         Shape("GPT-2 355M", 24, 1024, 16, context=1024),
         Shape("GPT-2 774M", 36, 1280, 20, context=1024),
         Shape("GPT-2 1.5B", 48, 1600, 25, context=1024),
-        Shape("GPT-3 2.7B", 32, 2560, 32),
-        Shape("GPT-3 6.7B", 32, 4096, 32),
-        Shape("GPT-3 13B", 40, 5120, 40),
-        Shape("GPT-3 175B", 96, 12288, 96),
+        gpt3("125M", 12, 768, 12),
+        gpt3("350M", 24, 1024, 16),
+        gpt3("760M", 24, 1536, 16),
+        gpt3("1.3B", 24, 2048, 16),
+        gpt3("2.7B", 32, 2560, 32),
+        gpt3("6.7B", 32, 4096, 32),
+        gpt3("13B", 40, 5120, 40),
+        gpt3("175B", 96, 12288, 96),
+        llama("Llama 2 7B", 32, 4096, 32, 32, 11008, 32000, 4096),
+        llama("Llama 2 13B", 40, 5120, 40, 40, 13824, 32000, 4096),
+        llama("Llama 2 70B", 80, 8192, 64, 8, 28672, 32000, 4096),
+        llama("Llama 3 8B", 32, 4096, 32, 8, 14336, 128256, 8192),
+        llama("Llama 3 70B", 80, 8192, 64, 8, 28672, 128256, 8192),
+        llama("Llama 3 405B", 126, 16384, 128, 8, 53248, 128256, 131072),
+        shape_of(
+            MixtureConfig(32000, 4096, 32, 32, 8, 14336, 32768, tied_head=False, experts=8, active=2), "Mixtral 8x7B"
+        ),
     )
 }

@@ -23,7 +23,8 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from zerolab.memory.track import birth_kind
-from zerolab.models import Config, LanguageModel, build_model
+from zerolab.models import Config, LanguageModel
+from zerolab.plan.mixture import build_model
 
 META = torch.device("meta")
 TRACED_LAYERS = 3
@@ -208,7 +209,7 @@ class Watch:
 def run_once(config: Config, work: Work) -> list[TracedPart]:
     """The parts of one micro-batch of this very model."""
     with META:
-        model = build_model(config, checkpoint=work.checkpoint).to(work.dtype)
+        model = build_model(config, work.checkpoint).to(work.dtype)
         inputs, targets = torch.empty(2, work.batch, work.tokens, dtype=torch.int64).unbind()
     watch = Watch(model)
     for module in model.units() if work.attention == "flash" else ():

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from zerolab.course.viz.looks import MEMORY
 from zerolab.course.viz.picture import Picture, blank, figures, text_table
 from zerolab.errors import InputError
 from zerolab.plan import GB, RunSpec, advice, gpu_bytes, needs
-from zerolab.plan.needs import DEVICE
+from zerolab.plan.needs import DEVICE, at_stage, changed
 from zerolab.precision import Precision
 
 GPUS = {"16 GB": 16, "24 GB": 24, "40 GB": 40, "80 GB": 80, "141 GB": 141}
@@ -68,12 +66,6 @@ def memory_calculator(run: RunSpec, gpu: str = "80 GB") -> Picture:
     return Picture(figure, text_table(head, rows), alt, said)
 
 
-def at_stage(run: RunSpec, stage: int) -> RunSpec:
-    """The same run at another stage; below stage 3, where ranks keep parameters whole, these stay on the GPU."""
-    kept = run.offload if stage == 3 else replace(run.places, parameters="device", max_in_cpu=0)
-    return replace(run, stage=stage, offload=kept)
-
-
 def verdict(run: RunSpec, limit: float, gpu: str) -> str:
     """Whether the run fits, and the smallest change that would make it fit."""
     found = advice(run, limit)
@@ -82,15 +74,4 @@ def verdict(run: RunSpec, limit: float, gpu: str) -> str:
     short = f"Stage {run.stage} needs {gpu_bytes(run) / GB:.1f} GB, more than a GPU of {gpu} has"
     if found is None:
         return f"{short}, and no stage on up to 8192 ranks makes it fit."
-    changed = []
-    if found.stage != run.stage:
-        changed.append(f"stage {found.stage}")
-    if found.checkpoint_activations != run.checkpoint_activations:
-        changed.append("activation checkpointing")
-    if found.micro_batch_size != run.micro_batch_size:
-        changed.append(f"a batch of {found.micro_batch_size} a rank")
-    if found.offload != run.offload:
-        changed.append("the optimizer on the host")
-    if found.ranks != run.ranks:
-        changed.append(f"{found.ranks} ranks")
-    return f"{short}; it fits with {' and '.join(changed)}: {gpu_bytes(found) / GB:.1f} GB."
+    return f"{short}; it fits with {' and '.join(changed(run, found))}: {gpu_bytes(found) / GB:.1f} GB."

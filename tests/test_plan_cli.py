@@ -1,0 +1,178 @@
+"""`zerolab plan`: what it reads, what it says, which stage it recommends, and why."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from zerolab.cli import main
+from zerolab.errors import InputError
+from zerolab.flat import Segment
+from zerolab.models import config_of
+from zerolab.models.huggingface.config import to_huggingface
+from zerolab.offload import Offload
+from zerolab.offload.groups import count_parts, sub_groups
+from zerolab.plan import GB, SHAPES, RunSpec, gpu_bytes, needs_of
+from zerolab.plan.bring import GPUS, find_gpu, find_model
+from zerolab.plan.describe import as_settings, described
+from zerolab.plan.guide import against_memory, against_slowness, kept_by_threshold, recommend, traffic_bytes
+
+GPT2 = ["plan", "--model", "gpt2-124m", "--ranks", "4"]
+
+
+def test_a_plan_says_what_fits_and_what_would(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*GPT2, "--gpu", "T4", "--zero-stage", "1"]) == 0
+    said = capsys.readouterr().out
+    run = RunSpec(SHAPES["GPT-2 124M"], 4, 1)
+    assert "GPT-2 124M: 124,439,808 parameters; 4 ranks at stage 1, bf16" in said
+    assert f"Fits: {gpu_bytes(run) / GB:.2f} GB of the 16 GB of T4" in said
+    assert main(["plan", "--model", "GPT-3 13B", "--ranks", "8", "--gpu-memory", "40", "--zero-stage", "2"]) == 0
+    assert "Does not fit:" in (said := capsys.readouterr().out) and "The smallest change that fits: stage 3," in said
+
+
+def test_the_file_for_programs_says_what_the_planner_knows(tmp_path: Path) -> None:
+    file = tmp_path / "plan.json"
+    flags = ["--batch-size", "16", "--grad-accum-steps", "2", "--seq-len", "64", "--checkpoint-activations"]
+    offloads = ["--offload_optimizer", "cpu"]
+    assert main([*GPT2, "--gpu", "h100", "--zero-stage", "2", *flags, *offloads, "--json", str(file)]) == 0
+    run = RunSpec(
+        SHAPES["GPT-2 124M"], 4, 2, "bf16", 2, 64, True, Offload("host"), micro_batches=2,
+    )  # fmt: skip
+    record = json.loads(file.read_text())
+    assert record == json.loads(json.dumps(described(run, 80.0 * GB)))
+    assert record["fits"] is True and record["peak"]["total"] == gpu_bytes(run)
+    assert record["states_by_rank"]["3"]["host"].keys() == {"gradients", "optimizer_states"}
+    assert sum(sum(calls.values()) for calls in record["sent_by_phase"].values()) == record["sent"]
+
+
+def test_405_billion_parameters_on_1024_ranks_are_planned_from_three_layers() -> None:
+    run = RunSpec(find_model("llama-3-405b"), 1024, 3, seq_len=8192, checkpoint_activations=True)
+    found = needs_of(run)
+    assert found.states["parameters"] == pytest.approx(2 * 405_853_388_800 / 1024, rel=1e-4)
+    assert len(found.tops) == 2 * (126 + 2) + 2
+    # Three of them are run, whatever there are: a model of 126 layers has the trace of one of three, repeated.
+    assert found.peak.where == "backward of layer 124"
+
+
+@pytest.mark.parametrize(
+    ("given", "parameters"),
+    [
+        ("GPT-3 175B", SHAPES["GPT-3 175B"].parameters),
+        ("llama_2_70b", 68_976_648_192),
+        ("llama nano", 32_928),
+        ("layers=12,hidden=768,heads=12,context=1024", 124_439_808),
+        ("layers=32,hidden=4096,heads=32,kv_heads=8,ffn=14336,vocabulary=128256", 8_030_261_248),
+        ("layers=32 hidden=4096 heads=32 kv_heads=8 ffn=14336 vocabulary=32000 experts=8", 46_702_792_704),
+    ],
+)
+def test_models_come_by_name_and_by_sizes(given: str, parameters: int) -> None:
+    assert find_model(given).parameters == parameters
+
+
+def test_models_come_by_their_config(tmp_path: Path) -> None:
+    file = tmp_path / "config.json"
+    config = replace(config_of("llama", "nano"), tied_head=False)
+    said = to_huggingface(config)
+    # What changes no byte of training is passed over.
+    file.write_text(json.dumps({**said, "rope_scaling": {"rope_type": "llama3", "factor": 8.0}}))
+    assert find_model(str(file)).config == config == find_model(str(tmp_path)).config
+    experts = {"num_local_experts": 4, "num_experts_per_tok": 2}
+    file.write_text(json.dumps({**said, "model_type": "mixtral", **experts}))
+    assert find_model(str(file)).parameters - find_model("llama nano").parameters == (
+        256 * 32 + 2 * (3 * 3 * 32 * 96 + 32 * 4)
+    )
+
+
+def test_gpus_come_by_name() -> None:
+    assert find_gpu("a100-80gb") == ("A100 80GB", 80) and find_gpu("h100") == ("H100", 80)
+    assert all(find_gpu(name) == (name, memory) for name, memory in GPUS.items())
+
+
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        (["--model", "llama-4"], "there is no model 'llama-4'; choose Llama"),
+        (["--model", "layers=2,hidden=64"], "does not say heads"),
+        (["--model", "layers=2,width=64"], "'width=64' is no size"),
+        (["--model", "missing.json"], "missing.json cannot be read"),
+        (["--model", "gpt2-124m", "--gpu", "A100"], "choose one of A100 40GB, A100 80GB"),
+        (["--model", "gpt2-124m", "--gpu", "T4", "--gpu-memory", "3"], "give one of the two"),
+        (["--model", "gpt2-124m", "--recommend"], "--recommend needs to know the GPU"),
+        (["--model", "gpt2-124m", "--ranks", "0"], "--ranks is 0"),
+        (["--model", "gpt2-124m", "--batch-size", "9"], "batch_size 9 is not a multiple of ranks 8"),
+        (["--model", "gpt2-124m", "--precision", "fp4"], "there is no precision 'fp4'"),
+        (["--model", "gpt2-124m", "--offload-param", "cpu"], "not at stage 0"),
+        (["--model", "gpt2-124m", "--seq-len", "4096"], "more than the context of GPT-2 124M"),
+        (["--model", "gpt2-124m", "--emit", "morse"], "--emit is 'morse'; choose one of"),
+    ],
+)
+def test_what_cannot_be_planned_is_one_sentence_and_status_2(
+    flags: list[str], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["plan", *flags]) == 2
+    said = capsys.readouterr().err
+    assert says in said and said.count("\n") == 1
+
+
+def test_a_plan_is_emitted_in_the_words_of_a_dialect(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*GPT2, "--zero-stage", "2", "--emit", "zerolab"]) == 0
+    said = capsys.readouterr().out
+    assert said.startswith("zerolab train") and "--zero-stage 2" in said and "--layers 12" in said
+    with pytest.raises(InputError, match="Mixtral 8x7B has experts"):
+        as_settings(RunSpec(SHAPES["Mixtral 8x7B"]))
+
+
+@pytest.mark.parametrize("limit", [None, 1, 7, 16, 64])
+def test_sub_groups_are_counted_without_making_them(limit: int | None) -> None:
+    segments = [(0, Segment("a", 0, 48), 8), (0, Segment("b", 48, 56), 8), (1, Segment("a", 0, 16), 8)]
+    made = [(part.bucket, part.segment.group) for group in sub_groups(segments, limit) for part in group]
+    counted = [(bucket, segment.group, parts) for bucket, segment, parts in count_parts(segments, limit)]
+    assert counted == [(bucket, group, made.count((bucket, group))) for bucket, group, _ in counted]
+
+
+# Row 27: the guide to stages, and remedies
+
+
+@pytest.mark.parametrize(
+    ("name", "ranks", "gpu", "stage"),
+    [("GPT-2 124M", 8, 16, 0), ("GPT-2 1.5B", 8, 24, 1), ("GPT-3 6.7B", 8, 40, 2), ("GPT-3 13B", 64, 24, 3)],
+)
+def test_row_27_the_lowest_stage_that_fits_is_recommended_with_the_figures_of_those_below(
+    name: str, ranks: int, gpu: int, stage: int
+) -> None:
+    run = RunSpec(SHAPES[name], ranks)
+    found, reasons = recommend(run, gpu * GB)
+    assert found is not None and found.stage == stage and len(reasons) == stage + 1
+    assert [reason.rpartition("; ")[2] for reason in reasons] == ["too much"] * stage + [
+        "fits, and is the lowest stage that does"
+    ]
+    assert all(gpu_bytes(replace(run, stage=lower)) > gpu * GB for lower in range(stage))
+
+
+def test_row_27_where_stage_3_does_not_fit_either_the_host_or_recomputation_makes_it_fit() -> None:
+    found, reasons = recommend(RunSpec(SHAPES["GPT-3 13B"], 8), 24 * GB)
+    assert found is not None and found.stage == 3 and gpu_bytes(found) <= 24 * GB
+    assert reasons[3].endswith("too much") and reasons[4].startswith("stage 3 with ")
+    nothing, reasons = recommend(RunSpec(SHAPES["GPT-3 175B"], 8, seq_len=2048), 2 * GB)
+    assert nothing is None and reasons[-1].startswith("no recomputation")
+
+
+def test_row_27_each_remedy_against_memory_is_shown_to_save_some() -> None:
+    run = RunSpec(SHAPES["GPT-3 6.7B"], 8, 3, micro_batch_size=4)
+    remedies = {remedy.what: remedy.run for remedy in against_memory(run)}
+    assert remedies.keys() == {
+        "recompute activations", "micro-batches of 1", "optimizer on the host", "optimizer and parameters on the host",
+        "no prefetch", "16 ranks",
+    }  # fmt: skip
+    assert all(gpu_bytes(changed) < gpu_bytes(run) for changed in remedies.values())
+    # No remedy: what the default of that threshold keeps is next to nothing, and setting it to itself frees none.
+    assert kept_by_threshold(run) < 0.001 * gpu_bytes(run)
+
+
+def test_row_27_each_remedy_against_slowness_is_shown_to_send_less_or_to_compute_less() -> None:
+    run = RunSpec(SHAPES["GPT-3 6.7B"], 8, 3, micro_batches=4, checkpoint_activations=True, offload="optimizer")
+    sent = {remedy.what: traffic_bytes(remedy.run) for remedy in against_slowness(run)}
+    assert sent.pop("keep activations") == sent.pop("optimizer on the GPU") == traffic_bytes(run)
+    assert sent.keys() == {"stage 0", "stage 1", "stage 2", "reduce once a step", "one micro-batch"}
+    assert all(nbytes < traffic_bytes(run) for nbytes in sent.values())

@@ -1,0 +1,116 @@
+"""What people bring to a plan: a model by name, by a config.json or by its sizes, and a GPU by name."""
+
+from __future__ import annotations
+
+import json
+import re
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+from zerolab.errors import InputError
+from zerolab.models import SIZES, LlamaConfig, config_of
+from zerolab.models.huggingface.config import from_huggingface
+from zerolab.plan.mixture import MixtureConfig
+from zerolab.plan.shapes import SHAPES, Shape, shape_of
+
+GPUS = {
+    "T4": 16, "V100 16GB": 16, "V100 32GB": 32, "A10": 24, "L4": 24, "L40S": 48, "RTX 3090": 24, "RTX 4090": 24,
+    "RTX 5090": 32, "A100 40GB": 40, "A100 80GB": 80, "H100": 80, "H200": 141, "B200": 180, "MI250X": 64,
+    "MI300X": 192,
+}  # fmt: skip
+"""Memory in GB by the maker's data sheet (NVIDIA's and AMD's product pages; B200 as in a DGX B200; an MI250X is two
+devices to torch, this is one of them). A GB is taken as 10^9 bytes; some makers' are a little larger."""
+SIZE_NAMES = ("layers", "hidden", "heads", "kv_heads", "ffn", "experts", "active", "vocabulary", "context")
+
+
+def find_model(text: str) -> Shape:
+    """A shape by a name of `SHAPES` ("llama-3-405b") or of `zerolab train` ("llama tiny"), by the path of a config.json
+    or of a folder with one, or by sizes ("layers=24,hidden=2048,heads=16").
+
+    Raises InputError for what is none of these.
+    """
+    if "=" in text:
+        return by_sizes(text)
+    named = {plain(name): shape for name, shape in SHAPES.items()}
+    if shape := named.get(plain(text)):
+        return shape
+    ours = {plain(f"{model} {size}"): (model, size) for model, sizes in SIZES.items() for size in sizes}
+    if plain(text) in ours:
+        model, size = ours[plain(text)]
+        return shape_of(config_of(model, size), f"{model} {size}")
+    path = Path(text).expanduser()
+    if path.is_dir():
+        path = path / "config.json"
+    if path.suffix == ".json" or path.exists():
+        return by_config(path)
+    near = get_close_matches(plain(text), named, n=3, cutoff=0.5)
+    listed = ", ".join(named[name].name for name in near) or ", ".join(SHAPES)
+    raise InputError(
+        f"there is no model {text!r}; choose {listed}, a config.json, or sizes such as layers=24,hidden=2048,heads=16"
+    )
+
+
+def plain(name: str) -> str:
+    """A name without what people write differently."""
+    return re.sub(r"[^a-z0-9.]", "", name.lower())
+
+
+def by_sizes(text: str) -> Shape:
+    """ "layers=24,hidden=2048,heads=16": a GPT; with kv_heads, ffn or experts a Llama, or a mixture of experts."""
+    sizes: dict[str, int] = {}
+    for part in filter(None, re.split(r"[,\s]+", text)):
+        name, _, number = part.partition("=")
+        if name not in SIZE_NAMES or not number.isdecimal():
+            raise InputError(f"{part!r} is no size; give name=number with a name of {', '.join(SIZE_NAMES)}")
+        sizes[name] = int(number)
+    missing = [name for name in ("layers", "hidden", "heads") if name not in sizes]
+    if missing:
+        raise InputError(f"{text!r} does not say {missing[0]}; give layers, hidden and heads at least")
+    context, vocabulary = sizes.get("context", 2048), sizes.get("vocabulary", 50257)
+    layers, hidden, heads = sizes["layers"], sizes["hidden"], sizes["heads"]
+    name = f"{layers} layers of width {hidden}"
+    if not sizes.keys() & {"kv_heads", "ffn", "experts", "active"}:
+        return Shape(name, layers, hidden, heads, vocabulary, context)
+    of_llama = (vocabulary, hidden, layers, heads, sizes.get("kv_heads", heads), sizes.get("ffn", 4 * hidden), context)
+    if "experts" not in sizes and "active" not in sizes:
+        return shape_of(LlamaConfig(*of_llama, tied_head=False), name)
+    experts = sizes.get("experts", 8)
+    mixture = MixtureConfig(*of_llama, tied_head=False, experts=experts, active=sizes.get("active", min(2, experts)))
+    return shape_of(mixture, name)
+
+
+def by_config(path: Path) -> Shape:
+    """The shape of a Hugging Face config.json: GPT-2, Llama, Mistral or Mixtral. Fields that change no byte of training
+    (how positions turn, how far a window reaches) are passed over."""
+    try:
+        said = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise InputError(f"{path} cannot be read as JSON ({error}); name a config.json") from None
+    if not isinstance(said, dict):
+        raise InputError(f"{path} is no JSON object; name a config.json of Hugging Face")
+    kind = said.get("model_type")
+    name = str(said.get("_name_or_path") or "") or (path.parent.name if path.name == "config.json" else path.stem)
+    dropped = ("rope_scaling", "rope_parameters", "sliding_window")
+    asked: dict[str, Any] = {key: value for key, value in said.items() if key not in dropped}
+    if kind in ("mistral", "mixtral"):
+        asked["model_type"] = "llama"
+    config = from_huggingface(asked)
+    if kind == "mixtral" and isinstance(config, LlamaConfig):
+        experts, active = (said.get(field) for field in ("num_local_experts", "num_experts_per_tok"))
+        if not (isinstance(experts, int) and isinstance(active, int)):
+            raise InputError(f"{path} has {experts!r} experts of which {active!r} are active; give whole numbers")
+        config = MixtureConfig(**vars(config), experts=experts, active=active)
+    return shape_of(config, name or str(kind))
+
+
+def find_gpu(name: str) -> tuple[str, int]:
+    """A GPU's name and its GB. Raises InputError for one that is not in `GPUS`."""
+    names = {plain(known): known for known in GPUS}
+    asked = plain(name)
+    found = names.get(asked) or next((names[known] for known in names if known.removesuffix("gb") == asked), None)
+    if found is None:
+        begin = [known for plainly, known in names.items() if plainly.startswith(asked)] if asked else []
+        listed = ", ".join(begin or GPUS)
+        raise InputError(f"there is no GPU {name!r}; choose one of {listed}, or give --gpu-memory in GB")
+    return found, GPUS[found]
