@@ -314,6 +314,9 @@ class Residency:
 
     def _gather_ahead(self, coming: list[Unit]) -> None:
         if self.prefetch and coming:
+            if self.limits.prefetch_numel is None:
+                # The next is gathered, and the one after it read, should it rest on a disk.
+                coming = coming[:2]
             present = [number for number, unit in enumerate(coming) if unit.presence is not Presence.AWAY]
             count = self.limits.ahead([unit.numel for unit in coming], self._live(), present)
             self.stage.prefetch(coming, count)
@@ -334,5 +337,7 @@ class Residency:
                     self._release(other)
 
     def _live(self) -> int:
-        """Elements that are here, or on their way."""
+        """Elements that are here, or on their way; 0 if they are not limited."""
+        if self.limits.live_numel is None:
+            return 0
         return sum(unit.numel for unit in self.units if unit.presence is not Presence.AWAY)
