@@ -203,7 +203,13 @@ def test_without_its_end_a_schedule_ends_where_the_first_run_meant_it_to() -> No
     config = make_config(**RUN, **COSINE, beta1=0.8)
     saved = data_to_save(config, load_corpus(seq_len=16))
     assert saved["decay_steps"] == 4
-    assert taken_over(make_config(**RUN), saved) == {"weight_decay": 0.1, "beta1": 0.8, "beta2": 0.999, "eps": 1e-8} | {
+    assert taken_over(make_config(**RUN), saved) == {
+        "weight_decay": 0.1,
+        "beta1": 0.8,
+        "beta2": 0.999,
+        "eps": 1e-8,
+        "dropout": 0.0,
+    } | {
         **COSINE,
         "decay_steps": 4,
     }
