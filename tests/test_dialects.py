@@ -1,7 +1,9 @@
 """Runs written in each dialect, and read again where somebody reads it (rows 3, 22 and 27 of the sources)."""
 
 import json
+import random
 import shlex
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from zerolab.collectives import Collectives
 from zerolab.dialects import DIALECTS
 from zerolab.dialects.own import write as write_own
 from zerolab.errors import InputError
+from zerolab.precision import PRECISIONS
 from zerolab.train import TrainConfig, make_config
 
 RUNS: list[dict[str, Any]] = [
@@ -143,6 +146,7 @@ def test_an_emitted_program_says_what_the_run_says() -> None:
 
 NOT_FSDP2: dict[str, dict[str, Any]] = {
     "exp_avg_dtype is fp8": {"zero_stage": 3, "bf16": True, "exp_avg_dtype": "fp8"},
+    "reduce_dtype is fp16": {"zero_stage": 2, "bf16": True, "reduce_dtype": "fp16"},
     "precision is fp16": {"zero_stage": 2, "fp16": True},
     "precision is fp8": {"zero_stage": 2, "fp8": True},
     "offload_optimizer is disk": {"zero_stage": 3, "offload_optimizer": "disk"},
@@ -262,3 +266,56 @@ def test_the_deepspeed_dialect_is_json_that_is_read_as_the_same_stage(tmp_path: 
     file = tmp_path / "deepspeed.json"
     file.write_text(DIALECTS["deepspeed"]({"zero_stage": 2, "bf16": True}))
     assert json.loads(file.read_text())["zero_optimization"]["stage"] == 2
+
+
+DRAWN: dict[str, list[Any]] = {
+    "zero_stage": [0, 1, 2, 3],
+    "ranks": [1, 2, 4, 8],
+    "batch_size": [8, 16],
+    "precision": [*PRECISIONS],
+    "reduce_dtype": ["fp16", "bf16", "fp32"],
+    "main_grads_dtype": ["fp16", "bf16", "fp32"],
+    "exp_avg_dtype": ["fp8", "bf16"],
+    "loss_scale": [128.0],
+    "offload_optimizer": ["host", "disk", "cpu", "none"],
+    "offload_param": ["host", "nvme", "device"],
+    "num_distributed_optimizer_instances": [1, 2],
+    "model": ["gpt2", "llama"],
+    "vocab_size": [500],
+    "lr_schedule": ["cosine", "linear"],
+    "warmup_steps": [2],
+    "defer_reduction": [True],
+    "overlap": [False],
+    "reduction": ["all_reduce"],
+    "bucket_numel": [1000],
+    "clip_norm": [0.0],
+    "compile": [True],
+    "device": ["cpu"],
+}
+
+
+def test_whatever_a_run_is_each_dialect_writes_it_or_refuses_it_in_a_sentence() -> None:
+    chance, written, runs = random.Random(0), Counter[str](), 0
+    while runs < 80:
+        settings = {name: chance.choice(values) for name, values in DRAWN.items() if chance.random() < 0.15}
+        try:
+            config = make_config(**settings)
+        except InputError:
+            continue
+        runs += 1
+        for name, write in DIALECTS.items():
+            try:
+                text = write(settings)
+            except InputError as error:
+                assert ";" in str(error) and "\n" not in str(error), f"{name}: {error}"
+                continue
+            written[name] += 1
+            if name == "fsdp2":
+                compile(text, "emitted.py", "exec")
+            elif name in ("zerolab", "megatron"):
+                words = shlex.split(text.replace("\\\n", " "))[2 * (name == "zerolab") :]
+                back = make_config(**read_flags([f"--ranks={config.ranks}", *words])[0])
+                assert (back.zero_stage, back.batch_size) == (config.zero_stage, config.batch_size)
+                assert name == "megatron" or back == config
+    # nanoGPT knows GPT-2 and two stages alone.
+    assert all(written[name] >= 20 for name in DIALECTS.keys() - {"nanogpt"}), written

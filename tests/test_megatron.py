@@ -89,6 +89,7 @@ ARGUMENTS = {
     "use-distributed-optimizer",
     "use-megatron-fsdp",
     "use-precision-aware-optimizer",
+    "vocab-size",
     "weight-decay",
 }
 
@@ -255,6 +256,9 @@ RUNS: list[dict[str, Any]] = [
     {"zero_stage": 3, "fp8": True, "exp_avg_dtype": "fp8", "exp_avg_sq_dtype": "fp8"},
     {"model": "llama", "layers": 3, "dim": 48, "heads": 6, "kv_heads": 2, "ffn_dim": 80, "seed": 7},
     {"model": "gpt2", "layers": 3, "dim": 48, "heads": 6, "context": 80, "dropout": 0.1},
+    {"precision": "bf16_fp32_grads", "exp_avg_dtype": "bf16", "vocab_size": 500},
+    {"zero_stage": 2, "fp16": True, "reduce_dtype": "fp32", "grads_dtype": "fp32", "main_grads_dtype": "fp32"},
+    {"zero_stage": 1, "bf16": True, "main_grads_dtype": "fp32"},
     {"lr_schedule": "cosine", "warmup_steps": 5, "decay_steps": 50, "min_lr": 1e-4, "eval_every": 10, "eval_steps": 2},
     {"zero_stage": 3, "save_folder": "runs", "save_every": 10, "loss_scale": 128.0, "fp16": True},
 ]
@@ -268,7 +272,7 @@ def test_flags_that_are_written_are_read_as_the_same_run(settings: dict[str, Any
         make_config(**settings),
     )
     assert back.spec == first.spec
-    kept = {name for name in settings if name not in ("bf16", "fp16", "fp8", "exp_avg_dtype", "exp_avg_sq_dtype")}
+    kept = {name for name in settings if not name.endswith("_dtype")} - {"bf16", "fp16", "fp8", "precision"}
     assert {name: getattr(back, name) for name in kept} == {name: getattr(first, name) for name in kept}
 
 
@@ -285,7 +289,15 @@ def test_every_flag_that_is_read_or_written_is_one_of_megatrons_own() -> None:
 
 
 @pytest.mark.parametrize(
-    "settings", [{"zero_stage": 3, "offload_param": "host"}, {"zero_stage": 1, "precision": "pure_bf16"}], ids=str
+    "settings",
+    [
+        {"zero_stage": 3, "offload_param": "host"},
+        {"zero_stage": 1, "precision": "pure_bf16"},
+        {"bf16": True, "reduce_dtype": "fp32"},
+        {"reduce_dtype": "bf16"},
+        {"precision": "bf16_fp32_grads", "main_grads_dtype": "bf16"},
+    ],
+    ids=str,
 )
 def test_what_megatron_has_no_flag_for_is_refused_by_name(settings: dict[str, Any]) -> None:
     with pytest.raises(InputError, match=r"Megatron-LM .*; choose"):

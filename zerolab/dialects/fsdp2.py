@@ -48,6 +48,8 @@ def check_precision(precision: Precision) -> None:
     if precision.params not in TORCH or precision.fp8:
         name = "fp8" if precision.fp8 else precision.params
         raise InputError(f"precision is {name}, which FSDP2 does not do by itself; choose bf16 or fp32")
+    if precision.reduce not in TORCH:
+        raise InputError(f"reduce_dtype is {precision.reduce}, in which gradients overflow; choose bf16 or fp32")
 
 
 def check_places(run: Settings) -> None:

@@ -149,6 +149,11 @@ FLAGS: dict[str, Flag] = {
     "recompute-method": Flag(only_word("uniform", "each block is recomputed by itself"), "uniform", "uniform"),
     "recompute-num-layers": Flag(only_word("1", "each block is recomputed by itself"), "1"),
     "grad-reduce-in-bf16": Flag(lambda _: {"reduce_dtype": "bf16"}, "the same as --reduce-dtype bf16", None),
+    "accumulate-allreduce-grads-in-fp32": Flag(
+        lambda _: dict.fromkeys(("grads_dtype", "reduce_dtype", "main_grads_dtype"), "fp32"),
+        "gradients are kept, reduced and kept again in fp32",
+        None,
+    ),
     "overlap-grad-reduce": Flag(lambda _: {"overlap": True}, "the same as --overlap", None),
     "overlap-param-gather": Flag(lambda _: {"overlap": True}, "the same as --overlap", None),
     "ddp-bucket-size": Flag(named("bucket_numel"), "the same as --bucket-numel"),

@@ -13,8 +13,8 @@ from zerolab.train.config import TrainConfig
 from zerolab.train.debug import STRATEGIES
 from zerolab.train.model import ModelSettings
 
-NO_SIZES = {"data_mode", "dataset", "compile", "compile_backend"}
-"""Of the settings of a model, those that say nothing of its sizes."""
+NO_SIZES = {"vocab_size", "data_mode", "dataset", "compile", "compile_backend"}
+"""Of the settings of a model, those that say nothing of its architecture."""
 
 
 def write(settings: Settings) -> list[str]:
@@ -41,6 +41,8 @@ def write(settings: Settings) -> list[str]:
     if run["seed"]:
         # It takes none below 1.
         values["seed"] = run["seed"]
+    if run["vocab_size"] is not None:
+        values["vocab-size"] = run["vocab_size"]
     flags = shown(values) + sharding_flags(run) + precision_flags(settings)
     if run["checkpoint_activations"]:
         flags += ["--recompute-granularity", "full", "--recompute-method", "uniform", "--recompute-num-layers", "1"]
@@ -92,10 +94,9 @@ def precision_flags(settings: Settings) -> list[str]:
     precision = TrainConfig.model_construct(**known).make_precision() or Precision()
     flags = [] if precision.params == "fp32" else [f"--{precision.params}"]
     flags += ["--fp8-format", "hybrid"] if precision.fp8 else []
-    if precision.params != "fp32" and precision.reduce == "bf16":
-        flags.append("--grad-reduce-in-bf16")
+    flags += reduction_flags(precision)
     dtypes = {state: getattr(precision, state) for state in MEGATRON}
-    if precision.params == "fp16" and dtypes["main_grads"] == "fp16":
+    if precision.reduce == "fp16" and dtypes["main_grads"] == "fp16":
         # Megatron-LM keeps reduced gradients in fp32 there, with more bytes and the same values.
         dtypes["main_grads"] = "fp32"
     for state, dtype in dtypes.items():
@@ -103,7 +104,9 @@ def precision_flags(settings: Settings) -> list[str]:
             raise InputError(
                 f"{state}_dtype is {dtype}, and Megatron-LM keeps it in {' or '.join(MEGATRON[state])} only; choose one"
             )
-    if any(dtype != "fp32" for dtype in dtypes.values()):
+    # With 16-bit gradients zerolab keeps reduced ones in 16 bits unless it is told otherwise; there it is fp32.
+    told = precision.reduce != "fp32" and precision.main_grads == "fp32"
+    if told or any(dtype != "fp32" for dtype in dtypes.values()):
         flags += [
             "--use-precision-aware-optimizer",
             *shown({f"{s.replace('_', '-')}-dtype": d for s, d in dtypes.items()}),
@@ -118,6 +121,27 @@ def precision_flags(settings: Settings) -> list[str]:
         }  # fmt: skip
         flags += shown(scale)
     return flags
+
+
+def reduction_flags(precision: Precision) -> list[str]:
+    """In which dtype gradients are kept until they are reduced, and travel: there these two are one."""
+    known = {"fp32": ("fp32",), "bf16": ("bf16", "fp32"), "fp16": ("fp16", "fp32")}[precision.params]
+    for name, dtype in (("reduce", precision.reduce), ("grads", precision.grads)):
+        if dtype not in known or dtype != precision.reduce:
+            raise InputError(
+                f"{name}_dtype is {dtype}, and Megatron-LM keeps and reduces gradients of {precision.params} "
+                f"parameters in {' or '.join(known)}; choose one for grads_dtype and reduce_dtype"
+            )
+    if precision.params == "fp32" or precision.reduce == "fp16":
+        return []
+    if precision.reduce == "bf16":
+        return ["--grad-reduce-in-bf16"]
+    if precision.main_grads != "fp32":
+        raise InputError(
+            f"main_grads_dtype is {precision.main_grads}, and Megatron-LM keeps gradients that are reduced in fp32 so; "
+            "choose fp32"
+        )
+    return ["--accumulate-allreduce-grads-in-fp32"]
 
 
 def offload_flags(run: Settings) -> list[str]:
