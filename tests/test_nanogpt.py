@@ -176,6 +176,19 @@ def test_a_hugging_face_folder_is_what_a_run_can_be_initialized_from(room: Path)
     assert make_config(**read("config/fox.py --init_from=hf").settings).shape == config
 
 
+def test_row_13_one_to_eight_ranks_make_the_same_batch_of_micro_batches_of_one_size(room: Path) -> None:
+    for ranks in (1, 2, 4, 8):
+        settings = read("config/fox.py --gradient_accumulation_steps=8 --eval_iters=20", ranks).settings
+        spec = make_config(**settings).spec
+        assert (spec.batch_size, spec.micro_batch_size, spec.micro_batches * ranks) == (24, 3, 8)
+        assert settings["eval_steps"] == [20, 10, 5, 3][[1, 2, 4, 8].index(ranks)]
+
+
+def test_the_page_says_what_becomes_of_every_key() -> None:
+    page = (Path(__file__).parent.parent / "docs" / "nanogpt.md").read_text()
+    assert [key for key in DEFAULTS if f"`{key}`" not in page] == []
+
+
 @pytest.mark.parametrize(
     ("flags", "named"),
     [
