@@ -10,6 +10,8 @@ SAID = [
      "stage 0                             +384       +384                +8"),
     ("00", "still short of four on 4,096", "4,096 ranks            3.9971  1.9995"),
     ("00", "From 120 GB", "{'stage 0': '120.0 GB',"),
+    ("00", "stages 2 and 3 hold more than stage 1", "3         620,332  620,332  620,332"),
+    ("00", "75.6 GB here", "activations               77.39    77.39    74.77    75.57"),
     ("00", "keeps six megabytes", "6,000,012 bytes of activations"),
     ("01", "It is right for two ranks only",
      "'2 ranks': 'claimed 1.0 times the bytes',\n '3 ranks': 'claimed 1.5 times the bytes'"),

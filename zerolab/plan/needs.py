@@ -11,12 +11,13 @@ import torch
 from zerolab.memory.kinds import KINDS, OFFLOADED
 from zerolab.memory.predict import predict_rank
 from zerolab.memory.states import ADAM, StateSize, predict_states
+from zerolab.models import Config
 from zerolab.offload.formats import format_of, sub_group_limit
 from zerolab.offload.places import NOWHERE
 from zerolab.plan.layout import RunLayout, lay_out_model
 from zerolab.plan.replay import Replay, StepMoment, Widths
 from zerolab.plan.spec import RunSpec
-from zerolab.plan.trace import Work, trace_layers
+from zerolab.plan.trace import Swing, Work, trace_layers
 from zerolab.precision.recipe import Precision
 
 GB = 10**9
@@ -66,8 +67,7 @@ def needs_of(run: RunSpec, rank: int = 0) -> Needs:
     ready = 2 * 8 * run.micro_batches * run.micro_batch_size * run.seq_len
     live = {**on_device(states), "other": ready}
     replay = Replay(layout, shards(run), widths_of(run), run.prefetch, run.places.optimizer != "device", live)
-    work = Work(run.micro_batch_size, run.seq_len, dtype_of(run), run.checkpoint_activations, run.attention)
-    trace = trace_layers(run.shape.config, work)
+    trace = trace_layers(run.shape.config, work_of(run))
     for number in range(min(run.micro_batches, 2)):
         # Third and later micro-batches are like the second; where reductions wait for the last, the second is that.
         replay.micro_batch(trace, reduce=run.reduce_each or number == min(run.micro_batches, 2) - 1)
@@ -78,6 +78,10 @@ def needs_of(run: RunSpec, rank: int = 0) -> Needs:
 
 def layout_of(run: RunSpec) -> RunLayout:
     return lay_out_model(run.shape.config, run.ranks, run.dtypes, run.bucket_numel)
+
+
+def work_of(run: RunSpec) -> Work:
+    return Work(run.micro_batch_size, run.seq_len, dtype_of(run), run.checkpoint_activations, run.attention)
 
 
 def on_device(states: dict[str, int]) -> dict[str, int]:
@@ -158,10 +162,22 @@ def changed(run: RunSpec, found: RunSpec) -> list[str]:
 
 
 def fits(run: RunSpec, limit: float) -> bool:
-    """Whether a run fits. What its states alone say is looked at first, as that is quick."""
+    """Whether a run fits. What its states take, and then with them what its micro-batch alone takes, is looked at
+    first, as that is quick."""
     states = predict_states(run.shape.parameters, run.ranks, run.stage, run.dtypes or Precision(), run.places)
     least = sum(size for kind, size in states.items() if not kind.startswith(OFFLOADED))
-    return least <= limit and gpu_bytes(run) <= limit
+    return least <= limit and least + highest_of(run.shape.config, work_of(run)) <= limit and gpu_bytes(run) <= limit
+
+
+@lru_cache(maxsize=1024)
+def highest_of(config: Config, work: Work) -> int:
+    """The most bytes that a micro-batch has alive at a time, activations and all else, without the engine's."""
+    now = most = 0
+    for part in trace_layers(config, work).parts:
+        for event in part.events:
+            if isinstance(event, Swing):
+                most, now = max(most, now + sum(event.top)), now + sum(event.end)
+    return most
 
 
 def changes(run: RunSpec) -> Iterator[RunSpec]:
