@@ -132,6 +132,8 @@ def test_row_03_the_emitted_fsdp2_programs_train_on_two_ranks_with_our_losses() 
 def test_an_emitted_program_says_what_the_run_says() -> None:
     assert "reshard_after_forward=False" in DIALECTS["fsdp2"](TINY | {"zero_stage": 2})
     assert "reshard_after_forward=True" in DIALECTS["fsdp2"](TINY | {"zero_stage": 3})
+    whole = {stage: "Model().to(device)" in DIALECTS["fsdp2"](TINY | {"zero_stage": stage}) for stage in range(4)}
+    assert whole == {0: True, 1: True, 2: False, 3: False}
     text = DIALECTS["fsdp2"](
         {"zero_stage": 3, "ranks": 8, "num_distributed_optimizer_instances": 2, "precision": "bf16_fp32_grads"}
         | {"offload_optimizer": "host", "offload_param": "host", "compile": True}
@@ -234,7 +236,7 @@ def test_row_22_an_accelerate_file_has_its_keys_and_says_the_run(
     said = {key: value for section in sections.values() for key, value in section.items()}
     assert {key: said.get(key) for key in told} == told
     ranks = settings.get("ranks", 2)
-    assert f"{settings.get('batch_size', 12) // ranks} sequences a rank" in text
+    assert f"micro-batches of {settings.get('batch_size', 12) // ranks} a rank" in text
 
 
 @pytest.mark.parametrize(("settings", "kind", "told"), YAMLS)

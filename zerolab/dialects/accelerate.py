@@ -103,7 +103,7 @@ def remarks(run: Settings, keys: Keys) -> list[str]:
     lines = [
         f"ZeRO stage {run['zero_stage']} on {ranks} ranks: accelerate launch --config_file THIS_FILE script.py",
         "On several machines set num_machines, and machine_rank on each. In the script:",
-        f"  {run['batch_size'] // (steps * ranks)} sequences a rank and micro-batch, "
+        f"  micro-batches of {run['batch_size'] // (steps * ranks)} a rank, "
         f"Accelerator(gradient_accumulation_steps={steps}),",
         f"  AdamW(lr={run['lr']}, betas=({run['beta1']}, {run['beta2']}), eps={run['eps']}, "
         f"weight_decay={run['weight_decay']})",

@@ -224,6 +224,10 @@ def loop(stage: int, precision: Precision, run: Settings) -> str:
         else:
             lines.insert(0, f"model.set_requires_gradient_sync({last})")
     body = "\n".join(f"            {line}" for line in lines)
+    made = "model, optimizer = shard(Model().to(device), device)"
+    if stage >= 2:
+        made = "# fully_shard brings a block after the other to the device, and only shards stay.\n"
+        made += "    model, optimizer = shard(Model(), device)"
     return f'''
 def main() -> list[float]:
     """Train, and return the mean loss of all ranks by step."""
@@ -236,7 +240,7 @@ def main() -> list[float]:
     if on_gpu:
         torch.cuda.set_device(device)
     torch.manual_seed(SEED)
-    model, optimizer = shard(Model().to(device), device)
+    {made}
     losses = []
     for step in range(STEPS):
         total = torch.zeros((), device=device)
