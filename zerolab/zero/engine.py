@@ -141,7 +141,7 @@ class ZeroEngine(Gestures):
                 buffer.copy_(self._of_rank_0(buffer))
         self.optimizer_step = make_step(self.stage, self.buckets, factory, self.precision, self.state_size)
         self.optimizer = optimizers.guarded(self.optimizer_step.optimizer, weakref.ref(self))
-        self.residency = Residency(model, self.stage, self.units, prefetch, limits, self._settle)
+        self.residency = Residency(model, self.stage, self.units, prefetch, limits, self._settle, self._fill)
         taken = self.residency.release_if_done if self.stage.shards_parameters else None
         self.reducer = Reducer(self.stage, self.units, overlap, type(model).__name__, taken)
         self._publishing: dict[Unit, list[Handle]] = {}
@@ -325,6 +325,10 @@ class ZeroEngine(Gestures):
                 set_away(bucket.parameters, away)
         self._trained = [parameter for bucket in self.reducer.order for parameter in bucket.parameters]
         self._watched = [its._held for its in self._trained if isinstance(its, Wrapped) and its._held.watched]
+
+    def _fill(self, unit: Unit) -> None:
+        """A unit gets no more gradients."""
+        self.reducer.fill(unit)
 
     def _settle(self, unit: Unit) -> None:
         """Wait for a unit's new parameters."""

@@ -73,6 +73,17 @@ class Gestures:
 
         def check_between_steps(self, what: str, mends: bool = False) -> None: ...
 
+    else:
+
+        def __getattr__(self, name: str) -> Any:
+            """Say where it is if the model has it, such as transformers' `generate`."""
+            if not hasattr(self.__dict__.get("model"), name):
+                raise AttributeError(f"'{type(self).__name__}' object has no attribute '{name}'")
+            raise AttributeError(
+                f"{name} is the model's, so take engine.model.{name}; at stage 3 what reads parameters outside a "
+                "forward stands inside `with engine.summon_full_params():`, which every rank enters"
+            )
+
     @contextmanager
     def no_sync(self) -> Iterator[None]:
         """Within, `backward(loss)` leaves gradients on this rank, as `backward(loss, reduce=False)` does. The last

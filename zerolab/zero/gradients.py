@@ -8,7 +8,8 @@ dropped; when a bucket is complete its reduction starts, while backward goes on 
 
 Invariant: all ranks start reductions in the same order, last bucket first, however their backward ran. A bucket
 that is complete early waits for those before it in that order; a bucket with a parameter that got no gradient
-here is completed with zeros when backward has ended. So a rank that skipped a layer cannot make the others hang.
+here is completed with zeros when backward has ended, at stage 3 before the next unit is gathered (`passes.py`). So a
+rank that skipped a layer cannot make the others hang.
 """
 
 from __future__ import annotations
@@ -196,6 +197,17 @@ class Reducer:
         else:
             view(local, slot).copy_(gradient)
         gradients.arrived.add(key)
+        if self._reducing:
+            self._start_complete()
+
+    @torch.no_grad()
+    def fill(self, unit: Unit) -> None:
+        """In backward: those gradients of a unit that have not come are zero. (What stays at stage 3 may be used from
+        anywhere, and waits for the end.)"""
+        for bucket in unit.trainable:
+            if not bucket.persistent and not bucket.gradients.complete:
+                self._fill_missing(bucket)
+                bucket.gradients.arrived.update(bucket.slots)
         if self._reducing:
             self._start_complete()
 

@@ -3,8 +3,8 @@
 Forward     before a module: gather its unit. After it: release, once all modules of the unit have run, unless
             backward uses it soon (`memory.Stage3Limits`).
 Backward    when the gradient of a module's output arrives: gather again. When the gradients of all its inputs
-            and of all its parameters are known: release. (A unit with a parameter that gets none stays until
-            backward ends: nothing tells that it is not still needed.)
+            and of all its parameters are known: release. (A parameter that gets none is known to when backward
+            comes to an earlier run, see `passes.py`; one of a unit that was used elsewhere, too, when it ends.)
 Recompute   a checkpointed module runs its forward again inside backward: its unit is gathered, if it is not
             here, and stays.
 Elsewhere   an operation asks for a parameter outside its unit's forward: see `visits.py`.
@@ -23,43 +23,13 @@ from zerolab.collectives import phase
 from zerolab.errors import StateError
 from zerolab.memory.limits import Stage3Limits
 from zerolab.zero.hooks import Hook, followed, once, tensors_in
+from zerolab.zero.need import Need
+from zerolab.zero.passes import Pass, Passes
 from zerolab.zero.route import Route
 from zerolab.zero.stage import Stage
 from zerolab.zero.units import Presence, Unit
 from zerolab.zero.visits import Visits
 from zerolab.zero.wrapped import refuse_written, set_away
-
-
-class Pass:
-    """One run of a unit's module, on its way back through backward."""
-
-    def __init__(self, unit: Unit, missing: int) -> None:
-        self.unit = unit
-        # Inputs whose gradients are not known yet.
-        self.missing = missing
-        self.begun = False
-
-
-class Need:
-    """For what one unit must be here, at stage 3. It is released when nothing is left:
-
-              first module called         all its modules have run
-    nothing ---------------------> forward -----------------------> nothing
-            --------------------->         -----------------------> nothing, or backward's end
-              an output's gradient backward  all gradients known of its runs' inputs and of its parameters
-
-    inside    runs of its modules that have begun and not ended. Only in those its parameters are for everybody to use
-    ran       of its modules, so many runs have ended in this forward
-    passes    runs in the middle of their backward
-    begun     its backward has begun. (A reentrant checkpoint's never does: its units stay to the end.)
-    kept      it has run in a forward and stays for its backward, though nobody computes with it
-    """
-
-    __slots__ = ("begun", "inside", "kept", "passes", "ran")
-
-    def __init__(self) -> None:
-        self.inside = self.ran = self.passes = 0
-        self.begun = self.kept = False
 
 
 class Residency:
@@ -73,6 +43,7 @@ class Residency:
         prefetch: bool,
         limits: Stage3Limits,
         settle: Callable[[Unit], None],
+        fill: Callable[[Unit], None],
     ) -> None:
         self.stage = stage
         self.limits = limits
@@ -85,6 +56,9 @@ class Residency:
         self.route = Route(units)
         # Told before a unit is used, so that new parameters on their way are awaited.
         self._settle = settle
+        # Told of a unit that gets no more gradients: those that did not come are zero.
+        self._fill = fill
+        self.passes = Passes(self._through)
         self._needs = {unit: Need() for unit in units}
         # Runs whose forward has begun and not ended, the innermost last.
         self._entered: list[Pass] = []
@@ -121,6 +95,7 @@ class Residency:
         self.in_backward = False
         self.visits.end_backward()
         self.route.end_backward()
+        self.passes.end_backward()
         for need in self._needs.values():
             need.passes, need.begun = 0, False
         self._release_all()
@@ -180,6 +155,9 @@ class Residency:
         self.in_forward = True
         if not self.stage.shards_parameters:
             return
+        if self.is_summoned and torch.is_grad_enabled():
+            # Parameters that are here do not tell who uses them.
+            self.visits.visited.update(self.units)
         self.visits.begin_forward()
         for unit, need in self._needs.items():
             if need.inside:
@@ -220,7 +198,9 @@ class Residency:
         if self.in_backward or not self._entered:
             return
         outputs = tensors_in(output)
-        returns = self._watch_outputs(self._entered.pop(), followed(outputs))
+        passing = self._entered.pop()
+        returns = self._watch_outputs(passing, followed(outputs))
+        self.passes.leave(passing, returns)
         self.visits.given(unit, outputs)
         need = self._needs[unit]
         need.ran += 1
@@ -257,7 +237,8 @@ class Residency:
     def _watch_inputs(self, unit: Unit, inputs: list[torch.Tensor]) -> Pass:
         """A pass is over when the gradients of all its inputs are known. Watched before the module runs, which may
         overwrite its inputs."""
-        passing = Pass(unit, len(inputs))
+        passing = self.passes.enter(unit)
+        passing.missing = len(inputs)
 
         def known(_: torch.Tensor) -> None:
             passing.missing -= 1
@@ -287,10 +268,11 @@ class Residency:
     def _before_backward(self, passing: Pass) -> None:
         unit = passing.unit
         with phase("backward"):
-            self.stage.gather(unit)
             if passing.begun:
+                self.stage.gather(unit)
                 return
-            passing.begun = True
+            self.passes.begin(passing)
+            self.stage.gather(unit)
             need = self._needs[unit]
             need.begun = True
             need.passes += passing.missing > 0
@@ -303,6 +285,12 @@ class Residency:
             return
         if all(bucket.gradients.complete for bucket in unit.trainable):
             self._release(unit)
+
+    def _through(self, unit: Unit) -> None:
+        """In backward: nothing that a unit's own forwards made is left to compute."""
+        if unit not in self.visits.visited:
+            self._fill(unit)
+            self.release_if_done(unit)
 
     def returned(self, unit: Unit) -> None:
         """In backward: a gradient has come back to what was computed with the unit's parameters outside its forward. If

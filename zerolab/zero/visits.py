@@ -39,6 +39,8 @@ class Visits:
         self.stage = residency.stage
         # How often a parameter was asked for in all, by name.
         self.counts: Counter[str] = Counter()
+        # Units whose gradients may come from elsewhere than their own forwards.
+        self.visited: set[Unit] = set()
         # Units of which somebody may have a view. They are here.
         self.viewed: dict[Unit, None] = {}
         # Units asked for in this forward; those that the last operation asked for are not released yet.
@@ -67,6 +69,7 @@ class Visits:
             self.stage.gather(unit)
         self._last = self._last & together | {unit}
         self._asked[unit] = None
+        self.visited.add(unit)
         self.counts[title] += 1
 
     def used(self, unit: Unit, title: str, outputs: list[torch.Tensor]) -> None:
