@@ -117,9 +117,10 @@ def test_the_planner_counts_the_parameters_of_the_models_that_train(model: str, 
 def test_the_flags_of_train_describe_the_same_run() -> None:
     config = make_config(
         ranks=3, zero_stage=3, bf16=True, batch_size=12, grad_accum_steps=2, seq_len=32, offload_param="host",
-        defer_reduction=True,
+        defer_reduction=True, prefetch=False, bucket_numel=5000,
     )  # fmt: skip
     spec = config.spec
+    assert (spec.prefetch, spec.bucket_numel) == (False, 5000)
     assert (spec.ranks, spec.stage, spec.seq_len, spec.reduce_each) == (3, 3, 32, False)
     assert (spec.micro_batch_size, spec.micro_batches, spec.batch_size) == (2, 2, 12)
     assert spec.dtypes == PRECISIONS["bf16"] and spec.places.parameters == "host"

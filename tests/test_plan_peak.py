@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from benchmarks.plan import TOKENS, error_of, matrix
+from benchmarks.plan import BEGIN, END, README, TOKENS, error_of, matrix
 from zerolab.models import build_model, config_of
 from zerolab.offload import Offload
 from zerolab.plan import SHAPES, RunSpec, needs_of, shape_of
@@ -73,6 +73,17 @@ def test_the_peak_is_named_by_its_moment(measured: dict[str, list[Measured]]) ->
     assert [moment.where for moment in deep.tops][-4:] == [
         "backward of layer 1", "backward of the embedding", "end of backward", "optimizer step",
     ]  # fmt: skip
+
+
+def test_the_table_in_the_readme_says_what_the_planner_says_now() -> None:
+    """What was tracked stands there as it was measured last: `python -m benchmarks.plan --readme`."""
+    text = README.read_text(encoding="utf-8").partition(BEGIN)[2].partition(END)[0]
+    rows = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith(("| llama", "| gpt2"))]
+    runs = [*matrix()]
+    assert len(rows) == len(runs) == 48
+    for row, run in [*zip(rows, runs, strict=True)][::7]:
+        assert row[:3] == [run.shape.name, str(run.stage), run.precision]
+        assert row[7] == f"{needs_of(run).peak.total:,}" and abs(float(row[9].rstrip("%"))) < 3
 
 
 # Layers repeat

@@ -175,8 +175,10 @@ def show(console: Console, run: RunSpec, limit: float | None, gpu: str) -> None:
         table.add_row("total", "", gb(traffic_bytes(run)))
         console.print(table)
     console.print(verdict(run, limit, gpu), soft_wrap=True)
+    fp8 = ", 8-bit copies of linear layers" if run.dtypes is not None and run.dtypes.fp8 else ""
     console.print(
-        "Not counted: what the allocator loses between tensors, the CUDA context, NCCL's buffers; leave a few GB free.",
+        "Not counted: what the allocator loses between tensors, the CUDA context, NCCL's buffers"
+        f"{fp8}; leave a few GB free.",
         soft_wrap=True,
     )
 

@@ -133,6 +133,8 @@ class TrainConfig(
             micro_batches=self.grad_accum_steps,
             reduction=self.reduction,
             reduce_each=not self.defer_reduction,
+            prefetch=self.prefetch,
+            bucket_numel=self.bucket_numel,
         )
 
     def on(self, corpus: Corpus) -> TrainConfig:
