@@ -16,7 +16,15 @@ from zerolab.offload.groups import count_parts, sub_groups
 from zerolab.plan import GB, SHAPES, RunSpec, gpu_bytes, needs_of
 from zerolab.plan.bring import GPUS, find_gpu, find_model
 from zerolab.plan.describe import as_settings, described
-from zerolab.plan.guide import against_memory, against_slowness, kept_by_threshold, recommend, traffic_bytes
+from zerolab.plan.guide import (
+    against_memory,
+    against_slowness,
+    buckets,
+    kept_by_threshold,
+    recommend,
+    seconds_on_links,
+    traffic_bytes,
+)
 
 GPT2 = ["plan", "--model", "gpt2-124m", "--ranks", "4"]
 
@@ -26,7 +34,7 @@ def test_a_plan_says_what_fits_and_what_would(capsys: pytest.CaptureFixture[str]
     said = capsys.readouterr().out
     run = RunSpec(SHAPES["GPT-2 124M"], 4, 1)
     assert "GPT-2 124M: 124,439,808 parameters; 4 ranks at stage 1, bf16" in said
-    assert f"Fits: {gpu_bytes(run) / GB:.2f} GB of the 16 GB of T4" in said
+    assert f"Fits: {gpu_bytes(run) / GB:.2f} GB of the 16 GB of a T4" in said
     assert main(["plan", "--model", "GPT-3 13B", "--ranks", "8", "--gpu-memory", "40", "--zero-stage", "2"]) == 0
     assert "Does not fit:" in (said := capsys.readouterr().out) and "The smallest change that fits: stage 3," in said
 
@@ -176,3 +184,30 @@ def test_row_27_each_remedy_against_slowness_is_shown_to_send_less_or_to_compute
     assert sent.pop("keep activations") == sent.pop("optimizer on the GPU") == traffic_bytes(run)
     assert sent.keys() == {"stage 0", "stage 1", "stage 2", "reduce once a step", "one micro-batch"}
     assert all(nbytes < traffic_bytes(run) for nbytes in sent.values())
+
+
+def test_row_27_larger_buckets_are_fewer_messages_of_the_same_bytes() -> None:
+    run = RunSpec(SHAPES["GPT-3 6.7B"], 8, 2)
+    counts = [buckets(run, numel)[0] for numel in (50_000_000, 500_000_000, None)]
+    # One parameter is never cut, and no bucket holds two units: 32 layers, and the embedding with the head.
+    assert counts[0] > counts[1] == counts[2] == 33
+    small, whole = replace(run, bucket_numel=50_000_000), run
+    assert traffic_bytes(small) == pytest.approx(traffic_bytes(whole), rel=1e-4)
+
+
+def test_row_27_a_faster_link_is_worth_what_its_bandwidth_says() -> None:
+    two, three = (seconds_on_links(RunSpec(SHAPES["GPT-3 6.7B"], 8, stage)) for stage in (2, 3))
+    assert two["100 Gbit/s"] == 4 * two["400 Gbit/s"] and [*two] == [*three]
+    assert all(three[link] == pytest.approx(1.5 * two[link], rel=1e-3) for link in two)
+
+
+def test_row_27_the_command_shows_reasons_and_remedies(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    file = tmp_path / "plan.json"
+    flags = ["--gpu-memory", "3", "--batch-size", "8", "--recommend", "--json", str(file)]
+    assert main([*GPT2, *flags]) == 0
+    said = capsys.readouterr().out
+    parts = ("Recommended: stage 1", "; too much", "if memory runs out", "overlap_comm", "whole units")
+    assert [part for part in parts if part not in said] == []
+    record = json.loads(file.read_text())["recommended"]
+    assert record["run"]["run"]["zero_stage"] == 1 and len(record["reasons"]) == 2
+    assert all(remedy["gpu_bytes"] > 0 for remedy in record["memory_remedies"])

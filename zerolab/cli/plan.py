@@ -24,7 +24,16 @@ from zerolab.offload import Offload
 from zerolab.plan import GB, RunSpec, advice, gpu_bytes, needs_of
 from zerolab.plan.bring import GPUS, find_gpu, find_model
 from zerolab.plan.describe import as_settings, described
-from zerolab.plan.guide import against_memory, against_slowness, kept_by_threshold, recommend, traffic, traffic_bytes
+from zerolab.plan.guide import (
+    against_memory,
+    against_slowness,
+    buckets,
+    kept_by_threshold,
+    recommend,
+    seconds_on_links,
+    traffic,
+    traffic_bytes,
+)
 from zerolab.plan.needs import changed
 from zerolab.plan.shapes import SHAPES
 from zerolab.plan.trace import ATTENTION
@@ -74,6 +83,7 @@ def main(arguments: list[str]) -> int:
             record["recommended"] = {
                 "run": None if chosen is None else described(chosen, limit), "reasons": reasons,
                 "memory_remedies": [remedy_record(remedy, limit) for remedy in against_memory(chosen or run)],
+                "seconds_on_links": seconds_on_links(chosen or run),
                 "speed_remedies": [remedy_record(remedy, limit) for remedy in against_slowness(chosen or run)],
             }  # fmt: skip
         write_or_rescue("the plan", given.json, json.dumps(record, indent=1) + "\n")
@@ -122,9 +132,10 @@ def read(given: Any) -> tuple[RunSpec, float | None, str]:
         raise InputError(f"--gpu-memory is {given.gpu_memory:g}; give GB above 0")
     if given.recommend and given.gpu is None and given.gpu_memory is None:
         raise InputError("--recommend needs to know the GPU; give --gpu NAME or --gpu-memory GB")
-    limit, gpu = None if given.gpu_memory is None else given.gpu_memory * GB, f"{given.gpu_memory} GB"
+    limit, gpu = None if given.gpu_memory is None else given.gpu_memory * GB, "the GPU"
     if given.gpu is not None:
-        gpu, memory = find_gpu(given.gpu)
+        name, memory = find_gpu(given.gpu)
+        gpu = f"an {name}" if name[0] in "AHLM" else f"a {name}"
         limit = float(memory * GB)
     shape = find_model(given.model)
     places = [TIER_OF.get(place, place) for place in (given.offload_optimizer, given.offload_param)]
@@ -227,6 +238,16 @@ def show_recommended(
             table.add_row(remedy.what, gb(needed), by, "yes" if needed <= limit else "no", sent, remedy.note)
         if table.row_count > 1:
             console.print(table)
+    console.print(
+        "On a link alone, with all computing hidden behind it, the bytes of a step take "
+        + ", ".join(f"{seconds:.3g} s ({link})" for link, seconds in seconds_on_links(base).items())
+        + "; overlap_comm changes no byte and hides at most the shorter of the two.",
+        soft_wrap=True,
+    )
+    for numel in (None, 500_000_000, 50_000_000):
+        count, largest = buckets(base, numel)
+        what = "whole units (the default)" if numel is None else f"at most {numel:.0e} elements"
+        console.print(f"Buckets of {what}: {count} a step, the largest of {largest:,} elements.", soft_wrap=True)
     if base.stage == 3:
         console.print(
             f"A persistence threshold of 100,000 elements keeps {kept_by_threshold(base) / GB:.4f} GB whole; it is "

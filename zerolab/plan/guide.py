@@ -13,6 +13,8 @@ from zerolab.precision.recipe import Precision
 PHASES = ("forward", "backward", "norm", "publish")
 SMALL = 100_000
 """Elements: DeepSpeed's default for `stage3_param_persistence_threshold`."""
+LINKS = {"100 Gbit/s": 12.5 * GB, "400 Gbit/s": 50.0 * GB, "NVLink of an H100, 450 GB/s": 450.0 * GB}
+"""Bytes a second in one direction: two kinds of network, and what one GPU sends within its machine."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +88,8 @@ def against_memory(run: RunSpec) -> Iterator[Remedy]:
         both = replace(run, offload=OFFLOADS["optimizer and parameters"])
         yield Remedy("optimizer and parameters on the host", both, "each gathered shard crosses PCIe first")
     if run.stage == 3 and run.prefetch:
-        yield Remedy("no prefetch", replace(run, prefetch=False), "each layer waits for its parameters")
+        note = "each layer waits; so with stage3_max_live_parameters below two layers, or stage3_prefetch_bucket_size 0"
+        yield Remedy("no prefetch", replace(run, prefetch=False), note)
     if run.stage > 0:
         yield Remedy(f"{2 * run.ranks} ranks", replace(run, ranks=2 * run.ranks), "twice the GPUs, and sequences")
 
@@ -110,6 +113,18 @@ def against_slowness(run: RunSpec) -> Iterator[Remedy]:
         yield Remedy("one micro-batch", one, "the same sequences at once")
     if run.places.optimizer != "device":
         yield Remedy("optimizer on the GPU", replace(run, offload="nothing"), "the step is computed by the GPU")
+
+
+def seconds_on_links(run: RunSpec) -> dict[str, float]:
+    """How long a step's bytes take on links, if nothing else does, in seconds: what overlap can hide at best, and why
+    stage 3 wants a fast one."""
+    return {name: traffic_bytes(run) / speed for name, speed in LINKS.items()}
+
+
+def buckets(run: RunSpec, bucket_numel: int | None) -> tuple[int, int]:
+    """How many buckets a step reduces, and the elements of the largest."""
+    plans = layout_of(replace(run, bucket_numel=bucket_numel)).plans
+    return len(plans), max(plan.layout.numel for plan in plans)
 
 
 def kept_by_threshold(run: RunSpec) -> int:
