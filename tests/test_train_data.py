@@ -188,7 +188,9 @@ def test_a_model_has_the_sizes_that_are_given() -> None:
         ("--context 8", ["64 tokens", "context of llama tiny, 8"]),
         ("--vocab-size 100", ["--vocab-size is 100", "embedded has 256 tokens"]),
         ("--dropout 0.1", ["dropout is 0.1", "--model gpt2"]),
-        ("--dataset x --data-mode embedded", ["--data-mode is 'embedded'", "'x'", "choose one"]),
+        ("--dataset x --data-mode synthetic", ["--data-mode is 'synthetic'", "'x'", "choose one"]),
+        ("--compile-backend tvm", ["--compile-backend is 'tvm'", "'inductor'"]),
+        ("--compile-backend eager", ["--compile-backend is eager", "nothing is compiled"]),
         ("--dataset no/such", ["dataset is 'no/such'", "zerolab prepare"]),
     ],
 )

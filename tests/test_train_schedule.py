@@ -71,6 +71,11 @@ def test_a_schedule_rises_falls_and_stays() -> None:
     assert [LrSchedule(0.1, "cosine", 1, 1)(step) for step in (0, 1)] == [0.05, 0.0]
 
 
+def test_all_settings_of_a_run_make_the_same_run() -> None:
+    config = make_config(**RUN, **COSINE)
+    assert TrainConfig.model_validate(config.model_dump()) == config
+
+
 def test_a_run_that_ends_within_its_warm_up_is_no_mistake() -> None:
     config = make_config(lr_schedule="cosine", warmup_steps=3, max_steps=2, lr=0.1)
     assert [config.schedule(step) for step in range(2)] == pytest.approx([0.025, 0.05])

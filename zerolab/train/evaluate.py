@@ -28,7 +28,7 @@ class EvaluationSettings(BaseModel):
 
     def check_evaluation(self) -> None:
         """Raise an InputError for an evaluation that never comes."""
-        if self.eval_every is None and "eval_steps" in self.model_fields_set:
+        if self.eval_every is None and self.eval_steps != EvaluationSettings.model_fields["eval_steps"].default:
             raise InputError(f"eval_steps is {self.eval_steps} but nothing is evaluated; give eval_every, too")
 
 

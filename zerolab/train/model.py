@@ -49,7 +49,9 @@ class ModelSettings(BaseModel):
         description="prepared tokens instead (zerolab prepare, or nanoGPT's .bin files): a folder, or a name in data/",
     )
     compile: bool = Field(False, description="compile the model's blocks (torch.compile)")
-    compile_backend: str = Field("inductor", description="what torch.compile makes of them: inductor, aot_eager, eager")
+    compile_backend: Literal["inductor", "aot_eager", "eager"] = Field(
+        "inductor", description="what torch.compile makes of them"
+    )
 
     @property
     def own_sizes(self) -> dict[str, Any]:
@@ -88,11 +90,12 @@ class ModelSettings(BaseModel):
 
     def check_model(self) -> None:
         """Raise an InputError for settings that no model has."""
-        if self.dataset is not None and "data_mode" in self.model_fields_set:
+        if self.dataset is not None and self.data_mode != EMBEDDED:
             raise InputError(
                 f"data_mode is {self.data_mode!r} and dataset {self.dataset!r}; a run has one, so choose one"
             )
-        given = [name for name in ("model", "model_size", "context", *self.own_sizes) if name in self.model_fields_set]
+        shaped = ("model", "model_size", "context", *self.own_sizes)
+        given = [name for name in shaped if getattr(self, name) != ModelSettings.model_fields[name].default]
         if self.init_from is not None and given:
             raise InputError(
                 f"init_from is {str(self.init_from)!r}, whose model has its own shape, and {given[0]} is "
@@ -100,6 +103,8 @@ class ModelSettings(BaseModel):
             )
         if self.dropout and not isinstance(self.shape_for(1), GPT2Config):
             raise InputError(f"dropout is {self.dropout} and a llama has none; leave it out, or choose --model gpt2")
+        if self.compile_backend != "inductor" and not self.compile:
+            raise InputError(f"compile_backend is {self.compile_backend} but nothing is compiled; give compile, too")
         if self.compile and self.compile_backend == "inductor" and not _compiler():
             raise InputError(
                 "compile is on, but torch.compile finds no C++ compiler (g++) here; install one, or leave it out"
