@@ -217,10 +217,12 @@ def half_free(step: int) -> tuple[Tensor, ...]:
 class Checkpointed(nn.Module):
     """Every layer of a stack in a checkpoint, as gradient_checkpointing_enable() has it; two in one as well."""
 
-    def __init__(self, reentrant: bool) -> None:
+    def __init__(self, reentrant: bool, tied: bool = False) -> None:
         super().__init__()
         self.first = nn.Linear(WIDTH, WIDTH)
         self.layers = nn.ModuleList(nn.TransformerEncoderLayer(WIDTH, 2, 12, 0.0, batch_first=True) for _ in range(4))
+        if tied:
+            self.layers[3].linear1.weight = self.layers[2].linear1.weight
         self.reentrant = reentrant
 
     def forward(self, x: Tensor) -> Tensor:
@@ -242,6 +244,8 @@ PLAIN: dict[str, Brought] = {
     "experts": Brought(Mixture, half_free, squares),
     "experts, called twice": Brought(lambda: Mixture(again=True), half_free, squares),
     "experts, checkpoint": Brought(lambda: Mixture(reentrant=False), half_free, squares),
+    "experts, reentrant checkpoint": Brought(lambda: Mixture(reentrant=True), half_free, squares),
     "checkpoint": Brought(lambda: Checkpointed(reentrant=False), numbers, squares),
     "reentrant checkpoint": Brought(lambda: Checkpointed(reentrant=True), numbers, squares),
+    "tied layers, reentrant checkpoint": Brought(lambda: Checkpointed(True, tied=True), numbers, squares),
 }

@@ -142,7 +142,7 @@ class ZeroEngine(Gestures):
         self.optimizer_step = make_step(self.stage, self.buckets, factory, self.precision, self.state_size)
         self.optimizer = optimizers.guarded(self.optimizer_step.optimizer, weakref.ref(self))
         self.residency = Residency(model, self.stage, self.units, prefetch, limits, self._settle, self._fill)
-        taken = self.residency.release_if_done if self.stage.shards_parameters else None
+        taken = self.residency.taken if self.stage.shards_parameters else None
         self.reducer = Reducer(self.stage, self.units, overlap, type(model).__name__, taken)
         self._publishing: dict[Unit, list[Handle]] = {}
         self._failed = self.stepping = self.closed = False

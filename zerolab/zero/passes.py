@@ -3,6 +3,9 @@
 Of what it can compute next, autograd takes what the forward made last. So when it comes to the outputs of one run, it
 is through with all that later runs made. A parameter of those that has no gradient by then was not used, like an expert
 to which no token came, and has none in this backward; unless its unit has another run ahead.
+
+A reentrant checkpoint keeps no graph of its runs. It makes one when backward comes to it, by running them again, and
+then has a backward of its own, which is through when anything is done in the backward around it.
 """
 
 from __future__ import annotations
@@ -11,6 +14,8 @@ from collections import defaultdict
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 from weakref import WeakSet
+
+from torch._C import _current_graph_task_id as current_backward
 
 if TYPE_CHECKING:
     from zerolab.zero.units import Unit
@@ -39,6 +44,10 @@ class Passes:
         # Those to which backward may come, as long as a graph has them; and those to which it has come.
         self._ahead: defaultdict[Unit, WeakSet[Pass]] = defaultdict(WeakSet)
         self._begun: list[Pass] = []
+        # Units that a checkpoint has run again, with the number of the backward in which it did; a backward inside
+        # another has a greater one. And that of the last gradient since.
+        self._again: list[tuple[int, Unit]] = []
+        self._latest = -1
 
     def enter(self, unit: Unit) -> Pass:
         """A forward of one of the unit's modules begins."""
@@ -59,10 +68,33 @@ class Passes:
         self._ahead[run.unit].discard(run)
         ended = [other for other in self._begun if other.entered > run.left]
         self._begun = [other for other in self._begun if other.entered < run.left] + [run]
-        for unit in dict.fromkeys(other.unit for other in ended):
-            to_come = any(other.entered < run.left for other in self._ahead[unit])
-            if not to_come and all(other.unit is not unit for other in self._begun):
-                self._through(unit)
+        self._tell([*self._end_inner(), *(other.unit for other in ended)], run.left)
+
+    def again(self, unit: Unit) -> None:
+        """In backward a checkpoint runs a unit again. Told before it is gathered, as `begin` is."""
+        self._tell(self._end_inner(), self._clock + 1)
+        if len(unit.modules) == 1:
+            # Of several, each may be in a checkpoint of its own.
+            self._again.append((current_backward(), unit))
+        self._latest = -1
+
+    def gradient(self) -> None:
+        """A parameter got its gradient."""
+        self._latest = max(self._latest, current_backward())
 
     def end_backward(self) -> None:
         self._begun.clear()
+        self._again.clear()
+
+    def _end_inner(self) -> list[Unit]:
+        """Units that reentrant checkpoints have run again, whose own backward has ended."""
+        here = current_backward()
+        ended = [unit for number, unit in self._again if number > here or number == here < self._latest]
+        self._again = [(number, unit) for number, unit in self._again if unit not in ended]
+        return ended
+
+    def _tell(self, units: list[Unit], now: int) -> None:
+        for unit in dict.fromkeys(units):
+            to_come = any(other.entered < now for other in self._ahead[unit])
+            if not to_come and all(other.unit is not unit for other in self._begun):
+                self._through(unit)

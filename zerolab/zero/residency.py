@@ -185,6 +185,8 @@ class Residency:
     def _before_forward(self, unit: Unit, inputs: Any) -> None:
         self._settle(unit)
         with phase("backward" if self.in_backward else "forward"):
+            if self.in_backward:
+                self.passes.again(unit)
             self._make_room(unit)
             self.stage.gather(unit)
             self._enter(unit)
@@ -277,6 +279,11 @@ class Residency:
             need.begun = True
             need.passes += passing.missing > 0
             self._gather_ahead(self.route.next_in_backward(unit))
+
+    def taken(self, unit: Unit) -> None:
+        """In backward: one of a unit's gradients has been taken."""
+        self.passes.gradient()
+        self.release_if_done(unit)
 
     def release_if_done(self, unit: Unit) -> None:
         """In backward: release a unit that no pass and no missing gradient needs any more."""
