@@ -35,7 +35,7 @@ def traffic(run: RunSpec) -> dict[str, dict[str, int]]:
     tied = [layout.units[at][0].unit for at in set(layout.owner) if layout.owner.count(at) > 1]
     sent = predict_phases(
         layout.plans, run.stage, 0, run.micro_batches, run.reduction, run.reduce_each, True, run.dtypes, run.places,
-        resident=tied,
+        limits=run.limits, resident=tied,
     )  # fmt: skip
     return {phase: sent[phase] for phase in PHASES if phase in sent}
 

@@ -46,7 +46,11 @@ def decay_of(_name: str, parameter: nn.Parameter) -> dict[str, Any]:
 
 @lru_cache(maxsize=256)
 def lay_out_model(
-    config: Config, ranks: int, precision: Precision | None = None, bucket_numel: int | None = None
+    config: Config,
+    ranks: int,
+    precision: Precision | None = None,
+    bucket_numel: int | None = None,
+    persistence_numel: int = 0,
 ) -> RunLayout:
     """What `find_units` makes of the whole model."""
     traced = min(config.layers, TRACED_LAYERS)
@@ -54,7 +58,7 @@ def lay_out_model(
         model = build_model(replace(config, layers=traced))
     modules = model.units()
     align = round_up(ALIGN, align_of(precision))
-    units = find_units(model, ranks, None, decay_of, bucket_numel, align, precision)
+    units = find_units(model, ranks, None, decay_of, bucket_numel, align, precision, persistence_numel)
     owner = {id(module): number for number, unit in enumerate(units) for module in unit.modules}
     owners = [owner[id(module)] for module in modules]
     slots = [

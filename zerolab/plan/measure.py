@@ -68,7 +68,7 @@ def measure_run(comm: Collectives, run: RunSpec) -> Measured:
     engine = ZeroEngine(
         model, comm, run.stage, 1e-3, clip_norm=1.0, groups=decay_of_train,
         reduction=run.reduction, prefetch=run.prefetch, bucket_numel=run.bucket_numel, precision=run.precision,
-        offload=run.places, scaler=UNSCALED if scales else None,
+        offload=run.places, limits=run.limits, scaler=UNSCALED if scales else None,
     )  # fmt: skip
 
     def step() -> None:

@@ -66,7 +66,9 @@ def needs_of(run: RunSpec, rank: int = 0) -> Needs:
     # The micro-batches of a step lie ready: tokens and targets, whole numbers of 8 bytes.
     ready = 2 * 8 * run.micro_batches * run.micro_batch_size * run.seq_len
     live = {**on_device(states), "other": ready}
-    replay = Replay(layout, shards(run), widths_of(run), run.prefetch, run.places.optimizer != "device", live)
+    replay = Replay(
+        layout, shards(run), widths_of(run), run.prefetch, run.places.optimizer != "device", live, run.limits
+    )
     trace = trace_layers(run.shape.config, work_of(run))
     for number in range(min(run.micro_batches, 2)):
         # Third and later micro-batches are like the second; where reductions wait for the last, the second is that.
@@ -77,7 +79,7 @@ def needs_of(run: RunSpec, rank: int = 0) -> Needs:
 
 
 def layout_of(run: RunSpec) -> RunLayout:
-    return lay_out_model(run.shape.config, run.ranks, run.dtypes, run.bucket_numel)
+    return lay_out_model(run.shape.config, run.ranks, run.dtypes, run.bucket_numel, run.limits.persistence_numel)
 
 
 def work_of(run: RunSpec) -> Work:

@@ -12,11 +12,12 @@ Buffers of collectives are those of our rings; NCCL has its own, which torch's a
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from zerolab.flat import BucketPlan
+from zerolab.memory.limits import ANY, Stage3Limits
 from zerolab.memory.predict import IN_FLIGHT, kept, ring_scratch
 from zerolab.plan.layout import RunLayout
 from zerolab.plan.trace import Mark, Swing, Trace
@@ -63,10 +64,19 @@ class UnitState:
     begun: bool = False
     passes: int = 0
     ran: int = 0
+    kept: bool = False
+
+    @property
+    def gathered(self) -> list[BucketPlan]:
+        return [bucket.plan for bucket in self.buckets if not bucket.plan.persistent]
 
     @property
     def nbytes(self) -> int:
-        return sum(kept(bucket.plan) for bucket in self.buckets)
+        return sum(map(kept, self.gathered))
+
+    @property
+    def numel(self) -> int:
+        return sum(plan.layout.numel for plan in self.gathered)
 
 
 @dataclass(eq=False)
@@ -84,6 +94,7 @@ class Replay:
     layout    the units, and what of them belongs to which module of the trace
     stage     3: units are gathered; 2 and 3: gradients are sharded
     on_host   the optimizer, and with it sharded gradients, rest on the host
+    limits    what stays, comes ahead and is kept at stage 3
     live      bytes by kind that are there all the time: the states
     tops      the highest moment of each part of a step
     """
@@ -96,6 +107,7 @@ class Replay:
         prefetch: bool = True,
         on_host: bool = False,
         live: Mapping[str, int] = {},
+        limits: Stage3Limits = ANY,
     ) -> None:
         modules = Counter(layout.owner)
         self.units = [
@@ -103,6 +115,7 @@ class Replay:
         ]
         self.owner, self.slots = layout.owner, layout.slots
         self.stage, self.widths, self.prefetch, self.on_host = stage, widths, prefetch, on_host
+        self.limits = limits
         self.live = {"activations": 0, "other": 0, **live}
         self.total = sum(self.live.values())
         self.tops: dict[str, StepMoment] = {}
@@ -123,7 +136,7 @@ class Replay:
         for part in trace.parts:
             if part.phase == "backward" and not in_backward:
                 in_backward = True
-                self.release_all()
+                self.release_all(but_kept=True)
             self.part = f"{part.phase} {part.module}"
             for event in part.events:
                 if isinstance(event, Swing):
@@ -178,25 +191,51 @@ class Replay:
         elif self.stage < 3:
             return
         elif mark.what == "enter":
+            if not in_backward:
+                self.make_room(unit)
             self.gather(unit)
             if not in_backward:
-                self.ahead(mark.module + 1)
+                self.ahead(self.owner[mark.module + 1 :])
         elif mark.what == "leave":
             unit.ran += 1
             if unit.ran % unit.modules == 0:
-                self.release(unit)
+                unit.kept = self.is_soon_used_again(unit, self.owner[mark.module + 1 :])
+                if not unit.kept:
+                    self.release(unit)
         elif mark.what == "return":
             self.gather(unit)
             unit.begun = True
             unit.passes += mark.module > 0
-            self.ahead(mark.module - 1)
+            self.ahead(self.owner[: mark.module][::-1])
         elif mark.what == "known":
             unit.passes -= 1
             self.release_if_done(unit)
 
-    def ahead(self, module: int) -> None:
-        if self.prefetch and 0 <= module < len(self.owner):
-            self.fill(self.units[self.owner[module]])
+    def ahead(self, owners: Sequence[int]) -> None:
+        """Gather some of the units that come next."""
+        if self.prefetch:
+            coming = [self.units[at] for at in owners[: 2 if self.limits.prefetch_numel is None else None]]
+            present = [number for number, unit in enumerate(coming) if unit.here]
+            for unit in coming[: self.limits.ahead([unit.numel for unit in coming], self.here(), present)]:
+                self.fill(unit)
+
+    def here(self) -> int:
+        """Elements of units that are here, or on their way."""
+        return sum(unit.numel for unit in self.units if unit.here) if self.limits.live_numel is not None else 0
+
+    def is_soon_used_again(self, unit: UnitState, owners: Sequence[int]) -> bool:
+        if not self.limits.reuse_numel:
+            return False
+        following = [self.units[at] for at in owners]
+        coming = [*following, *reversed(following)]
+        between = coming[: coming.index(unit)] if unit in following else coming
+        return self.limits.keeps(unit.numel, [(other, other.numel) for other in between])
+
+    def make_room(self, unit: UnitState) -> None:
+        if not unit.here and not self.limits.has_room(self.here(), unit.numel):
+            for other in self.units:
+                if other.kept:
+                    self.release(other)
 
     def fill(self, unit: UnitState) -> None:
         if not unit.here:
@@ -209,6 +248,7 @@ class Replay:
         self.wait(unit)
 
     def release(self, unit: UnitState) -> None:
+        unit.kept = False
         if unit.here:
             unit.here = False
             self.add("gathered_units", -unit.nbytes)
@@ -217,9 +257,10 @@ class Replay:
         if unit.begun and not unit.passes and not any(b.missing for b in unit.buckets if b.plan.trainable):
             self.release(unit)
 
-    def release_all(self) -> None:
+    def release_all(self, but_kept: bool = False) -> None:
         for unit in self.units:
-            self.release(unit)
+            if not (but_kept and unit.kept):
+                self.release(unit)
 
     # Gradients.
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from zerolab.errors import InputError
 from zerolab.flat.layout import check_count
+from zerolab.memory.limits import ANY, Stage3Limits, check_limits
 from zerolab.memory.states import check_places, check_stage
 from zerolab.memory.traffic import check_reduction
 from zerolab.offload.places import NOWHERE, Offload
@@ -39,6 +40,7 @@ class RunSpec:
     attention               "flash", by a kernel that keeps no scores, as torch takes it on CPUs and GPUs; or "eager"
     prefetch                stage 3: the next unit is gathered while one computes
     bucket_numel            units are cut into buckets of at most so many elements
+    limits                  stage 3: which parameters stay, how much comes ahead and is kept
 
     Raises InputError for a count below 1, names that there are not, a sequence longer than the model's context, and
     what the stage cannot do.
@@ -58,6 +60,7 @@ class RunSpec:
     attention: str = "flash"
     prefetch: bool = True
     bucket_numel: int | None = None
+    limits: Stage3Limits = ANY
 
     def __post_init__(self) -> None:
         for what in ("ranks", "micro_batch_size", "seq_len", "micro_batches"):
@@ -65,6 +68,7 @@ class RunSpec:
         check_stage(self.stage)
         check_places(self.stage, self.dtypes, self.places)
         check_reduction(self.reduction)
+        check_limits(self.limits)
         if self.bucket_numel is not None:
             check_count("bucket_numel", self.bucket_numel)
         if self.attention not in ATTENTION:

@@ -135,6 +135,7 @@ class TrainConfig(
             reduce_each=not self.defer_reduction,
             prefetch=self.prefetch,
             bucket_numel=self.bucket_numel,
+            limits=self.make_limits(),
         )
 
     def on(self, corpus: Corpus) -> TrainConfig:
