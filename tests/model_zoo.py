@@ -136,6 +136,20 @@ class Shared(nn.Module):
         return self.last[0](pair[:, 0]) * self.last[1](pair[:, 1])
 
 
+class Borrowing(nn.Module):
+    """The weight of a late layer is used before the layers, so its gradient comes after theirs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = F.linear(x, self.layers[2].weight)
+        for layer in self.layers:
+            x = torch.tanh(layer(x))
+        return x
+
+
 def parametrized() -> nn.Module:
     """Weights computed from others at each use, one of which writes to its buffers as it does."""
     scaled = parametrizations.weight_norm(nn.Linear(WIDTH, WIDTH))
@@ -239,6 +253,7 @@ PLAIN: dict[str, Brought] = {
     "nn.Transformer, tied by hand": Brought(lambda: Translator(by_hand=True), sequences, next_tokens),
     "ResNet with batch norm": Brought(resnet, images, classes, by_parts=True),
     "layers under several names": Brought(Shared, numbers, squares),
+    "a late layer's weight, used early": Brought(Borrowing, numbers, squares),
     "parametrizations": Brought(parametrized, numbers, squares),
     "frozen base with LoRA": Brought(adapted, numbers, squares),
     "experts": Brought(Mixture, half_free, squares),
