@@ -20,7 +20,7 @@ from zerolab.memory import StateSize, predict
 from zerolab.models import GPT2Config, build_model, parameter_count
 from zerolab.models.huggingface import export, save_folder
 from zerolab.train import TrainConfig, make_config
-from zerolab.train.loop import decay_groups
+from zerolab.train.parts import decay_groups
 from zerolab.zero.units import find_units
 
 SMALL = """

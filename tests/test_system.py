@@ -27,7 +27,7 @@ from zerolab.ranks.devices import threads_per_rank
 from zerolab.ranks.job import Outcome
 from zerolab.system import THINGS, VARIABLE, has
 from zerolab.train import TrainConfig, make_config
-from zerolab.train.loop import train_rank
+from zerolab.train.rank import train_rank
 from zerolab.train.resume import Start
 from zerolab.train.run import make_report
 

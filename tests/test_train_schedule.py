@@ -17,7 +17,7 @@ from zerolab.data import Batches, load_corpus
 from zerolab.models import build
 from zerolab.ranks import launch
 from zerolab.train import Report, TrainConfig, make_config, train
-from zerolab.train.loop import decay_groups
+from zerolab.train.parts import decay_groups
 from zerolab.train.schedule import LrSchedule
 from zerolab.zero import ZeroEngine
 

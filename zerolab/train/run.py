@@ -23,10 +23,10 @@ from zerolab.ranks import launch
 from zerolab.ranks.failure import RankFailure
 from zerolab.ranks.torchrun import is_torchrun
 from zerolab.train.config import TrainConfig
-from zerolab.train.loop import TRACKED_STEPS, train_rank
 from zerolab.train.model import load_data
 from zerolab.train.outputs import write_whole
 from zerolab.train.progress import Stop, follow
+from zerolab.train.rank import TRACKED_STEPS, train_rank
 from zerolab.train.resume import Start, find_start
 from zerolab.train.trace import RankTrace, Time, chrome_json, times_of
 

@@ -1,0 +1,73 @@
+"""What a run is made of on one rank: its model in an engine, and its batches."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from zerolab.collectives import Collectives
+from zerolab.data import Batches, Corpus
+from zerolab.models import build_model
+from zerolab.train import instances
+from zerolab.train.config import TrainConfig
+from zerolab.train.model import take_weights
+from zerolab.train.resume import Start
+from zerolab.zero import ZeroEngine
+from zerolab.zero.optimizer import Factory, default_factory
+
+
+def make_engine(comm: Collectives, start: Start) -> ZeroEngine:
+    """The model that the run begins with, in an engine on this rank's group. All ranks draw the same first values."""
+    config, spec = start.config, start.config.spec
+    torch.manual_seed(config.seed)
+    model = build_model(config.shape, checkpoint=config.checkpoint_activations, dropout=config.dropout).to(comm.device)
+    if config.init_from is not None and start.folder is None:
+        take_weights(model, config.init_from)
+    if config.compile:
+        for block in model.blocks:
+            block.compile(backend=config.compile_backend)
+    shard, replicate = instances.split(comm, config.num_distributed_optimizer_instances)
+    return ZeroEngine(
+        model,
+        shard,
+        spec.stage,
+        optimizer=adamw(config),
+        clip_norm=config.clip_norm or None,
+        groups=decay_groups(config.weight_decay if start.built is None else start.built),
+        reduction=spec.reduction,
+        overlap=config.overlap,
+        overlap_gather=config.overlap,
+        prefetch=config.prefetch,
+        limits=config.make_limits(),
+        bucket_numel=config.bucket_numel,
+        precision=spec.precision,
+        scaler=config.make_scaler(),
+        offload=spec.places,
+        replicate=replicate,
+    )
+
+
+def decay_groups(weight_decay: float) -> Any:
+    """Weight decay for matrices only; the weights of norms and biases have none."""
+    return lambda _name, parameter: {"weight_decay": weight_decay if parameter.dim() >= 2 else 0.0}
+
+
+def adamw(config: TrainConfig) -> Factory:
+    """The engine's own AdamW, with other decays of its moments where they are asked for."""
+    options: dict[str, Any] = {"betas": (config.beta1, config.beta2), "eps": config.eps}
+    usual = all(getattr(config, name) == TrainConfig.model_fields[name].default for name in ("beta1", "beta2", "eps"))
+    return default_factory(config.lr, **({} if usual else options))
+
+
+def trained_on(comm: Collectives, config: TrainConfig, corpus: Corpus) -> Batches:
+    """This rank's micro-batches of each step."""
+    return Batches(
+        corpus.train, config.seq_len, config.batch_size, comm.size, comm.rank, config.grad_accum_steps, config.seed
+    )
+
+
+def held_out(comm: Collectives, config: TrainConfig, corpus: Corpus) -> Batches:
+    """The micro-batches of the text that is not trained on."""
+    sequences = config.batch_size // config.grad_accum_steps
+    return Batches(corpus.valid, config.seq_len, sequences, comm.size, comm.rank, seed=config.seed)
