@@ -23,7 +23,7 @@ def memory_calculator(run: RunSpec, gpu: str = "80 GB") -> Picture:
     limit = GPUS[gpu] * GB
     runs = [at_stage(run, stage) for stage in (run.dtypes or Precision()).stages]
     books = [needs(one) for one in runs]
-    figure = blank(7.6, 3.3)
+    figure = blank(7.6, 3.2)
     axes = figure.add_subplot()
     bottoms = [0.0] * len(runs)
     for kind in DEVICE:
