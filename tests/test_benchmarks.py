@@ -1,6 +1,7 @@
 """What the benchmarks rest on: contenders that train the same, a watcher that sees everything, sums that add up."""
 
 import os
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,8 +13,11 @@ from benchmarks.peers.contenders import CONTENDERS, OURS, PARTS, RIVALS, is_inst
 from benchmarks.peers.measure import held_bytes, timed, watched
 from benchmarks.peers.report import Case, ratio, tables
 from benchmarks.peers.workload import WORKLOADS
+from benchmarks.tiers import RUNS, held, table
 from zerolab.collectives import Collectives
+from zerolab.memory.kinds import OFFLOADED
 from zerolab.ranks import launch
+from zerolab.train import make_config, train
 
 pytestmark = pytest.mark.timeout(100)
 
@@ -100,3 +104,15 @@ def test_workloads_are_functions_of_their_seeds() -> None:
         assert name == "nothing" or not torch.equal(again[0], other[0])
         pairs = zip(work.model().parameters(), work.model().parameters(), strict=True)
         assert all(torch.equal(a, b) for a, b in pairs)
+
+
+def test_row_27_the_seven_configurations_that_guides_rank_are_measured(tmp_path: Path) -> None:
+    settings = {"ranks": 2, "model_size": "nano", "seq_len": 16, "batch_size": 4, "max_steps": 3, "world": "lockstep"}
+    disk = {name: {"offload_path": tmp_path} if "disk" in of.values() else {} for name, of in RUNS.items()}
+    reports = {name: train(make_config(**of, **disk[name], **settings)) for name, of in RUNS.items()}
+    device = [held(report.peak, "") for report in reports.values()]
+    assert device[0] > device[1] > device[2] > device[3] and device[4] > device[5]
+    resting = {place: [held(report.memory_measured, place) > 0 for report in reports.values()] for place in OFFLOADED}
+    assert resting == {"host:": [False] * 3 + [True, False, True, True], "disk:": [False] * 6 + [True]}
+    text = table([reports])
+    assert all(f"| {name} | " in text for name in RUNS) and text.endswith("over all rows: True")
