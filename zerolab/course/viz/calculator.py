@@ -26,7 +26,9 @@ def memory_calculator(run: RunSpec, gpu: str = "80 GB") -> Picture:
     figure = blank(7.6, 3.2)
     axes = figure.add_subplot()
     bottoms = [0.0] * len(runs)
-    for kind in DEVICE:
+    # What no stage has is neither drawn nor listed.
+    kinds = [kind for kind in DEVICE if any(book[kind] for book in books)]
+    for kind in kinds:
         name, colour, hatch = MEMORY[kind]
         heights = [book[kind] / GB for book in books]
         axes.bar(
@@ -49,14 +51,14 @@ def memory_calculator(run: RunSpec, gpu: str = "80 GB") -> Picture:
     axes.set_xticks(range(len(runs)), [f"stage {one.stage}" for one in runs])
     axes.set_xlim(-0.6, len(runs) - 0.4)
     axes.set_ylabel("GB on one rank")
-    axes.margins(y=0.14)
+    axes.set_ylim(0, 1.16 * max(*bottoms, GPUS[gpu]))
     axes.spines[["top", "right"]].set_visible(False)
     figure.legend(frameon=False, fontsize=9, loc="outside lower center", ncols=5, columnspacing=1.2, handlelength=1.6)
     axes.set_title(
         f"{run.shape.name}, {run.shape.parameters / GB:.3g} billion parameters, {run.ranks} ranks", fontsize=10
     )
     head = ["GB a rank", *(f"stage {one.stage}" for one in runs)]
-    rows = [[MEMORY[kind].name, *(f"{book[kind] / GB:.2f}" for book in books)] for kind in DEVICE]
+    rows = [[MEMORY[kind].name, *(f"{book[kind] / GB:.2f}" for book in books)] for kind in kinds]
     rows.append(["one GPU", *(f"{gpu_bytes(one) / GB:.2f}" for one in runs)])
     rows.append(["host", *(f"{book['host'] / GB:.2f}" for book in books)])
     rows.append(["all GPUs", *(f"{gpu_bytes(one) * one.ranks / GB:.2f}" for one in runs)])
