@@ -243,3 +243,18 @@ def test_a_schedule_or_an_evaluation_that_cannot_be_is_a_sentence(
     assert main(["train", *flags.split()]) == 2
     said = capsys.readouterr().err
     assert said.count("\n") == 1 and all(word in said for word in named), said
+
+
+def test_row_26_recomputation_clipping_and_the_batch_equation() -> None:
+    one = {"model_size": "nano", "seq_len": 32, "batch_size": 8, "max_steps": 3, "world": "lockstep", "zero_stage": 2}
+    whole = train(make_config(**one, ranks=2))
+    recomputed = train(make_config(**one, ranks=2, checkpoint_activations=True))
+    assert recomputed.parameters_sha256 == whole.parameters_sha256
+    assert max(recomputed.peak["activations"]) < 0.75 * max(whole.peak["activations"])
+    # Eight sequences a step, as 2 ranks x 1 micro-batch x 4, as 2 x 2 x 2 and as 4 x 2 x 1.
+    losses = [train(make_config(**one, ranks=ranks, grad_accum_steps=steps)).loss for ranks, steps in ((2, 2), (4, 2))]
+    assert all(other == pytest.approx(whole.loss, abs=1e-5) for other in losses)
+    # The clipped norm is that of all ranks' gradients: none is clipped at a million, all are at a millionth.
+    free, bound = (train(make_config(**one, ranks=2, clip_norm=norm)) for norm in (1e6, 1e-6))
+    assert train(make_config(**one, ranks=2, clip_norm=0)).parameters_sha256 == free.parameters_sha256
+    assert bound.parameters_sha256 != free.parameters_sha256
