@@ -254,7 +254,7 @@ def test_row_26_recomputation_clipping_and_the_batch_equation() -> None:
     # Eight sequences a step, as 2 ranks x 1 micro-batch x 4, as 2 x 2 x 2 and as 4 x 2 x 1.
     losses = [train(make_config(**one, ranks=ranks, grad_accum_steps=steps)).loss for ranks, steps in ((2, 2), (4, 2))]
     assert all(other == pytest.approx(whole.loss, abs=1e-5) for other in losses)
-    # The clipped norm is that of all ranks' gradients: none is clipped at a million, all are at a millionth.
+    # Nothing is clipped at a million, everything at a millionth.
     free, bound = (train(make_config(**one, ranks=2, clip_norm=norm)) for norm in (1e6, 1e-6))
     assert train(make_config(**one, ranks=2, clip_norm=0)).parameters_sha256 == free.parameters_sha256
     assert bound.parameters_sha256 != free.parameters_sha256

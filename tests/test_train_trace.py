@@ -8,6 +8,7 @@ import pytest
 
 from zerolab.cli.train import main
 from zerolab.collectives import Span
+from zerolab.errors import InputError
 from zerolab.train import Report, make_config, train
 from zerolab.train.trace import RankTrace, chrome_json, rows_of, times_of, times_of_step
 
@@ -123,3 +124,24 @@ def test_row_28_a_run_with_its_states_on_disk_shows_reads_and_writes(
 def test_a_run_that_is_not_traced_has_no_times() -> None:
     report = train(make_config(**NANO | {"max_steps": 1}, ranks=1, world="lockstep"))
     assert report.traces == () and report.times == []
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"trace_steps": 3}, "trace_steps is 3 but nothing is traced"),
+        ({"gflop_per_s": 1.0}, "gflop_per_s is 1.0 but processes take the time that they take"),
+        ({"zero_debug_max_steps": 1}, "zero_debug_max_steps is 1 but nothing is logged"),
+        ({"latency_us": 5.0}, "latency_us is 5.0 but there is no simulated link"),
+    ],
+)
+def test_a_setting_that_would_change_nothing_is_refused(settings: dict[str, float], said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        make_config(**settings)
+
+
+def test_lockstep_under_torchrun_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"):
+        monkeypatch.setenv(name, "1")
+    with pytest.raises(InputError, match="torchrun has started several"):
+        make_config(world="lockstep")

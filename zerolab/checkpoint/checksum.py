@@ -1,4 +1,4 @@
-"""The checksum of all that a checkpoint has: CRC-32 as zlib has it, four times as fast where the `isal` package is."""
+"""The checksum of all that a checkpoint has: CRC-32 with zlib's values, from the quicker `isal` package if it is there."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ def command(name: str) -> Callable[[list[str]], int]:
 
     from zerolab.errors import InputError
 
-    # None of the many objects that are made now is garbage; to look for it takes a fifth of the time.
+    # None of the many objects that are made now is garbage; to look for any takes time.
     searched = gc.isenabled()
     gc.disable()
     try:

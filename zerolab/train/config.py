@@ -83,6 +83,9 @@ class TrainConfig(
         self.make_scaler()
         self.check_saving()
         self.check_evaluation()
+        self.check_simulation()
+        self.check_reports()
+        self.check_debug()
         self.check_schedule()
         if self.offload_path is not None and "disk" not in (offload.optimizer, offload.parameters):
             raise InputError(
@@ -91,8 +94,6 @@ class TrainConfig(
             )
         if offload.on_disk:
             check_folder(offload.folder, 0)
-        if self.latency_us and self.gbit_per_s is None:
-            raise InputError(f"latency_us is {self.latency_us} but there is no simulated link; give gbit_per_s too")
         return self
 
     def check_schedule(self) -> None:

@@ -3,6 +3,7 @@ are those of Megatron-LM (dtypes) and DeepSpeed (loss scale, offload)."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
@@ -14,6 +15,7 @@ from zerolab.memory import Stage3Limits
 from zerolab.offload import Offload
 from zerolab.precision import PRECISIONS, LossScaler, Precision
 from zerolab.precision.recipe import find_precision
+from zerolab.ranks.torchrun import is_torchrun
 
 Float = Literal["fp32", "bf16", "fp16"]
 Moment = Literal["fp32", "bf16", "fp16", "fp8"]
@@ -172,6 +174,11 @@ class DebugSettings(BaseModel):
     zero_debug_max_steps: int = Field(3, ge=0, description="say so of so many steps, the first of this run")
     zero_debug_max_params: int = Field(8, ge=0, description="map so many parameters onto the shards at the start")
 
+    def check_debug(self) -> None:
+        """Raise an InputError for limits of a log that is not written."""
+        if not self.zero_debug:
+            refuse_idle(self, ("zero_debug_max_steps", "zero_debug_max_params"), "nothing is logged; give --zero-debug")
+
 
 class SimulationSettings(BaseModel):
     """Ranks in one process on a virtual clock, and a link that is slower than the machine's."""
@@ -184,6 +191,20 @@ class SimulationSettings(BaseModel):
     gbit_per_s: float | None = Field(None, gt=0, description="simulate a link of this bandwidth")
     latency_us: float = Field(0.0, ge=0, description="latency of the simulated link, microseconds a message")
 
+    def check_simulation(self) -> None:
+        """Raise an InputError for speeds of a clock, or of a link, that is not simulated."""
+        if self.latency_us and self.gbit_per_s is None:
+            raise InputError(f"latency_us is {self.latency_us} but there is no simulated link; give gbit_per_s too")
+        if self.world != "lockstep":
+            refuse_idle(
+                self, ("gflop_per_s", "gbyte_per_s"), "processes take the time that they take; give --world lockstep"
+            )
+        elif is_torchrun():
+            raise InputError(
+                "world is 'lockstep', which has all ranks in one process, but torchrun has started several; leave one "
+                "of the two out"
+            )
+
 
 class ReportSettings(BaseModel):
     """What a run leaves for its reader, and how long it may take."""
@@ -194,3 +215,16 @@ class ReportSettings(BaseModel):
         None, description="write what each rank did when to this file, for ui.perfetto.dev or chrome://tracing"
     )
     trace_steps: int = Field(5, ge=1, description="steps to trace, the first ones; memory is tracked in two")
+
+    def check_reports(self) -> None:
+        """Raise an InputError for settings of a trace that is not written."""
+        if self.trace is None:
+            refuse_idle(self, ("trace_steps",), "nothing is traced; give --trace FILE")
+
+
+def refuse_idle(settings: BaseModel, names: Iterable[str], why: str) -> None:
+    """Raise an InputError for the first of these settings that is not as it is by default, where it changes nothing."""
+    for name in names:
+        value = getattr(settings, name)
+        if value != type(settings).model_fields[name].default:
+            raise InputError(f"{name} is {value} but {why}, or leave it out")
