@@ -1,4 +1,4 @@
-"""The checksum of all that a checkpoint has: CRC-32 with zlib's values, from the quicker `isal` package if it is there."""
+"""CRC-32 of all that a checkpoint has: zlib's values, from the quicker `isal` package where it is installed."""
 
 from __future__ import annotations
 
