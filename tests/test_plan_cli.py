@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from zerolab.cli import main
+from zerolab.cost import GPUS, find_gpu
 from zerolab.errors import InputError
 from zerolab.flat import Segment
 from zerolab.models import config_of
@@ -14,7 +15,7 @@ from zerolab.models.huggingface.config import to_huggingface
 from zerolab.offload import Offload
 from zerolab.offload.groups import count_parts, sub_groups
 from zerolab.plan import GB, SHAPES, RunSpec, gpu_bytes, needs_of
-from zerolab.plan.bring import GPUS, find_gpu, find_model
+from zerolab.plan.bring import find_model
 from zerolab.plan.describe import as_settings, described
 from zerolab.plan.guide import (
     against_memory,
@@ -93,8 +94,8 @@ def test_models_come_by_their_config(tmp_path: Path) -> None:
 
 
 def test_gpus_come_by_name() -> None:
-    assert find_gpu("a100-80gb") == ("A100 80GB", 80) and find_gpu("h100") == ("H100", 80)
-    assert all(find_gpu(name) == (name, memory) for name, memory in GPUS.items())
+    assert find_gpu("a100-80gb").memory_gb == 80 and find_gpu("h100").name == "H100"
+    assert all(find_gpu(name) is gpu for name, gpu in GPUS.items())
 
 
 @pytest.mark.parametrize(

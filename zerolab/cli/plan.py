@@ -16,13 +16,14 @@ from rich.table import Table
 from zerolab.cli import ending
 from zerolab.cli.parser import Parser, with_dashes
 from zerolab.cli.tables import rendered
+from zerolab.cost import GPUS, find_gpu
 from zerolab.data import check_division
 from zerolab.dialects import DIALECTS
 from zerolab.errors import InputError
 from zerolab.memory.kinds import KINDS, OFFLOADED
 from zerolab.offload import Offload
 from zerolab.plan import GB, RunSpec, advice, gpu_bytes, needs_of
-from zerolab.plan.bring import GPUS, find_gpu, find_model
+from zerolab.plan.bring import find_model
 from zerolab.plan.describe import as_settings, described
 from zerolab.plan.guide import (
     against_memory,
@@ -134,9 +135,9 @@ def read(given: Any) -> tuple[RunSpec, float | None, str]:
         raise InputError("--recommend needs to know the GPU; give --gpu NAME or --gpu-memory GB")
     limit, gpu = None if given.gpu_memory is None else given.gpu_memory * GB, "the GPU"
     if given.gpu is not None:
-        name, memory = find_gpu(given.gpu)
-        gpu = f"an {name}" if name[0] in "AHLM" else f"a {name}"
-        limit = float(memory * GB)
+        found = find_gpu(given.gpu)
+        gpu = f"an {found.name}" if found.name[0] in "AHLM" else f"a {found.name}"
+        limit = float(found.memory_gb * GB)
     shape = find_model(given.model)
     places = [TIER_OF.get(place, place) for place in (given.offload_optimizer, given.offload_param)]
     for flag, count in (("--ranks", given.ranks), ("--grad-accum-steps", given.grad_accum_steps)):

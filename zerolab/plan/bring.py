@@ -1,4 +1,4 @@
-"""What people bring to a plan: a model by name, by a config.json or by its sizes, and a GPU by name."""
+"""What people bring to a plan: a model by name, by a config.json or by its sizes. (GPUs are in `zerolab.cost`.)"""
 
 from __future__ import annotations
 
@@ -8,19 +8,13 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
+from zerolab.cost.gpus import plain
 from zerolab.errors import InputError
 from zerolab.models import SIZES, LlamaConfig, config_of
 from zerolab.models.huggingface.config import from_huggingface
 from zerolab.plan.mixture import MixtureConfig
 from zerolab.plan.shapes import SHAPES, Shape, shape_of
 
-GPUS = {
-    "T4": 16, "V100 16GB": 16, "V100 32GB": 32, "A10": 24, "L4": 24, "L40S": 48, "RTX 3090": 24, "RTX 4090": 24,
-    "RTX 5090": 32, "A100 40GB": 40, "A100 80GB": 80, "H100": 80, "H200": 141, "B200": 180, "MI250X": 64,
-    "MI300X": 192,
-}  # fmt: skip
-"""Memory in GB by the maker's data sheet (NVIDIA's and AMD's product pages; B200 as in a DGX B200; an MI250X is two
-devices to torch, this is one of them). A GB is taken as 10^9 bytes; some makers' are a little larger."""
 SIZE_NAMES = ("layers", "hidden", "heads", "kv_heads", "ffn", "experts", "active", "vocabulary", "context")
 
 
@@ -49,11 +43,6 @@ def find_model(text: str) -> Shape:
     raise InputError(
         f"there is no model {text!r}; choose {listed}, a config.json, or sizes such as layers=24,hidden=2048,heads=16"
     )
-
-
-def plain(name: str) -> str:
-    """A name without what people write differently."""
-    return re.sub(r"[^a-z0-9.]", "", name.lower())
 
 
 def by_sizes(text: str) -> Shape:
@@ -102,15 +91,3 @@ def by_config(path: Path) -> Shape:
             raise InputError(f"{path} has {experts!r} experts of which {active!r} are active; give whole numbers")
         config = MixtureConfig(**vars(config), experts=experts, active=active)
     return shape_of(config, name or str(kind))
-
-
-def find_gpu(name: str) -> tuple[str, int]:
-    """A GPU's name and its GB. Raises InputError for one that is not in `GPUS`."""
-    names = {plain(known): known for known in GPUS}
-    asked = plain(name)
-    found = names.get(asked) or next((names[known] for known in names if known.removesuffix("gb") == asked), None)
-    if found is None:
-        begin = [known for plainly, known in names.items() if plainly.startswith(asked)] if asked else []
-        listed = ", ".join(begin or GPUS)
-        raise InputError(f"there is no GPU {name!r}; choose one of {listed}, or give --gpu-memory in GB")
-    return found, GPUS[found]

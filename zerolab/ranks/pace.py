@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -24,7 +24,40 @@ from zerolab.collectives import Collectives, Span
 from zerolab.errors import InputError
 from zerolab.ranks.lockstep_world import spend
 
+CPU_FLASH = "_scaled_dot_product_flash_attention_for_cpu"
 FREE = {"_unsafe_view", "empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided"}
+
+
+class Counted(NamedTuple):
+    """What an operation has to do: floating-point operations, bytes read and written, bytes of an element of what it
+    makes."""
+
+    flop: int
+    nbytes: int
+    itemsize: int
+
+
+def counted(func: Any, args: Any, kwargs: Any, result: Any) -> Counted | None:
+    """What an operation of torch's dispatcher has to do; None for a view, and for memory that nobody writes yet."""
+    packet = func._overloadpacket
+    if func.is_view or packet.__name__ in FREE:
+        return None
+    flop = flop_registry[packet](*args, **kwargs, out_val=result) if packet in flop_registry else 0
+    if packet.__name__.startswith(CPU_FLASH):
+        flop = attention_flop(packet.__name__.endswith("backward"), args, kwargs)
+    made = next(tensors((result, *args)), None)
+    nbytes = sum(tensor.nbytes for tensor in tensors((*args, *kwargs.values(), result)))
+    return Counted(flop, nbytes, 4 if made is None else made.element_size())
+
+
+def attention_flop(backward: bool, args: Any, kwargs: Any) -> int:
+    """Of attention by the CPU's kernel that stores no scores. Forward has two matrix products; backward makes the
+    scores anew and has four more. A causal mask leaves out half of each."""
+    at = 1 if backward else 0
+    query, key = args[at : at + 2]
+    causal = next((value for value in args[at + 3 :] if isinstance(value, bool)), kwargs.get("is_causal", False))
+    whole = 2 * query.numel() * key.shape[-2] * (5 if backward else 2)
+    return whole // 2 if causal else whole
 
 
 class Pace(TorchDispatchMode):
@@ -60,12 +93,8 @@ class Pace(TorchDispatchMode):
 
     def seconds(self, func: Any, args: Any, kwargs: Any, result: Any) -> float:
         """How long an operation takes."""
-        packet = func._overloadpacket
-        if func.is_view or packet.__name__ in FREE:
-            return 0.0
-        flop = flop_registry[packet](*args, **kwargs, out_val=result) if packet in flop_registry else 0
-        nbytes = sum(tensor.nbytes for tensor in tensors((*args, *kwargs.values(), result)))
-        return max(flop / self._flop_per_s, nbytes / self._byte_per_s)
+        found = counted(func, args, kwargs, result)
+        return 0.0 if found is None else max(found.flop / self._flop_per_s, found.nbytes / self._byte_per_s)
 
     def _record(self, start: float, stop: float) -> None:
         """Operations of one label, one right after the other, are one span."""

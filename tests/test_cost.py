@@ -1,0 +1,156 @@
+"""Prices of operations and collectives: right by hand, the same by two ways, never against common sense."""
+
+from itertools import pairwise
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from zerolab.collectives import Link
+from zerolab.collectives.cost import RINGS
+from zerolab.cost import GPUS, Machine, Network, Operation, Rate, find_gpu, machine_of, operation_of
+from zerolab.errors import InputError
+from zerolab.ranks import launch
+
+NVLINK, ETHERNET = Link(2400, 3), Link(100, 10)
+NAMES = tuple(RINGS)
+
+
+def one_of_each(comm):
+    """Each ring collective over 12 elements, as long as the clock of a rank says that it takes."""
+    whole, shard = torch.zeros(12), torch.zeros(12 // comm.size)
+    calls = {
+        "all_reduce": lambda: comm.all_reduce(whole),
+        "reduce_scatter": lambda: comm.reduce_scatter(whole, out=shard),
+        "all_gather": lambda: comm.all_gather(shard, out=whole),
+        "barrier": comm.barrier,
+    }
+    found = {}
+    for name, call in calls.items():
+        start = comm.transport.now()
+        call()
+        found[name] = comm.transport.now() - start
+    return found
+
+
+@pytest.mark.ranks
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
+def test_price_of_a_ring_is_what_the_lockstep_clock_says(ranks):
+    link = Link(0.001, 50)
+    for found in launch(one_of_each, ranks=ranks, world="lockstep", collectives="ring", link=link):
+        for name, seconds in found.items():
+            assert Network(link).ring_seconds(name, 12, 4, ranks) == pytest.approx(seconds, rel=1e-12), name
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    name=st.sampled_from(NAMES),
+    numel=st.integers(1, 10**9),
+    itemsize=st.sampled_from([2, 4]),
+    size=st.integers(1, 64),
+    algorithm=st.sampled_from(["ring", "hierarchical", "best"]),
+)
+def test_on_one_node_every_way_is_the_ring(name, numel, itemsize, size, algorithm):
+    two = Network(NVLINK, ETHERNET, node_size=64, algorithm=algorithm)
+    assert two.ring_seconds(name, numel, itemsize, size) == NVLINK.ring_seconds(name, numel, itemsize, size)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    name=st.sampled_from(NAMES),
+    numel=st.integers(64, 10**9),
+    size=st.integers(9, 1024),
+    algorithm=st.sampled_from(["ring", "hierarchical", "best"]),
+    gbit=st.floats(1, 400),
+)
+def test_time_falls_with_bandwidth_and_with_cards_and_rises_with_bytes(name, numel, size, algorithm, gbit):
+    def seconds(numel=numel, gbit=gbit, cards=1):
+        network = Network(NVLINK, Link(gbit, 10), node_size=8, cards=cards, algorithm=algorithm)
+        return network.ring_seconds(name, numel, 2, size)
+
+    assert seconds(gbit=2 * gbit) <= seconds() and seconds(cards=4) <= seconds() <= seconds(numel=2 * numel)
+    assert seconds() > 0
+
+
+def test_rings_and_hierarchies_by_hand():
+    """16 ranks on 2 nodes, chunks of 1 MB: 15 of them pass 100 Gbit/s (80 us each) and 14 + 1 links; or 1 passes an
+    eighth of it (640 us), and 7 steps of 2 chunks pass 2400 Gbit/s (6.67 us)."""
+    ring = Network(NVLINK, ETHERNET, node_size=8)
+    assert ring.ring_seconds("all_gather", 16 * 10**6, 1, 16) == pytest.approx(15 * 80e-6 + 14 * 3e-6 + 10e-6)
+    hierarchy = Network(NVLINK, ETHERNET, node_size=8, algorithm="hierarchical")
+    by_hand = (640e-6 + 10e-6) + 7 * (2e6 * 8 / 2.4e12 + 3e-6)
+    assert hierarchy.ring_seconds("reduce_scatter", 16 * 10**6, 1, 16) == pytest.approx(by_hand)
+    for network in (ring, hierarchy):
+        once = network.ring_seconds("all_gather", 16 * 10**6, 1, 16)
+        assert network.ring_seconds("all_reduce", 16 * 10**6, 1, 16) == pytest.approx(2 * once)
+        assert network.ring_seconds("broadcast", 16 * 10**6, 1, 16) == pytest.approx(2 * once)
+    best = Network(NVLINK, ETHERNET, node_size=8, algorithm="best")
+    assert best.ring_seconds("all_gather", 16 * 10**6, 1, 16) == pytest.approx(by_hand)
+    many = [Network(NVLINK, ETHERNET, 8, 8, way).ring_seconds("all_gather", 1024, 1, 1024) for way in ("ring", "best")]
+    assert many[0] > 3 * many[1], "short messages: a ring of 1024 waits for each link, a hierarchy for few"
+
+
+def test_an_operation_takes_the_longer_of_arithmetic_and_memory_and_its_launch():
+    machine = Machine("by hand", {("matmul", 4): Rate(((1, 1e9),))}, Rate(((1, 1e8),)), overhead=0.25)
+    assert machine.seconds(Operation("matmul", flop=2 * 10**9, nbytes=10**8)) == pytest.approx(2.25)
+    assert machine.seconds(Operation("matmul", flop=10**8, nbytes=3 * 10**8)) == pytest.approx(3.25)
+    assert machine.seconds(Operation("memory", flop=0, nbytes=10**8)) == pytest.approx(1.25)
+
+
+def test_operations_are_what_torch_does():
+    a, b = torch.empty(3, 4), torch.empty(4, 5)
+    found = operation_of(torch.ops.aten.mm.default, (a, b), {}, torch.empty(3, 5))
+    assert found == Operation("matmul", 2 * 3 * 4 * 5, 4 * (12 + 20 + 15), 4)
+    assert operation_of(torch.ops.aten.t.default, (a,), {}, a.t()) is None
+    assert operation_of(torch.ops.aten.gelu.default, (a,), {}, a) == Operation("math", 0, 96, 4)
+    q = torch.empty(2, 3, 8, 4)
+    flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+    dense = operation_of(flash.default, (q, q, q), {}, q)
+    assert dense is not None and dense.kind == "attention" and dense.flop == 2 * 2 * (2 * 3 * 8 * 8 * 4)
+    causal = operation_of(flash.default, (q, q, q, 0.0, True), {}, q)
+    back = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
+    backward = operation_of(back.default, (q, q, q, q, q, torch.empty(2, 3, 8), 0.0, True), {}, (q, q, q))
+    assert causal is not None and backward is not None
+    assert causal.flop * 2 == dense.flop and backward.flop * 2 == causal.flop * 5
+
+
+def test_a_measured_rate_goes_through_its_points_and_more_takes_longer():
+    rate = Rate(((1e3, 1e6), (1e5, 4e6), (1e7, 2e6)))
+    assert [rate.seconds(amount) for amount in (1e3, 1e5, 1e7)] == pytest.approx([1e-3, 0.025, 5.0])
+    assert rate.seconds(10) == pytest.approx(1e-5) and rate.seconds(1e8) == pytest.approx(50) and rate.seconds(0) == 0
+    times = [rate.seconds(10 ** (power / 4)) for power in range(40)]
+    assert all(one < other for one, other in pairwise(times))
+
+
+def test_the_table_of_gpus_has_units_that_make_sense():
+    a100, h100 = find_gpu("a100 80gb"), find_gpu("H100")
+    machine = machine_of(a100, reached=0.5)
+    assert machine.seconds(Operation("matmul", 156 * 10**12, 1, 2)) == pytest.approx(1, rel=1e-4)
+    assert machine.peak[2] == 312e12
+    assert machine_of(h100).seconds(Operation("memory", 0, 10**12)) == pytest.approx(1e12 / (0.8 * 3.35e12), rel=1e-3)
+    for gpu in GPUS.values():
+        assert gpu.fp32_tflop_per_s < gpu.tflop_per_s and gpu.memory_gbyte_per_s > gpu.link_gbyte_per_s
+        assert gpu.link_gbyte_per_s >= gpu.host_gbyte_per_s and 0 < gpu.reached <= 1
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: Network(NVLINK, ETHERNET), "node_size"),
+        (lambda: Network(NVLINK, node_size=8), "between"),
+        (lambda: Network(NVLINK, ETHERNET, node_size=0), "node_size"),
+        (lambda: Network(NVLINK, ETHERNET, 8, cards=0), "cards"),
+        (lambda: Network(NVLINK, ETHERNET, 8, algorithm="tree"), "'tree'; choose"),
+        (lambda: Rate(()), "points"),
+        (lambda: Rate(((2, 1), (1, 1)))  , "rising"),
+        (lambda: machine_of(find_gpu("T4"), reached=1.5), "1.5"),
+        (lambda: machine_of(find_gpu("T4")).at(overhead=-1), "overhead is -1"),
+        (lambda: machine_of(find_gpu("T4")).at(disk=0), "disk is 0"),
+        (lambda: find_gpu("A1000"), "no GPU 'A1000'"),
+    ],
+)  # fmt: skip
+def test_bad_input_is_refused_in_a_sentence(make, said):
+    with pytest.raises(InputError, match=said) as error:
+        make()
+    assert "\n" not in str(error.value)

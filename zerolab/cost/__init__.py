@@ -1,0 +1,18 @@
+"""How long operations and collectives take: on GPUs by their data sheets, on this machine by measuring, on links of two
+levels by formula."""
+
+from zerolab.cost.gpus import GPU, GPUS, find_gpu
+from zerolab.cost.machine import Machine, Operation, Rate, machine_of, operation_of
+from zerolab.cost.network import Network
+
+__all__ = [
+    "GPU",
+    "GPUS",
+    "Machine",
+    "Network",
+    "Operation",
+    "Rate",
+    "find_gpu",
+    "machine_of",
+    "operation_of",
+]
