@@ -10,8 +10,9 @@ import torch
 
 from zerolab.course.judge.case import Case, Observation, Record
 from zerolab.course.judge.claims import each_rank, each_time, never, only, part
-from zerolab.course.judge.exercise import Claim, Exercise
+from zerolab.course.judge.exercise import Claim, Exercise, alone
 from zerolab.course.judge.mistakes import Wanted, amount, answers, compared, right
+from zerolab.course.judge.observe import observe_all
 from zerolab.course.judge.same import alike
 from zerolab.course.judge.verdict import judge
 
@@ -95,3 +96,16 @@ def test_values_are_alike_in_kind_and_not_only_in_size() -> None:
     assert alike([1, [2, None]], (1, (2, None))) and not alike([1], [1, 2])
     assert not alike(True, 1) and not alike(1, True) and not alike(1.0, 1) and not alike(1, 1.0)
     assert alike(1, 1.0, 1e-9) and not alike(1.1, 1.0, 1e-9)
+
+
+@pytest.mark.parametrize(("drift", "said"), [(1e-15, ""), (1e-3, "what stays from call to call?")])
+def test_a_second_call_may_differ_in_the_last_bits_of_a_number_and_no_more(drift: float, said: str) -> None:
+    exercise = Exercise("kept", lambda _: [], (), run=alone)
+    calls: list[float] = []
+
+    def drifting(number: float) -> float:
+        calls.append(number)
+        return number * (1 + drift * len(calls))
+
+    *_, last = observe_all(exercise, drifting, [Case([(number,)], about="a number") for number in (1.0, 2.0)])
+    assert said in (last.trouble.message if last.trouble else "") and bool(last.trouble) == bool(said)

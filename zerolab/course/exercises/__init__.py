@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from zerolab.course.exercises import (
     checkpoints,
+    cost_and_scale,
     flat_buffers,
     mixed_precision,
     offloading,
@@ -29,6 +30,7 @@ LESSONS: dict[str, tuple[Exercise, ...]] = {
     "07_offloading": offloading.EXERCISES,
     "07b_when_it_pays": when_it_pays.EXERCISES,
     "08_checkpoints": checkpoints.EXERCISES,
+    "09_cost_and_scale": cost_and_scale.EXERCISES,
 }
 
 

@@ -68,4 +68,7 @@ POINTS: dict[str, dict[str, int]] = {
         "MendedRun": 2,
         "checkpoint_bytes": 2,
     },
+    "09_cost_and_scale": {
+        "fit_link": 2,
+    },
 }

@@ -1,0 +1,5 @@
+"""Exercises of lesson 09: what a step costs, what overlaps, and where it goes at scale."""
+
+from zerolab.course.exercises.cost_and_scale import fit_link
+
+EXERCISES = (fit_link.EXERCISE,)
