@@ -41,6 +41,7 @@ def commands() -> list[str]:
 
 SMALLER = {
     "zerolab train": ["--max-steps", "1", "--model-size", "nano"],
+    "zerolab sweep": ["--stages", "3", "--model-size", "nano"],
     "benchmarks.stages": ["--ranks", "2", "--model-size", "nano", "--steps", "3", "--rounds", "1"],
     "benchmarks.peers": ["--help"],
 }
@@ -54,7 +55,7 @@ def chosen() -> list[str]:
 def is_called(line: str) -> bool:
     """Whether the command's function is called in the place of a process of its own."""
     trains = [line for line in commands() if line.startswith(".venv/bin/zerolab train ")]
-    others = tuple(f".venv/bin/zerolab {name} " for name in ("checkpoint", "prepare", "sample"))
+    others = tuple(f".venv/bin/zerolab {name} " for name in ("checkpoint", "prepare", "sample", "sweep"))
     return not NIGHTLY and (line in trains[1:] or line.startswith(others))
 
 

@@ -13,6 +13,7 @@ FAILED, MISUSED = 1, 2
 # Named, not imported: a command's room is imported when it is asked for, and the library stands without the course.
 COMMANDS = {
     "train": ("zerolab.cli.train", "train a small language model with ZeRO stage 0, 1, 2 or 3"),
+    "sweep": ("zerolab.cli.sweep", "train once for each combination of settings, and compare"),
     "prepare": ("zerolab.cli.prepare", "write a text file as tokens to train on"),
     "sample": ("zerolab.cli.sample", "show how a trained model goes on with a text"),
     "launch": ("zerolab.cli.launch", "start N processes of a script, as torchrun does"),

@@ -113,7 +113,8 @@ def follow(total: int, what: str, done: int = 0) -> Iterator[str]:
         path = folder / "steps"
         path.touch()
         ended = threading.Event()
-        with Bar(total=total, initial=done, desc=what, unit="step", file=sys.stderr, disable=None) as bar:
+        # Beneath another bar, a sweep's, it goes when it is full.
+        with Bar(total=total, initial=done, desc=what, unit="step", file=sys.stderr, disable=None, leave=None) as bar:
             thread = threading.Thread(target=_watch, args=(path, bar, ended), daemon=True)
             thread.start()
             try:

@@ -1,0 +1,180 @@
+"""`zerolab sweep`: what it runs, what it keeps, and how it goes on (rows 19 to 21)."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from zerolab import cli
+from zerolab.collectives import Span
+from zerolab.errors import InputError
+from zerolab.sweep import make_cases, read_file, sweep
+from zerolab.sweep import run as sweep_run
+from zerolab.sweep.measure import intersect, parts_of
+from zerolab.sweep.rows import LINES, TABLE, Rows, held, read_rows
+
+SMALL: dict[str, Any] = {"world": "lockstep", "model_size": "nano", "seq_len": 16, "batch_size": 4, "max_steps": 3}
+SWEPT = {"zero_stage": [0, 3], "gbit_per_s": ["none", 1], **SMALL}
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a sweep that nobody disturbed."""
+    folder = tmp_path_factory.mktemp("whole")
+    assert sweep(make_cases(SWEPT), folder).ran == 4
+    return folder
+
+
+def test_cases_are_the_product_of_what_varies_the_first_slowest() -> None:
+    rest = {name: value for name, value in SMALL.items() if name != "model_size"}
+    cases = make_cases({"stages": [0, 3], "bandwidth": [10, "none"], "models": ["nano", "gpt2:nano"], **rest})
+    assert [case.title for case in cases[:3]] == [
+        "zero_stage 0, gbit_per_s 10, models nano",
+        "zero_stage 0, gbit_per_s 10, models gpt2:nano",
+        "zero_stage 0, gbit_per_s none, models nano",
+    ]
+    assert len(cases) == len({case.key for case in cases}) == 8
+    assert (cases[1].config.model, cases[1].config.model_size, cases[2].config.link) == ("gpt2", "nano", None)
+
+
+def test_a_key_is_made_of_settings_however_they_are_written() -> None:
+    (case,), (same,) = make_cases({"zero_stage": 0, "lr": 0.001, **SMALL}), make_cases({"lr": "1e-3", **SMALL})
+    (other,) = make_cases({"lr": 0.002, **SMALL})
+    assert case.key == same.key != other.key
+    assert len(make_cases({"zero_stage": [0, "0", 1], **SMALL})) == 2
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"zero_stages": [0]}, "there is no setting 'zero_stages' in a sweep; did you mean zero_stage?"),
+        ({"zero_stage": [0, 4]}, "zero_stage 4: zero_stage is 4; it should be less than or equal to 3"),
+        ({"stages": [0], "zero_stage": 1}, "zero_stage is 1, and zero_stage is given, too; leave one of the two out"),
+        ({"models": "nano", "model": "gpt2"}, "models is nano and model gpt2; leave one of the two out"),
+        ({"save_folder": "a"}, "save_folder is a, one place for the files of all cases; leave it out of a sweep"),
+        ({"ranks": []}, "ranks is an empty list; give it a value or leave it out"),
+        ({"ranks": [[2]]}, "ranks has the value [2]; give numbers or words, or a list of them"),
+    ],
+)
+def test_settings_that_no_sweep_has_are_refused_in_a_sentence(settings: dict[str, Any], said: str) -> None:
+    with pytest.raises(InputError) as refused:
+        make_cases(settings)
+    assert str(refused.value) == said
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("stages: [0, 1", "is no YAML (line 1: expected ',' or ']', but got '<stream end>'); write a line"),
+        ("", "holds no settings; write a line 'name: value' for each"),
+        ("- 1", "holds no settings; write a line 'name: value' for each"),
+        ("zero_stgae: 1", "there is no setting 'zero_stgae' in a sweep; did you mean zero_stage?"),
+    ],
+)
+def test_row_20_bad_yaml_is_refused_in_one_sentence(
+    text: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "sweep.yaml"
+    file.write_text(text)
+    assert cli.main(["sweep", str(file), "--out", str(tmp_path / "out")]) == 2
+    error = capsys.readouterr().err
+    assert said in error and error.count("\n") == 1 and not (tmp_path / "out").exists()
+
+
+def test_row_20_a_sweep_that_was_ended_goes_on_to_the_same_file(
+    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cases, train, ran = make_cases(SWEPT), sweep_run.train, list[int]()
+
+    def ended_in_the_third(config: Any, *args: Any) -> Any:
+        ran.append(config.zero_stage)
+        if len(ran) == 3:
+            raise KeyboardInterrupt
+        return train(config, *args)
+
+    monkeypatch.setattr(sweep_run, "train", ended_in_the_third)
+    with pytest.raises(KeyboardInterrupt):
+        sweep(cases, tmp_path)
+    with open(tmp_path / LINES, "a") as file:
+        file.write('{"key": "cut o')
+    assert sweep(cases, tmp_path).ran == 2
+    assert ran == [0, 0, 3, 3, 3]
+    assert (tmp_path / LINES).read_bytes() == (whole / LINES).read_bytes()
+    assert (tmp_path / TABLE).read_bytes() == (whole / TABLE).read_bytes()
+    assert sweep(cases, tmp_path).ran == 0 and len(ran) == 5
+
+
+def test_row_20_of_a_file_cut_anywhere_the_whole_lines_are_there(whole: Path, tmp_path: Path) -> None:
+    text = (whole / LINES).read_bytes()
+    for cut in range(0, len(text) + 1, 41):
+        (tmp_path / LINES).write_bytes(text[:cut])
+        assert len(read_rows(tmp_path)) == text[:cut].count(b"\n")
+
+
+def test_row_20_a_changed_setting_is_a_new_case_beside_the_others(whole: Path, tmp_path: Path) -> None:
+    (tmp_path / LINES).write_bytes((whole / LINES).read_bytes())
+    cases = make_cases({**SWEPT, "zero_stage": [3, 2], "gbit_per_s": 1})
+    assert sweep(cases, tmp_path).ran == 1
+    assert [row["case"] for row in read_rows(tmp_path)][-2:] == ["zero_stage 3, gbit_per_s 1", "zero_stage 2"]
+    assert len(read_rows(tmp_path)) == 5
+
+
+def test_row_20_a_case_that_fails_is_a_row_and_the_others_go_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flags = ["--model-size", "nano", "--world", "lockstep", "--max-steps", "2", "--batch-size", "4", "--seq-len", "8"]
+    text = tmp_path / "text.txt"
+    command = ["sweep", "--data-mode", f"embedded,{text}", *flags, "--out", str(tmp_path)]
+    assert cli.main(command) == 1
+    shown = capsys.readouterr().out
+    assert f"data_mode {text} failed: there is no text file" in shown and "2 run now, 1 failed" in shown
+    good, bad = read_rows(tmp_path)
+    assert (good["status"], bad["status"], bad["error"][:21]) == ("done", "failed", "there is no text file")
+    text.write_text("to be or not to be " * 20)
+    assert cli.main(command) == 0
+    assert "1 were there, 1 run now, 0 failed" in capsys.readouterr().out
+    assert [row["status"] for row in read_rows(tmp_path)] == ["done", "done"]
+
+
+def test_row_20_one_sweep_at_a_time_has_a_folder(tmp_path: Path) -> None:
+    with held(tmp_path), pytest.raises(InputError, match="another sweep is writing to"):
+        sweep([], tmp_path)
+
+
+def test_rows_have_predicted_beside_measured(whole: Path) -> None:
+    rows = read_rows(whole)
+    for row in rows:
+        for what in ("sent_bytes", "state_bytes"):
+            assert row[what] == row[f"{what}_predicted"] > 0
+        assert row["peak_bytes"] == pytest.approx(row["peak_bytes_predicted"], rel=1e-3)
+    assert len({row["parameters_sha256"] for row in rows}) == 1, "the stages and links end with the same bits"
+    assert rows[3]["state_bytes"] < rows[0]["state_bytes"] and rows[3]["sent_bytes"] > rows[0]["sent_bytes"]
+    assert rows[1]["step_seconds"] > rows[0]["step_seconds"]
+    table = [*csv.DictReader((whole / TABLE).open())]
+    assert [line["zero_stage"] for line in table] == ["0", "0", "3", "3"]
+    assert [float(line["step_seconds"]) for line in table] == [row["step_seconds"] for row in rows]
+
+
+def test_row_19_overlap_is_what_intervals_of_both_have_in_common() -> None:
+    assert intersect([(0, 2), (1, 4), (6, 9)], [(3, 7), (8, 8.5)]) == [(3, 4), (6, 7), (8, 8.5)]
+    step = Span(0, "compute", "step 3", 0, 10)
+    spans = [
+        Span(0, "compute", "forward", 0, 4), Span(0, "compute", "backward", 4, 9), Span(0, "wait", "all_reduce", 7, 9),
+        # Two at once count once; what began before the step counts from its begin.
+        Span(0, "collective", "all_gather", -1, 2), Span(0, "collective", "all_gather", 1, 3),
+        Span(0, "collective", "all_reduce", 5, 9.5),
+    ]  # fmt: skip
+    parts = parts_of(step, spans)
+    assert (parts.step, parts.communication, parts.overlap, parts.waiting) == (10, 7.5, 5, 2)
+
+
+def test_rows_of_another_kind_are_no_rows(tmp_path: Path) -> None:
+    (tmp_path / LINES).write_text('{"key": "a"}\n')
+    with pytest.raises(InputError, match=r"rows\.jsonl has a line 1 that is no row of a sweep"):
+        Rows(tmp_path)
+    (tmp_path / "sweep.json").write_text(json.dumps(SWEPT))
+    assert read_file(tmp_path / "sweep.json") == SWEPT

@@ -1,0 +1,151 @@
+"""What a sweep runs: its settings, some with several values, and the cases that are their product.
+
+    zero_stage: [0, 1, 2, 3]
+    gbit_per_s: [none, 10, 1]
+    world: lockstep
+    max_steps: 4
+
+Names are those of `zerolab train` (`TrainConfig`), and four short ones: stages, models, bandwidth, latency.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from zerolab.errors import InputError
+from zerolab.train import TrainConfig, make_config
+
+SHORT = {"stages": "zero_stage", "models": "models", "bandwidth": "gbit_per_s", "latency": "latency_us"}
+"""Names that sweeps have besides those of a run. A model is named by its size, as tiny, or as gpt2:tiny."""
+SHARED = ("save_folder", "resume", "save_every", "keep", "zero3_save_16bit_model", "profile_json", "trace")
+"""Settings of one run's own files, which the cases of a sweep would write over one another."""
+MODELS = {"models", "model", "model_size"}
+"""Settings that name a model, in one word or in two."""
+TOLD = ("model", "model_size", "zero_stage", "ranks", "precision", "gbit_per_s", "latency_us", "world")
+"""Settings that each row tells, also those that are as by default."""
+Settings = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class SweepCase:
+    """One run of a sweep. `varied` are the settings in which its sweep's cases differ."""
+
+    config: TrainConfig
+    varied: Settings
+
+    @property
+    def settings(self) -> Settings:
+        """What is not as it is by default, in values that JSON has."""
+        return self.config.model_dump(mode="json", exclude_defaults=True)
+
+    @property
+    def key(self) -> str:
+        """Made of what is not as by default: a changed setting is another case, one that we add later is not."""
+        return hashlib.sha256(json.dumps(self.settings, sort_keys=True).encode()).hexdigest()[:16]
+
+    @property
+    def told(self) -> Settings:
+        """The settings that its row tells: what runs are compared by, what varies, and what is not as by default."""
+        everything = self.config.model_dump(mode="json")
+        return {name: everything[name] for name in (*TOLD, *self.varied) if name in everything} | self.settings
+
+    @property
+    def title(self) -> str:
+        return title_of(self.varied)
+
+
+def read_file(path: Path) -> Settings:
+    """The settings in a file of YAML (which JSON is, too). Raises an InputError for one that has none."""
+    try:
+        read = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"{path} cannot be read ({error.strerror}); name a YAML file") from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f"line {mark.line + 1}" if mark is not None else "it is no text"
+        why = getattr(error, "problem", None) or "it cannot be read"
+        raise InputError(f"{path} is no YAML ({where}: {why}); write a line 'name: value' for each setting") from None
+    if not isinstance(read, dict) or not read:
+        raise InputError(f"{path} holds no settings; write a line 'name: value' for each, as zero_stage: [0, 1, 2, 3]")
+    return {str(name): value for name, value in read.items()}
+
+
+def make_cases(settings: Mapping[str, Any]) -> list[SweepCase]:
+    """The cases of a sweep: the product of all settings with several values, the first varying slowest. A combination
+    that is there already counts once. Raises an InputError that names the case if one cannot run."""
+    values = {name: listed(name, value) for name, value in named(settings).items()}
+    varying = [name for name, all_of in values.items() if len(all_of) > 1]
+    cases: dict[str, SweepCase] = {}
+    for chosen in itertools.product(*values.values()):
+        one = dict(zip(values, chosen, strict=True))
+        varied = {name: one[name] for name in varying}
+        try:
+            case = SweepCase(make_config(**spelled_out(one)), varied)
+        except InputError as error:
+            raise InputError(f"{title_of(varied)}: {error}" if varied else str(error)) from None
+        cases.setdefault(case.key, case)
+    return list(cases.values())
+
+
+def named(settings: Mapping[str, Any]) -> Settings:
+    """Settings by their own names. Raises an InputError for one that there is not, or that has two."""
+    known, found = known_names(), dict[str, Any]()
+    for name, value in settings.items():
+        own = SHORT.get(name, name)
+        if own not in known:
+            near = get_close_matches(name, [*known, *SHORT], n=1)
+            meant = f"did you mean {near[0]}?" if near else "zerolab train --help lists the settings of a run"
+            raise InputError(f"there is no setting {name!r} in a sweep; {meant}")
+        if own in found:
+            raise InputError(f"{name} is {value}, and {own} is given, too; leave one of the two out")
+        if own in SHARED:
+            raise InputError(f"{name} is {value}, one place for the files of all cases; leave it out of a sweep")
+        found[own] = value
+    for one in sorted(MODELS - {"models"}):
+        if "models" in found and one in found:
+            raise InputError(f"models is {found['models']} and {one} {found[one]}; leave one of the two out")
+    return found
+
+
+def known_names() -> set[str]:
+    """What a sweep's settings may be called, short names aside."""
+    return {*TrainConfig.model_fields, "models"}
+
+
+def listed(name: str, value: Any) -> list[Any]:
+    """The values of a setting, at least one; the text none is no value."""
+    all_of = value if isinstance(value, list) else [value]
+    if not all_of:
+        raise InputError(f"{name} is an empty list; give it a value or leave it out")
+    for one in all_of:
+        if isinstance(one, list | dict):
+            raise InputError(f"{name} has the value {one}; give numbers or words, or a list of them")
+    return [None if one == "none" else one for one in all_of]
+
+
+def spelled_out(settings: Mapping[str, Any]) -> Settings:
+    """Settings of a run: a model's name as its kind and size, and nothing that is no value."""
+    found = {name: value for name, value in settings.items() if value is not None}
+    if "models" in found:
+        kind, colon, size = str(found.pop("models")).rpartition(":")
+        found |= {"model_size": size} | ({"model": kind} if colon else {})
+    return found
+
+
+def title_of(settings: Mapping[str, Any]) -> str:
+    """Settings in a line: "zero_stage 3, gbit_per_s 10"."""
+    return ", ".join(f"{name} {'none' if value is None else value}" for name, value in settings.items()) or "the case"
+
+
+def varied_names(cases: Iterable[SweepCase]) -> Iterator[str]:
+    """The settings in which cases differ, each once."""
+    yield from dict.fromkeys(name for case in cases for name in case.varied)
