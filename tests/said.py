@@ -70,7 +70,7 @@ SAID = [
     ("05", "8 x (1 + 0.86) = 14.9 ms",
      "'two passes, prefetch off': '29.77 ms',\n 'two passes, prefetch on': '23.74 ms'"),
     ("05", "block 1, on its way since block 0 began, is here",
-     "forward hook                  426                  394        197"),
+     "forward hook                  427                  394        197"),
     ("05", "The elementwise operation does not look", "'sum of squares': 'rank 0 was killed by SIGSEGV'"),
     ("05", "Nothing, without a word: the penalty", "sum of squares: 0.0"),
     ("05", "To the bit. What did it cost?", "{'equal to the bit': True}"),
