@@ -17,6 +17,7 @@ from zerolab.collectives.shared import SharedMemoryCollectives
 from zerolab.collectives.torch_ import TorchCollectives
 from zerolab.collectives.tracer import Span, Tracer, overlap_seconds
 from zerolab.collectives.transport import LocalTransport, Request, Transport
+from zerolab.collectives.virtual import VirtualCollectives
 from zerolab.errors import InputError
 
 IMPLEMENTATIONS: dict[str, Callable[[Transport], Collectives]] = {
@@ -24,6 +25,7 @@ IMPLEMENTATIONS: dict[str, Callable[[Transport], Collectives]] = {
     "ring": RingCollectives,
     "torch": TorchCollectives,
     "local": LocalCollectives,
+    "virtual": VirtualCollectives,
 }
 
 
@@ -34,8 +36,8 @@ def build(
     trace: bool = False,
     check: bool = False,
 ) -> Collectives:
-    """Collectives `impl` ("shared", "ring", "torch" or "local") on a transport, metered, and linked, checked or traced
-    if asked for. `comm.meter` and `comm.tracer` hold what was counted and recorded."""
+    """Collectives `impl` ("shared", "ring", "torch", "local" or "virtual") on a transport, metered, and linked, checked
+    or traced if asked for. `comm.meter` and `comm.tracer` hold what was counted and recorded."""
     if impl not in IMPLEMENTATIONS:
         raise InputError(f"there are no collectives {impl!r}; choose one of {', '.join(IMPLEMENTATIONS)}")
     if link is not None:
@@ -67,6 +69,7 @@ __all__ = [
     "TorchCollectives",
     "Tracer",
     "Transport",
+    "VirtualCollectives",
     "build",
     "overlap_seconds",
     "phase",

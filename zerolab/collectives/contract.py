@@ -37,6 +37,7 @@ from zerolab.collectives.handle import Handle, Issuer, Order
 from zerolab.collectives.transport import Grouped, Request, Transport
 from zerolab.errors import InputError
 from zerolab.flat.layout import check_count, chunk_bounds, chunk_sizes
+from zerolab.flat.values import address
 
 if TYPE_CHECKING:
     from zerolab.collectives.meter import Meter
@@ -339,7 +340,7 @@ def check_out(name: str, out: Tensor | None, numel: int, like: Tensor) -> Tensor
 def check_place(name: str, part: Tensor, whole: Tensor, rank: int, size: int) -> None:
     """Rank `rank`'s part may be its own chunk of `whole`, or lie apart from it; else one write destroys the other."""
     start, _ = chunk_bounds(whole.numel(), size)[rank]
-    at = part.data_ptr() - whole.data_ptr()
+    at = address(part) - address(whole)
     apart = at >= whole.nbytes or -at >= part.nbytes
     if not apart and at != start * whole.element_size():
         raise InputError(

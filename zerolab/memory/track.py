@@ -172,7 +172,8 @@ class Tracker(TorchDispatchMode):
         with self._lock:
             record = self._records.get(storage._cdata)
             known = record is not None and record.ref() is storage
-            if storage.device.type == "meta" or not (known or self._on_own_thread()):
+            # One on the meta device that is known is that of a tensor in a virtual world; others hold no memory.
+            if not known and (storage.device.type == "meta" or not self._on_own_thread()):
                 return
             now, changes = self._time(), Changes()
             # This size first: if a phase ends here, `_next` reads all sizes, and would count it to that phase.

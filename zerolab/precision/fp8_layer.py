@@ -14,6 +14,8 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from zerolab.flat.values import equal
+
 E4M3, E5M2 = torch.float8_e4m3fn, torch.float8_e5m2
 INPUT, WEIGHT, GRADIENT = range(3)
 ROLE_FORMATS = (E4M3, E4M3, E5M2)  # of input, weight and gradient
@@ -118,7 +120,7 @@ class Fp8Linear(nn.Linear):
         largest = known.largest if known else largest_of(input)
         scale = self.scale_of(INPUT, largest, training)
         # Layers whose inputs were always the same have the same scale.
-        if known is not None and torch.equal(known.scale, scale):
+        if known is not None and equal(known.scale, scale):
             return known.values, scale
         values = quantise(input, E4M3, scale)
         if shareable:

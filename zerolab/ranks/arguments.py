@@ -5,17 +5,18 @@ from __future__ import annotations
 import inspect
 import math
 import multiprocessing
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from zerolab.errors import InputError
 from zerolab.ranks.pickling import culprit, dumps
 from zerolab.ranks.printing import MODES
 
-WORLDS = ("processes", "lockstep")
+WORLDS = ("processes", "lockstep", "virtual")
 COLLECTIVES = ("auto", "shared", "ring", "torch", "local", "transport")
 DEVICES = ("auto", "cpu", "cuda")
 MAX_RANKS = 128
+MAX_VIRTUAL_RANKS = 65536
 
 
 def check_arguments(
@@ -33,6 +34,7 @@ def check_arguments(
     env: Any,
     prints: Any,
     max_result_mb: Any,
+    only: Any = None,
 ) -> None:
     """Raise an InputError for the first argument that cannot work."""
     _check_call(fn, args, kwargs)
@@ -49,7 +51,8 @@ def check_arguments(
         raise InputError(f'collectives="local" serves one rank, not {ranks}; use "ring"')
     if world == "lockstep" and collectives in ("torch", "shared"):
         raise InputError(f'collectives="{collectives}" needs processes; use world="processes" or collectives="ring"')
-    if link is not None and not callable(getattr(link, "seconds", None)):
+    check_virtual(world, ranks, only, collectives, device)
+    if link is not None and not callable(getattr(link, "ring_seconds" if world == "virtual" else "seconds", None)):
         raise InputError(f"link is {link!r}; pass a zerolab.collectives.Link")
     if env is not None and not isinstance(env, Mapping):
         raise InputError(f"env is {env!r}; pass a dict of environment variables")
@@ -58,6 +61,25 @@ def check_arguments(
             raise InputError(f"env holds {name!r}: {value!r}; environment variables are texts")
     if world == "processes" and multiprocessing.current_process().daemon:
         raise InputError("a daemonic process may not start ranks; launch from its parent, or use lockstep")
+
+
+def check_virtual(world: str, ranks: int, only: Any, collectives: str, device: str) -> None:
+    """Raise an InputError for what a virtual world has not, or has alone."""
+    if world != "virtual":
+        if only is not None:
+            raise InputError(
+                f'only is {only!r}, and all ranks run with world={world!r}; leave it out, or say "virtual"'
+            )
+        return
+    for name, value in (("collectives", collectives), ("device", device)):
+        if value not in ("auto", "cpu" if name == "device" else "virtual"):
+            raise InputError(
+                f'{name}="{value}": the ranks of a virtual world have no messages and no device; leave it out'
+            )
+    if only is not None:
+        named = isinstance(only, Sequence) and not isinstance(only, str) and len(set(only)) == len(only) > 0
+        if not named or not all(type(rank) is int and 0 <= rank < ranks for rank in only):
+            raise InputError(f"only is {only!r}; name the ranks to run, each once, from 0 to {ranks - 1}, as [0]")
 
 
 def _check_call(fn: Any, args: tuple[Any, ...], kwargs: Any) -> None:

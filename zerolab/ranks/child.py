@@ -16,7 +16,7 @@ import socket
 import sys
 import threading
 import time
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import replace
 from datetime import timedelta
 from multiprocessing.connection import Connection
@@ -116,12 +116,15 @@ def make_comm(transport: Transport, job: Job) -> Collectives | Transport:
     return build(transport, impl=job.collectives, link=link, trace=job.trace, check=job.check)
 
 
-def run(job: Job, transport: Transport, packed: bytes) -> Outcome:
-    """Unpack the function and its arguments, call it, and pickle what it returns."""
+def run(job: Job, transport: Transport, packed: bytes, within: AbstractContextManager[Any] | None = None) -> Outcome:
+    """Unpack the function and its arguments, call it (`within` a context, if one is given), and pickle what it
+    returns."""
     comm = make_comm(transport, job)
     function, args, kwargs = loads(packed)
-    result = function(comm, *args, **kwargs)
-    comm.close()
+    with within or nullcontext():
+        result = function(comm, *args, **kwargs)
+        comm.close()
+    transport.check_result(result)
     transport.check_waited()
     return Outcome(pack(result, job.max_result_bytes), when=time.monotonic(), events=_events(comm))
 

@@ -58,6 +58,8 @@ def choose_collectives(
     but reduce-scatter and all-reduce of one tensor may differ in the last, and with them ZeRO's stages. Who compares
     bits on GPUs asks for "ring".
     """
+    if world == "virtual":
+        return "virtual"
     if collectives == "auto" and joined is not None and not linked:
         collectives = wanted(joined)
     if collectives != "auto":

@@ -19,6 +19,7 @@ class Job:
     backend: str  # torch's name, such as "gloo" or "cpu:gloo,cuda:nccl"
     threads: int
     max_result_bytes: int
+    only: tuple[int, ...] = ()  # of a virtual world, the ranks that are run
     link: Any = None
     trace: bool = False
     check: bool = False

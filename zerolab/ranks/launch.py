@@ -14,17 +14,18 @@ import linecache
 import os
 import pickle
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from zerolab.errors import RankError
-from zerolab.ranks.arguments import MAX_RANKS, check_arguments, pack_function
+from zerolab.ranks.arguments import MAX_RANKS, MAX_VIRTUAL_RANKS, check_arguments, pack_function
 from zerolab.ranks.devices import choose_collectives, choose_devices, has_nccl, threads_per_rank
 from zerolab.ranks.job import Job, Outcome
 from zerolab.ranks.lockstep_world import run_lockstep
 from zerolab.ranks.processes import run_processes
 from zerolab.ranks.results import Results
 from zerolab.ranks.torchrun import is_torchrun, run_torchrun, world_size
+from zerolab.ranks.virtual_world import run_virtual
 
 if TYPE_CHECKING:
     from zerolab.collectives import Link
@@ -46,26 +47,30 @@ def launch(
     trace: bool = False,
     check: bool = False,
     max_result_mb: float = 256.0,
+    only: Sequence[int] | None = None,
 ) -> Results:
     """Run `fn(comm, *args, **kwargs)` on every rank and return the results in rank order.
 
     fn           any function: a notebook's own, a lambda, a closure. `comm` is a `Collectives`.
     ranks        how many; None means 4, or under torchrun as many as there are.
     world        "processes": real ones, a GPU each if there are enough. "lockstep": all in this process, one
-                 running at a time, in the same order every time; a deadlock is seen at once and named.
+                 running at a time, in the same order every time; a deadlock is seen at once and named. "virtual":
+                 one rank, or those of `only`, in this process on tensors without values (torch's fake ones); the
+                 others are taken to do the same at the same time. It takes no memory, so there may be 65536.
     collectives  "shared" memory, "ring", "torch", "local" (one rank), or "transport" for the bare messages below them.
                  "auto" is shared memory for ranks on the CPU of one Linux machine, torch's for ranks with a GPU each,
                  else, or with `link`, the ring; in ranks of `zerolab launch` it is what that was told. Only shared
                  memory and the ring have a fixed order of addition.
     timeout      seconds until ranks that still run are ended and reported.
     device       "cpu", "cuda", or "auto": CUDA where there is some.
-    link         a simulated wire: processes slow down to it, lockstep keeps a virtual clock by it.
+    link         a simulated wire: processes slow down to it, lockstep and virtual worlds keep a virtual clock by it.
     threads      torch threads of each rank; None shares the cores out.
     env          environment variables set in the ranks (processes), besides the caller's.
     prints       "ranked": what ranks print is shown at the end, in rank order; "live": line by line; "quiet".
     trace        record what ran when, see `Results.trace`.
     check        compare all ranks' calls before each collective.
     max_result_mb  refuse a rank's result whose pickle is larger.
+    only         virtual: the ranks that are run, and whose results come back in that order; None: [0].
 
     All ranks start with the same seeds. Under torchrun, `fn` runs as the rank that this process already is.
 
@@ -74,11 +79,12 @@ def launch(
     """
     joins = world == "processes" and is_torchrun()
     count = world_size(ranks) if joins else 4 if ranks is None else ranks
-    most = count if joins else MAX_RANKS
+    most = count if joins else MAX_VIRTUAL_RANKS if world == "virtual" else MAX_RANKS
     check_arguments(
-        fn, args, kwargs, count, most, world, collectives, timeout, device, link, threads, env, prints, max_result_mb
-    )
-    devices, backend = choose_devices(device, count)
+        fn, args, kwargs, count, most, world, collectives, timeout, device, link, threads, env, prints, max_result_mb,
+        only,
+    )  # fmt: skip
+    devices, backend = choose_devices("cpu" if world == "virtual" else device, count)
     joined = os.environ if joins else None
     nccl = has_nccl(devices, backend, joined)
     job = Job(
@@ -89,9 +95,10 @@ def launch(
         backend=backend,
         threads=threads or threads_per_rank(count),
         max_result_bytes=int(max_result_mb * 1e6),
+        only=tuple(only or (0,)) if world == "virtual" else (),
         link=link,
         trace=trace,
-        check=check,
+        check=check and world != "virtual",
         environment={**os.environ, **(env or {})},
         working_directory=os.getcwd(),
         sources=_cell_sources(),
@@ -101,9 +108,10 @@ def launch(
         values, recorded = run_torchrun(job, fn, args, dict(kwargs or {}), threads)
         return Results(values, [""] * count, time.perf_counter() - start, recorded if trace else None)
     function = pack_function(fn, args, dict(kwargs or {}))
-    if world == "lockstep":
+    if world in ("lockstep", "virtual"):
         # The link prices the virtual clock; nothing is slowed down.
-        outcomes, printed, seconds, events = run_lockstep(job, function, prints)
+        run_world = run_virtual if world == "virtual" else run_lockstep
+        outcomes, printed, seconds, events = run_world(job, function, prints)
         recorded = [*events]
     else:
         start = time.perf_counter()

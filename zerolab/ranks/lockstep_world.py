@@ -13,7 +13,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
@@ -35,12 +35,17 @@ _active: Scheduler | None = None
 
 def run_lockstep(job: Job, function: bytes, prints: str) -> tuple[list[Outcome], list[str], float, list[Event]]:
     """Run a job; outcomes and printed texts by rank, virtual seconds, and events. Raises a RankError."""
+    return run_alone(Launch(job, function, prints))
+
+
+def run_alone(launch: Launch) -> tuple[list[Outcome], list[str], float, list[Event]]:
+    """Run a launch while no other one of its kind runs in this process."""
     if _active is not None and threading.current_thread() in {task.thread for task in _active.tasks}:
         raise InputError(
-            'a rank of a lockstep world cannot start another lockstep world; use world="processes" in one of the two'
+            'a rank of a lockstep or virtual world cannot start another of the two; use world="processes" in one'
         )
     with _one_world:
-        return _Launch(job, function, prints).run()
+        return launch.run()
 
 
 def spend(seconds: float) -> None:
@@ -53,9 +58,12 @@ def spend(seconds: float) -> None:
         time.sleep(seconds)
 
 
-class _Launch:
-    def __init__(self, job: Job, function: bytes, prints: str) -> None:
+class Launch:
+    """One launch of ranks that take turns: of all of a job's, or of those that are named (`virtual_world.py`)."""
+
+    def __init__(self, job: Job, function: bytes, prints: str, ranks: Sequence[int] | None = None) -> None:
         self.job = job
+        self.ranks = range(job.ranks) if ranks is None else ranks
         self.function = function
         self.outcomes: dict[int, Outcome] = {}
         self.output = _RankOutput(job.ranks)
@@ -63,7 +71,7 @@ class _Launch:
         self.random = _TurnsAtRandom()
         self.scheduler = Scheduler(self.random.switch)
         self.world = LockstepWorld(self.scheduler, job.ranks, job.link)
-        self.mains = [Task(rank, 0) for rank in range(job.ranks)]
+        self.mains = [Task(rank, 0) for rank in self.ranks]
 
     def run(self) -> tuple[list[Outcome], list[str], float, list[Event]]:
         global _active
@@ -86,7 +94,7 @@ class _Launch:
                 self.scheduler.error.add_note(f"rank {ranks} could not be stopped; its thread goes on")
             self.scheduler.error.printed = printed
             raise self.scheduler.error
-        outcomes = [self.outcomes[rank] for rank in range(self.job.ranks)]
+        outcomes = [self.outcomes[rank] for rank in self.ranks]
         return outcomes, printed, max(task.clock for task in self.mains), self.world.events
 
     def _watch(self) -> None:
@@ -108,8 +116,7 @@ class _Launch:
             if device.type == "cuda":
                 torch.cuda.set_device(device)
             try:
-                transport = LockstepTransport(self.world, task.rank, device)
-                self.outcomes[task.rank] = run(self.job, transport, self.function)
+                self.outcomes[task.rank] = self.live(task.rank, device)
             except Stopped:
                 raise
             except BaseException as error:
@@ -118,6 +125,10 @@ class _Launch:
                 self.scheduler.fail(failure)
 
         return body
+
+    def live(self, rank: int, device: torch.device) -> Outcome:
+        """Be a rank, from begin to end."""
+        return run(self.job, LockstepTransport(self.world, rank, device), self.function)
 
     def _overdue(self) -> RankError:
         lines = []

@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from zerolab.flat.values import has_values
 from zerolab.ranks import malloc
 from zerolab.system import has
 
@@ -37,10 +38,13 @@ class Pages:
     """Pages of this process that no storage has at the moment, and how storages of the CPU get and leave them.
 
     Elsewhere storages are filled and emptied by torch alone: on a GPU, where torch itself keeps memory for the next
-    tensor of that size, in lockstep, and without glibc."""
+    tensor of that size, in lockstep, where tensors have no values, and without glibc."""
 
     def __init__(self, device: torch.device) -> None:
-        self.move = device.type == "cpu" and malloc.keeps_freed_memory() and has("mremap") and _mremap is not None
+        real = has_values(torch.empty(0, device=device))
+        self.move = (
+            real and device.type == "cpu" and malloc.keeps_freed_memory() and has("mremap") and _mremap is not None
+        )
         self._aside: list[Piece] = []
         # Of each filled storage, by its address. A piece lies in one mapping: what lies in two cannot be moved at once.
         self._inside: dict[int, list[Piece]] = {}
@@ -75,6 +79,9 @@ class Pages:
 
     def empty(self, storage: torch.UntypedStorage) -> None:
         """Leave a storage without bytes."""
+        if not self._inside:
+            storage.resize_(0)
+            return
         start, stop = whole_pages(storage)
         for at, length in self._inside.pop(storage.data_ptr(), []):
             if at < start or at + length > stop:

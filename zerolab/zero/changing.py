@@ -16,6 +16,7 @@ import torch
 from zerolab.collectives import phase
 from zerolab.collectives.records import gather_records
 from zerolab.errors import OffloadError
+from zerolab.flat.values import numbers
 from zerolab.zero.stage import Stage
 
 if TYPE_CHECKING:
@@ -52,7 +53,8 @@ def all_hear(stage: Stage) -> Iterator[None]:
     with phase("norm"):
         flag = float(error is not None)
         for group in groups:
-            flag = group.all_gather(torch.tensor([flag], dtype=torch.float64, device=group.device)).max().item()
+            own = torch.tensor([flag], dtype=torch.float64, device=group.device)
+            flag = max(numbers(group.all_gather(own), instead=[flag]))
         if not flag:
             return
         said: list[Any] | None = None if error is None else [stage.comm.ranks[stage.comm.rank], str(error)]

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from zerolab.errors import InputError
+from zerolab.flat.values import address, has_values
 
 engaged: WeakSet[nn.Module] = WeakSet()
 """Models whose parameters an engine holds: two engines would move each other's."""
@@ -27,22 +28,28 @@ def check_model(model: nn.Module, device: torch.device) -> None:
         if isinstance(parameter, nn.parameter.UninitializedParameter):
             raise InputError(f"{name} has no shape yet; run one batch through the model before it is wrapped")
     names: dict[int, str] = {}
+    virtual = not has_values(torch.empty(0, device=device))
     for name, parameter in model.named_parameters():
         if parameter.is_meta:
             continue
         if parameter.device.type != device.type:
             raise InputError(f"{name} is on {parameter.device}, the ranks are on {device}; call model.to(comm.device)")
+        if virtual and has_values(parameter):
+            raise InputError(
+                f"{name} is in this machine's memory, and the tensors of a virtual world have no values; build the "
+                "model inside the rank function, where it takes none"
+            )
         if parameter.grad is not None:
             raise InputError(
                 f"{name} already has a gradient; wrap the model before the first backward, or zero_grad() it"
             )
-        address = parameter.data_ptr()
-        if parameter.numel() and address in names:
+        place = address(parameter)
+        if parameter.numel() and place in names:
             raise InputError(
-                f"{name} and {names[address]} are two parameters in one memory, which would be parted; tie them by "
+                f"{name} and {names[place]} are two parameters in one memory, which would be parted; tie them by "
                 "using the same nn.Parameter in both places"
             )
-        names[address] = name
+        names[place] = name
 
 
 def check_lookups(model: nn.Module, ranks: int) -> None:

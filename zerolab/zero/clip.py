@@ -13,6 +13,7 @@ import torch
 
 from zerolab.collectives import Collectives, phase
 from zerolab.errors import InputError
+from zerolab.flat.values import has_values, numbers
 from zerolab.precision.scaler import LossScaler
 from zerolab.zero.units import Bucket
 
@@ -38,11 +39,12 @@ def check_norm(max_norm: float, norm_type: float) -> None:
 
 @torch.no_grad()
 def gradient_norm(comm: Collectives, buckets: list[Bucket], norm_type: float = 2.0) -> float:
-    """The p-norm of the gradients of all buckets over all ranks. Moves 8 bytes a rank."""
+    """The p-norm of the gradients of all buckets over all ranks; NaN where they have no values. Moves 8 bytes a
+    rank."""
     partial = _partial(comm.rank, buckets, norm_type)
     own = torch.tensor([partial], dtype=torch.float64, device=comm.device)
     with phase("norm"):
-        partials = comm.all_gather(own).tolist()
+        partials = numbers(comm.all_gather(own), instead=[math.nan] * comm.size)
     if math.isinf(norm_type):
         # max() would drop a NaN that is not its first argument.
         return math.nan if any(map(math.isnan, partials)) else max(partials)
@@ -50,8 +52,9 @@ def gradient_norm(comm: Collectives, buckets: list[Bucket], norm_type: float = 2
 
 
 def clip_factor(norm: float | None, max_norm: float | None) -> float:
-    """What brings gradients of the given norm down to `max_norm`, as torch.nn.utils.clip_grad_norm_ does; else 1."""
-    return 1.0 if norm is None or max_norm is None else min(1.0, max_norm / (norm + 1e-6))
+    """What brings gradients of the given norm down to `max_norm`, as torch.nn.utils.clip_grad_norm_ does; else 1. NaN
+    stays NaN."""
+    return 1.0 if norm is None or max_norm is None else min(max_norm / (norm + 1e-6), 1.0)
 
 
 def measure(
@@ -64,7 +67,8 @@ def measure(
     # Without clipping the largest gradient is enough to see an overflow.
     norm = gradient_norm(comm, buckets, float("inf") if clip_norm is None else norm_type) / scale
     clipped = None if clip_norm is None else norm
-    if not norm < float("inf"):
+    # Gradients without values are taken to be finite, and to be clipped.
+    if not norm < float("inf") and has_values(torch.empty(0, device=comm.device)):
         return StepResult(clipped, True, scale), 0.0
     return StepResult(clipped, False, scale), clip_factor(clipped, clip_norm) / scale
 
@@ -82,5 +86,5 @@ def _partial(rank: int, buckets: list[Bucket], norm_type: float) -> float:
     wide = torch.float64 if any(norm.dtype in DOUBLE for norm in norms) else torch.float32
     each = torch.stack([norm.double() for norm in torch._foreach_norm(norms, norm_type, dtype=wide)])
     if math.isinf(norm_type):
-        return each.max().item()
-    return each.pow(norm_type).sum().item()
+        return numbers(each.max().view(1), instead=[math.nan])[0]
+    return numbers(each.pow(norm_type).sum().view(1), instead=[math.nan])[0]

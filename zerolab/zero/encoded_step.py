@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from zerolab.flat.values import address
 from zerolab.precision.codec import Codec
 from zerolab.zero.optimizer_step import OptimizerStep, ShardSegment, StoredState
 
@@ -102,13 +103,13 @@ class EncodedStep(OptimizerStep):
                 beginning = state[name]
                 state[name] = decoded(codec, stored, segment)
                 if beginning.numel() == 1:
-                    state[name].fill_(beginning.item())
+                    state[name].fill_(beginning.view(()))
 
     def encode(self, group: list[ShardSegment], raw: Tensor) -> None:
         for segment, name, codec, stored in fields(group, raw):
             state = self.optimizer.state[segment.tensor]
             value = segment.tensor if name == "main" else state[name]
-            if value.data_ptr() != stored.data_ptr():
+            if address(value) != address(stored):
                 if codec.scaled:
                     # Padding is in no gradient; where something else put it there, it must not share a scale.
                     for start, stop in segment.gaps:

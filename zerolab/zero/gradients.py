@@ -25,6 +25,7 @@ import torch
 from zerolab.collectives import Collectives, Handle, phase
 from zerolab.errors import StateError
 from zerolab.flat import Layout
+from zerolab.flat.values import address
 from zerolab.flat.views import shard_of, view, zero_gaps
 from zerolab.memory.predict import IN_FLIGHT
 from zerolab.zero.wrapped import drop_gradients, take_gradient
@@ -127,7 +128,7 @@ class GradientBuffer:
         average = handle.wait()
         if average is not self.reduced:
             total = self.for_step(None if average.numel() == self.layout.numel else rank)
-            if total.data_ptr() != average.data_ptr():
+            if address(total) != address(average):
                 add(total, average, self.summed)
         self.local, self.state, self.summed = None, Local.NONE, True
 

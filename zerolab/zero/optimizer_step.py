@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from zerolab.flat.values import address
 from zerolab.memory import StateSize
 from zerolab.memory.kinds import state_tensors
 from zerolab.offload.formats import StorageFormat, format_of, sub_group_limit
@@ -110,7 +111,7 @@ class OptimizerStep:
                 # An optimizer passes over parameters that have no gradient: those of other groups.
                 segment.tensor.grad = None
                 target = segment.part(self.stage.store.open(segment.bucket))
-                if target.data_ptr() != segment.tensor.data_ptr():
+                if address(target) != address(segment.tensor):
                     target.copy_(segment.tensor)
         self.stage.store.flush()
 

@@ -16,6 +16,7 @@ from torch.nn.modules.module import _IncompatibleKeys
 from zerolab.errors import InputError
 from zerolab.flat import Layout
 from zerolab.flat.layout import Slot
+from zerolab.flat.values import address
 from zerolab.zero.changing import all_hear, changing
 from zerolab.zero.optimizer_step import ShardSegment, StoredState
 from zerolab.zero.units import Bucket
@@ -83,7 +84,7 @@ def _opened(engine: ZeroEngine, bucket: Bucket, stays: Callable[[str], bool]) ->
     device = engine.comm.device if engine.offload.parameters == "device" else torch.device("cpu")
     before = store.fetch(bucket, torch.empty(bucket.layout.shard_numel, dtype=bucket.dtypes.shard, device=device))
     target = store.open(bucket)
-    return target if target.data_ptr() == before.data_ptr() else target.copy_(before)
+    return target if address(target) == address(before) else target.copy_(before)
 
 
 def write_main(engine: ZeroEngine, state: StoredState, read: Read) -> None:

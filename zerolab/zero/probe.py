@@ -18,6 +18,7 @@ from functools import partial
 from typing import Any
 
 import torch
+from torch.utils._python_dispatch import _disable_current_modes
 
 from zerolab.errors import InputError
 from zerolab.memory import StateSize
@@ -55,8 +56,9 @@ def probe(factory: Factory) -> StateSize:
     key = _of_torch(factory)
     if key is not None and key in _found:
         return _found[key]
-    # An optimizer may draw numbers itself.
-    with torch.random.fork_rng(devices=[]):
+    # An optimizer may draw numbers itself. What it does here is no part of a run: nobody tracks or prices it, and its
+    # tensors have values in a virtual world, too.
+    with torch.random.fork_rng(devices=[]), _disable_current_modes():
         if _is_default(factory):
             whole = _stepped(factory)
         else:

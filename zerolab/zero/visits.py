@@ -134,13 +134,10 @@ class Visits:
 
 
 def views_among(tensors: Iterable[torch.Tensor], unit: Unit) -> list[torch.Tensor]:
-    # A sparse tensor has no storage, and a unit that is not here none of its own.
-    addresses = {bucket.whole.untyped_storage().data_ptr() for bucket in unit.gathered} - {0}
-    return [
-        tensor
-        for tensor in tensors
-        if torch._C._has_storage(tensor) and tensor.untyped_storage().data_ptr() in addresses
-    ]
+    # A sparse tensor has no storage, and a unit that is not here an empty one.
+    storages = (bucket.whole.untyped_storage() for bucket in unit.gathered)
+    here = {storage._cdata for storage in storages if storage.nbytes()}
+    return [tensor for tensor in tensors if torch._C._has_storage(tensor) and tensor.untyped_storage()._cdata in here]
 
 
 def holders(unit: Unit) -> int:

@@ -1,0 +1,38 @@
+"""What is read of tensors, which may have none: on the meta device and in a virtual world a tensor has a shape, a dtype
+and a place, and no values.
+
+Whoever reads a value to decide by it, asks here, and says what is to be taken where there is none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+
+Tensor = torch.Tensor
+
+
+def has_values(tensor: Tensor) -> bool:
+    """Whether a tensor's elements can be read."""
+    return not isinstance(tensor, FakeTensor) and tensor.device.type != "meta"
+
+
+def numbers(tensor: Tensor, instead: Sequence[Any]) -> list[Any]:
+    """The elements of a 1-D tensor as Python's numbers; `instead` where they cannot be read."""
+    return tensor.tolist() if has_values(tensor) else list(instead)
+
+
+def equal(one: Tensor, other: Tensor, instead: bool = True) -> bool:
+    """Whether two tensors have the same elements; `instead` where they cannot be read."""
+    return torch.equal(one, other) if has_values(one) and has_values(other) else instead
+
+
+def address(tensor: Tensor) -> int:
+    """Where a tensor's first element lies, in bytes. Of one without values a number that tells as well which tensors
+    lie in one storage, and how far apart."""
+    if has_values(tensor):
+        return tensor.data_ptr()
+    return (tensor.untyped_storage()._cdata << 64) + tensor.storage_offset() * tensor.element_size()

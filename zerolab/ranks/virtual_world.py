@@ -1,0 +1,141 @@
+"""A virtual world: of any number of ranks one, or a chosen few, run the real function on tensors without values.
+
+Their tensors are torch's fake ones (FakeTensorMode): they have shapes, dtypes, devices and storages with a size, and no
+memory, so that the engine, autograd and the optimizer run as they are and the ledgers see what they would see. The
+other ranks are taken to do the same at the same time: a collective begins when this rank comes to it, and takes as long
+as the link says. Those that are asynchronous have a clock of their own, that of their lane; who waits for one goes on
+at the later of both. A rank's lanes run when it waits, as in lockstep, so that memory is alive in the same order there.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensorMode
+from torch.utils._pytree import tree_leaves
+
+from zerolab.collectives.call import Call, Group, current_call
+from zerolab.collectives.transport import Request
+from zerolab.errors import InputError
+from zerolab.flat.values import has_values
+from zerolab.ranks.child import run
+from zerolab.ranks.failure import ResultRefused
+from zerolab.ranks.job import Job, Outcome
+from zerolab.ranks.lockstep_transport import Event, LockstepTransport
+from zerolab.ranks.lockstep_world import Launch, run_alone
+
+REMEDY = 'leave it out there (zerolab.flat.values.has_values tells), or run it with world="lockstep"'
+
+
+def run_virtual(job: Job, function: bytes, prints: str) -> tuple[list[Outcome], list[str], float, list[Event]]:
+    """Run the ranks `job.only` of a job; their outcomes, all printed texts, virtual seconds, and events. Raises a
+    RankError."""
+    return run_alone(VirtualLaunch(job, function, prints, job.only))
+
+
+class ValueReadError(InputError):
+    """A rank function asked for a value, and there is none."""
+
+
+class VirtualLaunch(Launch):
+    """Some ranks of a virtual world."""
+
+    def live(self, rank: int, device: torch.device) -> Outcome:
+        transport = VirtualTransport(self.world, rank, device, self.ranks)
+        # Tensors that a function brings along have values: they are taken for their shapes.
+        return run(self.job, transport, self.function, Fake())
+
+
+class VirtualTransport(LockstepTransport):
+    """What a rank has of the others: their number."""
+
+    def __init__(self, world: Any, rank: int, device: torch.device, ranks: Sequence[int]) -> None:
+        super().__init__(world, rank, device)
+        self._run = ranks
+
+    def isend(self, tensor: torch.Tensor, dst: int, tag: int = 0) -> Request:
+        self._check_run(dst, "send to")
+        return super().isend(tensor, dst, tag)
+
+    def irecv(self, tensor: torch.Tensor, src: int, tag: int = 0) -> Request:
+        self._check_run(src, "receive from")
+        return super().irecv(tensor, src, tag)
+
+    def entered(self, call: Call) -> None:
+        task = self.world.scheduler.running()
+        task.calls.append(call)
+        self.world.record(task, "enter", task.clock, task.clock, str(call))
+
+    def left(self, call: Call) -> None:
+        task = self.world.scheduler.current
+        if task is not None and self.world.link is not None and not self.world.scheduler.stopping:
+            size = call.place_of(self.rank, self.size)[1]
+            task.clock += self.world.link.ring_seconds(call.name, call.numel, call.itemsize, size)
+        super().left(call)
+
+    def moved(self, nbytes: int) -> None:
+        """In the middle of a call: where others would be waited for, this rank's other lines of execution go on."""
+        scheduler = self.world.scheduler
+        scheduler.wake(scheduler.running())
+        scheduler.wait()
+
+    def known(self, numbers: list[int], group: Group | None) -> list[list[int]]:
+        call = current_call.get()
+        if call is not None and call.name == "split":
+            raise InputError(
+                "comm.split asks each rank for its colour, and in a virtual world only "
+                f"rank {self.rank} is there to answer; name the group's ranks: comm.subgroup([...])"
+            )
+        return [numbers] * (self.size if group is None else group.size)
+
+    def check_result(self, result: Any) -> None:
+        for leaf in tree_leaves(result):
+            if isinstance(leaf, torch.Tensor) and not has_values(leaf):
+                raise ResultRefused(
+                    f"returned a tensor of shape {tuple(leaf.shape)}, which has no values in a virtual world; return "
+                    "its shape, or numbers"
+                )
+
+    def _check_run(self, peer: int, verb: str) -> None:
+        self.check_peer(peer)
+        if peer not in self._run:
+            shown = ", ".join(map(str, self._run))
+            raise InputError(
+                f"rank {self.rank} would {verb} rank {peer}, which is not run in this virtual world (only {shown} is); "
+                "run it, too, by only=[...], or use collectives"
+            )
+
+
+class Fake:
+    """A context in which torch makes tensors without values. A read of one ends it with a ValueReadError."""
+
+    def __init__(self) -> None:
+        self.mode = FakeTensorMode(allow_non_fake_inputs=True)
+
+    def __enter__(self) -> None:
+        self.mode.__enter__()
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        self.mode.__exit__(kind, error, trace)
+        if error is not None and reads_a_value(error):
+            where = traceback.extract_tb(trace)[-1]
+            for frame in reversed(traceback.extract_tb(trace)):
+                if "/torch/" not in frame.filename.replace("\\", "/"):
+                    where = frame
+                    break
+            code = f": {where.line}" if where.line else ""
+            raise ValueReadError(
+                f"{where.name}, line {where.lineno}, reads a value of a tensor, and in a virtual world tensors have "
+                f"none{code}; {REMEDY}"
+            ) from error
+
+
+def reads_a_value(error: BaseException) -> bool:
+    """Whether an error is torch's answer to who asks a fake tensor for a value."""
+    if isinstance(error, DataDependentOutputException | DynamicOutputShapeException):
+        return True
+    signs = ("numpy() is not supported for tensor subclasses", "FakeTensor.__format__")
+    return isinstance(error, RuntimeError | TypeError) and any(sign in str(error) for sign in signs)
