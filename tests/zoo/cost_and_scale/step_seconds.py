@@ -1,0 +1,150 @@
+"""Answers to `step_seconds` of lesson 09, wrong and right."""
+
+from zoo.answers import Right, Wrong, blank, changed, model
+
+MODEL = model("09_cost_and_scale", "step_seconds")
+
+WRONG = [
+    blank("step_seconds"),
+    Wrong("an all-reduce is one round",
+          changed(MODEL, "micro_batches * 2 * gradients", "micro_batches * gradients"),
+          "it takes twice as long"),
+    Wrong("stage 0 gathers",
+          changed(MODEL, "micro_batches * 2 * gradients", "micro_batches * 2 * gradients + parameters"),
+          "nothing is left to gather"),
+    Wrong("stage 1 all-reduces",
+          changed(MODEL, "    return micro_batches * gradients", "    return (3 - stage) * micro_batches * gradients"),
+          "half of an all-reduce"),
+    Wrong("stage 1 and 2 gather in each micro-batch",
+          changed(MODEL, "micro_batches * gradients + parameters", "micro_batches * (gradients + parameters)"),
+          "once a step, after the update"),
+    Wrong("stages 1 and 2 hand nothing around",
+          changed(MODEL, "micro_batches * gradients + parameters", "micro_batches * gradients"),
+          "who hands them around"),
+    Wrong("stage 3 gathers for forward alone",
+          changed(MODEL, "2 * parameters", "parameters"),
+          "backward gathers it again"),
+    Wrong("stage 3 gathers once a step",
+          changed(MODEL, "micro_batches * (gradients + 2 * parameters)", "micro_batches * gradients + 2 * parameters"),
+          "of every micro-batch"),
+    Wrong("stage 3 gathers at the end, too",
+          changed(MODEL, "(gradients + 2 * parameters)", "(gradients + 2 * parameters) + parameters"),
+          "by the next forward"),
+    Wrong("reduces in the last micro-batch",
+          changed(changed(changed(MODEL, "micro_batches * 2 * gradients", "2 * gradients"),
+                          "micro_batches * (gradients + 2 * parameters)", "gradients + micro_batches * 2 * parameters"),
+                  "micro_batches * gradients + parameters", "gradients + parameters"),
+          "Every micro-batch reduces"),
+    Wrong("one call for all units",
+          changed(MODEL, "    gradients, parameters", "    units = [sum(units)]\n    gradients, parameters"),
+          "a call of its own"),
+    Wrong("gradients like parameters",
+          changed(MODEL, "round_of(grad_bytes)", "round_of(param_bytes)"),
+          "Gradients travel with"),
+    Wrong("parameters like gradients",
+          changed(MODEL, "round_of(param_bytes)", "round_of(grad_bytes)"),
+          "Parameters travel with"),
+    Wrong("bytes the wrong way round",
+          changed(MODEL, "gradients, parameters =", "parameters, gradients ="),
+          "`param_bytes` are those"),
+    Wrong("one step",
+          changed(MODEL, "(ranks - 1)", "(ranks > 1)"),
+          "You take one step for a round"),
+    Wrong("N steps",
+          changed(MODEL, "(ranks - 1)", "ranks"),
+          "for a round, not N"),
+    Wrong("the latency once",
+          changed(MODEL,
+                  "(ranks - 1) * (latency + -(-numel // ranks) * itemsize / bandwidth)",
+                  "(ranks > 1) * latency + (ranks - 1) * -(-numel // ranks) * itemsize / bandwidth"),
+          "Each step of a ring has its latency"),
+    Wrong("no latency",
+          changed(MODEL, "latency + -", "-"),
+          "Each message has a latency"),
+    Wrong("parts of elements",
+          changed(MODEL, "-(-numel // ranks)", "numel / ranks"),
+          "Shards have whole elements"),
+    Wrong("rounded down",
+          changed(MODEL, "-(-numel // ranks)", "numel // ranks"),
+          "Shards have room for all"),
+    Wrong("the whole in each step",
+          changed(MODEL, "-(-numel // ranks)", "numel"),
+          "In each step a shard travels"),
+    Wrong("bits",
+          changed(MODEL, "* itemsize /", "* itemsize * 8 /"),
+          "The bandwidth is in bytes"),
+]  # fmt: skip
+
+RIGHT = [
+    Right("a list of calls", """
+def step_seconds(stage, units, ranks, micro_batches, param_bytes, grad_bytes, latency, bandwidth):
+    calls = []
+    for unit in units:
+        for _ in range(micro_batches):
+            if stage == 3:
+                calls += [(unit, param_bytes)] * 2
+            calls += [(unit, grad_bytes)] * (2 if stage == 0 else 1)
+        if stage in (1, 2):
+            calls.append((unit, param_bytes))
+    total = 0.0
+    for unit, size in calls:
+        for _ in range(min(ranks - 1, 1)):
+            shard = (unit + ranks - 1) // ranks
+            total += (ranks - 1) * latency + (ranks - 1) * shard * size / bandwidth
+    return total
+"""),
+    Right("fractions and a table", """
+from fractions import Fraction as F
+import math
+
+
+def step_seconds(stage, units, ranks, micro_batches, param_bytes, grad_bytes, latency, bandwidth):
+    m = micro_batches
+    of_gradients, of_parameters = [(2 * m, 0), (m, 1), (m, 1), (m, 2 * m)][stage]
+    shards = [math.ceil(F(unit, ranks)) for unit in units]
+    rounds = (of_gradients + of_parameters) * len(units)
+    nbytes = sum(shards) * (of_gradients * grad_bytes + of_parameters * param_bytes)
+    return float((ranks - 1) * (rounds * F(latency) + nbytes / F(bandwidth)))
+"""),
+    Right("torch", """
+def step_seconds(stage, units, ranks, micro_batches, param_bytes, grad_bytes, latency, bandwidth):
+    shards = torch.ceil(torch.tensor(units, dtype=torch.float64) / ranks)
+
+    def ring(nbytes, rounds=1):
+        return rounds * (ranks - 1) * (latency * len(units) + float(shards.sum()) * nbytes / bandwidth)
+
+    if stage == 0:
+        return micro_batches * ring(grad_bytes, 2)
+    gather = ring(param_bytes, 2 * micro_batches if stage == 3 else 1)
+    return gather + micro_batches * ring(grad_bytes)
+"""),
+    Right("match and divmod", """
+def step_seconds(stage, units, ranks, micro_batches, param_bytes, grad_bytes, latency, bandwidth):
+    def price(numel, itemsize):
+        shard, rest = divmod(numel, ranks)
+        shard += rest != 0
+        return (latency + shard * itemsize / bandwidth) * (ranks - 1)
+
+    seconds = 0
+    for numel in units:
+        g, p = price(numel, grad_bytes), price(numel, param_bytes)
+        match stage:
+            case 0:
+                seconds += micro_batches * (g + g)
+            case 1 | 2:
+                seconds += micro_batches * g + p
+            case 3:
+                seconds += micro_batches * (p + p + g)
+    return seconds
+"""),
+    Right("one rank returns at once, padded tensors", """
+def step_seconds(stage, units, ranks, micro_batches, param_bytes, grad_bytes, latency, bandwidth):
+    if ranks == 1:
+        return 0
+    padded = [unit + -unit % ranks for unit in units]
+    half = lambda size: sum((ranks - 1) * latency + (ranks - 1) / ranks * n * size / bandwidth for n in padded)
+    reduce, gather = half(grad_bytes), half(param_bytes)
+    return [2 * reduce * micro_batches, reduce * micro_batches + gather, reduce * micro_batches + gather,
+            micro_batches * (2 * gather + reduce)][stage]
+"""),
+]  # fmt: skip
