@@ -49,6 +49,7 @@ def test_the_file_for_programs_says_what_the_planner_knows(tmp_path: Path) -> No
         SHAPES["GPT-2 124M"], 4, 2, "bf16", 2, 64, True, Offload("host"), micro_batches=2,
     )  # fmt: skip
     record = json.loads(file.read_text())
+    assert record.pop("time").keys() == {"gpu", "network", "by_stage"}
     assert record == json.loads(json.dumps(described(run, 80.0 * GB)))
     assert record["fits"] is True and record["peak"]["total"] == gpu_bytes(run)
     assert record["states_by_rank"]["3"]["host"].keys() == {"gradients", "optimizer_states"}

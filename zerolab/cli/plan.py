@@ -15,6 +15,7 @@ from rich.table import Table
 
 from zerolab.cli import ending
 from zerolab.cli.parser import Parser, with_dashes
+from zerolab.cli.plan_time import Timed, add_flags, check_flags
 from zerolab.cli.tables import rendered
 from zerolab.cost import GPUS, find_gpu
 from zerolab.data import check_division
@@ -68,18 +69,24 @@ def main(arguments: list[str]) -> int:
     given = make_parser().parse_args(with_dashes(arguments))
     if given.emit is not None and given.emit not in DIALECTS:
         raise InputError(f"--emit is {given.emit!r}; choose one of {', '.join(DIALECTS)}")
+    check_flags(given)
     run, limit, gpu = read(given)
     if given.json is not None:
         check_output("--json", given.json, 2**20)
     chosen, reasons = recommend(run, limit) if given.recommend and limit is not None else (None, [])
+    timed = None if given.gpu is None else Timed(run, given)
     if given.emit is not None:
         ending.show(DIALECTS[given.emit](as_settings(chosen or run)))
     else:
         ending.show(rendered(lambda console: show(console, run, limit, gpu)))
+        if timed is not None:
+            ending.show(rendered(timed.show))
         if given.recommend:
             ending.show(rendered(lambda console: show_recommended(console, run, chosen, reasons, limit)))
     if given.json is not None:
         record = described(run, limit)
+        if timed is not None:
+            record["time"] = timed.record()
         if given.recommend:
             record["recommended"] = {
                 "run": None if chosen is None else described(chosen, limit), "reasons": reasons,
@@ -122,6 +129,7 @@ def make_parser() -> Parser:
     add("--recommend", action="store_true", help="pick a stage, say why, and what each remedy would bring")
     add("--json", type=Path, metavar="FILE", help="write everything to this file, too, for programs")
     add("--emit", metavar="DIALECT", help=f"print the run in other words, and no table: {', '.join(DIALECTS)}")
+    add_flags(parser.add_argument_group("time of a step, with --gpu"))
     return parser
 
 

@@ -20,7 +20,7 @@ from zerolab.flat import BucketPlan
 from zerolab.memory.limits import ANY, Stage3Limits
 from zerolab.memory.predict import IN_FLIGHT, kept, ring_scratch
 from zerolab.plan.layout import RunLayout
-from zerolab.plan.trace import Mark, Swing, Trace
+from zerolab.plan.trace import Computing, Mark, Swing, Trace
 
 
 class StepMoment(NamedTuple):
@@ -81,11 +81,13 @@ class UnitState:
 
 @dataclass(eq=False)
 class CallOnPaper:
-    """A collective on its way: whose it is, the bytes that it receives into, and whether it has begun."""
+    """A collective on its way: whose it is, the bytes that it receives into, whether it has begun, and when it ends
+    (seconds; `clock.py`)."""
 
     what: UnitState | BucketState
     scratch: int = 0
     runs: bool = False
+    end: float = 0.0
 
 
 class Replay:
@@ -141,6 +143,8 @@ class Replay:
             for event in part.events:
                 if isinstance(event, Swing):
                     self.swing(event)
+                elif isinstance(event, Computing):
+                    self.compute(event)
                 else:
                     self.hear(event, in_backward)
         self.part = "end of backward"
@@ -180,6 +184,15 @@ class Replay:
             live["activations"] += activations
             live["other"] += other
             self.tops[self.part] = StepMoment(self.part, live)
+
+    # Time, which `clock.py` has.
+
+    def compute(self, computing: Computing) -> None:
+        """The device computes."""
+
+    def issue(self, call: CallOnPaper) -> None:
+        """A collective goes onto the lane."""
+        self.queue.append(call)
 
     # What the engine does.
 
@@ -241,7 +254,7 @@ class Replay:
         if not unit.here:
             unit.here = True
             self.add("gathered_units", unit.nbytes)
-            self.queue.append(CallOnPaper(unit))
+            self.issue(CallOnPaper(unit))
 
     def gather(self, unit: UnitState) -> None:
         self.fill(unit)
@@ -287,7 +300,7 @@ class Replay:
             self.add("communication_buffers", bucket.result)
         self.in_flight.append(bucket)
         scratch = ring_scratch(bucket.plan) * self.widths.reduce // bucket.plan.itemsize
-        self.queue.append(CallOnPaper(bucket, scratch))
+        self.issue(CallOnPaper(bucket, scratch))
         self.next += 1
 
     def wait(self, what: UnitState | BucketState) -> None:

@@ -1,4 +1,4 @@
-"""What a model's forward and backward make and let go, storage by storage, without memory: a run on the meta device.
+"""What a model's forward and backward compute, make and let go, without memory: a run on the meta device.
 
     trace = trace_layers(config, Work(batch=1, tokens=2048, dtype=torch.bfloat16))
     trace.parts          forward of the embedding, of block 0, ..., the loss; backward of the head, of block L-1, ...
@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from zerolab.cost.machine import Operation, operation_of
 from zerolab.memory.track import birth_kind
 from zerolab.models import Config, LanguageModel
 from zerolab.plan.mixture import build_model
@@ -56,6 +57,12 @@ class Swing(NamedTuple):
     end: tuple[int, int]
 
 
+class Computing(NamedTuple):
+    """What a device computes between two marks, in order, beside the engine's own."""
+
+    operations: tuple[Operation, ...]
+
+
 class Mark(NamedTuple):
     """What happens in a module of the model (its number), which the engine hears of by its hooks:
 
@@ -77,7 +84,7 @@ class TracedPart:
 
     phase: str
     module: int
-    events: tuple[Swing | Mark, ...]
+    events: tuple[Swing | Computing | Mark, ...]
 
 
 @dataclass(frozen=True)
@@ -88,11 +95,13 @@ class Trace:
 
 
 class MetaLedger(TorchDispatchMode):
-    """Notes each storage on the meta device that an operation makes, and each that is let go."""
+    """Notes each storage on the meta device that an operation makes, each that is let go, and what operations do."""
 
-    def __init__(self, note: Callable[[str, int], None], known: Iterator[Tensor]) -> None:
+    def __init__(
+        self, note: Callable[[str, int], None], did: Callable[[Operation], None], known: Iterator[Tensor]
+    ) -> None:
         super().__init__()
-        self.note = note
+        self.note, self.did = note, did
         self._known: dict[int, Any] = {}
         for tensor in known:
             storage = tensor.untyped_storage()
@@ -100,6 +109,8 @@ class MetaLedger(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
+        if operation := operation_of(func, args, kwargs or {}, result):
+            self.did(operation)
         for tensor in result if isinstance(result, list | tuple) else [result]:
             if isinstance(tensor, Tensor):
                 self._see(tensor.untyped_storage())
@@ -145,7 +156,8 @@ class Watch:
     `zerolab.zero.gradients`."""
 
     def __init__(self, model: LanguageModel) -> None:
-        self.parts: list[tuple[str, int, list[Swing | Mark]]] = [("forward", 0, [])]
+        self.parts: list[tuple[str, int, list[Swing | Computing | Mark]]] = [("forward", 0, [])]
+        self.operations: list[Operation] = []
         self.in_backward = False
         for number, module in enumerate(model.units()):
             module.register_forward_pre_hook(self._before(number))
@@ -168,17 +180,28 @@ class Watch:
         events.append(Swing(end if sum(end) > sum(before.top) else before.top, end))
 
     def mark(self, what: str, module: int, parameter: int = 0) -> None:
+        self.end_computing()
         self.parts[-1][2].append(Mark(what, module, parameter))
+
+    def end_computing(self) -> None:
+        """What was computed since the last mark is one event."""
+        if self.operations:
+            self.parts[-1][2].append(Computing(tuple(self.operations)))
+            self.operations.clear()
+
+    def begin_part(self, phase: str, module: int) -> None:
+        self.end_computing()
+        self.parts.append((phase, module, []))
 
     def begin_backward(self, head: int) -> None:
         self.in_backward = True
-        self.parts.append(("backward", head, []))
+        self.begin_part("backward", head)
 
     def _before(self, number: int) -> Callable[..., None]:
         def hook(_module: nn.Module, inputs: tuple[Any, ...]) -> None:
             if not self.in_backward:
                 if number:
-                    self.parts.append(("forward", number, []))
+                    self.begin_part("forward", number)
                 if inputs[0].requires_grad:
                     inputs[0].register_hook(lambda _: self.mark("known", number))
             self.mark("enter", number)
@@ -195,7 +218,7 @@ class Watch:
 
     def _returned(self, number: int) -> None:
         if self.parts[-1][1] != number:
-            self.parts.append(("backward", number, []))
+            self.begin_part("backward", number)
         self.mark("return", number)
 
     def _taken(self, number: int, place: int) -> Callable[[Tensor], None]:
@@ -215,11 +238,12 @@ def run_once(config: Config, work: Work) -> list[TracedPart]:
     for module in model.units() if work.attention == "flash" else ():
         # Around each forward, so that one which a checkpoint repeats in the middle of backward has it, too.
         module.forward = with_flash(module.forward)
-    with MetaLedger(watch.note, iter([inputs, *model.parameters()])):
+    with MetaLedger(watch.note, watch.operations.append, iter([inputs, *model.parameters()])):
         loss = model(inputs, targets)
         watch.begin_backward(config.layers + 1)
         loss.backward()
         del loss
+    watch.end_computing()
     return [TracedPart(phase, module, tuple(events)) for phase, module, events in watch.parts]
 
 

@@ -1,0 +1,149 @@
+"""A step's predicted time: what it is made of, what it waits for, and what makes it longer or shorter."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from zerolab.cli.plan import main
+from zerolab.collectives import Link
+from zerolab.collectives.cost import RINGS
+from zerolab.cost import Machine, Network, Rate, find_gpu, machine_of
+from zerolab.errors import InputError
+from zerolab.models import config_of
+from zerolab.plan import RunSpec, shape_of
+from zerolab.plan.crossing import crossings, with_bandwidth
+from zerolab.plan.guide import traffic
+from zerolab.plan.timing import by_stage, model_flop, network_of, predict_step
+
+TINY = shape_of(config_of("llama", "tiny"), "llama tiny")
+RUN = RunSpec(TINY, ranks=4, stage=3, seq_len=64, precision=None)
+CPU = Machine("a slow core", {("matmul", 4): Rate(((1, 1e11),))}, Rate(((1, 1e10),)), overhead=5e-6)
+FREE = Machine("no time", {("matmul", 4): Rate(((1, 1e30),))}, Rate(((1, 1e30),)))
+
+
+def at(stage, **changes):
+    return replace(RUN, stage=stage, **changes)
+
+
+@pytest.mark.parametrize("stage", [0, 1, 2, 3])
+@pytest.mark.parametrize("micro_batches", [1, 2, 5])
+def test_wire_is_busy_as_long_as_the_ledger_of_traffic_says(stage, micro_batches):
+    """Without latency a ring's time is its bytes; the two ledgers count the same collectives by different ways."""
+    run = at(stage, micro_batches=micro_batches)
+    step = predict_step(run, FREE, Link(1.0))
+    sent = sum(sum(calls.values()) for calls in traffic(run).values())
+    assert step.communication == pytest.approx(sent * 8 / 1e9, rel=1e-3)
+    assert step.seconds == pytest.approx(step.communication, rel=1e-3), "nothing to compute: all of it is waiting"
+
+
+@pytest.mark.parametrize("stage", [0, 1, 2, 3])
+def test_time_is_what_it_was_spent_on_and_never_below_a_lane(stage):
+    for gbit in (0.1, 1, 10, 1000):
+        step = predict_step(at(stage, micro_batches=2), CPU, Link(gbit, 20))
+        assert step.seconds == pytest.approx(sum(step.spent.values()))
+        assert step.communication <= step.seconds + 1e-12 and step.spent["compute"] <= step.seconds
+        assert 0 <= step.exposed <= step.communication + 1e-12
+
+
+@pytest.mark.parametrize("stage", [0, 1, 2, 3])
+def test_more_bandwidth_less_latency_and_fewer_tokens_are_never_slower(stage):
+    def seconds(gbit=100.0, latency=20.0, machine=CPU, **changes):
+        return predict_step(at(stage, **changes), machine, Link(gbit, latency)).seconds
+
+    assert seconds(gbit=400) < seconds() < seconds(gbit=1) and seconds(latency=0) < seconds() < seconds(seq_len=128)
+    assert seconds(checkpoint_activations=True) > seconds()
+    assert seconds(machine=CPU.at(memory=Rate(((1, 5e9),)))) > seconds()
+
+
+def test_overlap_hides_reductions_and_prefetch_hides_gathers():
+    link = Link(2.0, 20)
+    beside = predict_step(at(2), CPU, link)
+    assert beside.spent["reduce"] < predict_step(at(2), CPU, link, overlap=False).spent["reduce"]
+    assert predict_step(RUN, CPU, link).spent["gather"] < predict_step(at(3, prefetch=False), CPU, link).spent["gather"]
+
+
+def test_one_rank_waits_for_nobody_and_prices_no_collective():
+    step = predict_step(at(3, ranks=1), CPU, Link(0.001, 1e6))
+    assert step.communication == step.exposed == 0 and step.seconds > 0
+
+
+def test_states_elsewhere_take_time_by_their_tier():
+    host = CPU.at(host=1e9, disk=2e8, host_step=1e9)
+    on_host = predict_step(at(2, offload="optimizer"), host, Link(10))
+    slower = predict_step(at(2, offload="optimizer"), host.at(host=1e8), Link(10))
+    assert predict_step(at(2), host, Link(10)).spent.get("offload", 0) == 0
+    assert 0 < on_host.spent["offload"] < slower.spent["offload"]
+    both = predict_step(at(3, offload="optimizer and parameters"), host, Link(10))
+    far = predict_step(at(3, offload="optimizer and parameters"), host.at(host=1e8), Link(10))
+    assert far.spent["offload"] - both.spent["offload"] > slower.spent["offload"] - on_host.spent["offload"]
+
+
+def test_accumulation_without_reduction_saves_wire_and_many_micro_batches_are_as_long_as_each():
+    each, deferred = (predict_step(at(2, micro_batches=4, reduce_each=way), CPU, Link(1)) for way in (True, False))
+    assert deferred.communication < each.communication
+    few, many = (predict_step(at(3, micro_batches=m), CPU, Link(1)).seconds for m in (3, 10))
+    one_more = predict_step(at(3, micro_batches=4), CPU, Link(1)).seconds - few
+    assert many == pytest.approx(few + 7 * one_more, rel=1e-9)
+
+
+def test_flop_and_utilization_by_hand():
+    machine = machine_of(find_gpu("A100 80GB"))
+    run = replace(RUN, precision="bf16", micro_batch_size=2)
+    tokens = 2 * 64
+    by_hand = tokens * (6 * TINY.parameters + 12 * TINY.layers * TINY.hidden * 64)
+    step = predict_step(run, machine, network_of(find_gpu("A100 80GB"), 4))
+    assert model_flop(run) == by_hand
+    assert step.mfu == pytest.approx(by_hand / step.seconds / 312e12)
+    assert step.tokens_per_s == pytest.approx(4 * tokens / step.seconds)
+
+
+def test_crossings_lie_where_they_are_said_to_lie():
+    found = {crossing.stage: crossing for crossing in crossings(RUN, CPU, Network(Link(10)))}
+    assert found[2].gbit_per_s is None, "with one micro-batch stages 1 and 2 send alike"
+    gbit = found[3].gbit_per_s
+    for share, slower in ((0.8, True), (1.25, False)):
+        steps = by_stage(RUN, CPU, with_bandwidth(Network(Link(10)), share * gbit))
+        assert (steps[3].seconds > 1.01 * steps[2].seconds) is slower
+
+
+def test_stage_3_collapses_at_small_batch_on_many_gpus():
+    """What a GPU has to compute stays, what a ring has to wait for grows with N."""
+    gpu = find_gpu("V100 32GB")
+    run = RunSpec(shape_of(config_of("gpt2", "1558m"), "1.5B"), 8, 3, "fp16", 1, 128)
+
+    def mfu(ranks, batch):
+        one = replace(run, ranks=ranks, micro_batch_size=batch)
+        found = predict_step(one, machine_of(gpu), network_of(gpu, ranks, gbit_per_s=100, cards=1)).mfu
+        assert found is not None
+        return found
+
+    assert mfu(1024, 1) < 0.25 * mfu(8, 1) and mfu(1024, 1) < 0.1 * mfu(1024, 32)
+
+
+def test_plan_tells_time_by_stage_and_to_programs(tmp_path, capsys):
+    path = tmp_path / "plan.json"
+    command = ["--model", "llama tiny", "--ranks", "16", "--gpu", "A100 80GB", "--seq-len", "64", "--json", str(path)]
+    assert main([*command, "--link-gbit-per-s", "1", "--node-size", "4", "--cards", "1", "--crossings"]) == 0
+    said = capsys.readouterr().out
+    assert "a step on 16 A100 80GB, predicted" in said and "1 x 0.8 between nodes of 4" in said
+    assert "Stage 3 is slower than stage 2" in said
+    time = json.loads(path.read_text())["time"]
+    assert list(time["by_stage"]) == ["0", "1", "2", "3"] and time["network"]["node_size"] == 4
+    run = RunSpec(TINY, 16, 3, "bf16", 1, 64)
+    gpu = find_gpu("A100 80GB")
+    step = predict_step(run, machine_of(gpu), network_of(gpu, 16, 4, 1.0, cards=1))
+    assert time["by_stage"]["3"]["seconds"] == pytest.approx(step.seconds)
+    assert time["by_stage"]["3"]["exposed_communication"] == pytest.approx(step.exposed)
+    assert [crossing["stage"] for crossing in time["crossings"]] == [1, 2, 3]
+
+
+def test_flags_of_time_need_a_gpu():
+    with pytest.raises(InputError, match="--node-size is given and no GPU"):
+        main(["--model", "llama tiny", "--node-size", "4"])
+    with pytest.raises(InputError, match="node_size is 0"):
+        main(["--model", "llama tiny", "--gpu", "T4", "--node-size", "0"])
+
+
+def test_every_collective_of_a_step_has_a_price():
+    assert {"all_reduce", "reduce_scatter", "all_gather"} <= RINGS.keys()
