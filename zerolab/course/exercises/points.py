@@ -71,5 +71,6 @@ POINTS: dict[str, dict[str, int]] = {
     "09_cost_and_scale": {
         "fit_link": 2,
         "step_seconds": 2,
+        "best_bucket": 2,
     },
 }

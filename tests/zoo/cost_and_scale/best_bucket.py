@@ -1,0 +1,207 @@
+"""Answers to `best_bucket` of lesson 09, wrong and right."""
+
+from zoo.answers import Right, Wrong, blank, changed, model
+
+MODEL = model("09_cost_and_scale", "best_bucket")
+
+WRONG = [
+    blank("best_bucket"),
+    Wrong("the latest",
+          changed(MODEL, "min((end", "max((end"),
+          "the size with the latest end"),
+    Wrong("the largest of equals",
+          changed(changed(MODEL, "min((end(size), size)", "min((end(size), -size)"), "return size", "return -size"),
+          "Of sizes that end equally early"),
+    Wrong("the first of equals",
+          changed(MODEL, "min((end(size), size) for size in sizes)", "min(map(end, sizes)), min(sizes, key=end)"),
+          "the smallest is due"),
+    Wrong("since backward's end",
+          changed(MODEL, "return size, seconds", "return size, seconds - ready[-1]"),
+          "counts from the moment when backward has ended"),
+    Wrong("all wires at once",
+          changed(MODEL, "max(free, time) + 2 * (ranks - 1) * (latency + held / ranks / bandwidth)",
+                  "max(free, time + 2 * (ranks - 1) * (latency + held / ranks / bandwidth))"),
+          "until it is free"),
+    Wrong("begins with its first layer", """
+def best_bucket(ready, nbytes, sizes, ranks, latency, bandwidth):
+    def end(size):
+        free, held, first = 0, 0, None
+        for layer, (time, more) in enumerate(zip(ready, nbytes), 1):
+            first = time if first is None else first
+            held += more
+            if held >= size or layer == len(ready):
+                free = max(free, first) + 2 * (ranks - 1) * (latency + held / ranks / bandwidth)
+                held, first = 0, None
+        return free
+    seconds, size = min((end(size), size) for size in sizes)
+    return size, seconds
+""", "the last of its layers is ready, not the first"),
+    Wrong("after backward",
+          changed(MODEL, "max(free, time)", "max(free, ready[-1])"),
+          "need not wait for the whole backward"),
+    Wrong("the rest stays",
+          changed(MODEL, " or layer == len(ready)", ""),
+          "The last bucket leaves, too"),
+    Wrong("never above the size", """
+def best_bucket(ready, nbytes, sizes, ranks, latency, bandwidth):
+    def end(size):
+        buckets, held, last = [], 0, 0
+        for time, more in zip(ready, nbytes):
+            if held and held + more > size:
+                buckets.append((last, held))
+                held = 0
+            held, last = held + more, time
+        buckets.append((last, held))
+        free = 0
+        for time, held in buckets:
+            free = max(free, time) + 2 * (ranks - 1) * (latency + held / ranks / bandwidth)
+        return free
+    seconds, size = min((end(size), size) for size in sizes)
+    return size, seconds
+""", "the layer that reaches it belongs to it"),
+    Wrong("full above the size",
+          changed(MODEL, "held >= size", "held > size"),
+          "A bucket of exactly the size is full"),
+    Wrong("a bucket a layer",
+          changed(MODEL, "held >= size or layer == len(ready)", "True"),
+          "Layers are joined"),
+    Wrong("one round",
+          changed(MODEL, "2 * (ranks - 1)", "(ranks - 1)"),
+          "An all-reduce is two rounds"),
+    Wrong("one step a round",
+          changed(MODEL, "2 * (ranks - 1)", "2 * (ranks > 1)"),
+          "you take one"),
+    Wrong("N steps a round",
+          changed(MODEL, "2 * (ranks - 1)", "2 * ranks"),
+          "N-1 steps, not N"),
+    Wrong("the whole in each step",
+          changed(MODEL, "held / ranks", "held"),
+          "an N-th of the bucket travels"),
+    Wrong("no latency",
+          changed(MODEL, "latency + held", "held"),
+          "the smallest buckets would always be best"),
+    Wrong("the latency once",
+          changed(MODEL, "2 * (ranks - 1) * (latency + held / ranks / bandwidth)",
+                  "(latency + 2 * (ranks - 1) * held / ranks / bandwidth) * (ranks > 1)"),
+          "Each of a bucket's steps has its latency"),
+    Wrong("the size alone",
+          changed(MODEL, "return size, seconds", "return size"),
+          "The size alone"),
+    Wrong("the seconds alone",
+          changed(MODEL, "return size, seconds", "return seconds"),
+          "The seconds alone"),
+    Wrong("the seconds first",
+          changed(MODEL, "return size, seconds", "return seconds, size"),
+          "The size comes first"),
+    Wrong("sorts the list it is given",
+          changed(MODEL, "    def end", "    sizes.sort()\n\n    def end"),
+          "it overwrote"),
+]  # fmt: skip
+
+RIGHT = [
+    Right("buckets first, then the wire", """
+def best_bucket(ready, nbytes, sizes, ranks, latency, bandwidth):
+    best = None
+    for size in sorted(sizes):
+        buckets = [[0.0, 0]]
+        for time, more in zip(ready, nbytes):
+            if buckets[-1][1] >= size:
+                buckets.append([0.0, 0])
+            buckets[-1][0] = time
+            buckets[-1][1] += more
+        now = 0.0
+        for complete, held in buckets:
+            now = complete if complete > now else now
+            now += 2 * (ranks - 1) * latency + 2 * (ranks - 1) / ranks * held / bandwidth
+        if best is None or now < best[1] * (1 - 1e-12):
+            best = size, now
+    return best
+"""),
+    Right("fractions", """
+from fractions import Fraction as F
+
+
+def best_bucket(ready, nbytes, sizes, ranks, latency, bandwidth):
+    def end(size):
+        free, held = F(0), 0
+        for i in range(len(ready)):
+            held += nbytes[i]
+            if held < size and i + 1 < len(ready):
+                continue
+            free = max(free, F(ready[i]))
+            free += 2 * (ranks - 1) * (F(latency) + F(held, ranks) / F(bandwidth))
+            held = 0
+        return free
+
+    size = min(sorted(sizes), key=end)
+    return [size, float(end(size))]
+"""),
+    Right("a generator and reduce", """
+from functools import reduce
+
+
+def best_bucket(ready, nbytes, sizes, ranks, latency, bandwidth):
+    def buckets(size):
+        held, time = 0, 0
+        for time, more in zip(ready, nbytes):
+            held += more
+            if held >= size:
+                yield time, held
+                held = 0
+        if held:
+            yield time, held
+
+    def ring(held):
+        return 2 * (ranks - 1) * (latency + held / (ranks * bandwidth))
+
+    ends = {size: reduce(lambda free, one: max(free, one[0]) + ring(one[1]), buckets(size), 0.0) for size in sizes}
+    earliest = min(ends.values())
+    return min(size for size, end in ends.items() if end == earliest), earliest
+"""),
+    Right("torch, from the back", """
+def best_bucket(ready, nbytes, sizes, ranks, latency, bandwidth):
+    found = []
+    for size in sizes:
+        groups, held = [], 0
+        for k, n in enumerate(nbytes):
+            held += n
+            if held >= size:
+                groups.append((k, held))
+                held = 0
+        if held:
+            groups.append((len(nbytes) - 1, held))
+        costs = torch.tensor([2 * (ranks - 1) * (latency + n / ranks / bandwidth) for _, n in groups],
+                             dtype=torch.float64)
+        starts = torch.tensor([ready[k] for k, _ in groups], dtype=torch.float64)
+        # The end is the latest of: a bucket is ready, and then it and all after it travel.
+        after = costs.flip(0).cumsum(0).flip(0)
+        found.append(((starts + after).max().item(), size))
+    low = min(found)[0]
+    size = min(size for end, size in found if end <= low * (1 + 1e-12))
+    return size, low
+"""),
+    Right("a class for the wire", """
+class Wire:
+    def __init__(self, seconds_of):
+        self.free, self.seconds_of = 0.0, seconds_of
+
+    def send(self, when, held):
+        self.free = self.seconds_of(held) + (when if when > self.free else self.free)
+
+
+def best_bucket(ready, nbytes, sizes, ranks, latency, bandwidth):
+    best = (float("inf"), None)
+    for size in sizes:
+        wire = Wire(lambda n: (ranks - 1) * 2 * (latency + (n / ranks) / bandwidth))
+        waiting = []
+        for time, more in zip(ready, nbytes):
+            waiting.append(more)
+            if sum(waiting) >= size:
+                wire.send(time, sum(waiting))
+                waiting = []
+        if waiting:
+            wire.send(ready[-1], sum(waiting))
+        best = min(best, (wire.free, size))
+    return best[::-1]
+"""),
+]  # fmt: skip
