@@ -1,6 +1,7 @@
 """A virtual world: one rank of many, on tensors without values; its sizes, traffic and time are those of a real one."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from zerolab.collectives import Collectives, Link
 from zerolab.errors import InputError
 from zerolab.memory import Tracker
 from zerolab.models import build
-from zerolab.ranks import RankFailure, launch
+from zerolab.ranks import Pace, RankFailure, launch
 from zerolab.zero import ZeroEngine
 from zerolab.zero.labels import engine_labels
 
@@ -48,6 +49,26 @@ def trained(comm: Collectives, stage: int, name: str = "llama", micro_batches: i
         "calls": dict(comm.meter.calls),
         "seconds": pytest.approx(comm.transport.now(), rel=1e-9),
     }
+
+
+def paced(comm: Collectives, stage: int) -> float:
+    """Seconds of the second of two steps in which operations take time, too."""
+    torch.manual_seed(0)
+    engine = ZeroEngine(build("llama", "nano"), comm, stage, 1e-3)
+    ends = []
+    with Pace(comm, gflop_per_s=50, gbyte_per_s=20):
+        for _ in range(2):
+            tokens, targets = (part.clone() for part in torch.randint(0, 256, (2, 2, 16)))
+            engine.backward(engine(tokens, targets))
+            engine.step()
+            ends.append(comm.transport.now())
+    return ends[1] - ends[0]
+
+
+@pytest.mark.parametrize("stage", [0, 3])
+def test_operations_take_as_long_as_in_lockstep_but_for_the_additions_inside_collectives(stage: int) -> None:
+    (_, lockstep) = launch(paced, stage, ranks=2, world="lockstep", link=LINK)
+    assert 0.99 * lockstep < virtual(partial(paced, stage=stage), 2, link=LINK) <= lockstep
 
 
 @pytest.mark.parametrize("ranks", [2, 3, 4, 8])

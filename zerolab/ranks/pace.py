@@ -40,7 +40,8 @@ class Counted(NamedTuple):
 def counted(func: Any, args: Any, kwargs: Any, result: Any) -> Counted | None:
     """What an operation of torch's dispatcher has to do; None for a view, and for memory that nobody writes yet."""
     packet = func._overloadpacket
-    if func.is_view or packet.__name__ in FREE:
+    if func.is_view or packet.__name__ in FREE or func.namespace == "prim":
+        # Of a fake tensor it is also asked on which device it is (prim::device).
         return None
     flop = flop_registry[packet](*args, **kwargs, out_val=result) if packet in flop_registry else 0
     if packet.__name__.startswith(CPU_FLASH):
