@@ -65,6 +65,15 @@ def table(runs: list[RunSpec], measured: list[list[Measured]]) -> list[str]:
     return [*lines, "", f"{len(runs)} rows; the largest error is {worst:+.3%}."]
 
 
+def fill_readme(begin: str, text: str) -> None:
+    """Put a table between its marks in README.md, in the place of the one that is there."""
+    before, mark, rest = README.read_text(encoding="utf-8").partition(begin)
+    if not mark:
+        raise SystemExit(f"{README} has no line {begin!r}; write one, and {END!r} below it, where the table shall be")
+    _, _, after = rest.partition(END)
+    README.write_text(f"{before}{begin}\n{text}\n{END}{after}", encoding="utf-8")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--readme", action="store_true", help="write the table into benchmarks/README.md, too")
@@ -81,9 +90,7 @@ def main() -> None:
         ]
         arguments.json.write_text(json.dumps(rows, indent=1))
     if arguments.readme:
-        before, _, rest = README.read_text().partition(BEGIN)
-        _, _, after = rest.partition(END)
-        README.write_text(f"{before}{BEGIN}\n{text}\n{END}{after}")
+        fill_readme(BEGIN, text)
 
 
 if __name__ == "__main__":

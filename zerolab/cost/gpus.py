@@ -18,7 +18,8 @@ class GPU:
     fp32_tflop_per_s      the same in fp32, as torch computes it unless it is allowed TF32
     link_gbyte_per_s      what it sends to the other GPUs of its machine in one direction: NVLink, or PCIe without it
     host_gbyte_per_s      what it exchanges with the host in one direction: PCIe
-    reached               of `tflop_per_s`, the share that a large matrix product of a training step reaches
+    reached               of `tflop_per_s`, the share that large matrix products of a training step reach: of A100
+                          and H100 what published runs say (benchmarks/published.py), of the others a guess
     """
 
     name: str
@@ -28,7 +29,7 @@ class GPU:
     fp32_tflop_per_s: float
     link_gbyte_per_s: float
     host_gbyte_per_s: float
-    reached: float = 0.65
+    reached: float = 0.6
 
 
 # NVIDIA's product pages and data sheets of each; GeForce: the whitepapers of GA102 (appendix A), Ada and Blackwell
@@ -47,10 +48,10 @@ GPUS = {
         GPU("RTX 3090", 24, 936, 71, 35.6, 32, 32),
         GPU("RTX 4090", 24, 1008, 165, 82.6, 32, 32),
         GPU("RTX 5090", 32, 1792, 209.5, 104.8, 64, 64),
-        GPU("A100 40GB", 40, 1555, 312, 19.5, 300, 32),
-        GPU("A100 80GB", 80, 2039, 312, 19.5, 300, 32),
-        GPU("H100", 80, 3350, 989.4, 67, 450, 64),
-        GPU("H200", 141, 4800, 989.4, 67, 450, 64),
+        GPU("A100 40GB", 40, 1555, 312, 19.5, 300, 32, 0.66),
+        GPU("A100 80GB", 80, 2039, 312, 19.5, 300, 32, 0.66),
+        GPU("H100", 80, 3350, 989.4, 67, 450, 64, 0.51),
+        GPU("H200", 141, 4800, 989.4, 67, 450, 64, 0.51),
         GPU("B200", 180, 8000, 2250, 75, 900, 64),
         GPU("MI250X", 64, 1638, 191.5, 23.9, 50, 32),
         GPU("MI300X", 192, 5300, 1307.4, 163.4, 448, 64),
