@@ -75,6 +75,8 @@ def make_parser() -> argparse.ArgumentParser:
         "precision": "recipes of dtypes",
     }.items():
         add(f"--{name}", nargs="*", metavar="V", help=what)
+    add("--wire", nargs="*", metavar="V", help="simulated, or shaped by the kernel between network namespaces (Linux)")
+    add("--hosts", nargs="*", metavar="V", help="shaped: how many hosts the ranks are on (one a rank)")
     for name in TrainConfig.model_fields.keys() - {"ranks", "precision"} - {*SHARED}:
         add(f"--{name.replace('_', '-')}", dest=name, nargs="*", help=argparse.SUPPRESS)
     return parser

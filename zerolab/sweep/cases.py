@@ -5,7 +5,9 @@
     world: lockstep
     max_steps: 4
 
-Names are those of `zerolab train` (`TrainConfig`), and four short ones: stages, models, bandwidth, latency.
+Names are those of `zerolab train` (`TrainConfig`), four short ones (stages, models, bandwidth, latency), and two of a
+sweep's own: `wire` says who makes a link, us (simulated) or the kernel (shaped, between network namespaces), and
+`hosts` on how many hosts the ranks are that a shaped one joins.
 """
 
 from __future__ import annotations
@@ -30,6 +32,7 @@ SHARED = ("save_folder", "resume", "save_every", "keep", "zero3_save_16bit_model
 """Settings of one run's own files, which the cases of a sweep would write over one another."""
 MODELS = {"models", "model", "model_size"}
 """Settings that name a model, in one word or in two."""
+WIRES = ("simulated", "shaped")
 TOLD = ("model", "model_size", "zero_stage", "ranks", "precision", "gbit_per_s", "latency_us", "world")
 """Settings that each row tells, also those that are as by default."""
 Settings = dict[str, Any]
@@ -37,15 +40,18 @@ Settings = dict[str, Any]
 
 @dataclass(frozen=True)
 class SweepCase:
-    """One run of a sweep. `varied` are the settings in which its sweep's cases differ."""
+    """One run of a sweep. `varied` are the settings in which its sweep's cases differ; `hosts` is 0 where the link of
+    the configuration is simulated."""
 
     config: TrainConfig
     varied: Settings
+    hosts: int = 0
 
     @property
     def settings(self) -> Settings:
         """What is not as it is by default, in values that JSON has."""
-        return self.config.model_dump(mode="json", exclude_defaults=True)
+        wire = {"wire": "shaped", "hosts": self.hosts} if self.hosts else {}
+        return self.config.model_dump(mode="json", exclude_defaults=True) | wire
 
     @property
     def key(self) -> str:
@@ -56,7 +62,8 @@ class SweepCase:
     def told(self) -> Settings:
         """The settings that its row tells: what runs are compared by, what varies, and what is not as by default."""
         everything = self.config.model_dump(mode="json")
-        return {name: everything[name] for name in (*TOLD, *self.varied) if name in everything} | self.settings
+        found = {name: everything[name] for name in (*TOLD, *self.varied) if name in everything}
+        return {**found, "wire": WIRES[0], **self.settings}
 
     @property
     def title(self) -> str:
@@ -89,11 +96,30 @@ def make_cases(settings: Mapping[str, Any]) -> list[SweepCase]:
         one = dict(zip(values, chosen, strict=True))
         varied = {name: one[name] for name in varying}
         try:
-            case = SweepCase(make_config(**spelled_out(one)), varied)
+            case = make_case(spelled_out(one), varied)
         except InputError as error:
             raise InputError(f"{title_of(varied)}: {error}" if varied else str(error)) from None
         cases.setdefault(case.key, case)
     return list(cases.values())
+
+
+def make_case(settings: Settings, varied: Settings) -> SweepCase:
+    """The case of a run's settings and a sweep's own."""
+    wire, hosts = settings.pop("wire", WIRES[0]), settings.pop("hosts", None)
+    config = make_config(**settings)
+    if wire not in WIRES:
+        raise InputError(f"wire is {wire!r}; choose {' or '.join(WIRES)}")
+    if wire == "simulated":
+        return SweepCase(config, varied)
+    if config.world != "processes" or config.collective_impl == "shared" or config.device == "cuda":
+        raise InputError(
+            "wire is shaped, which carries messages of processes on the CPU; leave world, collective_impl "
+            "and device out"
+        )
+    hosts = config.ranks if hosts is None else hosts
+    if not str(hosts).isdecimal() or int(hosts) < 1 or config.ranks % int(hosts):
+        raise InputError(f"hosts is {hosts} for {config.ranks} ranks; give a number that divides them")
+    return SweepCase(config, varied, int(hosts))
 
 
 def named(settings: Mapping[str, Any]) -> Settings:
@@ -118,7 +144,7 @@ def named(settings: Mapping[str, Any]) -> Settings:
 
 def known_names() -> set[str]:
     """What a sweep's settings may be called, short names aside."""
-    return {*TrainConfig.model_fields, "models"}
+    return {*TrainConfig.model_fields, "models", "wire", "hosts"}
 
 
 def listed(name: str, value: Any) -> list[Any]:

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from zerolab.data import Corpus
 from zerolab.errors import DiskError, ZerolabError
 from zerolab.sweep.cases import SweepCase
-from zerolab.sweep.measure import machine, measured
+from zerolab.sweep.measure import Figures, machine, measured
 from zerolab.sweep.rows import DONE, FAILED, Row, Rows, held
-from zerolab.train import Report, train
+from zerolab.sweep.shaped import ShapedHosts
+from zerolab.train import TrainConfig, train
 from zerolab.train.model import load_data
 from zerolab.train.progress import Bar
 
@@ -39,21 +39,23 @@ def sweep(cases: Sequence[SweepCase], folder: Path) -> SweepOutcome:
         rows.forget_failed(keys)
         left = [case for case in cases if not rows.is_done(case.key)]
         done = len(cases) - len(left)
-        with Bar(total=len(cases), initial=done, desc="sweep", unit="case", file=sys.stderr, disable=None) as bar:
-            for case in left:
-                bar.set_postfix_str(case.title)
-                rows.append(row_of(case))
-                bar.update()
+        with ShapedHosts() as hosts:
+            for link in dict.fromkeys(case.config.link for case in left if case.hosts):
+                hosts.check(link)
+            with Bar(total=len(cases), initial=done, desc="sweep", unit="case", file=sys.stderr, disable=None) as bar:
+                for case in left:
+                    bar.set_postfix_str(case.title)
+                    rows.append(row_of(case, hosts))
+                    bar.update()
         rows.finish(keys)
         return SweepOutcome([rows.by_key[key] for key in keys], len(left))
 
 
-def row_of(case: SweepCase) -> Row:
+def row_of(case: SweepCase, hosts: ShapedHosts) -> Row:
     """Run a case. What is the same each time comes first, so that lines are read by eye, too."""
     row: Row = {"key": case.key, "case": case.title, "status": DONE, "error": None, "settings": case.told}
     try:
-        corpus = load_data(case.config, case.config.seq_len)
-        row |= measured(run_case(case, corpus), corpus)
+        row |= hosts.run(case) if case.hosts else run_here(case.config)
     except DiskError:
         raise
     except ZerolabError as error:
@@ -63,7 +65,8 @@ def row_of(case: SweepCase) -> Row:
     return row | {"machine": machine()}
 
 
-def run_case(case: SweepCase, corpus: Corpus) -> Report:
-    """Train as the case says, traced."""
+def run_here(config: TrainConfig) -> Figures:
+    """Train as the configuration says, traced, in launches of this process."""
+    corpus = load_data(config, config.seq_len)
     # Any path turns tracing on; the trace stays in the report.
-    return train(case.config.model_copy(update={"trace": Path("trace.json")}), corpus)
+    return measured(train(config.model_copy(update={"trace": Path("trace.json")}), corpus), corpus)

@@ -1,0 +1,17 @@
+"""One rank of a case on shaped wires: trains in the world that its environment describes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from zerolab.sweep.measure import Figures, measured
+from zerolab.train import make_config, train
+from zerolab.train.model import load_data
+
+
+def train_member(settings: dict[str, Any]) -> Figures:
+    """The figures of the run with these settings, the same on each rank."""
+    config = make_config(**settings, trace=Path("trace.json"))
+    corpus = load_data(config, config.seq_len)
+    return measured(train(config, corpus), corpus)

@@ -1,0 +1,88 @@
+"""Cases on wires that the kernel shapes: the side of a sweep. `hosts.py` is the other."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from contextlib import suppress
+from typing import Any
+
+from zerolab.collectives import Link
+from zerolab.errors import InputError, RankError
+from zerolab.ranks.folders import temporary_folder
+from zerolab.sweep.cases import SweepCase
+from zerolab.sweep.measure import Figures
+
+LINK_SETTINGS = ("gbit_per_s", "latency_us")
+
+
+class ShapedHosts:
+    """Runs cases on hosts of their own; its process is started when the first comes, and ends with this object, or
+    with this process, however that ends."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[str] | None = None
+
+    def __enter__(self) -> ShapedHosts:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._process is None:
+            return
+        assert self._process.stdin is not None and self._process.stdout is not None
+        # The end of its input is its end, and that of all that it has started.
+        with suppress(OSError):
+            self._process.stdin.close()
+        try:
+            self._process.wait(30)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._process.stdout.close()
+
+    def check(self, link: Link | None) -> None:
+        """Raise an InputError that says why, if hosts with such a link cannot be made here."""
+        try:
+            self._ask(2, 2, link, None)
+        except InputError as error:
+            raise InputError(f"no wire can be shaped on this machine: {error}; or take wire simulated") from None
+
+    def run(self, case: SweepCase) -> Figures:
+        """The figures of a case. Raises the InputError or RankError of the rank that failed first."""
+        settings = {name: value for name, value in case.config.model_dump(mode="json", exclude_defaults=True).items()}
+        settings = {name: value for name, value in settings.items() if name not in LINK_SETTINGS}
+        # As on a simulated link, where "auto" is the ring: what shared memory moves goes over no wire.
+        settings = {"device": "cpu", "collective_impl": "ring", **settings}
+        return self._ask(case.hosts, case.config.ranks, case.config.link, settings)
+
+    def _ask(self, hosts: int, ranks: int, link: Link | None, settings: dict[str, Any] | None) -> Any:
+        process = self._started()
+        assert process.stdin is not None
+        with temporary_folder("launch") as folder:
+            wire = None if link is None else [link.gbit_per_s, link.latency_us]
+            job = {"hosts": hosts, "ranks": ranks, "link": wire, "settings": settings, "folder": str(folder)}
+            process.stdin.write(json.dumps(job) + "\n")
+            process.stdin.flush()
+            answer = self._heard(process)
+        if "error" in answer:
+            raise (InputError if answer.get("kind") == InputError.__name__ else RankError)(answer["error"])
+        return answer["value"]
+
+    def _started(self) -> subprocess.Popen[str]:
+        if self._process is None:
+            if sys.platform != "linux":
+                raise InputError("shaped wires need Linux's network namespaces")
+            command = [sys.executable, "-m", "zerolab.sweep.hosts"]
+            pipe = subprocess.PIPE
+            self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True)
+            if "error" in (said := self._heard(self._process)):
+                raise InputError(said["error"])
+        return self._process
+
+    def _heard(self, process: subprocess.Popen[str]) -> dict[str, Any]:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        if not line:
+            raise RankError(f"the process that makes hosts ended with status {process.wait()}")
+        return dict(json.loads(line))
