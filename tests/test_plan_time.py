@@ -4,6 +4,7 @@ import json
 from dataclasses import replace
 
 import pytest
+import torch
 
 from zerolab.cli.plan import main
 from zerolab.collectives import Link
@@ -14,7 +15,11 @@ from zerolab.models import config_of
 from zerolab.plan import RunSpec, shape_of
 from zerolab.plan.crossing import crossings, with_bandwidth
 from zerolab.plan.guide import traffic
+from zerolab.plan.measure import decay_of_train
+from zerolab.plan.mixture import build_model
 from zerolab.plan.timing import by_stage, model_flop, network_of, predict_step
+from zerolab.ranks import Pace, launch
+from zerolab.zero import ZeroEngine
 
 TINY = shape_of(config_of("llama", "tiny"), "llama tiny")
 RUN = RunSpec(TINY, ranks=4, stage=3, seq_len=64, precision=None)
@@ -143,6 +148,34 @@ def test_flags_of_time_need_a_gpu():
         main(["--model", "llama tiny", "--node-size", "4"])
     with pytest.raises(InputError, match="node_size is 0"):
         main(["--model", "llama tiny", "--gpu", "T4", "--node-size", "0"])
+
+
+def second_step(comm, run, machine):
+    """Seconds of the second step of a real engine, by the clock of its world."""
+    engine = ZeroEngine(
+        build_model(run.shape.config, False), comm, run.stage, 1e-3, clip_norm=1.0, groups=decay_of_train
+    )
+    ends = []
+    with Pace(comm, machine=machine):
+        for _ in range(2):
+            for _ in range(run.micro_batches):
+                tokens, targets = (part.clone() for part in torch.zeros(2, 1, run.seq_len, dtype=torch.int64))
+                engine.backward(engine(tokens, targets) / run.micro_batches)
+            engine.step()
+            engine.synchronize()
+            ends.append(comm.transport.now())
+    return ends[1] - ends[0]
+
+
+@pytest.mark.ranks
+@pytest.mark.parametrize("stage", [0, 1, 2, 3])
+def test_quick_prediction_is_the_clock_of_the_real_engine_in_a_virtual_world(stage):
+    """Within 3 %: the optimizer's kernel is priced by what it moves here, there by its arguments, each once."""
+    machine = CPU.at(memory=Rate(((1, 1e12),)), overhead=0.0)
+    for gbit, micro_batches in ((0.5, 1), (5, 2)):
+        run, link = at(stage, ranks=8, micro_batches=micro_batches), Link(gbit, 20)
+        [real] = launch(second_step, run, machine, ranks=8, world="virtual", link=link)
+        assert predict_step(run, machine, link).seconds == pytest.approx(real, rel=0.03), gbit
 
 
 def test_every_collective_of_a_step_has_a_price():
