@@ -115,7 +115,8 @@ WILD: dict[str, Wild] = {
         },
         {
             **OF_AUTO_STAGE_3, "lr": 3e-5, "beta1": 0.8, "beta2": 0.999, "eps": 1e-8, "weight_decay": 3e-7,
-            "lr_schedule": "constant", "warmup_steps": 500, "offload_optimizer": "cpu", "offload_param": "cpu",
+            "lr_schedule": "constant", "warmup_steps": 500, "warmup_shape": "log",
+            "offload_optimizer": "cpu", "offload_param": "cpu",
             "zero3_save_16bit_model": True,
         },
     ),
@@ -218,7 +219,8 @@ WILD: dict[str, Wild] = {
         },
         {
             "batch_size": 16, "lr": 0.001, "beta1": 0.8, "beta2": 0.999, "eps": 1e-8, "weight_decay": 3e-7,
-            "lr_schedule": "constant", "warmup_steps": 1000, "clip_norm": 1.0, "fp16": True, **FP16,
+            "lr_schedule": "constant", "warmup_steps": 1000, "warmup_shape": "log", "clip_norm": 1.0,
+            "fp16": True, **FP16,
             "initial_scale_power": 15, "zero_stage": 0, "reduction": "reduce_scatter", "bucket_numel": 50_000_000,
             "overlap": True,
         },
@@ -459,7 +461,8 @@ WILD: dict[str, Wild] = {
             },
         },
         {
-            "lr_schedule": "constant", "lr": 1e-4, "warmup_steps": 10000, "zero_stage": 2, "offload_optimizer": "cpu",
+            "lr_schedule": "constant", "lr": 1e-4, "warmup_steps": 10000, "warmup_shape": "log",
+            "zero_stage": 2, "offload_optimizer": "cpu",
             "overlap": True, "bucket_numel": 200_000_000, "fp16": True, **FP16, "batch_size": 16,
         },
     ),

@@ -74,7 +74,6 @@ def test_row_22_auto_is_resolved_and_shown() -> None:
         "zero_optimization.stage3_param_persistence_threshold: auto is param_persistence_threshold 320, which follows "
         "from the hidden size 32 as under Hugging Face's trainer",
         "bf16.enabled: auto is bf16 False",
-        "scheduler: the learning rate warms up in a line over the same steps, where DeepSpeed's follows a logarithm",
     ):
         assert note in reading.notes
     # What is asked for beside the file wins over the trainer's rule.
@@ -165,6 +164,8 @@ def test_what_is_written_reads_as_the_same_run(run: dict[str, Any], more: dict[s
         run = {name: value for name, value in run.items() if name not in ("hysteresis", "loss_scale")}
     if run.get("lr_schedule", "constant") != "constant":
         run.setdefault("warmup_steps", 3)
+    if run["zero_stage"] > 1:
+        run.pop("reduction", None)
     config = json.loads(json.dumps(write(run)))
     reading = read(config, run["ranks"])
     assert not [note for note in reading.notes if "auto" in note or "nothing" in note]

@@ -112,8 +112,8 @@ def test_the_profile_holds_what_a_reader_of_it_needs(tmp_path: Path, capsys: pyt
         ("--zero-stage 4", ["--zero-stage is", "4"]),
         ("--zero-stage two", ["--zero-stage is", "two"]),
         ("--ranks 0", ["ranks", "0"]),
-        ("--ranks 5", ["--batch-size 12", "5"]),
-        ("--grad-accum-steps 7", ["--batch-size 12", "7"]),
+        ("--ranks 5 --batch-size 12", ["--batch-size 12", "5"]),
+        ("--grad-accum-steps 7 --batch-size 12", ["--batch-size 12", "7"]),
         ("--model-size giant", ["giant", "tiny"]),
         ("--collective-impl nccl", ["nccl", "ring"]),
         ("--data-mode no/such/file.txt", ["no/such/file.txt"]),
@@ -153,8 +153,8 @@ def test_every_setting_is_a_flag_with_help(capsys: pytest.CaptureFixture[str]) -
     ("flags", "said"),
     [
         ("--zero-stge 2", "unrecognized arguments: --zero-stge 2 (did you mean --zero-stage?)"),
-        ("--num_microbatch=2x --qqqq", "unrecognized arguments: --qqqq;"),
-        ("--ranks", "argument --ranks: expected one argument;"),
+        ("--num_microbatches=2 --qqqq", "unrecognized arguments: --qqqq;"),
+        ("--ranks", "--ranks is given without a value; give one;"),
     ],
 )
 def test_a_flag_that_there_is_not_is_one_sentence_with_the_nearest(

@@ -212,6 +212,7 @@ def test_without_its_end_a_schedule_ends_where_the_first_run_meant_it_to() -> No
         "weight_decay": 0.1,
         "beta1": 0.8,
         "beta2": 0.999,
+        "warmup_shape": "line",
         "eps": 1e-8,
         "dropout": 0.0,
     } | {

@@ -66,24 +66,36 @@ def command(name: str) -> Callable[[list[str]], int]:
             gc.enable()
 
 
+def listed() -> str:
+    """The commands with what they are for, a line each."""
+    return "\n".join(["commands:", *(f"  {name:<12}{text}" for name, (_, text) in COMMANDS.items())])
+
+
 def _run(argv: Sequence[str] | None) -> int:
     import argparse
 
     from zerolab import __version__
     from zerolab.cli import ending
-    from zerolab.cli.parser import Parser, Version
+    from zerolab.cli.parser import Parser, Version, nearest
     from zerolab.errors import InputError, ZerolabError
 
     parser = Parser(
         prog="zerolab",
-        description="ZeRO by building it: train, look into checkpoints, and grade the course's exercises.",
-        epilog="\n".join(f"  {name:<12}{text}" for name, (_, text) in COMMANDS.items()),
+        usage="zerolab COMMAND ...",
+        description="ZeRO by building it: plan and train, look into checkpoints, and grade the course's exercises.\n"
+        "Begin with: zerolab train --zero-stage 2 --ranks 2 --model-size nano --max-steps 20",
+        epilog=listed(),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action=Version, nargs=0, const=__version__, help="show the version and end")
-    parser.add_argument("command", choices=COMMANDS, metavar="command", help="one of those below")
-    parser.add_argument("arguments", nargs=argparse.REMAINDER, help="see: zerolab COMMAND --help")
+    parser.add_argument("command", nargs="?", metavar="COMMAND", help="one of those below")
+    parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="...", help="see: zerolab COMMAND --help")
     parsed = parser.parse_args(argv)
+    if parsed.command not in COMMANDS:
+        near = parsed.command and nearest(parsed.command, list(COMMANDS))
+        meant = f" (did you mean {near}?)" if near else ""
+        what = "no command is given" if parsed.command is None else f"there is no command {parsed.command!r}{meant}"
+        parser.error(f"{what}; give one of {', '.join(COMMANDS)}")
     ending.command = f"zerolab {parsed.command}"
     try:
         return command(parsed.command)(parsed.arguments)

@@ -3,33 +3,49 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from typing import IO, Any, NoReturn
 
 from zerolab.cli import ending
 
 MISUSED = 2
+REWORDED = (
+    (r"argument (\S+): invalid int value: ('.*')", r"\1 is \2; give a whole number"),
+    (r"argument (\S+): invalid float value: ('.*')", r"\1 is \2; give a number"),
+    (r"argument (\S+): invalid choice: ('.*') \(choose from (.*)\)", r"\1 is \2; give one of \3"),
+    (r"argument (\S+): expected one argument", r"\1 is given without a value; give one"),
+)
+"""What Python says of a flag's value, and what we say."""
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser whose help, usage and version end with status 2 where nobody hears them."""
+    """A parser whose help, usage and version end with status 2 where nobody hears them. A flag is written out: the
+    beginning of one could be another's tomorrow."""
+
+    def __init__(self, **given: Any) -> None:
+        super().__init__(allow_abbrev=False, **given)
+        self.also: Sequence[str] = ()
+        """Words, beside its flags, that somebody may have meant."""
 
     def print_help(self, file: IO[str] | Any = None) -> None:
         self.show("help", self.format_help())
 
     def error(self, message: str) -> NoReturn:
         """Say what is wrong with the flags, in a sentence, on whichever stream is heard."""
+        for said, ours in REWORDED:
+            message = re.sub(said, ours, message)
         ending.say(f"{self.prog}: {message}{self._meant(message)}; {self.prog} --help lists what there is")
         raise SystemExit(MISUSED)
 
     def _meant(self, message: str) -> str:
         """The flag that is nearest to one that there is not."""
-        if not message.startswith("unrecognized arguments: --"):
+        if not message.startswith("unrecognized arguments: -"):
             return ""
-        flag = message.split()[2].partition("=")[0]
-        near = get_close_matches(flag, self._option_string_actions, n=1)
-        return f" (did you mean {near[0]}?)" if near else ""
+        flag = "--" + message.split()[2].partition("=")[0].lstrip("-")
+        near = nearest(flag, [*self.also, *self._option_string_actions])
+        return f" (did you mean {near}?)" if near else ""
 
     def show(self, what: str, text: str) -> None:
         """Write to standard output, or say why that cannot be."""
@@ -39,6 +55,30 @@ class Parser(argparse.ArgumentParser):
             why = error.strerror or error
             ending.say(f"{self.prog}: the {what} cannot be written to standard output ({why})")
             raise SystemExit(MISUSED) from None
+
+
+def nearest(word: str, words: Sequence[str]) -> str | None:
+    """Of the words, the one that was meant: one that begins with this one, else one that has it as a part, else one
+    that is spelled alike."""
+    plain, known = word.lower().replace("_", "-"), dict[str, str]()
+    for name in words:
+        known.setdefault(name.lower().replace("_", "-"), name)
+    if plain in known:
+        return known[plain]
+    begin = [name for name in known if name.startswith(plain + "-")]
+    part = [name for name in known if plain.lstrip("-") in name.strip("-").split("-")]
+    whole = begin or part or [name for name in known if name.startswith(plain)]
+    alike = get_close_matches(plain, known, n=1, cutoff=0.75)
+    return known[min(whole, key=len)] if whole else known[alike[0]] if alike else None
+
+
+def name_flags(message: str, names: Iterable[str]) -> str:
+    """A message with settings named as their flags are: `zero_stage` becomes `--zero-stage`. A name that is an English
+    word, too, is a setting where the sentence begins with it."""
+    for name in names:
+        start = r"(?<![\w.'\"/-])" if "_" in name else "^"
+        message = re.sub(rf"{start}{name}(?![\w'\"/-]|\.\w|\s*=)", "--" + name.replace("_", "-"), message)
+    return message
 
 
 def with_dashes(arguments: Sequence[str]) -> list[str]:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
-import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
@@ -15,7 +14,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from zerolab.cli import ending
-from zerolab.cli.parser import Parser, with_dashes
+from zerolab.cli.parser import Parser, name_flags, with_dashes
 from zerolab.cli.tables import text_of
 from zerolab.dialects import megatron
 from zerolab.dialects.deepspeed import read_deepspeed
@@ -85,8 +84,6 @@ def main(arguments: list[str]) -> int:
     if path is not None:
         settings, said = with_deepspeed(settings, Path(path))
         notes = [*notes, *said]
-    for note in notes if speaks else ():
-        ending.say(f"zerolab train: {note}")
     try:
         config = make_config(**settings)
         if speaks and config.profile_json is not None:
@@ -96,7 +93,8 @@ def main(arguments: list[str]) -> int:
         corpus = load_data(config, config.seq_len)
         config = config.on(corpus)
         start = find_start(config, corpus)
-        for note in start.notes if speaks else ():
+        # Of a run that can be: what is refused is one sentence.
+        for note in [*notes, *start.notes] if speaks else ():
             ending.say(f"zerolab train: {note}")
         if start.step >= config.max_steps:
             return 0
@@ -165,15 +163,6 @@ def hand_over(report: Report) -> None:
             pass
     if lost:
         raise DiskError("; ".join(lost))
-
-
-def name_flags(message: str, names: Iterable[str]) -> str:
-    """A message with settings named as their flags are: `zero_stage` becomes `--zero-stage`. A name that is an English
-    word, too, is a setting where the sentence begins with it."""
-    for name in names:
-        start = r"(?<![\w.'\"/-])" if "_" in name else "^"
-        message = re.sub(rf"{start}{name}(?![\w'\"/-]|\.\w|\s*=)", "--" + name.replace("_", "-"), message)
-    return message
 
 
 def with_deepspeed(settings: dict[str, Any], path: Path) -> tuple[dict[str, Any], list[str]]:

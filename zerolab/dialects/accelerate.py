@@ -7,7 +7,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from zerolab.dialects.keys import Settings
+from zerolab.dialects.keys import Settings, whole_run
 from zerolab.errors import InputError
 from zerolab.precision.recipe import Precision
 from zerolab.train.config import TrainConfig
@@ -19,7 +19,7 @@ DEEPSPEED_PLACE = {"device": "none", "host": "cpu", "disk": "nvme"}
 
 def write(settings: Settings) -> str:
     """The text of the YAML file. Raises InputError for what Accelerate has no key for."""
-    run: dict[str, Any] = {name: field.default for name, field in TrainConfig.model_fields.items()} | settings
+    run: dict[str, Any] = whole_run(settings)
     config = TrainConfig.model_construct(**run)
     places = tuple(TIER_OF.get(run[name], run[name]) for name in ("offload_optimizer", "offload_param"))
     keys: Keys = {
@@ -108,6 +108,10 @@ def remarks(run: Settings, keys: Keys) -> list[str]:
         f"  AdamW(lr={run['lr']}, betas=({run['beta1']}, {run['beta2']}), eps={run['eps']}, "
         f"weight_decay={run['weight_decay']})",
     ]
+    if run["lr_schedule"] != "constant" or run["warmup_steps"]:
+        end = run["decay_steps"] or run["max_steps"]
+        rise = f"rises for {run['warmup_steps']} steps ({run['warmup_shape']})"
+        lines.append(f"  a learning rate that {rise}, then is {run['lr_schedule']} to {run['min_lr']} at step {end}")
     if run["clip_norm"]:
         lines.append(f"  accelerator.clip_grad_norm_(model.parameters(), {run['clip_norm']}) before each step")
     if run["checkpoint_activations"] and keys["distributed_type"] != "FSDP":

@@ -9,19 +9,20 @@ from __future__ import annotations
 
 import difflib
 import json
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 from pydantic import TypeAdapter, ValidationError
 
 from zerolab.dialects.deepspeed_keys import HIDDEN, NOT_A_FIELD, TABLE, TELLS, Key, is_on
 from zerolab.dialects.deepspeed_schedule import read_scheduler
-from zerolab.dialects.keys import Settings, whole_number
+from zerolab.dialects.keys import Settings, whole_number, whole_run
 from zerolab.errors import InputError
 from zerolab.models import config_of
-from zerolab.train.config import TrainConfig
+from zerolab.train.config import TrainConfig, wanted_of
 
 ZERO, MICRO = "zero_optimization.", "train_micro_batch_size_per_gpu"
 
@@ -38,23 +39,26 @@ def read_deepspeed(path: Path, ranks: int, given: Mapping[str, Any] | None = Non
     """The settings in a DeepSpeed configuration, for so many ranks. `given` are the run's other settings, from which
     "auto" is resolved. Raises InputError that names file and key."""
     try:
-        config = json.loads(path.read_text(), object_pairs_hook=without_twins)
+        text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{path} cannot be read: {error}; name a DeepSpeed configuration") from None
-    except json.JSONDecodeError as error:
-        raise InputError(f"{path} is not JSON: {error}; mend it") from None
-    except InputError as error:
-        raise InputError(f"{path}: {error}") from None
     try:
+        config = json.loads(text, object_pairs_hook=without_twins)
         return read(config, ranks, given)
+    except json.JSONDecodeError as error:
+        raise InputError(f"{path} is not JSON: {error}; {mended(text, error.pos)}") from None
     except InputError as error:
         raise InputError(f"{path}: {error}") from None
+    except (ValueError, RecursionError) as error:
+        # Numbers of thousands of digits, and thousands of brackets.
+        raise InputError(f"{path} cannot be read as JSON ({error}); name a DeepSpeed configuration") from None
 
 
 def read(config: Any, ranks: int, given: Mapping[str, Any] | None = None) -> FromDeepSpeed:
     """The same of a configuration that is a dict already. Raises InputError that names the key."""
     if not isinstance(config, dict):
-        raise InputError(f"holds a {type(config).__name__}, but a DeepSpeed configuration is an object; mend it")
+        kind = {list: "a list", str: "a text", type(None): "null"}.get(type(config), "a number or a switch")
+        raise InputError(f"holds {kind}, but a DeepSpeed configuration is an object; give one, such as {{}}")
     return _Reader(config, ranks, given or {}).reading
 
 
@@ -63,7 +67,7 @@ class _Reader:
         self.config, self.ranks = renamed(config), ranks
         # The run as it would be without the file.
         self.given = given
-        self.run = {name: spec.default for name, spec in TrainConfig.model_fields.items()} | dict(given)
+        self.run = whole_run(given)
         self.reading = FromDeepSpeed()
         self.autos: list[tuple[str, str, str]] = []
         self._taken: dict[str, list[str]] = {}
@@ -74,6 +78,7 @@ class _Reader:
         for name, key, value in self._entries():
             self._read(name, key, value)
         self._check_offload()
+        self._check_rest()
         self._schedule()
         self._batch()
         self._report()
@@ -89,6 +94,11 @@ class _Reader:
             around = name
             while around not in TABLE and "." in around:
                 around = around.rpartition(".")[0]
+            if inside := [key.removeprefix(f"{name}.") for key in TABLE if key.startswith(f"{name}.")]:
+                if value == {}:
+                    continue
+                said = json.dumps(value)
+                raise InputError(f'{name} is {said}; give an object, with keys such as "{inside[0]}", or leave it out')
             if around not in TABLE or around == "zero_optimization":
                 raise InputError(unknown(name))
             if around not in seen:
@@ -166,7 +176,7 @@ class _Reader:
             return None
 
     def _check_offload(self) -> None:
-        for part, states in (("offload_optimizer", "optimizer"), ("offload_param", "parameters")):
+        for part, states in (("offload_optimizer", "the optimizer's states"), ("offload_param", "parameters")):
             device = self.reading.settings.get(part)
             if device is None:
                 continue
@@ -178,19 +188,27 @@ class _Reader:
             if (
                 device == "nvme"
                 and at(self.config, f"{ZERO}{part}.nvme_path") is None
-                and "offload_path" not in self.run
+                and "offload_path" not in self.given
             ):
                 raise InputError(f"{ZERO}{part}.nvme_path is missing, so {states} have no folder; name one")
 
+    def _check_rest(self) -> None:
+        if self.config.get("optimizer") and at(self.config, "optimizer.type") is None:
+            self.reading.notes.append("optimizer.type is not given: AdamW")
+        if self.reading.settings.get("reduction") == "all_reduce" and self.stage in (2, 3):
+            raise InputError(
+                f"{ZERO}reduce_scatter is false at stage {self.stage}, where a rank keeps a shard of the gradients, "
+                "which a reduce-scatter brings; leave it out, or take stage 1"
+            )
+
     def _schedule(self) -> None:
-        if self.config.get("scheduler"):
+        if self.config.get("scheduler", {}) != {}:
             run = {**self.run, **self.reading.settings}
-            settings, notes = read_scheduler(
+            settings = read_scheduler(
                 self.config["scheduler"], run, lambda key, setting: self.autos.append((key, setting, ""))
             )
             for setting, meant in settings.items():
                 self._set("scheduler", setting, meant)
-            self.reading.notes += notes
 
     def _batch(self) -> None:
         """train_batch_size = micro batch per GPU x accumulation steps x ranks; the one that is missing follows."""
@@ -210,8 +228,10 @@ class _Reader:
                     f"train_batch_size is {whole}, but {micro} sequences a micro-batch x {steps or 1} accumulation "
                     f"steps x {ranks} ranks are {micro * (steps or 1) * ranks}; change one of them"
                 )
-        elif micro == "auto":
-            run = {**self.run, **settings}
+            return
+        run = whole_run({**self.given, **settings, "ranks": ranks})
+        self.run["batch_size"] = run["batch_size"]
+        if micro == "auto":
             each = int(run["batch_size"]) // (ranks * int(run["grad_accum_steps"]))
             self.autos.append((MICRO, "batch_size / (ranks x grad_accum_steps):", str(each)))
 
@@ -251,11 +271,25 @@ def check_value(name: str, setting: str, value: Any) -> None:
     """Raise an InputError by the key's name for a value that the setting cannot have."""
     spec = TrainConfig.model_fields[setting]
     field: Any = Annotated[spec.annotation, spec]  # type: ignore[name-defined]
+    odd = isinstance(value, bool | str) or (isinstance(value, float) and not math.isfinite(value))
+    if odd and {int, float} & {spec.annotation, *get_args(spec.annotation)}:
+        raise InputError(f"{name} is {json.dumps(value)}; give a number")
     try:
         TypeAdapter(field).validate_python(value)
     except ValidationError as error:
-        wanted = error.errors()[0]["msg"].replace("Input should be", "it should be")
-        raise InputError(f"{name} is {json.dumps(value)}; {wanted}") from None
+        first = error.errors()[0]
+        raise InputError(f"{name} is {json.dumps(value)}; {wanted_of(first['type'], first['msg'])}") from None
+
+
+def mended(text: str, at: int) -> str:
+    """What to do about a text that is no JSON from a place on."""
+    if not text.strip():
+        return "it is empty, so write {} where nothing is to be said"
+    if text.startswith("\ufeff"):
+        return "save it without a byte-order mark"
+    if text[at : at + 1] in ("/", "#"):
+        return "JSON has no comments, so take them out"
+    return "mend it there"
 
 
 def unknown(name: str) -> str:

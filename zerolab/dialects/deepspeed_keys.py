@@ -293,6 +293,9 @@ TABLE: dict[str, Key] = {**{f"zero_optimization.{name}": key for name, key in ZE
 NOT_A_FIELD = {
     "zero_optimization.allreduce_bucket_size": "reduce_bucket_size",
     "zero_optimization.offload_optimizer.max_in_cpu": "offload_param.max_in_cpu, since it counts parameters",
+    "zero_optimization.mics_shard_size": "--num-distributed-optimizer-instances, since MiCS is gone from it",
+    "zero_optimization.mics_hierarchical_params_gather": "--num-distributed-optimizer-instances, since MiCS is gone "
+    "from it",
     "bf16.loss_scale": "fp16.loss_scale, since bf16 has fp32's range and no loss scale",
 }
 """What texts on DeepSpeed name and DeepSpeed itself refuses, and what is meant."""
@@ -306,4 +309,6 @@ def as_markdown(table: Mapping[str, Key] = TABLE) -> str:
             key.when
         ]
         lines.append(f"| `{name}` | {key.says}{condition} |")
-    return "\n".join([*lines, "| `scheduler.*` | `--lr-schedule`, `--warmup-steps`, `--decay-steps`, `--min-lr` |"])
+    return "\n".join(
+        [*lines, "| `scheduler.*` | `--lr-schedule`, `--warmup-steps`, `--warmup-shape`, `--decay-steps`, `--min-lr` |"]
+    )

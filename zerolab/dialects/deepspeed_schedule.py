@@ -4,7 +4,8 @@
     WarmupDecayLR   linear, to 0 at total_num_steps
     WarmupCosineLR  cosine, to cos_min_ratio of the learning rate at total_num_steps
 
-DeepSpeed's warm-ups follow a logarithm unless warmup_type is "linear"; ours always go in a line, which is said.
+DeepSpeed's warm-ups follow a logarithm unless warmup_type is "linear". Ours begin two steps ahead: there, the first
+two steps have the rate 0.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from zerolab.dialects.keys import Settings, whole_number
 from zerolab.errors import InputError
 
 KINDS = {"WarmupLR": "constant", "WarmupDecayLR": "linear", "WarmupCosineLR": "cosine"}
-LOG = "scheduler: the learning rate warms up in a line over the same steps, where DeepSpeed's follows a logarithm"
+SHAPES = {"log": "log", "linear": "line"}
 
 COMMON = ("warmup_num_steps", "warmup_type", "last_batch_iteration")
 PARAMS = {
@@ -28,10 +29,8 @@ DEFAULTS = {"warmup_num_steps": 1000, "cos_min_ratio": 0.0001}
 """What DeepSpeed takes where a scheduler does not say it."""
 
 
-def read_scheduler(
-    section: Any, run: Mapping[str, Any], auto: Callable[[str, str], None]
-) -> tuple[Settings, list[str]]:
-    """The settings of a `scheduler` section, and what is to be said of it. `run` are the settings besides;
+def read_scheduler(section: Any, run: Mapping[str, Any], auto: Callable[[str, str], None]) -> Settings:
+    """The settings of a `scheduler` section. `run` are the settings besides;
     `auto(key, setting)` hears of each "auto". Raises an InputError that begins with the key."""
     if not isinstance(section, dict) or section.get("type") not in KINDS:
         kind = section.get("type") if isinstance(section, dict) else section
@@ -75,10 +74,11 @@ def read_scheduler(
             raise InputError(f"scheduler.params.cos_min_ratio is {ratio!r}; give a number from 0 to 1")
         settings["min_lr"] = ratio * float(run["lr"])
     shape = params.get("warmup_type", "log")
-    if shape not in ("log", "linear"):
-        raise InputError(f"scheduler.params.warmup_type is {shape!r}; give linear")
-    warms_up = settings.get("warmup_steps", run["warmup_steps"])
-    return settings, [LOG] if shape == "log" and warms_up else []
+    if shape not in SHAPES:
+        raise InputError(f"scheduler.params.warmup_type is {shape!r}; give {' or '.join(SHAPES)}")
+    if settings.get("warmup_steps", run["warmup_steps"]):
+        settings["warmup_shape"] = SHAPES[shape]
+    return settings
 
 
 def write_scheduler(run: Mapping[str, Any]) -> dict[str, Any]:
@@ -90,7 +90,8 @@ def write_scheduler(run: Mapping[str, Any]) -> dict[str, Any]:
     name = next(name for name, ours in KINDS.items() if ours == kind)
     if not warmup:
         raise InputError(f"warmup_steps is 0, and DeepSpeed's {name} wants at least 1; give warmup_steps")
-    params: dict[str, Any] = {"warmup_num_steps": warmup, "warmup_type": "linear"}
+    shape = next(name for name, ours in SHAPES.items() if ours == run["warmup_shape"])
+    params: dict[str, Any] = {"warmup_num_steps": warmup, "warmup_type": shape}
     if kind == "cosine":
         params |= {"warmup_min_ratio": 0.0, "cos_min_ratio": min_lr / lr}
     else:

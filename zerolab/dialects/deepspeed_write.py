@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from zerolab.dialects.deepspeed_schedule import write_scheduler
-from zerolab.dialects.keys import Settings
+from zerolab.dialects.keys import Settings, whole_run
 from zerolab.errors import InputError
 from zerolab.precision.recipe import PRECISIONS, Precision
 from zerolab.train.config import TrainConfig
@@ -19,7 +19,7 @@ def write(settings: Settings) -> dict[str, Any]:
     """The configuration with which DeepSpeed does the same run. The model, its data and how many ranks there are stand
     in no configuration of DeepSpeed. Reading it back gives the same settings. Raises InputError for a setting that
     changes the run and that DeepSpeed has no key for."""
-    run = {name: field.default for name, field in TrainConfig.model_fields.items()} | settings
+    run = whole_run(settings)
     ranks, steps, batch = run["ranks"], run["grad_accum_steps"], run["batch_size"]
     if batch % (ranks * steps):
         raise InputError(f"batch_size is {batch}, which {ranks} ranks x {steps} accumulation steps do not divide")

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from zerolab.dialects.keys import Settings
+from zerolab.dialects.keys import Settings, whole_run
 from zerolab.errors import InputError
 from zerolab.precision.recipe import Precision
 from zerolab.train.config import TrainConfig
@@ -16,7 +16,7 @@ HOST, DEVICE = ("host", "cpu"), ("device", "none")
 
 def write(settings: Settings) -> str:
     """The program's text. Raises InputError for what neither FSDP2 nor DDP does."""
-    run: dict[str, Any] = {name: field.default for name, field in TrainConfig.model_fields.items()} | settings
+    run: dict[str, Any] = whole_run(settings)
     config = TrainConfig.model_construct(**run)
     precision = config.make_precision() or Precision()
     stage, copies = run["zero_stage"], run["num_distributed_optimizer_instances"]
@@ -32,7 +32,7 @@ def write(settings: Settings) -> str:
         constants(config, run),
         MODEL.format(block=CHECKPOINTED if run["checkpoint_activations"] else "block(x)"),
         sharding(stage, precision, copies, run),
-        STEPS.format(falls=FALLS[run["lr_schedule"]]),
+        STEPS.format(rises=RISES[run["warmup_shape"]], falls=FALLS[run["lr_schedule"]]),
         loop(stage, precision, run),
     )
     return "\n\n".join(part.strip("\n") + "\n" for part in parts)
@@ -75,7 +75,7 @@ def imports(stage: int, precision: Precision, run: Settings) -> str:
         f'Start it with: torchrun --nproc_per_node {run["ranks"]} FILE"""',
         "",
         *(["import contextlib"] if stage < 2 and run["defer_reduction"] else []),
-        *(["import math"] if run["lr_schedule"] == "cosine" else []),
+        *(["import math"] if run["lr_schedule"] == "cosine" or run["warmup_shape"] == "log" else []),
         "import os",
         "",
         "import torch",
@@ -203,11 +203,12 @@ FALLS = {
     "cosine": DONE + "return MIN_LR + (LR - MIN_LR) * 0.5 * (1 + math.cos(math.pi * done))",
     "linear": DONE + "return MIN_LR + (LR - MIN_LR) * (1 - done)",
 }
+RISES = {"line": "(step + 1) / (WARMUP + 1)", "log": "math.log(step + 2) / math.log(WARMUP + 2)"}
 STEPS = '''
 def rate_of(step: int) -> float:
-    """The learning rate of a step; the first is 0."""
+    """The learning rate of a step; the first is step 0."""
     if step < WARMUP:
-        return LR * (step + 1) / (WARMUP + 1)
+        return LR * {rises}
     {falls}
 '''
 

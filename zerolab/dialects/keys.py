@@ -7,16 +7,23 @@ own keys into settings, and writes settings in its own keys.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from zerolab.errors import InputError
+from zerolab.train.config import TrainConfig, default_batch
 
 Settings = dict[str, Any]
 """Names of `TrainConfig`'s fields with their values; what is not in it is left to the run."""
 
 Rule = Callable[[Any], Settings]
 """What a key's value means, or an InputError that says what is wrong with it ("is 3; give ...")."""
+
+
+def whole_run(settings: Mapping[str, Any]) -> Settings:
+    """All settings of a run of which some are given: the others are as `zerolab train` has them by default."""
+    defaults = {name: field.default for name, field in TrainConfig.model_fields.items()}
+    return defaults | {"batch_size": default_batch(settings)} | dict(settings)
 
 
 def named(setting: str) -> Rule:

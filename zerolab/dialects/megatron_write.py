@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from zerolab.dialects.keys import Settings
+from zerolab.dialects.keys import Settings, whole_run
 from zerolab.errors import InputError
 from zerolab.models.llama import LlamaConfig
 from zerolab.precision.recipe import Precision
@@ -21,8 +21,10 @@ def write(settings: Settings) -> list[str]:
     """Megatron-LM's flags for a run, as words of a command line; how many processes there are is its launcher's to say.
     The model's sizes are among them if `settings` names the model. Raises InputError for what Megatron-LM has no flag
     for."""
-    run = {name: field.default for name, field in TrainConfig.model_fields.items()} | settings
+    run = whole_run(settings)
     steps, ranks = run["grad_accum_steps"], run["ranks"]
+    if run["warmup_steps"] and run["warmup_shape"] != "line":
+        raise InputError(f"warmup_shape is {run['warmup_shape']}, and Megatron-LM warms up in a line; choose line")
     values = {
         "tensor-model-parallel-size": 1,
         "pipeline-model-parallel-size": 1,
@@ -112,7 +114,7 @@ def precision_flags(settings: Settings) -> list[str]:
             *shown({f"{s.replace('_', '-')}-dtype": d for s, d in dtypes.items()}),
         ]
     if precision.scales_loss:
-        run = {name: field.default for name, field in TrainConfig.model_fields.items()} | settings
+        run = whole_run(settings)
         scale = {"loss-scale": run["loss_scale"]} if run["loss_scale"] else {
             "initial-loss-scale": 2 ** run["initial_scale_power"],
             "min-loss-scale": run["min_loss_scale"],

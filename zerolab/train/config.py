@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import Any, Literal
 
 from pydantic import ConfigDict, Field, ValidationError, model_validator
 
@@ -24,7 +25,11 @@ from zerolab.train.states import (
     ReportSettings,
     SavingSettings,
     SimulationSettings,
+    refuse_idle,
 )
+
+SEQUENCES, MOST_SEQUENCES = 12, 1 << 20
+"""Of an optimizer step, where nobody says how many; and no more than these, each of which is drawn by itself."""
 
 
 class TrainConfig(
@@ -42,7 +47,7 @@ class TrainConfig(
     """A run of `zerolab train`. Field names are its flags; descriptions are its help. `spec` is the run that they
     describe, as the rest of the library knows it; what goes beyond it says how this machine carries it out."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     zero_stage: int = Field(0, ge=0, le=3, description="what is sharded: 0 nothing, 1 optimizer, 2 +gradients, 3 all")
     ranks: int = Field(2, ge=1, le=128, description="processes on this machine (torchrun brings its own)")
@@ -51,7 +56,13 @@ class TrainConfig(
         description="shared memory, our rings, or torch's; auto: shared memory on CPUs, torch's (NCCL) on GPUs",
     )
     seq_len: int = Field(64, ge=1, description="tokens of a sequence")
-    batch_size: int = Field(12, ge=1, description="sequences of an optimizer step, over all ranks and micro-batches")
+    batch_size: int = Field(
+        SEQUENCES,
+        ge=1,
+        le=MOST_SEQUENCES,
+        description="sequences of an optimizer step, over all ranks and micro-batches; the default is rounded up to a "
+        "multiple of these",
+    )
     grad_accum_steps: int = Field(1, ge=1, description="micro-batches of an optimizer step")
     max_steps: int = Field(100, ge=1, description="optimizer steps, with those before a checkpoint")
     lr: float = Field(1e-3, gt=0, description="learning rate of AdamW")
@@ -60,7 +71,7 @@ class TrainConfig(
     beta2: float = Field(0.999, ge=0, lt=1, description="decay of AdamW's second moment")
     eps: float = Field(1e-8, gt=0, description="what AdamW adds to the root of the second moment")
     clip_norm: float = Field(1.0, ge=0, description="global gradient norm to clip to; 0 turns clipping off")
-    seed: int = Field(0, ge=0, description="seed of weights and batches")
+    seed: int = Field(0, ge=0, lt=1 << 63, description="seed of weights and batches")
     reduction: Literal["reduce_scatter", "all_reduce"] = Field(
         "reduce_scatter", description="how stage 1 reduces gradients"
     )
@@ -73,6 +84,14 @@ class TrainConfig(
     checkpoint_activations: bool = Field(False, description="recompute activations in backward")
     bucket_numel: int | None = Field(None, ge=1, description="cut units into buckets of at most so many elements")
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="where the ranks compute")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _with_batch(cls, given: Any) -> Any:
+        """A batch that the ranks divide, where nobody says one."""
+        if isinstance(given, dict) and "batch_size" not in given and (batch := default_batch(given)) != SEQUENCES:
+            return {**given, "batch_size": batch}
+        return given
 
     @model_validator(mode="after")
     def _fits(self) -> TrainConfig:
@@ -87,6 +106,7 @@ class TrainConfig(
         self.check_reports()
         self.check_debug()
         self.check_schedule()
+        self.check_stage()
         if self.offload_path is not None and "disk" not in (offload.optimizer, offload.parameters):
             raise InputError(
                 f"offload_path is {str(self.offload_path)!r} but no state rests on the disk; give offload_optimizer or "
@@ -96,11 +116,24 @@ class TrainConfig(
             check_folder(offload.folder, 0)
         return self
 
+    def check_stage(self) -> None:
+        """Raise an InputError for settings that this stage does not heed."""
+        if self.zero_stage != 3:
+            names = ("prefetch_bucket_size", "max_live_parameters", "max_reuse_distance", "prefetch")
+            refuse_idle(self, names, f"stage {self.zero_stage} gathers nothing for a unit; give zero_stage 3")
+        if self.zero_stage > 1 and self.reduction == "all_reduce":
+            raise InputError(
+                f"reduction is all_reduce, but stage {self.zero_stage} keeps a shard of the gradients, which a "
+                "reduce-scatter brings; choose zero_stage 1, or leave it out"
+            )
+
     def check_schedule(self) -> None:
         """Raise an InputError for settings that no schedule has."""
         if self.lr_schedule == "constant" and (self.decay_steps is not None or self.min_lr):
             name, value = ("min_lr", self.min_lr) if self.decay_steps is None else ("decay_steps", self.decay_steps)
             raise InputError(f"{name} is {value} but the learning rate never falls; give lr_schedule cosine or linear")
+        if not self.warmup_steps:
+            refuse_idle(self, ("warmup_shape",), "the learning rate does not warm up; give warmup_steps")
         _ = self.schedule
 
     @property
@@ -112,6 +145,7 @@ class TrainConfig(
             self.warmup_steps,
             self.decay_steps or max(self.max_steps, self.warmup_steps),
             self.min_lr,
+            self.warmup_shape,
         )
 
     @property
@@ -148,6 +182,27 @@ class TrainConfig(
         return None if self.gbit_per_s is None else Link(self.gbit_per_s, self.latency_us)
 
 
+def default_batch(given: Mapping[str, Any]) -> int:
+    """Sequences of a step of a run with these settings, where nobody says how many: a few that ranks and micro-batches
+    divide."""
+    parts = 1
+    for name in ("ranks", "grad_accum_steps"):
+        value = str(given.get(name, TrainConfig.model_fields[name].default))
+        parts *= int(value) if value.isdecimal() and 0 < int(value) <= MOST_SEQUENCES else 1
+    return -(-SEQUENCES // parts) * parts
+
+
+def wanted_of(kind: str, message: str) -> str:
+    """What a value should be, of the kind and the message of pydantic's error."""
+    if kind in ("int_parsing", "int_type", "int_from_float"):
+        return "give a whole number"
+    if kind in ("float_parsing", "float_type", "finite_number"):
+        return "give a number"
+    if kind in ("bool_parsing", "bool_type"):
+        return "give true or false"
+    return message.replace("Input should be", "it should be").rstrip(".")
+
+
 def make_config(**settings: object) -> TrainConfig:
     """A checked configuration, or an InputError of one sentence that names the setting and its value."""
     try:
@@ -160,5 +215,5 @@ def make_config(**settings: object) -> TrainConfig:
         name = ".".join(str(part) for part in first["loc"]) or "the configuration"
         if first["type"] == "extra_forbidden":
             raise InputError(f"there is no setting {name!r}; see zerolab train --help") from None
-        wanted = first["msg"].replace("Input should be", "it should be").rstrip(".")
+        wanted = wanted_of(first["type"], first["msg"])
         raise InputError(f"{name} is {first['input']!r}; {wanted}") from None

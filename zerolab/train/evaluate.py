@@ -23,6 +23,7 @@ class EvaluationSettings(BaseModel):
     eval_steps: int = Field(
         10,
         ge=1,
+        le=1 << 20,
         description="micro-batches of an evaluation, of batch-size / grad-accum-steps sequences over all ranks",
     )
 

@@ -28,16 +28,24 @@ class ModelSettings(BaseModel):
 
     model: Literal["llama", "gpt2"] = Field("llama", description="architecture")
     model_size: str = Field("tiny", description="nano, tiny, small, medium (llama); nano, tiny, 124m, ... (gpt2)")
-    layers: int | None = Field(None, ge=1, description="blocks, in the place of the named size's; so are those below")
-    heads: int | None = Field(None, ge=1, description="attention heads")
-    dim: int | None = Field(None, ge=1, description="width of the hidden states, a multiple of the heads")
-    kv_heads: int | None = Field(None, ge=1, description="llama: heads of keys and values; none: the size's, or heads")
+    layers: int | None = Field(
+        None, ge=1, le=10_000, description="blocks, in the place of the named size's; so are those below"
+    )
+    heads: int | None = Field(None, ge=1, lt=1 << 31, description="attention heads")
+    dim: int | None = Field(None, ge=1, lt=1 << 31, description="width of the hidden states, a multiple of the heads")
+    kv_heads: int | None = Field(
+        None, ge=1, lt=1 << 31, description="llama: heads of keys and values; none: the size's, or heads"
+    )
     ffn_dim: int | None = Field(
-        None, ge=1, description="llama: width of the feed-forward; none: the size's, or 8/3 dim"
+        None, ge=1, lt=1 << 31, description="llama: width of the feed-forward; none: the size's, or 8/3 dim"
     )
     bias: bool | None = Field(None, description="gpt2: linear layers and norms have biases; none: no")
-    context: int | None = Field(None, ge=1, description="longest sequence that the model can read; none: seq-len")
-    vocab_size: int | None = Field(None, ge=1, description="tokens that the model knows; none: those of the data")
+    context: int | None = Field(
+        None, ge=1, lt=1 << 31, description="longest sequence that the model can read; none: seq-len"
+    )
+    vocab_size: int | None = Field(
+        None, ge=1, lt=1 << 31, description="tokens that the model knows; none: those of the data"
+    )
     init_from: Path | None = Field(
         None,
         description="begin with the weights of a Hugging Face folder of a llama or gpt2, whose shape the model has",

@@ -25,7 +25,7 @@ from zerolab.zero import ZeroEngine
 
 SAME = ("model", "model_size", "seed", "seq_len", "batch_size")
 """Settings that a run keeps from its first step to its last."""
-SCHEDULE = ("lr_schedule", "warmup_steps", "decay_steps", "min_lr")
+SCHEDULE = ("lr_schedule", "warmup_steps", "warmup_shape", "decay_steps", "min_lr")
 TAKEN_OVER = ("lr", "weight_decay", "beta1", "beta2", "eps", "dropout", *SCHEDULE)
 """Settings that a checkpoint gives where nobody gives another."""
 LATER = ("beta1", "beta2", "eps", "dropout", *SCHEDULE)

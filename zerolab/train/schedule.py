@@ -1,6 +1,7 @@
 """The learning rate of each step, a function of its number alone, so that a run that goes on has what it would have.
 
-warmup_steps   it rises: (step + 1) / (warmup_steps + 1) of lr, for steps from 0 on
+warmup_steps   it rises: (step + 1) / (warmup_steps + 1) of lr, for steps from 0 on; or, where warmup_shape is log,
+               by log(step + 2) / log(warmup_steps + 2), which rises steeply at first, as DeepSpeed has it
 decay_steps    then it falls, by half a cosine or in a line, and is min_lr from here on
 """
 
@@ -16,6 +17,7 @@ from pydantic import BaseModel, Field
 from zerolab.errors import InputError
 
 Kind = Literal["constant", "cosine", "linear"]
+WarmupShape = Literal["line", "log"]
 
 
 class ScheduleSettings(BaseModel):
@@ -23,6 +25,7 @@ class ScheduleSettings(BaseModel):
 
     lr_schedule: Kind = Field("constant", description="how the learning rate falls after its warm-up, down to min-lr")
     warmup_steps: int = Field(0, ge=0, description="steps in which the learning rate rises to lr")
+    warmup_shape: WarmupShape = Field("line", description="how it rises: in a line, or steeply at first")
     decay_steps: int | None = Field(
         None, ge=1, description="steps until it is min-lr, those of the warm-up counted; none: max-steps"
     )
@@ -42,6 +45,7 @@ class LrSchedule:
     warmup_steps: int = 0
     decay_steps: int = 1
     min_lr: float = 0.0
+    warmup_shape: WarmupShape = "line"
 
     def __post_init__(self) -> None:
         if self.kind == "constant":
@@ -55,6 +59,8 @@ class LrSchedule:
             raise InputError(f"min_lr is {self.min_lr:g} and lr {self.lr:g}; a schedule ends below lr, so give less")
 
     def __call__(self, step: int) -> float:
+        if step < self.warmup_steps and self.warmup_shape == "log":
+            return self.lr * math.log(step + 2) / math.log(self.warmup_steps + 2)
         if step < self.warmup_steps:
             return self.lr * (step + 1) / (self.warmup_steps + 1)
         if self.kind == "constant":

@@ -189,7 +189,7 @@ class SimulationSettings(BaseModel):
     gflop_per_s: float = Field(50.0, gt=0, description="lockstep: billions of operations that a rank does a second")
     gbyte_per_s: float = Field(10.0, gt=0, description="lockstep: billions of bytes that its operations read or write")
     gbit_per_s: float | None = Field(None, gt=0, description="simulate a link of this bandwidth")
-    latency_us: float = Field(0.0, ge=0, description="latency of the simulated link, microseconds a message")
+    latency_us: float = Field(0.0, ge=0, le=1e9, description="latency of the simulated link, microseconds a message")
 
     def check_simulation(self) -> None:
         """Raise an InputError for speeds of a clock, or of a link, that is not simulated."""
@@ -209,7 +209,9 @@ class SimulationSettings(BaseModel):
 class ReportSettings(BaseModel):
     """What a run leaves for its reader, and how long it may take."""
 
-    timeout: float = Field(3600.0, gt=0, description="seconds until a run that does not end is reported and ended")
+    timeout: float = Field(
+        3600.0, gt=0, le=1e6, description="seconds until a run that does not end is reported and ended"
+    )
     profile_json: Path | None = Field(None, description="write losses, times, memory and traffic to this file")
     trace: Path | None = Field(
         None, description="write what each rank did when to this file, for ui.perfetto.dev or chrome://tracing"

@@ -1,0 +1,180 @@
+"""The doors as a stranger finds them: what people bring works, or is one sentence with a remedy and status 2."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from zerolab.cli import main
+from zerolab.cli.parser import nearest
+from zerolab.dialects.deepspeed import read_deepspeed
+from zerolab.dialects.deepspeed_write import write
+from zerolab.errors import InputError
+from zerolab.train import make_config
+
+Captured = pytest.CaptureFixture[str]
+
+
+def refused(words: list[str], capsys: Captured) -> str:
+    """The one sentence with which a command line is refused."""
+    try:
+        status = main(words)
+    except SystemExit as ended:
+        status = int(str(ended.code))
+    said = capsys.readouterr()
+    assert status == 2 and said.out == "" and len(said.err.splitlines()) == 1, said
+    return said.err
+
+
+# Flags
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ("", "no command is given; give one of train, "),
+        ("trian", "there is no command 'trian' (did you mean train?)"),
+        ("train --zero-sta 3", "unrecognized arguments: --zero-sta 3 (did you mean --zero-stage?)"),
+        ("train --rank 3", "(did you mean --ranks?)"),
+        ("train --stage 3", "(did you mean --zero-stage?)"),
+        ("train -zero-stage 3", "(did you mean --zero-stage?)"),
+        ("train --qqqq", "unrecognized arguments: --qqqq;"),
+        ("plan --model gpt-2-124m --zero 3", "(did you mean --zero-stage?)"),
+        ("plan --model gpt-2-124m --ranks x", "--ranks is 'x'; give a whole number"),
+        ("plan --model gpt-2-124m --gpu-memory 80GB", "--gpu-memory is '80GB'; give a number"),
+        ("prepare x.txt --out y --valid 0.2", "(did you mean --valid-fraction?)"),
+        ("prepare x.txt --out y --tokens gpt2", "--tokens is 'gpt2'; give one of 'bytes', 'chars'"),
+        ("sample runs --tok 3", "(did you mean --tokens?)"),
+        ("launch x.py --collective ring", "--collective ring is no flag of zerolab launch"),
+    ],
+)
+def test_a_flag_is_written_out_and_another_is_refused_with_the_nearest(words: str, says: str, capsys: Captured) -> None:
+    assert says in refused(words.split(), capsys)
+
+
+def test_the_nearest_word_begins_with_the_one_given_or_has_it_or_is_spelled_alike() -> None:
+    words = ["--zero-debug", "--zero-stage", "--use-zero1", "--lr"]
+    found = {word: nearest(word, words) for word in ("--zero_stage", "--use", "--stage", "--zero-stge", "--xyz")}
+    assert list(found.values()) == ["--zero-stage", "--use-zero1", "--zero-stage", "--zero-stage", None]
+
+
+@pytest.mark.parametrize(("ranks", "steps", "batch"), [(2, 1, 12), (8, 1, 16), (4, 2, 16), (5, 7, 35), (128, 1, 128)])
+def test_a_batch_that_nobody_gave_is_one_that_the_ranks_divide(ranks: int, steps: int, batch: int) -> None:
+    assert make_config(ranks=ranks, grad_accum_steps=steps).batch_size == batch
+    written = write({"ranks": ranks, "grad_accum_steps": steps})
+    assert written["train_batch_size"] == batch
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"batch_size": 10**30}, "it should be less than or equal to 1048576"),
+        ({"seed": 10**25}, "seed is 10000000000000000000000000; it should be less than"),
+        ({"lr": "inf"}, "lr is 'inf'; give a number"),
+        ({"timeout": 1e30}, "timeout is 1e"),
+        ({"layers": 10**8}, "layers is 100000000; it should be less than"),
+        ({"vocab_size": 10**30}, "it should be less than 2147483648"),
+        ({"eval_every": 1, "eval_steps": 10**24}, "it should be less than or equal to 1048576"),
+        ({"latency_us": 1e30, "gbit_per_s": 1}, "latency_us is 1e"),
+        ({"ranks": "two"}, "ranks is 'two'; give a whole number"),
+    ],
+)
+def test_a_number_that_no_run_can_have_is_refused_before_anything_starts(settings: dict[str, Any], says: str) -> None:
+    with pytest.raises(InputError) as error:
+        make_config(**settings)
+    assert says in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"zero_stage": 2, "prefetch_bucket_size": 5}, "prefetch_bucket_size is 5 but stage 2 gathers nothing"),
+        ({"zero_stage": 1, "max_live_parameters": 5}, "max_live_parameters is 5 but stage 1 gathers nothing"),
+        ({"prefetch": False}, "prefetch is False but stage 0 gathers nothing"),
+        ({"zero_stage": 3, "reduction": "all_reduce"}, "reduction is all_reduce, but stage 3 keeps a shard"),
+        ({"warmup_shape": "log"}, "warmup_shape is log but the learning rate does not warm up"),
+    ],
+)
+def test_a_setting_that_its_stage_does_not_heed_is_refused(settings: dict[str, Any], says: str) -> None:
+    with pytest.raises(InputError, match=says):
+        make_config(**settings)
+
+
+# DeepSpeed's file
+
+FILES: list[tuple[bytes, str]] = [
+    (b"", "it is empty, so write {} where nothing is to be said"),
+    (b" \n\n", "it is empty"),
+    (b"// said\n{}", "JSON has no comments, so take them out"),
+    (b'{"train_batch_size": 12 # said\n}', "JSON has no comments"),
+    (b'\xef\xbb\xbf{"train_batch_size": 12}', "save it without a byte-order mark"),
+    (b"null", "holds null, but a DeepSpeed configuration is an object"),
+    (b"[]", "holds a list, but"),
+    (b'{"train_batch_size": ' + b"9" * 6000 + b"}", "cannot be read as JSON"),
+    (b"[" * 100000, "cannot be read as JSON"),
+    (b'{"bf16": true}', 'bf16 is true; give an object, with keys such as "enabled"'),
+    (b'{"zero_optimization": [2]}', 'zero_optimization is [2]; give an object, with keys such as "stage"'),
+    (b'{"optimizer": "AdamW"}', 'optimizer is "AdamW"; give an object, with keys such as "type"'),
+    (b'{"optimizer": null}', "optimizer is null; give an object"),
+    (b'{"scheduler": null}', "scheduler.type is None; give WarmupLR"),
+    (
+        b'{"zero_optimization": {"stage": 2, "offload_optimizer": "cpu"}}',
+        'zero_optimization.offload_optimizer is "cpu"; give an object, with keys such as "device"',
+    ),
+    (b'{"zero_optimization": {"stage": true}}', "zero_optimization.stage is true; give a number"),
+    (b'{"zero_optimization": {"stage": "2"}}', 'zero_optimization.stage is "2"; give a number'),
+    (b'{"optimizer": {"type": "AdamW", "params": {"lr": "3e-4"}}}', 'optimizer.params.lr is "3e-4"; give a number'),
+    (b'{"gradient_clipping": Infinity}', "gradient_clipping is Infinity; give a number"),
+    (
+        b'{"zero_optimization": {"stage": 2, "reduce_scatter": false}}',
+        "zero_optimization.reduce_scatter is false at stage 2",
+    ),
+    (
+        b'{"zero_optimization": {"stage": 1, "offload_optimizer": {"device": "nvme"}}}',
+        "zero_optimization.offload_optimizer.nvme_path is missing, so the optimizer's states have no folder",
+    ),
+    (b'{"zero_optimization": {"mics_shard_size": 8}}', "use --num-distributed-optimizer-instances"),
+]
+
+
+@pytest.mark.parametrize(("content", "says"), FILES, ids=[says[:40] for _, says in FILES])
+def test_row_22_a_deepspeed_file_that_is_none_is_one_sentence_and_status_2(
+    content: bytes, says: str, tmp_path: Path, capsys: Captured
+) -> None:
+    path = tmp_path / "ds.json"
+    path.write_bytes(content)
+    said = refused(["train", "--deepspeed-config", str(path)], capsys)
+    assert says in said and str(path) in said
+
+
+def test_row_22_what_is_refused_after_the_file_was_read_is_one_sentence_too(tmp_path: Path, capsys: Captured) -> None:
+    path = tmp_path / "ds.json"
+    path.write_text('{"fp16": {"enabled": true}, "bf16": {"enabled": true}, "steps_per_print": 5}')
+    assert "are both asked for" in refused(["train", "--deepspeed-config", str(path)], capsys)
+
+
+def test_row_22_an_empty_section_and_an_optimizer_without_a_type_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "ds.json"
+    path.write_text('{"bf16": {}, "optimizer": {"params": {"lr": 0.5}}, "zero_optimization": {}, "scheduler": {}}')
+    reading = read_deepspeed(path, 2)
+    assert reading.settings == {"lr": 0.5} and "optimizer.type is not given: AdamW" in reading.notes
+
+
+@pytest.mark.parametrize("kind", ["WarmupLR", "WarmupDecayLR", "WarmupCosineLR"])
+def test_row_22_a_logarithmic_warm_up_is_deepspeeds_two_steps_ahead(kind: str, tmp_path: Path) -> None:
+    params = {"warmup_num_steps": 1000} | ({} if kind == "WarmupLR" else {"total_num_steps": 2000})
+    config = {"scheduler": {"type": kind, "params": params}, "train_batch_size": 12, "gradient_clipping": 1.0}
+    path = tmp_path / "ds.json"
+    path.write_text(str(config).replace("'", '"'))
+    run = make_config(**read_deepspeed(path, 2).settings)
+    # Its scheduler has the rate log(i + 1) / log(1000) from the step after the i-th on, and nothing in the first two.
+    for step in (0, 1, 10, 500):
+        theirs = run.lr * math.log(step + 2) / math.log(1000)
+        assert run.schedule(step) == pytest.approx(theirs, rel=1e-3)
+    assert run.schedule(1000) == pytest.approx(run.lr)
+    assert write(run.model_dump())["scheduler"]["params"]["warmup_type"] == "log"
+    rates = [make_config(warmup_steps=4, warmup_shape="log").schedule(step) for step in range(6)]
+    assert rates == sorted(rates) and rates[0] > 0 and rates[4] == rates[5] == 1e-3
