@@ -72,5 +72,6 @@ POINTS: dict[str, dict[str, int]] = {
         "fit_link": 2,
         "step_seconds": 2,
         "best_bucket": 2,
+        "hierarchical_all_reduce": 3,
     },
 }

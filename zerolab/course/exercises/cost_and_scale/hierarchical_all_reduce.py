@@ -1,0 +1,220 @@
+"""The exercise of lesson 09 on ranks that stand in several machines: few bytes between them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from random import Random
+from typing import Any
+
+import torch
+
+from zerolab.collectives import Collectives
+from zerolab.course.exercises.ring_collectives.calls import messages_so_far
+from zerolab.course.judge.case import Case, Observation, Record, plural
+from zerolab.course.judge.claims import each_rank, most
+from zerolab.course.judge.draw import fine
+from zerolab.course.judge.exercise import Claim, Exercise, Score
+from zerolab.course.judge.mistakes import Wanted, right
+from zerolab.course.judge.observe import Notes
+from zerolab.course.judge.same import by_dtype
+
+Tensor = torch.Tensor
+BOARD = (4, 2, 4096)
+"""Ranks, ranks of a node, elements."""
+
+
+class Founding:
+    """Watches groups being made: what ranks say to each other meanwhile is no part of the sum."""
+
+    def __init__(self, comm: Collectives) -> None:
+        self.comm = comm
+        self.spans: list[tuple[int, int]] = []
+
+    def watch(self, group: Collectives) -> None:
+        for name in ("split", "subgroup"):
+            group.__dict__[name] = self.making(getattr(group, name))
+
+    def making(self, make: Callable[..., Any]) -> Callable[..., Any]:
+        def made(*args: Any, **kwargs: Any) -> Any:
+            begin = messages_so_far(self.comm)
+            group = make(*args, **kwargs)
+            self.spans.append((begin, messages_so_far(self.comm)))
+            if group is not None:
+                self.watch(group)
+            return group
+
+        return made
+
+    def leave(self) -> None:
+        for name in ("split", "subgroup"):
+            del self.comm.__dict__[name]
+
+    def sums(self) -> list[tuple[int, int]]:
+        """(Receiver, bytes) of each message of the sum."""
+        assert isinstance(self.comm.transport, Notes)
+        sent = list(self.comm.transport.sent)
+        for begin, end in reversed(self.spans):
+            del sent[begin:end]
+        return sent
+
+
+def run_in_nodes(fn: Callable[..., Any], comm: Collectives, tensor: Tensor, node_size: int) -> dict[str, Any]:
+    """The bytes that a rank sends to other nodes and inside its own; what it sums is its argument, afterwards."""
+    founding = Founding(comm)
+    founding.watch(comm)
+    try:
+        fn(comm, tensor, node_size)
+    finally:
+        founding.leave()
+    node = comm.rank // node_size
+    across = sum(nbytes for dst, nbytes in founding.sums() if dst // node_size != node)
+    return {"across": across, "inside": sum(nbytes for _, nbytes in founding.sums()) - across}
+
+
+# What is due.
+
+
+def most_across(case: Case) -> int:
+    """2 (G - 1) messages of an N-th of the tensor, rounded up."""
+    tensor, node_size = case.args[0]
+    message = -(-tensor.numel() // case.ranks) * tensor.element_size()
+    return int(2 * (case.ranks // node_size - 1) * message)
+
+
+def most_inside(case: Case) -> int:
+    tensor, node_size = case.args[0]
+    return int(2 * (node_size - 1) * -(-tensor.numel() // node_size) * tensor.element_size())
+
+
+def sums_wanted(case: Case) -> Wanted:
+    tensors, node_size = [args[0] for args in case.args], case.args[0][1]
+    flats = [tensor.flatten() for tensor in tensors]
+    whole = torch.stack(flats).sum(0)
+    ranks = range(case.ranks)
+    in_node = [torch.stack(flats[rank // node_size * node_size :][:node_size]).sum(0) for rank in ranks]
+    in_seat = [torch.stack(flats[rank % node_size :: node_size]).sum(0) for rank in ranks]
+
+    def shaped(values: list[Tensor]) -> list[Tensor]:
+        return [value.to(tensors[0].dtype).view(tensors[0].shape) for value in values]
+
+    def own_part() -> list[Tensor]:
+        """The sum in the rank's part alone."""
+        found = []
+        for rank in ranks:
+            flat = flats[rank].clone()
+            parts = zip(flat.tensor_split(node_size), whole.tensor_split(node_size), strict=True)
+            mine, due = list(parts)[rank % node_size]
+            mine.copy_(due)
+            found.append(flat)
+        return found
+
+    def mistakes() -> dict[str, list[Tensor]]:
+        return {
+            "its own numbers, as they were: is the sum written into `tensor` itself?": shaped(flats),
+            "the sum of its node alone: who tells the other nodes?": shaped(in_node),
+            "the sum of the ranks with its seat alone: the others of its node have summands, too": shaped(in_seat),
+            "the sum in its own part alone: who hands the finished parts around in the node?": shaped(own_part()),
+            "several times the sum: each rank of a node brings the node's sum, so it is counted that often": shaped(
+                [whole * node_size] * case.ranks
+            ),
+            "its node's sum, several times: the second group has the ranks of one seat, comm.rank % node_size": (
+                shaped([one * node_size for one in in_node])
+            ),
+            "the mean: the sum is asked for": shaped([whole / case.ranks] * case.ranks),
+        }  # fmt: skip
+
+    return Wanted(shaped([whole] * case.ranks), mistakes, "follow one element through the steps", "ends with")
+
+
+def sums_right(case: Case, seen: Observation) -> str | None:
+    """What lies in the tensor afterwards."""
+    records = [replace(record, value=record.after[0]) for record in seen.records]
+    return _sums(case, replace(seen, records=records))
+
+
+_sums = right(sums_wanted, by_dtype)
+
+
+@each_rank
+def few_across(case: Case, rank: int, record: Record) -> str | None:
+    got, due = record.value["across"], most_across(case)
+    if got <= due:
+        return None
+    tensor, node_size = case.args[0]
+    said = f"rank {rank} sends {got:,} bytes to other nodes, and {due:,} are enough"
+    if case.ranks == node_size:
+        return f"{said}: there is one node"
+    nodes, whole = case.ranks // node_size, tensor.nbytes
+    if got >= 2 * (nodes - 1) * whole // nodes and node_size > 1:
+        return f"{said}: cut the tensor inside the node first, so that each of its ranks takes a part across"
+    return f"{said}: across nodes a part is all-reduced among the ranks of one seat"
+
+
+# Cases.
+
+
+def node_cases(rng: Random) -> list[Case]:
+    f32, others = torch.float32, rng.sample((torch.float64, torch.bfloat16, torch.int64), 3)
+    drawn = [
+        (4, 2, rng.randint(9, 40) * 4 + 3, f32),
+        (6, 3, rng.randint(9, 40), f32),
+        (6, 2, rng.randint(9, 40), others[0]),
+        (8, 4, rng.randint(20, 60), others[1]),
+        (4, 2, rng.randint(5, 20), others[2]),
+        # Fewer elements than a node has ranks, and than there are nodes.
+        (6, 3, 2, f32),
+        (8, 2, 1, f32),
+        (4, 4, rng.randint(5, 20), f32),
+        (4, 1, rng.randint(5, 20), f32),
+        (3, 3, rng.randint(5, 20), others[0]),
+        (3, 1, rng.randint(5, 20), others[1]),
+        (2, 2, rng.randint(5, 20), f32),
+        (2, 1, rng.randint(5, 20), f32),
+        (1, 1, rng.randint(5, 20), f32),
+    ]
+    cases = [in_nodes(rng, ranks, size, (numel,), dtype) for ranks, size, numel, dtype in drawn]
+    matrix = in_nodes(rng, 6, 2, (rng.randint(2, 6), 5), f32)
+    ranks, size, numel = BOARD
+    board = replace(in_nodes(rng, ranks, size, (numel,), f32), board=True)
+    return [board, *cases, matrix, in_nodes(rng, 4, 2, (rng.randint(9, 40),), f32, "processes")]
+
+
+def in_nodes(
+    rng: Random, ranks: int, node_size: int, shape: tuple[int, ...], dtype: torch.dtype, world: str = "lockstep"
+) -> Case:
+    numel = int(torch.Size(shape).numel())
+    args: list[tuple[Any, ...]] = [(fine(rng, numel, dtype).view(shape), node_size) for _ in range(ranks)]
+    kind = "" if dtype is torch.float32 else f", {dtype}"
+    nodes = plural(ranks // node_size, "node")
+    return Case(args, world, f"on {nodes} of {plural(node_size, 'rank')}, a tensor of shape {shape}{kind}")
+
+
+EXERCISE = Exercise(
+    "hierarchical_all_reduce",
+    node_cases,
+    (
+        Claim("every rank ends with the sum, in place", sums_right),
+        Claim("few bytes go to other nodes", few_across),
+    ),
+    run=run_in_nodes,
+    scores=(
+        Score(
+            "bytes to other nodes, of the rank that sends most",
+            most("across"),
+            most_across,
+            "an all-reduce over a rank's part takes 2(G-1) messages of an N-th of the tensor",
+        ),
+        Score(
+            "bytes inside its node, of the rank that sends most",
+            most("inside"),
+            most_inside,
+            "inside, a reduce-scatter before and an all-gather after are enough",
+        ),
+    ),
+    hints=(
+        "Which sum does a rank need from its node before anything goes across? Only of the part that it takes across.",
+        "After a reduce-scatter inside the node each of its ranks has a part; who has the same part of other nodes?",
+        "comm.split(comm.rank // node_size) is the node, comm.split(comm.rank % node_size) the ranks of one seat.",
+    ),
+)
