@@ -72,6 +72,7 @@ POINTS: dict[str, dict[str, int]] = {
         "fit_link": 2,
         "step_seconds": 2,
         "best_bucket": 2,
+        "hidden": 3,
         "hierarchical_all_reduce": 3,
     },
 }

@@ -1,5 +1,17 @@
 """Exercises of lesson 09: what a step costs, what overlaps, and where it goes at scale."""
 
-from zerolab.course.exercises.cost_and_scale import best_bucket, fit_link, hierarchical_all_reduce, step_seconds
+from zerolab.course.exercises.cost_and_scale import (
+    best_bucket,
+    fit_link,
+    hidden,
+    hierarchical_all_reduce,
+    step_seconds,
+)
 
-EXERCISES = (fit_link.EXERCISE, step_seconds.EXERCISE, best_bucket.EXERCISE, hierarchical_all_reduce.EXERCISE)
+EXERCISES = (
+    fit_link.EXERCISE,
+    step_seconds.EXERCISE,
+    best_bucket.EXERCISE,
+    hidden.EXERCISE,
+    hierarchical_all_reduce.EXERCISE,
+)

@@ -1,0 +1,225 @@
+"""The exercise of lesson 09 on gathers that hide behind computing, within a room that is given."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from random import Random
+from typing import Any
+
+import torch
+
+from zerolab.collectives import Collectives, Link
+from zerolab.course.exercises.zero_3.prefetched import Filling
+from zerolab.course.judge.case import Case, Observation, Record, plural
+from zerolab.course.judge.claims import (
+    Calls,
+    calls_are,
+    each_rank,
+    leaves_nothing,
+    untouched,
+)
+from zerolab.course.judge.draw import fine
+from zerolab.course.judge.exercise import Claim, Exercise, Score
+from zerolab.course.judge.mistakes import named
+from zerolab.ranks import spend
+
+Tensor = torch.Tensor
+LINK = Link(gbit_per_s=1, latency_us=20)
+SLACK = 512
+"""Bytes that an answer may hold besides, such as a small tensor that it counts with."""
+BOARD = (
+    (800, 200, 200, 200, 200, 1200, 400, 2000, 400),
+    (300, 5, 5, 5, 5, 150, 60, 150, 30),
+    2400,
+)
+"""Elements of each unit, microseconds of computing on it, room. After the first unit small ones come that compute for
+less time than a gather takes, so that one ahead is too few; the long one fits only when others have gone."""
+
+
+def run_hidden(
+    fn: Callable[..., Any],
+    comm: Collectives,
+    shards: list[Tensor],
+    numels: list[int],
+    room: int,
+    wholes: list[Tensor],
+    times: list[int],
+) -> dict[str, Any]:
+    """The first fault in what the answer computes, if any: [kind, unit, ...]; and the seconds that it takes."""
+    gathers, faults = Filling(comm), []
+    done: list[int] = []
+
+    def compute(index: int, whole: Tensor) -> None:
+        if type(index) is not int or not 0 <= index < len(numels):
+            raise ValueError(f"compute({index!r}, ...): units are 0 to {len(numels) - 1}")
+        if index != len(done):
+            faults.append(["order", index, len(done)])
+        elif gathers.fills(whole):
+            faults.append(["filling", index])
+        elif whole.dtype != wholes[index].dtype or not torch.equal(whole.reshape(-1), wholes[index]):
+            faults.append(["values", index])
+        done.append(index)
+        spend(1e-6 * times[index])
+
+    begin = comm.transport.now()
+    fn(gathers, shards, numels, compute, room)
+    if len(done) < len(numels):
+        faults.append(["missing", len(done)])
+    return {"fault": faults[0] if faults else [], "seconds": comm.transport.now() - begin}
+
+
+@each_rank
+def computes_all(case: Case, rank: int, record: Record) -> str | None:
+    if not record.value["fault"]:
+        return None
+    kind, unit, *rest = record.value["fault"]
+    says = {
+        "order": f"computes on unit {unit} when unit {(rest or [0])[0]} is due: each once, in order",
+        "filling": f"computes on unit {unit} in memory that a gather under way writes to: wait() for the former, and "
+        "give the latter memory of its own",
+        "values": f"computes on unit {unit}, and what it hands over is not the whole unit: is there a wait() before?",
+        "missing": f"never computes on unit {unit}",
+    }
+    return f"rank {rank} {says[kind]}"
+
+
+def gathered(case: Case, rank: int) -> Calls:
+    return [("all_gather", numel) for numel in case.args[0][1]]
+
+
+@each_rank
+def within_room(case: Case, rank: int, record: Record) -> str | None:
+    shards, numels, room, *_ = case.args[rank]
+    size = shards[0].element_size()
+    if record.peak <= size * room + SLACK:
+        return None
+    said = f"rank {rank} holds {record.peak // size:,} elements at once, and the room is {room:,}"
+    if record.peak >= size * sum(numels):
+        return f"{said}: all units are here; let each go when it is computed, and begin a gather when it has room"
+    return (
+        f"{said}: the unit that was computed has to be gone before the next gather begins (is it in a variable, or in \
+its handle?)"
+    )
+
+
+# When all is computed.
+
+
+def least(case: Case, ahead: int = 10**6) -> float:
+    """Seconds of a walk that begins each gather as soon as there is room, or at most so many units `ahead` of the one
+    that is computed."""
+    _, numels, room, _, times = case.args[0]
+    now = wire = 0.0
+    following = held = 0
+    here: list[float] = []
+    for index, numel in enumerate(numels):
+        last = min(len(numels) - 1, index + ahead)
+        while following <= last and held + numels[following] <= room:
+            wire = max(wire, now) + LINK.ring_seconds("all_gather", numels[following], 4, case.ranks)
+            here.append(wire)
+            held += numels[following]
+            following += 1
+        now = max(now, here[index]) + 1e-6 * times[index]
+        held -= numel
+    return now
+
+
+def taken(seen: Observation) -> float:
+    return max(float(record.value["seconds"]) for record in seen.records)
+
+
+LATE: dict[str, Callable[[Case], float]] = {
+    "nothing goes on at once: begin gathers before you compute": lambda case: least(case, ahead=0),
+    "one unit ahead is not always enough: begin the next gathers, too, while there is room": (
+        lambda case: least(case, ahead=1)
+    ),
+    "two units ahead are not always enough: begin as many gathers as there is room for": (
+        lambda case: least(case, ahead=2)
+    ),
+}
+
+
+def soon(case: Case, seen: Observation) -> str | None:
+    """Of cases on a link; that of the scoreboard has its own line."""
+    if case.link is None or case.board or taken(seen) <= least(case) + 1e-7:
+        return None
+    said = f"all is computed after {1e6 * taken(seen):,.1f} microseconds, and {1e6 * least(case):,.1f} are enough"
+    return f"{said}: {stands_still(case, seen)}"
+
+
+def stands_still(case: Case, seen: Observation) -> str:
+    found = named(LATE, lambda walk: abs(walk(case) - taken(seen)) < 1e-7)
+    return found or "when a unit goes, begin at once all gathers for which there is room, before you wait for another"
+
+
+# Cases.
+
+
+def hidden_cases(rng: Random) -> list[Case]:
+    board = units_case(rng, 4, *BOARD, board=True)
+    cases = [board]
+    for ranks, count in [(2, 6), (4, 9), (4, 6), (2, 12)]:
+        # Which 4 divides, so that the clock's end is known to the microsecond.
+        numels = [4 * rng.choice((50, 60, 100, 150, 300, 500)) for _ in range(count)]
+        times = [rng.choice((5, 10, 30, 100, 200)) for _ in range(count)]
+        room = rng.choice((max(numels) + rng.randint(0, 400), 2 * max(numels), max(numels) + min(numels)))
+        cases.append(units_case(rng, ranks, numels, times, room))
+    odd = [rng.randint(70, 900) for _ in range(5)]
+    cases.append(units_case(rng, 3, odd, [rng.randint(5, 90) for _ in odd], max(odd) + 300))
+    cases.append(units_case(rng, 1, odd, [rng.randint(5, 90) for _ in odd], max(odd) + 300))
+    # Room for one alone, for all, exactly; a single unit; shards without elements.
+    alike = [4 * rng.randint(50, 200)] * 4
+    cases.append(units_case(rng, 2, alike, [40] * 4, alike[0]))
+    cases.append(units_case(rng, 4, alike, [40] * 4, 2 * alike[0]))
+    cases.append(units_case(rng, 2, odd, [40] * 5, sum(odd)))
+    cases.append(units_case(rng, 4, [rng.randint(300, 500)], [40], 500))
+    cases.append(units_case(rng, 4, [2, 401, 3, 1, 400], [20] * 5, 805))
+    cases.append(units_case(rng, 3, odd, [10] * 5, max(odd) + 100, world="processes"))
+    return cases
+
+
+def units_case(
+    rng: Random,
+    ranks: int,
+    numels: Sequence[int],
+    times: Sequence[int],
+    room: int,
+    world: str = "lockstep",
+    board: bool = False,
+) -> Case:
+    wholes = [fine(rng, numel) for numel in numels]
+    args: list[tuple[Any, ...]] = [
+        ([whole.tensor_split(ranks)[rank].clone() for whole in wholes], list(numels), room, wholes, list(times))
+        for rank in range(ranks)
+    ]
+    what = f"on {plural(ranks, 'rank')}, units of {list(numels)} elements, room for {room}"
+    return Case(args, world, what, LINK if world == "lockstep" else None, board)
+
+
+EXERCISE = Exercise(
+    "hidden",
+    hidden_cases,
+    (
+        Claim("it computes on each whole unit once, in order", computes_all),
+        Claim("its shards stay as they were", untouched(0)),
+        Claim("it gathers each unit once, in order", calls_are(gathered, "one all_gather a unit, in the order of use")),
+        Claim("it never holds more than the room", within_room),
+        Claim("it leaves nothing behind", leaves_nothing),
+        Claim("no gather begins later than there is room for it", soon),
+    ),
+    run=run_hidden,
+    scores=(
+        Score(
+            "microseconds on the virtual clock",
+            lambda case, seen: round(1e6 * taken(seen)),
+            lambda case: round(1e6 * least(case)) + 1,
+            stands_still,
+        ),
+    ),
+    hints=(
+        "Count what you hold: add a unit's elements when its gather begins, take them off when it is computed.",
+        "Before each unit: as long as the next one fits into the room, begin its gather. Then wait, compute, let go.",
+        "A handle that waits holds its result: take it out of your list (popleft, pop) when you wait for it.",
+    ),
+    memory=True,
+)
