@@ -41,7 +41,7 @@ def commands() -> list[str]:
 
 SMALLER = {
     "zerolab train": ["--max-steps", "1", "--model-size", "nano"],
-    "zerolab sweep": ["--stages", "3", "--model-size", "nano"],
+    "zerolab sweep --stages": ["--stages", "3", "--model-size", "nano"],
     "benchmarks.stages": ["--ranks", "2", "--model-size", "nano", "--steps", "3", "--rounds", "1"],
     "benchmarks.peers": ["--help"],
 }
@@ -66,6 +66,8 @@ def before(line: str) -> list[str]:
     needed = (
         [other for other in commands() if " prepare " in other] if "/log" in line and " prepare " not in line else []
     )
+    if "--plot sweeps/" in line:
+        needed += [other for other in commands() if "--out sweeps/" in other]
     return needed + [other for other in commands() if "--save-folder runs/log" in other and " sample " in line]
 
 

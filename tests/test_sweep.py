@@ -150,6 +150,7 @@ def test_rows_have_predicted_beside_measured(whole: Path) -> None:
     for row in rows:
         for what in ("sent_bytes", "state_bytes"):
             assert row[what] == row[f"{what}_predicted"] > 0
+        assert row["step_seconds"] == pytest.approx(row["step_seconds_predicted"], rel=0.1)
         assert row["peak_bytes"] == pytest.approx(row["peak_bytes_predicted"], rel=1e-3)
     assert len({row["parameters_sha256"] for row in rows}) == 1, "the stages and links end with the same bits"
     assert rows[3]["state_bytes"] < rows[0]["state_bytes"] and rows[3]["sent_bytes"] > rows[0]["sent_bytes"]

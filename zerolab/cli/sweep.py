@@ -17,7 +17,7 @@ from zerolab.cli.tables import rendered
 from zerolab.errors import InputError
 from zerolab.sweep import SweepCase, make_cases, read_file, sweep
 from zerolab.sweep.cases import MODELS, SHARED, SHORT, varied_names
-from zerolab.sweep.rows import DONE, LINES, TABLE, Row
+from zerolab.sweep.rows import DONE, LINES, TABLE, Row, read_rows
 from zerolab.train import TrainConfig
 
 EXAMPLES = """\
@@ -31,6 +31,7 @@ every setting of zerolab train is one of a sweep, in the file and as a flag, wit
 
 examples:
   zerolab sweep bandwidth.yaml --out sweeps/bandwidth
+  zerolab sweep --plot sweeps/bandwidth
   zerolab sweep --stages 0,3 --models nano,gpt2:nano --ranks 2,4 --max-steps 6 --out sweeps/small
 """
 TIMES = ("ms", "tokens/s", "comm.", "hidden", "waiting")
@@ -41,7 +42,15 @@ FAILED = 1
 def main(arguments: list[str]) -> int:
     """Run what is left of a sweep, and show its rows. The status is 1 if a case failed."""
     given = vars(make_parser().parse_args(with_dashes(arguments)))
-    file, folder = given.pop("file"), Path(given.pop("out"))
+    file, out, plotted = given.pop("file"), given.pop("out"), given.pop("plot")
+    if plotted is not None:
+        others = [name for name, value in {"FILE.yaml": file, "out": out, **given}.items() if value is not None]
+        if others:
+            raise InputError(f"--plot draws what is there and runs nothing; leave out {others[0]}")
+        return plot(Path(plotted))
+    if out is None:
+        raise InputError("there is no --out; name a folder for the rows")
+    folder = Path(out)
     flags = {name: words(value) for name, value in given.items() if value is not None}
     cases = make_cases(together({} if file is None else read_file(Path(file)), flags))
     outcome = sweep(cases, folder)
@@ -65,7 +74,8 @@ def make_parser() -> argparse.ArgumentParser:
     )
     add = parser.add_argument
     add("file", nargs="?", metavar="FILE.yaml", help="settings, each with a value or a list of values")
-    add("--out", required=True, metavar="FOLDER", help="where the rows are, and go")
+    add("--out", metavar="FOLDER", help="where the rows are, and go")
+    add("--plot", metavar="FOLDER", help="draw the rows that are in a folder, into its folder plots, and run nothing")
     for name, what in {
         "stages": "ZeRO stages (zero_stage)",
         "models": "sizes, as nano, or gpt2:nano (model, model_size)",
@@ -80,6 +90,22 @@ def make_parser() -> argparse.ArgumentParser:
     for name in TrainConfig.model_fields.keys() - {"ranks", "precision"} - {*SHARED}:
         add(f"--{name.replace('_', '-')}", dest=name, nargs="*", help=argparse.SUPPRESS)
     return parser
+
+
+def plot(folder: Path) -> int:
+    """Draw the rows of a folder, and name the files."""
+    rows = read_rows(folder)
+    if not any(row["status"] == DONE for row in rows):
+        raise InputError(f"--plot: {str(folder)!r} has no finished row; name the --out of a sweep")
+    try:
+        from zerolab.sweep.plots import write_plots
+    except ModuleNotFoundError as error:
+        raise InputError(
+            f"{error.name} is not installed; 'pip install \"zerolab[course]\"' brings what pictures need"
+        ) from None
+    for path in write_plots(rows, folder / "plots"):
+        ending.show(f"{path}, and its numbers in {path.with_suffix('.txt').name}\n")
+    return 0
 
 
 def words(given: Sequence[str]) -> list[str]:
@@ -121,7 +147,9 @@ def show(console: Console, cases: Sequence[SweepCase], rows: Sequence[Row]) -> N
 def times(row: Row) -> list[str]:
     shares = (row["communication_share"], row["overlap_share"], row["waiting_share"])
     told = ["" if share is None else f"{share:.0%}" for share in shares]
-    return [f"{1e3 * row['step_seconds']:.4g}", f"{row['tokens_per_s']:,.0f}", *told]
+    seconds = row["step_seconds_predicted"]
+    predicted = "" if seconds is None else f"{1e3 * seconds:.4g} / "
+    return [f"{predicted}{1e3 * row['step_seconds']:.4g}", f"{row['tokens_per_s']:,.0f}", *told]
 
 
 def sizes(row: Row) -> list[str]:

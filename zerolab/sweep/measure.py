@@ -18,10 +18,13 @@ import torch
 from zerolab import __version__
 from zerolab.collectives import Span
 from zerolab.collectives.tracer import merge
+from zerolab.cost import Machine
+from zerolab.cost.machine import constant
 from zerolab.data import Corpus
 from zerolab.memory.kinds import OFFLOADED
 from zerolab.plan import gpu_bytes
-from zerolab.train import Report
+from zerolab.plan.timing import predict_step
+from zerolab.train import Report, TrainConfig
 from zerolab.train.trace import PARTS, STEP, Interval, RankTrace, number_of, total
 
 Figures = dict[str, Any]
@@ -48,6 +51,7 @@ def measured(report: Report, corpus: Corpus) -> Figures:
     found = {
         "loss": report.loss,
         "parameters_sha256": report.parameters_sha256,
+        **predicted_times(config),
         "step_seconds": seconds,
         "tokens_per_s": config.batch_size * config.seq_len / seconds,
         "communication_share": parts.communication / parts.step,
@@ -67,6 +71,20 @@ def measured(report: Report, corpus: Corpus) -> Figures:
             found[f"{name}_bytes_predicted"] = most(kinds)
             found[f"{name}_bytes"] = most({kind: report.memory_measured.get(kind, []) for kind in kinds})
     return found
+
+
+def predicted_times(config: TrainConfig) -> Figures:
+    """Of a step in lockstep, whose device is known: its speeds are settings. None elsewhere, and with several copies of
+    the shards, which the planner does not know."""
+    names = ("step_seconds", "communication_share", "waiting_share")
+    if config.world != "lockstep" or config.num_distributed_optimizer_instances > 1:
+        return {f"{name}_predicted": None for name in names}
+    device = Machine(
+        "lockstep", {("matmul", 4): constant(config.gflop_per_s * 1e9)}, constant(config.gbyte_per_s * 1e9)
+    )
+    step = predict_step(config.spec, device, config.link, clips=bool(config.clip_norm), overlap=config.overlap)
+    figures = (step.seconds, step.communication / step.seconds, step.exposed / step.seconds)
+    return {f"{name}_predicted": figure for name, figure in zip(names, figures, strict=True)}
 
 
 def machine() -> Figures:
@@ -109,9 +127,10 @@ def mean_parts(report: Report) -> StepParts:
 
 
 def steps_of(trace: RankTrace, report: Report) -> list[Span]:
-    """The steps to read times from: those after the tracked ones, or all if there are no others."""
+    """The steps to read times from: those after the tracked ones and the one that follows, whose parameters have been
+    waited for before it began; or all if there are no others."""
     steps = [span for span in trace.spans if span.name.startswith(STEP)]
-    return [step for step in steps if number_of(step) > report.resumed_step + report.tracked_steps] or steps
+    return [step for step in steps if number_of(step) > report.resumed_step + report.tracked_steps + 1] or steps
 
 
 def parts_of(step: Span, spans: Iterable[Span]) -> StepParts:
