@@ -89,7 +89,9 @@ def test_a_value_that_is_read_is_refused_by_line() -> None:
 
 def test_a_model_in_memory_is_refused() -> None:
     model = torch.nn.Linear(2, 2)
-    with pytest.raises(RankFailure, match=r"weight is in this machine's memory, .*; build the model inside the rank"):
+    with pytest.raises(
+        RankFailure, match=r"a parameter of shape \(2, 2\) came with .*; build the model inside the rank"
+    ):
         virtual(lambda comm: ZeroEngine(model, comm, 0, 1e-3))
 
 
@@ -129,3 +131,35 @@ def test_chosen_ranks_send_each_other_messages() -> None:
 def test_a_tensor_without_values_is_not_given_back() -> None:
     with pytest.raises(RankFailure, match=r"rank 0 returned a tensor of shape \(3,\), which has no values"):
         virtual(lambda comm: {"sum": comm.all_reduce(torch.ones(3))})
+
+
+def test_groups_are_made_by_a_function_of_the_rank() -> None:
+    def regrouped(comm: Collectives) -> Any:
+        inside = comm.split(lambda rank: rank // 8, name="node")
+        across = comm.split(lambda rank: rank % 8, name="replicas")
+        odd = comm.subgroup([1, 3])
+        assert inside is not None and across is not None and comm.meter is not None
+        inside.all_reduce(torch.ones(8))
+        across.all_reduce(torch.ones(128))
+        return inside.ranks, across.ranks[:3], across.size, odd, comm.meter.bytes_by_group()
+
+    inside, across, size, odd, sent = launch(regrouped, ranks=1024, world="virtual", only=[9])[0]
+    assert (inside, across, size, odd) == (tuple(range(8, 16)), (1, 9, 17), 128, None)
+    assert sent == {"node": 2 * 7 * 4, "replicas": 2 * 127 * 4}
+
+
+def test_a_colour_that_others_would_have_to_say_is_refused() -> None:
+    with pytest.raises(RankFailure, match=r"others of a virtual world do not answer; give it a function of a rank"):
+        virtual(lambda comm: comm.split(comm.rank // 2))
+
+
+def test_tensors_that_come_along_have_the_memory_that_they_have_in_lockstep() -> None:
+    text = torch.arange(100, dtype=torch.uint8)
+
+    def measured(comm: Collectives, first: torch.Tensor, rest: torch.Tensor) -> Any:
+        with Tracker() as tracker:
+            kept = first[3:], rest + 1
+        return tracker.now(), [part.shape for part in kept]
+
+    both = [launch(measured, text[:60], text[60:], ranks=2, world=world)[0] for world in ("lockstep", "virtual")]
+    assert both[0] == both[1]

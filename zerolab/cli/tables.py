@@ -31,15 +31,18 @@ def rendered(show: Callable[[Console], None]) -> str:
 
 
 def print_report(report: Report, console: Console) -> None:
-    run, first, last = report.config, report.loss[0], report.loss[-1]
+    run = report.config
     steps = count(len(report.loss), "step")
     if report.resumed is not None:
         steps += f" (from step {report.resumed_step} on, of {report.resumed})"
     lines = [
         f"ZeRO-{run.zero_stage}, {count(report.ranks, 'rank')}, {run.model_name}, text: {report.text}",
-        f"loss {first:.4f} -> {last:.4f} in {steps}, median step {report.median_step_seconds * 1e3:.0f} ms",
-        f"parameters sha256 {report.parameters_sha256}",
+        f"{loss(report)} in {steps}, median step {milliseconds(report)}",
     ]
+    if report.parameters_sha256 is not None:
+        lines.append(f"parameters sha256 {report.parameters_sha256}")
+    if run.world == "virtual":
+        lines.append("rank 0 was run, on tensors without values; the other ranks are taken to do the same")
     if report.validation_loss:
         lines.insert(2, validation(report))
     if run.make_precision() is not None:
@@ -64,6 +67,18 @@ def print_report(report: Report, console: Console) -> None:
     console.print(peak(report.peak))
     if report.traces:
         console.print(times(report))
+
+
+def loss(report: Report) -> str:
+    """The first and the last loss."""
+    first, last = report.loss[0], report.loss[-1]
+    return "loss not computed" if first is None or last is None else f"loss {first:.4f} -> {last:.4f}"
+
+
+def milliseconds(report: Report) -> str:
+    """What a step takes, on the clock of the run's world."""
+    time = report.median_step_seconds * 1e3
+    return f"{time:,.3f} ms of virtual time" if report.config.world == "virtual" else f"{time:.0f} ms"
 
 
 def with_total(kinds: dict[str, list[int]], predicted: Iterable[str]) -> dict[str, list[int]]:
@@ -133,7 +148,7 @@ def peak(kinds: dict[str, list[int]]) -> Table:
 def times(report: Report) -> Table:
     """What a step's time went to, as the trace has it."""
     of_all = max(time.milliseconds for time in report.times)
-    clock = "virtual milliseconds" if report.config.world == "lockstep" else "milliseconds"
+    clock = "milliseconds" if report.config.world == "processes" else "virtual milliseconds"
     table = Table(title=f"times of a step, mean of ranks, {clock}", title_justify="left")
     table.add_column("what", no_wrap=True)
     for name in ("calls", "time", "of the step", "not waited for"):

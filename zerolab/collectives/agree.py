@@ -8,6 +8,7 @@ different things. There a rank keeps its labels, and all compare them at a point
 from __future__ import annotations
 
 import zlib
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import torch
@@ -41,13 +42,15 @@ def compare_labels(comm: Collectives, labels: list[str]) -> None:
     )
 
 
-def told(comm: Collectives, numbers: list[int], name: str) -> list[list[int]]:
-    """Every rank's numbers, as many from each, in a call `name`. By messages with a tag, where there are tags: a rank
-    that is in another call then waits, and is named, where gloo would end the process over a message of another
-    size."""
+def told(
+    comm: Collectives, numbers: list[int], name: str, said: Callable[[int], list[int]] | None = None
+) -> list[list[int]]:
+    """Every rank's numbers, as many from each, in a call `name`; `said` tells what a rank says by its number, if
+    anything does. By messages with a tag, where there are tags: a rank in another call then waits, and is named, where
+    gloo would end the process over a message of another size."""
     if comm.transport.heeds_tags:
         rows: list[list[int]] = []
-        comm.run(name, lambda: rows.extend(tell_all(comm.transport, numbers)))
+        comm.run(name, lambda: rows.extend(tell_all(comm.transport, numbers, said)))
         return rows
     own = torch.tensor(numbers, dtype=torch.int64, device=comm.device)
     return comm.all_gather(own).view(comm.size, -1).tolist()

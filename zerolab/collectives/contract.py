@@ -32,7 +32,7 @@ import torch
 
 from zerolab.collectives.agree import compare_labels
 from zerolab.collectives.call import Call, Group, current_phase
-from zerolab.collectives.groups import as_listed, by_colour
+from zerolab.collectives.groups import Number, as_listed, by_colour
 from zerolab.collectives.handle import Handle, Issuer, Order
 from zerolab.collectives.transport import Grouped, Request, Transport
 from zerolab.errors import InputError
@@ -237,9 +237,10 @@ class Collectives(ABC):
         """What the group was called when it was made; "" for the world, and where nothing was said."""
         return "" if self.within is None else self.within.name
 
-    def split(self, color: int | None, key: int | None = None, name: str = "") -> Collectives | None:
+    def split(self, color: Number, key: Number = None, name: str = "") -> Collectives | None:
         """The collectives of this rank's group: of all ranks that give the same `color`, an integer. Every rank calls
-        it, as it calls `barrier`; one that gives None belongs to no group and gets None.
+        it, as it calls `barrier`; one that gives None belongs to no group and gets None. A colour may be a function of
+        a rank's number here, as `lambda rank: rank // 8`, which a virtual world needs, where the others do not answer.
 
         Ranks of a group are numbered from 0 in the order of `key`, and of ranks where keys are equal or not given.
         `name` is what reports, meter and tracer call the group: at most 40 bytes, the same on all ranks of a colour.

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from zerolab.errors import InputError
-from zerolab.flat.layout import chunk_sizes
+from zerolab.flat.layout import chunk_size
 
 RINGS = {"all_reduce": 2, "reduce_scatter": 1, "all_gather": 1, "broadcast": 2, "barrier": 2}
 """How many rounds of N-1 steps each collective takes. A broadcast scatters rank src's chunks, one after the other, and
@@ -25,10 +25,9 @@ def wire_bytes(name: str, numel: int, itemsize: int, size: int, rank: int, src: 
         raise InputError(f"no wire cost is known for {name!r}; name one of {', '.join(RINGS)}")
     if name == "barrier":
         numel, itemsize = size, 1
-    sizes = chunk_sizes(numel, size)
     # A reduce-scatter passes on every chunk but our own; an all-gather every chunk but our right neighbour's.
-    scattered = numel - sizes[rank]
-    gathered = numel - sizes[(rank + 1) % size]
+    scattered = numel - chunk_size(numel, size, rank)
+    gathered = numel - chunk_size(numel, size, (rank + 1) % size)
     elements = {
         "reduce_scatter": scattered,
         "all_gather": gathered,
@@ -57,5 +56,5 @@ class Link:
     def ring_seconds(self, name: str, numel: int, itemsize: int, size: int) -> float:
         """How long a ring collective takes if all its steps last as long as that of the longest chunk. What is none of
         `RINGS`, as a call of a rank function's own, takes no time beside that of its messages."""
-        longest = 1 if name == "barrier" else chunk_sizes(numel, size)[0] * itemsize
+        longest = 1 if name == "barrier" else chunk_size(numel, size, 0) * itemsize
         return RINGS.get(name, 0) * (size - 1) * self.seconds(longest)

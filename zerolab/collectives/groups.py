@@ -6,7 +6,7 @@ something else than the others is named by all of them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from zerolab.collectives.agree import told
@@ -21,20 +21,31 @@ LARGEST = 2**62
 """Colours and keys travel as 64-bit integers."""
 
 
-def by_colour(comm: Collectives, color: int | None, key: int | None, name: str) -> list[int] | None:
+Number = int | None | Callable[[int], int | None]
+"""A colour or a key: this rank's, or a function from any rank's number."""
+
+
+def by_colour(comm: Collectives, color: Number, key: Number, name: str) -> list[int] | None:
     """The ranks of `comm` that give this rank's colour, in the order of (key, rank); None without a colour."""
-    if color is not None:
-        color = check_number("color", color, "or None for no group")
-    key = comm.rank if key is None else check_number("key", key, "or None for the order of ranks")
-    own = [int(color is not None), color or 0, key, *packed(name)]
-    rows = told(comm, own, "split")
-    if color is None:
+
+    def said(rank: int) -> list[int]:
+        """What a rank says, by what is given."""
+        its = color(rank) if callable(color) else color
+        place = key(rank) if callable(key) else key
+        if its is not None:
+            its = check_number("color", its, "or None for no group")
+        place = rank if place is None else check_number("key", place, "or None for the order of ranks")
+        return [int(its is not None), its or 0, place, *packed(name)]
+
+    own = said(comm.rank)
+    rows = told(comm, own, "split", said if callable(color) and (key is None or callable(key)) else None)
+    if not own[0]:
         return None
     ranks = [rank for rank in range(comm.size) if rows[rank][:2] == own[:2]]
     names = {rank: unpacked(rows[rank][3:]) for rank in ranks}
     if len(set(names.values())) > 1:
         listed = ", ".join(f"rank {comm.ranks[rank]} {said!r}" for rank, said in names.items())
-        raise MismatchError(f"the ranks of colour {color} gave their group different names ({listed}); give one")
+        raise MismatchError(f"the ranks of colour {own[1]} gave their group different names ({listed}); give one")
     return sorted(ranks, key=lambda rank: (rows[rank][2], rank))
 
 

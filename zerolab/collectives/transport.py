@@ -20,6 +20,8 @@ import torch
 from zerolab.collectives.call import Call, Group, current_call, current_group
 from zerolab.errors import InputError
 
+Said = Callable[[int], list[int]]
+
 
 class Request(Protocol):
     """A message under way."""
@@ -99,9 +101,9 @@ class Transport(ABC):
         """Whether `now` is the time that everybody else has, too."""
         return True
 
-    def known(self, numbers: list[int], group: Group | None) -> list[list[int]] | None:
-        """What all ranks of a group (None: of the world) say where this one says `numbers`, in a world that knows it
-        without a message; None: they must be asked."""
+    def known(self, numbers: list[int], size: int, said: Said | None) -> list[list[int]] | None:
+        """What all ranks of a group of `size` say where this one says `numbers`, in a world that knows it without a
+        message; None: they must be asked. `said`, if given, tells what a rank says by its number in the group."""
         return None
 
     def close(self) -> None:
@@ -158,8 +160,8 @@ class WrappedTransport(Transport):
     def real_clock(self) -> bool:
         return self.inner.real_clock
 
-    def known(self, numbers: list[int], group: Group | None) -> list[list[int]] | None:
-        return self.inner.known(numbers, group)
+    def known(self, numbers: list[int], size: int, said: Said | None) -> list[list[int]] | None:
+        return self.inner.known(numbers, size, said)
 
     def close(self) -> None:
         self.inner.close()
@@ -275,10 +277,10 @@ TELL = 0x40000001
 """The tag of messages by which ranks tell each other numbers; no collective and no rank function uses it."""
 
 
-def tell_all(transport: Transport, numbers: list[int]) -> list[list[int]]:
+def tell_all(transport: Transport, numbers: list[int], said: Said | None = None) -> list[list[int]]:
     """Every rank's numbers, in rank order, by messages around the ring. They are not part of anybody's traffic."""
     transport = transport.bare()
-    if (rows := transport.known(numbers, transport.within)) is not None:
+    if (rows := transport.known(numbers, transport.size, said)) is not None:
         return rows
     table = torch.zeros(transport.size, len(numbers), dtype=torch.int64)
     table[transport.rank] = torch.tensor(numbers)

@@ -11,7 +11,7 @@ import torch
 
 from zerolab.collectives.contract import Collectives
 from zerolab.collectives.cost import wire_bytes
-from zerolab.flat.layout import chunk_bounds, chunk_sizes
+from zerolab.flat.layout import chunk_bounds, chunk_size
 from zerolab.flat.values import address
 
 Tensor = torch.Tensor
@@ -24,7 +24,7 @@ class VirtualCollectives(Collectives):
         if self.size == 1:
             out.copy_(tensor)
             return
-        longest = chunk_sizes(tensor.numel(), self.size)[0]
+        longest = chunk_size(tensor.numel(), self.size, 0)
         # Alive until the call has ended: of the ring's two, one arrives while the other leaves.
         buffers = tensor.new_empty(longest), tensor.new_empty(longest if self.size > 2 else 0)
         self._travel("reduce_scatter", tensor)

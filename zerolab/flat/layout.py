@@ -43,6 +43,11 @@ def chunk_sizes(numel: int, ranks: int) -> list[int]:
     return [short + (rank < longer) for rank in range(ranks)]
 
 
+def chunk_size(numel: int, ranks: int, rank: int) -> int:
+    """One of the `chunk_sizes`: that of `rank`."""
+    return numel // ranks + (rank < numel % ranks)
+
+
 def chunk_bounds(numel: int, ranks: int) -> list[tuple[int, int]]:
     """The half-open ranges `[start, stop)` of `chunk_sizes`, end to end."""
     bounds, start = [], 0

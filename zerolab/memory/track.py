@@ -98,6 +98,9 @@ class Tracker(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        if func.namespace == "prim":
+            # A fake tensor is asked for its device by an operation, which makes and writes nothing.
+            return func(*args, **kwargs)
         begun = self._clock()
         result = func(*args, **kwargs)
         with self._lock:

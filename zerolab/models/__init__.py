@@ -42,8 +42,15 @@ SIZES: dict[str, dict[str, Config]] = {
         "355m": GPT2Config(BYTE_VOCABULARY, dim=1024, layers=24, heads=16),
         "774m": GPT2Config(BYTE_VOCABULARY, dim=1280, layers=36, heads=20),
         "1558m": GPT2Config(BYTE_VOCABULARY, dim=1600, layers=48, heads=25),
+        "gpt3-1.3b": GPT2Config(BYTE_VOCABULARY, dim=2048, layers=24, heads=16, bias=True),
+        "gpt3-2.7b": GPT2Config(BYTE_VOCABULARY, dim=2560, layers=32, heads=32, bias=True),
+        "gpt3-6.7b": GPT2Config(BYTE_VOCABULARY, dim=4096, layers=32, heads=32, bias=True),
+        "gpt3-13b": GPT2Config(BYTE_VOCABULARY, dim=5120, layers=40, heads=40, bias=True),
+        "gpt3-175b": GPT2Config(BYTE_VOCABULARY, dim=12288, layers=96, heads=96, bias=True),
     },
 }
+"""GPT-3's are for worlds without values (`world="virtual"`) and for plans; with its own tokens their vocabulary is
+50257 (arXiv 2005.14165, table 2.1; the 1.3B and the 13B as in `zerolab.plan.shapes`)."""
 
 
 def config_of(name: str, size: str, *, vocab_size: int = BYTE_VOCABULARY, max_seq_len: int = 1024) -> Config:

@@ -16,6 +16,7 @@ import socket
 import sys
 import threading
 import time
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import replace
 from datetime import timedelta
@@ -116,11 +117,17 @@ def make_comm(transport: Transport, job: Job) -> Collectives | Transport:
     return build(transport, impl=job.collectives, link=link, trace=job.trace, check=job.check)
 
 
-def run(job: Job, transport: Transport, packed: bytes, within: AbstractContextManager[Any] | None = None) -> Outcome:
-    """Unpack the function and its arguments, call it (`within` a context, if one is given), and pickle what it
-    returns."""
+def run(
+    job: Job,
+    transport: Transport,
+    packed: bytes,
+    load: Callable[[bytes], Any] = loads,
+    within: AbstractContextManager[Any] | None = None,
+) -> Outcome:
+    """Unpack the function and its arguments by `load`, call it (`within` a context, if one is given), and pickle what
+    it returns."""
     comm = make_comm(transport, job)
-    function, args, kwargs = loads(packed)
+    function, args, kwargs = load(packed)
     with within or nullcontext():
         result = function(comm, *args, **kwargs)
         comm.close()

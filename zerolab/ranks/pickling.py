@@ -12,6 +12,7 @@ import ctypes
 import functools
 import inspect
 import io
+import pickle
 import sys
 import threading
 import types
@@ -33,15 +34,16 @@ def dumps(value: Any) -> bytes:
         return file.getvalue()
 
 
-def loads(packed: bytes) -> Any:
-    """The value that `dumps` packed, all of it anew. Where ranks share a process, cloudpickle would give each of them
-    the class that the process has already, and what one of them keeps in it would be everybody's."""
+def loads(packed: bytes, unpickler: type[pickle.Unpickler] = pickle.Unpickler) -> Any:
+    """The value that `dumps` packed, all of it anew, by an `unpickler` that may make something else of parts. Where
+    ranks share a process, cloudpickle would give each of them the class that the process has already, and what one of
+    them keeps in it would be everybody's."""
     known = cloudpickle.cloudpickle._DYNAMIC_CLASS_TRACKER_BY_ID
     # By its items: a class that is collected meanwhile is left out, where its key would not be found.
     before = dict(known.items())
     known.clear()
     try:
-        return cloudpickle.loads(packed)
+        return unpickler(io.BytesIO(packed)).load()
     finally:
         # What a rank returns names its class by the same number, and comes back as the caller's own.
         known.update(before)

@@ -9,16 +9,23 @@ at the later of both. A rank's lanes run when it waits, as in lockstep, so that 
 
 from __future__ import annotations
 
+import pickle
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensorMode
+from torch import nn
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensor,
+    FakeTensorMode,
+)
 from torch.utils._pytree import tree_leaves
 
-from zerolab.collectives.call import Call, Group, current_call
-from zerolab.collectives.transport import Request
+from zerolab.collectives.call import Call, current_call
+from zerolab.collectives.transport import Request, Said
 from zerolab.errors import InputError
 from zerolab.flat.values import has_values
 from zerolab.ranks.child import run
@@ -26,6 +33,7 @@ from zerolab.ranks.failure import ResultRefused
 from zerolab.ranks.job import Job, Outcome
 from zerolab.ranks.lockstep_transport import Event, LockstepTransport
 from zerolab.ranks.lockstep_world import Launch, run_alone
+from zerolab.ranks.pickling import loads
 
 REMEDY = 'leave it out there (zerolab.flat.values.has_values tells), or run it with world="lockstep"'
 
@@ -45,8 +53,8 @@ class VirtualLaunch(Launch):
 
     def live(self, rank: int, device: torch.device) -> Outcome:
         transport = VirtualTransport(self.world, rank, device, self.ranks)
-        # Tensors that a function brings along have values: they are taken for their shapes.
-        return run(self.job, transport, self.function, Fake())
+        fake = Fake()
+        return run(self.job, transport, self.function, fake.loads, fake)
 
 
 class VirtualTransport(LockstepTransport):
@@ -82,14 +90,16 @@ class VirtualTransport(LockstepTransport):
         scheduler.wake(scheduler.running())
         scheduler.wait()
 
-    def known(self, numbers: list[int], group: Group | None) -> list[list[int]]:
+    def known(self, numbers: list[int], size: int, said: Said | None) -> list[list[int]]:
+        if said is not None:
+            return [said(rank) for rank in range(size)]
         call = current_call.get()
         if call is not None and call.name == "split":
             raise InputError(
-                "comm.split asks each rank for its colour, and in a virtual world only "
-                f"rank {self.rank} is there to answer; name the group's ranks: comm.subgroup([...])"
+                "comm.split asks each rank for its colour, and the others of a virtual world do not answer; give it a "
+                "function of a rank's number, as comm.split(lambda rank: rank // 8)"
             )
-        return [numbers] * (self.size if group is None else group.size)
+        return [numbers] * size
 
     def check_result(self, result: Any) -> None:
         for leaf in tree_leaves(result):
@@ -115,10 +125,38 @@ class Fake:
     def __init__(self) -> None:
         self.mode = FakeTensorMode(allow_non_fake_inputs=True)
 
+    def loads(self, packed: bytes) -> Any:
+        """A function and its arguments, whose tensors lose their values on the way. A parameter is refused: somebody
+        has built a model, with all its memory."""
+
+        def without_values(tensor: torch.Tensor) -> torch.Tensor:
+            if tensor.layout is not torch.strided:
+                return self.mode.from_tensor(tensor)
+            # A part of a larger tensor brings all of it along, as in other worlds.
+            nbytes = tensor.untyped_storage().nbytes()
+            with self.mode, torch.no_grad():
+                whole = torch.empty(nbytes // tensor.itemsize, dtype=tensor.dtype)
+                part = whole.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset()).detach()
+                return part.requires_grad_(tensor.requires_grad)
+
+        class Unpickler(pickle.Unpickler):
+            def find_class(self, module: str, name: str) -> Any:
+                found = super().find_class(module, name)
+                if name in ("_rebuild_parameter", "_rebuild_parameter_with_state"):
+                    return refuse_parameter
+                if name not in ("_rebuild_tensor_v2", "_rebuild_tensor_v3", "new_tensor"):
+                    return found
+
+                return lambda *args: without_values(found(*args))
+
+        return loads(packed, Unpickler)
+
     def __enter__(self) -> None:
         self.mode.__enter__()
+        nn.Module._apply = apply_in_place  # type: ignore[method-assign, assignment]
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        nn.Module._apply = _apply  # type: ignore[method-assign]
         self.mode.__exit__(kind, error, trace)
         if error is not None and reads_a_value(error):
             where = traceback.extract_tb(trace)[-1]
@@ -131,6 +169,35 @@ class Fake:
                 f"{where.name}, line {where.lineno}, reads a value of a tensor, and in a virtual world tensors have "
                 f"none{code}; {REMEDY}"
             ) from error
+
+
+def refuse_parameter(data: torch.Tensor, *_: Any) -> Any:
+    raise InputError(
+        f"a parameter of shape {tuple(data.shape)} came with the rank function, and the ranks of a virtual world have "
+        "no values; build the model inside the rank function, where it takes no memory"
+    )
+
+
+_apply = nn.Module._apply
+
+
+def apply_in_place(module: nn.Module, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> nn.Module:
+    """What `model.to(device)` and `model.bfloat16()` do: torch would swap a fake parameter for another one, which it
+    does not do where somebody has a weak reference, and the fake mode has one of each."""
+    own = module._parameters
+    if not any(isinstance(parameter, FakeTensor) for parameter in own.values()):
+        return _apply(module, fn, recurse)
+    for child in module.children() if recurse else ():
+        child._apply(fn)
+    with torch.no_grad():
+        for parameter in own.values():
+            if parameter is not None and (new := fn(parameter)) is not parameter:
+                parameter.data = new
+    module._parameters = {}
+    try:
+        return _apply(module, fn, recurse=False)
+    finally:
+        module._parameters = own
 
 
 def reads_a_value(error: BaseException) -> bool:

@@ -7,40 +7,27 @@ from typing import Any
 
 import torch
 
+from zerolab.flat.values import has_values
 from zerolab.memory import predict, predict_traffic
+from zerolab.memory.predict import predict_rank
+from zerolab.memory.traffic import predict_phases
 from zerolab.train import instances
 from zerolab.train.config import TrainConfig
 from zerolab.zero import ZeroEngine
 
 
 def predictions(engine: ZeroEngine, config: TrainConfig, steps: int, skipped: int) -> dict[str, Any]:
-    """What memory and traffic should be, by rank, from the layout alone; traffic as the mean over so many steps."""
-    spec = config.spec
-    copies = config.num_distributed_optimizer_instances
-    memory = predict(engine.plans, spec.stage, engine.state_size, spec.precision, spec.places)
-    whole, cut = (
-        instances.added(
-            instances.of_all(
-                predict_traffic(
-                    engine.plans,
-                    spec.stage,
-                    engine.comm.size,
-                    micro_batches=spec.micro_batches,
-                    reduction=spec.reduction,
-                    reduce_each=spec.reduce_each,
-                    clip=bool(config.clip_norm),
-                    precision=spec.precision,
-                    offload=spec.places,
-                    skipped=is_skipped,
-                    limits=config.make_limits(),
-                    resident=[unit.name for unit in engine.units if len(unit.modules) > 1],
-                ),
-                copies,
-            ),
-            instances.traffic_across(engine.plans, spec, copies, is_skipped),
-        )
-        for is_skipped in (False, True)
-    )
+    """What memory and traffic should be, by rank, from the layout alone; traffic as the mean over so many steps. Of a
+    virtual world this rank's alone."""
+    spec, copies = config.spec, config.num_distributed_optimizer_instances
+    rank = engine.comm.rank if config.world == "virtual" else None
+    if rank is None:
+        memory = predict(engine.plans, spec.stage, engine.state_size, spec.precision, spec.places)
+        memory = instances.of_all(memory, copies)
+    else:
+        book = predict_rank(engine.plans, spec.stage, rank, engine.state_size, spec.precision, spec.places)
+        memory = {kind: [nbytes] for kind, nbytes in book.items()}
+    whole, cut = (_traffic(engine, config, is_skipped, rank) for is_skipped in (False, True))
     traffic = {
         name: [
             mean(all_of * (steps - skipped) + less * skipped, steps)
@@ -48,7 +35,32 @@ def predictions(engine: ZeroEngine, config: TrainConfig, steps: int, skipped: in
         ]
         for name, sent in whole.items()
     }
-    return {"memory": instances.of_all(memory, copies), "traffic": traffic}
+    return {"memory": memory, "traffic": traffic}
+
+
+def _traffic(engine: ZeroEngine, config: TrainConfig, skipped: bool, rank: int | None) -> dict[str, list[int]]:
+    """Bytes of a step by collective and rank, or of one rank."""
+    spec, copies = config.spec, config.num_distributed_optimizer_instances
+    settings: dict[str, Any] = {
+        "micro_batches": spec.micro_batches,
+        "reduction": spec.reduction,
+        "reduce_each": spec.reduce_each,
+        "clip": bool(config.clip_norm),
+        "precision": spec.precision,
+        "offload": spec.places,
+        "skipped": skipped,
+        "limits": config.make_limits(),
+        "resident": [unit.name for unit in engine.units if len(unit.modules) > 1],
+    }
+    across = instances.traffic_across(engine.plans, spec, copies, skipped)
+    if rank is None:
+        sent = predict_traffic(engine.plans, spec.stage, engine.comm.size, **settings)
+        return instances.added(instances.of_all(sent, copies), across)
+    one: dict[str, list[int]] = {}
+    for calls in predict_phases(engine.plans, spec.stage, rank, **settings).values():
+        for name, nbytes in calls.items():
+            one[name] = [one.get(name, [0])[0] + nbytes]
+    return instances.added(one, {name: [of_each[rank]] for name, of_each in across.items()})
 
 
 def mean(total: int, count: int) -> int | float:
@@ -56,8 +68,11 @@ def mean(total: int, count: int) -> int | float:
     return total // count if total % count == 0 else total / count
 
 
-def parameters_sha256(engine: ZeroEngine) -> str:
-    """Of all parameters: names, dtypes, shapes and bytes, unit by unit, so that one unit at a time is whole."""
+def parameters_sha256(engine: ZeroEngine) -> str | None:
+    """Of all parameters: names, dtypes, shapes and bytes, unit by unit, so that one unit at a time is whole; None in a
+    world without values."""
+    if not has_values(torch.empty(0, device=engine.comm.device)):
+        return None
     digest = hashlib.sha256()
     for unit in engine.units:
         for name, value in sorted(engine.parameters_of(unit).items()):

@@ -27,6 +27,7 @@ from zerolab.train.states import (
     SimulationSettings,
     refuse_idle,
 )
+from zerolab.train.virtual import MAX_VIRTUAL_RANKS, check_world
 
 SEQUENCES, MOST_SEQUENCES = 12, 1 << 20
 """Of an optimizer step, where nobody says how many; and no more than these, each of which is drawn by itself."""
@@ -50,7 +51,9 @@ class TrainConfig(
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     zero_stage: int = Field(0, ge=0, le=3, description="what is sharded: 0 nothing, 1 optimizer, 2 +gradients, 3 all")
-    ranks: int = Field(2, ge=1, le=128, description="processes on this machine (torchrun brings its own)")
+    ranks: int = Field(
+        2, ge=1, le=MAX_VIRTUAL_RANKS, description="processes on this machine (torchrun brings its own), at most 128"
+    )
     collective_impl: Literal["auto", "shared", "ring", "torch"] = Field(
         "auto",
         description="shared memory, our rings, or torch's; auto: shared memory on CPUs, torch's (NCCL) on GPUs",
@@ -95,6 +98,7 @@ class TrainConfig(
 
     @model_validator(mode="after")
     def _fits(self) -> TrainConfig:
+        check_world(self)
         check_division(self.batch_size, self.ranks, self.grad_accum_steps)
         check_instances(self.num_distributed_optimizer_instances, self.ranks, self.zero_stage)
         self.check_model()

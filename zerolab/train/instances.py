@@ -27,7 +27,8 @@ def split(comm: Collectives, instances: int) -> tuple[Collectives, Collectives |
     if instances == 1:
         return comm, None
     size = comm.size // instances
-    shard, replicate = comm.split(comm.rank // size, name="shard"), comm.split(comm.rank % size, name="replicate")
+    shard = comm.split(lambda rank: rank // size, name="shard")
+    replicate = comm.split(lambda rank: rank % size, name="replicate")
     assert shard is not None
     return shard, replicate
 

@@ -9,6 +9,7 @@ import torch
 from zerolab.collectives import Collectives, Handle, phase
 from zerolab.data import Batches
 from zerolab.data.batches import sequence_start
+from zerolab.flat.values import numbers
 from zerolab.train.account import mean
 from zerolab.train.config import TrainConfig
 from zerolab.train.progress import Steps, Stop
@@ -33,7 +34,9 @@ class TrainingLoop:
     ) -> None:
         self.comm, self.engine, self.batches, self.config, self.steps = comm, engine, batches, config, steps
         self.stop, self.schedule, self.recorder = stop, config.schedule, recorder
-        self.losses: list[float] = []
+        # In a virtual world a step takes virtual time, and its loss is not computed.
+        self.now = comm.transport.now if config.world == "virtual" else time.perf_counter
+        self.losses: list[float | None] = []
         self.seconds: list[float] = []
         self.scales: list[float] = []
         self.skipped: list[int] = []
@@ -41,10 +44,10 @@ class TrainingLoop:
 
     def step(self, step: int) -> None:
         """One optimizer step."""
-        start = time.perf_counter()
+        start = self.now()
         with self.recorder.step(step + 1):
             self._step(step)
-        self.seconds.append(time.perf_counter() - start)
+        self.seconds.append(self.now() - start)
         self.stop.step_ended()
 
     def _step(self, step: int) -> None:
@@ -88,7 +91,7 @@ class TrainingLoop:
 
     def _collect_loss(self) -> None:
         if self._reported is not None:
-            loss, stopped = self._reported.wait().tolist()
+            loss, stopped = numbers(self._reported.wait(), instead=[None, 0])
             self.losses.append(loss)
             self.stop.heard = self.stop.heard or stopped > 0
             self.steps.done(self.losses[-1])

@@ -27,7 +27,9 @@ class ModelSettings(BaseModel):
     """The model's shape, what it is trained on, and how its layers are run."""
 
     model: Literal["llama", "gpt2"] = Field("llama", description="architecture")
-    model_size: str = Field("tiny", description="nano, tiny, small, medium (llama); nano, tiny, 124m, ... (gpt2)")
+    model_size: str = Field(
+        "tiny", description="nano, tiny, small, medium (llama); nano, tiny, 124m ... gpt3-175b (gpt2)"
+    )
     layers: int | None = Field(
         None, ge=1, le=10_000, description="blocks, in the place of the named size's; so are those below"
     )

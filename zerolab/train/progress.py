@@ -22,8 +22,9 @@ class Steps:
     def __init__(self, path: str | None) -> None:
         self._file = open(path, "a", buffering=1) if path else None  # noqa: SIM115 - lives as long as the run
 
-    def done(self, loss: float) -> None:
-        self._say(f"{loss:.4f}\n")
+    def done(self, loss: float | None) -> None:
+        """A step is done, with its loss; None: none was computed."""
+        self._say("not computed\n" if loss is None else f"{loss:.4f}\n")
 
     def skipped(self, step: int, scale: float, now: float) -> None:
         """A step whose gradients were not finite on some rank."""

@@ -32,8 +32,8 @@ def train_rank(
     """Train on this rank; returns the record of all ranks, the same on each of them."""
     config = start.config
     check_same_start(comm, start, corpus)
-    # In lockstep time passes only as somebody says.
-    pace = Pace(comm, config.gflop_per_s, config.gbyte_per_s) if config.world == "lockstep" else nullcontext()
+    # On a virtual clock time passes only as somebody says.
+    pace = nullcontext() if config.world == "processes" else Pace(comm, config.gflop_per_s, config.gbyte_per_s)
     with pace:
         run = Run(comm, start, corpus, progress, stop or Stop())
         run.begin()

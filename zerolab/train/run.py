@@ -37,7 +37,8 @@ ByRank = dict[str, list[int]]
 class Report:
     """What a run did and what it took. Bytes are lists by rank; traffic is that of one optimizer step. Where
     `traffic_is_stated` the collectives are torch's own, whose messages nobody can count: what stands as measured is
-    what a ring sends in the calls that were made.
+    what a ring sends in the calls that were made. Of a virtual world the lists have rank 0 alone, seconds are virtual,
+    and losses and the parameters' digest are None: nothing of that kind is computed.
 
     `loss` and times are those of this run's own steps, which come after `resumed_step` where it began with the
     checkpoint in `resumed`. `step` is the last; a run that was asked to end before it was done is `stopped`.
@@ -47,9 +48,9 @@ class Report:
 
     config: TrainConfig
     ranks: int
-    loss: list[float]
+    loss: list[float | None]
     step_seconds: list[float]
-    parameters_sha256: str
+    parameters_sha256: str | None
     memory_predicted: ByRank
     memory_measured: ByRank
     peak: ByRank
@@ -88,6 +89,7 @@ class Report:
         """What `--profile-json` writes."""
         return {
             "zero_stage": self.config.zero_stage,
+            "world": self.config.world,
             "ranks": self.ranks,
             "loss": self.loss,
             "validation_loss": self.validation_loss,
@@ -195,9 +197,13 @@ def _checkpoint_errors() -> Iterator[None]:
 def make_report(start: Start, record: dict[str, Any], corpus: Corpus) -> Report:
     config = start.config
     of_ranks, traffic = record["ranks"], record["predicted"]["traffic"]
+    ranks = len(of_ranks)
+    if config.world == "virtual":
+        # The others are taken to do the same as the one that ran.
+        of_ranks = of_ranks[:1]
     return Report(
         config=config,
-        ranks=len(of_ranks),
+        ranks=ranks,
         loss=record["loss"],
         # A step has ended when its slowest rank has.
         step_seconds=[max(seconds) for seconds in zip(*(of["seconds"] for of in of_ranks), strict=True)],
@@ -240,13 +246,13 @@ def json_of(report: Report) -> str:
 def trace_of(report: Report) -> str:
     """The text of a trace file."""
     run = report.config
-    clock = "virtual time" if run.world == "lockstep" else "real time"
+    clock = "real time" if run.world == "processes" else "virtual time"
     return chrome_json(report.traces, f"zerolab train, ZeRO-{run.zero_stage}, {report.ranks} ranks, {clock}")
 
 
 def most_json_bytes(config: TrainConfig) -> int:
     """More than the profile of such a run will take: some numbers a step, and some a rank for each kind of memory."""
-    return 2**14 + 192 * config.max_steps + 2**11 * config.ranks
+    return 2**14 + 192 * config.max_steps + 2**11 * (1 if config.world == "virtual" else config.ranks)
 
 
 def write_json(report: Report, path: Path) -> None:

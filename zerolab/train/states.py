@@ -183,11 +183,15 @@ class DebugSettings(BaseModel):
 class SimulationSettings(BaseModel):
     """Ranks in one process on a virtual clock, and a link that is slower than the machine's."""
 
-    world: Literal["processes", "lockstep"] = Field(
-        "processes", description="lockstep: all ranks in one process, one at a time, on a virtual clock"
+    world: Literal["processes", "lockstep", "virtual"] = Field(
+        "processes",
+        description="lockstep: all ranks in one process, one at a time, on a virtual clock; virtual: rank 0 alone, of "
+        "up to 65536, on tensors without values",
     )
-    gflop_per_s: float = Field(50.0, gt=0, description="lockstep: billions of operations that a rank does a second")
-    gbyte_per_s: float = Field(10.0, gt=0, description="lockstep: billions of bytes that its operations read or write")
+    gflop_per_s: float = Field(50.0, gt=0, description="lockstep, virtual: billions of operations a second, a rank")
+    gbyte_per_s: float = Field(
+        10.0, gt=0, description="lockstep, virtual: billions of bytes that its operations read or write a second"
+    )
     gbit_per_s: float | None = Field(None, gt=0, description="simulate a link of this bandwidth")
     latency_us: float = Field(0.0, ge=0, le=1e9, description="latency of the simulated link, microseconds a message")
 
@@ -195,14 +199,14 @@ class SimulationSettings(BaseModel):
         """Raise an InputError for speeds of a clock, or of a link, that is not simulated."""
         if self.latency_us and self.gbit_per_s is None:
             raise InputError(f"latency_us is {self.latency_us} but there is no simulated link; give gbit_per_s too")
-        if self.world != "lockstep":
+        if self.world == "processes":
             refuse_idle(
                 self, ("gflop_per_s", "gbyte_per_s"), "processes take the time that they take; give --world lockstep"
             )
         elif is_torchrun():
             raise InputError(
-                "world is 'lockstep', which has all ranks in one process, but torchrun has started several; leave one "
-                "of the two out"
+                f"world is {self.world!r}, which has all ranks in one process, but torchrun has started several; leave "
+                "one of the two out"
             )
 
 
