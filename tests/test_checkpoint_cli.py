@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
+import born
 import pace
 import pytest
 
@@ -48,14 +49,8 @@ def environment(**more: object) -> dict[str, str]:
 
 def started(*flags: object, env: Mapping[str, str] | None = None, **options: object) -> subprocess.Popen[str]:
     """A `zerolab train` in a process of its own."""
-    return subprocess.Popen(
-        [sys.executable, "-m", "zerolab", *FLAGS, *map(str, flags)],
-        env=env or environment(),
-        text=True,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        **options,  # type: ignore[call-overload]
-    )
+    streams = {"text": True, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    return born.python("-m", "zerolab", *FLAGS, *flags, env=env or environment(), **streams, **options)
 
 
 def until_saved(folder: Path, process: subprocess.Popen[str]) -> None:
@@ -336,17 +331,12 @@ def test_torchrun_restarts_a_run_whose_rank_was_killed_and_it_ends_with_the_bits
 ) -> None:
     script, folder, died = tmp_path / "dies_once.py", tmp_path / "run", tmp_path / "died"
     script.write_text(DIES_ONCE)
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--max-restarts=2", "--nproc_per_node=2"]
+    torchrun = ["-m", "torch.distributed.run", "--standalone", "--max-restarts=2", "--nproc_per_node=2"]
     # A slow link, so that there are steps left when the rank dies.
     flags = ["--zero-stage", "3", "--max-steps", str(WHOLE), "--gbit-per-s", "1", "--latency-us", "10000"]
     saving = ["--save-folder", str(folder), "--save-every", "1", "--resume"]
-    done = subprocess.run(
-        [*torchrun, str(script), str(folder), str(died), *FLAGS, *flags, *saving],
-        env=environment(),
-        text=True,
-        capture_output=True,
-        timeout=120,
-    )
+    words = [*torchrun, script, folder, died, *FLAGS, *flags, *saving]
+    done = born.ran(*words, env=environment(), text=True, capture_output=True, timeout=120)
     assert done.returncode == 0, done.stderr
     assert died.exists() and "begins anew" in done.stderr and "the run goes on from" in done.stderr
     assert undisturbed[3].parameters_sha256 in done.stdout
@@ -364,11 +354,11 @@ def test_a_save_that_fails_ends_the_run_with_a_sentence_and_the_one_before_is_wh
     least = 100_000
     assert (folder / "step-00000001" / "optimizer_shard_rank0.safetensors").stat().st_size > least
     limited = (
-        f"import os, resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, ({least}, {least})); "
-        "os.execv(sys.executable, [sys.executable, *sys.argv[1:]])"
+        f"import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, ({least}, {least})); "
+        "from zerolab.cli import main; sys.exit(main())"
     )
-    command = [sys.executable, "-c", limited, "-m", "zerolab", *FLAGS, *map(str, flags), "--collective-impl", "ring"]
-    done = subprocess.run(command, env=environment(), text=True, capture_output=True, timeout=60)
+    words = ["-c", limited, *FLAGS, *flags, "--collective-impl", "ring"]
+    done = born.ran(*words, env=environment(), text=True, capture_output=True, timeout=60, server="own")
     error = done.stderr.strip().split("\n")
     assert done.returncode == 1 and len(error) == 2, done.stderr
     assert error[1].startswith("zerolab train: the checkpoint could not be written (File too large")

@@ -11,10 +11,10 @@ import random
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
+import born
 import psutil
 import pytest
 from checkpoint_cases import Calls, Run, Way, differing, killed_at, launch_saving, values_of
@@ -131,7 +131,7 @@ def test_a_killed_parent_leaves_the_last_good_checkpoint_and_no_rank(expected: d
     folder = tmp_path / "run"
     script.write_text(SCRIPT.format(tests=str(Path(__file__).parent), folder=str(folder)))
     for moment in (0.05, 0.4):
-        parent = subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE, text=True)
+        parent = born.python(script, stdout=subprocess.PIPE, text=True)
         try:
             assert parent.stdout is not None and parent.stdout.readline() == "begun\n"
             while find_latest(folder) is None:

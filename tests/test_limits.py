@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import born
 import pytest
 
 from zerolab import cli
@@ -72,7 +73,7 @@ try:
 except ValueError as error:
     print(error, limits.in_words(), sep="; ")
 """
-    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    ran = born.ran("-c", code, capture_output=True, text=True, timeout=60, server="own")
     assert ran.stdout.startswith("open files are limited to 50, and this needs 51; raise the limit"), ran.stderr
     assert "open files 50 (ulimit -n)" in ran.stdout and "size of files in bytes 1000 (ulimit -f)" in ran.stdout
 
@@ -176,7 +177,7 @@ resource.setrlimit(resource.RLIMIT_NOFILE, (free, free))
 folders.remove_folder(folder)
 """
     environment = {**os.environ, "TMPDIR": str(tmp_path)}
-    subprocess.run([sys.executable, "-c", code], env=environment, check=True, timeout=60)
+    born.ran("-c", code, env=environment, check=True, timeout=60, server="own")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -246,7 +247,7 @@ def test_a_wrong_flag_is_heard_where_standard_error_is_closed(
 
 @LINUX
 def test_a_sentence_that_no_stream_takes_leaves_the_status_as_it_is(tmp_path: Path) -> None:
-    command = ["sh", "-c", 'ulimit -f 0; exec "$0" -m zerolab train --nonsense >out 2>err', sys.executable]
+    command = ["sh", "-c", 'ulimit -f 0; exec "$0" -m zerolab launch --nonsense >out 2>err', sys.executable]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": ""}
     assert subprocess.run(command, env=environment, cwd=tmp_path, timeout=100).returncode == 2
 

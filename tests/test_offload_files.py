@@ -6,12 +6,12 @@ import mmap
 import os
 import shutil
 import subprocess
-import sys
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import born
 import pytest
 import torch
 
@@ -30,8 +30,8 @@ PAGE = 4096
 def python(program: str, *arguments: object, **options: Any) -> subprocess.CompletedProcess[str]:
     """Run a program that may open swap files in a process of its own."""
     start = "import os, resource, signal, sys, time\nfrom zerolab.offload.files import SwapFile, left_overs\n"
-    command = [sys.executable, "-c", start + textwrap.dedent(program), *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=50, **options)
+    words = ["-c", start + textwrap.dedent(program), *arguments]
+    return born.ran(*words, capture_output=True, text=True, timeout=50, server="own", **options)
 
 
 def random_bytes(nbytes: int, seed: int = 0) -> torch.Tensor:

@@ -3,8 +3,6 @@
 import errno
 import logging
 import os
-import subprocess
-import sys
 import textwrap
 import threading
 import weakref
@@ -13,6 +11,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import born
 import pytest
 import torch
 
@@ -498,6 +497,5 @@ def test_a_program_that_ends_with_transfers_under_way_ends_well_and_soon(slow: b
         buffers = [aligned(2**22) for _ in range(16)]
         transfers = [lane.write(file, i, buffers[i]) for i in range(16)]
     """
-    command = [sys.executable, "-c", textwrap.dedent(program), str(tmp_path)]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=25)
+    ended = born.ran("-c", textwrap.dedent(program), tmp_path, capture_output=True, text=True, timeout=25, server="own")
     assert (ended.returncode, ended.stderr) == (0, "") and not list(tmp_path.iterdir())

@@ -1,11 +1,10 @@
 """Ranks that somebody else has started and joined: `from_process_group`."""
 
 import json
-import subprocess
 import sys
-from pathlib import Path
 from types import SimpleNamespace
 
+import born
 import group_ranks
 import pytest
 import torch
@@ -14,13 +13,21 @@ import torch.multiprocessing as mp
 
 from zerolab.collectives import Link
 from zerolab.errors import InputError
-from zerolab.ranks import from_process_group, launch, process_group
+from zerolab.ranks import forkserver, from_process_group, launch, process_group
 
 pytestmark = [pytest.mark.ranks, pytest.mark.timeout(240)]
 
 
 def spawn(function, folder, ranks):
-    mp.spawn(function, args=(str(folder), ranks), nprocs=ranks)
+    if born.FORKS:
+        begun = [forkserver.new_process(function, (rank, str(folder), ranks), "member") for rank in range(ranks)]
+        for process in begun:
+            process.start()
+        for process in begun:
+            process.join()
+        assert [process.exitcode for process in begun] == [0] * ranks
+    else:
+        mp.spawn(function, args=(str(folder), ranks), nprocs=ranks)
     return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(ranks)]
 
 
@@ -42,10 +49,8 @@ def test_a_part_of_the_world_is_a_world_of_its_own(tmp_path):
 
 
 def test_under_torchrun_a_script_may_make_the_group_itself(tmp_path):
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    done = subprocess.run(
-        [*torchrun, str(Path(group_ranks.__file__)), str(tmp_path)], capture_output=True, text=True, timeout=80
-    )
+    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    done = born.ran(*torchrun, group_ranks.__file__, tmp_path, capture_output=True, text=True, timeout=80)
     assert done.returncode == 0, done.stderr
     assert all(json.loads((tmp_path / f"{rank}.json").read_text()) < 1e-6 for rank in range(2))
 

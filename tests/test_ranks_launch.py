@@ -142,6 +142,13 @@ def test_a_rank_may_launch(world):
     assert launch(functions.launches_inside, world, ranks=1, timeout=50) == [[(0, 2), (1, 2)]]
 
 
+def test_a_rank_of_a_server_that_was_forked_may_launch(tmp_path):
+    process = forkserver.new_process(functions.launches_by_a_forked_server, (str(tmp_path / "seen"),), "forked")
+    process.start()
+    process.join()
+    assert (tmp_path / "seen").read_text() == "[(0, 2), (1, 2)]"
+
+
 @pytest.mark.timeout(1500 if NIGHTLY else 60)
 def test_launch_after_launch_leaks_no_file_port_process_or_memory(monkeypatch, tmp_path):
     """A hundred by day, two thousand nightly. Half a megabyte goes to the ranks and comes back from each, and the three

@@ -6,6 +6,7 @@ import sys
 from types import ModuleType
 from typing import Any, ClassVar
 
+import born
 import cloudpickle
 import pytest
 import torch
@@ -342,13 +343,11 @@ def cache_of(comm: Any, function: Any) -> Any:
 
 def test_a_script_may_hold_what_a_cell_may(tmp_path: Any) -> None:
     """Its module has a name that each rank has, too, for another module."""
-    import subprocess
-
     held = [("a cached function that calls itself", 6765), ("a context variable of its own", ("start", "unset"))]
     lines = [f"{TRAVELS[what]}\nprint(launch(f, ranks=2, timeout=50))\n" for what in held]
     script = tmp_path / "script.py"
     script.write_text("from zerolab.ranks import launch\n" + "".join(lines))
-    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=55)
+    done = born.ran(script, capture_output=True, text=True, timeout=55)
     assert done.stdout == "".join(f"{[answer] * 2}\n" for _, answer in held), done.stderr
 
 

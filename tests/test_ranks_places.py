@@ -9,6 +9,7 @@ import tempfile
 import time
 from pathlib import Path
 
+import born
 import nbformat
 import pace
 import psutil
@@ -23,19 +24,29 @@ pytestmark = [pytest.mark.ranks, pytest.mark.timeout(100)]
 TESTS = str(Path(__file__).parent)
 
 
-def run_script(folder, source, *command):
+def run_script(folder, source):
+    """A script in a new Python."""
     script = folder / "script.py"
     script.write_text(source)
-    command = command or (sys.executable,)
-    return subprocess.run([*command, str(script)], capture_output=True, text=True, timeout=80, cwd=folder)
+    return subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=80, cwd=folder)
 
 
-def start_script(folder, source):
-    """A script in a session of its own, so that a signal to its group does not reach the tests."""
+def run_forked(folder, source, *launcher):
+    """A script in a fork that has torch already: what it shows does not depend on how it starts."""
+    script = folder / "script.py"
+    script.write_text(source)
+    return born.ran(*launcher, script, capture_output=True, text=True, timeout=80, cwd=folder)
+
+
+def start_script(folder, source, without=""):
+    """A script in a session of its own, so that a signal to its group does not reach the tests. `without` names what is
+    hidden from it; where that is its fork server, it is in a fork itself."""
     script = folder / "script.py"
     script.write_text(source)
     searched = os.pathsep.join([TESTS, *filter(None, [os.environ.get("PYTHONPATH")])])
-    environment = {**os.environ, "PYTHONPATH": searched, "TMPDIR": str(folder)}
+    environment = {**os.environ, "PYTHONPATH": searched, "TMPDIR": str(folder), "ZEROLAB_WITHOUT": without}
+    if without:
+        return born.python(script, cwd=folder, env=environment, start_new_session=True, stderr=subprocess.PIPE)
     return subprocess.Popen(
         [sys.executable, str(script)],
         cwd=folder,
@@ -110,15 +121,14 @@ print(launch(lambda comm: comm.size, ranks=2, timeout=90))
 
 
 @pytest.mark.parametrize("without", ["", "all"])
-def test_ctrl_c_ends_all_ranks(short, monkeypatch, without):
-    monkeypatch.setenv("ZEROLAB_WITHOUT", without)
+def test_ctrl_c_ends_all_ranks(short, without):
     source = f"""
 from zerolab.ranks import launch
 import rank_functions
-launch(rank_functions.note_and_sleep, {str(short)!r}, ranks=3, timeout=80)
+launch(rank_functions.note_and_sleep, {str(short)!r}, ranks=2, timeout=80)
 """
-    parent = start_script(short, source)
-    pids = wait_for_ranks(short, 3)
+    parent = start_script(short, source, without)
+    pids = wait_for_ranks(short, 2)
     os.killpg(parent.pid, signal.SIGINT)
     _, errors = parent.communicate(timeout=20)
     assert errors.decode().strip().endswith("KeyboardInterrupt")
@@ -128,15 +138,14 @@ launch(rank_functions.note_and_sleep, {str(short)!r}, ranks=3, timeout=80)
 
 
 @pytest.mark.parametrize("without", ["", "all"])
-def test_ranks_do_not_outlive_a_killed_parent(short, monkeypatch, without):
-    monkeypatch.setenv("ZEROLAB_WITHOUT", without)
+def test_ranks_do_not_outlive_a_killed_parent(short, without):
     source = f"""
 from zerolab.ranks import launch
 import rank_functions
-launch(rank_functions.note_and_sleep, {str(short)!r}, ranks=3, timeout=80)
+launch(rank_functions.note_and_sleep, {str(short)!r}, ranks=2, timeout=80)
 """
-    parent = start_script(short, source)
-    pids = wait_for_ranks(short, 3)
+    parent = start_script(short, source, without)
+    pids = wait_for_ranks(short, 2)
     server = psutil.Process(pids[0]).ppid()
     assert (server == parent.pid) == (without == "all")
     parent.kill()
@@ -191,7 +200,7 @@ except KeyboardInterrupt:
     left = [thread for thread in threading.enumerate() if "lockstep" in thread.name]
     print("interrupted, threads left:", len(left))
 """
-    done = run_script(tmp_path, source)
+    done = run_forked(tmp_path, source)
     assert done.stdout == "interrupted, threads left: 0\n", done.stderr
 
 
@@ -279,8 +288,8 @@ with open(f"rank-{rank[0]}", "w") as file:
 
 
 def test_under_torchrun_a_launch_joins_the_ranks_that_are_there(tmp_path):
-    torchrun = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
-    done = run_script(tmp_path, TORCHRUN_SCRIPT, *torchrun)
+    torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+    done = run_forked(tmp_path, TORCHRUN_SCRIPT, *torchrun)
     assert done.returncode == 0, done.stderr
     refusal = "ranks is 3, but torchrun started 2; pass ranks=2, or ranks=None to take what is there"
     assert (tmp_path / "rank-0").read_text() == f"[3.0, None] [5.0, None] {refusal}"
@@ -288,7 +297,7 @@ def test_under_torchrun_a_launch_joins_the_ranks_that_are_there(tmp_path):
 
 
 def test_under_torchrun_a_failure_ends_the_job_and_a_hang_is_named(tmp_path):
-    torchrun = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+    torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
     source = """
 import time, torch
 from zerolab.ranks import launch
@@ -298,7 +307,7 @@ def hangs(comm):
     time.sleep(60)
 launch(hangs, ranks=2, timeout=2)
 """
-    done = run_script(tmp_path, source, *torchrun)
+    done = run_forked(tmp_path, source, *torchrun)
     assert done.returncode != 0
     # Both are overdue; torchrun may end one before it has said so.
     said = ("rank 0 did not finish within 2 s: it waits to receive from rank 1 (40 bytes)", "rank 1 did not finish")

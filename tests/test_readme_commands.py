@@ -18,6 +18,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import born
 import pytest
 from cover import NIGHTLY
 
@@ -75,9 +76,10 @@ def ran(words: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
     # What an outer make or torchrun has set is not for the one that is started here.
     mine = {name: value for name, value in os.environ.items() if not name.startswith("MAKE") and name != "MFLAGS"}
     path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
-    return subprocess.run(
-        words, cwd=folder, env={**mine, "PYTHONPATH": path}, capture_output=True, text=True, timeout=100
-    )
+    options = {"cwd": folder, "env": {**mine, "PYTHONPATH": path}, "capture_output": True, "text": True}
+    if words[0] == sys.executable:
+        return born.ran(*words[1:], timeout=100, **options)
+    return subprocess.run(words, timeout=100, **options)
 
 
 def translated(line: str, folder: Path) -> list[str]:

@@ -11,6 +11,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import born
 import pace
 import pytest
 from cover import chosen, covering, pairs
@@ -51,6 +52,41 @@ def test_ctrl_c_is_taken_where_the_shell_that_started_the_suite_ignores_it() -> 
         command = f"trap '' INT; exec {sys.executable} -c 'import {begin}; signal.raise_signal(signal.SIGINT)'"
         ran = subprocess.run(["sh", "-c", command], cwd=ROOT / "tests", capture_output=True)
         assert ran.returncode == ends, ran.stderr
+
+
+# Programs that are forks
+
+SCRIPT = """
+import atexit, os, signal, sys, threading
+print(sys.argv[1:], os.getcwd(), os.environ.get("MINE"), sys.path[0] == os.path.dirname(__file__), sys.stdin.read())
+print(__name__, [signal.getsignal(number) == signal.SIG_DFL for number in (signal.SIGTERM, signal.SIGHUP)])
+atexit.register(print, "bye")
+threading.Timer(0.1, lambda: print("late")).start()
+def f():
+    ENDS
+f()
+"""
+ENDS = ["pass", "1 / 0", "sys.exit(7)", "sys.exit('no')", "raise KeyboardInterrupt", "os.kill(os.getpid(), 9)"]
+
+
+@pytest.mark.skipif(not born.FORKS, reason="here each program is a new Python already")
+@pytest.mark.parametrize("ends", ENDS)
+def test_a_fork_runs_a_script_as_a_new_python_does(ends: str, tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT.replace("ENDS", ends))
+    options: dict[str, Any] = {"cwd": tmp_path, "env": {**os.environ, "MINE": "here"}, "text": True, "input": "said"}
+    words = [str(script), "an argument"]
+    new = subprocess.run([sys.executable, *words], capture_output=True, timeout=60, **options)
+    fork = born.ran(*words, capture_output=True, timeout=60, **options)
+    assert (fork.returncode, fork.stdout, fork.stderr) == (new.returncode, new.stdout, new.stderr)
+
+
+@pytest.mark.skipif(not born.FORKS, reason="here each program is a new Python already")
+def test_a_fork_runs_a_module_and_has_torch_already() -> None:
+    ran = born.ran("-m", "json.tool", capture_output=True, timeout=60, text=True, input="[1]")
+    assert (ran.returncode, ran.stdout.split()) == (0, ["[", "1", "]"]), ran.stderr
+    ran = born.ran("-c", "import sys; print('torch' in sys.modules, __name__)", capture_output=True, timeout=60)
+    assert ran.stdout.split() == [b"True", b"__main__"]
 
 
 # Time-outs

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from itertools import product
 from pathlib import Path
 
+import born
 import pytest
 
 from zerolab.cli import main
@@ -177,7 +177,7 @@ def test_a_profile_is_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: p
 
 
 def torchrun(*flags: str, ranks: int, extra: tuple[str, ...] = ("--standalone",)) -> list[str]:
-    launcher = [sys.executable, "-m", "torch.distributed.run", *extra, f"--nproc_per_node={ranks}", "-m", "zerolab"]
+    launcher = ["-m", "torch.distributed.run", *extra, f"--nproc_per_node={ranks}", "-m", "zerolab"]
     return [*launcher, "train", *flags]
 
 
@@ -193,7 +193,7 @@ def test_row_13_torchrun_trains_a_nanogpt_configuration_to_the_same_bits(
     flags = [*keys, "--gradient_accumulation_steps=2", "--eval_iters=1", "--zero-stage", "3", "--profile-json"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     words = torchrun(*flags, "torchrun.json", ranks=2)
-    subprocess.run(words, check=True, timeout=100, env=environment, capture_output=True)
+    born.ran(*words, check=True, timeout=100, env=environment, capture_output=True)
     profile = json.loads(Path("torchrun.json").read_text())
     assert (profile["ranks"], profile["zero_stage"]) == (2, 3)
     assert main(["train", *flags, "here.json", "--ranks", "2"]) == 0

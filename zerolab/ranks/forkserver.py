@@ -125,6 +125,9 @@ def _fork_passfds(path: Any, command: Sequence[Any], descriptors: Sequence[int])
         os.setsid()
         close_all_but(0, 1, 2, *descriptors)
         folders.forget()
+        # Its locks were held by the fork: who is forked from here, and launches ranks, gets new ones.
+        _server.__init__()  # type: ignore[misc]
+        _server.set_forkserver_preload(PRELOAD)
         exec(os.fsdecode(command[-1]), {})
     finally:
         end_children(os.getpid())
