@@ -74,5 +74,6 @@ POINTS: dict[str, dict[str, int]] = {
         "best_bucket": 2,
         "hidden": 3,
         "hierarchical_all_reduce": 3,
+        "where_time_goes": 2,
     },
 }

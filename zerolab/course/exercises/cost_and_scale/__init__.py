@@ -6,6 +6,7 @@ from zerolab.course.exercises.cost_and_scale import (
     hidden,
     hierarchical_all_reduce,
     step_seconds,
+    where_time_goes,
 )
 
 EXERCISES = (
@@ -14,4 +15,5 @@ EXERCISES = (
     best_bucket.EXERCISE,
     hidden.EXERCISE,
     hierarchical_all_reduce.EXERCISE,
+    where_time_goes.EXERCISE,
 )

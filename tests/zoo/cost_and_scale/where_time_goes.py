@@ -1,0 +1,230 @@
+"""Answers to `where_time_goes` of lesson 09, wrong and right."""
+
+from zoo.answers import Right, Wrong, blank, changed, model
+
+MODEL = model("09_cost_and_scale", "where_time_goes")
+
+WRONG = [
+    blank("where_time_goes"),
+    Wrong("rank 0 alone",
+          changed(MODEL, "spans, mine in zip(trace, calls, strict=True)", "spans, mine in [(trace[0], calls[0])]"),
+          "That is rank 0's time"),
+    Wrong("the mean of the ranks", """
+def where_time_goes(trace, latency):
+    *times, cause = of_all(trace, latency)
+    return *(part // len(trace) for part in times), cause
+""" + MODEL.replace("where_time_goes", "of_all"), "the mean of the ranks"),
+    Wrong("hidden is no computing",
+          changed(MODEL, "    costs =", "    computing -= hidden\n    costs ="),
+          "Computing counts whole"),
+    Wrong("from its own start on",
+          changed(MODEL, "in zip(mine, joined, strict=True):", "in [(call, call[1]) for call in mine]:"),
+          "until then the others wait"),
+    Wrong("from the earliest start on",
+          changed(MODEL, "max(start for _", "min(start for _"),
+          "not from the earliest"),
+    Wrong("waits while it computes",
+          changed(MODEL, "middle - start - before", "middle - start"),
+          "does not wait"),
+    Wrong("never none",
+          changed(MODEL, "if 10 * (exposed + waiting) < computing + exposed + waiting", "if False"),
+          "less than a tenth of the three"),
+    Wrong("a tenth of computing and what is exposed, waiting forgotten",
+          changed(MODEL, "if 10 * (exposed + waiting) <", "if 10 * exposed <"),
+          "you name none"),
+    Wrong("a latency a collective",
+          changed(MODEL, "messages * latency", "latency"),
+          "divide what is exposed by that share"),
+    Wrong("hidden latencies count",
+          changed(changed(MODEL, "bare and bare * min(1, messages * latency / (stop - middle))",
+                          "min(stop - middle, messages * latency)"),
+                  '"bandwidth": exposed - late', '"bandwidth": exposed + hidden - late'),
+          "What is hidden costs nothing"),
+    Wrong("no latency",
+          changed(MODEL, '"latency": late, "bandwidth": exposed - late', '"bandwidth": exposed'),
+          "Latency costs messages * latency"),
+    Wrong("one rank divides by no time",
+          changed(MODEL, "bare and bare", "bare"),
+          "raised ZeroDivisionError"),
+    Wrong("four times alone",
+          changed(MODEL, ", max(costs, key=costs.get)", ""),
+          "four numbers and a cause are due"),
+    Wrong("the cause first", """
+def where_time_goes(trace, latency):
+    *times, cause = of_all(trace, latency)
+    return cause, *times
+""" + MODEL.replace("where_time_goes", "of_all"), "(computing, hidden, exposed, waiting, cause)"),
+    Wrong("all the rest waits", """
+def where_time_goes(trace, latency):
+    end = max(span[2] for spans in trace for span in spans)
+    computing = sum(stop - start for spans in trace for kind, start, stop, _ in spans if kind == "compute")
+    wire = sum(stop - start for spans in trace for kind, start, stop, _ in spans if kind == "collective")
+    return computing, 1, wire, len(trace) * end - computing - wire, "bandwidth"
+""", "put its intervals on paper"),
+    Wrong("sorts the spans",
+          changed(MODEL, "    calls = [[", "    for spans in trace:\n        spans.sort(reverse=True)\n    calls = [["),
+          "it overwrote"),
+]  # fmt: skip
+
+RIGHT = [
+    Right("borders of all spans", """
+def where_time_goes(trace, latency):
+    joined = {}
+    for spans in trace:
+        for k, span in enumerate([span for span in spans if span[0] == "collective"]):
+            joined[k] = max(joined.get(k, 0), span[1])
+    sums = dict(computing=0, hidden=0, exposed=0, waiting=0)
+    cost = dict(straggler=0.0, latency=0.0, bandwidth=0.0)
+    for spans in trace:
+        computes = [span for span in spans if span[0] == "compute"]
+        calls = [span for span in spans if span[0] == "collective"]
+        borders = sorted({time for span in spans for time in span[1:3]} | set(joined.values()))
+        for a, b in zip(borders, borders[1:]):
+            busy = any(start <= a and b <= stop for _, start, stop, _ in computes)
+            sums["computing"] += (b - a) * busy
+            for k, (_, start, stop, messages) in enumerate(calls):
+                if not (start <= a and b <= stop):
+                    continue
+                if a >= joined[k]:
+                    sums["hidden" if busy else "exposed"] += b - a
+                    if not busy:
+                        share = min(1.0, messages * latency / (stop - joined[k]))
+                        cost["latency"] += share * (b - a)
+                        cost["bandwidth"] += (1 - share) * (b - a)
+                elif not busy:
+                    sums["waiting"] += b - a
+    cost["straggler"] = sums["waiting"]
+    lost = sums["exposed"] + sums["waiting"]
+    cause = "none" if lost < 0.1 * (sums["computing"] + lost) else max(cost, key=cost.get)
+    return [*sums.values(), cause]
+"""),
+    Right("torch, matrices of overlaps", """
+def where_time_goes(trace, latency):
+    def table(spans, kind):
+        rows = [span[1:] for span in spans if span[0] == kind]
+        return torch.tensor(rows, dtype=torch.float64).reshape(-1, 3).T
+
+    def overlaps(start, stop, computes):
+        both = torch.minimum(stop[:, None], computes[1]) - torch.maximum(start[:, None], computes[0])
+        return both.clamp(min=0).sum(1)
+
+    calls = [table(spans, "collective") for spans in trace]
+    joined = torch.stack([call[0] for call in calls]).max(0).values
+    parts = torch.zeros(5, dtype=torch.float64)
+    for spans, (start, stop, messages) in zip(trace, calls):
+        computes = table(spans, "compute")
+        hidden = overlaps(joined, stop, computes)
+        wire = stop - joined
+        waiting = joined - start - overlaps(start, joined, computes)
+        share = (messages * latency / wire.clamp(min=1e-9)).clamp(max=1)
+        parts += torch.stack([(computes[1] - computes[0]).sum(), hidden.sum(), (wire - hidden).sum(), waiting.sum(),
+                              ((wire - hidden) * share).sum()])
+    computing, hidden, exposed, waiting, late = parts.tolist()
+    if exposed + waiting < (computing + exposed + waiting) / 10:
+        return computing, hidden, exposed, waiting, "none"
+    return computing, hidden, exposed, waiting, max([
+        (waiting, "straggler"), (late, "latency"), (exposed - late, "bandwidth")])[1]
+"""),
+    Right("fractions and a class", """
+from fractions import Fraction
+
+
+class Rank:
+    def __init__(self, spans):
+        self.busy = [span[1:3] for span in spans if span[0] == "compute"]
+        self.calls = [span[1:] for span in spans if span[0] != "compute"]
+
+    def computed(self, first, last):
+        return sum(min(last, b) - max(first, a) for a, b in self.busy if min(last, b) > max(first, a))
+
+
+def where_time_goes(trace, latency):
+    ranks = [Rank(spans) for spans in trace]
+    computing = hidden = exposed = waiting = 0
+    of_latency = Fraction(0)
+    for rank in ranks:
+        computing += sum(b - a for a, b in rank.busy)
+        for k, (start, stop, messages) in enumerate(rank.calls):
+            middle = max(other.calls[k][0] for other in ranks)
+            waiting += middle - start - rank.computed(start, middle)
+            behind = rank.computed(middle, stop)
+            hidden += behind
+            bare = stop - middle - behind
+            exposed += bare
+            of_latency += bare and Fraction(bare * min(messages * latency, stop - middle), stop - middle)
+    lost = exposed + waiting
+    causes = {of_latency: "latency", exposed - of_latency: "bandwidth", Fraction(waiting): "straggler"}
+    return computing, hidden, exposed, waiting, "none" if 10 * lost < computing + lost else causes[max(causes)]
+"""),
+    Right("differences of unions", """
+def length(intervals):
+    end, total = float("-inf"), 0
+    for start, stop in sorted(intervals):
+        total += max(0, stop - max(start, end))
+        end = max(end, stop)
+    return total
+
+
+def where_time_goes(trace, latency):
+    of = lambda spans, kind: [tuple(span[1:]) for span in spans if span[0] == kind]
+    starts = list(zip(*[[call[0] for call in of(spans, "collective")] for spans in trace]))
+    totals, late = [0, 0, 0, 0], 0
+    for spans in trace:
+        busy = [span[:2] for span in of(spans, "compute")]
+        totals[0] += length(busy)
+        for (start, stop, messages), all_starts in zip(of(spans, "collective"), starts):
+            on = max(all_starts)
+            bare = length(busy + [(on, stop)]) - length(busy)
+            totals[1] += stop - on - bare
+            totals[2] += bare
+            totals[3] += length(busy + [(start, on)]) - length(busy)
+            late += bare * min(messages * latency / max(stop - on, 1), 1)
+    computing, hidden, exposed, waiting = totals
+    worst = max(waiting, late, exposed - late)
+    if (exposed + waiting) * 10 < computing + exposed + waiting:
+        cause = "none"
+    elif worst == waiting:
+        cause = "straggler"
+    else:
+        cause = "latency" if worst == late else "bandwidth"
+    return computing, hidden, exposed, waiting, cause
+"""),
+    Right("nanosecond by nanosecond sets, in thousands", """
+import bisect
+
+
+def where_time_goes(trace, latency):
+    names = ("computing", "hidden", "exposed", "waiting")
+    sums = dict.fromkeys(names, 0)
+    costs = {"bandwidth": 0.0, "latency": 0.0}
+    nth = [[s for s in spans if s[3] or s[0] == "collective"] for spans in trace]
+    for rank, spans in enumerate(trace):
+        edges, before = [0], [0]
+        for kind, start, stop, _ in spans:
+            if kind == "compute":
+                edges += [start, stop]
+                before += [before[-1], before[-1] + stop - start]
+        sums["computing"] += before[-1]
+
+        def computed(time):
+            at = bisect.bisect_right(edges, time) - 1
+            running = at % 2 == 1
+            return before[at] + (time - edges[at] if running else 0)
+
+        for k, (_, start, stop, messages) in enumerate(nth[rank]):
+            middle = max(other[k][1] for other in nth)
+            hidden = computed(stop) - computed(middle)
+            bare = (stop - middle) - hidden
+            sums["hidden"] += hidden
+            sums["exposed"] += bare
+            sums["waiting"] += (middle - start) - (computed(middle) - computed(start))
+            if bare:
+                part = min(bare, bare * messages * latency / (stop - middle))
+                costs["latency"] += part
+                costs["bandwidth"] += bare - part
+    costs["straggler"] = sums["waiting"]
+    lost = sums["exposed"] + sums["waiting"]
+    ranked = sorted(costs, key=costs.__getitem__)
+    return tuple(sums[name] for name in names) + ("none" if lost / (lost + sums["computing"]) < 0.1 else ranked[-1],)
+"""),
+]  # fmt: skip
