@@ -2,6 +2,7 @@
 
     python -m benchmarks.tiers                          4 ranks, LLaMA tiny
     python -m benchmarks.tiers --ranks 2 --rounds 5 --folder /mnt/fast --json tiers.json
+    zerolab sweep benchmarks/tiers.yaml --out sweeps/tiers       the same runs once, a row each
 
 Method. As in `benchmarks.stages`: all train the same model on the same batches from the same seed, one after the other
 in `--rounds` rounds; bytes are those that `zerolab train` measures, the most of any rank; step time is the median of a

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import csv
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from benchmarks import tiers
 from zerolab import cli
 from zerolab.collectives import Span
 from zerolab.errors import InputError
@@ -16,6 +18,7 @@ from zerolab.sweep import make_cases, read_file, sweep
 from zerolab.sweep import run as sweep_run
 from zerolab.sweep.measure import intersect, parts_of
 from zerolab.sweep.rows import LINES, TABLE, Rows, held, read_rows
+from zerolab.train import make_config
 
 SMALL: dict[str, Any] = {"world": "lockstep", "model_size": "nano", "seq_len": 16, "batch_size": 4, "max_steps": 3}
 SWEPT = {"zero_stage": [0, 3], "gbit_per_s": ["none", 1], **SMALL}
@@ -57,6 +60,8 @@ def test_a_key_is_made_of_settings_however_they_are_written() -> None:
         ({"models": "nano", "model": "gpt2"}, "models is nano and model gpt2; leave one of the two out"),
         ({"save_folder": "a"}, "save_folder is a, one place for the files of all cases; leave it out of a sweep"),
         ({"ranks": []}, "ranks is an empty list; give it a value or leave it out"),
+        ({"cases": {"ranks": 2}}, "cases is {'ranks': 2}; give a list of settings, a line '- name: value' each"),
+        ({"hosts": 2}, "hosts is 2 but no wire is shaped; give wire shaped, or leave it out"),
         ({"ranks": [[2]]}, "ranks has the value [2]; give numbers or words, or a list of them"),
     ],
 )
@@ -64,6 +69,27 @@ def test_settings_that_no_sweep_has_are_refused_in_a_sentence(settings: dict[str
     with pytest.raises(InputError) as refused:
         make_cases(settings)
     assert str(refused.value) == said
+
+
+def test_row_27_one_file_has_the_seven_configurations_that_guides_rank() -> None:
+    cases = make_cases(read_file(Path(tiers.__file__).with_suffix(".yaml")))
+    meant = [make_config(**{"ranks": 4, "max_steps": 12, **run}) for run in on_disk(tiers.RUNS.values())]
+    assert [case.config for case in cases] == meant and len(meant) == 7
+    assert cases[3].title == "zero_stage 2, offload_optimizer host, offload_param device, offload_path none"
+
+
+def on_disk(runs: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [{**run, **({"offload_path": "."} if "disk" in run.values() else {})} for run in runs]
+
+
+def test_entries_multiply_with_what_varies_outside_and_come_before_it() -> None:
+    entries = [{"ranks": 4}, {"zero_stage": [0, 1]}]
+    cases = make_cases({"gbit_per_s": [1, 2], "zero_stage": 3, "cases": entries, **SMALL})
+    assert [case.title for case in cases] == [
+        "ranks 4, zero_stage 3, gbit_per_s 1", "ranks 4, zero_stage 3, gbit_per_s 2",
+        "ranks 2, zero_stage 0, gbit_per_s 1", "ranks 2, zero_stage 1, gbit_per_s 1",
+        "ranks 2, zero_stage 0, gbit_per_s 2", "ranks 2, zero_stage 1, gbit_per_s 2",
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -83,6 +109,18 @@ def test_row_20_bad_yaml_is_refused_in_one_sentence(
     assert cli.main(["sweep", str(file), "--out", str(tmp_path / "out")]) == 2
     error = capsys.readouterr().err
     assert said in error and error.count("\n") == 1 and not (tmp_path / "out").exists()
+
+
+def test_a_flag_that_entries_of_a_file_would_overrule_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "sweep.yaml").write_text("cases: [{stages: 1}]")
+    assert cli.main(["sweep", str(tmp_path / "sweep.yaml"), "--stages", "3", "--out", str(tmp_path)]) == 2
+    assert "zero_stage is given as a flag and in the file's cases; leave one of the two out" in capsys.readouterr().err
+    for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
+        monkeypatch.setenv(name, "1")
+    assert cli.main(["sweep", "--stages", "3", "--out", str(tmp_path)]) == 2
+    assert "a sweep starts its own ranks, and torchrun has started some" in capsys.readouterr().err
 
 
 def test_row_20_a_sweep_that_was_ended_goes_on_to_the_same_file(

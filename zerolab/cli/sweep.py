@@ -15,8 +15,10 @@ from zerolab.cli import ending
 from zerolab.cli.parser import Parser, with_dashes
 from zerolab.cli.tables import rendered
 from zerolab.errors import InputError
+from zerolab.memory.kinds import OFFLOADED
+from zerolab.ranks.torchrun import is_torchrun
 from zerolab.sweep import SweepCase, make_cases, read_file, sweep
-from zerolab.sweep.cases import MODELS, SHARED, SHORT, varied_names
+from zerolab.sweep.cases import CASES, MODELS, SHARED, SHORT, entries_of, varied_names
 from zerolab.sweep.rows import DONE, LINES, TABLE, Row, read_rows
 from zerolab.train import TrainConfig
 
@@ -35,7 +37,9 @@ examples:
   zerolab sweep --stages 0,3 --models nano,gpt2:nano --ranks 2,4 --max-steps 6 --out sweeps/small
 """
 TIMES = ("ms", "tokens/s", "comm.", "hidden", "waiting")
+MEGABYTES = "MB of a step, of the rank that has most: predicted / measured, or one number where these digits agree"
 SIZES = ("sent", "states", "at the peak")
+ELSEWHERE = tuple(place.rstrip(":") for place in OFFLOADED)
 FAILED = 1
 
 
@@ -52,6 +56,8 @@ def main(arguments: list[str]) -> int:
         raise InputError("there is no --out; name a folder for the rows")
     folder = Path(out)
     flags = {name: words(value) for name, value in given.items() if value is not None}
+    if is_torchrun():
+        raise InputError("a sweep starts its own ranks, and torchrun has started some; call it without torchrun")
     cases = make_cases(together({} if file is None else read_file(Path(file)), flags))
     outcome = sweep(cases, folder)
     ending.show(rendered(lambda console: show(console, cases, outcome.rows)))
@@ -118,6 +124,10 @@ def together(settings: dict[str, Any], flags: dict[str, Any]) -> dict[str, Any]:
     taken = {SHORT.get(name, name) for name in flags}
     if taken & MODELS:
         taken |= MODELS
+    for entry in entries_of(settings[CASES]) if CASES in settings else ():
+        if twice := [name for name in entry if SHORT.get(name, name) in taken]:
+            name = SHORT.get(twice[0], twice[0])
+            raise InputError(f"{name} is given as a flag and in the file's {CASES}; leave one of the two out")
     settings = {name: value for name, value in settings.items() if SHORT.get(name, name) not in taken}
     found = settings | flags
     if not found:
@@ -128,9 +138,14 @@ def together(settings: dict[str, Any], flags: dict[str, Any]) -> dict[str, Any]:
 def show(console: Console, cases: Sequence[SweepCase], rows: Sequence[Row]) -> None:
     """A line a case, twice: what a step took, and what it held and sent; and why a case failed."""
     names = [*varied_names(cases)]
+    places = [place for place in ELSEWHERE if any(f"{place}_bytes" in row for row in rows)]
     for title, columns, cells in (
         ("times of a step; shares of it with collectives under way, of these hidden, and waiting", TIMES, times),
-        ("MB of a step: predicted / measured, of the rank that has most", SIZES, sizes),
+        (
+            "MB of a step: predicted / measured, of the rank that has most",
+            (*SIZES, *places),
+            lambda row: sizes(row, places),
+        ),
     ):
         table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
         for name in (*names, *columns):
@@ -152,6 +167,11 @@ def times(row: Row) -> list[str]:
     return [f"{predicted}{1e3 * row['step_seconds']:.4g}", f"{row['tokens_per_s']:,.0f}", *told]
 
 
-def sizes(row: Row) -> list[str]:
-    pairs = [(row[f"{what}_bytes_predicted"], row[f"{what}_bytes"]) for what in ("sent", "state", "peak")]
-    return [f"{one / 1e6:.2f} / {other / 1e6:.2f}" for one, other in pairs]
+def sizes(row: Row, places: Sequence[str]) -> list[str]:
+    kinds = [f"{what}_bytes" for what in ("sent", "state", "peak", *places)]
+    return [pair(row.get(f"{kind}_predicted", 0), row.get(kind, 0)) for kind in kinds]
+
+
+def pair(predicted: float, measured: float) -> str:
+    one, other = (f"{nbytes / 1e6:.4g}" for nbytes in (predicted, measured))
+    return one if one == other else f"{one} / {other}"

@@ -7,7 +7,11 @@
 
 Names are those of `zerolab train` (`TrainConfig`), four short ones (stages, models, bandwidth, latency), and two of a
 sweep's own: `wire` says who makes a link, us (simulated) or the kernel (shaped, between network namespaces), and
-`hosts` on how many hosts the ranks are that a shaped one joins.
+`hosts` on how many hosts the ranks are that a shaped one joins. Settings that do not multiply are entries of `cases`:
+
+    cases:
+      - {zero_stage: 2, offload_optimizer: host}
+      - {zero_stage: 3}
 """
 
 from __future__ import annotations
@@ -32,6 +36,7 @@ SHARED = ("save_folder", "resume", "save_every", "keep", "zero3_save_16bit_model
 """Settings of one run's own files, which the cases of a sweep would write over one another."""
 MODELS = {"models", "model", "model_size"}
 """Settings that name a model, in one word or in two."""
+CASES = "cases"
 WIRES = ("simulated", "shaped")
 TOLD = ("model", "model_size", "zero_stage", "ranks", "precision", "gbit_per_s", "latency_us", "world")
 """Settings that each row tells, also those that are as by default."""
@@ -87,20 +92,41 @@ def read_file(path: Path) -> Settings:
 
 
 def make_cases(settings: Mapping[str, Any]) -> list[SweepCase]:
-    """The cases of a sweep: the product of all settings with several values, the first varying slowest. A combination
-    that is there already counts once. Raises an InputError that names the case if one cannot run."""
-    values = {name: listed(name, value) for name, value in named(settings).items()}
-    varying = [name for name, all_of in values.items() if len(all_of) > 1]
+    """The cases of a sweep: the product of all settings with several values, the first varying slowest, for each entry
+    of `cases`, if there are any; an entry's settings take the places of those outside. A combination that is there
+    already counts once. Raises an InputError that names the case if one cannot run."""
+    outside = named({name: value for name, value in settings.items() if name != CASES})
+    entries = [named(entry) for entry in entries_of(settings.get(CASES, [{}]))]
+    apart = dict.fromkeys(name for entry in entries for name in entry)
     cases: dict[str, SweepCase] = {}
-    for chosen in itertools.product(*values.values()):
-        one = dict(zip(values, chosen, strict=True))
-        varied = {name: one[name] for name in varying}
-        try:
-            case = make_case(spelled_out(one), varied)
-        except InputError as error:
-            raise InputError(f"{title_of(varied)}: {error}" if varied else str(error)) from None
-        cases.setdefault(case.key, case)
+    for entry in entries:
+        values = {name: listed(name, value) for name, value in (outside | entry).items()}
+        varying = [name for name, all_of in values.items() if len(all_of) > 1]
+        for chosen in itertools.product(*values.values()):
+            one = dict(zip(values, chosen, strict=True))
+            varied = {name: one.get(name, default_of(name)) for name in dict.fromkeys([*apart, *varying])}
+            try:
+                case = make_case(spelled_out(one), varied)
+            except InputError as error:
+                raise InputError(f"{title_of(varied)}: {error}" if varied else str(error)) from None
+            cases.setdefault(case.key, case)
+    if "hosts" in outside and not any(case.hosts for case in cases.values()):
+        raise InputError(f"hosts is {outside['hosts']} but no wire is shaped; give wire shaped, or leave it out")
     return list(cases.values())
+
+
+def entries_of(given: Any) -> list[Settings]:
+    """The entries of `cases`, each with settings of its own."""
+    if not isinstance(given, list) or not given or not all(isinstance(entry, dict) for entry in given):
+        raise InputError(f"{CASES} is {given}; give a list of settings, a line '- name: value' each")
+    return given
+
+
+def default_of(name: str) -> Any:
+    """What a setting is if nobody says anything."""
+    if name in TrainConfig.model_fields:
+        return TrainConfig.model_fields[name].default
+    return WIRES[0] if name == "wire" else None
 
 
 def make_case(settings: Settings, varied: Settings) -> SweepCase:
