@@ -20,6 +20,12 @@ def has_values(tensor: Tensor) -> bool:
     return not isinstance(tensor, FakeTensor) and tensor.device.type != "meta"
 
 
+def values_here() -> bool:
+    """Whether tensors that are made now, by this thread, will have values: outside virtual worlds."""
+    mode = torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE)
+    return mode is None
+
+
 def numbers(tensor: Tensor, instead: Sequence[Any]) -> list[Any]:
     """The elements of a 1-D tensor as Python's numbers; `instead` where they cannot be read."""
     return tensor.tolist() if has_values(tensor) else list(instead)

@@ -9,6 +9,7 @@ import torch
 
 from zerolab.errors import InputError, OffloadError, StateError
 from zerolab.flat.layout import check_count
+from zerolab.flat.values import values_here
 from zerolab.offload.groups import PAGE, on_disk
 from zerolab.system import has
 
@@ -22,6 +23,8 @@ def aligned(nbytes: int, pin: bool | None = None) -> torch.Tensor:
     """
     check_count("the size of a buffer", nbytes)
     nbytes = on_disk(nbytes)
+    if not values_here():
+        return torch.zeros(nbytes, dtype=torch.uint8)
     try:
         return _pinned(nbytes) if (torch.cuda.is_available() if pin is None else pin) else _mapped(nbytes)
     except (OSError, RuntimeError) as error:
@@ -71,11 +74,11 @@ class Pool:
         if not self._free:
             raise StateError(f"all {len(self._taken)} buffers of the pool are in use; give one back, or make it larger")
         buffer = self._free.pop()
-        self._taken[buffer.data_ptr()] = buffer
+        self._taken[id(buffer)] = buffer
         return buffer
 
     def give(self, buffer: torch.Tensor) -> None:
         """Back what `take` returned; no transfer of it may be under way."""
-        if self._taken.get(buffer.data_ptr()) is not buffer:
+        if self._taken.get(id(buffer)) is not buffer:
             raise InputError("the buffer is not one that take() gave and that is still out; give each back once")
-        self._free.append(self._taken.pop(buffer.data_ptr()))
+        self._free.append(self._taken.pop(id(buffer)))

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from zerolab.flat.values import has_values
+from zerolab.flat.values import values_here
 from zerolab.ranks import malloc
 from zerolab.system import has
 
@@ -41,7 +41,7 @@ class Pages:
     tensor of that size, in lockstep, where tensors have no values, and without glibc."""
 
     def __init__(self, device: torch.device) -> None:
-        real = has_values(torch.empty(0, device=device))
+        real = values_here()
         self.move = (
             real and device.type == "cpu" and malloc.keeps_freed_memory() and has("mremap") and _mremap is not None
         )

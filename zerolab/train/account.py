@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from zerolab.flat.values import has_values
+from zerolab.flat.values import values_here
 from zerolab.memory import predict, predict_traffic
 from zerolab.memory.predict import predict_rank
 from zerolab.memory.traffic import predict_phases
@@ -71,7 +71,7 @@ def mean(total: int, count: int) -> int | float:
 def parameters_sha256(engine: ZeroEngine) -> str | None:
     """Of all parameters: names, dtypes, shapes and bytes, unit by unit, so that one unit at a time is whole; None in a
     world without values."""
-    if not has_values(torch.empty(0, device=engine.comm.device)):
+    if not values_here():
         return None
     digest = hashlib.sha256()
     for unit in engine.units:

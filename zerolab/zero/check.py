@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from zerolab.errors import InputError
-from zerolab.flat.values import address, has_values
+from zerolab.flat.values import address, has_values, values_here
 
 engaged: WeakSet[nn.Module] = WeakSet()
 """Models whose parameters an engine holds: two engines would move each other's."""
@@ -28,7 +28,7 @@ def check_model(model: nn.Module, device: torch.device) -> None:
         if isinstance(parameter, nn.parameter.UninitializedParameter):
             raise InputError(f"{name} has no shape yet; run one batch through the model before it is wrapped")
     names: dict[int, str] = {}
-    virtual = not has_values(torch.empty(0, device=device))
+    virtual = not values_here()
     for name, parameter in model.named_parameters():
         if parameter.is_meta:
             continue

@@ -10,6 +10,7 @@ from zerolab.collectives import Collectives
 from zerolab.collectives.agree import told
 from zerolab.errors import InputError
 from zerolab.flat import BucketPlan
+from zerolab.flat.values import values_here
 from zerolab.memory import StateSize
 from zerolab.memory.predict import predict
 from zerolab.memory.states import check_places, check_stage
@@ -88,7 +89,7 @@ def check_disk(
                 f"a buffer of {offload.buffer_numel} elements is shorter than the largest shard on disk, {largest} "
                 "elements; make buffers larger, or buckets smaller (bucket_numel)"
             )
-    if offload.on_disk:
+    if offload.on_disk and values_here():
         books = predict(plans, stage, state_size, precision, offload)
         check_folder(offload.folder, sum(of_rank[rank] for kind, of_rank in books.items() if kind.startswith("disk:")))
 

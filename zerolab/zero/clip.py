@@ -13,7 +13,7 @@ import torch
 
 from zerolab.collectives import Collectives, phase
 from zerolab.errors import InputError
-from zerolab.flat.values import has_values, numbers
+from zerolab.flat.values import numbers, values_here
 from zerolab.precision.scaler import LossScaler
 from zerolab.zero.units import Bucket
 
@@ -68,7 +68,7 @@ def measure(
     norm = gradient_norm(comm, buckets, float("inf") if clip_norm is None else norm_type) / scale
     clipped = None if clip_norm is None else norm
     # Gradients without values are taken to be finite, and to be clipped.
-    if not norm < float("inf") and has_values(torch.empty(0, device=comm.device)):
+    if not norm < float("inf") and values_here():
         return StepResult(clipped, True, scale), 0.0
     return StepResult(clipped, False, scale), clip_factor(clipped, clip_norm) / scale
 

@@ -11,9 +11,9 @@ from collections.abc import Generator, Iterator
 import torch
 
 from zerolab.offload.buffers import aligned
-from zerolab.offload.files import SwapFile
 from zerolab.offload.lane import Lane, Transfer
 from zerolab.offload.pipeline import Trace, pipeline
+from zerolab.offload.unwritten import open_file
 from zerolab.zero.encoded_step import EncodedStep, fields, record_bytes
 from zerolab.zero.optimizer_step import ShardSegment, StoredState
 
@@ -30,7 +30,7 @@ class DiskStep(EncodedStep):
     def prepare(self) -> None:
         offload = self.stage.offload
         sizes = [record_bytes(group) for group in self.groups]
-        self.file = SwapFile(offload.folder, f"optimizer-rank{self.stage.comm.rank}", sizes) if sizes else None
+        self.file = open_file(offload.folder, f"optimizer-rank{self.stage.comm.rank}", sizes) if sizes else None
         self._lane = Lane([self.file] if self.file else [])
         count = min(offload.buffer_count, len(sizes))
         largest = max((self.file.span(k) for k in range(len(sizes))), default=0) if self.file else 0

@@ -22,6 +22,7 @@ from zerolab.offload.buffers import Pool
 from zerolab.offload.files import SwapFile
 from zerolab.offload.lane import Lane, Transfer
 from zerolab.offload.places import Offload, host_empty
+from zerolab.offload.unwritten import open_file
 from zerolab.zero.units import Bucket
 
 Tensor = torch.Tensor
@@ -98,7 +99,7 @@ class DiskStore(HostStore):
         self._numbers = {buckets[at]: number for number, at in enumerate(on_disk)}
         sizes = [bucket.layout.shard_numel * bucket.dtypes.shard.itemsize for bucket in self._numbers]
         if sizes:
-            self._file = SwapFile(self.offload.folder, f"parameters-rank{self.comm.rank}", sizes)
+            self._file = open_file(self.offload.folder, f"parameters-rank{self.comm.rank}", sizes)
             largest = max(map(self._file.span, range(len(sizes))))
             # One to write while another is read, at least.
             self.pool = Pool(max(2, self.offload.buffer_count), largest)
