@@ -21,6 +21,7 @@ from zerolab.course.judge.claims import (
 from zerolab.course.judge.draw import fine
 from zerolab.course.judge.exercise import Claim, Exercise, Score
 from zerolab.course.judge.mistakes import named
+from zerolab.flat.layout import chunk_sizes
 from zerolab.ranks import spend
 
 Tensor = torch.Tensor
@@ -39,13 +40,16 @@ less time than a gather takes, so that one ahead is too few; the long one fits o
 def run_hidden(
     fn: Callable[..., Any],
     comm: Collectives,
-    shards: list[Tensor],
+    own: Tensor,
     numels: list[int],
     room: int,
-    wholes: list[Tensor],
+    row: Tensor,
     times: list[int],
 ) -> dict[str, Any]:
-    """The first fault in what the answer computes, if any: [kind, unit, ...]; and the seconds that it takes."""
+    """The first fault in what the answer computes, if any: [kind, unit, ...]; and the seconds that it takes. `own` has
+    this rank's shards end to end, `row` all units."""
+    shards = list(own.split([chunk_sizes(numel, comm.size)[comm.rank] for numel in numels]))
+    wholes = row.split(numels)
     gathers, faults = Filling(comm), []
     done: list[int] = []
 
@@ -89,8 +93,8 @@ def gathered(case: Case, rank: int) -> Calls:
 
 @each_rank
 def within_room(case: Case, rank: int, record: Record) -> str | None:
-    shards, numels, room, *_ = case.args[rank]
-    size = shards[0].element_size()
+    own, numels, room, *_ = case.args[rank]
+    size = own.element_size()
     if record.peak <= size * room + SLACK:
         return None
     said = f"rank {rank} holds {record.peak // size:,} elements at once, and the room is {room:,}"
@@ -187,10 +191,10 @@ def units_case(
     world: str = "lockstep",
     board: bool = False,
 ) -> Case:
-    wholes = [fine(rng, numel) for numel in numels]
+    row = fine(rng, sum(numels))
+    cut = [whole.tensor_split(ranks) for whole in row.split(list(numels))]
     args: list[tuple[Any, ...]] = [
-        ([whole.tensor_split(ranks)[rank].clone() for whole in wholes], list(numels), room, wholes, list(times))
-        for rank in range(ranks)
+        (torch.cat([shards[rank] for shards in cut]), list(numels), room, row, list(times)) for rank in range(ranks)
     ]
     what = f"on {plural(ranks, 'rank')}, units of {list(numels)} elements, room for {room}"
     return Case(args, world, what, LINK if world == "lockstep" else None, board)
