@@ -9,7 +9,18 @@ from hypothesis import strategies as st
 
 from zerolab.collectives import Link
 from zerolab.collectives.cost import RINGS
-from zerolab.cost import GPUS, Machine, Network, Operation, Rate, find_gpu, machine_of, operation_of
+from zerolab.cost import (
+    GPUS,
+    Machine,
+    Network,
+    Operation,
+    Rate,
+    calibrate,
+    calibration,
+    find_gpu,
+    machine_of,
+    operation_of,
+)
 from zerolab.errors import InputError
 from zerolab.ranks import launch
 
@@ -154,3 +165,41 @@ def test_bad_input_is_refused_in_a_sentence(make, said):
     with pytest.raises(InputError, match=said) as error:
         make()
     assert "\n" not in str(error.value)
+
+
+def seconds_by_hand():
+    """What a machine of 10 GFLOP/s and 1 GB/s would measure, each call 1 us, of two ranks."""
+    found = {kind: [amount / 1e9 + 1e-6 for amount in amounts] for kind, amounts in calibration.AMOUNTS.items()}
+    for kind in ("matmul", "attention"):
+        found[kind] = [amount / 1e10 + 1e-6 for amount in calibration.AMOUNTS[kind]]
+    found |= {"call": [1e-6], "overhead": [5e-6], "hook": [2e-5]}
+    for name in calibration.COLLECTIVES:
+        link = [calibration.QUICK.ring_seconds(name, numel, 4, 2) for numel in calibration.WHOLES]
+        found[name] = [1e-4 + 4 * numel / 1e9 + more for numel, more in zip(calibration.WHOLES, link, strict=True)]
+    return found
+
+
+def test_calibration_finds_the_figures_of_a_machine_by_hand():
+    machine = calibration.machine_from(seconds_by_hand(), 2)
+    assert machine.seconds(Operation("matmul", 10**10, 0)) == pytest.approx(1 + 5e-6)
+    assert machine.seconds(Operation("attention", 10**10, 0)) == pytest.approx(1 + 5e-6)
+    assert machine.seconds(Operation("math", 0, 10**6)) == pytest.approx(1e-3 + 5e-6)
+    assert machine.seconds(Operation("memory", 0, 10**6)) == pytest.approx(1e-3 + 5e-6)
+    for name in calibration.COLLECTIVES:
+        assert machine.local_seconds(name, 10**6) == pytest.approx(1e-4 + 1e-3, rel=1e-6)
+    assert machine.local_seconds("barrier", 16) == 0
+
+
+def test_calibration_takes_a_disturbed_figure_for_the_next_one():
+    assert calibration.rising([1.0, 9.0, 2.0, 4.0]) == [1.0, 2.0, 2.0, 4.0]
+
+
+@pytest.mark.ranks
+def test_this_machine_is_calibrated_to_figures_that_make_sense():
+    machine = calibrate(ranks=1)
+    assert machine.collective == {} and 0 < machine.overhead < 1
+    for amounts in ((10**6, 10**8), (10**8, 10**10)):
+        less, more = (machine.seconds(Operation("matmul", amount, 0)) for amount in amounts)
+        assert 0 < less < more
+    with pytest.raises(InputError, match="ranks is 0"):
+        calibrate(ranks=0)

@@ -1,6 +1,7 @@
 """How long operations and collectives take: on GPUs by their data sheets, on this machine by measuring, on links of two
 levels by formula."""
 
+from zerolab.cost.calibration import calibrate
 from zerolab.cost.gpus import GPU, GPUS, find_gpu
 from zerolab.cost.machine import Machine, Operation, Rate, machine_of, operation_of
 from zerolab.cost.network import Network
@@ -12,6 +13,7 @@ __all__ = [
     "Network",
     "Operation",
     "Rate",
+    "calibrate",
     "find_gpu",
     "machine_of",
     "operation_of",

@@ -1,0 +1,157 @@
+"""A step's time, predicted and measured on this machine: `python -m benchmarks.cost` (about ten minutes).
+
+    python -m benchmarks.cost --ranks 2 --gbit-per-s 1 5 --models "llama tiny"
+
+Method. For each number of ranks the machine is calibrated (`zerolab.cost.calibrate`, seconds). Then come launches, one
+for each number of ranks and bandwidth, with rings on a link that really delays (`launch(..., link=)`); in each every
+model trains at every stage: two steps to warm up, then some that are timed. A step lasts as long as on its slowest
+rank, and the median of the steps counts. Its prediction knows the calibration and the link, never a step. What is done
+is in a file of JSON lines, so a run that was ended goes on where it was; --out names another, to begin anew.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from itertools import product
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+from tqdm import tqdm
+
+from benchmarks.plan import fill_readme
+from zerolab.collectives import Collectives, Link
+from zerolab.cost import Machine, calibrate
+from zerolab.models import GPT2Config, config_of
+from zerolab.plan import RunSpec, shape_of
+from zerolab.plan.measure import decay_of_train
+from zerolab.plan.mixture import build_model
+from zerolab.plan.timing import predict_step
+from zerolab.ranks import launch
+from zerolab.zero import ZeroEngine
+
+BEGIN = "<!-- python -m benchmarks.cost --readme -->"
+MODELS = {
+    "llama tiny": config_of("llama", "tiny", max_seq_len=128),
+    "gpt2 tiny": config_of("gpt2", "tiny", max_seq_len=128),
+    "gpt2 2 x 512": GPT2Config(256, 512, 2, 8, 128),
+    "llama nano": config_of("llama", "nano", max_seq_len=128),
+}
+"""The last is not asked for by default: its step is Python and few numbers, which no roofline knows."""
+RANKS = (1, 2, 4)
+GBITS = (0.5, 1.0, 2.0, 5.0, 20.0)
+LATENCY_US = 50.0
+TOKENS, BATCH = 128, 4
+WARM = 2
+
+
+def run_of(model: str, ranks: int, stage: int) -> RunSpec:
+    return RunSpec(shape_of(MODELS[model], model), ranks, stage, None, BATCH, TOKENS)
+
+
+def measure(comm: Collectives, models: Sequence[str], steps: int) -> dict[str, list[float]]:
+    """Seconds of this rank's steps, by model and stage."""
+    found = {}
+    for model, stage in product(models, range(4)):
+        torch.manual_seed(0)
+        built = build_model(MODELS[model], False)
+        engine = ZeroEngine(built, comm, stage, 1e-3, clip_norm=1.0, groups=decay_of_train)
+        taken = []
+        for _ in range(WARM + steps):
+            tokens, targets = (part.clone() for part in torch.randint(0, 256, (2, BATCH, TOKENS)))
+            comm.barrier()
+            start = time.perf_counter()
+            engine.backward(engine(tokens, targets))
+            engine.step()
+            engine.synchronize()
+            taken.append(time.perf_counter() - start)
+        engine.close()
+        found[f"{model} {stage}"] = taken[WARM:]
+    return found
+
+
+def rows_of(ranks: int, gbit: float, models: Sequence[str], steps: int, machine: Machine) -> list[dict[str, Any]]:
+    link = Link(gbit, LATENCY_US)
+    by_rank = launch(
+        measure, models, steps, ranks=ranks, collectives="ring", device="cpu", link=link if ranks > 1 else None,
+        timeout=900, prints="quiet",
+    )  # fmt: skip
+    rows = []
+    for model, stage in product(models, range(4)):
+        each = [max(taken) for taken in zip(*(rank[f"{model} {stage}"] for rank in by_rank), strict=True)]
+        step = predict_step(run_of(model, ranks, stage), machine, link)
+        rows.append(
+            {"model": model, "ranks": ranks, "gbit_per_s": gbit, "stage": stage, "measured": median(each),
+             "least": min(each), "most": max(each), "predicted": step.seconds, "exposed": step.exposed,
+             "error": step.seconds / median(each) - 1}
+        )  # fmt: skip
+    return rows
+
+
+def table(rows: Sequence[dict[str, Any]]) -> list[str]:
+    """Lines of Markdown: a row a case, and the errors."""
+    lines = [
+        "| model | ranks | Gbit/s | stage | measured, ms | least to most | predicted | waits | error |",
+        "|---|---:|---:|---:|---:|---:|---:|---:|---:|",
+    ]
+    for row in rows:
+        spread = f"{1e3 * row['least']:.0f} to {1e3 * row['most']:.0f}"
+        lines.append(
+            f"| {row['model']} | {row['ranks']} | {row['gbit_per_s']:g} | {row['stage']} | {1e3 * row['measured']:.1f} "
+            f"| {spread} | {1e3 * row['predicted']:.1f} | {row['exposed'] / row['predicted']:.0%} "
+            f"| {row['error']:+.1%} |"
+        )
+    errors = sorted(abs(row["error"]) for row in rows)
+    for ranks in sorted({row["ranks"] for row in rows}):
+        own = sorted(abs(row["error"]) for row in rows if row["ranks"] == ranks)
+        lines += ["", f"{ranks} ranks: median error {median(own):.1%}, worst {own[-1]:.1%}."]
+    within = sum(error <= 0.25 for error in errors)
+    lines += [
+        "",
+        f"{len(rows)} cases: median error {median(errors):.1%}, worst {errors[-1]:.1%}; {within} within 25 %.",
+    ]
+    return lines
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS)[:3])
+    parser.add_argument("--ranks", type=int, nargs="+", default=list(RANKS))
+    parser.add_argument("--gbit-per-s", type=float, nargs="+", default=list(GBITS))
+    parser.add_argument("--steps", type=int, default=5, help="timed steps of a case (5)")
+    parser.add_argument("--out", type=Path, default=Path("out/cost.jsonl"), help="what is done, and goes on from there")
+    parser.add_argument("--readme", action="store_true", help="write the table into benchmarks/README.md, too")
+    given = parser.parse_args()
+    given.out.parent.mkdir(parents=True, exist_ok=True)
+    lines = given.out.read_text(encoding="utf-8").splitlines() if given.out.exists() else []
+    done = [json.loads(line) for line in lines]
+    cases = [
+        (ranks, gbit) for ranks in given.ranks for gbit in (given.gbit_per_s if ranks > 1 else given.gbit_per_s[:1])
+    ]
+    machines: dict[int, Machine] = {}
+    for ranks, gbit in tqdm(cases, desc="ranks and links", file=sys.stderr):
+        of_case = [row["model"] for row in done if (row["ranks"], row["gbit_per_s"]) == (ranks, gbit)]
+        models = [model for model in given.models if model not in of_case]
+        if not models:
+            continue
+        if ranks not in machines:
+            machines[ranks] = calibrate(ranks)
+            print(asdict(machines[ranks]), file=sys.stderr)
+        rows = rows_of(ranks, gbit, models, given.steps, machines[ranks])
+        done += rows
+        with given.out.open("a", encoding="utf-8") as file:
+            file.writelines(json.dumps(row) + "\n" for row in rows)
+    text = "\n".join(table(done))
+    print(text)
+    if given.readme:
+        fill_readme(BEGIN, text)
+
+
+if __name__ == "__main__":
+    main()
