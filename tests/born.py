@@ -27,6 +27,7 @@ from multiprocessing import reduction
 from typing import Any, NoReturn
 
 import numpy
+import torch.multiprocessing
 from cover import NIGHTLY
 
 from zerolab.ranks import folders, forkserver
@@ -63,6 +64,19 @@ def ran(*words: object, timeout: float, check: bool = False, **options: Any) -> 
     if check:
         done.check_returncode()
     return done
+
+
+def spawn(function: Callable[..., None], *args: Any, ranks: int) -> None:
+    """`function(rank, *args)` in a process a rank, all at once, as by `torch.multiprocessing.spawn`."""
+    if not FORKS:
+        torch.multiprocessing.spawn(function, args=args, nprocs=ranks)
+        return
+    begun = [forkserver.new_process(function, (rank, *args), f"rank {rank}") for rank in range(ranks)]
+    for process in begun:
+        process.start()
+    for process in begun:
+        process.join()
+    assert [process.exitcode for process in begun] == [0] * ranks
 
 
 class Program(subprocess.Popen[Any]):

@@ -1,15 +1,15 @@
 """The adapters of docs/cs336.md do what those of the course are asked for."""
 
+import born
 import cs336_ranks
 import pytest
 import torch
-import torch.multiprocessing as mp
 
 pytestmark = [pytest.mark.ranks, pytest.mark.timeout(300)]
 
 
 def test_the_adapters_train_as_one_process(tmp_path):
-    mp.spawn(cs336_ranks.run, args=(str(tmp_path), 2), nprocs=2)
+    born.spawn(cs336_ranks.run, str(tmp_path), 2, ranks=2)
     for rank in range(2):
         found = torch.load(tmp_path / f"{rank}.pt")
         for name in ("ddp", "ddp_bucketed", "fsdp"):

@@ -9,25 +9,16 @@ import group_ranks
 import pytest
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 
 from zerolab.collectives import Link
 from zerolab.errors import InputError
-from zerolab.ranks import forkserver, from_process_group, launch, process_group
+from zerolab.ranks import from_process_group, launch, process_group
 
 pytestmark = [pytest.mark.ranks, pytest.mark.timeout(240)]
 
 
 def spawn(function, folder, ranks):
-    if born.FORKS:
-        begun = [forkserver.new_process(function, (rank, str(folder), ranks), "member") for rank in range(ranks)]
-        for process in begun:
-            process.start()
-        for process in begun:
-            process.join()
-        assert [process.exitcode for process in begun] == [0] * ranks
-    else:
-        mp.spawn(function, args=(str(folder), ranks), nprocs=ranks)
+    born.spawn(function, str(folder), ranks, ranks=ranks)
     return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(ranks)]
 
 

@@ -100,16 +100,25 @@ def until(awaited: str, exercise: Exercise, fn: Callable[..., Any], cases: Seque
     return told(judge(exercise, cases, seen))
 
 
-def hint_for_right(lesson: str, name: str, source: str, part: int) -> str:
+def hint_for_right(lesson: str, name: str, source: str, part: int, parts: int) -> str:
     """The hint that a right answer is refused with, '' if it is not. Each is tried on a draw of its own, by day on one
-    half of its cases."""
+    of `parts` parts of its cases."""
     exercise, names, trouble = instead(lesson, name, source)
     cases = drawn(lesson, name, crc32(source.encode()) % 100)
     if not NIGHTLY:
-        cases = half(cases, part)
+        cases = shared_out(cases, part, parts)
     return told(judge(exercise, cases, run(exercise, names, trouble, cases)))
 
 
-def half(cases: Sequence[Case], part: int) -> list[Case]:
-    """Every second case, from the first or the second on; and those that fill the scoreboard."""
-    return [case for place, case in enumerate(cases) if case.board or place % 2 == part % 2]
+MOST_PARTS, LEAST_TRIES = 4, 2
+"""Into how many parts cases are shared out at most, and on how many right answers each case is tried at least."""
+
+
+def parts_of(answers: int) -> int:
+    """Into how many parts the cases of an exercise are shared out that has so many right answers."""
+    return max(1, min(MOST_PARTS, answers // LEAST_TRIES))
+
+
+def shared_out(cases: Sequence[Case], part: int, parts: int) -> list[Case]:
+    """Every case whose turn it is; and those that fill the scoreboard."""
+    return [case for place, case in enumerate(cases) if case.board or place % parts == part % parts]
