@@ -15,7 +15,7 @@ import pytest
 from zerolab.collectives import Link
 from zerolab.errors import InputError, RankError
 from zerolab.sweep import make_cases
-from zerolab.sweep.hosts import run_all
+from zerolab.sweep.hosts import leave_word, read_result, run_all
 from zerolab.sweep.shaped import ShapedHosts
 from zerolab.sweep.shaping import host_end, switch, wire
 from zerolab.train import train
@@ -57,6 +57,19 @@ def test_row_20_what_a_machine_lacks_is_named() -> None:
         run_all([["tc-of-nowhere", "qdisc"]])
     with pytest.raises(InputError, match=r"^ls netem was refused \(ls: .*\); the kernel may lack netem$"):
         run_all([["ls", "netem"]])
+
+
+def test_the_first_rank_that_said_why_is_heard_and_else_what_an_overdue_one_printed(tmp_path: Path) -> None:
+    with pytest.raises(RankError, match=r"^host 1 ended with status -9: no rank of it could say why$"):
+        read_result(tmp_path, "host 1 ended with status -9")
+    (tmp_path / "said0.txt").write_text("[W] noise\nzerolab: rank 0 did not finish within 4 s: it computes\n")
+    with pytest.raises(RankError, match=r"^host 0 ended with status 1: rank 0 did not finish within 4 s: it computes$"):
+        read_result(tmp_path, "host 0 ended with status 1")
+    for at, who in ((2, "0"), (1, "1")):
+        leave_word(tmp_path, who, InputError(f"rank {who} was asked too much"))
+        os.utime(tmp_path / f"failed{who}.json", (at, at))
+    with pytest.raises(InputError, match=r"^rank 1 was asked too much$"):
+        read_result(tmp_path, "host 0 ended with status 1")
 
 
 @pytest.mark.parametrize(

@@ -141,11 +141,7 @@ def show(console: Console, cases: Sequence[SweepCase], rows: Sequence[Row]) -> N
     places = [place for place in ELSEWHERE if any(f"{place}_bytes" in row for row in rows)]
     for title, columns, cells in (
         ("times of a step; shares of it with collectives under way, of these hidden, and waiting", TIMES, times),
-        (
-            "MB of a step: predicted / measured, of the rank that has most",
-            (*SIZES, *places),
-            lambda row: sizes(row, places),
-        ),
+        (MEGABYTES, (*SIZES, *places), lambda row: sizes(row, places)),
     ):
         table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
         for name in (*names, *columns):

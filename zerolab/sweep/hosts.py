@@ -33,6 +33,7 @@ from zerolab.sweep.shaping import DEVICE, Command, address, host_end, switch, wi
 NEW_USER, NEW_NETWORK = 0x10000000, 0x40000000
 PORT = 29500
 """Where ranks meet: nobody else is in their network."""
+OWN = "zerolab: "
 Job = dict[str, Any]
 
 
@@ -142,7 +143,10 @@ def read_result(folder: Path, failed: str | None) -> Any:
         first = json.loads(said[0].read_text(encoding="utf-8"))
         raise (InputError if first["kind"] == InputError.__name__ else RankError)(first["error"])
     if failed is not None:
-        raise RankError(f"{failed}, and no rank of it could say why")
+        # A rank that is overdue ends with a line.
+        lines = [line for path in sorted(folder.glob("said*.txt")) for line in path.read_text().splitlines()]
+        last = next((line.removeprefix(OWN) for line in lines if line.startswith(OWN)), "no rank of it could say why")
+        raise RankError(f"{failed}: {last}")
     if not (folder / "row.json").exists():
         return None
     return json.loads((folder / "row.json").read_text(encoding="utf-8"))
@@ -154,10 +158,15 @@ def start_host(job: Job, host: int, link: Link | None) -> int:
     wired, is_wired = os.pipe()
 
     def live() -> None:
-        unshare(NEW_NETWORK)
-        os.write(is_there, b"!")
-        if os.read(wired, 1):
-            run_host(job, host, link)
+        try:
+            unshare(NEW_NETWORK)
+            os.write(is_there, b"!")
+            if os.read(wired, 1):
+                run_all(host_end(host, link))
+        except InputError as error:
+            leave_word(Path(job["folder"]), f"-host{host}", error)
+            raise
+        run_ranks(job, host)
 
     process = fork(live, [there, is_wired])
     os.close(is_there)
@@ -170,13 +179,8 @@ def start_host(job: Job, host: int, link: Link | None) -> int:
     return process
 
 
-def run_host(job: Job, host: int, link: Link | None) -> None:
-    """Set this host up, run its ranks, and end as they do."""
-    try:
-        run_all(host_end(host, link))
-    except InputError as error:
-        leave_word(Path(job["folder"]), f"-host{host}", error)
-        raise
+def run_ranks(job: Job, host: int) -> None:
+    """Run the ranks of this host, and end as they do."""
     count = job["ranks"] // job["hosts"]
     ranks = range(host * count, (host + 1) * count) if job["settings"] is not None else range(0)
     for rank in ranks:
@@ -235,6 +239,9 @@ def end(status: int) -> NoReturn:
 if __name__ == "__main__":
     try:
         end(main())
+    except BrokenPipeError:
+        # Whoever asked is gone.
+        end(1)
     except ZerolabError as error:
         print(json.dumps({"error": str(error)}), flush=True)
         end(1)

@@ -75,7 +75,8 @@ class ShapedHosts:
                 raise InputError("shaped wires need Linux's network namespaces")
             command = [sys.executable, "-m", "zerolab.sweep.hosts"]
             pipe = subprocess.PIPE
-            self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True)
+            # Ctrl-C is for this process: that one ends by the end of its input.
+            self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, start_new_session=True)
             if "error" in (said := self._heard(self._process)):
                 raise InputError(said["error"])
         return self._process
