@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
-from zerolab.course.judge.case import Case, Observation, Record
+from zerolab.course.judge.case import MOST_ELEMENTS, Case, Observation, Record, decode, encode
 from zerolab.course.judge.claims import each_rank, each_time, never, only, part
 from zerolab.course.judge.exercise import Claim, Exercise, alone
 from zerolab.course.judge.mistakes import Wanted, amount, answers, compared, right
@@ -109,3 +110,9 @@ def test_a_second_call_may_differ_in_the_last_bits_of_a_number_and_no_more(drift
 
     *_, last = observe_all(exercise, drifting, [Case([(number,)], about="a number") for number in (1.0, 2.0)])
     assert said in (last.trouble.message if last.trouble else "") and bool(last.trouble) == bool(said)
+
+
+def test_numbers_and_arrays_of_numpy_are_plain_data_and_large_ones_a_type() -> None:
+    value = (np.int64(3), np.float32(0.5), np.bool_(True), np.array([[1.0], [2.0]]))
+    assert decode(encode(value)) == [3, 0.5, True, [[1.0], [2.0]]]
+    assert encode(np.zeros(MOST_ELEMENTS + 1)) == {"type": "ndarray"}

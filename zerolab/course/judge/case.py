@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
+import numpy as np
 import torch
 
 from zerolab.collectives import Link
@@ -128,7 +129,9 @@ class Observation:
 
 def encode(value: Any) -> Any:
     """`value` as JSON data: tensors with dtype and shape, modules as the list of their parameters, plain data as it is,
-    all else by its type's name."""
+    NumPy's numbers and arrays as plain data, all else by its type's name."""
+    if isinstance(value, np.generic | np.ndarray) and value.size <= MOST_ELEMENTS:
+        value = value.tolist()
     if isinstance(value, torch.nn.Module):
         return [encode(parameter) for parameter in value.parameters()]
     if isinstance(value, torch.Tensor):
