@@ -10,9 +10,11 @@ from zerolab.cli.plan import main
 from zerolab.collectives import Link
 from zerolab.collectives.cost import RINGS
 from zerolab.cost import Machine, Network, Rate, find_gpu, machine_of
+from zerolab.course.viz import best_map
 from zerolab.errors import InputError
 from zerolab.models import config_of
-from zerolab.plan import RunSpec, shape_of
+from zerolab.plan import SHAPES, RunSpec, gpu_bytes, shape_of
+from zerolab.plan.best import best_runs, candidates
 from zerolab.plan.crossing import crossings, with_bandwidth
 from zerolab.plan.guide import traffic
 from zerolab.plan.measure import decay_of_train
@@ -180,3 +182,19 @@ def test_quick_prediction_is_the_clock_of_the_real_engine_in_a_virtual_world(sta
 
 def test_every_collective_of_a_step_has_a_price():
     assert {"all_reduce", "reduce_scatter", "all_gather"} <= RINGS.keys()
+
+
+def test_best_run_fits_and_no_other_candidate_is_quicker():
+    gpu = find_gpu("A100 40GB")
+    shapes = [SHAPES["GPT-2 124M"], SHAPES["GPT-3 13B"]]
+    cells = best_runs(shapes, [1, 64], gpu, 512, batches=(4, 1))
+    assert cells[1][0].run is None, "13B on one GPU"
+    for cell in (cells[0][0], cells[0][1], cells[1][1]):
+        assert cell.run is not None and cell.step is not None and gpu_bytes(cell.run) <= 36e9
+        for one in candidates(cell.run, 36e9, (4, 1)):
+            step = predict_step(one, machine_of(gpu), network_of(gpu, cell.ranks))
+            assert step.tokens_per_s <= cell.step.tokens_per_s
+    table = best_map(cells, "A100 40GB").table
+    assert "none fits" in table and f"{cells[1][1].step.mfu:.1%}" in table
+    with pytest.raises(InputError, match="ranks is empty"):
+        best_runs(shapes, [], gpu)
