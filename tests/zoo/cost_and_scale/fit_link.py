@@ -154,4 +154,16 @@ def fit_link(samples):
         if abs(det) > 1e-9 * abs(a * d):
             return (s * d - b * t) / det, det / (a * t - s * c)
 """),
+    Right("an array of NumPy", """
+import numpy as np
+
+
+def fit_link(samples):
+    kept = [sample for sample in samples if sample[1] > 1]
+    steps = np.array([(2.0 if name == "all_reduce" else 1.0) * (ranks - 1) for name, ranks, _, _ in kept])
+    x = np.array([nbytes / ranks for _, ranks, nbytes, _ in kept])
+    y = np.array([seconds for *_, seconds in kept]) / steps
+    slope, latency = np.polyfit(x, y, 1)
+    return np.array([latency, 1 / slope])
+"""),
 ]  # fmt: skip

@@ -227,4 +227,29 @@ def where_time_goes(trace, latency):
     ranked = sorted(costs, key=costs.__getitem__)
     return tuple(sums[name] for name in names) + ("none" if lost / (lost + sums["computing"]) < 0.1 else ranked[-1],)
 """),
+    Right("NumPy, between all borders", """
+import numpy as np
+
+
+def where_time_goes(trace, latency):
+    borders = np.unique([0] + [time for spans in trace for span in spans for time in span[1:3]])
+    width, middle = np.diff(borders), (borders[1:] + borders[:-1]) / 2
+    calls = [[span for span in spans if span[0] == "collective"] for spans in trace]
+    sums, late = np.zeros(4, dtype=np.int64), 0.0
+    for spans, mine in zip(trace, calls):
+        busy = np.zeros(len(middle), dtype=bool)
+        for kind, start, stop, _ in spans:
+            busy |= (kind == "compute") & (start < middle) & (middle < stop)
+        sums[0] += width[busy].sum()
+        for k, (_, start, stop, messages) in enumerate(mine):
+            joined = max(those[k][1] for those in calls)
+            wire = (joined < middle) & (middle < stop)
+            bare = width[wire & ~busy].sum()
+            sums[1:] += width[wire & busy].sum(), bare, width[(start < middle) & (middle < joined) & ~busy].sum()
+            late += bare * min(1, messages * latency / max(stop - joined, 1))
+    computing, hidden, exposed, waiting = sums
+    worst = int(np.argmax([waiting, late, exposed - late]))
+    small = (exposed + waiting) / (computing + exposed + waiting) < 0.1
+    return computing, hidden, exposed, waiting, "none" if small else ["straggler", "latency", "bandwidth"][worst]
+"""),
 ]  # fmt: skip
