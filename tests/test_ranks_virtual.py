@@ -218,3 +218,48 @@ def test_tensors_that_come_along_have_the_memory_that_they_have_in_lockstep() ->
 
     both = [launch(measured, text[:60], text[60:], ranks=2, world=world)[0] for world in ("lockstep", "virtual")]
     assert both[0] == both[1]
+
+
+class Borrower(torch.nn.Module):
+    """Its forward uses parameters outside the units that they are in."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = torch.nn.Linear(16, 16), torch.nn.Linear(16, 16)
+
+    def forward(self, x: torch.Tensor, _: torch.Tensor) -> torch.Tensor:
+        penalty = sum(parameter.square().sum() for parameter in self.parameters())
+        return torch.nn.functional.linear(self.first(x.float()), self.second.weight).sum() + penalty
+
+
+def from_meta(comm: Collectives) -> Any:
+    with torch.device("meta"):
+        model = build_model(config_of("llama", "nano"))
+    return stepped(comm, model)
+
+
+def used_outside(comm: Collectives) -> Any:
+    model = Borrower()
+    return stepped(comm, model, units=[model.first, model.second])
+
+
+def stepped(comm: Collectives, model: torch.nn.Module, **options: Any) -> Any:
+    """A step at stage 3: calls and bytes, the parameters that there are, and how often units were asked for."""
+    engine = ZeroEngine(model, comm, 3, 1e-3, **options)
+    tokens, targets = torch.randint(0, 16, (2, 2, 16))
+    engine.backward(engine(tokens, targets))
+    engine.step()
+    assert comm.meter is not None
+    counts = dict(engine.residency.visits.counts)
+    return comm.meter.calls, comm.meter.bytes, sum(parameter.numel() for parameter in model.parameters()), counts
+
+
+@pytest.mark.parametrize("fn", [from_meta, used_outside])
+def test_models_from_the_meta_device_and_uses_from_outside_are_as_in_lockstep(fn: Callable[..., Any]) -> None:
+    assert virtual(fn, 4) == launch(fn, ranks=4, world="lockstep")[0]
+
+
+@pytest.mark.parametrize("read", [bool, float, "{:.3f}".format, torch.Tensor.tolist, torch.Tensor.numpy, torch.nonzero])
+def test_each_way_to_read_a_value_is_refused(read: Callable[[torch.Tensor], Any]) -> None:
+    with pytest.raises(RankFailure, match=r"reads a value of a tensor, and in a virtual world tensors have none"):
+        virtual(lambda comm: read(comm.all_reduce(torch.ones(()))))

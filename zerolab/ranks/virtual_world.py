@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch._C import DisableTorchFunctionSubclass
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
     DynamicOutputShapeException,
@@ -42,10 +43,6 @@ def run_virtual(job: Job, function: bytes, prints: str) -> tuple[list[Outcome], 
     """Run the ranks `job.only` of a job; their outcomes, all printed texts, virtual seconds, and events. Raises a
     RankError."""
     return run_alone(VirtualLaunch(job, function, prints, job.only))
-
-
-class ValueReadError(InputError):
-    """A rank function asked for a value, and there is none."""
 
 
 class VirtualLaunch(Launch):
@@ -119,11 +116,19 @@ class VirtualTransport(LockstepTransport):
             )
 
 
+class QuietMode(FakeTensorMode):
+    """Looks at tensors without asking them: stage 3's parameters, which are away, hear of each question."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        with DisableTorchFunctionSubclass():
+            return super().__torch_dispatch__(func, types, args, kwargs or {})
+
+
 class Fake:
-    """A context in which torch makes tensors without values. A read of one ends it with a ValueReadError."""
+    """A context in which torch makes tensors without values. A read of one ends it with an InputError."""
 
     def __init__(self) -> None:
-        self.mode = FakeTensorMode(allow_non_fake_inputs=True)
+        self.mode = QuietMode(allow_non_fake_inputs=True)
 
     def loads(self, packed: bytes) -> Any:
         """A function and its arguments, whose tensors lose their values on the way. A parameter is refused: somebody
@@ -159,13 +164,11 @@ class Fake:
         nn.Module._apply = _apply  # type: ignore[method-assign]
         self.mode.__exit__(kind, error, trace)
         if error is not None and reads_a_value(error):
-            where = traceback.extract_tb(trace)[-1]
-            for frame in reversed(traceback.extract_tb(trace)):
-                if "/torch/" not in frame.filename.replace("\\", "/"):
-                    where = frame
-                    break
+            frames = traceback.extract_tb(trace)
+            own = (frame for frame in reversed(frames) if not is_between(frame))
+            where = next(own, frames[-1])
             code = f": {where.line}" if where.line else ""
-            raise ValueReadError(
+            raise InputError(
                 f"{where.name}, line {where.lineno}, reads a value of a tensor, and in a virtual world tensors have "
                 f"none{code}; {REMEDY}"
             ) from error
@@ -200,9 +203,14 @@ def apply_in_place(module: nn.Module, fn: Callable[[torch.Tensor], torch.Tensor]
         module._parameters = own
 
 
+def is_between(frame: traceback.FrameSummary) -> bool:
+    """Whether a call stands between who read a value and who refused it: torch's, and the dispatch modes'."""
+    return "/torch/" in frame.filename.replace("\\", "/") or frame.name == "__torch_dispatch__"
+
+
 def reads_a_value(error: BaseException) -> bool:
     """Whether an error is torch's answer to who asks a fake tensor for a value."""
     if isinstance(error, DataDependentOutputException | DynamicOutputShapeException):
         return True
-    signs = ("numpy() is not supported for tensor subclasses", "FakeTensor.__format__")
+    signs = ("() is not supported for tensor subclasses", "FakeTensor.__format__")
     return isinstance(error, RuntimeError | TypeError) and any(sign in str(error) for sign in signs)

@@ -39,7 +39,8 @@ from zerolab.zero.materialize import Init, Materializer, find_init
 from zerolab.zero.residency import Residency
 from zerolab.zero.together import check_together, run_backward
 from zerolab.zero.units import GroupOf, Unit, find_units
-from zerolab.zero.wrapped import Held, Wrapped, count_write, set_away, unwrap, wrap
+from zerolab.zero.wrapped import Held, Wrapped, count_write
+from zerolab.zero.wrapping import set_away, unwrap, wrap
 
 
 class ZeroEngine(Gestures):

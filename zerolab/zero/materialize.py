@@ -15,12 +15,14 @@ First values come from each module's own `reset_parameters`, as torch's layers h
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import torch
 from torch import nn
 
 from zerolab.collectives import Collectives
 from zerolab.errors import InputError
+from zerolab.flat.values import values_here
 from zerolab.flat.views import view, zero_gaps
 from zerolab.zero.units import Bucket, Unit
 
@@ -63,7 +65,28 @@ def find_init(model: nn.Module, init: Init | None) -> Init | None:
                 f"{where} ({type(module).__name__}) has {meta[0]} on the meta device and no reset_parameters to write "
                 "its first values; give the class one, or give ZeroEngine(init=...), a function of a module"
             )
+    if not values_here():
+        leave_meta(model)
+        return None
     return init
+
+
+def leave_meta(model: nn.Module) -> None:
+    """In a virtual world no tensor takes memory: those on the meta device are replaced by others on the CPU at once."""
+    new: dict[int, Any] = {}
+
+    def on_cpu(tensor: Tensor, parameter: bool) -> Any:
+        if id(tensor) not in new:
+            there = torch.empty_like(tensor, device="cpu", requires_grad=False)
+            new[id(tensor)] = nn.Parameter(there, tensor.requires_grad) if parameter else there
+        return new[id(tensor)]
+
+    for module in model.modules():
+        for name, tensor in list(own_tensors(module)):
+            if tensor.is_meta and name in module._parameters:
+                module._parameters[name] = on_cpu(tensor, True)
+            elif tensor.is_meta:
+                module._buffers[name] = on_cpu(tensor, False)
 
 
 def reset_of(module: nn.Module) -> Callable[[], object] | None:

@@ -29,7 +29,8 @@ from zerolab.zero.route import Route
 from zerolab.zero.stage import Stage
 from zerolab.zero.units import Presence, Unit
 from zerolab.zero.visits import Visits
-from zerolab.zero.wrapped import refuse_written, set_away
+from zerolab.zero.wrapped import refuse_written
+from zerolab.zero.wrapping import set_away
 
 
 class Residency:

@@ -295,29 +295,6 @@ def brief(tensor: Tensor) -> str:
     return f"{str(tensor.dtype).removeprefix('torch.')} on {tensor.device}"
 
 
-def wrap(parameter: nn.Parameter, held: Held) -> None:
-    """Give a parameter to an engine. A class of the user's own stays as it is, without the guards."""
-    if type(parameter) is nn.Parameter:
-        held.version = parameter._version
-        parameter._held = held  # type: ignore[attr-defined]
-        parameter.__class__ = Wrapped
-
-
-def unwrap(parameter: nn.Parameter) -> None:
-    """Take a parameter back from an engine."""
-    if isinstance(parameter, Wrapped):
-        parameter.__class__ = nn.Parameter  # type: ignore[assignment]
-        del parameter._held  # type: ignore[attr-defined]
-
-
-def set_away(parameters: Iterable[nn.Parameter], away: bool) -> None:
-    """Say whether the elements of parameters are for everybody to use."""
-    kind = Away if away else Wrapped
-    for parameter in parameters:
-        if isinstance(parameter, Wrapped):
-            parameter.__class__ = kind
-
-
 def written(parameters: Iterable[Tensor], note: bool = True) -> list[Held]:
     """What is known of those parameters that were written to since their engine last looked; `note`: it looks now."""
     found = []

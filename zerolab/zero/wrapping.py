@@ -1,0 +1,52 @@
+"""How a parameter becomes one of the engine's, and a plain one again: by its class alone (`wrapped.py`)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensor
+
+from zerolab.zero.wrapped import Away, Held, Wrapped
+
+
+class FakeWrapped(Wrapped, FakeTensor):
+    """A parameter without values, in a virtual world."""
+
+
+class FakeAway(Away, FakeTensor):
+    """One whose elements are not here, either."""
+
+
+FORMS: dict[type[Tensor], tuple[type[Tensor], type[Tensor]]] = {
+    nn.Parameter: (Wrapped, Away),
+    FakeTensor: (FakeWrapped, FakeAway),
+}
+"""By the class of a parameter before: those that it has while it is here, and away."""
+
+
+def wrap(parameter: nn.Parameter, held: Held) -> None:
+    """Give a parameter to an engine. A class of the user's own stays as it is, without the guards."""
+    if type(parameter) in FORMS:
+        held.version = parameter._version
+        parameter._held = held  # type: ignore[attr-defined]
+        parameter.__class__ = FORMS[type(parameter)][0]  # type: ignore[assignment]
+
+
+def unwrap(parameter: nn.Parameter) -> None:
+    """Take a parameter back from an engine."""
+    if isinstance(parameter, Wrapped):
+        parameter.__class__ = before(parameter)  # type: ignore[assignment]
+        del parameter._held  # type: ignore[attr-defined]
+
+
+def set_away(parameters: Iterable[nn.Parameter], away: bool) -> None:
+    """Say whether the elements of parameters are for everybody to use."""
+    for parameter in parameters:
+        if isinstance(parameter, Wrapped):
+            parameter.__class__ = FORMS[before(parameter)][away]  # type: ignore[assignment]
+
+
+def before(parameter: Tensor) -> type[Tensor]:
+    """The class that a parameter had before it was wrapped."""
+    return FakeTensor if isinstance(parameter, FakeTensor) else nn.Parameter
