@@ -12,10 +12,12 @@ from typing import Any
 import psutil
 import pytest
 
+from zerolab import cli
 from zerolab.collectives import Link
 from zerolab.errors import InputError, RankError
 from zerolab.sweep import make_cases
 from zerolab.sweep.hosts import leave_word, read_result, run_all
+from zerolab.sweep.rows import read_rows
 from zerolab.sweep.shaped import ShapedHosts
 from zerolab.sweep.shaping import host_end, switch, wire
 from zerolab.train import train
@@ -70,6 +72,16 @@ def test_the_first_rank_that_said_why_is_heard_and_else_what_an_overdue_one_prin
         os.utime(tmp_path / f"failed{who}.json", (at, at))
     with pytest.raises(InputError, match=r"^rank 1 was asked too much$"):
         read_result(tmp_path, "host 0 ended with status 1")
+
+
+def test_row_20_a_system_without_network_namespaces_refuses_before_any_case_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("ZEROLAB_WITHOUT", "namespaces")
+    flags = ["--model-size", "nano", "--wire", "simulated,shaped", "--bandwidth", "1", "--out", str(tmp_path)]
+    assert cli.main(["sweep", *flags]) == 2
+    said = "no wire can be shaped on this machine: this system has no network namespaces, which Linux has; or take wire"
+    assert said in capsys.readouterr().err and not read_rows(tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from zerolab.errors import InputError, RankError
 from zerolab.ranks.folders import temporary_folder
 from zerolab.sweep.cases import SweepCase
 from zerolab.sweep.measure import Figures
+from zerolab.system import has
 
 LINK_SETTINGS = ("gbit_per_s", "latency_us")
 
@@ -71,8 +72,8 @@ class ShapedHosts:
 
     def _started(self) -> subprocess.Popen[str]:
         if self._process is None:
-            if sys.platform != "linux":
-                raise InputError("shaped wires need Linux's network namespaces")
+            if not has("namespaces"):
+                raise InputError("this system has no network namespaces, which Linux has")
             command = [sys.executable, "-m", "zerolab.sweep.hosts"]
             pipe = subprocess.PIPE
             # Ctrl-C is for this process: that one ends by the end of its input.
