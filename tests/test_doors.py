@@ -10,9 +10,12 @@ import pytest
 
 from zerolab.cli import main
 from zerolab.cli.parser import nearest
+from zerolab.dialects.assignments import read_assignments
 from zerolab.dialects.deepspeed import read_deepspeed
 from zerolab.dialects.deepspeed_write import write
+from zerolab.dialects.nanogpt import TELLS
 from zerolab.errors import InputError
+from zerolab.plan.bring import find_model
 from zerolab.train import make_config
 
 Captured = pytest.CaptureFixture[str]
@@ -178,3 +181,53 @@ def test_row_22_a_logarithmic_warm_up_is_deepspeeds_two_steps_ahead(kind: str, t
     assert write(run.model_dump())["scheduler"]["params"]["warmup_type"] == "log"
     rates = [make_config(warmup_steps=4, warmup_shape="log").schedule(step) for step in range(6)]
     assert rates == sorted(rates) and rates[0] > 0 and rates[4] == rates[5] == 1e-3
+
+
+# nanoGPT's files
+
+
+def test_row_13_a_stock_configuration_that_names_its_run_by_the_time_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "finetune.py"
+    path.write_text(
+        "import time\nwandb_run_name = 'ft-' + str(time.time())\nn_layer = n_head = 2\nmax_iters: int = 20\n"
+    )
+    read = read_assignments(path, {}, TELLS)
+    assert {key: value for key, (value, _) in read.items()} == {"n_layer": 2, "n_head": 2, "max_iters": 20}
+    for line, says in (
+        ("n_layer += 1", "adds to a name"),
+        ("a, b = 1, 2", "several things at once"),
+        ("n_layer: int", "a name without a value"),
+        ("out_dir = str(1)", "out_dir is a call"),
+    ):
+        path.write_text(f"n_layer = 2\n{line}\n")
+        with pytest.raises(InputError, match=f"line 2: .*{says}"):
+            read_assignments(path, {}, TELLS)
+
+
+# Plans
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ("--gpu T4 --recommend --emit deepspeed --ranks 8 --model llama-3-405b", "no stage fits"),
+        ("--gpu-memory inf", "--gpu-memory is inf; give GB above 0"),
+        ("--batch-size 100000000000000000000 --ranks 1", "--batch-size is 100000000000000000000"),
+        ("--batch-size 7", "--batch-size 7 is not a multiple of ranks 8"),
+        ("--seq-len 0", "--seq-len is 0"),
+        ("--bf16", "unrecognized arguments: --bf16"),
+        ("--offload-optimizer gpu", "give one of 'device', 'host', 'disk', 'none', 'cpu', 'nvme'"),
+    ],
+)
+def test_a_plan_that_cannot_be_is_one_sentence_that_names_its_flag(words: str, says: str, capsys: Captured) -> None:
+    assert says in refused(["plan", "--model", "gpt-2-124m", *words.split()], capsys)
+
+
+@pytest.mark.parametrize(
+    ("asked", "name"),
+    [("gpt2", "GPT-2 124M"), ("gpt2-xl", "GPT-2 1.5B"), ("openai-community/gpt2-large", "GPT-2 774M"),
+     ("meta-llama/Meta-Llama-3-8B", "Llama 3 8B"), ("meta-llama/Llama-2-7b-hf", "Llama 2 7B"),
+     ("mistralai/Mixtral-8x7B-v0.1", "Mixtral 8x7B")],
+)  # fmt: skip
+def test_a_model_is_known_by_the_name_that_it_has_on_its_hub(asked: str, name: str) -> None:
+    assert find_model(asked).name == name

@@ -110,7 +110,7 @@ def test_gpus_come_by_name() -> None:
         (["--model", "gpt2-124m", "--gpu", "T4", "--gpu-memory", "3"], "give one of the two"),
         (["--model", "gpt2-124m", "--recommend"], "--recommend needs to know the GPU"),
         (["--model", "gpt2-124m", "--ranks", "0"], "--ranks is 0"),
-        (["--model", "gpt2-124m", "--batch-size", "9"], "batch_size 9 is not a multiple of ranks 8"),
+        (["--model", "gpt2-124m", "--batch-size", "9"], "--batch-size 9 is not a multiple of ranks 8"),
         (["--model", "gpt2-124m", "--precision", "fp4"], "there is no precision 'fp4'"),
         (["--model", "gpt2-124m", "--offload-param", "cpu"], "not at stage 0"),
         (["--model", "gpt2-124m", "--seq-len", "4096"], "more than the context of GPT-2 124M"),

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from zerolab.cli import ending
-from zerolab.cli.parser import Parser, with_dashes
+from zerolab.cli.parser import Parser, name_flags, with_dashes
 from zerolab.cli.plan_time import Timed, add_flags, check_flags
 from zerolab.cli.tables import rendered
 from zerolab.cost import GPUS, find_gpu
@@ -48,6 +48,9 @@ def listed(names: Iterable[str]) -> str:
     return fill(", ".join(names), 78, initial_indent="  ", subsequent_indent="  ")
 
 
+MOST = 1 << 31
+"""Sequences, tokens, or ranks, of which nobody has more."""
+PLACES = [*TIER_OF.values(), *TIER_OF]
 EXAMPLES = f"""\
 models:
 {listed(SHAPES)};
@@ -70,10 +73,15 @@ def main(arguments: list[str]) -> int:
     if given.emit is not None and given.emit not in DIALECTS:
         raise InputError(f"--emit is {given.emit!r}; choose one of {', '.join(DIALECTS)}")
     check_flags(given)
-    run, limit, gpu = read(given)
+    try:
+        run, limit, gpu = read(given)
+    except InputError as error:
+        raise InputError(name_flags(str(error), vars(given))) from None
     if given.json is not None:
         check_output("--json", given.json, 2**20)
     chosen, reasons = recommend(run, limit) if given.recommend and limit is not None else (None, [])
+    if given.emit is not None and given.recommend and chosen is None:
+        raise InputError("no stage fits, so there is no run to emit; see --recommend without --emit for what would")
     timed = None if given.gpu is None else Timed(run, given)
     if given.emit is not None:
         ending.show(DIALECTS[given.emit](as_settings(chosen or run)))
@@ -115,9 +123,9 @@ def make_parser() -> Parser:
         "--zero-stage", type=int, default=0, metavar="S", help="0 nothing sharded, 1 optimizer, 2 +gradients, 3 all (0)"
     )
     add("--precision", default="bf16", help=f"dtypes of all states: {', '.join(PRECISIONS)} (bf16)")
-    add("--offload-optimizer", choices=TIER_OF.keys() | set(TIER_OF.values()), default="device", metavar="PLACE",
+    add("--offload-optimizer", choices=PLACES, default="device", metavar="PLACE",
         help="where optimizer states rest: device, host (cpu) or disk (nvme)")  # fmt: skip
-    add("--offload-param", choices=TIER_OF.keys() | set(TIER_OF.values()), default="device", metavar="PLACE",
+    add("--offload-param", choices=PLACES, default="device", metavar="PLACE",
         help="stage 3: where parameters rest")  # fmt: skip
     add("--batch-size", type=int, metavar="B", help="sequences of an optimizer step, over all ranks and micro-batches "
         "(one for each)")  # fmt: skip
@@ -137,7 +145,7 @@ def read(given: Any) -> tuple[RunSpec, float | None, str]:
     """The run, the bytes of a GPU and what to call it."""
     if given.gpu is not None and given.gpu_memory is not None:
         raise InputError(f"--gpu is {given.gpu!r} and --gpu-memory {given.gpu_memory:g}; give one of the two")
-    if given.gpu_memory is not None and not given.gpu_memory > 0:
+    if given.gpu_memory is not None and not 0 < given.gpu_memory < float("inf"):
         raise InputError(f"--gpu-memory is {given.gpu_memory:g}; give GB above 0")
     if given.recommend and given.gpu is None and given.gpu_memory is None:
         raise InputError("--recommend needs to know the GPU; give --gpu NAME or --gpu-memory GB")
@@ -153,6 +161,9 @@ def read(given: Any) -> tuple[RunSpec, float | None, str]:
             raise InputError(f"{flag} is {count}; give a whole number of at least 1")
     parts = given.ranks * given.grad_accum_steps
     batch = parts if given.batch_size is None else given.batch_size
+    for flag, count in (("--batch-size", batch), ("--seq-len", given.seq_len or 1), ("--ranks", given.ranks)):
+        if count > MOST:
+            raise InputError(f"{flag} is {count}; give at most {MOST}")
     check_division(batch, given.ranks, given.grad_accum_steps)
     run = RunSpec(
         shape,

@@ -23,8 +23,10 @@ SIGNS: dict[type, Callable[[Any], Any]] = {ast.UAdd: operator.pos, ast.USub: ope
 LONGEST = 1000
 """The greatest exponent, bits of a number and characters of a text: arithmetic ends at once, whatever a file says."""
 WORDS = {
-    ast.Import: "an import",
-    ast.ImportFrom: "an import",
+    ast.AugAssign: "an assignment that adds to a name",
+    ast.Assign: "an assignment to several things at once",
+    ast.AnnAssign: "a name without a value",
+    ast.Expr: "an expression alone",
     ast.FunctionDef: "a function",
     ast.ClassDef: "a class",
     ast.If: "an if",
@@ -38,8 +40,11 @@ WORDS = {
 }
 
 
-def read_assignments(path: Path, names: Mapping[str, Any]) -> dict[str, tuple[Any, int]]:
-    """What a file assigns, by name, with the line. It may use `names`, and what it has assigned before.
+def read_assignments(
+    path: Path, names: Mapping[str, Any], free: frozenset[str] = frozenset()
+) -> dict[str, tuple[Any, int]]:
+    """What a file assigns, by name, with the line. It may use `names`, and what it has assigned before. Imports are
+    passed over, and so are the names in `free` where their values are more than this reads.
 
     Raises:
         InputError: a file that cannot be read, or the first line in it that is anything else than a plain assignment.
@@ -58,12 +63,34 @@ def read_assignments(path: Path, names: Mapping[str, Any]) -> dict[str, tuple[An
         where = f"{path}, line {node.lineno}"
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
             continue  # a text that explains
-        if not isinstance(node, ast.Assign) or len(node.targets) != 1 or not isinstance(node.targets[0], ast.Name):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            continue  # it assigns nothing that is read here; who uses it is told so
+        targets = targets_of(node)
+        if not targets:
             raise InputError(f"{where}: {_word(node)} is not a plain assignment, and nothing else is read; take it out")
-        name = node.targets[0].id
-        known[name] = value_of(node.value, known, f"{where}: {name}")
-        found[name] = known[name], node.lineno
+        assert isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None
+        if {*targets} <= free and not readable(node.value, known):
+            continue
+        value = value_of(node.value, known, f"{where}: {targets[0]}")
+        for name in targets:
+            known[name], found[name] = value, (value, node.lineno)
     return found
+
+
+def targets_of(node: ast.stmt) -> list[str]:
+    """The names that a plain assignment gives a value; none if it is something else."""
+    named = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
+    if any(not isinstance(name, ast.Name) for name in named) or getattr(node, "value", None) is None:
+        return []
+    return [name.id for name in named if isinstance(name, ast.Name)]
+
+
+def readable(node: ast.expr, names: Mapping[str, Any]) -> bool:
+    try:
+        value_of(node, names, "")
+    except InputError:
+        return False
+    return True
 
 
 def value_of(node: ast.expr, names: Mapping[str, Any], where: str) -> Any:

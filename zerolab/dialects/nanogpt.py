@@ -67,6 +67,8 @@ SOURCES: dict[str, tuple[str, ...]] = {
 }
 """Which keys a setting comes from: where none of them is given, a flag of ours goes before nanoGPT's default."""
 MODEL = ("model", "model_size", "layers", "heads", "dim", "bias")
+TELLS = frozenset({"wandb_project", "wandb_run_name"})
+"""Keys that only name a run, which files make of the time."""
 SEED = 1337
 VOCABULARY = 50304
 """Of data without a word on it: GPT-2's 50,257 tokens, rounded up, as nanoGPT has it."""
@@ -131,7 +133,7 @@ def read_nanogpt(nano: NanoGPT, ranks: int, gpu: bool) -> Meant:
     and the line where it stands in a file."""
     values, given = dict(DEFAULTS), set[str]()
     for path in nano.files:
-        for key, (value, line) in read_assignments(path, values).items():
+        for key, (value, line) in read_assignments(path, values, TELLS).items():
             values[key] = checked(key, value, f"{path}, line {line}: ")
             given.add(key)
     for key, text in nano.overrides.items():

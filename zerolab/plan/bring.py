@@ -15,6 +15,7 @@ from zerolab.models.huggingface.config import from_huggingface
 from zerolab.plan.mixture import MixtureConfig
 from zerolab.plan.shapes import SHAPES, Shape, shape_of
 
+HUB = {"gpt2": "GPT-2 124M", "gpt2-medium": "GPT-2 355M", "gpt2-large": "GPT-2 774M", "gpt2-xl": "GPT-2 1.5B"}
 SIZE_NAMES = ("layers", "hidden", "heads", "kv_heads", "ffn", "experts", "active", "vocabulary", "context")
 
 
@@ -27,7 +28,7 @@ def find_model(text: str) -> Shape:
     if "=" in text:
         return by_sizes(text)
     named = {plain(name): shape for name, shape in SHAPES.items()}
-    if shape := named.get(plain(text)):
+    if shape := named.get(plain(text)) or named.get(plain(of_hub(text))):
         return shape
     ours = {plain(f"{model} {size}"): (model, size) for model, sizes in SIZES.items() for size in sizes}
     if plain(text) in ours:
@@ -43,6 +44,12 @@ def find_model(text: str) -> Shape:
     raise InputError(
         f"there is no model {text!r}; choose {listed}, a config.json, or sizes such as layers=24,hidden=2048,heads=16"
     )
+
+
+def of_hub(name: str) -> str:
+    """The name of a model that a hub has as OWNER/MODEL, in our words; it may be none."""
+    name = name.rpartition("/")[2].lower()
+    return HUB.get(name) or re.sub(r"^meta-|-hf$|-v0\.1$", "", name)
 
 
 def by_sizes(text: str) -> Shape:
