@@ -59,7 +59,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.virtual", description=__doc__)
     parser.add_argument("--ranks", type=int, default=1024)
     parser.add_argument("--model-size", default="gpt3-175b")
-    parser.add_argument("--stages", default="0,1,2,3")
+    parser.add_argument("--stages", default="3")
     options, flags = parser.parse_known_args()
     stages = [int(stage) for stage in options.stages.split(",")]
     rows = [measure(stage, options.ranks, options.model_size, flags) for stage in stages]
