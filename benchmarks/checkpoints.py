@@ -19,6 +19,7 @@ slowest rank counts. Files are removed after each part, outside the clock.
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import os
 import shutil
@@ -66,8 +67,26 @@ def main() -> None:
             rounds.append({name: max(of[name] for of in by_rank) for name in by_rank[0]})
     print(table(rounds, options.ranks, options.stage))
     print(machine(options.rounds, options.steps))
+    print("CRC-32: " + ", ".join(f"{name} {speed:.1f} GB/s" for name, speed in checksum_speeds(1 << 26).items()))
     if options.json:
         options.json.write_text(json.dumps(rounds))
+
+
+def checksum_speeds(nbytes: int, rounds: int = 5) -> Figures:
+    """GB/s of Python's CRC-32 and, where it is installed, of isal's: the best of some rounds on random bytes."""
+    data, speeds = os.urandom(nbytes), {}
+    for name in ("zlib", "isal"):
+        try:
+            crc32 = importlib.import_module("zlib" if name == "zlib" else "isal.isal_zlib").crc32
+        except ModuleNotFoundError:
+            continue
+        seconds = []
+        for _ in range(rounds):
+            start = time.perf_counter()
+            crc32(data)
+            seconds.append(time.perf_counter() - start)
+        speeds[name] = nbytes / min(seconds) / 1e9
+    return speeds
 
 
 def measure(comm: Collectives, folder: Path, stage: int, steps: int) -> Figures:

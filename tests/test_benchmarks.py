@@ -8,6 +8,7 @@ import pytest
 import torch
 from cover import NIGHTLY
 
+from benchmarks.checkpoints import checksum_speeds
 from benchmarks.collectives import least_bytes
 from benchmarks.peers.contenders import CONTENDERS, OURS, PARTS, RIVALS, is_installed
 from benchmarks.peers.measure import held_bytes, timed, watched
@@ -116,3 +117,8 @@ def test_row_27_the_seven_configurations_that_guides_rank_are_measured(tmp_path:
     assert resting == {"host:": [False] * 3 + [True, False, True, True], "disk:": [False] * 6 + [True]}
     text = table([reports])
     assert all(f"| {name} | " in text for name in RUNS) and text.endswith("over all rows: True")
+
+
+def test_the_benchmark_of_checkpoints_says_how_fast_each_checksum_is() -> None:
+    speeds = checksum_speeds(1 << 16, rounds=1)
+    assert "zlib" in speeds and all(speed > 0 for speed in speeds.values())

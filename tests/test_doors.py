@@ -50,6 +50,8 @@ def refused(words: list[str], capsys: Captured) -> str:
         ("plan --model gpt-2-124m --gpu-memory 80GB", "--gpu-memory is '80GB'; give a number"),
         ("prepare x.txt --out y --valid 0.2", "(did you mean --valid-fraction?)"),
         ("prepare x.txt --out y --tokens gpt2", "--tokens is 'gpt2'; give one of 'bytes', 'chars'"),
+        ("prepare x.txt --out y --valid-fraction 2", "--valid-fraction is 2; give a number between 0 and 1"),
+        ("sample nowhere", "there is no folder 'nowhere'; name one that zerolab train has saved to"),
         ("sample runs --tok 3", "(did you mean --tokens?)"),
         ("launch x.py --collective ring", "--collective ring is no flag of zerolab launch"),
     ],

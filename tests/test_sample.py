@@ -112,7 +112,7 @@ def test_draws_are_the_seeds_within_top_k_and_among_known_tokens() -> None:
 @pytest.mark.parametrize(
     ("flags", "status", "named"),
     [
-        ("no/such", 1, ["there is no folder 'no/such'"]),
+        ("no/such", 2, ["there is no folder 'no/such'"]),
         ("{0}", 1, ["there is no checkpoint in"]),
         ("{0}/run --tokens 0", 2, ["--tokens is '0'"]),
         ("{0}/run --tokens many", 2, ["--tokens is 'many'"]),

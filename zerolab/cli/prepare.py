@@ -33,6 +33,8 @@ def main(arguments: list[str]) -> int:
         fraction = float(given.valid_fraction)
     except ValueError:
         raise InputError(f"--valid-fraction is {given.valid_fraction!r}; give a number between 0 and 1") from None
+    if not 0 < fraction < 1:
+        raise InputError(f"--valid-fraction is {given.valid_fraction}; give a number between 0 and 1")
     kind = {"bytes": "bytes", "chars": "characters"}[given.tokens]
     written = prepare(given.file, given.out.expanduser(), kind, fraction)
     ending.show(

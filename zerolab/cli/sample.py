@@ -20,6 +20,8 @@ def main(arguments: list[str]) -> int:
     temperature = number("--temperature", given.temperature)
     top_k = None if given.top_k is None else whole("--top-k", given.top_k, 1)
     seed = whole("--seed", given.seed, 0)
+    if not given.folder.expanduser().is_dir():
+        raise InputError(f"there is no folder {str(given.folder)!r}; name one that zerolab train has saved to")
     learned = load_learned(given.folder)
     tokenizer = learned.tokenizer
     if given.dataset is not None:
