@@ -6,6 +6,9 @@ import gc
 import os
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
+from importlib import import_module
+from pathlib import Path
 
 import pace
 import pytest
@@ -24,6 +27,18 @@ pace.stretch()
 
 # It parses a grammar for seconds, in each process that imports nbformat, for a format that no notebook asks for.
 sys.modules.setdefault("rfc3987_syntax", None)  # type: ignore[arg-type]
+
+
+def pytest_collection(session: pytest.Session) -> None:
+    """Processes that share all tests import a part of them first, each another: pytest rewrites the asserts of a file
+    in the first process that imports it, for seconds in all, and the others find that done."""
+    shared = getattr(session.config, "workerinput", None)
+    if shared and all(os.path.isdir(place) for place in session.config.args):
+        files = sorted(Path(__file__).parent.glob("test_*.py"))
+        for path in files[int(shared["workerid"].removeprefix("gw")) :: shared["workercount"]]:
+            # Collecting says what is wrong with it.
+            with suppress(Exception, pytest.skip.Exception):
+                import_module(path.stem)
 
 
 @pytest.hookimpl(trylast=True)
