@@ -192,5 +192,9 @@ SAID = [
      "56      56.9             3.8  50%\n1024       3   25 Gbit/s      1 x 1        31      54.0"),
     ("09", "on four ranks in four milliseconds", "1,626,048   4.44"),
     ("09", "The last row, of long sequences, is far off", "+38.8%"),
+    ("09", "At 100 MB on 64 ranks they are nearly equal", "100 MB           0.57            0.54 "),
+    ("09", "Three things grow",
+     "23,060                401,408           2,180,104  2,177,280   6.64"),
+    ("09", "Four of six are off by about five per cent or less", "21,539          +5.0%"),
     ("09", "Two fifths.", "'39%'"),
 ]  # fmt: skip
