@@ -197,10 +197,7 @@ def _checkpoint_errors() -> Iterator[None]:
 def make_report(start: Start, record: dict[str, Any], corpus: Corpus) -> Report:
     config = start.config
     of_ranks, traffic = record["ranks"], record["predicted"]["traffic"]
-    ranks = len(of_ranks)
-    if config.world == "virtual":
-        # The others are taken to do the same as the one that ran.
-        of_ranks = of_ranks[:1]
+    ranks = config.ranks if config.world == "virtual" else len(of_ranks)
     return Report(
         config=config,
         ranks=ranks,
