@@ -233,3 +233,25 @@ def test_a_plan_that_cannot_be_is_one_sentence_that_names_its_flag(words: str, s
 )  # fmt: skip
 def test_a_model_is_known_by_the_name_that_it_has_on_its_hub(asked: str, name: str) -> None:
     assert find_model(asked).name == name
+
+
+# Heads and worlds
+
+
+@pytest.mark.parametrize(("dialect", "says"), [("zerolab", "--no-tied-head"), ("megatron", "--untie-embeddings")])
+def test_a_head_with_a_weight_of_its_own_is_written_and_read_again(
+    dialect: str, says: str, capsys: Captured, tmp_path: Path
+) -> None:
+    emitted = ["--model", "layers=2,hidden=64,heads=2,kv_heads=1,ffn=96", "--ranks", "2", "--emit", dialect]
+    assert main(["plan", *emitted, "--seq-len", "32", "--precision", "bf16"]) == 0
+    assert says in capsys.readouterr().out
+    (tied,) = {make_config(layers=2).shape.tied_head}
+    assert tied and not make_config(layers=2, tied_head=False).shape.tied_head
+
+
+def test_torchrun_may_bring_more_ranks_than_one_machine_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(InputError, match="ranks is 256"):
+        make_config(ranks=256, batch_size=256)
+    for name, value in {"RANK": "0", "WORLD_SIZE": "256", "MASTER_ADDR": "localhost", "MASTER_PORT": "1"}.items():
+        monkeypatch.setenv(name, value)
+    assert make_config(ranks=256, batch_size=256).ranks == 256

@@ -136,6 +136,9 @@ FLAGS: dict[str, Flag] = {
     "group-query-attention": Flag(says_nothing, "as --num-query-groups says", None),
     "rotary-base": Flag(only_word("500000", "--model llama has this base"), "500000"),
     "disable-bias-linear": Flag(says_nothing, "as zerolab's models are, unless --bias is given", None),
+    "untie-embeddings-and-output-weights": Flag(
+        lambda _: {"tied_head": False}, "the head has a weight of its own, as with --no-tied-head", None
+    ),
     "hidden-dropout": Flag(named("dropout"), "the same as --dropout", "X"),
     "attention-dropout": Flag(named("dropout"), "the same as --dropout", "X"),
     "clip-grad": Flag(named("clip_norm"), "the same as --clip-norm", "X"),

@@ -169,10 +169,11 @@ def model_flags(settings: Settings, run: Settings) -> list[str]:
         "hidden-dropout": run["dropout"],
         "attention-dropout": run["dropout"],
     }
+    untied = [] if shape.tied_head else ["--untie-embeddings-and-output-weights"]
     if not isinstance(shape, LlamaConfig):
         sizes |= {"position-embedding-type": "learned_absolute", "normalization": "LayerNorm"}
-        return [*shown(sizes), *([] if shape.bias else ["--disable-bias-linear"])]
+        return [*shown(sizes), *([] if shape.bias else ["--disable-bias-linear"]), *untied]
     sizes |= {"ffn-hidden-size": shape.ffn_dim, "num-query-groups": shape.kv_heads, "normalization": "RMSNorm"}
     sizes |= {"position-embedding-type": "rope", "rotary-base": int(shape.rope_theta)}
     switches = ["--group-query-attention", "--swiglu", "--disable-bias-linear"]
-    return [*shown(sizes), *switches, *([] if shape.tied_head else ["--untie-embeddings-and-output-weights"])]
+    return [*shown(sizes), *switches, *untied]

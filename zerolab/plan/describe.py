@@ -69,6 +69,8 @@ def as_settings(run: RunSpec) -> dict[str, Any]:
         sizes |= {"model": "llama", "kv_heads": config.kv_heads, "ffn_dim": config.ffn_dim}
     elif isinstance(config, GPT2Config):
         sizes |= {"model": "gpt2", "bias": config.bias}
+    if not config.tied_head:
+        sizes["tied_head"] = False
     settings = {
         **sizes,
         "context": config.max_seq_len,

@@ -17,7 +17,7 @@ from zerolab.errors import InputError
 from zerolab.models import BYTE_VOCABULARY, Config, GPT2Config, LanguageModel, LlamaConfig, config_of
 from zerolab.models.huggingface import load_folder
 
-SIZES = ("layers", "heads", "dim", "kv_heads", "ffn_dim", "bias")
+SIZES = ("layers", "heads", "dim", "kv_heads", "ffn_dim", "bias", "tied_head")
 KINDS: dict[str, type[LlamaConfig] | type[GPT2Config]] = {"llama": LlamaConfig, "gpt2": GPT2Config}
 ROUND = 64
 CONFIG = "config.json"
@@ -42,6 +42,7 @@ class ModelSettings(BaseModel):
         None, ge=1, lt=1 << 31, description="llama: width of the feed-forward; none: the size's, or 8/3 dim"
     )
     bias: bool | None = Field(None, description="gpt2: linear layers and norms have biases; none: no")
+    tied_head: bool | None = Field(None, description="the head's weight is the embedding's; none: yes")
     context: int | None = Field(
         None, ge=1, lt=1 << 31, description="longest sequence that the model can read; none: seq-len"
     )

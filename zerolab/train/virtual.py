@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from zerolab.errors import InputError
 from zerolab.ranks.arguments import MAX_RANKS, MAX_VIRTUAL_RANKS
+from zerolab.ranks.torchrun import is_torchrun
 
 if TYPE_CHECKING:
     from zerolab.train.config import TrainConfig
@@ -24,7 +25,7 @@ READS = {
 def check_world(config: TrainConfig) -> None:
     """Raise an InputError for more ranks than a world has, and for what a virtual one has not."""
     if config.world != "virtual":
-        if config.ranks > MAX_RANKS:
+        if config.ranks > MAX_RANKS and not is_torchrun():
             raise InputError(
                 f"ranks is {config.ranks}; it should be less than or equal to {MAX_RANKS}, or give world virtual, "
                 f"which has up to {MAX_VIRTUAL_RANKS}"
