@@ -90,8 +90,9 @@ def costs_of(trace: Trace, latency: int, slip: str = "") -> dict[str, float]:
             share = min(1.0, messages * latency / wire) if wire else 0.0
             if slip == "once":
                 share = min(1.0, latency / wire) if wire else 0.0
-            costs["latency"] += exposed * share
-            costs["bandwidth"] += exposed * (1 - share)
+            late = wire * share if slip == "whole latencies" else exposed * share
+            costs["latency"] += late
+            costs["bandwidth"] += exposed - late
     costs["straggler"] = times_of(trace, latency)[3]
     return costs
 
@@ -118,6 +119,7 @@ SLIPS = {
 }
 CAUSES = {
     "never none": "Where exposed and waiting are together less than a tenth of the three, nothing is worth mending",
+    "whole latencies": "What is hidden costs nothing, and that is so of latency, too: take its share of what is exposed",
     "hidden, too": "What is hidden costs nothing: only the exposed part counts",
     "once": "Latency costs messages * latency of a collective's time on the wire: divide what is exposed by that share",
     "exposed whole": "Divide what is exposed into latency, messages * latency, and bandwidth, and compare the three",
@@ -215,9 +217,9 @@ def traced(plan: Plan, link: Link) -> Trace:
 
 def drawn(rng: Random, cause: str, ranks: int, way: str) -> tuple[Trace, int]:
     """The trace of a step in which something probably costs most, and the link's latency in nanoseconds; "behind" has a
-    straggler, and more behind computing."""
+    straggler, and more behind computing; "early" hides its latencies, and has a large last collective."""
     layers = rng.randint(3, 5)
-    even = {"none": 900, "bandwidth": 60, "latency": 60, "straggler": 200, "behind": 300}[cause]
+    even = {"none": 900, "bandwidth": 60, "latency": 60, "straggler": 200, "behind": 300, "early": 300}[cause]
     factors = [rng.uniform(0.95, 1.05) for _ in range(ranks)]
     if cause == "straggler":
         factors[rng.randrange(ranks)] = rng.uniform(2.0, 4.0)
@@ -227,6 +229,8 @@ def drawn(rng: Random, cause: str, ranks: int, way: str) -> tuple[Trace, int]:
     large = cause in ("bandwidth", "behind")
     numels = [rng.randint(2000, 4000) if large else rng.randint(20, 200) for _ in range(layers)]
     latency = rng.randint(30, 60) if cause == "latency" else rng.randint(1, 4)
+    if cause == "early":
+        numels[-1], latency = 12 * rng.randint(1000, 1100), rng.randint(28, 32)
     return traced(Plan(way, times, numels), Link(gbit_per_s=1, latency_us=latency)), 1000 * latency
 
 
@@ -251,6 +255,7 @@ def trace_cases(rng: Random) -> list[Case]:
         ("latency", 3, "after"),
         ("behind", 2, "after"),
         ("behind", 2, "ahead"),
+        ("early", 4, "after"),
         ("straggler", 2, "ahead"),
         ("bandwidth", 3, "ahead"),
         ("latency", 2, "ahead"),
@@ -265,6 +270,8 @@ def trace_case(rng: Random, cause: str, ranks: int, way: str) -> Case:
         trace, latency = drawn(rng, cause, ranks, way)
         found = cause_of(trace, latency)
         if cause == "behind" and found == "straggler" and cause_of(trace, latency, "hidden, too") != found:
+            found = cause
+        if cause == "early" and found == "bandwidth" and cause_of(trace, latency, "whole latencies") != found:
             found = cause
         if clear(trace, latency) and found == cause:
             break
