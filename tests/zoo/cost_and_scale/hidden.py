@@ -34,7 +34,7 @@ def hidden(comm, shards, numels, compute, room):
 """, "all units are here"),
     Wrong("keeps all handles",
           changed(MODEL, "coming.pop(0).wait()", "coming[index].wait()"),
-          "all units are here"),
+          "but no unit goes"),
     Wrong("the last one stays in a variable",
           changed(MODEL, "compute(index, coming.pop(0).wait())",
                   "whole = coming.pop(0).wait()\n        compute(index, whole)"),

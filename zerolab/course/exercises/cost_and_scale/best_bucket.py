@@ -82,6 +82,8 @@ def best(
         time, size = min(ends, key=lambda one: (one[0], -one[1]))
     elif slip == "in order":
         time, size = min(ends, key=lambda one: one[0])
+    elif slip == "last":
+        time, size = min(reversed(ends), key=lambda one: one[0])
     else:
         time, size = min(ends)
     return size, time
@@ -90,6 +92,7 @@ def best(
 TEXTS = {
     "largest": "Of sizes that end equally early the smallest is due: it takes least memory",
     "in order": "Of sizes that end equally early the smallest is due, wherever it stands in the list",
+    "last": "Of sizes that end equally early the smallest is due, and not the last in the list",
     "latest": "That is the size with the latest end; the earliest is asked for",
     "exposed": "That counts from the moment when backward has ended; seconds since its start are asked for",
     "at once": "The wire carries one bucket at a time: the next waits until it is free",
@@ -146,12 +149,12 @@ def drawn(rng: Random, layers: int, ranks: int, even: bool = False) -> tuple[Any
 
 def suits(args: tuple[Any, ...], slip: str) -> bool:
     """Whether no two ends are nearly and not quite alike, and the slip shows and looks like no other. On one rank all
-    sizes end at once: the first in the list is neither the smallest nor the largest."""
+    sizes end at once: the first and the last in the list are neither the smallest nor the largest."""
     ready, nbytes, sizes, ranks, latency, bandwidth = args
     ends = sorted(end(ready, nbytes, size, ranks, latency, bandwidth) for size in sizes)
     if any(0 < late - early <= 1e-6 * late for early, late in pairwise(ends)):
         return False
-    if ranks == 1 and sizes[0] in (min(sizes), max(sizes)):
+    if ranks == 1 and {sizes[0], sizes[-1]} & {min(sizes), max(sizes)}:
         return False
     if not slip:
         return True
@@ -172,7 +175,7 @@ def found(rng: Random, slip: str = "", layers: int = 0, ranks: int = 0, even: bo
 
 def bucket_cases(rng: Random) -> list[Case]:
     """A case for each slip, in which it shows and no other looks the same; few layers, many, alike; one rank."""
-    alone_shown = [slip for slip in TEXTS if slip not in ("largest", "in order")]
+    alone_shown = [slip for slip in TEXTS if slip not in ("largest", "in order", "last")]
     # Every size ends at the same moment where nothing is sent: the smallest is due.
     tied = [found(rng, layers=5, ranks=1), found(rng, layers=9, ranks=1)]
     cases = [found(rng, slip) for slip in alone_shown]

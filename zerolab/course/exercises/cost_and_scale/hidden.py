@@ -98,6 +98,12 @@ def within_room(case: Case, rank: int, record: Record) -> str | None:
     if record.peak <= size * room + SLACK:
         return None
     said = f"rank {rank} holds {record.peak // size:,} elements at once, and the room is {room:,}"
+    if (
+        record.peak >= size * sum(numels)
+        and case.link
+        and record.value["seconds"] >= least(case) - 1e-7 > at_once(case)
+    ):
+        return f"{said}: gathers begin when there is room, but no unit goes: is it still in its handle, in your list?"
     if record.peak >= size * sum(numels):
         return f"{said}: all units are here; let each go when it is computed, and begin a gather when it has room"
     return (
@@ -109,10 +115,11 @@ its handle?)"
 # When all is computed.
 
 
-def least(case: Case, ahead: int = 10**6) -> float:
+def least(case: Case, ahead: int = 10**6, endless: bool = False) -> float:
     """Seconds of a walk that begins each gather as soon as there is room, or at most so many units `ahead` of the one
-    that is computed."""
+    that is computed; the room may be `endless`."""
     _, numels, room, _, times = case.args[0]
+    room = sum(numels) if endless else room
     now = wire = 0.0
     following = held = 0
     here: list[float] = []
@@ -126,6 +133,11 @@ def least(case: Case, ahead: int = 10**6) -> float:
         now = max(now, here[index]) + 1e-6 * times[index]
         held -= numel
     return now
+
+
+def at_once(case: Case) -> float:
+    """Seconds if all gathers begin at the start."""
+    return least(case, endless=True)
 
 
 def taken(seen: Observation) -> float:

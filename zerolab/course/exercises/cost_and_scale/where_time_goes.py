@@ -119,7 +119,7 @@ SLIPS = {
 }
 CAUSES = {
     "never none": "Where exposed and waiting are together less than a tenth of the three, nothing is worth mending",
-    "whole latencies": "What is hidden costs nothing, and that is so of latency, too: take its share of what is exposed",
+    "whole latencies": "What is hidden costs nothing, and that is so of latency, too: take a share of what is exposed",
     "hidden, too": "What is hidden costs nothing: only the exposed part counts",
     "once": "Latency costs messages * latency of a collective's time on the wire: divide what is exposed by that share",
     "exposed whole": "Divide what is exposed into latency, messages * latency, and bandwidth, and compare the three",
