@@ -87,19 +87,22 @@ def test_a_lost_connection_does_not_hide_its_cause():
         launch(functions.raises_after_a_peer_is_gone, ranks=3, timeout=30)
 
 
-def refused_by_one_that_is_killed(comm):
+def refused_by_one_that_is_killed(comm, note):
     """As where rank 0 is killed before the others have reached it."""
     if comm.rank == 0:
+        note.touch()
         os.kill(os.getpid(), signal.SIGKILL)
+    while not note.exists():
+        time.sleep(0.01)
     time.sleep(0.1)
     raise RuntimeError(
         "Gloo connectFullMesh failed with [pair.cc:152] timed out connecting: SO_ERROR: Connection refused"
     )
 
 
-def test_a_refused_connection_does_not_hide_its_cause():
+def test_a_refused_connection_does_not_hide_its_cause(tmp_path):
     with pytest.raises(RankError, match=r"rank 0 .*SIGKILL"):
-        launch(refused_by_one_that_is_killed, ranks=2, timeout=60)
+        launch(refused_by_one_that_is_killed, tmp_path / "here", ranks=2, timeout=60)
 
 
 def test_a_killed_rank_is_named_with_its_signal():
