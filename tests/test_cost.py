@@ -203,3 +203,13 @@ def test_this_machine_is_calibrated_to_figures_that_make_sense():
         assert 0 < less < more
     with pytest.raises(InputError, match="ranks is 0"):
         calibrate(ranks=0)
+
+
+@pytest.mark.parametrize("algorithm", ["ring", "hierarchical"])
+def test_nodes_with_more_cards_send_so_much_faster_until_the_links_inside_bind(algorithm: str) -> None:
+    def seconds(cards: int, inside: float = 1e9) -> float:
+        network = Network(Link(inside), Link(100), node_size=8, cards=cards, algorithm=algorithm)
+        return network.ring_seconds("all_gather", 10**9, 2, 64)
+
+    assert seconds(1) == pytest.approx(8 * seconds(8), rel=1e-3)
+    assert seconds(8, inside=400) > 1.5 * seconds(8)

@@ -198,3 +198,12 @@ def test_best_run_fits_and_no_other_candidate_is_quicker():
     assert "none fits" in table and f"{cells[1][1].step.mfu:.1%}" in table
     with pytest.raises(InputError, match="ranks is empty"):
         best_runs(shapes, [], gpu)
+
+
+def test_without_a_link_collectives_take_what_the_machine_says_of_them():
+    calls = {"reduce_scatter": (1e-3, 0.0), "all_gather": (1e-3, 0.0)}
+    free, slow = predict_step(at(2), CPU, None), predict_step(at(2), CPU.at(collective=calls), None)
+    assert free.communication == 0 and slow.communication == pytest.approx(round(1e3 * slow.communication) * 1e-3)
+    assert slow.communication >= 2e-3 and slow.seconds > free.seconds
+    by_bytes = {name: (0.0, 1e-9) for name in calls}
+    assert predict_step(at(2), CPU.at(collective=by_bytes), None).communication > 0

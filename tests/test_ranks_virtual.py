@@ -263,3 +263,17 @@ def test_models_from_the_meta_device_and_uses_from_outside_are_as_in_lockstep(fn
 def test_each_way_to_read_a_value_is_refused(read: Callable[[torch.Tensor], Any]) -> None:
     with pytest.raises(RankFailure, match=r"reads a value of a tensor, and in a virtual world tensors have none"):
         virtual(lambda comm: read(comm.all_reduce(torch.ones(()))))
+
+
+def peak_of_reduce_scatter(comm: Collectives) -> int:
+    """The most bytes that a call makes beside its input."""
+    row = torch.zeros(1201)
+    with Tracker() as tracker:
+        comm.reduce_scatter(row)
+    return sum(tracker.peak.values())
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 4])
+def test_a_collective_holds_the_buffers_of_a_ring_while_it_runs(ranks: int) -> None:
+    ring = launch(peak_of_reduce_scatter, ranks=ranks, world="lockstep", collectives="ring")[0]
+    assert virtual(peak_of_reduce_scatter, ranks) == ring > 0
