@@ -217,10 +217,26 @@ def table(found: Sequence[Found]) -> list[str]:
     return lines
 
 
+def collapse() -> list[str]:
+    """Lines of Markdown: stage 3 of GPT-3 6.7B on nodes of 8 H100, tokens a second and GPU by batch and GPUs."""
+    gpu, counts = find_gpu("H100"), (8, 64, 256, 1024, 4096)
+    lines = [f"| sequences a GPU | 8 GPUs | {' | '.join(f'{ranks:,}' for ranks in counts[1:])} |", "|---:" * 6 + "|"]
+    for batch in (1, 4, 16):
+        runs = [RunSpec(SHAPES["GPT-3 6.7B"], ranks, 3, "bf16", batch, 2048) for ranks in counts]
+        steps = [predict_step(run, machine_of(gpu), network_of(gpu, run.ranks)) for run in runs]
+        speeds = [f"{step.tokens_per_s / run.ranks:,.0f}" for run, step in zip(runs, steps, strict=True)]
+        lines.append(f"| {batch} | {' | '.join(speeds)} |")
+    return lines
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.published", description=__doc__)
     parser.add_argument("--readme", action="store_true", help="write the table into benchmarks/README.md, too")
+    parser.add_argument("--collapse", action="store_true", help="only stage 3 at small batches on many GPUs, predicted")
     given = parser.parse_args()
+    if given.collapse:
+        print("\n".join(collapse()))
+        return
     lines = table(list(predict()))
     print("\n".join(lines))
     if given.readme:
