@@ -25,6 +25,9 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))
 
 pace.stretch()
 
+# Tests hold on a machine with a GPU, too: those of a GPU name it.
+os.environ.setdefault("ZEROLAB_DEVICE", "cpu")
+
 # It parses a grammar for seconds, in each process that imports nbformat, for a format that no notebook asks for.
 sys.modules.setdefault("rfc3987_syntax", None)  # type: ignore[arg-type]
 

@@ -245,10 +245,11 @@ def test_auto_is_shared_memory_only_where_all_ranks_can_have_it() -> None:
 
 def test_auto_is_torch_s_where_each_rank_has_a_gpu_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.delenv("ZEROLAB_DEVICE", raising=False)
     eight = {"WORLD_SIZE": "8", "LOCAL_WORLD_SIZE": "2"}
 
     def chosen(ranks: int, joined: dict[str, str] | None = None, world: str = "processes", **asked: Any) -> str:
-        devices, backend = choose_devices(asked.pop("device", "auto"), ranks)
+        devices, backend = choose_devices(asked.pop("device", "auto"), ranks, world)
         nccl = has_nccl(devices, backend, joined)
         return choose_collectives(asked.pop("collectives", "auto"), world, devices, joined, nccl=nccl, **asked)
 

@@ -1,6 +1,7 @@
 """Ranks that somebody else has started and joined: `from_process_group`."""
 
 import json
+import math
 import sys
 from types import SimpleNamespace
 
@@ -10,9 +11,11 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from zerolab.collectives import Link
-from zerolab.errors import InputError
+from zerolab.collectives import Link, build, torch_
+from zerolab.collectives.transport import WrappedTransport, tell_all
+from zerolab.errors import InputError, MismatchError
 from zerolab.ranks import from_process_group, launch, process_group
+from zerolab.ranks.process_transport import ProcessTransport
 
 pytestmark = [pytest.mark.ranks, pytest.mark.timeout(240)]
 
@@ -92,10 +95,11 @@ def test_a_group_of_one_needs_nobody():
     ],
 )
 def test_auto_is_shared_memory_on_one_machine_nccl_on_gpus_and_the_ring_on_a_link(given, together, chosen, monkeypatch):
-    monkeypatch.setattr(process_group, "ProcessTransport", lambda *args: SimpleNamespace(size=2))
+    monkeypatch.setattr(process_group, "ProcessTransport", lambda *args, **_: SimpleNamespace(size=2))
     monkeypatch.setattr(process_group, "_share_a_machine", lambda transport: together)
     monkeypatch.setattr(process_group, "build", lambda transport, impl, **rest: impl)
-    monkeypatch.setattr(process_group, "_backends", lambda group: {"cpu": "gloo", "cuda": "nccl"})
+    monkeypatch.setattr(process_group, "backends_of", lambda group: {"cpu": "gloo", "cuda": "nccl"})
+    monkeypatch.setattr(torch_, "backends_of", process_group.backends_of)
     assert from_process_group(**given) == chosen
 
 
@@ -119,4 +123,113 @@ def test_a_backend_that_cannot_serve_the_device_is_named(config, device, words, 
     monkeypatch.setattr(dist, "get_backend_config", lambda group: config)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(InputError, match=words):
-        process_group._choose_device(device, process_group._backends(None))
+        process_group._choose_device(device, process_group.backends_of(None))
+
+
+# NCCL, as far as it shows without a GPU: what is said of its groups is told, what travels between hosts is real
+
+
+@pytest.mark.usefixtures("group_of_one")
+@pytest.mark.parametrize(
+    ("backends", "nccl", "made"),
+    [
+        ({"cpu": "gloo", "cuda": "nccl"}, True, []),
+        ({"cuda": "nccl"}, True, ["gloo"]),
+        ({"cpu": "gloo"}, True, ["nccl"]),
+        ({"cpu": "gloo", "cuda": "gloo"}, True, ["nccl"]),
+        ({"cpu": "gloo"}, False, []),
+        ({"cuda": "nccl"}, False, ["gloo"]),
+    ],
+)
+def test_a_group_that_lacks_a_backend_gets_one_beside_it_and_only_once(backends, nccl, made, monkeypatch):
+    asked = []
+    monkeypatch.setattr(torch_, "backends_of", lambda group: backends)
+    monkeypatch.setattr(torch_, "_beside", {})
+
+    def new_group(ranks, number, backend):
+        asked.append(backend)
+        return dist.new_group(ranks, backend="gloo")
+
+    monkeypatch.setattr(torch_, "new_group", new_group)
+    world = dist.group.WORLD
+    device, host = torch_.carriers(world, nccl)
+    assert torch_.carriers(world, nccl) == (device, host)
+    assert asked == made
+    assert (host is not world) == ("gloo" in made)
+    assert (device is not world) == ("nccl" in made if nccl else host is not world)
+
+
+@pytest.mark.usefixtures("group_of_one")
+def test_a_group_beside_an_earlier_world_is_made_anew(tmp_path):
+    first = torch_.beside(dist.group.WORLD, "gloo")
+    assert torch_.beside(dist.group.WORLD, "gloo") is first
+    dist.destroy_process_group()
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/again", rank=0, world_size=1)
+    assert torch_.beside(dist.group.WORLD, "gloo") is not first
+
+
+@pytest.mark.usefixtures("group_of_one")
+def test_a_rank_that_would_take_rank_0_s_gpu_is_told(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 8)
+    both = {"cpu": "gloo", "cuda": "nccl"}
+    for name in ("LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK"):
+        with monkeypatch.context() as there:
+            there.setenv(name, "3")
+            with pytest.raises(InputError, match=r"rank 3 of this machine would compute on cuda:0.*set_device\(3\)"):
+                process_group._choose_device("cuda", both)
+            assert str(process_group._choose_device("cuda:3", both)) == "cuda:3"
+            assert str(process_group._choose_device("cuda", {"cuda": "gloo"})) == "cuda:0"
+    assert str(process_group._choose_device("cuda", both)) == "cuda:0"
+
+
+def agree_beside_nccl(comm):
+    """Rows that all ranks told, what ranks that gathered other units hear, and which groups carried it."""
+    carried = []
+    host = dist.new_group(backend="gloo")
+    isend = dist.isend
+    dist.isend = lambda *args, **rest: carried.append(rest["group"] is host) or isend(*args, **rest)
+
+    def refused(*args, **kwargs):
+        raise AssertionError("a collective on the device")
+
+    torch_._all_gather_single = refused
+    own = build(ProcessTransport(dist.group.WORLD, torch.device("cpu"), nccl=True, host=host), "torch")
+    rows = tell_all(own.transport, [comm.rank, 10 * comm.rank])
+    own.agree()
+    own._labels = ["a", "b" if comm.rank else "c"]
+    try:
+        own.agree()
+    except MismatchError as error:
+        return rows, str(error), all(carried)
+
+
+def test_ranks_on_nccl_agree_between_hosts_by_log_n_messages_and_their_gpus_are_not_asked():
+    for rows, said, on_host in launch(agree_beside_nccl, ranks=3, collectives="transport", timeout=60):
+        assert rows == [[rank, 10 * rank] for rank in range(3)]
+        assert "the ranks gathered other units (rank 0 c, rank 1 b, rank 2 b: number 2 since" in said
+        assert on_host
+
+
+def test_what_a_rank_knows_doubles_with_each_message():
+    for ranks in (2, 3, 8, 16):
+        transports = launch(count_exchanges, ranks=ranks, world="lockstep", collectives="transport", timeout=60)
+        assert transports == [(math.ceil(math.log2(ranks)), [[rank] for rank in range(ranks)])] * ranks
+
+
+def count_exchanges(transport):
+    counted = []
+
+    class Counting(WrappedTransport):
+        def bare(self):
+            return self
+
+        def known(self, numbers, size, said):
+            return None
+
+        def exchange(self, *args):
+            counted.append(args)
+            super().exchange(*args)
+
+    rows = tell_all(Counting(transport), [transport.rank])
+    return len(counted), rows

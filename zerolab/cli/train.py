@@ -20,6 +20,7 @@ from zerolab.dialects import megatron
 from zerolab.dialects.deepspeed import read_deepspeed
 from zerolab.dialects.nanogpt import find_nanogpt, read_nanogpt
 from zerolab.errors import DiskError, InputError
+from zerolab.ranks.launchers import adopt
 from zerolab.train import Report, TrainConfig, make_config, train
 from zerolab.train.debug import start_line
 from zerolab.train.evaluate import EvaluationSettings
@@ -69,6 +70,7 @@ TRACE_BYTES = 2**22
 
 def main(arguments: list[str]) -> int:
     """Train, print the table, write the profile. The status is 143 where a SIGTERM ended the run after a save."""
+    adopt(os.environ)
     nano, arguments = find_nanogpt(arguments)
     settings, foreign = read_flags(arguments)
     path = settings.pop("deepspeed_config", None)

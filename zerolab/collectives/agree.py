@@ -11,8 +11,6 @@ import zlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-import torch
-
 from zerolab.collectives.transport import tell_all
 from zerolab.errors import MismatchError
 
@@ -46,11 +44,8 @@ def told(
     comm: Collectives, numbers: list[int], name: str, said: Callable[[int], list[int]] | None = None
 ) -> list[list[int]]:
     """Every rank's numbers, as many from each, in a call `name`; `said` tells what a rank says by its number, if
-    anything does. By messages with a tag, where there are tags: a rank in another call then waits, and is named, where
-    gloo would end the process over a message of another size."""
-    if comm.transport.heeds_tags:
-        rows: list[list[int]] = []
-        comm.run(name, lambda: rows.extend(tell_all(comm.transport, numbers, said)))
-        return rows
-    own = torch.tensor(numbers, dtype=torch.int64, device=comm.device)
-    return comm.all_gather(own).view(comm.size, -1).tolist()
+    anything does. By messages with a tag between hosts, also where ranks have GPUs, which nobody waits for: a rank in
+    another call then waits, and is named, where gloo would end the process over a message of another size."""
+    rows: list[list[int]] = []
+    comm.run(name, lambda: rows.extend(tell_all(comm.transport, numbers, said)))
+    return rows

@@ -37,7 +37,7 @@ from zerolab.collectives.handle import Handle, Issuer, Order
 from zerolab.collectives.transport import Grouped, Request, Transport
 from zerolab.errors import InputError
 from zerolab.flat.layout import check_count, chunk_bounds, chunk_sizes
-from zerolab.flat.values import address
+from zerolab.flat.values import address, same_device
 
 if TYPE_CHECKING:
     from zerolab.collectives.meter import Meter
@@ -306,7 +306,7 @@ def check_tensor(name: str, tensor: Tensor, device: torch.device, flat: bool = F
         raise InputError(f"{name} takes a tensor, not {type(tensor).__name__}; wrap the value in torch.tensor")
     if tensor.layout is not torch.strided:
         raise InputError(f"{name} takes a dense tensor, not one with layout {tensor.layout}; call to_dense() first")
-    if tensor.device.type != device.type:
+    if not same_device(tensor.device, device):
         raise InputError(f"{name} runs on {device}, but the tensor is on {tensor.device}; move it with .to()")
     if tensor.is_conj() or tensor.is_neg():
         raise InputError(f"{name} reads memory, and this tensor is a lazy conjugate of it; call .resolve_conj() first")

@@ -8,6 +8,7 @@ What gloo or NCCL put on the wire cannot be seen from here, so the meter states 
 from __future__ import annotations
 
 import inspect
+import zlib
 from collections import Counter
 from typing import Any
 
@@ -104,9 +105,10 @@ class TorchCollectives(Collectives):
 _made: Counter[str] = Counter()
 
 
-def new_group(ranks: list[int], number: int) -> dist.ProcessGroup:
-    """A process group of torch's among `ranks` of its world, in that order; only they call it. `number` is theirs. It
-    ends with torch's world: whoever ended it sooner might end a call that others are still in."""
+def new_group(ranks: list[int], number: int, backend: str | None = None) -> dist.ProcessGroup:
+    """A process group of torch's among `ranks` of its world, in that order; only they call it. `number` is theirs;
+    `backend` is the world's own by default. It ends with torch's world: whoever ended it sooner might end a call that
+    others are still in."""
     order: dict[str, Any] = {} if ranks == sorted(ranks) else {"sort_ranks": False}
     if order and "sort_ranks" not in inspect.signature(dist.new_group).parameters:
         raise InputError(
@@ -123,6 +125,33 @@ def new_group(ranks: list[int], number: int) -> dist.ProcessGroup:
     distributed_c10d._process_group_name = lambda *_, **__: f"{name}-{_made[name]}"  # type: ignore[assignment, return-value]
     world.bound_device_id = None
     try:
-        return dist.new_group(ranks, use_local_synchronization=True, **order)
+        return dist.new_group(ranks, backend=backend, use_local_synchronization=True, **order)
     finally:
         distributed_c10d._process_group_name, world.bound_device_id = named, device
+
+
+_beside: dict[tuple[str, str], dist.ProcessGroup] = {}
+
+
+def beside(group: dist.ProcessGroup, backend: str) -> dist.ProcessGroup:
+    """A group of the same ranks on another backend, made once; all of them call it."""
+    key = group.group_name, backend
+    # One of an earlier world ended with it.
+    if key not in _beside or _beside[key] not in distributed_c10d._world.pg_map:
+        _beside[key] = new_group(dist.get_process_group_ranks(group), zlib.crc32(repr(key).encode()), backend)
+    return _beside[key]
+
+
+def backends_of(group: dist.ProcessGroup) -> dict[str, str]:
+    """The group's backend for each type of device, such as {"cpu": "gloo", "cuda": "nccl"}."""
+    return dict(pair.split(":") for pair in dist.get_backend_config(group).split(","))
+
+
+def carriers(group: dist.ProcessGroup, nccl: bool) -> tuple[dist.ProcessGroup, dist.ProcessGroup]:
+    """What carries tensors on these ranks' devices, NCCL if `nccl`, and what carries those on the host, gloo: `group`
+    where it has that backend, else another of the same ranks. A call of all of them."""
+    backends = backends_of(group)
+    host = group if backends.get("cpu") == "gloo" else beside(group, "gloo")
+    if not nccl:
+        return host, host
+    return group if backends.get("cuda") == "nccl" else beside(group, "nccl"), host

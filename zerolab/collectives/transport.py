@@ -278,13 +278,21 @@ TELL = 0x40000001
 
 
 def tell_all(transport: Transport, numbers: list[int], said: Said | None = None) -> list[list[int]]:
-    """Every rank's numbers, in rank order, by messages around the ring. They are not part of anybody's traffic."""
+    """Every rank's numbers, in rank order, by log N messages between hosts: what a rank knows doubles with each. They
+    are not part of anybody's traffic."""
     transport = transport.bare()
     if (rows := transport.known(numbers, transport.size, said)) is not None:
         return rows
-    table = torch.zeros(transport.size, len(numbers), dtype=torch.int64)
-    table[transport.rank] = torch.tensor(numbers)
-    right, left = (transport.rank + 1) % transport.size, (transport.rank - 1) % transport.size
-    for step in range(transport.size - 1):
-        transport.exchange(table[transport.rank - step], right, table[transport.rank - step - 1], left, TELL)
-    return table.tolist()
+    rank, size = transport.rank, transport.size
+    # Row i is what rank (rank + i) % size says.
+    table = torch.zeros(size, len(numbers), dtype=torch.int64, device="cpu")
+    table[0] = torch.tensor(numbers, dtype=torch.int64, device="cpu")
+    known = 1
+    while known < size:
+        more = min(known, size - known)
+        transport.exchange(
+            table[:more], (rank - known) % size, table[known : known + more], (rank + known) % size, TELL
+        )
+        known += more
+    rows = table.tolist()
+    return rows[-rank:] + rows[:-rank]

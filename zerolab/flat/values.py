@@ -42,3 +42,8 @@ def address(tensor: Tensor) -> int:
     if has_values(tensor):
         return tensor.data_ptr()
     return (tensor.untyped_storage()._cdata << 64) + tensor.storage_offset() * tensor.element_size()
+
+
+def same_device(one: torch.device, other: torch.device) -> bool:
+    """Whether two devices are one, such as the second GPU; "cuda" without a number stands for each."""
+    return one.type == other.type and (one.index == other.index or None in (one.index, other.index))

@@ -9,12 +9,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from zerolab.errors import InputError
+from zerolab.ranks.devices import DEVICES
 from zerolab.ranks.pickling import culprit, dumps
 from zerolab.ranks.printing import MODES
 
 WORLDS = ("processes", "lockstep", "virtual")
 COLLECTIVES = ("auto", "shared", "ring", "torch", "local", "transport")
-DEVICES = ("auto", "cpu", "cuda")
 MAX_RANKS = 128
 MAX_VIRTUAL_RANKS = 65536
 

@@ -9,19 +9,30 @@ import torch
 
 from zerolab.collectives.shared.peers import is_possible
 from zerolab.errors import InputError
+from zerolab.ranks.launchers import LOCAL_RANK, LOCAL_SIZE
 from zerolab.system import has
 
-WANTED = "ZEROLAB_COLLECTIVES"
-"""The variable of the environment by which a launcher says what "auto" shall stand for."""
+WANTED, DEVICE = "ZEROLAB_COLLECTIVES", "ZEROLAB_DEVICE"
+"""The variables of the environment that say what "auto" shall stand for."""
 WORDS = ("auto", "ring", "torch", "shared")
+DEVICES = ("auto", "cpu", "cuda")
 
 
-def choose_devices(device: str, ranks: int) -> tuple[tuple[str, ...], str]:
+def choose_devices(device: str, ranks: int, world: str = "processes") -> tuple[tuple[str, ...], str]:
     """The device of each rank, and torch's name of the backend that joins them.
 
     A GPU each if there are enough, over NCCL. Fewer GPUs than ranks are shared in turn, over gloo, since two ranks
-    of NCCL cannot share one. No GPU: the CPU.
+    of NCCL cannot share one. No GPU, or ranks that take turns in one process: the CPU. "auto" stands for what the
+    variable ZEROLAB_DEVICE of the environment says, if it is set.
     """
+    if world != "processes":
+        if device == "cuda":
+            raise InputError(
+                f'device="cuda": ranks of world="{world}" take turns in one process, and a GPU works on after its '
+                'rank\'s turn; use device="cpu", or world="processes"'
+            )
+        return ("cpu",) * ranks, "gloo"
+    device = wanted_device(device, os.environ)
     gpus = torch.cuda.device_count() if device != "cpu" else 0
     if device == "cuda" and gpus == 0:
         raise InputError('device="cuda": torch sees no GPU here; use device="cpu" or "auto"')
@@ -38,7 +49,35 @@ def has_nccl(devices: Sequence[str], backend: str, joined: Mapping[str, str] | N
         return False
     if joined is None:
         return "nccl" in backend
-    return int(joined.get("LOCAL_WORLD_SIZE", "0")) <= torch.cuda.device_count()
+    return int(joined.get(LOCAL_SIZE, "0")) <= torch.cuda.device_count()
+
+
+def device_of_rank(devices: Sequence[str], joined: Mapping[str, str]) -> torch.device:
+    """The device of this process, a rank of a world that somebody else has started. Each rank of a machine takes the
+    GPU of its number there, in turn if there are fewer.
+
+    Raises InputError where there are several GPUs and nothing says which of the machine's ranks this one is: all would
+    take the first.
+    """
+    if not devices[0].startswith("cuda"):
+        return torch.device("cpu")
+    gpus, said = torch.cuda.device_count(), joined.get(LOCAL_RANK)
+    if said is None and gpus > 1:
+        raise InputError(
+            f"rank {joined['RANK']} of {joined['WORLD_SIZE']} sees {gpus} GPUs, and {LOCAL_RANK} is not set, so it "
+            f"does not know which is its own; set {LOCAL_RANK} to its number on this machine, as torchrun does"
+        )
+    return torch.device("cuda", int(said or 0) % gpus)
+
+
+def wanted_device(device: str, environment: Mapping[str, str]) -> str:
+    """`device`, or what the environment says "auto" stands for. Raises InputError for what there is not."""
+    if device != "auto":
+        return device
+    name = environment.get(DEVICE, "auto")
+    if name not in DEVICES:
+        raise InputError(f"{DEVICE} is {name!r}; set one of {', '.join(DEVICES)}, or nothing")
+    return name
 
 
 def choose_collectives(

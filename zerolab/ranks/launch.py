@@ -1,7 +1,7 @@
 """`launch`: N ranks running a function, from a notebook, a script or a test.
 
     def total(comm):
-        return comm.all_reduce(torch.tensor([float(comm.rank)])).item()
+        return comm.all_reduce(torch.tensor([float(comm.rank)], device=comm.device)).item()
 
     launch(total, ranks=4)    # [6.0, 6.0, 6.0, 6.0]
 
@@ -62,7 +62,8 @@ def launch(
                  else, or with `link`, the ring; in ranks of `zerolab launch` it is what that was told. Only shared
                  memory and the ring have a fixed order of addition.
     timeout      seconds until ranks that still run are ended and reported.
-    device       "cpu", "cuda", or "auto": CUDA where there is some.
+    device       "cpu", "cuda", or "auto": what the environment's ZEROLAB_DEVICE says, else CUDA where there is some
+                 (never in lockstep). A rank's own is `comm.device`, which its tensors must be on.
     link         a simulated wire: processes slow down to it, lockstep and virtual worlds keep a virtual clock by it.
     threads      torch threads of each rank; None shares the cores out.
     env          environment variables set in the ranks (processes), besides the caller's.
@@ -84,7 +85,7 @@ def launch(
         fn, args, kwargs, count, most, world, collectives, timeout, device, link, threads, env, prints, max_result_mb,
         only,
     )  # fmt: skip
-    devices, backend = choose_devices("cpu" if world == "virtual" else device, count)
+    devices, backend = choose_devices(device, count, world)
     joined = os.environ if joins else None
     nccl = has_nccl(devices, backend, joined)
     job = Job(

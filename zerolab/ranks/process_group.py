@@ -18,9 +18,11 @@ import torch.distributed as dist
 
 from zerolab.collectives import IMPLEMENTATIONS, Collectives, build
 from zerolab.collectives.shared.peers import host_number, is_possible
+from zerolab.collectives.torch_ import backends_of, carriers
 from zerolab.collectives.transport import tell_all
 from zerolab.errors import InputError
 from zerolab.ranks.devices import wanted
+from zerolab.ranks.launchers import local_rank_in
 from zerolab.ranks.process_transport import ProcessTransport
 
 if TYPE_CHECKING:
@@ -48,16 +50,17 @@ def from_process_group(
     `comm.rank` and `comm.size` are those of the group.
 
     Raises:
-        InputError: no group was made, this process is not in it, its backend cannot serve the device, or there are no
-            such collectives.
+        InputError: no group was made, this process is not in it, its backend cannot serve the device, all ranks of a
+            machine would take its first GPU, or there are no such collectives.
     """
     if collectives not in ("auto", *IMPLEMENTATIONS):
         raise InputError(f"there are no collectives {collectives!r}; choose auto, {', '.join(IMPLEMENTATIONS)}")
     group = _check_group(group)
-    backends = _backends(group)
+    backends = backends_of(group)
     device = _choose_device(device, backends)
     nccl = backends.get(device.type) == "nccl"
-    transport = ProcessTransport(group, device, nccl)
+    carrier, host = carriers(group, nccl) if nccl else (group, group)
+    transport = ProcessTransport(carrier, device, nccl, host=host)
     if collectives == "auto" and link is None:
         collectives = wanted(os.environ)
     if collectives == "auto":
@@ -89,11 +92,6 @@ def _check_group(group: dist.ProcessGroup | None) -> dist.ProcessGroup:
     return group
 
 
-def _backends(group: dist.ProcessGroup) -> dict[str, str]:
-    """The group's backend for each type of device, such as {"cpu": "gloo", "cuda": "nccl"}."""
-    return dict(pair.split(":") for pair in dist.get_backend_config(group).split(","))
-
-
 def _choose_device(device: torch.device | str | None, backends: dict[str, str]) -> torch.device:
     if device is None:
         device = "cuda" if backends.get("cuda") == "nccl" and torch.cuda.is_available() else "cpu"
@@ -107,6 +105,12 @@ def _choose_device(device: torch.device | str | None, backends: dict[str, str]) 
         )
     if device.type == "cuda" and device.index is None:
         device = torch.device("cuda", torch.cuda.current_device())
+        own = local_rank_in(os.environ)
+        if backend == "nccl" and device.index == 0 and own not in (None, 0) and torch.cuda.device_count() > 1:
+            raise InputError(
+                f"rank {own} of this machine would compute on {device}, which is rank 0's; call "
+                f"torch.cuda.set_device({own}) first, or name another device"
+            )
     return device
 
 

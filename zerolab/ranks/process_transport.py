@@ -27,8 +27,9 @@ class _Work(Protocol):
 
 
 class ProcessTransport(Transport):
-    """One rank's messages in torch's process group. `nccl` says that the device has a NCCL group of its own; `pen`
-    writes what the rank waits for on the launch's board."""
+    """One rank's messages in torch's process group. `nccl` says that the device has a NCCL group of its own; `host` is
+    the group that carries messages between hosts, if `group` has no backend for them; `pen` writes what the rank waits
+    for on the launch's board."""
 
     def __init__(
         self,
@@ -36,8 +37,10 @@ class ProcessTransport(Transport):
         device: torch.device | None = None,
         nccl: bool = False,
         pen: BoardPen | None = None,
+        host: dist.ProcessGroup | None = None,
     ) -> None:
         self.group = group
+        self.host = host or group
         self.rank = dist.get_rank(group)
         self.size = dist.get_world_size(group)
         self.device = device or torch.device("cpu")
@@ -53,7 +56,7 @@ class ProcessTransport(Transport):
         message = self._outgoing(tensor)
         try:
             size, tag = self._announce(SEND, dst, tag, message.nbytes)
-            work = dist.isend(message, group_dst=dst, group=self.group, tag=tag)
+            work = dist.isend(message, group_dst=dst, group=self._carrier(message), tag=tag)
         except RuntimeError as error:
             raise self._lost("send to", dst) from error
         if self._pen is not None:
@@ -65,7 +68,7 @@ class ProcessTransport(Transport):
         message = self._incoming(tensor)
         try:
             size, tag = self._announce(RECEIVE, src, tag, message.nbytes)
-            work = dist.irecv(message, group_src=src, group=self.group, tag=tag)
+            work = dist.irecv(message, group_src=src, group=self._carrier(message), tag=tag)
         except RuntimeError as error:
             raise self._lost("receive from", src) from error
         if self._pen is not None:
@@ -73,7 +76,7 @@ class ProcessTransport(Transport):
         return _Message(self, RECEIVE, src, work, message, tensor if message is not tensor else None, size)
 
     def exchange(self, outgoing: torch.Tensor, dst: int, incoming: torch.Tensor, src: int, tag: int = 0) -> None:
-        if not self._nccl:
+        if not self._nccl or not outgoing.is_cuda:
             super().exchange(outgoing, dst, incoming, src, tag)
             return
         # NCCL runs the messages of a pair in order, so a send and a receive that wait for each other must go as one.
@@ -103,6 +106,9 @@ class ProcessTransport(Transport):
         """What this rank does according to its board, such as "waits to receive from rank 3 (40 bytes)"."""
         return self._pen.state().describe() if self._pen is not None else ""
 
+    def _carrier(self, message: torch.Tensor) -> dist.ProcessGroup:
+        return self.group if message.is_cuda else self.host
+
     def _outgoing(self, tensor: torch.Tensor) -> torch.Tensor:
         if not tensor.is_cuda:
             return tensor
@@ -122,7 +128,7 @@ class ProcessTransport(Transport):
         post, to = (dist.isend, "group_dst") if kind == SEND else (dist.irecv, "group_src")
         with _disable_current_modes():
             number = torch.tensor([nbytes])
-            work = post(number, group=self.group, tag=_tag(f"the size of {tag}"), **{to: peer})
+            work = post(number, group=self.host, tag=_tag(f"the size of {tag}"), **{to: peer})
         return _Size(number, work), _tag(f"{tag} of {nbytes} bytes")
 
     def _check(self, tensor: torch.Tensor, peer: int) -> None:

@@ -20,13 +20,15 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from zerolab.collectives.torch_ import carriers
 from zerolab.errors import InputError
 from zerolab.ranks.board import Board, BoardPen
 from zerolab.ranks.child import make_comm
-from zerolab.ranks.devices import has_nccl, threads_per_rank
+from zerolab.ranks.devices import device_of_rank, has_nccl, threads_per_rank
 from zerolab.ranks.failure import rank_failure, traceback_text
 from zerolab.ranks.folders import temporary_folder
 from zerolab.ranks.job import Job
+from zerolab.ranks.launchers import adopt
 from zerolab.ranks.leave import leave
 from zerolab.ranks.malloc import keep_freed_memory
 from zerolab.ranks.process_transport import ProcessTransport
@@ -37,7 +39,8 @@ _running = threading.Lock()
 
 
 def is_torchrun() -> bool:
-    """Whether this process is a rank of a world that somebody else started."""
+    """Whether this process is a rank of a world that somebody else started: torchrun, srun, mpirun."""
+    adopt(os.environ)
     return all(os.environ.get(name) for name in _VARIABLES)
 
 
@@ -70,7 +73,7 @@ def run_torchrun(
                 comm.close()
                 transport.check_waited()
                 # Nobody leaves, and closes its connections, while another rank still has messages to finish.
-                dist.all_reduce(torch.zeros(1), group=transport.group)
+                dist.all_reduce(torch.zeros(1, device="cpu"), group=transport.host)
             except Exception as error:
                 failure = rank_failure(rank, type(error).__name__, str(error), traceback_text(error))
                 raise failure from error
@@ -83,12 +86,9 @@ def run_torchrun(
 
 
 def _join(job: Job) -> ProcessTransport:
-    local_rank = int(os.environ.get("LOCAL_RANK", "0"))
-    on_gpu = job.devices[0].startswith("cuda")
-    gpus = torch.cuda.device_count() if on_gpu else 0
-    device = torch.device(f"cuda:{local_rank % gpus}" if on_gpu else "cpu")
+    device = device_of_rank(job.devices, os.environ)
     nccl = has_nccl(job.devices, job.backend, os.environ)
-    if on_gpu:
+    if device.type == "cuda":
         torch.cuda.set_device(device)
     if not dist.is_initialized():
         timeout = timedelta(seconds=job.timeout)
@@ -101,9 +101,10 @@ def _join(job: Job) -> ProcessTransport:
             device_id=device if nccl else None,
         )
         atexit.register(_leave)
-    group = dist.group.WORLD
-    assert group is not None
-    return ProcessTransport(group, device, nccl, _private_pen(job.ranks, dist.get_rank()))
+    assert dist.group.WORLD is not None
+    # A world that is there already, of an earlier launch or of the script, may lack what this one needs.
+    group, host = carriers(dist.group.WORLD, nccl)
+    return ProcessTransport(group, device, nccl, _private_pen(job.ranks, dist.get_rank()), host)
 
 
 def _meeting_place(timeout: timedelta) -> dist.Store:

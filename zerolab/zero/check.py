@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from zerolab.errors import InputError
-from zerolab.flat.values import address, has_values, values_here
+from zerolab.flat.values import address, has_values, same_device, values_here
 
 engaged: WeakSet[nn.Module] = WeakSet()
 """Models whose parameters an engine holds: two engines would move each other's."""
@@ -32,7 +32,7 @@ def check_model(model: nn.Module, device: torch.device) -> None:
     for name, parameter in model.named_parameters():
         if parameter.is_meta:
             continue
-        if parameter.device.type != device.type:
+        if not same_device(parameter.device, device):
             raise InputError(f"{name} is on {parameter.device}, the ranks are on {device}; call model.to(comm.device)")
         if virtual and has_values(parameter):
             raise InputError(

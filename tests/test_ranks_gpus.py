@@ -1,0 +1,152 @@
+"""Which GPU a rank gets, and what is refused where there are some: on machines of 8 GPUs that are only told of."""
+
+from __future__ import annotations
+
+import re
+import sys
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from zerolab.collectives import Collectives
+from zerolab.collectives.local import LocalCollectives
+from zerolab.collectives.transport import LocalTransport
+from zerolab.errors import InputError
+from zerolab.flat.values import same_device
+from zerolab.ranks import launch
+from zerolab.ranks.devices import choose_devices, device_of_rank, has_nccl
+from zerolab.ranks.launchers import adopt, tasks_by_node
+from zerolab.zero.check import check_model
+
+MEETING = {"MASTER_ADDR": "a", "MASTER_PORT": "29500"}
+SLURM = {
+    "SLURM_PROCID": "11", "SLURM_STEP_NUM_TASKS": "16", "SLURM_LOCALID": "3", "SLURM_NODEID": "1",
+    "SLURM_STEP_TASKS_PER_NODE": "8(x2)", "SLURM_NTASKS": "16",
+}  # fmt: skip
+OPEN_MPI = {
+    "OMPI_COMM_WORLD_RANK": "11", "OMPI_COMM_WORLD_SIZE": "16", "OMPI_COMM_WORLD_LOCAL_RANK": "3",
+    "OMPI_COMM_WORLD_LOCAL_SIZE": "8",
+}  # fmt: skip
+MPICH = {"PMI_RANK": "11", "PMI_SIZE": "16", "MPI_LOCALRANKID": "3", "MPI_LOCALNRANKS": "8"}
+TOLD = {"RANK": "11", "WORLD_SIZE": "16", "LOCAL_RANK": "3", "LOCAL_WORLD_SIZE": "8"}
+
+
+@pytest.fixture(autouse=True)
+def eight_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 8)
+    monkeypatch.delenv("ZEROLAB_DEVICE", raising=False)
+
+
+def adopted(environment: dict[str, str]) -> dict[str, str]:
+    adopt(environment)
+    return {name: environment[name] for name in TOLD if name in environment}
+
+
+@pytest.mark.parametrize("said", [SLURM, OPEN_MPI, MPICH, TOLD], ids=["srun", "Open MPI", "MPICH", "torchrun"])
+def test_a_rank_of_two_machines_finds_its_gpu_whoever_started_it(said: dict[str, str]) -> None:
+    found = adopted({**said, **MEETING})
+    assert found == TOLD
+    devices, backend = choose_devices("auto", 16)
+    assert str(device_of_rank(devices, found)) == "cuda:3"
+    assert has_nccl(devices, backend, found)
+
+
+def test_a_job_script_that_sets_rank_itself_has_the_local_one_from_srun() -> None:
+    exported = {"RANK": "11", "WORLD_SIZE": "16", **SLURM, **MEETING}
+    assert adopted(exported) == TOLD
+
+
+def test_an_outer_launcher_of_one_process_a_machine_says_nothing_of_torchrun_s_ranks() -> None:
+    torchrun_within = {**TOLD, **SLURM, "SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "2", "SLURM_LOCALID": "0"}
+    assert adopted(torchrun_within) == TOLD
+
+
+def test_a_batch_script_is_no_rank() -> None:
+    batch = {"SLURM_PROCID": "0", "SLURM_NTASKS": "16", "SLURM_LOCALID": "0"}
+    one_task = {"SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "1", "SLURM_LOCALID": "0"}
+    assert adopted(batch) == adopted(one_task) == {}
+
+
+@pytest.mark.parametrize(("said", "who"), [(SLURM, "srun"), (OPEN_MPI, "Open MPI's mpirun"), (MPICH, "mpirun")])
+def test_ranks_that_cannot_meet_are_told_instead_of_training_alone(said: dict[str, str], who: str) -> None:
+    with pytest.raises(InputError, match=f"^{who} has started this process as rank 11 of 16, and MASTER_ADDR and"):
+        adopt({**said})
+    with pytest.raises(InputError, match="and MASTER_PORT is not set"):
+        adopt({**said, "MASTER_ADDR": "a"})
+
+
+def test_a_rank_that_does_not_know_its_number_on_the_machine_is_refused_where_it_would_take_the_first_gpu(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    devices, _ = choose_devices("cuda", 16)
+    unknown = {"RANK": "11", "WORLD_SIZE": "16"}
+    with pytest.raises(InputError, match=r"rank 11 of 16 sees 8 GPUs, and LOCAL_RANK is not set"):
+        device_of_rank(devices, unknown)
+    assert str(device_of_rank(["cpu"], unknown)) == "cpu"
+    # CUDA_VISIBLE_DEVICES leaves each process one GPU, or the machine's eight ranks four.
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    assert str(device_of_rank(devices, unknown)) == "cuda:0"
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
+    assert [str(device_of_rank(devices, {"LOCAL_RANK": str(rank)})) for rank in (3, 4)] == ["cuda:3", "cuda:0"]
+
+
+def test_slurm_s_tasks_by_node_are_read() -> None:
+    assert tasks_by_node("8(x2),4") == [8, 8, 4]
+    assert tasks_by_node("") == tasks_by_node("8(x") == []
+
+
+@pytest.mark.parametrize("world", ["lockstep", "virtual"])
+def test_ranks_that_take_turns_compute_on_the_cpu_and_refuse_a_gpu(world: str) -> None:
+    assert choose_devices("auto", 2, world) == (("cpu", "cpu"), "gloo")
+    with pytest.raises(InputError, match=rf'device="cuda": .*world="{world}"'):
+        choose_devices("cuda", 2, world)
+    with pytest.raises(InputError, match='device="cuda"'):
+        launch(lambda comm: None, ranks=2, world=world, device="cuda")
+
+
+def test_the_environment_says_what_auto_stands_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert choose_devices("auto", 2)[0] == ("cuda:0", "cuda:1")
+    monkeypatch.setenv("ZEROLAB_DEVICE", "cpu")
+    assert choose_devices("auto", 2)[0] == ("cpu", "cpu")
+    assert choose_devices("cuda", 2)[0] == ("cuda:0", "cuda:1")
+    monkeypatch.setenv("ZEROLAB_DEVICE", "gpu")
+    with pytest.raises(InputError, match="ZEROLAB_DEVICE is 'gpu'; set one of auto, cpu, cuda"):
+        choose_devices("auto", 2)
+
+
+def test_launch_s_own_example_puts_its_tensor_where_the_rank_computes() -> None:
+    text = sys.modules["zerolab.ranks.launch"].__doc__
+    assert text is not None
+    example = "\n".join(line.removeprefix("    ") for line in re.findall(r"^    .*$|^$", text, re.MULTILINE))
+    reduced: list[torch.Tensor] = []
+
+    def launched(fn: Any, ranks: int) -> None:
+        meta = torch.device("meta")
+        fn(SimpleNamespace(rank=1, device=meta, all_reduce=lambda tensor: reduced.append(tensor) or torch.zeros(())))
+
+    exec(example, {"torch": torch, "launch": launched})
+    assert [tensor.device.type for tensor in reduced] == ["meta"]
+
+
+def test_devices_are_one_only_with_the_same_number() -> None:
+    first, second = torch.device("cuda:0"), torch.device("cuda:1")
+    assert same_device(first, first) and same_device(torch.device("cuda"), second)
+    assert not same_device(first, second) and not same_device(first, torch.device("cpu"))
+
+
+def test_a_tensor_or_a_model_on_another_gpu_is_refused() -> None:
+    class OnSecond(LocalTransport):
+        device = torch.device("cuda:1")
+
+    comm: Collectives = LocalCollectives(OnSecond())
+    with FakeTensorMode():
+        with pytest.raises(InputError, match="all_reduce runs on cuda:1, but the tensor is on cuda:0"):
+            comm.all_reduce(torch.empty(4, device="cuda:0"))
+        model = torch.nn.Module()
+        model.weight = torch.nn.Parameter(torch.empty(4, device="cuda:0"))
+        with pytest.raises(InputError, match="weight is on cuda:0, the ranks are on cuda:1"):
+            check_model(model, comm.device)
+        check_model(model, torch.device("cuda:0"))
