@@ -23,6 +23,7 @@ from zerolab.dialects import DIALECTS
 from zerolab.errors import InputError
 from zerolab.memory.kinds import KINDS, OFFLOADED
 from zerolab.offload import Offload
+from zerolab.offload.places import TIER_OF
 from zerolab.plan import GB, RunSpec, advice, gpu_bytes, needs_of
 from zerolab.plan.bring import find_model
 from zerolab.plan.describe import as_settings, described
@@ -40,8 +41,6 @@ from zerolab.plan.needs import changed
 from zerolab.plan.shapes import SHAPES
 from zerolab.plan.trace import ATTENTION
 from zerolab.precision.recipe import PRECISIONS
-from zerolab.train.outputs import check_output, write_or_rescue
-from zerolab.train.states import TIER_OF
 
 
 def listed(names: Iterable[str]) -> str:
@@ -78,6 +77,8 @@ def main(arguments: list[str]) -> int:
     except InputError as error:
         raise InputError(name_flags(str(error), vars(given))) from None
     if given.json is not None:
+        from zerolab.train.outputs import check_output, write_or_rescue
+
         check_output("--json", given.json, 2**20)
     chosen, reasons = recommend(run, limit) if given.recommend and limit is not None else (None, [])
     if given.emit is not None and given.recommend and chosen is None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import io
 from collections.abc import Callable, Iterable
 from itertools import groupby
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.table import Table
@@ -13,7 +14,9 @@ from rich.table import Table
 from zerolab.memory.kinds import OFFLOADED
 from zerolab.precision.recipe import STATES
 from zerolab.system import has
-from zerolab.train import Report
+
+if TYPE_CHECKING:
+    from zerolab.train import Report
 
 MIB = 2**20
 

@@ -9,9 +9,9 @@ from typing import Any
 
 from zerolab.dialects.keys import Settings, whole_run
 from zerolab.errors import InputError
+from zerolab.offload.places import TIER_OF
 from zerolab.precision.recipe import Precision
 from zerolab.train.config import TrainConfig
-from zerolab.train.states import TIER_OF
 
 Keys = dict[str, Any]
 DEEPSPEED_PLACE = {"device": "none", "host": "cpu", "disk": "nvme"}

@@ -8,9 +8,9 @@ from typing import Any
 from zerolab.dialects.deepspeed_schedule import write_scheduler
 from zerolab.dialects.keys import Settings, whole_run
 from zerolab.errors import InputError
+from zerolab.offload.places import TIER_OF
 from zerolab.precision.recipe import PRECISIONS, Precision
 from zerolab.train.config import TrainConfig
-from zerolab.train.states import TIER_OF
 
 DEVICES: dict[str, str] = {"device": "none", "host": "cpu", "disk": "nvme"}
 

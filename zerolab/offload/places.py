@@ -19,6 +19,8 @@ from zerolab.errors import InputError
 from zerolab.flat.layout import check_count
 
 TIERS = ("device", "host", "disk")
+TIER_OF = {"none": "device", "cpu": "host", "nvme": "disk"}
+"""DeepSpeed's names of the places, and ours."""
 
 
 @dataclass(frozen=True)

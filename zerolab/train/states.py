@@ -13,6 +13,7 @@ from pydantic import BaseModel, Field
 from zerolab.errors import InputError
 from zerolab.memory import Stage3Limits
 from zerolab.offload import Offload
+from zerolab.offload.places import TIER_OF
 from zerolab.precision import PRECISIONS, LossScaler, Precision
 from zerolab.precision.recipe import find_precision
 from zerolab.ranks.torchrun import is_torchrun
@@ -21,8 +22,6 @@ Float = Literal["fp32", "bf16", "fp16"]
 Moment = Literal["fp32", "bf16", "fp16", "fp8"]
 Place = Literal["device", "host", "disk", "none", "cpu", "nvme"]
 
-TIER_OF = {"none": "device", "cpu": "host", "nvme": "disk"}
-"""DeepSpeed's names of the places, and ours."""
 STATE_OF = {
     "params_dtype": "params",
     "main_params_dtype": "main_params",
