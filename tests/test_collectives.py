@@ -366,19 +366,19 @@ class Seen:
         self.awaited.append(event)
 
 
+@pytest.mark.parametrize("waiting", ["who asked", "another stream", "nobody"])
 def test_memory_of_an_awaited_call_is_reused_in_stream_order_and_that_of_a_forgotten_one_is_guarded(
-    monkeypatch: pytest.MonkeyPatch,
+    waiting: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    current = Seen()
+    stream, asking, other, tensor = Seen(), Seen(), Seen(), Seen()
+    current = asking if waiting == "who asked" else other
     monkeypatch.setattr(torch.cuda, "Event", Seen)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda _: current)
-    for waits in (True, False):
-        stream, tensor = Seen(), Seen()
-        streamed = Streamed(stream, [tensor])  # type: ignore[arg-type, list-item]
-        done, handle = streamed.done, Handle("result", None, streamed)
-        del streamed
-        if waits:
-            assert handle.wait() == handle.wait() == "result"
-        del handle
-        assert current.awaited == [done, done] if waits else done not in current.awaited
-        assert tensor.recorded == ([] if waits else [stream])
+    streamed = Streamed(stream, asking, [tensor])  # type: ignore[arg-type, list-item]
+    done, handle = streamed.turn.done, Handle("result", None, streamed)
+    del streamed
+    if waiting != "nobody":
+        assert handle.wait() == handle.wait() == "result"
+        assert current.awaited == [done]
+    del handle
+    assert tensor.recorded == {"who asked": [], "another stream": [other], "nobody": [stream]}[waiting]

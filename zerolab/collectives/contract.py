@@ -38,6 +38,7 @@ from zerolab.collectives.transport import Grouped, Request, Transport
 from zerolab.errors import InputError
 from zerolab.flat.layout import check_count, chunk_bounds, chunk_sizes
 from zerolab.flat.values import address, same_device
+from zerolab.gpu import door
 
 if TYPE_CHECKING:
     from zerolab.collectives.meter import Meter
@@ -129,9 +130,8 @@ class Collectives(ABC):
     def barrier(self) -> None:
         """Return once every rank has called it."""
         self._issue("barrier", self._barrier, None, None, None, True).wait()
-        if self.device.type == "cuda":
-            # A GPU's collectives return to the host before they have run.
-            torch.cuda.synchronize(self.device)
+        if door.drives(self.device):
+            door.drain(self.device)  # A GPU's collectives return to the host before they have run.
 
     def all_reduce_async(self, tensor: Tensor, average: bool = False, *, now: bool = False) -> Handle:
         """`all_reduce` that returns at once; the tensor belongs to the call until `Handle.wait`."""

@@ -17,6 +17,7 @@ import torch
 
 from zerolab.collectives.call import Call, current_call
 from zerolab.collectives.transport import CommLane, Request, Transport
+from zerolab.gpu import door
 
 
 class UnderWay(Protocol):
@@ -58,26 +59,47 @@ class Pending:
         self.wait()
 
 
+class Turn:
+    """When a call that is queued on a GPU has run, and the stream that has waited for it. The issuer keeps that of the
+    last one, so it holds no tensor."""
+
+    def __init__(self) -> None:
+        self.done = door.event()
+        self.waiting: torch.cuda.Stream | None = None
+
+    def wait(self, current: torch.cuda.Stream) -> None:
+        """What `current` does next comes after the call."""
+        if self.waiting != current:
+            door.wait(current, self.done)
+            self.waiting = current
+
+
 class Streamed:
     """CUDA: a call on the lane's own stream, and the tensors that it reads and writes.
 
-    They stay alive until somebody waits. From then on the waiting stream's own order protects their memory, so it
-    can be reused at once; the allocator is told of the lane's stream only where nobody waits, since it would then
-    hold memory back until the GPU has caught up with the host.
+    They stay alive until somebody waits. From then on the order of the stream that waits protects their memory, so it
+    can be reused at once. The allocator is told of other streams only where nobody waits, or another stream than the
+    one that asked for the call (and has the memory): it then holds memory back until the GPU has caught up with the
+    host.
     """
 
-    def __init__(self, stream: torch.cuda.Stream, tensors: list[torch.Tensor]) -> None:
+    def __init__(self, stream: torch.cuda.Stream, asking: torch.cuda.Stream, tensors: list[torch.Tensor]) -> None:
         self.stream = stream
-        self.done = torch.cuda.Event()
+        self.turn = Turn()
+        self._asking = asking
         self._tensors = tensors
 
     def wait(self) -> None:
-        torch.cuda.current_stream(self.stream.device).wait_event(self.done)
+        current = door.current(self.stream.device)
+        self.turn.wait(current)
+        if current != self._asking:
+            for tensor in self._tensors:
+                door.keep(tensor, current)
         self._tensors = []
 
     def __del__(self) -> None:
         for tensor in self._tensors:
-            tensor.record_stream(self.stream)
+            door.keep(tensor, self.stream)
 
 
 class Handle:
@@ -107,13 +129,16 @@ class Handle:
 
 
 class Issuer:
-    """Runs a rank's calls in order, on its lane or at once."""
+    """Runs a rank's calls in order, on its lane or at once. `queues`: where they run on a GPU, a call only queues its
+    work there and returns, as NCCL's do; then the caller queues it on the lane's stream, and no thread is needed."""
 
-    def __init__(self, transport: Transport) -> None:
+    def __init__(self, transport: Transport, queues: bool = False) -> None:
         self._transport = transport
+        self._queues = queues
         self._lane: CommLane | None = None
         self._last: Pending | None = None
         self._stream: torch.cuda.Stream | None = None
+        self._turn: Turn | None = None
         self.issued = 0
 
     def issue(self, call: Call, run: Callable[[], None], tensors: list[torch.Tensor], result: Any, now: bool) -> Handle:
@@ -121,13 +146,18 @@ class Issuer:
         self.issued += 1
         call = replace(call, number=self.issued)
         if now and (self._last is None or self._last.waited):
+            if self._turn is not None and self._stream is not None:
+                self._turn.wait(door.current(self._stream.device))
             self._run(call, run)
             return Handle(result)
+        work, streamed = run, None
+        if tensors and door.holds(tensors[0]):
+            work, streamed = self._on_stream(run, tensors)
+            if self._queues:
+                self._run(call, work)
+                return Handle(result, None, streamed)
         if self._lane is None:
             self._lane = self._transport.lane()
-        work, streamed = run, None
-        if tensors and tensors[0].is_cuda:
-            work, streamed = self._on_stream(run, tensors)
         carried = carry_context(lambda: self._run(call, work))
         self._last = Pending(self._lane.submit(carried))
         return Handle(result, self._last, streamed)
@@ -147,17 +177,17 @@ class Issuer:
         makes the waiting stream, not the host, wait."""
         device = tensors[0].device
         if self._stream is None:
-            self._stream = torch.cuda.Stream(device)
-        stream, ready = self._stream, torch.cuda.Event()
-        streamed = Streamed(stream, tensors)
-        done = streamed.done
-        ready.record(torch.cuda.current_stream(device))
+            self._stream = door.stream(device)
+        stream, ready, asking = self._stream, door.event(), door.current(device)
+        streamed = Streamed(stream, asking, tensors)
+        done, self._turn = streamed.turn.done, streamed.turn
+        door.record(ready, asking)
 
         def work() -> None:
-            with torch.cuda.device(device), torch.cuda.stream(stream):
-                stream.wait_event(ready)
+            with door.on(stream):
+                door.wait(stream, ready)
                 run()
-                done.record(stream)
+                door.record(done, stream)
 
         return work, streamed
 

@@ -17,6 +17,7 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
 from zerolab.collectives.contract import Collectives
+from zerolab.collectives.handle import Issuer
 from zerolab.collectives.transport import Transport
 from zerolab.errors import InputError
 from zerolab.flat.layout import chunk_sizes
@@ -35,6 +36,7 @@ class TorchCollectives(Collectives):
 
     def __init__(self, transport: Transport, group: dist.ProcessGroup | None = None) -> None:
         super().__init__(transport)
+        self._issuer = Issuer(transport, transport.queues)
         while group is None and (inner := getattr(transport, "inner", None)) is not None:
             transport = inner
         # The transport's own, which may be a part of the world.

@@ -55,6 +55,9 @@ class Transport(ABC):
     heeds_tags = True
     """Whether a receive takes only a message of its own tag; else any of the right size will do."""
 
+    queues = False
+    """Whether torch's collectives among these ranks return to the host when they are queued on a GPU (NCCL)."""
+
     @abstractmethod
     def isend(self, tensor: torch.Tensor, dst: int, tag: int = 0) -> Request:
         """Begin to send a contiguous tensor to rank `dst`. Only a receive with the same tag takes it."""
@@ -127,6 +130,7 @@ class WrappedTransport(Transport):
         self.inner = inner
         self.rank, self.size, self.device = inner.rank, inner.size, inner.device
         self.posts_ahead, self.heeds_tags = inner.posts_ahead, inner.heeds_tags
+        self.queues = inner.queues
         self.within = inner.within
 
     def isend(self, tensor: torch.Tensor, dst: int, tag: int = 0) -> Request:

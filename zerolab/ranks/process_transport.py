@@ -48,6 +48,7 @@ class ProcessTransport(Transport):
         # NCCL runs the messages between two ranks in the order in which they are posted.
         self.posts_ahead = not nccl
         self.heeds_tags = not nccl
+        self.queues = nccl
         self._pen = pen
         self._open = OpenRequests()
 

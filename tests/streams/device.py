@@ -1,0 +1,189 @@
+"""The fakes: the library's door to a GPU, NCCL's collectives on its streams, and a lane that is no thread."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.utils._python_dispatch import _disable_current_modes
+
+from streams.clocks import GPU, Checker, Clock, where
+from zerolab.collectives import torch_
+from zerolab.collectives.handle import Handle
+from zerolab.collectives.torch_ import TorchCollectives
+from zerolab.collectives.transport import Request, Said, Transport
+from zerolab.gpu import door
+
+Tensor = torch.Tensor
+Site = tuple[str, int]
+"""A file of the library and a line in it."""
+
+
+class Stream:
+    def __init__(self, name: str) -> None:
+        self.name, self.device = name, GPU
+
+
+class Event:
+    clock: Clock | None = None
+
+
+class FakeDoor:
+    """The door's methods on a checker. Calls at the site `without` do nothing; `sites` counts the others."""
+
+    SILENCED = ("record", "wait", "finish", "keep", "drain")
+
+    def __init__(self, checker: Checker, without: Site | None = None) -> None:
+        self.checker, self.without = checker, without
+        self.sites: Counter[Site] = Counter()
+        self.streams = {"computing": Stream("computing")}
+
+    def put_in(self, patch: pytest.MonkeyPatch) -> None:
+        for name in ("drives", "holds", "stream", "current", "on", "event", *self.SILENCED, "locked"):
+            patch.setattr(door, name, self.watched(name) if name in self.SILENCED else getattr(self, name))
+        patch.setattr(Handle, "wait", self.waiting(Handle.wait))
+        patch.setattr(Handle, "arrived", self.waiting(Handle.arrived))
+        patch.setattr(torch.Tensor, "tolist", self.listing(torch.Tensor.tolist))
+        for name in ("all_reduce", "broadcast"):
+            patch.setattr(dist, name, getattr(self, name))
+        patch.setattr(torch_, "_reduce_scatter_single", self.reduce_scatter)
+        patch.setattr(torch_, "_all_gather_single", self.all_gather)
+
+    def is_left_out(self) -> bool:
+        """Whether the library's line that calls is the one to be left out."""
+        frame: Any = sys._getframe(2)
+        site = (frame.f_code.co_filename.split("/zerolab/")[-1], frame.f_lineno)
+        self.sites[site] += 1
+        return site == self.without
+
+    def watched(self, name: str) -> Callable[..., Any]:
+        method = getattr(self, name)
+
+        def call(*args: Any) -> Any:
+            return None if self.is_left_out() else method(*args)
+
+        return call
+
+    def waiting(self, method: Callable[[Handle], Any]) -> Callable[[Handle], Any]:
+        def wait(handle: Handle) -> Any:
+            return handle._result if self.is_left_out() else method(handle)
+
+        return wait
+
+    def listing(self, method: Callable[[Tensor], Any]) -> Callable[[Tensor], Any]:
+        """`tolist` reads memory without an operation."""
+
+        def tolist(tensor: Tensor) -> Any:
+            checker = self.checker
+            on_device = checker.memory(tensor).place == "device"
+            checker.touch(f"tolist {where()}", checker.stream if on_device else checker.host, [tensor], [])
+            if on_device:
+                checker.wait_for_device(f"tolist {where()}")
+            with _disable_current_modes():
+                return method(tensor)
+
+        return tolist
+
+    # The door.
+
+    def drives(self, device: torch.device) -> bool:
+        return device.index is not None
+
+    def holds(self, tensor: Tensor) -> bool:
+        return self.checker.memory(tensor).place == "device"
+
+    def stream(self, device: torch.device) -> Stream:
+        name = f"stream {len(self.streams)}"
+        return self.streams.setdefault(name, Stream(name))
+
+    def current(self, device: torch.device) -> Stream:
+        return self.streams[self.checker.stream]
+
+    @contextmanager
+    def on(self, stream: Stream) -> Iterator[None]:
+        before, self.checker.stream = self.checker.stream, stream.name
+        try:
+            yield
+        finally:
+            self.checker.stream = before
+
+    def event(self) -> Event:
+        return Event()
+
+    def record(self, event: Event, stream: Stream) -> None:
+        # What the stream has done, and what the host had done before.
+        self.checker.join(stream.name, self.checker.clock(self.checker.host))
+        event.clock = dict(self.checker.clock(stream.name))
+
+    def wait(self, stream: Stream, event: Event) -> None:
+        # An event that was never recorded is taken to have happened.
+        if event.clock is not None:
+            self.checker.join(stream.name, event.clock)
+
+    def finish(self, event: Event) -> None:
+        if event.clock is not None:
+            self.checker.wait_for_device(f"event {where()}", event.clock)
+
+    def keep(self, tensor: Tensor, stream: Stream) -> None:
+        self.checker.memory(tensor).kept.add(stream.name)
+
+    def drain(self, device: torch.device) -> None:
+        for stream in self.streams:
+            self.checker.wait_for_device(f"drain {where()}", self.checker.clock(stream))
+
+    def locked(self, numel: int, dtype: torch.dtype) -> Tensor:
+        return torch.empty(numel, dtype=dtype, pin_memory=True)
+
+    # NCCL's collectives, queued on the stream that computes. Other ranks are taken to give what this one gives.
+
+    def nccl(self, name: str, reads: list[Tensor], writes: list[Tensor], run: Callable[[], Any]) -> None:
+        checker = self.checker
+        for tensor in (*reads, *writes):
+            if checker.memory(tensor).place != "device":
+                checker.race(f"{name} {where()} is given a tensor of the host, which NCCL does not take")
+        checker.touch(f"{name} {where()}", checker.stream, reads, writes)
+        with _disable_current_modes():
+            run()
+
+    def all_reduce(self, tensor: Tensor, op: Any = dist.ReduceOp.SUM, group: Any = None) -> None:
+        times = 1 if op == dist.ReduceOp.AVG else SIZE
+        self.nccl("all_reduce", [tensor], [tensor], lambda: tensor.detach().mul_(times))
+
+    def broadcast(self, tensor: Tensor, group_src: int, group: Any = None) -> None:
+        self.nccl("broadcast", [tensor], [tensor], lambda: None)
+
+    def reduce_scatter(self, out: Tensor, tensor: Tensor, op: Any = dist.ReduceOp.SUM, group: Any = None) -> None:
+        times = 1 if op == dist.ReduceOp.AVG else SIZE
+        mine = tensor.detach().chunk(SIZE)[RANK]
+        self.nccl("reduce_scatter", [tensor], [out], lambda: out.detach().copy_(mine * times))
+
+    def all_gather(self, out: Tensor, shard: Tensor, group: Any = None) -> None:
+        self.nccl("all_gather", [shard], [out], lambda: out.detach().copy_(shard.detach().repeat(SIZE)))
+
+
+RANK, SIZE = 0, 2
+
+
+class FakeNccl(Transport):
+    """The transport of rank 0 of 2 that NCCL joins. The other is only thought of."""
+
+    rank, size, device = RANK, SIZE, GPU
+    queues, heeds_tags = True, False
+
+    def known(self, numbers: list[int], size: int, said: Said | None) -> list[list[int]]:
+        return [numbers] * size
+
+    def isend(self, tensor: Tensor, dst: int, tag: int = 0) -> Request:
+        raise NotImplementedError
+
+    irecv = isend
+
+
+def comm_of_one_rank() -> TorchCollectives:
+    return TorchCollectives(FakeNccl(), dist.GroupMember.NON_GROUP_MEMBER)  # type: ignore[arg-type]
