@@ -20,7 +20,7 @@ from math import ceil
 
 from zerolab.collectives.cost import RINGS, Link
 from zerolab.errors import InputError
-from zerolab.flat.layout import check_count, chunk_size
+from zerolab.flat.layout import check_count, chunk_sizes
 
 ALGORITHMS = ("ring", "hierarchical", "best")
 
@@ -71,7 +71,7 @@ class Network:
 
     def _ring(self, name: str, numel: int, itemsize: int, size: int) -> float:
         assert self.between is not None
-        longest = 1 if name == "barrier" else chunk_size(numel, size, 0) * itemsize
+        longest = 1 if name == "barrier" else chunk_sizes(numel, size)[0] * itemsize
         out = self.nodes(size) - 1
         latency = (size - 1 - out) * self.inside.latency_us + out * self.between.latency_us
         pace = min(self.inside.gbit_per_s, self.between.gbit_per_s * self.cards)
@@ -81,7 +81,7 @@ class Network:
         assert self.between is not None and self.node_size is not None
         nodes, ranks = self.nodes(size), min(self.node_size, size)
         # A barrier sends a byte for each rank that it has yet to speak of.
-        chunk = 1 if name == "barrier" else chunk_size(numel, size, 0) * itemsize
+        chunk = 1 if name == "barrier" else chunk_sizes(numel, size)[0] * itemsize
         share = self.between.gbit_per_s * self.cards / ranks
         out = self.between.latency_us * 1e-6 + chunk * 8 / (share * 1e9)
         around = self.inside.seconds(chunk * nodes)
