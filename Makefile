@@ -17,7 +17,7 @@ BENCHMARKS := $(sort $(basename $(notdir $(filter-out %__init__.py,$(wildcard be
 # Four processes share the tests on two cores, since many wait for processes that they start. Two share the notebooks, where a cell is
 # ended that takes many times what it should (seconds). The unit tests do without nbval, whose import takes seconds.
 SHARED := -p no:nbval -n 4 --dist worksteal
-NBVAL  := --nbval --nbval-current-env --nbval-cell-timeout=400 --nbval-sanitize-with=tests/nbval_sanitize.cfg
+NBVAL  := -p tests.forked_kernels --nbval --nbval-current-env --nbval-cell-timeout=400 --nbval-sanitize-with=tests/nbval_sanitize.cfg
 
 # Containers run as root, where Jupyter asks for this flag; elsewhere it stays off.
 ALLOW_ROOT := $(shell test "$$(id -u)" = 0 && echo --allow-root)

@@ -19,9 +19,11 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 import traceback
 import types
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from multiprocessing import process as processes
 from multiprocessing import reduction
 from typing import Any, NoReturn
@@ -99,6 +101,10 @@ class Program(subprocess.Popen[Any]):
         self._born.start()
         self.pid = self._born.pid or 0
         self._child_created = True
+        # Whoever asks for its process group now, to send that a signal, shall not get the server's.
+        with suppress(ProcessLookupError):
+            while self._how["session"] and os.getsid(self.pid) != self.pid:
+                time.sleep(0.001)
         self._close_pipe_fds(p2cread, p2cwrite, c2pread, c2pwrite, errread, errwrite)  # type: ignore[attr-defined]
 
     def _internal_poll(self, *rest: Any, **more: Any) -> int | None:

@@ -15,6 +15,8 @@ import pytest
 import torch
 from hypothesis import settings
 
+from zerolab.ranks import forkserver
+
 # Small tensors: a second thread only waits, and for long where other tests use the cores.
 torch.set_num_threads(1)
 
@@ -27,6 +29,10 @@ pace.stretch()
 
 # Tests hold on a machine with a GPU, too: those of a GPU name it.
 os.environ.setdefault("ZEROLAB_DEVICE", "cpu")
+
+# A rank imports the file of the function that it runs, and so pytest, which takes it five times what its birth takes.
+if forkserver._server is not None:
+    forkserver._server.set_forkserver_preload(["pytest", "hypothesis", *forkserver.PRELOAD])
 
 # It parses a grammar for seconds, in each process that imports nbformat, for a format that no notebook asks for.
 sys.modules.setdefault("rfc3987_syntax", None)  # type: ignore[arg-type]

@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import born
+import forked_kernels
 import nbformat
 import pace
 import psutil
@@ -204,6 +205,13 @@ except KeyboardInterrupt:
     assert done.stdout == "interrupted, threads left: 0\n", done.stderr
 
 
+@pytest.fixture
+def forked_kernel(monkeypatch):
+    """A kernel is a fork that has torch already, as what it shows does not depend on how it starts."""
+    monkeypatch.setattr(forked_kernels.launcher, "Popen", forked_kernels.begun)
+
+
+@pytest.mark.usefixtures("forked_kernel")
 def test_a_notebook_runs_ranks_with_its_own_functions():
     cells = [
         "import torch\nfrom zerolab.ranks import launch\nscale = 2.0",
@@ -227,6 +235,7 @@ def test_a_notebook_runs_ranks_with_its_own_functions():
     assert "return 1 / comm.rank  # the cell's own line" in failure.text
 
 
+@pytest.mark.usefixtures("forked_kernel")
 def test_a_kernel_interrupt_ends_all_ranks(tmp_path):
     manager, client = start_new_kernel(kernel_name="python3", cwd=str(tmp_path))
     try:

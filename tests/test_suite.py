@@ -12,11 +12,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import born
+import forked_kernels
 import pace
 import pytest
 from cover import chosen, covering, pairs
+from jupyter_client.manager import start_new_kernel
 
-from zerolab.ranks import launch
+from zerolab.ranks import forkserver, launch
 from zerolab.ranks.job import Job
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -82,11 +84,41 @@ def test_a_fork_runs_a_script_as_a_new_python_does(ends: str, tmp_path: Path) ->
 
 
 @pytest.mark.skipif(not born.FORKS, reason="here each program is a new Python already")
-def test_a_fork_runs_a_module_and_has_torch_already() -> None:
+def test_a_fork_runs_a_module_and_has_torch_and_pytest_already() -> None:
     ran = born.ran("-m", "json.tool", capture_output=True, timeout=60, text=True, input="[1]")
     assert (ran.returncode, ran.stdout.split()) == (0, ["[", "1", "]"]), ran.stderr
-    ran = born.ran("-c", "import sys; print('torch' in sys.modules, __name__)", capture_output=True, timeout=60)
+    code = "import sys; print({'torch', 'pytest', 'hypothesis'} <= {*sys.modules}, __name__)"
+    ran = born.ran("-c", code, capture_output=True, timeout=60)
     assert ran.stdout.split() == [b"True", b"__main__"]
+
+
+@pytest.mark.skipif(not born.FORKS, reason="here each program is a new Python already")
+def test_a_fork_with_a_session_of_its_own_has_it_from_the_start() -> None:
+    """Else a signal to its group would go to the server's."""
+    with born.python("-c", "import time; time.sleep(60)", start_new_session=True) as process:
+        group = os.getpgid(process.pid)
+        process.kill()
+    assert group == process.pid
+
+
+@pytest.mark.skipif(not born.FORKS, reason="here each kernel is a new Python already")
+def test_a_kernel_is_a_fork_with_a_server_of_its_own_and_leaves_ours_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(forked_kernels.launcher, "Popen", forked_kernels.begun)
+    born.ran("-c", "pass", timeout=60)
+    server = forkserver._server._forkserver_pid
+    manager, client = start_new_kernel(kernel_name="python3", startup_timeout=int(pace.seconds(60)))
+    try:
+        shown: list[Any] = []
+        cell = "import sys; print('torch' in sys.modules)\nfrom zerolab.ranks import launch"
+        client.execute_interactive(cell, timeout=pace.seconds(60), output_hook=shown.append)
+        cell = "print(launch(lambda comm: comm.rank, ranks=2, timeout=60))"
+        client.execute_interactive(cell, timeout=pace.seconds(60), output_hook=shown.append)
+        assert [one["content"]["text"] for one in shown if one["msg_type"] == "stream"] == ["True\n", "[0, 1]\n"]
+    finally:
+        client.stop_channels()
+        manager.shutdown_kernel()
+    born.ran("-c", "pass", timeout=60)
+    assert forkserver._server._forkserver_pid == server
 
 
 # Time-outs
