@@ -25,6 +25,7 @@ from zerolab.course.grade.submission import compare
 from zerolab.course.grade.worker import load
 from zerolab.course.judge import observe
 from zerolab.course.judge.case import Observation
+from zerolab.course.judge.exercise import alone
 from zerolab.course.judge.verdict import judge
 from zerolab.flat import chunk_bounds as right_bounds
 
@@ -108,6 +109,8 @@ def test_cases_have_1_to_4_ranks_and_are_drawn_anew(lesson: str, name: str) -> N
 def speaks(lesson: str, name: str) -> bool:
     """Whether an answer sends something."""
     exercise = quick(exercises_of(lesson)[name])
+    if exercise.run is alone:
+        return False  # It is given nothing to send with.
     seen = observe.observe_all(exercise, model_names(lesson)[name], exercise.cases(Random(0)))
     return any(record.sent for observation in seen for record in observation.records)
 

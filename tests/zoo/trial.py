@@ -100,6 +100,15 @@ def until(awaited: str, exercise: Exercise, fn: Callable[..., Any], cases: Seque
     return told(judge(exercise, cases, seen))
 
 
+def first_hint(exercise: Exercise, fn: Callable[..., Any], cases: Sequence[Case]) -> str:
+    """The hint of the first of these cases that has one, '' if none has; the cases after it are not run."""
+    told_of = (
+        told(judge(exercise, [case], [seen]))
+        for case, seen in zip(cases, observe_all(exercise, fn, cases), strict=False)
+    )
+    return next(filter(None, told_of), "")
+
+
 def hint_for_right(lesson: str, name: str, source: str, part: int, parts: int) -> str:
     """The hint that a right answer is refused with, '' if it is not. Each is tried on a draw of its own, by day on one
     of `parts` parts of its cases."""
@@ -110,13 +119,13 @@ def hint_for_right(lesson: str, name: str, source: str, part: int, parts: int) -
     return told(judge(exercise, cases, run(exercise, names, trouble, cases)))
 
 
-MOST_PARTS, LEAST_TRIES = 4, 2
-"""Into how many parts cases are shared out at most, and on how many right answers each case is tried at least."""
+MOST_PARTS = 8
+"""Into how many parts cases are shared out at most."""
 
 
 def parts_of(answers: int) -> int:
-    """Into how many parts the cases of an exercise are shared out that has so many right answers."""
-    return max(1, min(MOST_PARTS, answers // LEAST_TRIES))
+    """Into how many parts the cases of an exercise with so many right answers are shared out; each is tried on one."""
+    return max(1, min(MOST_PARTS, answers))
 
 
 def shared_out(cases: Sequence[Case], part: int, parts: int) -> list[Case]:
