@@ -14,7 +14,7 @@ from zerolab.ranks import launch
 WORLDS = [("lockstep", "ring"), ("processes", "ring"), ("processes", "shared"), ("processes", "torch")]
 SIZES = [0, 1, 2, 3, 5, 12, 1000, 4099]
 SUMMABLE = [torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.uint8, torch.complex64]
-DTYPES = [*SUMMABLE, torch.bool]
+DTYPES = [*SUMMABLE, torch.bool, torch.int16, torch.float8_e4m3fn]
 
 
 def run(fn: Callable[..., Any], *args: Any, ranks: int, world: tuple[str, str] = WORLDS[0], **options: Any) -> Any:

@@ -32,9 +32,11 @@ from zerolab.collectives import (
     LocalCollectives,
     LocalTransport,
     RingCollectives,
+    torch_,
 )
 from zerolab.collectives.call import current_call
 from zerolab.collectives.handle import Handle, Streamed
+from zerolab.errors import InputError
 from zerolab.flat import chunk_bounds
 
 pytestmark = pytest.mark.timeout(150)
@@ -382,3 +384,39 @@ def test_memory_of_an_awaited_call_is_reused_in_stream_order_and_that_of_a_forgo
         assert current.awaited == [done]
     del handle
     assert tensor.recorded == {"who asked": [], "another stream": [other], "nobody": [stream]}[waiting]
+
+
+# What NCCL knows of dtypes, which this machine need not have
+
+NCCL = {torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int8, torch.uint8, torch.int32, torch.int64}
+
+
+def carried_dtypes(comm: Collectives) -> tuple[set[torch.dtype], list[str], str]:
+    """The dtypes of what was handed to torch, what came out wrong, and what is said of a sum that nobody makes."""
+    handed: set[torch.dtype] = set()
+
+    def noting(call: Any) -> Any:
+        def noted(*args: Any, **kwargs: Any) -> Any:
+            handed.update(value.dtype for value in args if isinstance(value, torch.Tensor))
+            return call(*args, **kwargs)
+
+        return noted
+
+    for place, name in (
+        (torch_, "_all_gather_single"), (torch_, "_reduce_scatter_single"), (torch_.dist, "broadcast"),
+        (torch_.dist, "all_reduce"),
+    ):  # fmt: skip
+        setattr(place, name, noting(getattr(place, name)))
+    wrong = run_program(comm, every_case(DTYPES))
+    try:
+        said = str(comm.all_reduce(torch.ones(2, dtype=torch.int16)))
+    except InputError as error:
+        said = str(error)
+    return handed, wrong, said
+
+
+@pytest.mark.ranks
+def test_dtypes_that_nccl_lacks_travel_as_bytes_and_their_sums_are_refused_by_name() -> None:
+    for handed, wrong, said in run(carried_dtypes, ranks=2, world=("processes", "torch")):
+        assert handed <= NCCL and wrong == []
+        assert "all_reduce of torch.int16, which NCCL and gloo do not add; convert" in said

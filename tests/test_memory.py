@@ -2,6 +2,8 @@
 
 import gc
 from collections.abc import Callable
+from contextlib import ExitStack
+from threading import Thread
 
 import pytest
 import torch
@@ -9,7 +11,10 @@ from cover import NIGHTLY
 from memory_cases import MEMORY_CASES, STATES, TRANSIENT, Measured, measure_all
 from torch import nn
 from torch.profiler import ProfilerActivity, profile
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
+from zerolab.collectives import LocalTransport, build
+from zerolab.collectives.call import phase_now
 from zerolab.errors import InputError
 from zerolab.flat import BucketPlan, lay_out
 from zerolab.memory import (
@@ -26,6 +31,7 @@ from zerolab.memory import (
 from zerolab.offload import Offload
 from zerolab.precision import PRECISIONS, Precision
 from zerolab.ranks import launch
+from zerolab.zero import ZeroEngine
 
 pytestmark = pytest.mark.timeout(110)
 
@@ -483,3 +489,35 @@ def test_a_tracker_in_lockstep_counts_no_neighbours_tensors() -> None:
 
     for peak, nbytes in launch(gather, ranks=3, world="lockstep", collectives="ring"):
         assert peak == 4000 + nbytes
+
+
+def test_what_runs_on_autograd_s_own_threads_is_of_the_backward_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a GPU autograd works in threads that have the caller's modes, and none of its context variables. Here a
+    thread of that kind is made."""
+
+    def elsewhere(loss: torch.Tensor) -> None:
+        modes, failed, first = list(_get_current_dispatch_mode_stack()), [], torch.ones_like(loss)
+
+        def run() -> None:
+            try:
+                with ExitStack() as stack:
+                    for mode in modes:
+                        stack.enter_context(mode)
+                    torch.autograd.backward(loss, first)
+            except BaseException as error:
+                failed.append(error)
+
+        thread = Thread(target=run)
+        thread.start()
+        thread.join()
+        assert not failed, failed
+
+    monkeypatch.setattr(torch.Tensor, "backward", elsewhere)
+
+    model = nn.Sequential(*[nn.Sequential(nn.Linear(8, 8), nn.Tanh()) for _ in range(3)])
+    engine = ZeroEngine(model, build(LocalTransport(), "local"), stage=0, lr=0.1)
+    loss = engine(torch.ones(2, 8)).sum()
+    with Tracker() as tracker:
+        engine.backward(loss)
+    assert len(tracker.samples) > 10 and {sample.phase for sample in tracker.samples} == {"backward"}
+    assert phase_now() == ""

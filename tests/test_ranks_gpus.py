@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from zerolab.collectives import Collectives
+from zerolab.collectives import Collectives, Link
 from zerolab.collectives.local import LocalCollectives
 from zerolab.collectives.transport import LocalTransport
 from zerolab.errors import InputError
@@ -105,6 +105,17 @@ def test_ranks_that_take_turns_compute_on_the_cpu_and_refuse_a_gpu(world: str) -
         choose_devices("cuda", 2, world)
     with pytest.raises(InputError, match='device="cuda"'):
         launch(lambda comm: None, ranks=2, world=world, device="cuda")
+
+
+@pytest.mark.parametrize("asked", [{"link": Link(gbit_per_s=1.0)}, {"trace": True}], ids=["link", "trace"])
+def test_what_goes_by_the_host_s_clock_is_refused_on_gpus(
+    asked: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("zerolab.ranks.processes.Crew.start", lambda crew: pytest.fail("ranks were started"))
+    (name,) = asked
+    with pytest.raises(InputError, match=f"^{name} is given and the ranks are on cuda:0"):
+        launch(lambda comm: None, ranks=2, **asked)
+    assert len(launch(lambda comm: comm.rank, ranks=2, world="lockstep", **asked)) == 2
 
 
 def test_the_environment_says_what_auto_stands_for(monkeypatch: pytest.MonkeyPatch) -> None:

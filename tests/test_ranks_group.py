@@ -68,6 +68,8 @@ def test_without_a_group_the_way_to_one_is_named():
         ({"collectives": "rings"}, "no collectives 'rings'; choose auto, shared, ring"),
         ({"group": 3}, "group is of type int"),
         ({"device": "meta"}, "need gloo, or NCCL"),
+        ({"device": "cuda:0", "link": Link(gbit_per_s=1.0)}, "link is given and the ranks are on cuda:0"),
+        ({"device": "cuda:0", "trace": True}, "trace is given and the ranks are on cuda:0"),
     ],
 )
 def test_what_cannot_be_is_refused(arguments, words):
@@ -90,7 +92,6 @@ def test_a_group_of_one_needs_nobody():
         ({"link": Link(gbit_per_s=1.0)}, True, "ring"),
         ({"collectives": "torch"}, True, "torch"),
         ({"device": "cuda:0"}, False, "torch"),
-        ({"device": "cuda:0", "link": Link(gbit_per_s=1.0)}, False, "ring"),
         ({"device": "cuda:0", "collectives": "ring"}, False, "ring"),
     ],
 )

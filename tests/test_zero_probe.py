@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
+from torch.overrides import TorchFunctionMode
 
 from zerolab.collectives import LocalCollectives
 from zerolab.errors import InputError
+from zerolab.offload.places import NOWHERE, Offload
 from zerolab.zero import ZeroEngine
+from zerolab.zero import optimizer as optimizers
+from zerolab.zero.choose import step_device
 from zerolab.zero.optimizer import default_factory, probe
 
 O = torch.optim  # noqa: E741
@@ -282,3 +287,50 @@ def test_what_was_found_of_one_setting_is_not_said_of_another_or_of_somebody_els
     assert (
         probe(Unhashable()).tensors_per_element == probe(partial(O.AdamW, betas=(0.9, 0.99))).tensors_per_element == 2
     )
+
+
+class OnGpu(TorchFunctionMode):
+    """Says where tensors were moved to, and leaves them where they are."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.moved: list[str] = []
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.Tensor.to and len(args) > 1 and isinstance(args[1], torch.device):
+            self.moved.append(str(args[1]))
+            return args[0]
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("of", [default_factory(0.1), partial(O.Adagrad, lr=0.123)])
+def test_an_optimizer_is_probed_where_it_steps(of: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    forked: list[Any] = []
+
+    def fork_rng(devices: list[int]) -> Any:
+        forked.append(devices)
+        return nullcontext()
+
+    monkeypatch.setattr(torch.random, "fork_rng", fork_rng)
+    with OnGpu() as gpu:
+        probe(of, torch.device("cuda:1"))
+    # The generator of that GPU is put back, too.
+    assert set(gpu.moved) == {"cuda:1"} and forked == [[1]]
+    with OnGpu() as cpu:
+        probe(of)
+    assert forked[1:] == [[]] and "cuda:1" not in cpu.moved
+
+
+def test_an_optimizer_of_the_host_is_probed_there() -> None:
+    gpu = torch.device("cuda:1")
+    assert step_device(gpu, NOWHERE) == gpu
+    places = [Offload("host"), Offload("disk", path="unused")]
+    assert {step_device(gpu, place).type for place in places} == {"cpu"}
+
+
+def test_an_engine_probes_its_optimizer_on_the_rank_s_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[torch.device] = []
+    found = probe(default_factory(0.1))
+    monkeypatch.setattr(optimizers, "probe", lambda factory, device: asked.append(device) or found)
+    ZeroEngine(nn.Linear(4, 4), LocalCollectives(), 1, lr=0.1)
+    assert asked == [torch.device("cpu")]

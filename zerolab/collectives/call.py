@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cached_property
+
+import torch
 
 SHOWN = 8
 """Ranks of a group that a report lists; of more it shows the first ones and the last."""
@@ -118,6 +122,31 @@ class phase:  # noqa: N801 - a word of the code that it stands around
 
     def __exit__(self, *_: object) -> None:
         current_phase.reset(self.token)
+
+
+_of_autograd = ""
+"""The phase of a backward, for the threads of autograd's that run its work on a GPU: they have no context."""
+
+
+@contextmanager
+def backward_phase(name: str) -> Iterator[None]:
+    """The phase `name`, here and on autograd's own threads. (A process has one such backward at a time: ranks that
+    take turns in one have no GPU, and so no such threads.)"""
+    global _of_autograd
+    before, _of_autograd = _of_autograd, name
+    try:
+        with phase(name):
+            yield
+    finally:
+        _of_autograd = before
+
+
+def phase_now() -> str:
+    """The phase of what this thread does now; "" outside all phases."""
+    name = current_phase.get()
+    if not name and _of_autograd and torch._C._current_graph_task_id() >= 0:
+        return _of_autograd
+    return name
 
 
 def mismatch(one: int, this: str, other: int, that: str) -> str:

@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from zerolab.collectives.agree import compare_labels
-from zerolab.collectives.call import Call, Group, current_phase
+from zerolab.collectives.call import Call, Group, phase_now
 from zerolab.collectives.groups import Number, as_listed, by_colour
 from zerolab.collectives.handle import Handle, Issuer, Order
 from zerolab.collectives.transport import Grouped, Request, Transport
@@ -290,7 +290,7 @@ class Collectives(ABC):
         src: int = 0,
     ) -> Handle:
         """Name the call by its whole tensor (`counted`), then run it or put it in line."""
-        call = Call(name, phase=current_phase.get(), label=label, src=src, nominal=self.nominal, group=self.within)
+        call = Call(name, phase=phase_now(), label=label, src=src, nominal=self.nominal, group=self.within)
         if counted is not None:
             dtype = str(counted.dtype).removeprefix("torch.")
             call = replace(call, numel=counted.numel(), dtype=dtype, itemsize=counted.element_size())

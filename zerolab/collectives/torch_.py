@@ -29,6 +29,15 @@ _reduce_scatter_single = getattr(dist, "reduce_scatter_single", None) or dist.re
 _all_gather_single = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 
 
+KNOWN = frozenset(
+    {
+        *(torch.float32, torch.float64, torch.float16, torch.bfloat16),
+        *(torch.int8, torch.uint8, torch.int32, torch.int64),
+    }
+)
+"""The dtypes that both libraries move and add, whatever their version. Others travel as bytes."""
+
+
 class TorchCollectives(Collectives):
     """The contract on a torch process group; a length that N does not divide is padded on the way."""
 
@@ -52,7 +61,7 @@ class TorchCollectives(Collectives):
 
     def _all_reduce(self, tensor: Tensor) -> None:
         if self.size > 1 and tensor.numel():
-            dist.all_reduce(tensor, group=self.group)
+            dist.all_reduce(as_summed("all_reduce", tensor), group=self.group)
 
     def _reduce_scatter(self, tensor: Tensor, out: Tensor) -> None:
         sizes = chunk_sizes(tensor.numel(), self.size)
@@ -63,13 +72,13 @@ class TorchCollectives(Collectives):
                 # gloo may write its output while it still reads: never hand it a view of the input. NCCL may.
                 shared = not out.is_cuda and out.untyped_storage().data_ptr() == tensor.untyped_storage().data_ptr()
                 target = torch.empty_like(out) if shared else out
-                _reduce_scatter_single(target, tensor, group=self.group)
+                self._sum_up(tensor, target)
                 if shared:
                     out.copy_(target)
         else:
             padded = self._padded(tensor.split(sizes), sizes[0])
             whole = tensor.new_empty(sizes[0])
-            _reduce_scatter_single(whole, padded, group=self.group)
+            self._sum_up(padded, whole)
             out.copy_(whole[: out.numel()])
 
     def _all_gather(self, shard: Tensor, out: Tensor) -> None:
@@ -79,21 +88,28 @@ class TorchCollectives(Collectives):
         elif sizes[0] == sizes[-1]:
             if sizes[0]:
                 shared = not out.is_cuda and out.untyped_storage().data_ptr() == shard.untyped_storage().data_ptr()
-                _all_gather_single(out, shard.clone() if shared else shard, group=self.group)
+                self._bring(shard.clone() if shared else shard, out)
         else:
             padded = self._padded((shard,), sizes[0])
             whole = shard.new_empty(sizes[0] * self.size)
-            _all_gather_single(whole, padded, group=self.group)
+            self._bring(padded, whole)
             for chunk, filled in zip(out.split(sizes), whole.split(sizes[0]), strict=True):
                 chunk.copy_(filled[: chunk.numel()])
 
     def _broadcast(self, tensor: Tensor, src: int) -> None:
         if self.size > 1 and tensor.numel():
-            dist.broadcast(tensor, group_src=src, group=self.group or dist.group.WORLD)
+            dist.broadcast(as_carried(tensor), group_src=src, group=self.group or dist.group.WORLD)
 
     def _barrier(self) -> None:
         if self.size > 1:
             dist.all_reduce(torch.zeros(1, device=self.device), group=self.group)
+
+    def _sum_up(self, tensor: Tensor, out: Tensor) -> None:
+        name = "reduce_scatter"
+        _reduce_scatter_single(as_summed(name, out), as_summed(name, tensor), group=self.group)
+
+    def _bring(self, shard: Tensor, out: Tensor) -> None:
+        _all_gather_single(as_carried(out), as_carried(shard), group=self.group)
 
     @staticmethod
     def _padded(chunks: tuple[Tensor, ...], numel: int) -> Tensor:
@@ -102,6 +118,23 @@ class TorchCollectives(Collectives):
         for row, chunk in zip(padded, chunks, strict=True):
             row[: chunk.numel()].copy_(chunk)
         return padded.view(-1)
+
+
+def as_carried(tensor: Tensor) -> Tensor:
+    """The same memory in a dtype that NCCL and gloo know: bytes, if they may not know the tensor's own."""
+    return tensor if tensor.dtype in KNOWN else tensor.view(-1).view(torch.uint8)
+
+
+def as_summed(name: str, tensor: Tensor) -> Tensor:
+    """The same memory as numbers that NCCL and gloo add: a complex number is two. Raises InputError for others."""
+    if tensor.is_complex():
+        return torch.view_as_real(tensor).view(-1)
+    if tensor.dtype not in KNOWN:
+        raise InputError(
+            f"{name} of {tensor.dtype}, which NCCL and gloo do not add; convert the tensor with .float() or .int(), or "
+            'take collectives="ring"'
+        )
+    return tensor
 
 
 _made: Counter[str] = Counter()

@@ -24,7 +24,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from zerolab.collectives.call import current_call, current_phase
+from zerolab.collectives.call import current_call, phase_now
 from zerolab.errors import InputError
 from zerolab.memory import resizes
 from zerolab.memory.kinds import Labels
@@ -187,7 +187,7 @@ class Tracker(TorchDispatchMode):
 
     def _next(self, now: float) -> tuple[str, Moments]:
         """The phase of what comes next, and the storages that were let go before it. Where a phase ends, count."""
-        phase = current_phase.get() or self._mark
+        phase = phase_now() or self._mark
         if current_call.get() is None and (phase != self._phase or self._skyline.pending >= COUNT_EVERY):
             self._settle(now)
             self._phase = phase

@@ -42,6 +42,17 @@ def choose_devices(device: str, ranks: int, world: str = "processes") -> tuple[t
     return devices, "cpu:gloo,cuda:nccl" if gpus >= ranks else "gloo"
 
 
+def check_timed(device: torch.device | str, link: object, trace: bool) -> None:
+    """Refuse a simulated link and a trace where ranks have GPUs: both go by when the host begins and ends a call, and a
+    GPU runs what it is given later than that."""
+    name = "link" if link is not None else "trace" if trace else None
+    if name is not None and str(device).startswith("cuda"):
+        raise InputError(
+            f"{name} is given and the ranks are on {device}, whose work goes on after the host's call has returned; "
+            f'leave {name} out (torch.profiler times a GPU), or give device="cpu"'
+        )
+
+
 def has_nccl(devices: Sequence[str], backend: str, joined: Mapping[str, str] | None) -> bool:
     """Whether NCCL joins the ranks: each has a GPU of its own. `joined` as in `choose_collectives`; there, each machine
     has so many ranks of the world, and this one's GPUs stand for all."""

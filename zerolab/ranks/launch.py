@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from zerolab.errors import RankError
 from zerolab.ranks.arguments import MAX_RANKS, MAX_VIRTUAL_RANKS, check_arguments, pack_function
-from zerolab.ranks.devices import choose_collectives, choose_devices, has_nccl, threads_per_rank
+from zerolab.ranks.devices import check_timed, choose_collectives, choose_devices, has_nccl, threads_per_rank
 from zerolab.ranks.job import Job, Outcome
 from zerolab.ranks.lockstep_world import run_lockstep
 from zerolab.ranks.processes import run_processes
@@ -65,10 +65,11 @@ def launch(
     device       "cpu", "cuda", or "auto": what the environment's ZEROLAB_DEVICE says, else CUDA where there is some
                  (never in lockstep). A rank's own is `comm.device`, which its tensors must be on.
     link         a simulated wire: processes slow down to it, lockstep and virtual worlds keep a virtual clock by it.
+                 Not with GPUs.
     threads      torch threads of each rank; None shares the cores out.
     env          environment variables set in the ranks (processes), besides the caller's.
     prints       "ranked": what ranks print is shown at the end, in rank order; "live": line by line; "quiet".
-    trace        record what ran when, see `Results.trace`.
+    trace        record what ran when, see `Results.trace`. Not with GPUs.
     check        compare all ranks' calls before each collective.
     max_result_mb  refuse a rank's result whose pickle is larger.
     only         virtual: the ranks that are run, and whose results come back in that order; None: [0].
@@ -86,6 +87,7 @@ def launch(
         only,
     )  # fmt: skip
     devices, backend = choose_devices(device, count, world)
+    check_timed(devices[0], link, trace)
     joined = os.environ if joins else None
     nccl = has_nccl(devices, backend, joined)
     job = Job(

@@ -21,7 +21,7 @@ from zerolab.collectives.shared.peers import host_number, is_possible
 from zerolab.collectives.torch_ import backends_of, carriers
 from zerolab.collectives.transport import tell_all
 from zerolab.errors import InputError
-from zerolab.ranks.devices import wanted
+from zerolab.ranks.devices import check_timed, wanted
 from zerolab.ranks.launchers import local_rank_in
 from zerolab.ranks.process_transport import ProcessTransport
 
@@ -58,6 +58,7 @@ def from_process_group(
     group = _check_group(group)
     backends = backends_of(group)
     device = _choose_device(device, backends)
+    check_timed(device, link, trace)
     nccl = backends.get(device.type) == "nccl"
     carrier, host = carriers(group, nccl) if nccl else (group, group)
     transport = ProcessTransport(carrier, device, nccl, host=host)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import torch
 from torch import nn
 
 from zerolab.collectives import Collectives
@@ -136,6 +137,11 @@ def make_step(
     else:
         kind = EncodedStep
     return kind(stage, buckets, factory, precision, state_size)
+
+
+def step_device(device: torch.device, offload: Offload) -> torch.device:
+    """Where the optimizer steps: on the ranks' device, or on the host beside its states."""
+    return device if offload.optimizer == "device" else torch.device("cpu")
 
 
 def keeps_main(bucket: Bucket, stage: Stage, precision: Precision | None, state_size: StateSize) -> bool:

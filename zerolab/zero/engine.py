@@ -31,7 +31,16 @@ from zerolab.precision.scaler import LossScaler
 from zerolab.zero import optimizer as optimizers
 from zerolab.zero.changing import all_hear, changing
 from zerolab.zero.check import check_lookups, check_loss, check_model, engaged
-from zerolab.zero.choose import check_disk, check_kinds, check_replicas, keeps_main, make_scaler, make_stage, make_step
+from zerolab.zero.choose import (
+    check_disk,
+    check_kinds,
+    check_replicas,
+    keeps_main,
+    make_scaler,
+    make_stage,
+    make_step,
+    step_device,
+)
 from zerolab.zero.clip import StepResult, check_norm, measure
 from zerolab.zero.gestures import Gestures, members
 from zerolab.zero.gradients import Reducer
@@ -121,7 +130,7 @@ class ZeroEngine(Gestures):
         self.stage = make_stage(stage, comm, reduction, self.precision, offload, replicate)
         factory = optimizer if lr is None else optimizers.default_factory(lr)
         assert factory is not None
-        self.state_size = optimizers.probe(factory)
+        self.state_size = optimizers.probe(factory, step_device(comm.device, offload))
         align = round_up(align, align_of(self.precision))
         stays = check_limits(limits).persistence_numel
         self.units = find_units(model, comm.size, units, groups, bucket_numel, align, self.precision, stays)

@@ -42,8 +42,12 @@ PHASES: tuple[tuple[int | None, tuple[float, ...]], ...] = (
 """Steps that it is told it has done, and the sizes of the gradients that come then."""
 
 
-def probe(factory: Factory) -> StateSize:
-    """What the optimizer keeps per element and per tensor. No generator of random numbers is moved.
+CPU = torch.device("cpu")
+
+
+def probe(factory: Factory, device: torch.device = CPU) -> StateSize:
+    """What the optimizer keeps per element and per tensor where it steps, on `device`: another kernel runs on each kind
+    of them, or none. No generator of random numbers is moved.
 
     Raises:
         InputError: it is no factory, refuses parameters or slices of them, or is not elementwise.
@@ -53,16 +57,18 @@ def probe(factory: Factory) -> StateSize:
             f"optimizer is of type {type(factory).__name__}; give a function from parameter groups to an optimizer, "
             "such as functools.partial(torch.optim.AdamW, lr=1e-3)"
         )
-    key = _of_torch(factory)
+    known = _of_torch(factory)
+    key = None if known is None else (known, device.type)
     if key is not None and key in _found:
         return _found[key]
     # An optimizer may draw numbers itself. What it does here is no part of a run: nobody tracks or prices it, and its
     # tensors have values in a virtual world, too.
-    with torch.random.fork_rng(devices=[]), _disable_current_modes():
+    gpus = [device.index or 0] if device.type == "cuda" else []
+    with torch.random.fork_rng(devices=gpus), _disable_current_modes():
         if _is_default(factory):
-            whole = _stepped(factory)
+            whole = _stepped(factory, device)
         else:
-            whole, *_ = [_follow(factory, shape) for shape in SHAPES]
+            whole, *_ = [_follow(factory, shape, device) for shape in SHAPES]
     size = _size(whole)
     if key is not None:
         _found[key] = size
@@ -70,7 +76,7 @@ def probe(factory: Factory) -> StateSize:
 
 
 _found: dict[Hashable, StateSize] = {}
-"""What came of torch's own optimizers in this process, by `_of_torch`."""
+"""What came of torch's own optimizers in this process, by `_of_torch` and the type of the device."""
 
 
 def _of_torch(factory: Factory) -> Hashable:
@@ -93,9 +99,9 @@ def _is_default(factory: Factory) -> bool:
     return its.func is torch.optim.AdamW and not its.args and fused and isinstance(its.keywords["lr"], int | float)
 
 
-def _stepped(factory: Factory) -> Stepped:
-    whole = Stepped(factory, torch.zeros(SHAPES[0], device="cpu", dtype=torch.float32))
-    whole.step(torch.ones(SHAPES[0], device="cpu", dtype=torch.float32))
+def _stepped(factory: Factory, device: torch.device) -> Stepped:
+    whole = Stepped(factory, torch.zeros(SHAPES[0], device="cpu", dtype=torch.float32).to(device))
+    whole.step(torch.ones(SHAPES[0], device="cpu", dtype=torch.float32).to(device))
     return whole
 
 
@@ -129,12 +135,12 @@ class Stepped:
         self.optimizer.load_state_dict(packed)
 
 
-def _follow(factory: Factory, shape: tuple[int, ...]) -> Stepped:
+def _follow(factory: Factory, shape: tuple[int, ...], device: torch.device) -> Stepped:
     """Step a parameter of some shape and its slices side by side; the parameter, stepped."""
     generator = torch.Generator("cpu").manual_seed(0)
 
     def drawn() -> torch.Tensor:
-        return torch.randn(shape, generator=generator, device="cpu", dtype=torch.float32)
+        return torch.randn(shape, generator=generator, device="cpu", dtype=torch.float32).to(device)
 
     values = drawn()
     try:

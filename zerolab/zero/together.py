@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from zerolab.collectives import phase
+from zerolab.collectives.call import backward_phase
 from zerolab.errors import InputError, StateError
 from zerolab.zero.gradients import StrayError
 
@@ -44,7 +44,7 @@ def run_backward(engines: Sequence[ZeroEngine], loss: torch.Tensor, reduce: bool
         engine.residency.begin_backward()
         engine.reducer.begin(engine._reduces if reduce is None else reduce)
     try:
-        with phase("backward"):
+        with backward_phase("backward"):
             (loss if first.scaler is None else loss.float() * first.scaler.scale).backward()
             for engine in engines:
                 engine.reducer.finish()
