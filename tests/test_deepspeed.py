@@ -65,6 +65,81 @@ def test_row_22_no_key_is_taken_in_silence(name: str) -> None:
             assert around in said or not is_on(at(WILD[name].config, around)), leaf
 
 
+ZERO = "zero_optimization."
+FP16 = "fp16.enabled"
+NAMED: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    ZERO + "overlap_comm": ({ZERO + "overlap_comm": False}, {"overlap": False}),
+    ZERO + "reduce_scatter": ({ZERO + "reduce_scatter": False}, {"reduction": "all_reduce"}),
+    ZERO + "reduce_bucket_size": ({ZERO + "reduce_bucket_size": 5e8}, {"bucket_numel": 500_000_000}),
+    ZERO + "sub_group_size": ({ZERO + "sub_group_size": 1e9}, {"sub_group_size": 1_000_000_000}),
+    ZERO + "stage3_prefetch_bucket_size": (
+        {ZERO + "stage": 3, ZERO + "stage3_prefetch_bucket_size": 7}, {"prefetch_bucket_size": 7}
+    ),
+    ZERO + "stage3_param_persistence_threshold": (
+        {ZERO + "stage": 3, ZERO + "stage3_param_persistence_threshold": 7}, {"param_persistence_threshold": 7}
+    ),
+    ZERO + "stage3_max_live_parameters": (
+        {ZERO + "stage": 3, ZERO + "stage3_max_live_parameters": 7}, {"max_live_parameters": 7}
+    ),
+    ZERO + "stage3_max_reuse_distance": (
+        {ZERO + "stage": 3, ZERO + "stage3_max_reuse_distance": 7}, {"max_reuse_distance": 7}
+    ),
+    ZERO + "stage3_gather_16bit_weights_on_model_save": (
+        {ZERO + "stage": 3, ZERO + "stage3_gather_16bit_weights_on_model_save": True}, {"zero3_save_16bit_model": True}
+    ),
+    ZERO + "offload_optimizer, cpu": ({ZERO + "offload_optimizer.device": "cpu"}, {"offload_optimizer": "cpu"}),
+    ZERO + "offload_optimizer, nvme": (
+        {ZERO + "offload_optimizer.device": "nvme", ZERO + "offload_optimizer.nvme_path": "d"},
+        {"offload_optimizer": "nvme", "offload_path": "d"},
+    ),
+    ZERO + "offload_param, cpu": (
+        {ZERO + "stage": 3, ZERO + "offload_param.device": "cpu"}, {"offload_param": "cpu"}
+    ),
+    ZERO + "offload_param, nvme, max_in_cpu": (
+        {ZERO + "stage": 3, ZERO + "offload_param.device": "nvme", ZERO + "offload_param.nvme_path": "d",
+         ZERO + "offload_param.max_in_cpu": 9},
+        {"offload_param": "nvme", "offload_path": "d", "max_in_cpu": 9},
+    ),
+    "bf16": ({"bf16.enabled": True}, {"bf16": True}),
+    "fp16.loss_scale": ({FP16: True, "fp16.loss_scale": 128}, {"fp16": True, "loss_scale": 128}),
+    "fp16.loss_scale_window": ({FP16: True, "fp16.loss_scale_window": 9}, {"loss_scale_window": 9}),
+    "fp16.initial_scale_power": ({FP16: True, "fp16.initial_scale_power": 9}, {"initial_scale_power": 9}),
+    "fp16.hysteresis": ({FP16: True, "fp16.hysteresis": 9}, {"hysteresis": 9}),
+    "fp16.min_loss_scale": ({FP16: True, "fp16.min_loss_scale": 9}, {"min_loss_scale": 9}),
+    "gradient_accumulation_steps": ({"gradient_accumulation_steps": 3}, {"grad_accum_steps": 3}),
+    "gradient_clipping": ({"gradient_clipping": 0.5}, {"clip_norm": 0.5}),
+    "train_batch_size": ({"train_batch_size": 24}, {"batch_size": 24}),
+}  # fmt: skip
+"""What row 22 names and is honoured: as a file says it, and our settings."""
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_row_22_each_key_that_the_row_names_becomes_a_setting(name: str) -> None:
+    given, settings = NAMED[name]
+    config: dict[str, Any] = {"zero_optimization": {"stage": 1}}
+    for path, value in given.items():
+        section = config
+        *around, key = path.split(".")
+        for part in around:
+            section = section.setdefault(part, {})
+        section[key] = value
+    found = read(config, RANKS).settings
+    assert {setting: found.get(setting) for setting in settings} == settings
+
+
+def test_row_22_the_other_keys_that_the_row_names_are_taken_with_a_note_or_refused() -> None:
+    taken = {"allgather_bucket_size": 5e8, "contiguous_gradients": True, "offload_optimizer": {"pin_memory": True}}
+    notes = " ".join(read({"zero_optimization": {"stage": 2, **taken}}, RANKS).notes)
+    assert "allgather_bucket_size" in notes and "offload_optimizer.pin_memory" in notes
+    with pytest.raises(InputError, match="contiguous_gradients must be true, not false"):
+        read({"zero_optimization": {"stage": 2, "contiguous_gradients": False}}, RANKS)
+    # The equation: batch = micro-batch x accumulation x ranks.
+    sizes = {"train_batch_size": 24, "train_micro_batch_size_per_gpu": 4, "gradient_accumulation_steps": 3}
+    assert read(sizes, 2).settings.items() >= {"batch_size": 24, "grad_accum_steps": 3}.items()
+    with pytest.raises(InputError, match="train_batch_size is 24, but 4 sequences a micro-batch x 3"):
+        read(sizes, 4)
+
+
 def test_row_22_auto_is_resolved_and_shown() -> None:
     reading = read(WILD["transformers, stage 3"].config, RANKS, {**GIVEN, "batch_size": "24", "clip_norm": "0.5"})
     for note in (

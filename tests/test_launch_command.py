@@ -8,6 +8,7 @@ import sys
 import time
 from pathlib import Path
 
+import born
 import psutil
 import pytest
 
@@ -102,6 +103,18 @@ def test_row_01_ranks_of_a_script_meet_in_one_world_and_get_their_arguments(
     assert main(["launch", str(script), "--ranks", "2", "--collectives", "ring", "--", "--a_b", "--", "c"]) == 0
     out = sorted(line for line in capfd.readouterr().out.splitlines() if "hears" in line)
     assert out == [f"rank {rank} | hears ['--a_b', '--', 'c'] [('RingCollectives', 3.0)]" for rank in (0, 1)]
+
+
+@pytest.mark.ranks
+@pytest.mark.timeout(100)
+def test_row_01_torchrun_starts_the_same_script(tmp_path: Path) -> None:
+    script = tmp_path / "total.py"
+    script.write_text(TOTAL)
+    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", script, "--a_b", "--", "c"]
+    path = os.pathsep.join(filter(None, [str(ROOT), *sys.path]))
+    done = born.ran(*torchrun, capture_output=True, text=True, timeout=80, env={**os.environ, "PYTHONPATH": path})
+    heard = [line for line in done.stdout.splitlines() if "hears" in line]
+    assert len(heard) == 2 and all("['--a_b', '--', 'c'] [(" in line and "3.0)]" in line for line in heard), done.stderr
 
 
 FAILS = """

@@ -15,7 +15,7 @@ from zerolab.dialects import megatron
 from zerolab.dialects.megatron_write import write
 from zerolab.errors import InputError
 from zerolab.precision import LossScaler
-from zerolab.train import make_config
+from zerolab.train import make_config, train
 
 SMALL = ["--model-size=nano", "--seq-len=16", "--batch-size=8"]
 SHARD = "--use-distributed-optimizer --data-parallel-sharding-strategy"
@@ -244,6 +244,43 @@ def test_row_06_dtype_flags_are_the_precision_that_is_stored() -> None:
     assert precision is not None
     assert (precision.params, precision.main_params, precision.main_grads) == ("bf16", "fp32", "fp32")
     assert (precision.exp_avg, precision.exp_avg_sq) == ("fp8", "bf16")
+
+
+STORED: dict[str, dict[str, float]] = {
+    "": {"parameters": 4, "gradients": 4, "optimizer_states": 4 + 4},
+    "--params-dtype bf16": {"parameters": 2, "gradients": 4, "optimizer_states": 4 + 4 + 4},
+    "--bf16": {"parameters": 2, "gradients": 2, "optimizer_states": 4 + 4 + 4},
+    "--bf16 --main-grads-dtype fp32 --exp-avg-dtype fp8 --exp_avg_sq_dtype bf16": {
+        "parameters": 2, "gradients": 4, "optimizer_states": 4 + 1 + 2,
+    },
+    "--fp16 --main-params-dtype fp16": {"parameters": 2, "gradients": 2, "optimizer_states": 4 + 4},
+    "--fp8 --fp8-backend emulated --main-params-dtype bf16": {
+        "parameters": 2, "gradients": 2, "optimizer_states": 4 + 4,
+    },
+}  # fmt: skip
+"""Bytes an element that a rank at stage 0 keeps. (What is updated in the dtype in which it computes has one copy.)"""
+
+
+@pytest.mark.parametrize("flags", STORED)
+def test_row_06_the_memory_tracker_shows_what_dtype_flags_store(flags: str) -> None:
+    run = {"model_size": "nano", "seq_len": 16, "batch_size": 2, "max_steps": 1, "world": "lockstep", "ranks": 1}
+    report = train(make_config(**run | meant(flags)))
+    measured = {kind: report.memory_measured[kind] for kind in report.memory_predicted}
+    assert measured == report.memory_predicted
+    # Padding comes on top, and of 8 bits a scale a block.
+    kept = {kind: sizes[0] / 32_928 for kind, sizes in measured.items()}
+    assert kept == pytest.approx(STORED[flags], rel=0.05)
+
+
+def test_row_06_fp16_scales_its_loss_by_what_overflows_and_fp8_is_emulated(capsys: pytest.CaptureFixture[str]) -> None:
+    few = ["--world=lockstep", "--max-steps=3"]
+    assert main(["train", *SMALL, *few, "--fp16", "--initial-loss-scale", str(2**40), "--hysteresis=1"]) == 0
+    shown = capsys.readouterr().out
+    assert f"loss scale {2.0**40:g} -> {2.0**38:g}, skipped steps: 1, 2, 3" in shown.replace("\n", " ")
+    assert main(["train", *SMALL, *few, "--fp8", "--fp8-backend=emulated"]) == 0
+    assert "linear layers compute in emulated fp8" in capsys.readouterr().out.replace("\n", " ")
+    assert main(["train", *SMALL, "--fp8", "--fp8-backend", "transformer_engine"]) == 2
+    assert "--fp8-backend" in capsys.readouterr().err
 
 
 RUNS: list[dict[str, Any]] = [

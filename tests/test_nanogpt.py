@@ -19,7 +19,7 @@ from zerolab.errors import InputError
 from zerolab.memory import StateSize, predict
 from zerolab.models import GPT2Config, build_model, parameter_count
 from zerolab.models.huggingface import export, save_folder
-from zerolab.train import TrainConfig, make_config
+from zerolab.train import TrainConfig, make_config, train
 from zerolab.train.parts import decay_groups
 from zerolab.zero.units import find_units
 
@@ -182,6 +182,15 @@ def test_row_13_one_to_eight_ranks_make_the_same_batch_of_micro_batches_of_one_s
         spec = make_config(**settings).spec
         assert (spec.batch_size, spec.micro_batch_size, spec.micro_batches * ranks) == (24, 3, 8)
         assert settings["eval_steps"] == [20, 10, 5, 3][[1, 2, 4, 8].index(ranks)]
+
+
+def test_row_13_one_two_four_and_eight_ranks_train_the_same_model(room: Path) -> None:
+    losses = []
+    for ranks in (1, 2, 4, 8):
+        settings = read("config/fox.py --gradient_accumulation_steps=8 --eval_interval=9", ranks).settings
+        kept = {name: value for name, value in settings.items() if name not in ("save_folder", "save_every", "keep")}
+        losses.append(train(make_config(**kept, world="lockstep")).loss)
+    assert all(loss == pytest.approx(losses[0], abs=1e-5) for loss in losses[1:])
 
 
 def test_the_page_says_what_becomes_of_every_key() -> None:

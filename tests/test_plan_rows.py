@@ -14,6 +14,7 @@ from zerolab.plan.guide import traffic_bytes
 from zerolab.plan.measure import measure
 from zerolab.plan.needs import DEVICE
 from zerolab.precision import Precision
+from zerolab.train import make_config, train
 
 KINDS = ("parameters", "gradients", "optimizer_states")
 
@@ -41,6 +42,16 @@ def test_row_15_the_same_table_of_a_narrow_gpt2_is_measured_to_the_byte() -> Non
             assert measured.states == needs_of(run, rank).states
     whole, sharded = (sum(of_ranks[0].states.values()) for of_ranks in found[:2])
     assert 1 - sharded / whole == pytest.approx(0.375, abs=0.001)
+
+
+@pytest.mark.parametrize("stage", [0, 1])
+def test_row_15_the_table_of_gpt2_124m_is_measured_in_a_virtual_world(stage: int) -> None:
+    """Its own 124 million parameters, by the real engine and the tracker, on tensors without values."""
+    run = {"model": "gpt2", "model_size": "124m", "vocab_size": 50304, "context": 1024, "ranks": 4, "seq_len": 16}
+    report = train(make_config(**run, batch_size=4, world="virtual", zero_stage=stage, max_steps=1))
+    measured = [report.memory_measured[kind][0] for kind in KINDS]
+    assert measured == [report.memory_predicted[kind][0] for kind in KINDS]
+    assert [size / GB for size in measured] == pytest.approx([0.497, 0.497, [0.995, 0.249][stage]], abs=6e-4)
 
 
 def test_row_31_the_account_of_175_billion_parameters_on_8_ranks_is_right() -> None:

@@ -60,7 +60,7 @@ def start(place: int, host: tuple[str, str, str], profile: Path) -> subprocess.P
 
 
 @pytest.mark.ranks
-def test_two_hosts_train_as_one(hosts: tuple[tuple[str, str, str], ...], tmp_path: Path) -> None:
+def test_row_13_two_nodes_under_torchrun_train_as_one(hosts: tuple[tuple[str, str, str], ...], tmp_path: Path) -> None:
     profile = tmp_path / "profile.json"
     running = [start(place, host, profile) for place, host in enumerate(hosts)]
     try:

@@ -129,7 +129,7 @@ def test_each_unit_is_gathered_once_in_forward_and_once_in_backward() -> None:
         assert counted == [[{"forward": BLOCKS, "backward": BLOCKS}] * 3] * 2
 
 
-def test_a_unit_has_no_parameters_outside_its_forward_and_its_memory_is_given_back() -> None:
+def test_row_23_a_unit_has_no_parameters_outside_its_forward_and_its_memory_is_given_back() -> None:
     def outside(comm: Collectives) -> list[Any]:
         engine = ZeroEngine(Blocks(), comm, 3, optimizer=adamw())
         model, found = engine.model, []
