@@ -24,7 +24,7 @@ ALLOW_ROOT := $(shell test "$$(id -u)" = 0 && echo --allow-root)
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: lab test quick nightly setup lint types unit nbval soak notebooks exercises bench bench-env lock format clean distclean help
+.PHONY: lab test quick nightly setup lint types unit nbval soak notebooks exercises site bench bench-env lock format clean distclean help
 
 lab: $(STAMP)  ## set up, then open JupyterLab at the first lesson (ARGS=--no-browser on a headless machine)
 	$(PY) -m jupyterlab $(ALLOW_ROOT) --ServerApp.jpserver_extensions=zerolab.course.lab=True --ServerApp.root_dir="$(CURDIR)" $(addprefix --LabApp.default_url=/lab/tree/,$(wildcard $(LESSON))) $(ARGS)
@@ -74,6 +74,10 @@ notebooks: $(STAMP)  ## run the lessons again and store their outputs; generate 
 
 exercises: $(STAMP)  ## make exercises/ from solutions/ anew; one that somebody has worked in is refused
 	$(PY) -m zerolab.course.notebooks --no-run $(ARGS)
+
+site: $(STAMP)  ## build the course as static pages in build/site, from the stored outputs
+	@$(PIP) install --quiet -c constraints.txt -e '.[$(EXTRAS),site]'
+	@$(PY) docs/site/build.py
 
 format: $(STAMP)  ## let ruff fix and format what it can
 	$(PY) -m ruff check --fix .

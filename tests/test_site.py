@@ -1,0 +1,109 @@
+"""The site: what its pages are made of, what it refuses, and, where Sphinx is installed, that it builds."""
+
+import base64
+import sys
+from pathlib import Path
+
+import nbformat
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.append(str(ROOT / "docs" / "site"))
+
+from lesson import PageError, page  # noqa: E402
+from links import broken  # noqa: E402
+from reference import prose, read_library, room_page, source_page  # noqa: E402
+
+DOT = base64.b64encode(b"a picture").decode()
+
+
+def a_lesson(folder: Path, html: str = "", **cell: object) -> Path:
+    """A notebook with one cell of code that shows `html`."""
+    output = nbformat.v4.new_output("display_data", {"text/html": html})
+    code = nbformat.v4.new_code_cell("show()", **{"execution_count": 1, "outputs": [output], **cell})
+    file = folder / "00_lesson.ipynb"
+    nbformat.write(nbformat.v4.new_notebook(cells=[nbformat.v4.new_markdown_cell("# Lesson"), code]), file)
+    return file
+
+
+def test_a_picture_of_a_lesson_becomes_a_file_that_is_loaded_when_it_is_seen(tmp_path: Path) -> None:
+    lesson = a_lesson(tmp_path, f'<img alt="two bars" width="3" src="data:image/png;base64,{DOT}">')
+    html = page(lesson, tmp_path, "../pictures").cells[1].outputs[0].data["text/html"]
+    assert html == '<img loading="lazy" alt="two bars" width="3" src="../pictures/00_lesson-2-0-0.png">'
+    assert (tmp_path / "00_lesson-2-0-0.png").read_bytes() == b"a picture"
+
+
+def test_a_picture_without_words_is_refused_by_page_and_cell(tmp_path: Path) -> None:
+    lesson = a_lesson(tmp_path, f'<img width="3" src="data:image/png;base64,{DOT}">')
+    with pytest.raises(PageError, match=r"00_lesson\.ipynb, cell 2: its picture has no alt text"):
+        page(lesson, tmp_path, "")
+
+
+def test_a_cell_that_was_not_run_is_refused_in_a_lesson_and_taken_in_an_exercise(tmp_path: Path) -> None:
+    lesson = a_lesson(tmp_path, execution_count=None, outputs=[])
+    with pytest.raises(PageError, match=r"00_lesson\.ipynb, cell 2: it was not run"):
+        page(lesson, tmp_path, "")
+    assert page(lesson, tmp_path, "", outputs=False).cells[1].source == "show()"
+
+
+def test_a_cell_that_failed_is_refused(tmp_path: Path) -> None:
+    failed = nbformat.v4.new_output("error", ename="ValueError", evalue="", traceback=[])
+    with pytest.raises(PageError, match="cell 2: it ends with ValueError"):
+        page(a_lesson(tmp_path, outputs=[failed]), tmp_path, "")
+
+
+def test_an_answer_waits_behind_a_click(tmp_path: Path) -> None:
+    lesson = a_lesson(tmp_path, metadata={"tags": ["answer"]})
+    assert "hide-output" in page(lesson, tmp_path, "").cells[1].metadata.tags
+
+
+def test_the_name_of_a_shown_source_leads_to_its_file(tmp_path: Path) -> None:
+    shown = nbformat.v4.new_output("display_data", {"text/markdown": "`zerolab.zero.engine.ZeroEngine.step`\n\ncode"})
+    lesson = a_lesson(tmp_path, outputs=[shown])
+    made = page(lesson, tmp_path, "", modules={"zerolab.zero", "zerolab.zero.engine"}).cells[1].outputs[0]
+    assert '<a href="../source/zerolab.zero.engine.html#ZeroEngine">' in made.data["text/markdown"]
+
+
+@pytest.mark.parametrize("lesson", sorted((ROOT / "notebooks").glob("*.ipynb")), ids=lambda path: path.stem)
+def test_each_lesson_is_a_page_of_less_than_a_megabyte_before_its_pictures(lesson: Path, tmp_path: Path) -> None:
+    made = page(lesson, tmp_path, "../pictures")
+    assert len(nbformat.writes(made)) < 500_000, "the theme adds some 200 kB"
+
+
+def test_links_that_lead_nowhere_and_what_needs_a_network_are_named(tmp_path: Path) -> None:
+    (tmp_path / "a.html").write_text('<a href="b.html#here">b</a><a href="c.html">c</a><img src="https://x.org/i.png">')
+    (tmp_path / "b.html").write_text('<p id="there">b</p><a href="https://x.org">x</a>')
+    assert broken(tmp_path) == [
+        "a.html leads to b.html#here, and there is no here in that page",
+        "a.html leads to c.html, which is not there",
+        "a.html loads https://x.org/i.png, which needs a network",
+    ]
+
+
+def test_the_reference_has_every_public_name_of_every_room_with_its_words() -> None:
+    modules = read_library(ROOT)
+    for room in (module for module in modules.values() if module.is_room):
+        text = "\n".join(room_page(room, modules))
+        assert [name for name in room.public() if f"## {name}\n" not in text] == [], room.name
+
+
+def test_a_docstrings_list_of_arguments_is_a_list() -> None:
+    doc = "Adds.\n\nfirst   a number\n        of ranks\nlast    *another*\n\nRaises nothing."
+    assert "\n".join(prose(doc)) == (
+        "Adds.\n\n- `first`: a number of ranks\n- `last`: \\*another\\*\n\nRaises nothing.\n"
+    )
+
+
+def test_a_page_of_source_has_a_name_for_each_definition() -> None:
+    module = read_library(ROOT)["zerolab.zero.engine"]
+    assert 'id="ZeroEngine"' in source_page(module)
+
+
+def test_the_whole_site_builds_without_a_warning_and_no_link_is_broken(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("sphinx_book_theme", reason="the site extra is not installed: make site")
+    from build import main
+
+    assert main(tmp_path / "source", tmp_path / "site") == 0
+    assert capfd.readouterr().err == ""
