@@ -6,6 +6,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from zerolab.collectives import Link
 from zerolab.collectives.cost import RINGS
@@ -22,6 +23,10 @@ from zerolab.cost import (
     operation_of,
 )
 from zerolab.errors import InputError
+from zerolab.models import config_of
+from zerolab.plan import RunSpec, shape_of
+from zerolab.plan.needs import layout_of
+from zerolab.plan.timing import predict_step, step_bytes
 from zerolab.ranks import launch
 
 NVLINK, ETHERNET = Link(2400, 3), Link(100, 10)
@@ -213,3 +218,58 @@ def test_nodes_with_more_cards_send_so_much_faster_until_the_links_inside_bind(a
 
     assert seconds(1) == pytest.approx(8 * seconds(8), rel=1e-3)
     assert seconds(8, inside=400) > 1.5 * seconds(8)
+
+
+def bytes_of(call):
+    """What the operations of a call read and write."""
+    found = []
+
+    class Noting(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            result = func(*args, **(kwargs or {}))
+            found.append(operation_of(func, args, kwargs or {}, result))
+            return result
+
+    with Noting():
+        call()
+    return [operation for operation in found if operation is not None]
+
+
+def test_what_is_changed_in_place_is_read_and_written_and_what_is_filled_only_written():
+    one, other, table = torch.zeros(25), torch.ones(25), torch.zeros(1000, 5)
+    chosen = torch.tensor([1, 2])
+    for call, nbytes in (
+        (lambda: one.add_(other), 300),
+        (lambda: one.copy_(other), 200),
+        (lambda: one.zero_(), 100),
+        (lambda: torch.add(one, one, out=other), 300),
+        (lambda: torch._foreach_mul_([one, other], 2.0), 400),
+        (lambda: torch.nn.functional.embedding(chosen, table), 16 + 2 * 40),
+    ):
+        assert [operation.nbytes for operation in bytes_of(call)] == [nbytes]
+
+
+def test_a_fused_step_is_priced_by_all_that_it_moves_and_as_the_planner_prices_it():
+    """It gives nothing back: parameters and two moments read and written, gradients read, 7 numbers of 4 bytes."""
+    parameter = torch.zeros(1000, requires_grad=True)
+    parameter.grad = torch.ones(1000)
+    adamw = torch.optim.AdamW([parameter], fused=True)
+    adamw.step()
+    (step,) = (operation for operation in bytes_of(adamw.step) if operation.kind == "optimizer")
+    assert step.nbytes == 28_000 + 4, "and its counter"
+    shape = shape_of(config_of("llama", "nano"), "nano")
+    run = RunSpec(shape, ranks=1, stage=0, precision=None)
+    moved = step_bytes(run, layout_of(run), 0)
+    numel = moved.gradients / 4
+    assert (moved.touched, moved.clipped) == (28 * numel, 8 * numel)
+    slow = Machine("", {("matmul", 4): Rate(((1, 1e30),))}, Rate(((1, 1e30),)), optimizer=Rate(((1, 28.0),)))
+    assert slow.seconds(step) == pytest.approx(step.nbytes / 28)
+    assert predict_step(run, slow, None, clips=False).seconds == pytest.approx(numel)
+
+
+def test_who_does_not_clip_reads_no_gradients_for_it():
+    run = RunSpec(shape_of(config_of("llama", "nano"), "nano"), ranks=1, stage=0, precision=None)
+    slow = Machine("", {("matmul", 4): Rate(((1, 1e30),))}, Rate(((1, 1e9),)))
+    clipped, plain = (predict_step(run, slow, None, clips=clips).seconds for clips in (True, False))
+    moved = step_bytes(run, layout_of(run), 0)
+    assert clipped - plain == pytest.approx((moved.gradients + moved.clipped) / 1e9)

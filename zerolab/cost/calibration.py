@@ -104,7 +104,7 @@ AMOUNTS: dict[str, tuple[float, ...]] = {
     "attention": tuple(7.0 * BATCH * HEADS * DIM * tokens**2 / 2 for tokens in TOKENS),
     "memory": tuple(12.0 * length for length in LENGTHS),
     "math": tuple(8.0 * length for length in LENGTHS),
-    "optimizer": (36.0 * STEPPED,),
+    "optimizer": (28.0 * STEPPED,),
 }
 """What each measured call has to do: floating-point operations, or bytes. Of attention a forward and a backward are
 measured, 7 products of which a causal mask leaves half, and their mean rate is taken for either."""

@@ -16,7 +16,7 @@ from zerolab.cost.gpus import GPU, LAUNCH_SECONDS, LINK_REACHED, MEMORY_REACHED
 from zerolab.errors import InputError
 from zerolab.ranks.pace import counted
 
-KINDS = ("matmul", "attention", "math", "memory")
+KINDS = ("matmul", "attention", "math", "optimizer", "memory")
 MATH = {
     "gelu", "gelu_backward", "silu", "silu_backward", "exp", "tanh", "sigmoid", "pow", "rsqrt", "_softmax",
     "_softmax_backward_data", "_log_softmax", "_log_softmax_backward_data", "native_layer_norm",
@@ -28,7 +28,8 @@ MATH = {
 class Operation(NamedTuple):
     """One operation of a device.
 
-    kind      "matmul", "attention", "math" (functions such as exp, a number at a time) or "memory" (all else)
+    kind      "matmul", "attention", "math" (functions such as exp, a number at a time), "optimizer" (a fused step) or
+              "memory" (all else)
     flop      floating-point operations; 0 for what is priced by its bytes
     nbytes    bytes read and written
     itemsize  of its result: arithmetic of 2 bytes is quicker than of 4
@@ -51,7 +52,7 @@ def operation_of(func: Any, args: Any, kwargs: Any, result: Any) -> Operation | 
     elif found.flop:
         kind = "matmul"
     else:
-        kind = "math" if name in MATH else "memory"
+        kind = "math" if name in MATH else "optimizer" if name.startswith("_fused_ada") else "memory"
     return Operation(kind, found.flop, found.nbytes, found.itemsize)
 
 
@@ -123,7 +124,7 @@ class Machine:
     def seconds(self, operation: Operation) -> float:
         """How long an operation takes."""
         kind, flop, nbytes, itemsize = operation
-        moving = (self.math if kind == "math" and self.math is not None else self.memory).seconds(nbytes)
+        moving = ({"math": self.math, "optimizer": self.optimizer}.get(kind) or self.memory).seconds(nbytes)
         if not flop:
             return self.overhead + moving
         rate = self.flop.get((kind, itemsize)) or self.flop.get(("matmul", itemsize)) or self.flop[("matmul", 4)]

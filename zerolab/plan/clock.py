@@ -41,6 +41,7 @@ class StepBytes(NamedTuple):
     """What the optimizer's step of a rank moves, in bytes.
 
     gradients  its share of the gradients
+    clipped    these read and written once more, as the step has them, where they are clipped
     touched    read and written by the step itself
     swapped    read from the disk and written there
     published  its share of the new parameters
@@ -48,6 +49,7 @@ class StepBytes(NamedTuple):
     """
 
     gradients: float
+    clipped: float
     touched: float
     swapped: float
     published: float
@@ -195,11 +197,14 @@ class TimedReplay(Replay):
         if clips:
             self.move(step.gradients)
             self.until(self.carry(self.wire.seconds("all_gather", self.wire.ranks, 8)), "norm")
+        clipped = step.clipped if clips else 0.0
         if self.places.optimizer == "device":
+            if clips:
+                self.move(clipped)
             rate = self.machine.optimizer or self.machine.memory
             self.spend("optimizer", step.calls * self.machine.overhead + rate.seconds(step.touched))
         else:
-            on_host = step.touched / self.machine.host_step
+            on_host = (step.touched + clipped) / self.machine.host_step
             on_disk = step.swapped / self.machine.disk if self.places.optimizer == "disk" else 0.0
             self.spend("offload", max(on_host, on_disk) + step.published / self.machine.host)
         if self.stage >= 1:

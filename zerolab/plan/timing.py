@@ -84,21 +84,21 @@ def model_flop(run: RunSpec) -> float:
 
 
 def step_bytes(run: RunSpec, layout: RunLayout, stage: int) -> StepBytes:
-    """What AdamW moves of a rank's share: parameters, both moments read and written, gradients read; gradients twice
-    more to clip them. A state that rests in another dtype is decoded and encoded besides."""
+    """What AdamW moves of a rank's share: parameters and both moments read and written, gradients read. A state that
+    rests in another dtype is decoded and encoded besides. What clipping moves stands apart."""
     recipe, width = run.dtypes or Precision(), dtype_of(run).itemsize
     plans = [plan for plan in layout.plans if plan.trainable]
     numel = sum(plan.layout.numel if stage == 0 else plan.layout.shard_numel for plan in plans)
     form = format_of(dtype_of(run), run.dtypes, run.places, ADAM)
     hand = form.step_dtype.itemsize
     resting = [codec.dtype.itemsize for codec in (*form.states.values(), *([form.main] if form.main else []))]
-    touched = hand * (2 + 2 * 2 + 1 + 2) + sum(2 * (rest + hand) for rest in resting if rest != hand)
+    touched = hand * (2 + 2 * 2 + 1) + sum(2 * (rest + hand) for rest in resting if rest != hand)
     if form.main is not None:
         touched += hand + width
     calls = len(plans)
     grads = recipe.itemsize("main_grads")
     published = numel * width if run.places.parameters == "device" else 0
-    return StepBytes(numel * grads, numel * touched, numel * 2 * sum(resting), published, calls)
+    return StepBytes(numel * grads, numel * 2 * hand, numel * touched, numel * 2 * sum(resting), published, calls)
 
 
 def network_of(

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -26,6 +27,10 @@ from zerolab.ranks.lockstep_world import spend
 
 CPU_FLASH = "_scaled_dot_product_flash_attention_for_cpu"
 FREE = {"_unsafe_view", "empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided"}
+UNREAD = {"copy_", "fill_", "zero_", "normal_", "uniform_", "bernoulli_", "random_", "trunc_normal_"}
+"""Operations that write a tensor in place without reading it."""
+PICKING = {"embedding", "gather", "index", "index_select", "nll_loss_forward"}
+"""Operations that read of their first tensor only what they are asked for, as much as they make."""
 
 
 class Counted(NamedTuple):
@@ -40,15 +45,50 @@ class Counted(NamedTuple):
 def counted(func: Any, args: Any, kwargs: Any, result: Any) -> Counted | None:
     """What an operation of torch's dispatcher has to do; None for a view, and for memory that nobody writes yet."""
     packet = func._overloadpacket
-    if func.is_view or packet.__name__ in FREE or func.namespace == "prim":
+    if func.is_view or packet.__name__ in FREE or func.namespace in ("prim", "profiler"):
         # Of a fake tensor it is also asked on which device it is (prim::device).
         return None
     flop = flop_registry[packet](*args, **kwargs, out_val=result) if packet in flop_registry else 0
     if packet.__name__.startswith(CPU_FLASH):
         flop = attention_flop(packet.__name__.endswith("backward"), args, kwargs)
     made = next(tensors((result, *args)), None)
-    nbytes = sum(tensor.nbytes for tensor in tensors((*args, *kwargs.values(), result)))
-    return Counted(flop, nbytes, 4 if made is None else made.element_size())
+    return Counted(flop, moved_bytes(func, args, kwargs, result), 4 if made is None else made.element_size())
+
+
+class Access(NamedTuple):
+    """What an operation does with its tensors, by its schema: which arguments it writes (a position or a name), which
+    of these it does not read, and whether what it gives back is new."""
+
+    writes: tuple[int | str, ...]
+    unread: tuple[int | str, ...]
+    makes: bool
+
+
+@lru_cache(maxsize=None)
+def access_of(func: Any) -> Access:
+    name = func._overloadpacket.__name__
+    writes: list[int | str] = []
+    unread: list[int | str] = []
+    for place, argument in enumerate(func._schema.arguments):
+        # A fused optimizer may unscale gradients, and says so of all.
+        if argument.alias_info is not None and argument.alias_info.is_write and not (place == 1 and "_fused_" in name):
+            where = argument.name if argument.kwarg_only else place
+            writes.append(where)
+            if argument.is_out or name in UNREAD:
+                unread.append(where)
+    return Access(tuple(writes), tuple(unread), all(one.alias_info is None for one in func._schema.returns))
+
+
+def moved_bytes(func: Any, args: Any, kwargs: Any, result: Any) -> int:
+    """Bytes that an operation reads and writes. What it changes in place it does both with, also where it gives nothing
+    back, as fused optimizers do."""
+    access, given = access_of(func), dict[int | str, Any]([*enumerate(args), *kwargs.items()])
+    sizes = {where: sum(tensor.nbytes for tensor in tensors(value)) for where, value in given.items()}
+    written = sum(tensor.nbytes for tensor in tensors(result)) if access.makes else 0
+    if func._overloadpacket.__name__ in PICKING:
+        sizes[0] = min(sizes.get(0, 0), written)
+    read = sum(nbytes for where, nbytes in sizes.items() if where not in access.unread)
+    return read + written + sum(sizes.get(where, 0) for where in access.writes)
 
 
 def attention_flop(backward: bool, args: Any, kwargs: Any) -> int:
@@ -125,7 +165,7 @@ class Pace(TorchDispatchMode):
 
 
 def tensors(value: Any) -> Iterator[torch.Tensor]:
-    """All tensors in arguments or in a result; one that is written in place counts twice, as it is read and written."""
+    """All tensors in an argument or in a result."""
     if isinstance(value, torch.Tensor):
         yield value
     elif isinstance(value, list | tuple):
