@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from functools import lru_cache
+from functools import cache
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -64,7 +64,7 @@ class Access(NamedTuple):
     makes: bool
 
 
-@lru_cache(maxsize=None)
+@cache
 def access_of(func: Any) -> Access:
     name = func._overloadpacket.__name__
     writes: list[int | str] = []
