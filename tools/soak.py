@@ -119,8 +119,9 @@ LIMITS = {
 STREAMS = {"output to a full device": ">/dev/full", "errors to nowhere": "2>&-", "output to nowhere": ">&-"}
 
 
-def run(moment: Moment, folder: Path) -> Remains:
-    """Let it happen in an empty folder."""
+def run(moment: Moment, folder: Path, python: Callable[..., subprocess.Popen[str]] | None = None) -> Remains:
+    """Let it happen in an empty folder. `python(*words, **options)` begins what `subprocess.Popen([sys.executable,
+    *words], **options)` would, for a moment without limits and redirected streams."""
     temporary, here = folder / "temporary", folder / "here"
     for made in (temporary, here):
         made.mkdir(parents=True)
@@ -131,17 +132,13 @@ def run(moment: Moment, folder: Path) -> Remains:
     command = ["sh", "-c", f'exec "$0" -m zerolab "$@" {redirect}', sys.executable, *COMMANDS[moment.command]]
     with (folder / "printed").open("w+") as printed, (folder / "said").open("w+") as said:
         begun = time.monotonic()
-        process = subprocess.Popen(
-            command,
-            cwd=here,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=printed,
-            stderr=said,
-            text=True,
-            start_new_session=True,
-            preexec_fn=_prepared(moment),
-        )
+        options = {"cwd": here, "env": environment, "stdin": subprocess.DEVNULL, "stdout": printed, "stderr": said}
+        options |= {"text": True, "start_new_session": True}
+        if python:
+            assert moment.trouble not in {*LIMITS, *STREAMS}
+            process = python("-m", "zerolab", *COMMANDS[moment.command], **options)
+        else:
+            process = subprocess.Popen(command, preexec_fn=_prepared(moment), **options)  # type: ignore[call-overload]
         if moment.trouble in SIGNALS:
             happen, statuses = SIGNALS[moment.trouble]
             if _answers(process):
@@ -159,7 +156,7 @@ def run(moment: Moment, folder: Path) -> Remains:
             status = process.wait(120)
         except subprocess.TimeoutExpired:
             status = -1
-        left = _wait_for_the_end(mark)
+        left = _wait_for_the_end(mark, folder)
         printed.seek(0)
         said.seek(0)
         remains = Remains(status, printed.read(), said.read(), time.monotonic() - begun)
@@ -179,7 +176,7 @@ def run(moment: Moment, folder: Path) -> Remains:
         faults.append("more than one line")
     files = sorted(path.name for path in temporary.iterdir())
     if files and status == -9:
-        _sweep(environment)
+        _sweep(environment, python)
         files = sorted(path.name for path in temporary.iterdir())
     # What was asked for, and what could not be written where it was asked for.
     wanted = {"profile.json", "grade.json"} if status == 0 or moment.trouble in STREAMS else set()
@@ -226,10 +223,10 @@ def _wait_for(what: str, process: subprocess.Popen[str]) -> None:
         time.sleep(0.02)
 
 
-def _wait_for_the_end(mark: str) -> list[list[str]]:
+def _wait_for_the_end(mark: str, folder: Path) -> list[list[str]]:
     """Processes that are still there; they are killed, so that they are found once only."""
     deadline = time.monotonic() + GONE_SECONDS
-    while (left := list(_marked(mark))) and time.monotonic() < deadline:
+    while (left := list(marked(mark, folder))) and time.monotonic() < deadline:
         time.sleep(0.05)
     lines = []
     for process in left:
@@ -239,17 +236,27 @@ def _wait_for_the_end(mark: str) -> list[list[str]]:
     return lines
 
 
-def _marked(mark: str) -> Iterator[psutil.Process]:
+def marked(mark: str, folder: Path) -> Iterator[psutil.Process]:
+    """Processes that were started with the mark or are in the folder: of a fork the system knows the environment of
+    what it is forked from."""
     for process in psutil.process_iter():
         with suppress(psutil.Error, OSError):
-            if process.environ().get(MARK) == mark and process.status() != psutil.STATUS_ZOMBIE:
+            here = process.environ().get(MARK) == mark or Path(process.cwd()).is_relative_to(folder)
+            if here and process.status() != psutil.STATUS_ZOMBIE:
                 yield process
 
 
-def _sweep(environment: dict[str, str]) -> None:
+def _sweep(environment: dict[str, str], python: Callable[..., subprocess.Popen[str]] | None) -> None:
     """What the start of the next command does; here a folder that was made a moment ago counts, too."""
-    code = "from zerolab.ranks import folders; folders.sweep(newborn_seconds=0)"
-    subprocess.run([sys.executable, "-c", code], env=environment, check=True, timeout=120)
+    words = ["-c", "from zerolab.ranks import folders; folders.sweep(newborn_seconds=0)"]
+    with (
+        python(*words, env=environment)
+        if python
+        else subprocess.Popen(  # type: ignore[attr-defined]
+            [sys.executable, *words], env=environment
+        ) as process
+    ):
+        assert process.wait(120) == 0
 
 
 def drawn(moments: int, seed: int) -> Iterator[Moment]:

@@ -123,6 +123,9 @@ def _fork_passfds(path: Any, command: Sequence[Any], descriptors: Sequence[int])
         return pid
     try:
         os.setsid()
+        said = os.open(_server.said, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        for stream, file in ((0, os.open(os.devnull, os.O_RDONLY)), (1, said), (2, said)):
+            os.dup2(file, stream)
         close_all_but(0, 1, 2, *descriptors)
         folders.forget()
         # Its locks were held by the fork: who is forked from here, and launches ranks, gets new ones.
