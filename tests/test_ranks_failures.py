@@ -1,19 +1,23 @@
 """A rank that raises, dies, hangs or calls something else: the caller learns which one and why, and nothing is left."""
 
+import math
 import os
 import signal
 import sys
 import tempfile
 import threading
 import time
+from types import SimpleNamespace
 
 import psutil
 import pytest
 import rank_functions as functions
 
 from zerolab.errors import DeadlockError, MismatchError, RankError
-from zerolab.ranks import RankFailure, forkserver, launch, lockstep
+from zerolab.ranks import RankFailure, forkserver, launch, lockstep, torchrun
+from zerolab.ranks.board import Activity, RankState
 from zerolab.ranks.failure import MOST_FRAMES, traceback_text
+from zerolab.ranks.job import Job
 
 pytestmark = [pytest.mark.ranks, pytest.mark.timeout(60)]
 
@@ -244,6 +248,30 @@ def test_after_the_time_out_each_ranks_pending_call_is_reported(world):
     report = str(caught.value)
     assert "rank 0 waits to" in report and "in #1 barrier" in report
     assert "rank 1 computes in spins_on_rank_1, line" in report
+
+
+def test_a_collective_that_hangs_is_reported_in_a_run_that_has_no_limit():
+    with pytest.raises(RankError, match=r"a collective or a message did not end within 1.5 s") as caught:
+        launch(functions.spins_on_rank_1, ranks=2, timeout=None, collective_timeout=1.5)
+    assert "rank 0 waits to" in str(caught.value) and "in #1 barrier" in str(caught.value)
+    assert "rank 1 computes in spins_on_rank_1, line" in str(caught.value)
+
+
+def test_a_rank_that_torchrun_started_says_that_it_hangs(monkeypatch, capfd):
+    """Its pending call is told; so is the time-out that torch has for its collectives, which is none of a run's."""
+    left, ended = [], threading.Event()
+    monkeypatch.setattr(torchrun, "POLL_SECONDS", 0.01)
+    monkeypatch.setattr(torchrun, "leave", lambda status: left.append(status) or ended.set())
+    waits = Activity("barrier", 1, "receive from", 1, 4)
+    state = RankState(1, 1, (0, 0), (0, 0), (waits,))
+    transport = SimpleNamespace(rank=0, state=lambda: state, pending=state.describe, close=lambda: None)
+    job = Job(2, math.inf, "ring", ("cpu", "cpu"), "gloo", 1, 10**6, collective_timeout=0.05)
+    assert job.call_seconds == 0.05
+    with torchrun._reported_when_overdue(job, transport):
+        assert ended.wait(20)
+    assert left[0] == 1
+    said = "zerolab: rank 0 hangs: a collective or a message did not end within 0.05 s: it waits to receive from rank 1"
+    assert said in capfd.readouterr().err
 
 
 @pytest.mark.filterwarnings("error::pytest.PytestUnhandledThreadExceptionWarning")

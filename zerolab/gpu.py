@@ -54,6 +54,10 @@ class Door:
         """What is queued on `stream` from now on runs after the event; the host does not wait."""
         stream.wait_event(event)
 
+    def happened(self, event: torch.cuda.Event) -> bool:
+        """Whether the event has happened; nobody waits for it."""
+        return bool(event.query())
+
     def finish(self, event: torch.cuda.Event) -> None:
         """Return to the host once the event has happened."""
         event.synchronize()

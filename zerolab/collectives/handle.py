@@ -149,10 +149,12 @@ class Issuer:
             if self._turn is not None and self._stream is not None:
                 self._turn.wait(door.current(self._stream.device))
             self._run(call, run)
+            if tensors and door.holds(tensors[0]):
+                self._transport.queued(call)
             return Handle(result)
         work, streamed = run, None
         if tensors and door.holds(tensors[0]):
-            work, streamed = self._on_stream(run, tensors)
+            work, streamed = self._on_stream(call, run, tensors)
             if self._queues:
                 self._run(call, work)
                 return Handle(result, None, streamed)
@@ -172,7 +174,9 @@ class Issuer:
             self._transport.left(call)
             current_call.reset(token)
 
-    def _on_stream(self, run: Callable[[], None], tensors: list[torch.Tensor]) -> tuple[Callable[[], None], Streamed]:
+    def _on_stream(
+        self, call: Call, run: Callable[[], None], tensors: list[torch.Tensor]
+    ) -> tuple[Callable[[], None], Streamed]:
         """CUDA: run on a stream of the lane's own, after what the caller's stream has queued so far. The handle
         makes the waiting stream, not the host, wait."""
         device = tensors[0].device
@@ -188,6 +192,7 @@ class Issuer:
                 door.wait(stream, ready)
                 run()
                 door.record(done, stream)
+            self._transport.queued(call, done)
 
         return work, streamed
 

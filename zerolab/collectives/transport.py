@@ -83,6 +83,10 @@ class Transport(ABC):
     def left(self, call: Call) -> None:
         """Told when this rank has left the collective."""
 
+    def queued(self, call: Call, done: torch.cuda.Event | None = None) -> None:
+        """Told of a collective on a GPU when it is queued there. It has ended when `done` has happened; None: when what
+        is queued now on this thread's stream has."""
+
     def waits(self, peer: int | None) -> None:
         """Told when this rank begins to wait until `peer` comes to the same collective; None: it waits no more."""
 
@@ -150,6 +154,9 @@ class WrappedTransport(Transport):
 
     def left(self, call: Call) -> None:
         self.inner.left(call)
+
+    def queued(self, call: Call, done: torch.cuda.Event | None = None) -> None:
+        self.inner.queued(call, done)
 
     def waits(self, peer: int | None) -> None:
         self.inner.waits(peer)

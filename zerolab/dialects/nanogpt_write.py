@@ -14,7 +14,7 @@ TELLS = frozenset({
     "model", "model_size", "layers", "heads", "dim", "context", "batch_size", "grad_accum_steps", "ranks", "eval_steps",
     "zero_stage", "lr_schedule", "warmup_steps", "decay_steps", "min_lr", "save_folder", "save_every", "keep", "resume",
     "device", "precision", "bf16", "fp16", "compile", "vocab_size", "reduction", "profile_json", "timeout",
-    "seed", *NAMED.values(),
+    "collective_timeout", "seed", *NAMED.values(),
 })  # fmt: skip
 """Settings that a nanoGPT configuration tells, or that change nothing of what is learned."""
 

@@ -35,6 +35,7 @@ def check_arguments(
     prints: Any,
     max_result_mb: Any,
     only: Any = None,
+    collective_timeout: Any = None,
 ) -> None:
     """Raise an InputError for the first argument that cannot work."""
     _check_call(fn, args, kwargs)
@@ -43,7 +44,9 @@ def check_arguments(
     _choice("collectives", collectives, COLLECTIVES)
     _choice("device", device, DEVICES)
     _choice("prints", prints, MODES)
-    check_positive("timeout", timeout, "seconds")
+    for name, value in (("timeout", timeout), ("collective_timeout", collective_timeout)):
+        if value is not None:
+            check_positive(name, value, "seconds")
     check_positive("max_result_mb", max_result_mb, "megabytes")
     if threads is not None:
         check_count("threads", threads, 1024)

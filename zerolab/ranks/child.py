@@ -217,7 +217,7 @@ def _join(job: Job, rank: int) -> Transport:
         store=dist.FileStore(str(job.store_file), job.ranks),
         rank=rank,
         world_size=job.ranks,
-        timeout=timedelta(seconds=job.timeout + SPARE_SECONDS),
+        timeout=timedelta(seconds=job.call_seconds + SPARE_SECONDS),
         device_id=device if nccl else None,
     )
     pen = BoardPen(Board(job.board_file, job.ranks), rank)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,6 +20,7 @@ class Job:
     backend: str  # torch's name, such as "gloo" or "cpu:gloo,cuda:nccl"
     threads: int
     max_result_bytes: int
+    collective_timeout: float = math.inf
     only: tuple[int, ...] = ()  # of a virtual world, the ranks that are run
     link: Any = None
     trace: bool = False
@@ -27,6 +29,12 @@ class Job:
     directory: Path = Path()  # the launch's own, private and temporary
     working_directory: str = ""
     sources: dict[str, Any] = field(default_factory=dict)  # code that has no file, for tracebacks: a notebook's cells
+
+    @property
+    def call_seconds(self) -> float:
+        """Seconds that one call may take: as many as it was given, and never more than the launch has. A number that
+        torch takes, too."""
+        return min(self.timeout, self.collective_timeout, 1e7)
 
     @property
     def function_file(self) -> Path:

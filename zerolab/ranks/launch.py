@@ -11,6 +11,7 @@ Nothing of a launch outlives it: no process, no file, no port.
 from __future__ import annotations
 
 import linecache
+import math
 import os
 import pickle
 import time
@@ -38,7 +39,8 @@ def launch(
     kwargs: Mapping[str, Any] | None = None,
     world: str = "processes",
     collectives: str = "auto",
-    timeout: float = 300.0,
+    timeout: float | None = 300.0,
+    collective_timeout: float | None = None,
     device: str = "auto",
     link: Link | None = None,
     threads: int | None = None,
@@ -61,7 +63,9 @@ def launch(
                  "auto" is shared memory for ranks on the CPU of one Linux machine, torch's for ranks with a GPU each,
                  else, or with `link`, the ring; in ranks of `zerolab launch` it is what that was told. Only shared
                  memory and the ring have a fixed order of addition.
-    timeout      seconds until ranks that still run are ended and reported.
+    timeout      seconds until ranks that still run are ended and reported; None: they may run for ever.
+    collective_timeout  seconds that one collective, or one message, may take; then it hangs, and all ranks are ended
+                 and reported. None: until `timeout`.
     device       "cpu", "cuda", or "auto": what the environment's ZEROLAB_DEVICE says, else CUDA where there is some
                  (never in lockstep). A rank's own is `comm.device`, which its tensors must be on.
     link         a simulated wire: processes slow down to it, lockstep and virtual worlds keep a virtual clock by it.
@@ -84,7 +88,7 @@ def launch(
     most = count if joins else MAX_VIRTUAL_RANKS if world == "virtual" else MAX_RANKS
     check_arguments(
         fn, args, kwargs, count, most, world, collectives, timeout, device, link, threads, env, prints, max_result_mb,
-        only,
+        only, collective_timeout,
     )  # fmt: skip
     devices, backend = choose_devices(device, count, world)
     check_timed(devices[0], link, trace)
@@ -92,7 +96,8 @@ def launch(
     nccl = has_nccl(devices, backend, joined)
     job = Job(
         ranks=count,
-        timeout=float(timeout),
+        timeout=math.inf if timeout is None else float(timeout),
+        collective_timeout=math.inf if collective_timeout is None else float(collective_timeout),
         collectives=choose_collectives(collectives, world, devices, joined, link is not None, nccl),
         devices=devices,
         backend=backend,

@@ -15,9 +15,11 @@ from torch.utils._python_dispatch import _disable_current_modes
 from zerolab.collectives.call import Call, current_call
 from zerolab.collectives.transport import Request, Transport
 from zerolab.errors import InputError, MismatchError
-from zerolab.ranks.board import BoardPen
+from zerolab.gpu import door
+from zerolab.ranks.board import BoardPen, RankState
 from zerolab.ranks.failure import PeerLost
 from zerolab.ranks.requests import Asked, OpenRequests
+from zerolab.ranks.unfinished import Unfinished
 
 SEND, RECEIVE, MEET = 1, 2, 3
 
@@ -50,6 +52,7 @@ class ProcessTransport(Transport):
         self.heeds_tags = not nccl
         self.queues = nccl
         self._pen = pen
+        self._unfinished = Unfinished(pen) if nccl and pen is not None else None
         self._open = OpenRequests()
 
     def isend(self, tensor: torch.Tensor, dst: int, tag: int = 0) -> Request:
@@ -96,16 +99,33 @@ class ProcessTransport(Transport):
         if self._pen is not None:
             self._pen.left()
 
+    def queued(self, call: Call, done: torch.cuda.Event | None = None) -> None:
+        if self._unfinished is not None:
+            if done is None:
+                done = door.event()
+                door.record(done, door.current(self.device))
+            self._unfinished.add(call, done)
+
     def waits(self, peer: int | None) -> None:
         if self._pen is not None:
             self._pen.waits(*((0,) if peer is None else (MEET, peer)))
 
     def check_waited(self) -> None:
+        self.close()
         self._open.check()
 
+    def close(self) -> None:
+        if self._unfinished is not None:
+            self._unfinished.close()
+
+    def state(self) -> RankState | None:
+        """What this rank does according to its board, if it has one."""
+        return None if self._pen is None else self._pen.state()
+
     def pending(self) -> str:
-        """What this rank does according to its board, such as "waits to receive from rank 3 (40 bytes)"."""
-        return self._pen.state().describe() if self._pen is not None else ""
+        """The same in words, such as "waits to receive from rank 3 (40 bytes)"."""
+        state = self.state()
+        return "" if state is None else state.describe()
 
     def _carrier(self, message: torch.Tensor) -> dist.ProcessGroup:
         return self.group if message.is_cuda else self.host

@@ -92,6 +92,7 @@ class Crew:
         """Return when every rank has returned; raise as soon as that cannot happen any more."""
         deadline = time.monotonic() + self.job.timeout
         earlier: Sequence[RankState] | None = None
+        hangs = watch.Hangs(self.job.collective_timeout)
         while len(self.outcomes) < self.job.ranks:
             quiet = not self._listen(min(POLL_SECONDS, max(0.0, deadline - time.monotonic())))
             self.printer.follow()
@@ -106,6 +107,9 @@ class Crew:
                 stuck = watch.certain_failure(earlier, now, set(self.outcomes)) if earlier else None
                 if stuck is not None and not self._listen(0.0):
                     raise stuck
+                if hangs.found(now, time.monotonic()):
+                    what = "a collective or a message did not end"
+                    raise watch.overdue(now, set(self.outcomes), self._frames(), hangs.seconds, what)
                 earlier = now
 
     def end(self) -> None:

@@ -12,6 +12,7 @@ import gc
 import os
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -23,7 +24,7 @@ import torch.distributed as dist
 from zerolab.collectives.torch_ import carriers
 from zerolab.errors import InputError
 from zerolab.ranks.board import Board, BoardPen
-from zerolab.ranks.child import make_comm
+from zerolab.ranks.child import SPARE_SECONDS, make_comm
 from zerolab.ranks.devices import device_of_rank, has_nccl, threads_per_rank
 from zerolab.ranks.failure import rank_failure, traceback_text
 from zerolab.ranks.folders import temporary_folder
@@ -33,8 +34,10 @@ from zerolab.ranks.leave import leave
 from zerolab.ranks.malloc import keep_freed_memory
 from zerolab.ranks.process_transport import ProcessTransport
 from zerolab.ranks.seeds import seed_all
+from zerolab.ranks.watch import Hangs
 
 _VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+POLL_SECONDS = 0.2
 _running = threading.Lock()
 
 
@@ -91,7 +94,7 @@ def _join(job: Job) -> ProcessTransport:
     if device.type == "cuda":
         torch.cuda.set_device(device)
     if not dist.is_initialized():
-        timeout = timedelta(seconds=job.timeout)
+        timeout = timedelta(seconds=job.call_seconds + SPARE_SECONDS)
         dist.init_process_group(
             "cpu:gloo,cuda:nccl" if nccl else "gloo",
             store=_meeting_place(timeout),
@@ -133,20 +136,30 @@ def _private_pen(size: int, rank: int) -> BoardPen:
 
 @contextmanager
 def _reported_when_overdue(job: Job, transport: ProcessTransport) -> Iterator[None]:
-    """End this rank with a word on what it waits for, if it takes longer than the launch may."""
+    """End this rank with a word on what it waits for, if it takes longer than the launch may, or one of its calls
+    does."""
+    over, hangs = threading.Event(), Hangs(job.collective_timeout)
+    deadline = time.monotonic() + job.timeout
 
-    def overdue() -> None:
-        pending = transport.pending() or "computes"
-        sys.stderr.write(f"zerolab: rank {transport.rank} did not finish within {job.timeout:g} s: it {pending}\n")
+    def watch() -> None:
+        while not over.wait(min(POLL_SECONDS, max(0.0, deadline - time.monotonic()))):
+            now, state = time.monotonic(), transport.state()
+            if state is not None and hangs.found([state], now):
+                end(f"hangs: a collective or a message did not end within {hangs.seconds:g} s: it {state.describe()}")
+            elif now >= deadline:
+                end(f"did not finish within {job.timeout:g} s: it {transport.pending() or 'computes'}")
+
+    def end(what: str) -> None:
+        sys.stderr.write(f"zerolab: rank {transport.rank} {what}\n")
         sys.stderr.flush()
         leave(1)
 
-    timer = threading.Timer(job.timeout, overdue)
-    timer.daemon = True
-    timer.start()
+    thread = threading.Thread(target=watch, daemon=True)
+    thread.start()
     try:
         yield
     finally:
-        timer.cancel()
+        over.set()
         # A daemon thread that is still waking up when Python ends can abort the process.
-        timer.join()
+        thread.join()
+        transport.close()

@@ -66,14 +66,38 @@ def _unanswered(rank: int, state: RankState, gone: int, gone_state: RankState, a
     return state.sent[gone] > gone_state.received[rank]
 
 
+class Hangs:
+    """Finds what a thread of a rank has been in for `seconds`: one collective, or one wait for a message."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        self._since: dict[tuple[int, Activity, int], float] = {}
+
+    def found(self, states: Sequence[RankState], now: float) -> bool:
+        """Whether there is some, by readings of the board of which this is the one at time `now`."""
+        # A rank has each collective once; a message may be like the one before, and then the rank has noted more since.
+        keys = [
+            (rank, activity, 0 if activity.call else state.changes)
+            for rank, state in enumerate(states)
+            for activity in state.activities
+        ]
+        self._since = {key: self._since.get(key, now) for key in keys}
+        return any(now - since >= self.seconds for since in self._since.values())
+
+
 def overdue(
-    states: Sequence[RankState], finished: Collection[int], frames: dict[int, str], seconds: float
+    states: Sequence[RankState],
+    finished: Collection[int],
+    frames: dict[int, str],
+    seconds: float,
+    what: str = "the ranks did not finish",
 ) -> RankError:
-    """The report of a launch that did not end in time. `frames` says where ranks that wait for nobody compute."""
+    """The report of a launch that did not end in time, or of `what` did not. `frames` says where ranks that wait for
+    nobody compute."""
     lines = [f"rank {rank} {_pending(rank, state, finished, frames)}" for rank, state in enumerate(states)]
     hangs = all(rank in finished or state.activities for rank, state in enumerate(states))
     kind = DeadlockError if hangs else RankError
-    return kind(f"the ranks did not finish within {seconds:g} s: {'; '.join(lines)}")
+    return kind(f"{what} within {seconds:g} s: {'; '.join(lines)}")
 
 
 def _pending(rank: int, state: RankState, finished: Collection[int], frames: dict[int, str]) -> str:

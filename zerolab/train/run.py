@@ -151,6 +151,7 @@ def train(
             world=config.world,
             collectives=config.collective_impl,
             timeout=config.timeout,
+            collective_timeout=config.collective_timeout,
             device=config.device,
             link=config.link,
             trace=config.trace is not None,

@@ -212,8 +212,11 @@ class SimulationSettings(BaseModel):
 class ReportSettings(BaseModel):
     """What a run leaves for its reader, and how long it may take."""
 
-    timeout: float = Field(
-        3600.0, gt=0, le=1e6, description="seconds until a run that does not end is reported and ended"
+    timeout: float | None = Field(
+        None, gt=0, le=1e6, description="seconds until a run that has not ended is reported and ended"
+    )
+    collective_timeout: float = Field(
+        600.0, gt=0, le=1e6, description="seconds until a collective that has not ended is reported, and the run ended"
     )
     profile_json: Path | None = Field(None, description="write losses, times, memory and traffic to this file")
     trace: Path | None = Field(
