@@ -17,6 +17,7 @@ from zero_cases import VARIANTS, batches, digest, gpt2, llama, part_of
 from zerolab.collectives import Collectives
 from zerolab.data import load_corpus
 from zerolab.errors import InputError
+from zerolab.gpu import door
 from zerolab.models import Llama, LlamaConfig
 from zerolab.precision.fp8 import advance, fp8_layers, fp8_linears
 from zerolab.precision.fp8_layer import (
@@ -613,3 +614,28 @@ def test_the_weights_scale_is_delayed_too() -> None:
     assert fp8.fp8_scale[WEIGHT] == pytest.approx(448 / before)
     advance(fp8)
     assert fp8.fp8_scale[WEIGHT] == pytest.approx(448 / before / 2)
+
+
+def test_on_a_gpu_layers_share_inputs_as_long_as_they_have_seen_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(door, "holds", lambda tensor: True)
+    layers = nn.ModuleList(nn.Linear(8, 8) for _ in range(2))
+    fp8_linears(layers)
+
+    def share_in_a_step(*scales: int) -> bool:
+        """One step of both layers on inputs of these sizes; whether they kept one copy of the last."""
+        for scale in scales:
+            read = (torch.rand(4, 8, requires_grad=True) + scale) * 1
+            (one, _), (other, _) = [layer._quantised(read, True) for layer in layers]
+            assert other.float().equal(layers[1]._quantised(read, False)[0].float())
+        advance(layers)
+        return one is other
+
+    assert share_in_a_step(1, 2) and share_in_a_step(3)
+    layers[0]._quantised(torch.rand(4, 8, requires_grad=True) * 9, True)
+    advance(layers)
+    assert not share_in_a_step(1)
+    for name, buffer in layers[0].named_buffers():
+        # As a checkpoint is loaded.
+        layers[1].get_buffer(name).copy_(buffer)
+        buffer.copy_(buffer.clone())
+    assert share_in_a_step(1)

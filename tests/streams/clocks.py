@@ -32,6 +32,7 @@ from zerolab.memory.track import written_arguments
 GPU = torch.device("cpu:0")
 HOST = "host"
 GARBAGE = 0xCC
+UNKNOWN = "unknown"
 
 MAKES = ("empty", "new_empty", "empty_like", "empty_strided", "new_empty_strided")
 """Operations that give memory and write nothing."""
@@ -76,7 +77,8 @@ class Late(NamedTuple):
 
 
 class Checker(TorchDispatchMode):
-    """`races` are sentences; `waits` counts how often the host waited for the device, by what made it wait."""
+    """`races` are sentences; `waits` counts how often the host waited for the device since `begin_step`, by
+    what made it wait."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -87,6 +89,7 @@ class Checker(TorchDispatchMode):
         self.host = HOST
         self.stream = "computing"
         self.late: list[Late] = []
+        self._before: Clock = {}
         self._thread = threading.get_ident()
 
     def __enter__(self) -> Checker:
@@ -124,9 +127,15 @@ class Checker(TorchDispatchMode):
         """The host waits: for an event with this clock, or for the stream that computes."""
         clock = self.clock(self.stream) if clock is None else clock
         mine = self.clock(self.host)
-        if any(mine.get(name, 0) < tick for name, tick in clock.items()):
+        if any(max(mine.get(name, 0), self._before.get(name, 0)) < tick for name, tick in clock.items()):
             self.waits[why] += 1
         self.join(self.host, clock)
+
+    def begin_step(self) -> None:
+        """Count anew. What the host waits for from here on counts if it was queued from here on: only then is nothing
+        left that the device could do meanwhile."""
+        self.waits = Counter()
+        self._before = {actor: clock.get(actor, 0) for actor, clock in self.clocks.items()}
 
     # Memory.
 
@@ -168,15 +177,24 @@ class Checker(TorchDispatchMode):
         left.append(Access(start, stop, writes, actor, tick, what))
         memory.accesses = left
 
+    def _adopt(self, tensors: Iterable[Tensor]) -> None:
+        """Tensors are used beside one of the device. Those of which nobody could say where they lie do, too: they were
+        made with the device of another tensor, which is the CPU, whatever was meant."""
+        for tensor in tensors:
+            memory = self.memory(tensor)
+            if memory.place == UNKNOWN:
+                memory.place = "device"
+                memory.accesses = [access._replace(actor=self.stream, tick=0) for access in memory.accesses]
+
     def _freed(self, memory: Memory) -> None:
         """Given back: the stream that it came from may be handed it at once. (Memory of the host is safe: torch frees
         locked memory once the copies of it have ended, and copies of other memory end before they return.)"""
         if memory.place != "device":
             return
-        seen = self.clock(memory.stream), self.clock(self.host)
+        # It is kept until the streams that the allocator was told of have done what they were given.
+        seen = [self.clock(actor) for actor in (memory.stream, self.host, *memory.kept)]
         for access in memory.accesses:
-            over = access.actor == memory.stream or any(clock.get(access.actor, 0) >= access.tick for clock in seen)
-            if not over and access.actor not in memory.kept:
+            if not any(clock.get(access.actor, 0) >= access.tick for clock in seen):
                 self.race(f"memory is given back to {memory.stream} while {access.what} of {access.actor} uses it")
         memory.accesses, memory.kept = [], set()
 
@@ -218,6 +236,8 @@ class Checker(TorchDispatchMode):
             return result
         result = func(*args, **{**kwargs, "pin_memory": False} if kwargs.get("pin_memory") else kwargs)
         made = [tensor for tensor in tensors_of(result) if tensor.untyped_storage()._cdata not in before]
+        if name not in MOVES and any(self.memory(tensor).place == "device" for tensor in inputs):
+            self._adopt(inputs)
         places = {self.memory(tensor).place for tensor in inputs if tensor.numel() and not self._is_number(tensor)}
         place = self._place(name, kwargs, places or {self.memory(tensor).place for tensor in inputs})
         for tensor in made:
@@ -236,9 +256,9 @@ class Checker(TorchDispatchMode):
             return "device"
         if kwargs.get("pin_memory"):
             return "locked"
-        if (device is not None and not places) or (device is not None and name not in ("_to_copy", "new_empty")):
-            return "pageable"
-        return "device" if "device" in places else "pageable"
+        if device is not None and not places:
+            return UNKNOWN
+        return next((place for place in ("device", UNKNOWN) if place in places), "pageable")
 
     def _operation(
         self, name: str, func: Any, args: Any, kwargs: Any, inputs: list[Tensor], made: list[Tensor], places: set[str]

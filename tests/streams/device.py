@@ -144,6 +144,7 @@ class FakeDoor:
 
     def nccl(self, name: str, reads: list[Tensor], writes: list[Tensor], run: Callable[[], Any]) -> None:
         checker = self.checker
+        checker._adopt([*reads, *writes])
         for tensor in (*reads, *writes):
             if checker.memory(tensor).place != "device":
                 checker.race(f"{name} {where()} is given a tensor of the host, which NCCL does not take")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from zerolab.collectives.contract import Collectives
+from zerolab.collectives.handle import Issuer
 from zerolab.collectives.transport import LocalTransport, Transport
 from zerolab.errors import InputError
 
@@ -16,6 +17,7 @@ class LocalCollectives(Collectives):
 
     def __init__(self, transport: Transport | None = None) -> None:
         super().__init__(transport or LocalTransport())
+        self._issuer = Issuer(self.transport, queues=True)
         if self.size != 1:
             raise InputError(f"LocalCollectives serves one rank, not {self.size}; use RingCollectives")
 

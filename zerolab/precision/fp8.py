@@ -32,6 +32,7 @@ from torch import nn
 from zerolab.collectives import Collectives
 from zerolab.errors import InputError
 from zerolab.precision.fp8_layer import Fp8Linear
+from zerolab.precision.fp8_past import Past
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 LARGEST_MARGIN = 16
@@ -86,6 +87,7 @@ def convert(linear: nn.Linear, history: int, margin: int) -> None:
     # With another class instead of another forward, a model can still be copied and sent to ranks.
     linear.__class__ = Fp8Linear
     linear.fp8_margin = margin  # type: ignore[assignment]
+    linear.fp8_past = Past()  # type: ignore[assignment]
     for name, shape in (("fp8_scale", (3,)), ("fp8_amax", (3,)), ("fp8_history", (3, history))):
         linear.register_buffer(name, torch.zeros(shape, device=linear.weight.device))
 

@@ -5,7 +5,7 @@ Micikevicius et al., "FP8 Formats for Deep Learning", arXiv 2209.05433.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import Any, NamedTuple
 
 import torch
@@ -15,6 +15,8 @@ from torch.autograd.function import once_differentiable
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from zerolab.flat.values import equal
+from zerolab.gpu import door
+from zerolab.precision.fp8_past import Past, new_number
 
 E4M3, E5M2 = torch.float8_e4m3fn, torch.float8_e5m2
 INPUT, WEIGHT, GRADIENT = range(3)
@@ -52,12 +54,15 @@ def delayed_scale(largest: Tensor, dtype: torch.dtype, margin: int) -> Tensor:
 
 
 class _Shared(NamedTuple):
-    """An input as the first layer that read it has quantised it, and the version of the tensor that it read."""
+    """An input as the first layer that read it has quantised it, and the version of the tensor that it read. On a GPU
+    `past` says where its scale is from (`fp8_past.py`)."""
 
     values: Tensor
     scale: Tensor
     largest: Tensor
     version: int
+    number: int
+    past: Hashable
 
 
 # Layers that read one tensor (query, key and value, say) keep one fp8 copy of it. It goes when the tensor goes.
@@ -77,6 +82,7 @@ class Fp8Linear(nn.Linear):
     fp8_amax: Tensor
     fp8_history: Tensor
     fp8_margin: int
+    fp8_past: Past
 
     def reset_parameters(self) -> None:
         """First values, for a layer that was built on the meta device."""
@@ -98,17 +104,28 @@ class Fp8Linear(nn.Linear):
         scale = self.fp8_scale[role]
         scale = torch.where(scale > 0, scale, delayed_scale(usable, ROLE_FORMATS[role], self.fp8_margin))
         if record:
+            known = self.fp8_past.is_known(self._three)
             self.fp8_scale[role] = scale
             self.fp8_amax[role] = torch.maximum(self.fp8_amax[role], usable)
+            if known:
+                self.fp8_past.wrote(self._three)
         return torch.where(scale > 0, scale, 1.0)
 
     def advance(self, largest: Tensor) -> None:
         """End a step in which `largest` [3] were the maxima; 0 where there was none, which changes nothing."""
+        known = self.fp8_past.is_known(self._three)
         pushed = torch.cat((largest[:, None], self.fp8_history[:, :-1]), dim=1)
         self.fp8_history.copy_(torch.where(largest[:, None] > 0, pushed, self.fp8_history))
         for role, maximum in enumerate(self.fp8_history.amax(dim=1)):
             self.fp8_scale[role] = delayed_scale(maximum, ROLE_FORMATS[role], self.fp8_margin)
         self.fp8_amax.zero_()
+        self.fp8_past.advance()
+        if known:
+            self.fp8_past.wrote(self._three)
+
+    @property
+    def _three(self) -> tuple[Tensor, Tensor, Tensor]:
+        return self.fp8_scale, self.fp8_amax, self.fp8_history
 
     def _quantised(self, input: Tensor, training: bool) -> tuple[Tensor, Tensor]:
         # Only what an operation has made is shared: a leaf, such as a parameter, may be written to without a new
@@ -118,13 +135,17 @@ class Fp8Linear(nn.Linear):
         if known is not None and known.version != input._version:
             known = None
         largest = known.largest if known else largest_of(input)
+        number = known.number if known else new_number()
+        past = self.fp8_past.of(self._three, INPUT, number) if shareable and door.holds(input) else None
         scale = self.scale_of(INPUT, largest, training)
+        if shareable:
+            self.fp8_past.saw(number)
         # Layers whose inputs were always the same have the same scale.
-        if known is not None and equal(known.scale, scale):
+        if known is not None and (equal(known.scale, scale) if past is None else known.past == past):
             return known.values, scale
         values = quantise(input, E4M3, scale)
         if shareable:
-            _shared[input] = _Shared(values, scale, largest, input._version)
+            _shared[input] = _Shared(values, scale, largest, input._version, number, past)
         return values, scale
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Fp8Linear:

@@ -8,6 +8,7 @@ from pydantic import BaseModel, Field
 from zerolab.collectives import Collectives, phase
 from zerolab.data import Batches
 from zerolab.errors import InputError
+from zerolab.gpu import door
 from zerolab.train.progress import Steps, Stop
 from zerolab.zero import ZeroEngine
 
@@ -70,7 +71,7 @@ class Evaluator:
         with phase("evaluate", whole=True), torch.no_grad():
             for index in range(self.count):
                 for inputs, targets in self.batches.step(index):
-                    total += self.engine(inputs.to(device), targets.to(device)).detach()
+                    total += self.engine(door.send(inputs, device), door.send(targets, device)).detach()
             self.comm.all_reduce(total, average=True)
         self.engine.train()
         self.losses[step] = total.item() / (self.count * self.batches.accumulation)

@@ -6,10 +6,11 @@ import time
 
 import torch
 
-from zerolab.collectives import Collectives, Handle, phase
+from zerolab.collectives import Collectives, phase
+from zerolab.collectives.readback import Readback, Reader
 from zerolab.data import Batches
 from zerolab.data.batches import sequence_start
-from zerolab.flat.values import numbers
+from zerolab.gpu import door
 from zerolab.train.account import mean
 from zerolab.train.config import TrainConfig
 from zerolab.train.progress import Steps, Stop
@@ -40,7 +41,8 @@ class TrainingLoop:
         self.seconds: list[float] = []
         self.scales: list[float] = []
         self.skipped: list[int] = []
-        self._reported: Handle | None = None
+        self._reader = Reader(comm.device)
+        self._reported: Readback | None = None
 
     def step(self, step: int) -> None:
         """One optimizer step."""
@@ -60,7 +62,7 @@ class TrainingLoop:
         total = torch.zeros(2, device=device)
         for index, (inputs, targets) in enumerate(micro_batches):
             with span("forward"):
-                loss = self.engine(inputs.to(device), targets.to(device)) / len(micro_batches)
+                loss = self.engine(door.send(inputs, device), door.send(targets, device)) / len(micro_batches)
             last = index == len(micro_batches) - 1
             with span("backward"):
                 self.engine.backward(loss, reduce=last or not self.config.defer_reduction)
@@ -76,7 +78,7 @@ class TrainingLoop:
             total[1] = 1
         # Parameters may still be on their way to the others; the loss queues behind them and is read a step later.
         with phase("report"):
-            self._reported = self.comm.all_reduce_async(total, average=True)
+            self._reported = self._reader.begin(self.comm.all_reduce_async(total, average=True))
 
     def settle(self) -> None:
         """Wait for what the last step left under way."""
@@ -91,7 +93,7 @@ class TrainingLoop:
 
     def _collect_loss(self) -> None:
         if self._reported is not None:
-            loss, stopped = numbers(self._reported.wait(), instead=[None, 0])
+            loss, stopped = self._reported.numbers(instead=[None, 0])
             self.losses.append(loss)
             self.stop.heard = self.stop.heard or stopped > 0
             self.steps.done(self.losses[-1])

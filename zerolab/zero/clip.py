@@ -41,9 +41,9 @@ def check_norm(max_norm: float, norm_type: float) -> None:
 def gradient_norm(comm: Collectives, buckets: list[Bucket], norm_type: float = 2.0) -> float:
     """The p-norm of the gradients of all buckets over all ranks; NaN where they have no values. Moves 8 bytes a
     rank."""
-    partial = _partial(comm.rank, buckets, norm_type)
-    own = torch.tensor([partial], dtype=torch.float64, device=comm.device)
+    own = _partial(comm, buckets, norm_type)
     with phase("norm"):
+        # The one value of a step that the host waits for on a GPU.
         partials = numbers(comm.all_gather(own), instead=[math.nan] * comm.size)
     if math.isinf(norm_type):
         # max() would drop a NaN that is not its first argument.
@@ -73,18 +73,17 @@ def measure(
     return StepResult(clipped, False, scale), clip_factor(clipped, clip_norm) / scale
 
 
-def _partial(rank: int, buckets: list[Bucket], norm_type: float) -> float:
-    """This rank's maximum, or its sum of |g|^p, in double precision from piece to piece."""
+def _partial(comm: Collectives, buckets: list[Bucket], norm_type: float) -> torch.Tensor:
+    """This rank's maximum, or its sum of |g|^p, in double precision from piece to piece; [1] on the rank's device."""
     norms = []
     for bucket in buckets:
-        start, _ = bucket.layout.shard(rank)
-        shard = bucket.gradients.for_step(rank)
-        norms += [shard[piece.start - start : piece.stop - start] for piece in bucket.layout.pieces(rank)]
+        start, _ = bucket.layout.shard(comm.rank)
+        shard = bucket.gradients.for_step(comm.rank)
+        norms += [shard[piece.start - start : piece.stop - start] for piece in bucket.layout.pieces(comm.rank)]
     if not norms:
-        return 0.0
+        return torch.zeros(1, dtype=torch.float64, device=comm.device)
     # 16-bit sums would overflow where the gradients do not.
     wide = torch.float64 if any(norm.dtype in DOUBLE for norm in norms) else torch.float32
     each = torch.stack([norm.double() for norm in torch._foreach_norm(norms, norm_type, dtype=wide)])
-    if math.isinf(norm_type):
-        return numbers(each.max().view(1), instead=[math.nan])[0]
-    return numbers(each.pow(norm_type).sum().view(1), instead=[math.nan])[0]
+    whole = each.max() if math.isinf(norm_type) else each.pow(norm_type).sum()
+    return whole.view(1).to(comm.device)
