@@ -4,6 +4,7 @@ which imports this file in each rank."""
 import json
 import os
 import sys
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -26,7 +27,7 @@ def train(comm, stage):
     model = nn.Sequential(nn.Linear(6, 32), nn.Tanh(), nn.Linear(32, 3)).to(comm.device)
     if comm.size == 1:
         torch.manual_seed(0)
-    engine = ZeroEngine(model, comm, stage, optimizer=lambda groups: torch.optim.SGD(groups, lr=0.1))
+    engine = ZeroEngine(model, comm, stage, optimizer=partial(torch.optim.SGD, lr=0.1))
     rows = torch.randn(3, 8, 6, generator=torch.Generator().manual_seed(5))
     for batch in rows:
         engine.backward(engine(batch.chunk(comm.size)[comm.rank].to(comm.device)).square().mean())

@@ -8,6 +8,7 @@ import os
 import pickle
 import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -539,7 +540,7 @@ def test_another_optimizer_of_torch_is_taken_with_its_states_and_refused_by_an_e
     assert torch.equal(found["momentum_buffer/unused.bias"], torch.zeros(4))
 
     def attempt(comm: Collectives) -> str:
-        sgd = ZeroEngine(Part(), comm, 2, optimizer=lambda groups: torch.optim.SGD(groups, lr=1.0, momentum=0.5))
+        sgd = ZeroEngine(Part(), comm, 2, optimizer=partial(torch.optim.SGD, lr=1.0, momentum=0.5))
         load(path, sgd)
         assert sgd.optimizer.param_groups[0]["momentum"] == 0.9
         try:

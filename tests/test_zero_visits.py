@@ -5,6 +5,7 @@ On real processes: who reads an emptied storage is ended by the system.
 
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 
 import pytest
 import torch
@@ -108,7 +109,7 @@ def run(comm: Collectives, use: Use, stage: int) -> list[Tensor]:
 def make_engine(comm: Collectives, use: Use, stage: int) -> ZeroEngine:
     model = Three(use)
     units = [*model.layers, model.row]
-    return ZeroEngine(model, comm, stage, optimizer=lambda groups: torch.optim.SGD(groups, lr=0.1), units=units)
+    return ZeroEngine(model, comm, stage, optimizer=partial(torch.optim.SGD, lr=0.1), units=units)
 
 
 USES = [

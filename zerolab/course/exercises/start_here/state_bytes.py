@@ -4,6 +4,7 @@ measures itself."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -42,9 +43,8 @@ def held(comm: Collectives, parameters: int, stage: int, recipe: Recipe) -> dict
     if recipe == FP32:
         engine = ZeroEngine(model, comm, stage, lr=1e-3)
     else:
-        engine = ZeroEngine(
-            model, comm, stage, optimizer=lambda groups: torch.optim.SGD(groups, lr=1e-3, momentum=0.9, fused=True)
-        )
+        # So given, it is probed once in a process, not again by each rank.
+        engine = ZeroEngine(model, comm, stage, optimizer=partial(torch.optim.SGD, lr=1e-3, momentum=0.9, fused=True))
     with Tracker(engine_labels(engine)) as tracker:
         engine.backward(engine(torch.ones(1, ALIGN * comm.size)).sum())
         engine.step()
