@@ -4,6 +4,9 @@ in the way; settings of a run become configurations that DeepSpeed itself reads.
 import copy
 import json
 import logging
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +16,14 @@ from deepspeed_configs import GIVEN, RANKS, WILD, Wild
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from zerolab import ZeroEngine, launch
 from zerolab.cli import main
+from zerolab.collectives import Collectives
 from zerolab.dialects.deepspeed import at, leaves, read
 from zerolab.dialects.deepspeed_keys import TABLE, TELLS, as_markdown, is_on
 from zerolab.dialects.deepspeed_write import write
 from zerolab.errors import InputError
+from zerolab.models import build_model, config_of
 from zerolab.train import TrainConfig, make_config
 
 ACCEPTED = [name for name, wild in WILD.items() if not wild.refused]
@@ -374,3 +380,72 @@ def test_whole_weights_want_a_folder(tmp_path: Path, capsys: pytest.CaptureFixtu
 def test_the_page_has_the_table_of_keys() -> None:
     page = (Path(__file__).parents[1] / "docs" / "deepspeed.md").read_text()
     assert as_markdown() in page
+
+
+def rows_of(step: int) -> torch.Tensor:
+    """A step's tokens; int64 [4, 17]."""
+    return torch.randint(256, (4, 17), generator=torch.Generator().manual_seed(step))
+
+
+def of_deepspeed(config: dict[str, Any], steps: int) -> list[float]:
+    """The losses of DeepSpeed's engine, in a process of its own."""
+    import deepspeed
+
+    torch.manual_seed(0)
+    model = build_model(config_of("gpt2", "nano"))
+    engine, *_ = deepspeed.initialize(model=model, model_parameters=model.parameters(), config=config)
+    losses = []
+    for step in range(steps):
+        rows = rows_of(step)
+        loss = engine(rows[:, :-1], rows[:, 1:])
+        engine.backward(loss)
+        engine.step()
+        losses.append(loss.item())
+    return losses
+
+
+def of_ours(comm: Collectives, settings: dict[str, Any], steps: int) -> list[float]:
+    """The losses of our engine for the same settings."""
+    torch.manual_seed(0)
+    decay = {"weight_decay": settings["weight_decay"], "betas": (settings["beta1"], settings["beta2"])}
+    engine = ZeroEngine(
+        build_model(config_of("gpt2", "nano")), comm, settings["zero_stage"], settings["lr"],
+        clip_norm=settings["clip_norm"], groups=lambda _name, _parameter: decay,
+    )  # fmt: skip
+    losses = []
+    for step in range(steps):
+        rows = rows_of(step)
+        loss = engine(rows[:, :-1], rows[:, 1:])
+        engine.backward(loss)
+        engine.step()
+        losses.append(loss.item())
+    return losses
+
+
+@pytest.mark.timeout(600)
+def test_row_22_deepspeed_trains_by_the_emitted_configuration_with_our_losses(tmp_path: Path) -> None:
+    pytest.importorskip("deepspeed", reason="DeepSpeed is in the bench extra: make bench-env")
+    run = {"ranks": 1, "batch_size": 4, "lr": 1e-2, "clip_norm": 0.5}
+    configs = [write({**run, "zero_stage": stage}) for stage in range(4)]
+    for config in configs:
+        # Torch's AdamW: DeepSpeed compiles its own otherwise. What it compiles for its messages is in a folder of ours.
+        config["optimizer"]["params"]["torch_adam"] = True
+    file = tmp_path / "configs.json"
+    file.write_text(json.dumps(configs))
+    alone = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29577"}
+    chosen = {"DS_ACCELERATOR": "cpu", "TORCH_EXTENSIONS_DIR": str(tmp_path / "built")}
+    paths = os.pathsep.join([str(Path(__file__).parent), *filter(None, sys.path)])
+    program = (
+        "import json, sys, test_deepspeed\n"
+        "found = [test_deepspeed.of_deepspeed(config, 4) for config in json.load(open(sys.argv[1]))]\n"
+        "json.dump(found, open(sys.argv[1], 'w'))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(file)],
+        env={**os.environ, **alone, **chosen, "PYTHONPATH": paths}, capture_output=True, text=True, timeout=580,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    for losses, config in zip(json.loads(file.read_text()), configs, strict=True):
+        ours = launch(of_ours, read(config, 1).settings, 4, ranks=1, world="lockstep", timeout=60)[0]
+        assert losses == pytest.approx(ours, abs=1e-4)
+        assert losses[0] != losses[1]

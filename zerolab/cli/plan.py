@@ -85,7 +85,9 @@ def main(arguments: list[str]) -> int:
         raise InputError("no stage fits, so there is no run to emit; see --recommend without --emit for what would")
     timed = None if given.gpu is None else Timed(run, given)
     if given.emit is not None:
-        ending.show(DIALECTS[given.emit](as_settings(chosen or run)))
+        ending.show(emitted(chosen or run, given))
+        if limit is not None and gpu_bytes(chosen or run) > limit:
+            ending.say(f"zerolab plan: {verdict(chosen or run, limit, gpu)}")
     else:
         ending.show(rendered(lambda console: show(console, run, limit, gpu)))
         if timed is not None:
@@ -105,6 +107,21 @@ def main(arguments: list[str]) -> int:
             }  # fmt: skip
         write_or_rescue("the plan", given.json, json.dumps(record, indent=1) + "\n")
     return 0
+
+
+def emitted(run: RunSpec, given: Any) -> str:
+    """The run in the words of a dialect. Raises InputError for what no emitted run does."""
+    if run.attention != "flash":
+        raise InputError(
+            f"--attention is {run.attention}, and what is emitted trains with attention that keeps no scores; leave it "
+            "out with --emit"
+        )
+    settings = as_settings(run)
+    if "disk" in (run.places.optimizer, run.places.parameters):
+        if given.offload_path is None:
+            raise InputError("what rests on the disk needs a folder in the run that is emitted; give --offload-path")
+        settings["offload_path"] = given.offload_path
+    return DIALECTS[given.emit](settings)
 
 
 def make_parser() -> Parser:
@@ -128,6 +145,8 @@ def make_parser() -> Parser:
         help="where optimizer states rest: device, host (cpu) or disk (nvme)")  # fmt: skip
     add("--offload-param", choices=PLACES, default="device", metavar="PLACE",
         help="stage 3: where parameters rest")  # fmt: skip
+    add("--offload-path", type=Path, metavar="FOLDER",
+        help="with --emit: the folder for what rests on the disk")  # fmt: skip
     add("--batch-size", type=int, metavar="B", help="sequences of an optimizer step, over all ranks and micro-batches "
         "(one for each)")  # fmt: skip
     add("--seq-len", type=int, metavar="T", help="tokens of a sequence (1024, or the model's context if it is shorter)")

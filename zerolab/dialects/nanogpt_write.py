@@ -26,6 +26,11 @@ def write(settings: Settings) -> str:
     shape = config.shape
     if not isinstance(shape, GPT2Config):
         raise InputError(f"model is {config.model}, and nanoGPT has GPT-2 alone; choose gpt2")
+    if shape.max_seq_len != config.seq_len:
+        raise InputError(
+            f"seq_len is {config.seq_len} and the model's context {shape.max_seq_len}, and nanoGPT's sequences are as "
+            "long as its context, block_size; choose one length for both"
+        )
     stage = config.zero_stage
     if stage > 1:
         raise InputError(f"zero_stage is {stage}, and nanoGPT with use_zero1 has 0 and 1; choose one of them")
