@@ -7,15 +7,20 @@ import os
 import sys
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import born
 import pytest
+import torch
 
 from zerolab.cli import main
 from zerolab.cli.tables import text_of
 from zerolab.data import prepare
 from zerolab.errors import InputError
-from zerolab.train import Report, TrainConfig, make_config, train, write_json
+from zerolab.models import build_model
+from zerolab.models.huggingface import export, save_folder
+from zerolab.train import Report, TrainConfig, make_config, parts, train, write_json
+from zerolab.zero import ZeroEngine
 
 TINY_RUN = {"model_size": "nano", "seq_len": 32, "max_steps": 3, "timeout": 60.0}
 
@@ -199,3 +204,25 @@ def test_row_13_torchrun_trains_a_nanogpt_configuration_to_the_same_bits(
     assert main(["train", *flags, "here.json", "--ranks", "2"]) == 0
     assert profile["parameters_sha256"] == json.loads(Path("here.json").read_text())["parameters_sha256"]
     assert profile["traffic"]["measured"] == profile["traffic"]["predicted"]
+
+
+def test_the_model_of_a_run_on_gpus_is_built_unit_by_unit_with_the_values_it_is_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert parts.builds_by_unit(torch.device("cuda:1")) and not parts.builds_by_unit(torch.device("cpu"))
+    small: dict[str, Any] = {"world": "lockstep", "ranks": 2}
+    given = build_model(make_config(**TINY_RUN, **small, model="gpt2").shape)
+    save_folder(tmp_path / "gpt2", given.config, export(given.config, given.state_dict().__getitem__))
+    from_folder = make_config(**small, seq_len=32, max_steps=2, zero_stage=3, init_from=tmp_path / "gpt2")
+    of_plain = train(from_folder).parameters_sha256
+
+    class OnMeta(ZeroEngine):
+        def __init__(self, model: torch.nn.Module, *args: Any, **settings: Any) -> None:
+            assert all(parameter.is_meta for parameter in model.parameters())
+            super().__init__(model, *args, **settings)
+
+    monkeypatch.setattr(parts, "builds_by_unit", lambda device: True)
+    monkeypatch.setattr(parts, "ZeroEngine", OnMeta)
+    assert train(from_folder).parameters_sha256 == of_plain
+    drawn = {run(**small, zero_stage=stage).parameters_sha256 for stage in (0, 3)}
+    assert len(drawn) == 1 and drawn != {of_plain}

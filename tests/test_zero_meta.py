@@ -328,3 +328,22 @@ def test_precision_makes_main_parameters_of_the_first_values():
     wide = ZeroEngine(on("meta", zero_cases.gpt2), local, 0, lr=0.1).consolidate()
     narrow = ZeroEngine(on("meta", zero_cases.gpt2), local, 0, lr=0.1, precision="bf16").consolidate()
     assert all(torch.equal(wide[name].bfloat16(), narrow[name]) for name in wide)
+
+
+def consolidated(comm, stage):
+    torch.manual_seed(0)
+    engine = ZeroEngine(nn.Sequential(nn.Linear(3, 5), nn.BatchNorm1d(5)), comm, stage, lr=0.1)
+    whole, alone = engine.consolidate(), engine.consolidate(to=1)
+    copied = [name for unit in engine.units for name in engine.parameters_of(unit, to=1)]
+    with pytest.raises(InputError, match="to is 2; name a rank from 0 to 1"):
+        engine.consolidate(to=2)
+    return whole, alone, copied, list(engine.state_dict(to=1))
+
+
+@pytest.mark.parametrize("stage", [0, 3])
+def test_one_rank_alone_takes_the_whole_model(stage):
+    other, taker = launch(consolidated, stage, ranks=2, world="lockstep")
+    assert other[1:] == ({}, [], [])
+    whole, alone, copied, names = taker
+    assert set(names) == alone.keys() and set(copied) == {name for name in alone if name.endswith(("weight", "bias"))}
+    assert whole.keys() == alone.keys() and all(torch.equal(whole[name], alone[name]) for name in whole)

@@ -21,6 +21,7 @@ from zerolab.models import Config
 from zerolab.models.huggingface import names
 from zerolab.models.huggingface.folder import save_folder, save_tensors
 from zerolab.zero import ZeroEngine
+from zerolab.zero.units import Unit
 
 Tensor = torch.Tensor
 MOST_SHARD = 5 * 10**9
@@ -96,12 +97,17 @@ def export(
     _, error = attempt(check)
     agree(engine, error)
     found: dict[str, Tensor] = {}
+    here: list[Unit] = []
+
+    def bring(name: str) -> None:
+        """Names come unit after unit, on all ranks alike; rank 0 keeps the unit's parameters."""
+        if here != [unit_of[name]]:
+            here[:] = [unit_of[name]]
+            found.clear()
+            found.update(engine.parameters_of(unit_of[name], to=0))
 
     def whole(name: str) -> Tensor:
-        if name not in found:
-            # Names come unit after unit, on all ranks alike.
-            found.clear()
-            found.update(engine.parameters_of(unit_of[name]))
+        bring(name)
         return found[name]
 
     def buffers() -> Iterator[tuple[str, Tensor]]:
@@ -123,7 +129,7 @@ def export(
         _, error = attempt(lambda: _write(folder, config, dtype, max_shard_bytes, in_order, counted, buffers))
     # The others ask in the same order, and so does a rank 0 that failed on the way.
     for name in turns[len(asked) :]:
-        whole(name)
+        bring(name)
     agree(engine, error)
 
 

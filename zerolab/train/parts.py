@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -9,6 +10,7 @@ import torch
 from zerolab.collectives import Collectives
 from zerolab.data import Batches, Corpus
 from zerolab.models import build_model
+from zerolab.models.huggingface import load_folder
 from zerolab.train import instances
 from zerolab.train.config import TrainConfig
 from zerolab.train.model import take_weights
@@ -21,14 +23,18 @@ def make_engine(comm: Collectives, start: Start) -> ZeroEngine:
     """The model that the run begins with, in an engine on this rank's group. All ranks draw the same first values."""
     config, spec = start.config, start.config.spec
     torch.manual_seed(config.seed)
-    model = build_model(config.shape, checkpoint=config.checkpoint_activations, dropout=config.dropout).to(comm.device)
-    if config.init_from is not None and start.folder is None:
-        take_weights(model, config.init_from)
+    # A GPU may have no room for the whole model: the engine then gives it memory and first values unit by unit.
+    by_unit = builds_by_unit(comm.device)
+    with torch.device("meta") if by_unit else nullcontext():
+        model = build_model(config.shape, checkpoint=config.checkpoint_activations, dropout=config.dropout)
+    given = config.init_from if start.folder is None else None
+    if given is not None and not by_unit:
+        take_weights(model, given)
     if config.compile:
         for block in model.blocks:
             block.compile(backend=config.compile_backend)
     shard, replicate = instances.split(comm, config.num_distributed_optimizer_instances)
-    return ZeroEngine(
+    engine = ZeroEngine(
         model,
         shard,
         spec.stage,
@@ -46,6 +52,14 @@ def make_engine(comm: Collectives, start: Start) -> ZeroEngine:
         offload=spec.places,
         replicate=replicate,
     )
+    if given is not None and by_unit:
+        engine.load_state_dict(load_folder(given.expanduser())[1], strict=False)
+    return engine
+
+
+def builds_by_unit(device: torch.device) -> bool:
+    """Whether the model of a run is built without memory, and its first values drawn on the device."""
+    return device.type == "cuda"
 
 
 def decay_groups(weight_decay: float) -> Any:

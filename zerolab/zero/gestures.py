@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn.modules.module import _IncompatibleKeys
 
 from zerolab.collectives import phase
-from zerolab.errors import StateError
+from zerolab.errors import InputError, StateError
 from zerolab.flat.views import shard_of, view
 from zerolab.zero.changing import changing
 from zerolab.zero.clip import check_norm, clip_factor, gradient_norm
@@ -129,31 +129,37 @@ class Gestures:
             self._refuse_lost()
             self._keep_written()
 
-    def parameters_of(self, unit: Unit) -> dict[str, torch.Tensor]:
-        """Copies of a unit's parameters by name, whole, on the CPU. A collective: every rank calls it."""
+    def parameters_of(self, unit: Unit, to: int | None = None) -> dict[str, torch.Tensor]:
+        """Copies of a unit's parameters by name, whole, on the CPU: of every rank, or of rank `to` alone, and then the
+        others get nothing. A collective: every rank calls it."""
         self._check_whole()
         self._settle(unit)
         with phase("consolidate"):
             self.stage.gather(unit)
         slots = [(slot, bucket) for bucket in unit.buckets for slot in bucket.layout.slots]
-        copies = {slot.name: view(bucket.whole, slot).cpu().clone() for slot, bucket in slots}
+        mine = to is None or to == self.stage.comm.rank
+        copies = {slot.name: view(bucket.whole, slot).cpu().clone() for slot, bucket in slots} if mine else {}
         self.residency.release_after_visit(unit)
         return copies
 
-    def consolidate(self) -> dict[str, torch.Tensor]:
-        """The whole model's parameters and rank 0's buffers by name, on the CPU of every rank; a tied parameter
-        stands under its first name. One unit is gathered at a time. A collective: every rank calls it."""
+    def consolidate(self, to: int | None = None) -> dict[str, torch.Tensor]:
+        """The whole model's parameters and rank 0's buffers by name, on the CPU of every rank, or of rank `to` alone:
+        then the others get nothing, and no memory is taken there but that of a unit. A tied parameter stands under its
+        first name. One unit is gathered at a time. A collective: every rank calls it, with the same `to`."""
         self._check_whole()
+        check_rank(to, self.stage.comm.size)
         with phase("consolidate"):
             state = {name: self._of_rank_0(buffer).cpu() for name, buffer in self.model.named_buffers()}
         for unit in self.units:
-            state.update(self.parameters_of(unit))
-        return state
+            state.update(self.parameters_of(unit, to))
+        return state if to in (None, self.stage.comm.rank) else {}
 
-    def state_dict(self) -> dict[str, torch.Tensor]:
-        """The model's state_dict, whole, on the CPU of every rank, tied parameters and buffers included. A collective:
-        every rank calls it."""
-        whole = self.consolidate()
+    def state_dict(self, to: int | None = None) -> dict[str, torch.Tensor]:
+        """The model's state_dict, whole, on the CPU of every rank, tied parameters and buffers included; or of rank
+        `to` alone, as `consolidate` gives it. A collective: every rank calls it."""
+        whole = self.consolidate(to)
+        if to not in (None, self.stage.comm.rank):
+            return {}
         # A tied parameter or buffer stands in `whole` under its first name only.
         values = {id(tensor): whole[name] for name, tensor in self.model.named_parameters()}
         values |= {id(tensor): whole[name] for name, tensor in self.model.named_buffers()}
@@ -225,6 +231,12 @@ class Gestures:
                 f"{held.name} was written to after its model went into a ZeroEngine, which updates main parameters of "
                 "its own and would overwrite this at the next step: load or initialize the model before it is wrapped"
             )
+
+
+def check_rank(to: int | None, ranks: int) -> None:
+    """Refuse a rank that there is none of, before a rank waits for others."""
+    if to is not None and (type(to) is not int or not 0 <= to < ranks):
+        raise InputError(f"to is {to!r}; name a rank from 0 to {ranks - 1}, or leave it out for all")
 
 
 def members(modules: Iterable[nn.Module]) -> list[Any]:
