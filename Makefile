@@ -24,7 +24,7 @@ ALLOW_ROOT := $(shell test "$$(id -u)" = 0 && echo --allow-root)
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: lab test quick nightly setup lint types unit nbval soak notebooks exercises site bench bench-env lock format clean distclean help
+.PHONY: lab test quick nightly setup lint types unit nbval soak notebooks exercises site site-test bench bench-env lock format clean distclean help
 
 lab: $(STAMP)  ## set up, then open JupyterLab at the first lesson (ARGS=--no-browser on a headless machine)
 	$(PY) -m jupyterlab $(ALLOW_ROOT) --ServerApp.jpserver_extensions=zerolab.course.lab=True --ServerApp.root_dir="$(CURDIR)" $(addprefix --LabApp.default_url=/lab/tree/,$(wildcard $(LESSON))) $(ARGS)
@@ -78,6 +78,9 @@ exercises: $(STAMP)  ## make exercises/ from solutions/ anew; one that somebody 
 site: $(STAMP)  ## build the course as static pages in build/site, from the stored outputs
 	@$(PIP) install --quiet -c constraints.txt -e '.[$(EXTRAS),site]'
 	@$(PY) docs/site/build.py
+
+site-test: site  ## build the site and look at it in Chromium: widths, links, scenes
+	$(PY) -m pytest -p no:nbval tests/test_site.py tests/test_site_browser.py $(ARGS)
 
 format: $(STAMP)  ## let ruff fix and format what it can
 	$(PY) -m ruff check --fix .

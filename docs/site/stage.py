@@ -10,6 +10,8 @@ import nbformat
 from lesson import PageError, page
 from reference import read_library, write_reference
 
+from zerolab.course.living import SCENES, module, recorded, style
+
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 TEXTS = ["README.md", "CHANGELOG.md", "CONTRIBUTING.md", "docs/*.md", "benchmarks/README.md"]
@@ -30,6 +32,12 @@ def stage(target: Path, root: Path = ROOT) -> None:
     write_reference(modules, target)
     for file in (HERE / "static").iterdir():
         shutil.copy(file, target / "_static")
+    living = target / "_static" / "living"
+    living.mkdir()
+    for scene in SCENES:
+        (living / f"{scene}.js").write_text(module(scene))
+        (living / f"{scene}.json").write_text(recorded(scene))
+    (target / "_static" / "living.css").write_text(style())
     for name in ("conf.py", "mathml.py", "terms.py"):
         shutil.copy(HERE / name, target)
     for file in HERE.glob("*.md"):

@@ -33,10 +33,17 @@ def ring_moment(collective: str = "reduce_scatter", ranks: int = 4, step: int = 
     for message in moment.messages:
         _arrow(axes, message)
     _frame(axes, ranks)
-    said = headline(collective, moments, step)
+    said, alt, table = ring_text(collective, moments, step)
+    return Picture(figure, table, alt, said)
+
+
+def ring_text(collective: str, moments: tuple[Moment, ...], step: int) -> tuple[str, str, str]:
+    """What a moment comes to, in a sentence; the same for who does not see it; and its numbers as a table."""
+    moment, said = moments[step], headline(collective, moments, step)
+    ranks = len(moment.held)
     sums = [sum(hop is not None and len(hop.ranks) == ranks for hop in row) for row in moment.held]
     alt = f"{said}. Complete chunks on ranks 0 to {ranks - 1}: {', '.join(map(str, sums))}."
-    return Picture(figure, _table(moment, ranks), alt, said)
+    return said, alt, _table(moment, ranks)
 
 
 def headline(collective: str, moments: tuple[Moment, ...], step: int) -> str:

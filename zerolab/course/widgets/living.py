@@ -9,6 +9,7 @@ from typing import Any
 
 from ipywidgets import HTML, Box, Layout, ValueWidget, VBox
 
+from zerolab.course.living import marked
 from zerolab.course.viz.picture import Picture
 from zerolab.errors import InputError
 
@@ -23,19 +24,24 @@ STALE = "The picture below is that of the settings before."
 class Living(VBox):
     """`draw(**settings)` with a control for each setting. `busy` is what stands there while a slow one draws.
 
+    scene   the scene (`course.living`) that pages without a kernel show in its place, set as the controls are
+
     The picture is also part of the cell's stored output, so a notebook that is opened without a kernel shows it. There
     is no Output widget and no global figure behind it; a test sets `controls[name].value` and reads `picture`.
 
     Raises InputError where the first settings cannot be drawn.
     """
 
-    def __init__(self, draw: Callable[..., Picture], /, *, busy: str = "", **controls: ValueWidget) -> None:
+    def __init__(
+        self, draw: Callable[..., Picture], /, *, busy: str = "", scene: str = "", **controls: ValueWidget
+    ) -> None:
         self.controls = controls
         self.picture = draw(**self.settings())
         self.refusal = ""
         """Why the settings of now have no picture; empty where they have."""
         self._draw = draw
         self._busy = busy
+        self._scene = scene
         self._drawn = self.settings()
         self._note = HTML()
         self._shown = HTML(self.picture.html(), layout=Layout(width="100%", margin="0"))
@@ -75,5 +81,8 @@ class Living(VBox):
         data = bundle[0] if isinstance(bundle, tuple) else bundle
         if data is not None:
             text = f"{self.refusal}. {STALE}\n{self.picture.table}" if self.refusal else self.picture.table
-            data.update({"text/html": f"{self._said()}{self._shown.value}", "text/plain": text})
+            html = f"{self._said()}{self._shown.value}"
+            if self._scene:
+                html = marked(self._scene, self.settings(), html)
+            data.update({"text/html": html, "text/plain": text})
         return bundle

@@ -35,4 +35,4 @@ def ring_stepper(collective: str = "reduce_scatter", ranks: int = 4, step: int =
     def draw(collective: str, ranks: int, step: int) -> Picture:
         return ring_moment(collective, ranks, step, numel)
 
-    return Living(draw, **controls)
+    return Living(draw, scene="ring", **controls)
