@@ -130,6 +130,9 @@ class Observation:
 def encode(value: Any) -> Any:
     """`value` as JSON data: tensors with dtype and shape, modules as the list of their parameters, plain data as it is,
     NumPy's numbers and arrays as plain data, all else by its type's name."""
+    # Most of what there is to encode are the numbers of lists, one by one.
+    if type(value) is float or (type(value) is int and -LONG < value < LONG):
+        return value
     if isinstance(value, np.generic | np.ndarray) and value.size <= MOST_ELEMENTS:
         value = value.tolist()
     if isinstance(value, torch.nn.Module):
@@ -150,6 +153,9 @@ def encode(value: Any) -> Any:
     return {"type": legible(value.type_name if isinstance(value, Other) else type(value).__name__)}
 
 
+LONG = 2**64
+
+
 def encode_number(value: Any) -> Any:
     """A plain number as it is, whatever class of its own it has; one of more digits than Python writes, by its type."""
     if isinstance(value, int) and not isinstance(value, bool) and value.bit_length() > MOST_CHARACTERS:
@@ -159,13 +165,15 @@ def encode_number(value: Any) -> Any:
 
 def decode(data: Any) -> Any:
     """What `encode` made JSON of; tuples come back as lists."""
+    if not isinstance(data, (list, dict)):  # Most are numbers.
+        return data
     if isinstance(data, list):
         return [decode(item) for item in data]
     if isinstance(data, dict) and "values" in data:
         return torch.tensor(data["values"], dtype=DTYPES[data["dtype"]]).reshape(data["shape"])
     if isinstance(data, dict) and "keys" in data:
         return dict(zip(data["keys"], map(decode, data["items"]), strict=True))
-    return Other(str(data.get("type"))) if isinstance(data, dict) else data
+    return Other(str(data.get("type")))
 
 
 def record_to_json(record: Record) -> dict[str, Any]:
