@@ -129,6 +129,8 @@ def validation(report: Report) -> str:
     """The first, last and lowest loss on held-out text."""
     losses = report.validation_loss
     first, last, lowest = min(losses), max(losses), min(losses, key=lambda step: losses[step])
+    if first == last:
+        return f"validation loss {losses[first]:.4f} after step {first}"
     text = f"validation loss {losses[first]:.4f} -> {losses[last]:.4f} after steps {first} and {last}"
     return text if lowest == last else f"{text}, lowest {losses[lowest]:.4f} after step {lowest}"
 

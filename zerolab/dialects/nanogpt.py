@@ -117,6 +117,9 @@ def find_nanogpt(arguments: Sequence[str]) -> tuple[NanoGPT | None, list[str]]:
     for word in [word for word in words if word.startswith("--config=")]:
         files.append(Path(word.partition("=")[2]))
         words.remove(word)
+    for word in words:
+        if word.endswith(".py") and not word.startswith("-"):
+            raise InputError(f"{word} comes after a flag; a nanoGPT configuration comes first, or after --config")
     keys = {word: word.partition("=")[0].lstrip("-").replace("-", "_") for word in words if word.startswith("--")}
     if not files and not any(key in OWN and "=" in word for word, key in keys.items()):
         return None, words
