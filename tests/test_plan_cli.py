@@ -14,7 +14,7 @@ from zerolab.models import config_of
 from zerolab.models.huggingface.config import to_huggingface
 from zerolab.offload import Offload
 from zerolab.offload.groups import count_parts, sub_groups
-from zerolab.plan import GB, SHAPES, RunSpec, gpu_bytes, needs_of
+from zerolab.plan import GB, SHAPES, RunSpec, advice, gpu_bytes, needs_of
 from zerolab.plan.bring import find_model
 from zerolab.plan.describe import as_settings, described
 from zerolab.plan.guide import (
@@ -26,6 +26,7 @@ from zerolab.plan.guide import (
     seconds_on_links,
     traffic_bytes,
 )
+from zerolab.plan.needs import at_stage, changed
 
 GPT2 = ["plan", "--model", "gpt2-124m", "--ranks", "4"]
 
@@ -213,3 +214,30 @@ def test_row_27_the_command_shows_reasons_and_remedies(capsys: pytest.CaptureFix
     record = json.loads(file.read_text())["recommended"]
     assert record["run"]["run"]["zero_stage"] == 1 and len(record["reasons"]) == 2
     assert all(remedy["gpu_bytes"] > 0 for remedy in record["memory_remedies"])
+
+
+def test_several_instances_of_the_states_are_planned_and_emitted(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    sharded = ["--ranks=8", "--zero-stage=3", "--num-distributed-optimizer-instances=2"]
+    run = ["plan", "--model=gpt2", "--gpu=H100", *sharded]
+    assert main([*run, "--json", str(tmp_path / "plan.json")]) == 0
+    shown, found = capsys.readouterr().out, json.loads((tmp_path / "plan.json").read_text())
+    assert "in 2 instances" in shown and "A step's time is predicted of one instance only" in shown
+    whole = found["model"]["parameters"]
+    assert sum(found["states_by_rank"]["7"]["device"].values()) == pytest.approx(whole * 16 / 4, rel=1e-3)
+    assert found["states_by_rank"]["3"] == found["states_by_rank"]["7"]
+    assert found["sent_by_phase"]["backward"]["all_reduce"] == pytest.approx(whole * 2 / 4, rel=1e-3)
+    assert main([*run, "--emit", "zerolab"]) == 0
+    assert "--num-distributed-optimizer-instances 2" in capsys.readouterr().out
+    assert main([*run, "--ranks=7"]) == 2
+    assert "--num-distributed-optimizer-instances is 2, which does not divide 7 ranks" in capsys.readouterr().err
+
+
+def test_what_makes_several_instances_fit_is_one_of_them() -> None:
+    run = RunSpec(SHAPES["GPT-3 1.3B"], 16, 3, seq_len=128, checkpoint_activations=True, instances=8)
+    whole = replace(run, instances=1)
+    limit = (gpu_bytes(run) + gpu_bytes(whole)) / 2
+    found = advice(run, limit)
+    assert found == whole and changed(run, whole) == ["one instance"]
+    assert at_stage(run, 0).instances == 1

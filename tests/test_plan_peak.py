@@ -44,6 +44,14 @@ CASES = {
     "few elements live": replace(BASE, shape=DEEP, stage=3, limits=Stage3Limits(live_numel=20_000)),
     "units are kept for backward": replace(BASE, shape=DEEP, stage=3, limits=Stage3Limits(reuse_numel=60_000)),
     "one rank": replace(BASE, ranks=1, stage=3, micro_batches=2),
+    "two instances": replace(BASE, shape=DEEP, ranks=4, stage=3, precision="bf16", instances=2),
+    "two instances, sums on all": replace(
+        BASE, ranks=4, stage=1, micro_batches=2, reduction="all_reduce", precision="fp16", instances=2
+    ),
+    "three instances, reduced once": replace(
+        BASE, ranks=6, stage=2, micro_batches=2, reduce_each=False, instances=3, offload=Offload("host")
+    ),
+    "an instance a rank": replace(BASE, stage=2, instances=2),
 }
 
 

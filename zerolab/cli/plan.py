@@ -83,7 +83,7 @@ def main(arguments: list[str]) -> int:
     chosen, reasons = recommend(run, limit) if given.recommend and limit is not None else (None, [])
     if given.emit is not None and given.recommend and chosen is None:
         raise InputError("no stage fits, so there is no run to emit; see --recommend without --emit for what would")
-    timed = None if given.gpu is None else Timed(run, given)
+    timed = None if given.gpu is None or run.instances > 1 else Timed(run, given)
     if given.emit is not None:
         ending.show(emitted(chosen or run, given))
         if limit is not None and gpu_bytes(chosen or run) > limit:
@@ -92,6 +92,8 @@ def main(arguments: list[str]) -> int:
         ending.show(rendered(lambda console: show(console, run, limit, gpu)))
         if timed is not None:
             ending.show(rendered(timed.show))
+        elif given.gpu is not None:
+            ending.show("A step's time is predicted of one instance only.\n")
         if given.recommend:
             ending.show(rendered(lambda console: show_recommended(console, run, chosen, reasons, limit)))
     if given.json is not None:
@@ -140,6 +142,8 @@ def make_parser() -> Parser:
     add(
         "--zero-stage", type=int, default=0, metavar="S", help="0 nothing sharded, 1 optimizer, 2 +gradients, 3 all (0)"
     )
+    add("--num-distributed-optimizer-instances", type=int, default=1, metavar="I",
+        help="so many groups of ranks, each of which shares the states out (1)")  # fmt: skip
     add("--precision", default="bf16", help=f"dtypes of all states: {', '.join(PRECISIONS)} (bf16)")
     add("--offload-optimizer", choices=PLACES, default="device", metavar="PLACE",
         help="where optimizer states rest: device, host (cpu) or disk (nvme)")  # fmt: skip
@@ -198,6 +202,7 @@ def read(given: Any) -> tuple[RunSpec, float | None, str]:
         given.grad_accum_steps,
         reduce_each=not given.defer_reduction,
         attention=given.attention,
+        instances=given.num_distributed_optimizer_instances,
     )
     return run, limit, gpu
 
@@ -238,6 +243,7 @@ def headline(run: RunSpec) -> str:
     batch = f"{run.micro_batches} x {run.micro_batch_size}" if run.micro_batches > 1 else str(run.micro_batch_size)
     what = f"{run.shape.name}: {run.shape.parameters:,} parameters; {run.ranks} ranks at stage {run.stage}"
     recipe = run.precision if isinstance(run.precision, str) else "fp32"
+    what += f" in {run.instances} instances" if run.instances > 1 else ""
     how = ", activations recomputed" if run.checkpoint_activations else ""
     return f"{what}, {recipe}; {batch} x {run.seq_len} tokens a rank, {run.attention} attention{how}"
 

@@ -25,6 +25,7 @@ def described(run: RunSpec, limit: float | None) -> dict[str, Any]:
         "run": {
             "ranks": run.ranks,
             "zero_stage": run.stage,
+            "num_distributed_optimizer_instances": run.instances,
             "precision": run.precision if isinstance(run.precision, str) else None,
             "micro_batch_size": run.micro_batch_size,
             "micro_batches": run.micro_batches,
@@ -83,6 +84,8 @@ def as_settings(run: RunSpec) -> dict[str, Any]:
         "checkpoint_activations": run.checkpoint_activations,
         "defer_reduction": not run.reduce_each,
     }
+    if run.instances != 1:
+        settings["num_distributed_optimizer_instances"] = run.instances
     if run.precision is not None:
         settings["precision"] = run.precision
     if run.places.optimizer != "device":

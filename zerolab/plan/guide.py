@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from zerolab.memory.traffic import predict_phases
+from zerolab.plan.instances import traffic_across
 from zerolab.plan.needs import GB, advice, at_stage, changed, gpu_bytes, layout_of
 from zerolab.plan.spec import OFFLOADS, RunSpec
 from zerolab.precision.recipe import Precision
@@ -29,14 +30,17 @@ class Remedy:
 def traffic(run: RunSpec) -> dict[str, dict[str, int]]:
     """Bytes that rank 0 sends in a step by rings, by phase and collective. It clips by the norm, as `zerolab train`
     does. One rank sends nothing."""
-    if run.ranks == 1:
-        return {}
-    layout = layout_of(run)
-    tied = [layout.units[at][0].unit for at in set(layout.owner) if layout.owner.count(at) > 1]
-    sent = predict_phases(
-        layout.plans, run.stage, 0, run.micro_batches, run.reduction, run.reduce_each, True, run.dtypes, run.places,
-        limits=run.limits, resident=tied,
-    )  # fmt: skip
+    layout, sent = layout_of(run), dict[str, dict[str, int]]()
+    if run.sharing > 1:
+        tied = [layout.units[at][0].unit for at in set(layout.owner) if layout.owner.count(at) > 1]
+        sent = predict_phases(
+            layout.plans, run.stage, 0, run.micro_batches, run.reduction, run.reduce_each, True, run.dtypes, run.places,
+            limits=run.limits, resident=tied,
+        )  # fmt: skip
+    for name, by_rank in traffic_across(layout.plans, run).items():
+        # States on a disk tell of it in the phase of the norm.
+        of_phase = sent.setdefault("backward" if name == "all_reduce" else "norm", {})
+        of_phase[name] = of_phase.get(name, 0) + by_rank[0]
     return {phase: sent[phase] for phase in PHASES if phase in sent}
 
 
@@ -90,6 +94,10 @@ def against_memory(run: RunSpec) -> Iterator[Remedy]:
     if run.stage == 3 and run.prefetch:
         note = "each layer waits; so with stage3_max_live_parameters below two layers, or stage3_prefetch_bucket_size 0"
         yield Remedy("no prefetch", replace(run, prefetch=False), note)
+    if run.instances > 1:
+        yield Remedy(
+            "one instance", replace(run, instances=1), "all ranks share the states; more goes between machines"
+        )
     if run.stage > 0:
         yield Remedy(f"{2 * run.ranks} ranks", replace(run, ranks=2 * run.ranks), "twice the GPUs, and sequences")
 

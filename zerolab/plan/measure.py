@@ -13,6 +13,7 @@ from zerolab.collectives import Collectives
 from zerolab.memory import Tracker
 from zerolab.memory.kinds import OFFLOADED
 from zerolab.plan.guide import PHASES
+from zerolab.plan.instances import split
 from zerolab.plan.layout import decay_of
 from zerolab.plan.mixture import build_model
 from zerolab.plan.spec import RunSpec
@@ -65,10 +66,12 @@ def measure_run(comm: Collectives, run: RunSpec) -> Measured:
     torch.manual_seed(0)
     config, scales = run.shape.config, run.dtypes is not None and run.dtypes.scales_loss
     model = build_model(config, run.checkpoint_activations)
+    shard, replicate = split(comm, run.instances)
     engine = ZeroEngine(
-        model, comm, run.stage, 1e-3, clip_norm=1.0, groups=decay_of_train,
+        model, shard, run.stage, 1e-3, clip_norm=1.0, groups=decay_of_train,
         reduction=run.reduction, prefetch=run.prefetch, bucket_numel=run.bucket_numel, precision=run.precision,
         offload=run.places, limits=run.limits, scaler=UNSCALED if scales else None,
+        replicate=replicate,
     )  # fmt: skip
 
     def step() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import product
 
 import torch
 
@@ -62,7 +63,7 @@ def gpu_bytes(run: RunSpec) -> float:
 def needs_of(run: RunSpec, rank: int = 0) -> Needs:
     """The states of a rank, to the byte, and the moments of its second step (the first has no optimizer states yet)."""
     layout = layout_of(run)
-    states = predict_rank(layout.plans, run.stage, rank, ADAMW, run.dtypes, run.places)
+    states = predict_rank(layout.plans, run.stage, rank % run.sharing, ADAMW, run.dtypes, run.places)
     # The micro-batches of a step lie ready: tokens and targets, whole numbers of 8 bytes.
     ready = 2 * 8 * run.micro_batches * run.micro_batch_size * run.seq_len
     live = {**on_device(states), "other": ready}
@@ -73,13 +74,13 @@ def needs_of(run: RunSpec, rank: int = 0) -> Needs:
     for number in range(min(run.micro_batches, 2)):
         # Third and later micro-batches are like the second; where reductions wait for the last, the second is that.
         replay.micro_batch(trace, reduce=run.reduce_each or number == min(run.micro_batches, 2) - 1)
-    replay.optimizer_step(step_buffers(run, layout, rank))
+    replay.optimizer_step(step_buffers(run, layout, rank % run.sharing))
     tops = tuple(moment._replace(where=told(moment.where, run.shape.config.layers)) for moment in replay.tops.values())
     return Needs(states, max(tops, key=lambda moment: moment.total), tops)
 
 
 def layout_of(run: RunSpec) -> RunLayout:
-    return lay_out_model(run.shape.config, run.ranks, run.dtypes, run.bucket_numel, run.limits.persistence_numel)
+    return lay_out_model(run.shape.config, run.sharing, run.dtypes, run.bucket_numel, run.limits.persistence_numel)
 
 
 def work_of(run: RunSpec) -> Work:
@@ -102,7 +103,7 @@ def widths_of(run: RunSpec) -> Widths:
 def shards(run: RunSpec) -> int:
     """The stage whose rules the engine follows: with one rank there is nothing to shard, so it copies nothing, unless
     parameters rest elsewhere or are cast when they are gathered."""
-    alone = run.ranks == 1 and run.places == NOWHERE and not (run.dtypes or Precision()).sharded_main
+    alone = run.sharing == 1 and run.places == NOWHERE and not (run.dtypes or Precision()).sharded_main
     return 0 if alone else run.stage
 
 
@@ -146,9 +147,10 @@ def advice(run: RunSpec, limit: float) -> RunSpec | None:
 
 
 def at_stage(run: RunSpec, stage: int) -> RunSpec:
-    """The same run at another stage; below stage 3, where ranks keep parameters whole, these stay on the GPU."""
+    """The same run at another stage; below stage 3, where ranks keep parameters whole, these stay on the GPU, and
+    stage 0 has one instance."""
     kept = run.offload if stage == 3 else replace(run.places, parameters="device", max_in_cpu=0)
-    return replace(run, stage=stage, offload=kept)
+    return replace(run, stage=stage, offload=kept, instances=run.instances if stage else 1)
 
 
 def changed(run: RunSpec, found: RunSpec) -> list[str]:
@@ -158,6 +160,7 @@ def changed(run: RunSpec, found: RunSpec) -> list[str]:
         "activation checkpointing": found.checkpoint_activations != run.checkpoint_activations,
         f"a batch of {found.micro_batch_size} a rank": found.micro_batch_size != run.micro_batch_size,
         "the optimizer on the host": found.offload != run.offload,
+        "one instance": found.instances != run.instances and found.stage > 0,
         f"{found.ranks} ranks": found.ranks != run.ranks,
     }
     return [words for words, is_so in said.items() if is_so]
@@ -166,7 +169,7 @@ def changed(run: RunSpec, found: RunSpec) -> list[str]:
 def fits(run: RunSpec, limit: float) -> bool:
     """Whether a run fits. What its states take, and then with them what its micro-batch alone takes, is looked at
     first, as that is quick."""
-    states = predict_states(run.shape.parameters, run.ranks, run.stage, run.dtypes or Precision(), run.places)
+    states = predict_states(run.shape.parameters, run.sharing, run.stage, run.dtypes or Precision(), run.places)
     least = sum(size for kind, size in states.items() if not kind.startswith(OFFLOADED))
     return least <= limit and least + highest_of(run.shape.config, work_of(run)) <= limit and gpu_bytes(run) <= limit
 
@@ -183,16 +186,19 @@ def highest_of(config: Config, work: Work) -> int:
 
 
 def changes(run: RunSpec) -> Iterator[RunSpec]:
-    """From what costs least to what costs most: a higher stage, recomputation, a smaller batch, the host, and last more
-    ranks."""
+    """From what costs least to what costs most: a higher stage, recomputation, one instance of the states, a smaller
+    batch, the host, and last more ranks."""
     yield run
     stages = [stage for stage in (run.dtypes or Precision()).stages if stage >= run.stage]
-    for ranks in [run.ranks, *(2**power for power in range(1, 14) if 2**power > run.ranks)]:
-        for offload in (run.offload, "optimizer") if run.places == NOWHERE else (run.offload,):
-            for batch in dict.fromkeys((run.micro_batch_size, 1)):
-                for checkpointing in dict.fromkeys((run.checkpoint_activations, True)):
-                    for stage in stages:
-                        yield replace(
-                            run, ranks=ranks, stage=stage, micro_batch_size=batch, checkpoint_activations=checkpointing,
-                            offload=offload,
-                        )  # fmt: skip
+    wholes = [run.ranks, *(2**power for power in range(1, 14) if 2**power > run.ranks)]
+    places = (run.offload, "optimizer") if run.places == NOWHERE else (run.offload,)
+    batches = dict.fromkeys((run.micro_batch_size, 1))
+    checkpointings = dict.fromkeys((run.checkpoint_activations, True))
+    for ranks, offload, batch, instances, checkpointing, stage in product(
+        wholes, places, batches, dict.fromkeys((run.instances, 1)), checkpointings, stages
+    ):
+        if ranks % instances == 0:
+            yield replace(
+                run, ranks=ranks, stage=stage, micro_batch_size=batch, checkpoint_activations=checkpointing,
+                offload=offload, instances=instances,
+            )  # fmt: skip

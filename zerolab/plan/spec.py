@@ -10,6 +10,7 @@ from zerolab.memory.limits import ANY, Stage3Limits, check_limits
 from zerolab.memory.states import check_places, check_stage
 from zerolab.memory.traffic import check_reduction
 from zerolab.offload.places import NOWHERE, Offload
+from zerolab.plan.instances import check_instances
 from zerolab.plan.shapes import Shape
 from zerolab.plan.trace import ATTENTION
 from zerolab.precision.recipe import Precision, find_precision
@@ -27,7 +28,7 @@ class RunSpec:
     """A training run: its model, its ranks, and what is sharded, cast, moved and computed at a time.
 
     shape                   the model's sizes
-    ranks                   N, the ranks that share the states
+    ranks                   N, all ranks
     stage                   of ZeRO: 0, 1, 2 or 3
     precision               dtypes of the states: a name in `PRECISIONS`, a Precision, or None for fp32 as it is
     micro_batch_size        sequences that a rank computes at a time
@@ -41,6 +42,8 @@ class RunSpec:
     prefetch                stage 3: the next unit is gathered while one computes
     bucket_numel            units are cut into buckets of at most so many elements
     limits                  stage 3: which parameters stay, how much comes ahead and is kept
+    instances               of the sharded states (hybrid sharding): so many groups of ranks / instances ranks, each of
+                            which shares them out; 1: all ranks do
 
     Raises InputError for a count below 1, names that there are not, a sequence longer than the model's context, and
     what the stage cannot do.
@@ -61,12 +64,14 @@ class RunSpec:
     prefetch: bool = True
     bucket_numel: int | None = None
     limits: Stage3Limits = ANY
+    instances: int = 1
 
     def __post_init__(self) -> None:
-        for what in ("ranks", "micro_batch_size", "seq_len", "micro_batches"):
+        for what in ("ranks", "micro_batch_size", "seq_len", "micro_batches", "instances"):
             check_count(what, getattr(self, what))
         check_stage(self.stage)
         check_places(self.stage, self.dtypes, self.places)
+        check_instances(self.instances, self.ranks, self.stage)
         check_reduction(self.reduction)
         check_limits(self.limits)
         if self.bucket_numel is not None:
@@ -78,6 +83,11 @@ class RunSpec:
                 f"{self.seq_len} tokens are more than the context of {self.shape.name}, {self.shape.context}; give "
                 "fewer, or another model"
             )
+
+    @property
+    def sharing(self) -> int:
+        """How many ranks share the states out among them."""
+        return self.ranks // self.instances
 
     @property
     def dtypes(self) -> Precision | None:

@@ -11,7 +11,7 @@ from zerolab.flat.values import values_here
 from zerolab.memory import predict, predict_traffic
 from zerolab.memory.predict import predict_rank
 from zerolab.memory.traffic import predict_phases
-from zerolab.train import instances
+from zerolab.plan import instances
 from zerolab.train.config import TrainConfig
 from zerolab.zero import ZeroEngine
 
@@ -52,7 +52,7 @@ def _traffic(engine: ZeroEngine, config: TrainConfig, skipped: bool, rank: int |
         "limits": config.make_limits(),
         "resident": [unit.name for unit in engine.units if len(unit.modules) > 1],
     }
-    across = instances.traffic_across(engine.plans, spec, copies, skipped)
+    across = instances.traffic_across(engine.plans, spec, skipped)
     if rank is None:
         sent = predict_traffic(engine.plans, spec.stage, engine.comm.size, **settings)
         return instances.added(instances.of_all(sent, copies), across)

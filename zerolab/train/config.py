@@ -13,8 +13,8 @@ from zerolab.errors import InputError
 from zerolab.models import Config
 from zerolab.offload.files import check_folder
 from zerolab.plan import RunSpec, shape_of
+from zerolab.plan.instances import check_instances
 from zerolab.train.evaluate import EvaluationSettings
-from zerolab.train.instances import check_instances
 from zerolab.train.model import ModelSettings, vocabulary
 from zerolab.train.schedule import LrSchedule, ScheduleSettings
 from zerolab.train.states import (
@@ -175,6 +175,7 @@ class TrainConfig(
             prefetch=self.prefetch,
             bucket_numel=self.bucket_numel,
             limits=self.make_limits(),
+            instances=self.num_distributed_optimizer_instances,
         )
 
     def on(self, corpus: Corpus) -> TrainConfig:

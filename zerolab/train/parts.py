@@ -11,7 +11,7 @@ from zerolab.collectives import Collectives
 from zerolab.data import Batches, Corpus
 from zerolab.models import build_model
 from zerolab.models.huggingface import load_folder
-from zerolab.train import instances
+from zerolab.plan import instances
 from zerolab.train.config import TrainConfig
 from zerolab.train.model import take_weights
 from zerolab.train.resume import Start

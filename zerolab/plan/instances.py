@@ -4,12 +4,15 @@ that each machine may have one of its own."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 from zerolab.collectives import Collectives, wire_bytes
 from zerolab.errors import InputError
 from zerolab.flat import BucketPlan
-from zerolab.plan import RunSpec
+
+if TYPE_CHECKING:
+    from zerolab.plan.spec import RunSpec
 
 
 def check_instances(instances: int, ranks: int, stage: int) -> None:
@@ -38,11 +41,12 @@ def of_all(by_rank: dict[str, list[Any]], instances: int) -> dict[str, list[Any]
     return {name: values * instances for name, values in by_rank.items()}
 
 
-def traffic_across(plans: list[BucketPlan], spec: RunSpec, instances: int, skipped: bool) -> dict[str, list[int]]:
+def traffic_across(plans: Sequence[BucketPlan], spec: RunSpec, skipped: bool = False) -> dict[str, list[int]]:
     """Bytes that each rank sends in a step to its like in other instances: {collective: [bytes by rank]}.
 
     Each reduction is followed by an all-reduce of a shard, or of all shards one by one where a rank has them all; with
     states on a disk, ranks tell each other whether theirs failed."""
+    instances = spec.instances
     if instances == 1:
         return {}
     all_shards = spec.stage == 1 and spec.reduction == "all_reduce"
@@ -61,10 +65,11 @@ def traffic_across(plans: list[BucketPlan], spec: RunSpec, instances: int, skipp
         calls.append(("all_gather", instances, 8))
     sent: dict[str, list[int]] = {}
     for name, numel, itemsize in calls:
-        total = sent.setdefault(name, [0] * spec.ranks)
-        for rank in range(spec.ranks):
-            total[rank] += wire_bytes(name, numel, itemsize, instances, rank * instances // spec.ranks)
-    return sent
+        total = sent.setdefault(name, [0] * instances)
+        for place in range(instances):
+            total[place] += wire_bytes(name, numel, itemsize, instances, place)
+    # The ranks of an instance send alike.
+    return {name: [nbytes for nbytes in total for _ in range(spec.sharing)] for name, total in sent.items()}
 
 
 def added(one: dict[str, list[int]], other: dict[str, list[int]]) -> dict[str, list[int]]:
