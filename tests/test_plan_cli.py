@@ -3,8 +3,10 @@
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+from hf_configs import EXACT, FAR, NEAR
 
 from zerolab.cli import main
 from zerolab.cost import GPUS, find_gpu
@@ -26,6 +28,7 @@ from zerolab.plan.guide import (
     seconds_on_links,
     traffic_bytes,
 )
+from zerolab.plan.layout import lay_out_model
 from zerolab.plan.needs import at_stage, changed
 
 GPT2 = ["plan", "--model", "gpt2-124m", "--ranks", "4"]
@@ -241,3 +244,60 @@ def test_what_makes_several_instances_fit_is_one_of_them() -> None:
     found = advice(run, limit)
     assert found == whole and changed(run, whole) == ["one instance"]
     assert at_stage(run, 0).instances == 1
+
+
+@pytest.mark.parametrize("name", EXACT)
+def test_a_config_json_is_planned_with_the_parameters_that_transformers_makes(name: str, tmp_path: Path) -> None:
+    parameters, said = EXACT[name]
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps(said))
+    shape = find_model(str(file))
+    assert shape.parameters == parameters
+    # The layout, from which all figures come, holds as many.
+    plans = lay_out_model(shape.config, 1).plans
+    assert sum(slot.numel for plan in plans for slot in plan.layout.slots) == parameters
+    assert needs_of(RunSpec(shape, 8, 3, seq_len=64)).peak.total > 16 * parameters / 8
+
+
+@pytest.mark.parametrize("name", [*NEAR, *FAR])
+def test_a_family_that_is_not_planned_is_refused_by_name_with_sizes_that_are_near(name: str, tmp_path: Path) -> None:
+    parameters, said = NEAR.get(name, (None, {"model_type": name, "hidden_size": 64}))
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps(said))
+    with pytest.raises(InputError, match=f"model_type is '{name}', and what is planned to the byte is gpt2") as caught:
+        find_model(str(file))
+    remedy = str(caught.value).rpartition("; ")[2]
+    if parameters is None:
+        assert remedy == "name a model that is like it, or sizes such as layers=24,hidden=2048,heads=16"
+    else:
+        assert find_model(remedy.rpartition("--model ")[2]).parameters == pytest.approx(parameters, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("changed", "named"),
+    [
+        ({"hidden_act": "gelu"}, "hidden_act is 'gelu'"),
+        ({"attention_bias": True}, "attention_bias is True"),
+        ({"head_dim": 0}, "head_dim is 0"),
+        ({"hidden_size": None}, "hidden_size is missing"),
+        ({"quantization_config": {"bits": 4}}, "quantization_config is"),
+    ],
+)
+def test_a_field_that_is_not_planned_is_refused_by_name_with_a_remedy(
+    changed: dict[str, Any], named: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps(EXACT["mistral 7B"][1] | changed))
+    assert main(["plan", "--model", str(file)]) == 2
+    said = capsys.readouterr().err
+    assert named in said and "give --model layers=32" in said and said.count("\n") == 1 and "checkpoint" not in said
+
+
+def test_relatives_of_the_llama_are_planned_and_not_emitted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps(EXACT["qwen3 0.6B"][1]))
+    run = ["plan", "--model", str(file), "--ranks", "2", "--zero-stage", "3", "--seq-len", "64"]
+    assert main(run) == 0
+    assert "596,049,920 parameters" in capsys.readouterr().out
+    assert main([*run, "--emit", "zerolab"]) == 2
+    assert "only planned; leave out --emit" in capsys.readouterr().err

@@ -15,6 +15,7 @@ from zerolab.plan.guide import traffic
 from zerolab.plan.layout import decay_of, lay_out_model
 from zerolab.plan.measure import Measured, measure
 from zerolab.plan.mixture import MixtureConfig
+from zerolab.plan.relatives import RelativeConfig
 from zerolab.plan.trace import Work, run_once, trace_layers
 from zerolab.precision import PRECISIONS
 from zerolab.zero.units import find_units
@@ -22,6 +23,9 @@ from zerolab.zero.units import find_units
 NANO = shape_of(config_of("llama", "nano", max_seq_len=TOKENS), "llama nano")
 DEEP = shape_of(replace(config_of("gpt2", "nano", max_seq_len=TOKENS), layers=5, tied_head=False, bias=True), "deep")
 MIXTURE = shape_of(MixtureConfig(256, 32, 4, 4, 2, 48, TOKENS, tied_head=False, experts=4), "mixture")
+RELATIVE = shape_of(
+    RelativeConfig(256, 32, 4, 4, 2, 48, TOKENS, tied_head=False, head_size=16, qkv_bias=True, qk_norm=True), "relative"
+)
 BASE = RunSpec(NANO, ranks=2, precision="fp32", micro_batch_size=2, seq_len=TOKENS)
 
 CASES = {
@@ -33,6 +37,7 @@ CASES = {
     ),
     "layers that stand for others": replace(BASE, shape=DEEP, stage=3, ranks=4, precision="bf16"),
     "a mixture of experts": replace(BASE, shape=MIXTURE, stage=3, precision="bf16"),
+    "a relative of the llama": replace(BASE, shape=RELATIVE, stage=3, precision="bf16", checkpoint_activations=True),
     "reduced once a step": replace(BASE, stage=2, micro_batches=3, reduce_each=False),
     "stage 1 with all-reduce": replace(BASE, stage=1, micro_batches=2, reduction="all_reduce"),
     "fp32 gradients": replace(BASE, stage=2, micro_batches=2, precision="bf16_fp32_grads"),

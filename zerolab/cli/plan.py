@@ -25,7 +25,7 @@ from zerolab.memory.kinds import KINDS, OFFLOADED
 from zerolab.offload import Offload
 from zerolab.offload.places import TIER_OF
 from zerolab.plan import GB, RunSpec, advice, gpu_bytes, needs_of
-from zerolab.plan.bring import find_model
+from zerolab.plan.bring import FAMILIES, find_model
 from zerolab.plan.describe import as_settings, described
 from zerolab.plan.guide import (
     against_memory,
@@ -53,7 +53,7 @@ PLACES = [*TIER_OF.values(), *TIER_OF]
 EXAMPLES = f"""\
 models:
 {listed(SHAPES)};
-  a config.json of Hugging Face (GPT-2, Llama, Mistral, Mixtral); or sizes, as
+  a config.json of Hugging Face ({", ".join(FAMILIES)}); or sizes, as
   layers=24,hidden=2048,heads=16 and, where they differ from a GPT-2's,
   vocabulary, context, kv_heads, ffn, experts, active
 

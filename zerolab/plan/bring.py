@@ -10,12 +10,35 @@ from typing import Any
 
 from zerolab.cost.gpus import plain
 from zerolab.errors import InputError
-from zerolab.models import SIZES, LlamaConfig, config_of
+from zerolab.flat.layout import check_count
+from zerolab.models import SIZES, Config, LlamaConfig, config_of
 from zerolab.models.huggingface.config import from_huggingface
 from zerolab.plan.mixture import MixtureConfig
+from zerolab.plan.relatives import RelativeConfig
 from zerolab.plan.shapes import SHAPES, Shape, shape_of
 
 HUB = {"gpt2": "GPT-2 124M", "gpt2-medium": "GPT-2 355M", "gpt2-large": "GPT-2 774M", "gpt2-xl": "GPT-2 1.5B"}
+FAMILIES = ("gpt2", "llama", "mistral", "mixtral", "phi3", "qwen2", "qwen3")
+PASSED_OVER = ("rope_scaling", "rope_parameters", "sliding_window")
+NOT_OURS = "take a checkpoint of such a model."
+SIZE_FIELDS = {
+    "layers": ("num_hidden_layers", "n_layer", "num_layers", "n_layers"),
+    "hidden": ("hidden_size", "n_embd", "d_model", "dim"),
+    "heads": ("num_attention_heads", "n_head", "num_heads", "n_heads"),
+    "kv_heads": ("num_key_value_heads",),
+    "ffn": ("intermediate_size", "n_inner", "d_ff", "ffn_dim", "hidden_dim"),
+    "vocabulary": ("vocab_size",),
+    "context": ("max_position_embeddings", "n_positions", "max_seq_len"),
+}
+"""What families call the sizes."""
+NEAR = {
+    **dict.fromkeys(
+        ("cohere", "gemma", "glm", "glm4", "granite", "llama", "mistral", "olmo", "olmo2", "phi3", "qwen2", "qwen3",
+         "smollm3", "stablelm"), "llama",
+    ),
+    **dict.fromkeys(("bloom", "codegen", "gpt2", "gpt_neo", "gpt_neox", "gptj", "mpt", "opt", "phi"), "gpt"),
+}  # fmt: skip
+"""Families whose parameters are within a tenth of those of a Llama, or of a GPT, of their sizes."""
 SIZE_NAMES = ("layers", "hidden", "heads", "kv_heads", "ffn", "experts", "active", "vocabulary", "context")
 
 
@@ -77,8 +100,8 @@ def by_sizes(text: str) -> Shape:
 
 
 def by_config(path: Path) -> Shape:
-    """The shape of a Hugging Face config.json: GPT-2, Llama, Mistral or Mixtral. Fields that change no byte of training
-    (how positions turn, how far a window reaches) are passed over."""
+    """The shape of a Hugging Face config.json of one of `FAMILIES`. Fields that change no byte of training (how
+    positions turn, how far a window reaches) are passed over."""
     try:
         said = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
@@ -87,14 +110,51 @@ def by_config(path: Path) -> Shape:
         raise InputError(f"{path} is no JSON object; name a config.json of Hugging Face")
     kind = said.get("model_type")
     name = str(said.get("_name_or_path") or "") or (path.parent.name if path.name == "config.json" else path.stem)
-    dropped = ("rope_scaling", "rope_parameters", "sliding_window")
-    asked: dict[str, Any] = {key: value for key, value in said.items() if key not in dropped}
-    if kind in ("mistral", "mixtral"):
-        asked["model_type"] = "llama"
+    if kind not in FAMILIES:
+        known = ", ".join(FAMILIES)
+        raise InputError(
+            f"{path}: model_type is {kind!r}, and what is planned to the byte is {known}; {sizes_instead(said)}"
+        )
+    try:
+        config = config_from(said, str(kind))
+    except InputError as error:
+        raise InputError(f"{path}: {str(error).removesuffix(NOT_OURS)}{sizes_instead(said)}") from None
+    return shape_of(config, name or str(kind))
+
+
+def config_from(said: dict[str, Any], kind: str) -> Config:
+    """The model of one of the `FAMILIES` that a config.json describes."""
+    asked = {key: value for key, value in said.items() if key not in PASSED_OVER}
+    if kind == "gpt2":
+        return from_huggingface(asked)
+    asked["model_type"] = "llama"
+    size = None if kind == "mixtral" else asked.pop("head_dim", None)
     config = from_huggingface(asked)
-    if kind == "mixtral" and isinstance(config, LlamaConfig):
+    assert isinstance(config, LlamaConfig)
+    if kind == "mixtral":
         experts, active = (said.get(field) for field in ("num_local_experts", "num_experts_per_tok"))
         if not (isinstance(experts, int) and isinstance(active, int)):
-            raise InputError(f"{path} has {experts!r} experts of which {active!r} are active; give whole numbers")
-        config = MixtureConfig(**vars(config), experts=experts, active=active)
-    return shape_of(config, name or str(kind))
+            raise InputError(f"there are {experts!r} experts of which {active!r} are active; give whole numbers; ")
+        return MixtureConfig(**vars(config), experts=experts, active=active)
+    if kind == "qwen3" and size is None:
+        size = 128
+    if size is not None:
+        check_count("head_dim", size)
+    own = size if size not in (None, config.head_dim) else None
+    if own is None and kind not in ("qwen2", "qwen3"):
+        return config
+    return RelativeConfig(**vars(config), head_size=own, qkv_bias=kind == "qwen2", qk_norm=kind == "qwen3")
+
+
+def sizes_instead(said: dict[str, Any]) -> str:
+    """What to do instead of a config.json: where a model of plain sizes is near, those sizes, for `by_sizes`."""
+    like = NEAR.get(str(said.get("model_type")))
+    if like is None:
+        return "name a model that is like it, or sizes such as layers=24,hidden=2048,heads=16"
+    found = {
+        name: next((said[field] for field in fields if isinstance(said.get(field), int)), None)
+        for name, fields in SIZE_FIELDS.items()
+        if like == "llama" or name not in ("kv_heads", "ffn")
+    }
+    sizes = ",".join(f"{name}={size}" for name, size in found.items() if size)
+    return f"for one that is near to it, but not the same, give --model {sizes}"

@@ -9,6 +9,7 @@ from zerolab.models import GPT2Config, LlamaConfig
 from zerolab.plan.guide import traffic, traffic_bytes
 from zerolab.plan.mixture import MixtureConfig
 from zerolab.plan.needs import advice, changed, gpu_bytes, needs_of
+from zerolab.plan.relatives import RelativeConfig
 from zerolab.plan.spec import RunSpec
 
 EVERY_RANK = 64
@@ -61,10 +62,16 @@ def nonzero(sizes: dict[str, int]) -> dict[str, int]:
 
 
 def as_settings(run: RunSpec) -> dict[str, Any]:
-    """The run in the fields of `TrainConfig`. Raises InputError for a mixture of experts, which it does not train."""
+    """The run in the fields of `TrainConfig`. Raises InputError for a mixture of experts and
+    for a relative of the Llama, which it does not train."""
     config = run.shape.config
     if isinstance(config, MixtureConfig):
         raise InputError(f"{run.shape.name} has experts, which no dialect is written for yet; plan it without --emit")
+    if isinstance(config, RelativeConfig):
+        raise InputError(
+            f"{run.shape.name} has heads, biases or norms that zerolab's llama has not, so it is only planned; "
+            "leave out --emit"
+        )
     sizes: dict[str, Any] = {"layers": config.layers, "heads": config.heads, "dim": config.dim}
     if isinstance(config, LlamaConfig):
         sizes |= {"model": "llama", "kv_heads": config.kv_heads, "ffn_dim": config.ffn_dim}

@@ -16,6 +16,7 @@ from zerolab import models
 from zerolab.errors import InputError
 from zerolab.models import Config, LanguageModel, Llama, LlamaConfig
 from zerolab.models.llama import FeedForward
+from zerolab.plan.relatives import Relative, RelativeConfig
 
 
 @dataclass(frozen=True)
@@ -69,6 +70,8 @@ def build_model(config: Config, checkpoint: bool = False) -> LanguageModel:
     """The model of a shape that the planner knows."""
     if isinstance(config, MixtureConfig):
         return Mixture(config, checkpoint)
+    if isinstance(config, RelativeConfig):
+        return Relative(config, checkpoint)
     return models.build_model(config, checkpoint=checkpoint)
 
 
@@ -78,6 +81,8 @@ def unit_parameters(config: Config) -> list[int]:
     if isinstance(config, MixtureConfig):
         more = config.dim * config.experts + (config.experts - 1) * 3 * config.dim * config.ffn_dim
         blocks = [block + more for block in blocks]
+    if isinstance(config, RelativeConfig):
+        blocks = [block + config.more_parameters for block in blocks]
     return [table, *blocks, head]
 
 
