@@ -119,6 +119,21 @@ def test_gpus_come_by_name() -> None:
         (["--model", "gpt2-124m", "--offload-param", "cpu"], "not at stage 0"),
         (["--model", "gpt2-124m", "--seq-len", "4096"], "more than the context of GPT-2 124M"),
         (["--model", "gpt2-124m", "--emit", "morse"], "--emit is 'morse'; choose one of"),
+        (["--model", ""], "there is no model ''; choose"),
+        (["--model", "layers=2,hidden=8,heads=2,layers=3"], "gives layers twice; give it once"),
+        (["--model", "layers=10001,hidden=8,heads=2"], "layers is 10001; give at most 10000"),
+        (["--model", "layers=2,hidden=99999999999999999999,heads=1"], "hidden is 99999999999999999999; give at most"),
+        (["--model", "layers=2,hidden=8,heads=2,experts=99999"], "experts is 99999; give at most 10000"),
+        (
+            ["--model", "gpt2", "--num-distributed-optimizer-instances", "0"],
+            "--num-distributed-optimizer-instances is 0",
+        ),
+        (["--model", "gpt2", "--gpu", "H100", "--node-size", "0"], "--node-size is 0; give a whole number"),
+        (["--model", "gpt2", "--gpu", "H100", "--cards", "0"], "--cards is 0; give a whole number"),
+        (["--model", "gpt2", "--gpu", "H100", "--link-gbit-per-s", "-1"], "--link-gbit-per-s is -1; give a bandwidth"),
+        (["--model", "gpt2", "--gpu", "H100", "--link-gbit-per-s", "inf"], "--link-gbit-per-s is inf"),
+        (["--model", "gpt2", "--gpu", "H100", "--link-latency-us", "nan"], "--link-latency-us is nan; give 0 or more"),
+        (["--model", "gpt2", "--gpu", "H100", "--reached", "5"], "--reached is 5; give a share of the peak"),
     ],
 )
 def test_what_cannot_be_planned_is_one_sentence_and_status_2(
@@ -278,8 +293,6 @@ def test_a_family_that_is_not_planned_is_refused_by_name_with_sizes_that_are_nea
     [
         ({"hidden_act": "gelu"}, "hidden_act is 'gelu'"),
         ({"attention_bias": True}, "attention_bias is True"),
-        ({"head_dim": 0}, "head_dim is 0"),
-        ({"hidden_size": None}, "hidden_size is missing"),
         ({"quantization_config": {"bits": 4}}, "quantization_config is"),
     ],
 )
@@ -291,6 +304,25 @@ def test_a_field_that_is_not_planned_is_refused_by_name_with_a_remedy(
     assert main(["plan", "--model", str(file)]) == 2
     said = capsys.readouterr().err
     assert named in said and "give --model layers=32" in said and said.count("\n") == 1 and "checkpoint" not in said
+
+
+@pytest.mark.parametrize(
+    ("changed", "says"),
+    [
+        ({"hidden_size": None}, "hidden_size is missing, but must be a whole number of at least 1; mend the file."),
+        ({"head_dim": 0}, "head_dim is 0; give a whole number of at least 1"),
+        ({"num_hidden_layers": 10**6}, "layers is 1000000; give at most 10000"),
+        ({"hidden_size": 1 << 40}, f"hidden is {1 << 40}; give at most 16777216"),
+        ({"model_type": "mixtral"}, "there are None experts of which None are active; give whole numbers"),
+    ],
+)
+def test_a_config_json_that_cannot_be_is_refused_by_its_field_alone(
+    changed: dict[str, Any], says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps({**EXACT["llama 2 7B"][1], **changed}))
+    assert main(["plan", "--model", str(file)]) == 2
+    assert capsys.readouterr().err.endswith(f"{says}\n")
 
 
 def test_relatives_of_the_llama_are_planned_and_not_emitted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

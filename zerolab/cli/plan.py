@@ -180,7 +180,8 @@ def read(given: Any) -> tuple[RunSpec, float | None, str]:
         limit = float(found.memory_gb * GB)
     shape = find_model(given.model)
     places = [TIER_OF.get(place, place) for place in (given.offload_optimizer, given.offload_param)]
-    for flag, count in (("--ranks", given.ranks), ("--grad-accum-steps", given.grad_accum_steps)):
+    counts = ("ranks", "grad_accum_steps", "num_distributed_optimizer_instances")
+    for flag, count in ((f"--{name.replace('_', '-')}", getattr(given, name)) for name in counts):
         if count < 1:
             raise InputError(f"{flag} is {count}; give a whole number of at least 1")
     parts = given.ranks * given.grad_accum_steps

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import sys
+from math import inf
 from typing import Any
 
 from rich.console import Console
@@ -32,8 +34,22 @@ def add_flags(group: Any) -> None:
     add("--crossings", action="store_true", help="when a stage is slower than the one before it")
 
 
+RANGES = {
+    "node_size": (1, inf, "give a whole number of at least 1"),
+    "cards": (1, inf, "give a whole number of at least 1"),
+    "link_gbit_per_s": (sys.float_info.min, inf, "give a bandwidth above 0, in gigabits a second"),
+    "link_latency_us": (0, inf, "give 0 or more microseconds"),
+    "reached": (sys.float_info.min, 1, "give a share of the peak above 0, of at most 1"),
+}
+"""Flags with the least and the most that they may say, also where a run has no use for them."""
+
+
 def check_flags(given: argparse.Namespace) -> None:
-    """Refuse flags that say something of GPUs that are not named."""
+    """Refuse flags that say something of GPUs that are not named, and values that cannot be."""
+    for name, (least, most, wanted) in RANGES.items():
+        value = getattr(given, name)
+        if value is not None and not (least <= value <= most and value < inf):
+            raise InputError(f"--{name.replace('_', '-')} is {value:g}; {wanted}")
     asked = [name for name in (*FLAGS, "crossings") if getattr(given, name) not in (None, False)]
     if asked and given.gpu is None:
         flag = "--" + asked[0].replace("_", "-")

@@ -39,6 +39,8 @@ NEAR = {
     **dict.fromkeys(("bloom", "codegen", "gpt2", "gpt_neo", "gpt_neox", "gptj", "mpt", "opt", "phi"), "gpt"),
 }  # fmt: skip
 """Families whose parameters are within a tenth of those of a Llama, or of a GPT, of their sizes."""
+MOST_LAYERS, MOST_WIDE = 10_000, 1 << 24
+"""More layers take minutes to plan; wider matrices have more bytes than a number of 64 bits counts."""
 SIZE_NAMES = ("layers", "hidden", "heads", "kv_heads", "ffn", "experts", "active", "vocabulary", "context")
 
 
@@ -46,8 +48,22 @@ def find_model(text: str) -> Shape:
     """A shape by a name of `SHAPES` ("llama-3-405b") or of `zerolab train` ("llama tiny"), by the path of a config.json
     or of a folder with one, or by sizes ("layers=24,hidden=2048,heads=16").
 
-    Raises InputError for what is none of these.
+    Raises InputError for what is none of these, and for sizes that no model has.
     """
+    shape = find_shape(text)
+    config = shape.config
+    widths = {"hidden": shape.hidden, "vocabulary": shape.vocabulary, "context": shape.context}
+    if isinstance(config, LlamaConfig):
+        widths |= {"ffn": config.ffn_dim, "kv_heads": config.kv_heads}
+    experts = {"experts": config.experts} if isinstance(config, MixtureConfig) else {}
+    for sizes, most in (({"layers": shape.layers} | experts, MOST_LAYERS), (widths, MOST_WIDE)):
+        for name, size in sizes.items():
+            if size > most:
+                raise InputError(f"{name} is {size}; give at most {most}")
+    return shape
+
+
+def find_shape(text: str) -> Shape:
     if "=" in text:
         return by_sizes(text)
     named = {plain(name): shape for name, shape in SHAPES.items()}
@@ -58,9 +74,9 @@ def find_model(text: str) -> Shape:
         model, size = ours[plain(text)]
         return shape_of(config_of(model, size), f"{model} {size}")
     path = Path(text).expanduser()
-    if path.is_dir():
+    if text and path.is_dir():
         path = path / "config.json"
-    if path.suffix == ".json" or path.exists():
+    if text and (path.suffix == ".json" or path.exists()):
         return by_config(path)
     near = get_close_matches(plain(text), named, n=3, cutoff=0.5)
     listed = ", ".join(named[name].name for name in near) or ", ".join(SHAPES)
@@ -82,6 +98,8 @@ def by_sizes(text: str) -> Shape:
         name, _, number = part.partition("=")
         if name not in SIZE_NAMES or not number.isdecimal():
             raise InputError(f"{part!r} is no size; give name=number with a name of {', '.join(SIZE_NAMES)}")
+        if name in sizes:
+            raise InputError(f"{text!r} gives {name} twice; give it once")
         sizes[name] = int(number)
     missing = [name for name in ("layers", "hidden", "heads") if name not in sizes]
     if missing:
@@ -118,7 +136,8 @@ def by_config(path: Path) -> Shape:
     try:
         config = config_from(said, str(kind))
     except InputError as error:
-        raise InputError(f"{path}: {str(error).removesuffix(NOT_OURS)}{sizes_instead(said)}") from None
+        why = str(error)
+        raise InputError(f"{path}: {why.replace(NOT_OURS, sizes_instead(said))}") from None
     return shape_of(config, name or str(kind))
 
 
@@ -134,7 +153,7 @@ def config_from(said: dict[str, Any], kind: str) -> Config:
     if kind == "mixtral":
         experts, active = (said.get(field) for field in ("num_local_experts", "num_experts_per_tok"))
         if not (isinstance(experts, int) and isinstance(active, int)):
-            raise InputError(f"there are {experts!r} experts of which {active!r} are active; give whole numbers; ")
+            raise InputError(f"there are {experts!r} experts of which {active!r} are active; give whole numbers")
         return MixtureConfig(**vars(config), experts=experts, active=active)
     if kind == "qwen3" and size is None:
         size = 128
