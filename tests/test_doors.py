@@ -45,6 +45,7 @@ def refused(words: list[str], capsys: Captured) -> str:
         ("train --stage 3", "(did you mean --zero-stage?)"),
         ("train -zero-stage 3", "(did you mean --zero-stage?)"),
         ("train --qqqq", "unrecognized arguments: --qqqq;"),
+        ("train --profile-json a --trace a", "--profile-json and trace are both a; name a file for each"),
         ("plan --model gpt-2-124m --zero 3", "(did you mean --zero-stage?)"),
         ("plan --model gpt-2-124m --ranks x", "--ranks is 'x'; give a whole number"),
         ("plan --model gpt-2-124m --gpu-memory 80GB", "--gpu-memory is '80GB'; give a number"),

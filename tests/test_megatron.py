@@ -203,6 +203,8 @@ REFUSED = {
     "--initial-loss-scale 1000 --fp16": ["--initial-loss-scale is '1000'", "power of two"],
     "--hidden-dropout 0.1 --attention-dropout 0.0": ["--attention-dropout means dropout 0.0", "0.1"],
     "--swiglu --normalization LayerNorm": ["--swiglu means model llama", "gpt2"],
+    "--num-layers 2 --hidden-size 30 --num-attention-heads 4": ["--hidden-size 30 is", "heads 4"],
+    "--lr-decay-style inverse": ["--lr-decay-style is 'inverse'"],
     "--recompute-granularity selective": ["--recompute-granularity is 'selective'", "full"],
 }  # fmt: skip
 

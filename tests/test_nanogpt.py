@@ -203,6 +203,7 @@ def test_the_page_says_what_becomes_of_every_key() -> None:
     [
         ("config/no.py", ["config/no.py cannot be read"]),
         ("--config", ["without a file"]),
+        ("--config=", ["without a file"]),
         ("--ranks 2 config/fox.py", ["config/fox.py comes after a flag", "first, or after --config"]),
         ("config/fox.py --n_layers=3", ["n-layers"]),
         ("config/fox.py --n_layer=three", ["--n_layer is 'three'", "whole number of at least 1"]),

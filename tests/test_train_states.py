@@ -95,7 +95,7 @@ REFUSED = {
     "FSDP2's way at stage 2": (["--precision=fsdp2", "--zero-stage=2"], "--precision fsdp2 has no stage 2"),
     "parameters at stage 2": (["--zero-stage=2", "--offload-param=cpu"], "parameters can rest on the host at stage 3"),
     "an unknown tier": (["--offload-optimizer=tape"], "--offload-optimizer is 'tape'"),
-    "a disk without a path": (["--offload-optimizer=nvme"], "no path is given"),
+    "a disk without a path": (["--offload-optimizer=nvme"], "name a folder there, in a command by --offload-path"),
     "a path without a disk": (["--offload-path=."], "--offload-path is '.' but no state rests on the disk"),
     "no such folder": (
         ["--offload-optimizer=disk", "--offload-path=/no/such"],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 from collections.abc import Mapping
 from contextlib import nullcontext
 from pathlib import Path
@@ -90,6 +91,8 @@ def main(arguments: list[str]) -> int:
         config = make_config(**settings)
         if speaks and config.profile_json is not None:
             check_output("--profile-json", config.profile_json, most_json_bytes(config))
+        if config.trace is not None and config.trace == config.profile_json:
+            raise InputError(f"profile_json and trace are both {config.trace}; name a file for each")
         if speaks and config.trace is not None:
             check_output("--trace", config.trace, TRACE_BYTES * config.ranks)
         corpus = load_data(config, config.seq_len)
@@ -109,7 +112,10 @@ def main(arguments: list[str]) -> int:
             report = train(config, corpus, start, stop)
     except InputError as error:
         # What stands in a file has no flag.
-        raise InputError(name_flags(str(error), TrainConfig.model_fields.keys() - (settings.keys() - flags))) from None
+        sentence = name_flags(str(error), TrainConfig.model_fields.keys() - (settings.keys() - flags))
+        for setting, flag in megatron.flags_of(foreign).items():
+            sentence = re.sub(rf"--{setting.replace('_', '-')}(?![\w-])", f"--{flag}", sentence)
+        raise InputError(sentence) from None
     if report.stopped:
         if speaks:
             ending.say(

@@ -14,7 +14,8 @@ All names are Megatron-LM's but `--num-microbatches`, which a text on it has.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -182,6 +183,15 @@ GRIDS = {
     "expert-model-parallel-size": "expert",
     "context-parallel-size": "context",
 }
+
+
+def flags_of(names: Iterable[str]) -> dict[str, str]:
+    """Of flags that were given, which one says which setting; of those whose value becomes a setting as it is."""
+    found: dict[str, str] = {}
+    for name in names:
+        with suppress(InputError):
+            found |= dict.fromkeys((setting for setting, value in FLAGS[name].rule("1").items() if value == "1"), name)
+    return found
 
 
 def read(flags: Mapping[str, Any], ranks: int) -> Settings:

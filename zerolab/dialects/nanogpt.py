@@ -115,6 +115,8 @@ def find_nanogpt(arguments: Sequence[str]) -> tuple[NanoGPT | None, list[str]]:
         files.append(Path(words[at + 1]))
         del words[at : at + 2]
     for word in [word for word in words if word.startswith("--config=")]:
+        if word == "--config=":
+            raise InputError("--config is given without a file; name one of nanoGPT's configurations")
         files.append(Path(word.partition("=")[2]))
         words.remove(word)
     for word in words:

@@ -58,7 +58,9 @@ class Offload:
         if self.path is not None and not isinstance(self.path, str | os.PathLike):
             raise InputError(f"the path of swap files is {self.path!r}; name a folder")
         if self.on_disk and self.path is None:
-            raise InputError("states go to the disk but no path is given; name a folder on the disk that is to be used")
+            raise InputError(
+                "states go to the disk but no path is given; name a folder there, in a command by offload_path"
+            )
         if self.max_in_cpu and self.parameters != "disk":
             raise InputError(
                 f"max_in_cpu is {self.max_in_cpu} but parameters rest on the {self.parameters}; it says how many of "
