@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from zerolab.memory import KINDS, Stage3Limits, Tracker, predict, predict_peaks, predict_traffic
+from zerolab.memory import KINDS, Sending, Stage3Limits, Tracker, predict, predict_peaks, predict_traffic
 from zerolab.models import build
 from zerolab.zero import STAGES, ZeroEngine
 from zerolab.zero.labels import engine_labels
@@ -126,17 +126,9 @@ def measure(comm: Any, case: Case, stage: int) -> Measured:
     tied = [unit.name for unit in engine.units if len(unit.modules) > 1]
     limits = options.get("limits", Stage3Limits())
     bounds = predict_peaks(engine.plans, stage, case.micro_batches, case.reduce_each, prefetch, clip, tied, limits)
-    traffic = predict_traffic(
-        engine.plans,
-        stage,
-        comm.size,
-        case.micro_batches,
-        options.get("reduction", "reduce_scatter"),
-        case.reduce_each,
-        clip,
-        limits=limits,
-        resident=tied,
-    )
+    reduction = options.get("reduction", "reduce_scatter")
+    sending = Sending(case.micro_batches, reduction, case.reduce_each, clip, limits=limits, resident=tied)
+    traffic = predict_traffic(engine.plans, stage, comm.size, sending)
     engine.close()
     own = comm.rank
     return Measured(

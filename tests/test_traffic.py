@@ -5,7 +5,7 @@ from memory_cases import TRAFFIC_CASES, Measured, measure_all
 
 from zerolab.errors import InputError
 from zerolab.flat import BucketPlan, lay_out
-from zerolab.memory import predict_traffic
+from zerolab.memory import Sending, predict_traffic
 from zerolab.ranks import launch
 
 pytestmark = pytest.mark.timeout(110)
@@ -55,12 +55,12 @@ def test_traffic_of_micro_batches_follows_the_table() -> None:
     psi = 4 * (40 + 80)
     for reduce_each, expected in ((True, (6, 4, 4, 9)), (False, (2, 2, 2, 7))):
         for stage, times in enumerate(expected):
-            sent = predict_traffic(plans(40, 80), stage, 4, micro_batches=3, reduce_each=reduce_each)
+            sent = predict_traffic(plans(40, 80), stage, 4, Sending(3, reduce_each=reduce_each))
             assert sum(by_rank[0] for by_rank in sent.values()) == times * psi * 3 // 4
 
 
 def test_stage1_by_all_reduce_sends_half_as_much_again() -> None:
-    once = predict_traffic(plans(40), 1, 4, reduction="all_reduce")
+    once = predict_traffic(plans(40), 1, 4, Sending(reduction="all_reduce"))
     assert once == {"all_reduce": [2 * 30 * 4] * 4, "all_gather": [30 * 4] * 4}
 
 
@@ -74,13 +74,13 @@ def test_a_frozen_bucket_travels_only_to_be_used() -> None:
 
 
 def test_clipping_gathers_one_double_from_each_rank() -> None:
-    plain, clipped = (predict_traffic(plans(40), 2, 4, clip=clip)["all_gather"] for clip in (False, True))
+    plain, clipped = (predict_traffic(plans(40), 2, 4, Sending(clip=clip))["all_gather"] for clip in (False, True))
     assert [b - a for a, b in zip(plain, clipped, strict=True)] == [3 * 8] * 4
 
 
 def test_one_rank_sends_nothing() -> None:
     for stage in range(4):
-        assert all(not any(sent) for sent in predict_traffic(plans(40, ranks=1), stage, 1, clip=True).values())
+        assert all(not any(sent) for sent in predict_traffic(plans(40, ranks=1), stage, 1, Sending(clip=True)).values())
 
 
 @pytest.mark.parametrize(
@@ -89,10 +89,21 @@ def test_one_rank_sends_nothing() -> None:
         ((plans(40), 4, 4), "no ZeRO stage 4"),
         ((plans(40), 2, 3), "cut for 4"),
         (([], 2, 3), "no bucket plans"),
-        ((plans(40), 2, 4, 0), "micro_batches is 0"),
-        ((plans(40), 1, 4, 1, "ring"), "reduction is 'ring'"),
     ],
 )
 def test_what_cannot_be_predicted_is_refused(arguments: tuple, says: str) -> None:
     with pytest.raises(InputError, match=says):
         predict_traffic(*arguments)
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"micro_batches": 0}, "micro_batches is 0"),
+        ({"reduction": "ring"}, "reduction is 'ring'"),
+        ({"precision": "int4"}, "there is no precision 'int4'"),
+    ],
+)
+def test_a_step_that_cannot_be_is_refused_where_it_is_described(settings: dict, says: str) -> None:
+    with pytest.raises(InputError, match=says):
+        Sending(**settings)

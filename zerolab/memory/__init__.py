@@ -7,12 +7,13 @@ from zerolab.memory.report import device_memory, table
 from zerolab.memory.skyline import Sample
 from zerolab.memory.states import StateSize, predict_states, state_widths
 from zerolab.memory.track import Tracker
-from zerolab.memory.traffic import predict_traffic
+from zerolab.memory.traffic import Sending, predict_traffic
 
 __all__ = [
     "KINDS",
     "Labels",
     "Sample",
+    "Sending",
     "Stage3Limits",
     "StateSize",
     "Tracker",

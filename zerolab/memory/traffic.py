@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
 
 from zerolab.collectives import wire_bytes
 from zerolab.errors import InputError
@@ -20,106 +21,93 @@ Sent = tuple[str, int, int]
 """One collective: its name, the elements of its whole tensor, bytes an element."""
 
 
+def check_reduction(reduction: str) -> None:
+    if reduction not in REDUCTIONS:
+        raise InputError(f"reduction is {reduction!r}; choose one of {', '.join(REDUCTIONS)}")
+
+
+@dataclass(frozen=True)
+class Sending:
+    """What of a training step, beside its layout and stage, decides what is sent.
+
+    micro_batches  of a rank in the step
+    reduction      stage 1 only: "reduce_scatter" or "all_reduce"
+    reduce_each    gradients are reduced in every micro-batch, not only in the last
+    clip           the step clips by the global norm: N numbers of 8 bytes are gathered, as they are for a scaled loss
+    precision      gradients travel in its `reduce`, else in their parameters' dtype
+    offload        with states on disk ranks tell each other whether theirs failed: 8 bytes each
+    skipped        a step that an overflow ends before the optimizer
+    limits         stage 3: units that are kept for backward are not gathered again
+    resident       units by name that stay to the end of the forward, as for `predict_peaks`
+
+    Raises InputError for fewer than one micro-batch, and for a reduction or a precision that there is not.
+    """
+
+    micro_batches: int = 1
+    reduction: str = "reduce_scatter"
+    reduce_each: bool = True
+    clip: bool = False
+    precision: Precision | str | None = None
+    offload: Offload = NOWHERE
+    skipped: bool = False
+    limits: Stage3Limits = ANY
+    resident: Collection[str] = ()
+
+    def __post_init__(self) -> None:
+        check_count("micro_batches", self.micro_batches)
+        check_reduction(self.reduction)
+        find_precision(self.precision)
+
+
+PLAIN = Sending()
+
+
 def predict_traffic(
-    plans: Sequence[BucketPlan],
-    stage: int,
-    ranks: int,
-    micro_batches: int = 1,
-    reduction: str = "reduce_scatter",
-    reduce_each: bool = True,
-    clip: bool = False,
-    precision: Precision | str | None = None,
-    offload: Offload = NOWHERE,
-    skipped: bool = False,
-    limits: Stage3Limits = ANY,
-    resident: Collection[str] = (),
+    plans: Sequence[BucketPlan], stage: int, ranks: int, sending: Sending = PLAIN
 ) -> dict[str, list[int]]:
     """Bytes that each rank sends in one step with ring collectives: {collective: [bytes by rank]}.
 
-    reduction    stage 1 only: "reduce_scatter" or "all_reduce"
-    reduce_each  gradients are reduced in every micro-batch, not only in the last
-    clip         the step clips by the global norm: N numbers of 8 bytes are gathered, as they are for a scaled loss
-    precision    gradients travel in its `reduce`, else in their parameters' dtype
-    skipped      a step that an overflow ends before the optimizer
-    offload      with states on disk ranks tell each other whether theirs failed: 8 bytes each
-    limits       stage 3: units that are kept for backward are not gathered again
-    resident     units by name that stay to the end of the forward, as for `predict_peaks`
-
     Exact for a model that runs each unit once a forward, in the order of the plans. At stage 3 frozen units before
     the first that trains are not gathered in backward, as no gradient passes through them.
-    Raises InputError for an unknown stage or precision, and for a layout made for another number of ranks.
+    Raises InputError for an unknown stage, and for a layout made for another number of ranks.
     """
     check_plans(plans, stage)
     made_for = plans[0].layout.ranks
     if ranks != made_for:
         raise InputError(f"ranks is {ranks!r}, but the plans are cut for {made_for}; lay the model out for {ranks!r}")
-    by_rank = [
-        predict_phases(
-            plans,
-            stage,
-            rank,
-            micro_batches,
-            reduction,
-            reduce_each,
-            clip,
-            precision,
-            offload,
-            skipped,
-            limits,
-            resident,
-        )
-        for rank in range(ranks)
-    ]
     sent: dict[str, list[int]] = {}
-    for rank, phases in enumerate(by_rank):
-        for calls in phases.values():
+    for rank in range(ranks):
+        for calls in predict_phases(plans, stage, rank, sending).values():
             for name, nbytes in calls.items():
                 sent.setdefault(name, [0] * ranks)[rank] += nbytes
     return sent
 
 
 def predict_phases(
-    plans: Sequence[BucketPlan],
-    stage: int,
-    rank: int,
-    micro_batches: int = 1,
-    reduction: str = "reduce_scatter",
-    reduce_each: bool = True,
-    clip: bool = False,
-    precision: Precision | str | None = None,
-    offload: Offload = NOWHERE,
-    skipped: bool = False,
-    limits: Stage3Limits = ANY,
-    resident: Collection[str] = (),
+    plans: Sequence[BucketPlan], stage: int, rank: int, sending: Sending = PLAIN
 ) -> dict[str, dict[str, int]]:
     """What `predict_traffic` says of one rank, by the phase of the step in which it is sent: {phase: {collective:
     bytes}}. Phases are those of the engine: forward, backward, norm, and publish for new parameters."""
     check_plans(plans, stage)
-    precision = find_precision(precision)
-    check_count("micro_batches", micro_batches)
-    check_reduction(reduction)
+    precision, skipped = find_precision(sending.precision), sending.skipped
     ranks = plans[0].layout.ranks
-    reduced = micro_batches if reduce_each else 1
-    calls = [("backward", call, reduced) for call in reductions(plans, stage, reduction, precision)]
+    reduced = sending.micro_batches if sending.reduce_each else 1
+    calls = [("backward", call, reduced) for call in reductions(plans, stage, sending.reduction, precision)]
     if stage == 3:
-        calls += [(phase, call, micro_batches) for phase, call in gathers(plans, resident, limits)]
+        gathered = gathers(plans, sending.resident, sending.limits)
+        calls += [(phase, call, sending.micro_batches) for phase, call in gathered]
     if stage > 0 and not skipped:
         published = (plan for plan in plans if plan.trainable and (plan.persistent or stage < 3))
         calls += [("publish", ("all_gather", plan.layout.numel, plan.itemsize), 1) for plan in published]
-    if clip or (precision is not None and precision.scales_loss):
+    if sending.clip or (precision is not None and precision.scales_loss):
         calls.append(("norm", ("all_gather", ranks, 8), 1))
-    if offload.on_disk and not skipped:
+    if sending.offload.on_disk and not skipped:
         calls.append(("norm", ("all_gather", ranks, 8), 1))
     sent: dict[str, dict[str, int]] = {}
     for phase, (name, numel, itemsize), times in calls:
         of_phase = sent.setdefault(phase, {})
         of_phase[name] = of_phase.get(name, 0) + times * wire_bytes(name, numel, itemsize, ranks, rank)
     return sent
-
-
-def check_reduction(reduction: str) -> None:
-    if reduction not in REDUCTIONS:
-        raise InputError(f"reduction is {reduction!r}; choose one of {', '.join(REDUCTIONS)}")
 
 
 def reductions(plans: Sequence[BucketPlan], stage: int, reduction: str, precision: Precision | None) -> Iterable[Sent]:

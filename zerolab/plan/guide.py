@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from zerolab.memory.traffic import predict_phases
+from zerolab.memory.traffic import Sending, predict_phases
 from zerolab.plan.instances import traffic_across
 from zerolab.plan.needs import GB, advice, at_stage, changed, gpu_bytes, layout_of
 from zerolab.plan.spec import OFFLOADS, RunSpec
@@ -33,10 +33,11 @@ def traffic(run: RunSpec) -> dict[str, dict[str, int]]:
     layout, sent = layout_of(run), dict[str, dict[str, int]]()
     if run.sharing > 1:
         tied = [layout.units[at][0].unit for at in set(layout.owner) if layout.owner.count(at) > 1]
-        sent = predict_phases(
-            layout.plans, run.stage, 0, run.micro_batches, run.reduction, run.reduce_each, True, run.dtypes, run.places,
+        sending = Sending(
+            run.micro_batches, run.reduction, run.reduce_each, True, run.dtypes, run.places,
             limits=run.limits, resident=tied,
         )  # fmt: skip
+        sent = predict_phases(layout.plans, run.stage, 0, sending)
     for name, by_rank in traffic_across(layout.plans, run).items():
         # States on a disk tell of it in the phase of the norm.
         of_phase = sent.setdefault("backward" if name == "all_reduce" else "norm", {})

@@ -10,7 +10,7 @@ import torch
 from zerolab.flat.values import values_here
 from zerolab.memory import predict, predict_traffic
 from zerolab.memory.predict import predict_rank
-from zerolab.memory.traffic import predict_phases
+from zerolab.memory.traffic import Sending, predict_phases
 from zerolab.plan import instances
 from zerolab.train.config import TrainConfig
 from zerolab.zero import ZeroEngine
@@ -41,23 +41,23 @@ def predictions(engine: ZeroEngine, config: TrainConfig, steps: int, skipped: in
 def _traffic(engine: ZeroEngine, config: TrainConfig, skipped: bool, rank: int | None) -> dict[str, list[int]]:
     """Bytes of a step by collective and rank, or of one rank."""
     spec, copies = config.spec, config.num_distributed_optimizer_instances
-    settings: dict[str, Any] = {
-        "micro_batches": spec.micro_batches,
-        "reduction": spec.reduction,
-        "reduce_each": spec.reduce_each,
-        "clip": bool(config.clip_norm),
-        "precision": spec.precision,
-        "offload": spec.places,
-        "skipped": skipped,
-        "limits": config.make_limits(),
-        "resident": [unit.name for unit in engine.units if len(unit.modules) > 1],
-    }
+    sending = Sending(
+        micro_batches=spec.micro_batches,
+        reduction=spec.reduction,
+        reduce_each=spec.reduce_each,
+        clip=bool(config.clip_norm),
+        precision=spec.precision,
+        offload=spec.places,
+        skipped=skipped,
+        limits=config.make_limits(),
+        resident=[unit.name for unit in engine.units if len(unit.modules) > 1],
+    )
     across = instances.traffic_across(engine.plans, spec, skipped)
     if rank is None:
-        sent = predict_traffic(engine.plans, spec.stage, engine.comm.size, **settings)
+        sent = predict_traffic(engine.plans, spec.stage, engine.comm.size, sending)
         return instances.added(instances.of_all(sent, copies), across)
     one: dict[str, list[int]] = {}
-    for calls in predict_phases(engine.plans, spec.stage, rank, **settings).values():
+    for calls in predict_phases(engine.plans, spec.stage, rank, sending).values():
         for name, nbytes in calls.items():
             one[name] = [one.get(name, [0])[0] + nbytes]
     return instances.added(one, {name: [of_each[rank]] for name, of_each in across.items()})
