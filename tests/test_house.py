@@ -230,6 +230,12 @@ def test_the_map_is_what_the_imports_draw() -> None:
     assert (ROOT / "docs" / "map.md").read_text(encoding="utf-8") == drawn["page"](), "run `python tools/map.py`"
 
 
+def test_no_tool_has_the_name_of_a_file_of_the_tests() -> None:
+    """Tests import tools by name, too: of two files of one name, which comes would depend on who imports first."""
+    tests, tools = ({path.stem for path in (ROOT / folder).glob("*.py")} for folder in ("tests", "tools"))
+    assert tests and tools and not tests & tools
+
+
 def test_every_file_of_the_library_is_read_in_one_sitting() -> None:
     lengths = {str(path.relative_to(ROOT)): len(path.read_text().splitlines()) for path in SOURCES}
     assert lengths and not {name: length for name, length in lengths.items() if length > 350}

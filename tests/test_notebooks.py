@@ -14,7 +14,7 @@ from zerolab.course.exercises import LESSONS as EXERCISES
 from zerolab.course.grade.cells import read_notebook, text_of
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT / "tools"))
+sys.path.append(str(ROOT / "tools"))
 import compared  # noqa: E402  (a script, not a part of the package)
 
 LESSONS = sorted((ROOT / "notebooks").glob("*.ipynb"))

@@ -33,7 +33,7 @@ from zerolab.train import Report, make_config, outputs, train
 from zerolab.train.progress import Steps
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT / "tools"))
+sys.path.append(str(ROOT / "tools"))
 import soak  # noqa: E402
 
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="processes are found by their environment in /proc")

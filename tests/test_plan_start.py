@@ -21,8 +21,11 @@ from zerolab.plan.uncompiled import COMPILER, SYMBOLS, ALGEBRA, FUNCTIONS, uncom
 LARGE = (COMPILER, SYMBOLS, ALGEBRA, FUNCTIONS)
 RUN = "plan --model llama-3-405b --ranks 1024 --gpu H100 --zero-stage 3 --checkpoint-activations --json /dev/null"
 
+with uncompiled():
+    print("where the library is imported there are", [name for name in LARGE if name in sys.modules])
 with contextlib.redirect_stdout(io.StringIO()):
-    assert cli.main(RUN.split()) == 0
+    sys.argv = ["zerolab", *RUN.split()]
+    assert cli.main() == 0
 cases = [
     (config_of("gpt2", "nano"), trace.Work(1, 16, attention="eager")),
     (config_of("llama", "nano"), trace.Work(1, 64)),
@@ -56,6 +59,7 @@ print("torch with its compiler says the same:", traces == [trace.run_once(*case)
 def test_a_plan_imports_no_compiler_and_says_what_torch_says_with_it() -> None:
     done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=120)
     assert done.stdout.splitlines() == [
+        "where the library is imported there are []",
         "a plan has imported []",
         "beside another thread there are []",
         "torch with its compiler says the same: True",

@@ -40,6 +40,7 @@ from zerolab.plan.guide import (
 from zerolab.plan.needs import changed
 from zerolab.plan.shapes import SHAPES
 from zerolab.plan.trace import ATTENTION
+from zerolab.plan.uncompiled import ends_soon
 from zerolab.precision.recipe import PRECISIONS
 
 
@@ -68,6 +69,8 @@ examples:
 
 
 def main(arguments: list[str]) -> int:
+    if ending.own_process:
+        ends_soon()
     given = make_parser().parse_args(with_dashes(arguments))
     if given.emit is not None and given.emit not in DIALECTS:
         raise InputError(f"--emit is {given.emit!r}; choose one of {', '.join(DIALECTS)}")

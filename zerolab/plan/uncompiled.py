@@ -4,6 +4,9 @@ Many of them are functions in Python, which ask the compiler to pass them over a
 symbol. Where sizes are numbers and nobody compiles, the answers are known. So while a trace is made, and no other
 thread is there to notice, small modules that have them stand in the places of the large ones. Who asks one for anything
 else gets the large one, imported at that moment: what is not known here costs time and changes no answer.
+
+A module that is imported meanwhile may keep the small ones' answers for as long as the process lives. So this is for
+the process of a command that plans and ends; where the library is imported, nothing stands in anything's place.
 """
 
 from __future__ import annotations
@@ -20,6 +23,14 @@ from typing import Any
 
 COMPILER, SYMBOLS = "torch._dynamo", "torch.fx.experimental.symbolic_shapes"
 ALGEBRA, FUNCTIONS = "sympy", "torch.utils._sympy.functions"
+
+_ends_soon = False
+
+
+def ends_soon() -> None:
+    """This process plans and then ends: nobody will compile in it."""
+    global _ends_soon
+    _ends_soon = True
 
 
 class Symbol:
@@ -66,8 +77,9 @@ class StandIn(ModuleType):
 
 @contextmanager
 def uncompiled() -> Iterator[None]:
-    """Inside, torch's operations import neither compiler nor algebra. Does nothing beside other threads."""
-    if threading.active_count() > 1:
+    """Inside, torch's operations import neither compiler nor algebra, in a process that `ends_soon`. Does nothing in
+    another one, nor beside other threads."""
+    if not _ends_soon or threading.active_count() > 1:
         yield
         return
     passed_over: list[Any] = []

@@ -1,4 +1,4 @@
-"""Draws the README's timeline: `python tools/pictures.py`. The run is in lockstep, so it is always the same picture."""
+"""Draws the README's timeline: `python tools/timeline.py`. The run is in lockstep, so it is always the same picture."""
 
 from __future__ import annotations
 
