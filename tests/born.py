@@ -9,6 +9,7 @@ there is no server, it is a new Python, as it is everywhere in tests of how a Py
 from __future__ import annotations
 
 import atexit
+import ctypes
 import io
 import itertools
 import os
@@ -36,17 +37,21 @@ from zerolab.ranks import folders, forkserver
 from zerolab.ranks.warden import end_children
 from zerolab.system import has
 
+CLONE_NEWNET = 0x40000000
 FORKS = not NIGHTLY and has("forkserver")
 
 
 def python(*words: object, **options: Any) -> Any:
     """`python *words`, begun: a `subprocess.Popen`. `options` are its, but for `executable`, `preexec_fn`, `shell` and
     those that change what a process may do. The program's own server is there from the start; with `server="own"` it is
-    a new Python, started where the program first launches ranks: under the limits that it has then, or never."""
+    a new Python, started where the program first launches ranks: under the limits that it has then, or never. With a
+    `network`, the name of a network namespace, all of it is there."""
     given = [str(word) for word in words]
-    if not FORKS:
-        options.pop("server", None)
-    return Program(given, **options) if FORKS else subprocess.Popen([sys.executable, *given], **options)
+    if FORKS:
+        return Program(given, **options)
+    options.pop("server", None)
+    inside = ["ip", "netns", "exec", network] if (network := options.pop("network", "")) else []
+    return subprocess.Popen([*inside, sys.executable, *given], **options)
 
 
 def ran(*words: object, timeout: float, check: bool = False, **options: Any) -> subprocess.CompletedProcess[Any]:
@@ -84,8 +89,10 @@ def spawn(function: Callable[..., None], *args: Any, ranks: int) -> None:
 class Program(subprocess.Popen[Any]):
     """A fork of the server; what is asked of a Popen is asked of it."""
 
-    def __init__(self, words: list[str], start_new_session: bool = False, server: str = "fork", **options: Any) -> None:
-        self._how = {"session": start_new_session, "server": server}
+    def __init__(
+        self, words: list[str], start_new_session: bool = False, server: str = "fork", network: str = "", **options: Any
+    ) -> None:
+        self._how = {"session": start_new_session, "server": server, "network": network}
         super().__init__(words, **options)
 
     def _execute_child(self, args: Any, executable: Any, *rest: Any) -> None:
@@ -146,6 +153,8 @@ def live(words: list[str], directory: str, environment: Mapping[str, str], how: 
         if how["session"]:
             os.setsid()
         settle(directory, environment, streams)
+        if how["network"]:
+            enter(how["network"])
         if how["server"] == "fork":
             forkserver.fork_server()
         status = run(words)
@@ -187,6 +196,14 @@ def settle(directory: str, environment: Mapping[str, str], streams: tuple[int, .
     numpy.random.seed()
     atexit.unregister(end_children)
     folders.forget()
+
+
+def enter(network: str) -> None:
+    """Go into a network namespace, as `ip netns exec` does."""
+    descriptor = os.open(f"/run/netns/{network}", os.O_RDONLY)
+    if ctypes.CDLL(None, use_errno=True).setns(descriptor, CLONE_NEWNET):
+        raise OSError(ctypes.get_errno(), "setns", network)
+    os.close(descriptor)
 
 
 def run(words: list[str]) -> int:

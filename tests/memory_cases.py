@@ -1,11 +1,12 @@
 """Models of every awkward shape, and one measured step of each: what the tests of memory and of traffic share."""
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
+from cover import covering, pairs
 from torch import nn
 
 from zerolab.memory import KINDS, Sending, Stage3Limits, Tracker, predict, predict_peaks, predict_traffic
@@ -147,6 +148,25 @@ def measure(comm: Any, case: Case, stage: int) -> Measured:
 def measure_all(comm: Any, cases: dict[str, Case]) -> dict[tuple[str, int], Measured]:
     """{(case, stage): measured} of one rank."""
     return {(name, stage): measure(comm, case, stage) for name, case in cases.items() for stage in case.stages}
+
+
+Place = TypeVar("Place", bound=Hashable)
+
+
+def by_day(
+    cases: dict[str, Case], places: Sequence[Place], whole: Callable[[str, Place], bool]
+) -> dict[Place, dict[str, Case]]:
+    """The cases of each place, where any two of case, stage and place meet; a case that is `whole` in a place has all
+    its stages there, and nightly all have."""
+    runs = [(name, stage, place) for name, case in cases.items() for stage in case.stages for place in places]
+    few = set(covering(runs, shows=lambda run: {*pairs(*run), *([run] if whole(run[0], run[2]) else [])}))
+    return {
+        place: {
+            name: replace(case, stages=tuple(stage for stage in case.stages if (name, stage, place) in few))
+            for name, case in cases.items()
+        }
+        for place in places
+    }
 
 
 MEMORY_CASES = {

@@ -40,23 +40,13 @@ def run_forked(folder, source, *launcher):
 
 
 def start_script(folder, source, without=""):
-    """A script in a session of its own, so that a signal to its group does not reach the tests. `without` names what is
-    hidden from it; where that is its fork server, it is in a fork itself."""
+    """A script in a session of its own, so that a signal to its group does not reach the tests; by day in a fork, since
+    it is for what comes once there are ranks. `without` names what is hidden from it."""
     script = folder / "script.py"
     script.write_text(source)
     searched = os.pathsep.join([TESTS, *filter(None, [os.environ.get("PYTHONPATH")])])
     environment = {**os.environ, "PYTHONPATH": searched, "TMPDIR": str(folder), "ZEROLAB_WITHOUT": without}
-    if without:
-        return born.python(script, cwd=folder, env=environment, start_new_session=True, stderr=subprocess.PIPE)
-    return subprocess.Popen(
-        [sys.executable, str(script)],
-        cwd=folder,
-        env=environment,
-        start_new_session=True,
-        stderr=subprocess.PIPE,
-        # A shell that runs the tests in its background has them ignore Ctrl-C, and the script with them.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-    )
+    return born.python(script, cwd=folder, env=environment, start_new_session=True, stderr=subprocess.PIPE)
 
 
 def wait_for_ranks(folder, count):

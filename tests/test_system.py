@@ -172,8 +172,8 @@ def test_with_everything_hidden_ranks_are_spawned_talk_over_the_ring_and_train_t
 @pytest.mark.timeout(SPAWNED)
 @pytest.mark.usefixtures("bare")
 def test_a_spawned_rank_that_fails_is_named() -> None:
-    with pytest.raises(RankFailure, match="rank 1 raised ValueError: bad shard") as caught:
-        launch(functions.raises_on, 1, ranks=2, timeout=SPAWNED)
+    with pytest.raises(RankFailure, match="rank 0 raised ValueError: bad shard") as caught:
+        launch(functions.raises_on, 0, ranks=1, timeout=SPAWNED)
     assert "in raises_on" in caught.value.traceback
 
 

@@ -1,7 +1,7 @@
 """Predicted traffic is the meter's, to the byte: every stage, 1 to 4 real ranks, sizes that do not divide."""
 
 import pytest
-from memory_cases import TRAFFIC_CASES, Measured, measure_all
+from memory_cases import TRAFFIC_CASES, Measured, by_day, measure_all
 
 from zerolab.errors import InputError
 from zerolab.flat import BucketPlan, lay_out
@@ -11,9 +11,13 @@ from zerolab.ranks import launch
 pytestmark = pytest.mark.timeout(110)
 
 
-@pytest.fixture(scope="module", params=[1, 2, 3, 4])
+RANKS = (1, 2, 3, 4)
+CASES = by_day(TRAFFIC_CASES, RANKS, whole=lambda name, _: name == "once")
+
+
+@pytest.fixture(scope="module", params=RANKS)
 def by_rank(request: pytest.FixtureRequest) -> list[dict[tuple[str, int], Measured]]:
-    return list(launch(measure_all, TRAFFIC_CASES, ranks=request.param, threads=1, timeout=90))
+    return list(launch(measure_all, CASES[request.param], ranks=request.param, threads=1, timeout=90))
 
 
 def plans(*numels: int, ranks: int = 4, frozen: tuple[int, ...] = ()) -> list[BucketPlan]:
@@ -34,7 +38,7 @@ def test_predicted_traffic_is_the_meters(by_rank: list[dict[tuple[str, int], Mea
             assert set(one.traffic) <= set(sent), (rank, case)
             assert len(by_rank) == 1 or sum(sent.values()) > 0
             checked += 1
-    assert checked == len(by_rank) * sum(len(case.stages) for case in TRAFFIC_CASES.values())
+    assert checked == len(by_rank) * sum(len(case.stages) for case in CASES[len(by_rank)].values())
 
 
 @pytest.mark.ranks

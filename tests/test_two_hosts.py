@@ -6,10 +6,11 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import born
 import pytest
 
 from zerolab.train import make_config, train
@@ -48,15 +49,15 @@ def hosts() -> Iterator[tuple[tuple[str, str, str], ...]]:
     remove_hosts()
 
 
-def start(place: int, host: tuple[str, str, str], profile: Path) -> subprocess.Popen[str]:
+def start(place: int, host: tuple[str, str, str], profile: Path) -> Any:
     name, wire, _ = host
+    """torchrun on a host. Its worker starts as it, by day as a fork that has torch."""
     world = f"--nnodes=2 --nproc_per_node=1 --node_rank={place} --master_addr={HOSTS[0][2]} --master_port={PORT}"
     flags = f"--zero-stage 3 --model-size nano --seq-len 32 --max-steps 3 --profile-json {profile}"
-    command = f"ip netns exec {name} {sys.executable} -m torch.distributed.run {world} -m zerolab train {flags}"
+    words = f"-m torch.distributed.run {world} -m zerolab train {flags}".split()
     environment = {**os.environ, "GLOO_SOCKET_IFNAME": wire, "OMP_NUM_THREADS": "1"}
-    return subprocess.Popen(
-        command.split(), env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    )
+    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    return born.python(*words, network=name, env=environment, **streams)
 
 
 @pytest.mark.ranks

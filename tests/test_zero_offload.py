@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 import torch
+from cover import NIGHTLY
 from torch import nn
 from zero_cases import adamw, decay_matrices, digest, sgd
 from zero_fuzz import In
@@ -45,6 +46,14 @@ PLACES: tuple[tuple[int, dict[str, Any]], ...] = (
     (3, {"parameters": "disk", "max_in_cpu": 50}),
 )
 """A stage, and where its states rest."""
+
+
+def places_of(at: int) -> list[tuple[int, dict[str, Any]]]:
+    """Where the case with this number is run: on the device, at stage 3 elsewhere and at another stage elsewhere, so
+    that each place has a third of the cases; nightly everywhere."""
+    device, *others = PLACES
+    return list(PLACES) if NIGHTLY else [device, others[2 * at % 6], others[(2 * at + 3) % 6]]
+
 
 Build = Callable[[], nn.Module]
 
@@ -76,8 +85,8 @@ def fit(
     return ended, agree
 
 
-def at_every_place(comm: Collectives, of: Build, folder: Path, **options: Any) -> tuple[set[str], bool]:
-    found = [fit(comm, of, stage, folder, places, **options) for stage, places in PLACES]
+def at_places(comm: Collectives, at: int, of: Build, folder: Path, **options: Any) -> tuple[set[str], bool]:
+    found = [fit(comm, of, stage, folder, places, **options) for stage, places in places_of(at)]
     return {ended for ended, _ in found}, all(agree for _, agree in found)
 
 
@@ -107,7 +116,7 @@ OPTIMIZERS: dict[str, Callable[..., O.Optimizer]] = {
 
 
 def all_optimizers(comm: Collectives, folder: Path) -> dict[str, tuple[set[str], bool]]:
-    return {name: at_every_place(comm, model, folder, optimizer=of) for name, of in OPTIMIZERS.items()}
+    return {name: at_places(comm, at, model, folder, optimizer=of) for at, (name, of) in enumerate(OPTIMIZERS.items())}
 
 
 @pytest.fixture(scope="module")
@@ -153,11 +162,11 @@ ACCUMULATED += [(1, True, 0.05)]
 
 def all_accumulations(comm: Collectives, folder: Path) -> list[tuple[set[str], bool]]:
     return [
-        at_every_place(
-            comm, model, folder, optimizer=adamw(1e-2), micro_batches=m, reduce_each=each, clip_norm=clip,
+        at_places(
+            comm, at, model, folder, optimizer=adamw(1e-2), micro_batches=m, reduce_each=each, clip_norm=clip,
             groups=decay_matrices,
         )
-        for m, each, clip in ACCUMULATED
+        for at, (m, each, clip) in enumerate(ACCUMULATED)
     ]  # fmt: skip
 
 
@@ -180,7 +189,9 @@ MODELS = [
 
 def all_models(comm: Collectives, folder: Path) -> list[tuple[set[str], bool]]:
     made = sgd(momentum=0.9)
-    return [at_every_place(comm, partial(build, name), folder, optimizer=made, align=1) for name in MODELS]
+    return [
+        at_places(comm, at, partial(build, name), folder, optimizer=made, align=1) for at, name in enumerate(MODELS)
+    ]
 
 
 @pytest.mark.parametrize("ranks", [1, 4])
