@@ -25,7 +25,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -36,7 +35,7 @@ from zerolab.collectives.groups import Number, as_listed, by_colour
 from zerolab.collectives.handle import Handle, Issuer, Order
 from zerolab.collectives.transport import Grouped, Request, Transport
 from zerolab.errors import InputError
-from zerolab.flat.layout import check_count, chunk_bounds, chunk_sizes
+from zerolab.flat.layout import check_count, chunk_bound, chunk_size
 from zerolab.flat.values import address, same_device
 from zerolab.gpu import door
 
@@ -152,7 +151,7 @@ class Collectives(ABC):
         """`reduce_scatter` that returns at once; both tensors belong to the call until `Handle.wait`."""
         check_tensor("reduce_scatter", tensor, self.device, flat=True)
         check_summable("reduce_scatter", tensor, average)
-        mine = chunk_sizes(tensor.numel(), self.size)[self.rank]
+        mine = chunk_size(tensor.numel(), self.size, self.rank)
         chunk = check_out("reduce_scatter", out, mine, tensor)
         check_place("reduce_scatter", chunk, tensor, self.rank, self.size)
 
@@ -179,7 +178,7 @@ class Collectives(ABC):
         if numel is None:
             numel = shard.numel() * self.size if out is None else out.numel()
         check_count("numel", numel, least=0)
-        expected = chunk_sizes(numel, self.size)[self.rank]
+        expected = chunk_size(numel, self.size, self.rank)
         if shard.numel() != expected:
             raise InputError(
                 f"all_gather of {numel} elements over {self.size} ranks: rank {self.rank} gave a shard of "
@@ -290,10 +289,10 @@ class Collectives(ABC):
         src: int = 0,
     ) -> Handle:
         """Name the call by its whole tensor (`counted`), then run it or put it in line."""
-        call = Call(name, phase=phase_now(), label=label, src=src, nominal=self.nominal, group=self.within)
+        numel, dtype, itemsize = 0, "", 0
         if counted is not None:
-            dtype = str(counted.dtype).removeprefix("torch.")
-            call = replace(call, numel=counted.numel(), dtype=dtype, itemsize=counted.element_size())
+            numel, itemsize, dtype = counted.numel(), counted.element_size(), str(counted.dtype).removeprefix("torch.")
+        call = Call(name, numel, dtype, itemsize, 0, phase_now(), label, src, self.nominal, self.within)
         tensors = [tensor for tensor in (source, result) if tensor is not None]
         if self.tracer is None:
             return self._issuer.issue(call, run, tensors, result, now)
@@ -340,7 +339,7 @@ def check_out(name: str, out: Tensor | None, numel: int, like: Tensor) -> Tensor
 
 def check_place(name: str, part: Tensor, whole: Tensor, rank: int, size: int) -> None:
     """Rank `rank`'s part may be its own chunk of `whole`, or lie apart from it; else one write destroys the other."""
-    start, _ = chunk_bounds(whole.numel(), size)[rank]
+    start, _ = chunk_bound(whole.numel(), size, rank)
     at = address(part) - address(whole)
     apart = at >= whole.nbytes or -at >= part.nbytes
     if not apart and at != start * whole.element_size():

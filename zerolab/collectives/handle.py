@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextvars
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import replace
 from typing import Any, Protocol
 
 import torch
@@ -144,7 +143,7 @@ class Issuer:
     def issue(self, call: Call, run: Callable[[], None], tensors: list[torch.Tensor], result: Any, now: bool) -> Handle:
         """Run the call, or put it in line. `tensors` are those it reads and writes."""
         self.issued += 1
-        call = replace(call, number=self.issued)
+        call = call.numbered(self.issued)
         if now and (self._last is None or self._last.waited):
             if self._turn is not None and self._stream is not None:
                 self._turn.wait(door.current(self._stream.device))

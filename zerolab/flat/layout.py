@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from math import prod
 
 from zerolab.errors import InputError
@@ -57,6 +58,13 @@ def chunk_bounds(numel: int, ranks: int) -> list[tuple[int, int]]:
     return bounds
 
 
+def chunk_bound(numel: int, ranks: int, rank: int) -> tuple[int, int]:
+    """One of the `chunk_bounds`: that of `rank`."""
+    short, longer = divmod(numel, ranks)
+    start = short * rank + min(rank, longer)
+    return start, start + short + (rank < longer)
+
+
 @dataclass(frozen=True)
 class Slot:
     """The place of one parameter in a bucket."""
@@ -65,11 +73,11 @@ class Slot:
     shape: tuple[int, ...]
     start: int
 
-    @property
+    @cached_property
     def numel(self) -> int:
         return prod(self.shape)
 
-    @property
+    @cached_property
     def stop(self) -> int:
         return self.start + self.numel
 
@@ -119,7 +127,7 @@ class Layout:
     def padding(self) -> int:
         return self.numel - self.used
 
-    @property
+    @cached_property
     def shard_numel(self) -> int:
         return self.numel // self.ranks
 
@@ -137,6 +145,10 @@ class Layout:
 
     def gaps(self) -> list[tuple[int, int]]:
         """The padding: ranges that belong to no slot."""
+        return list(self._gaps)
+
+    @cached_property
+    def _gaps(self) -> list[tuple[int, int]]:
         edges = [0, *(edge for slot in self.slots for edge in (slot.start, slot.stop)), self.numel]
         return [(start, stop) for start, stop in zip(edges[::2], edges[1::2], strict=True) if start < stop]
 

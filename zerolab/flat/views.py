@@ -3,7 +3,7 @@ optimizer see the same bytes."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch._C import DisableTorchFunctionSubclass, TensorBase
@@ -40,18 +40,23 @@ def fill(flat: Tensor, layout: Layout, tensors: Iterable[Tensor]) -> None:
 
 def point_at(flat: Tensor, layout: Layout, parameters: Iterable[Tensor]) -> None:
     """Make parameters views of `flat`. What they held before is not copied and, with its last owner, freed."""
-    for slot, parameter in zip(layout.slots, parameters, strict=True):
-        set_data(parameter, view(flat, slot))
+    point(parameters, (view(flat, slot) for slot in layout.slots))
 
 
-def point_nowhere(parameters: Iterable[Tensor]) -> None:
+def point_nowhere(parameters: Sequence[Tensor]) -> None:
     """Leave parameters without elements, so that no use of one can read freed memory."""
-    with DisableTorchFunctionSubclass():
-        for parameter in parameters:
-            set_data(parameter, torch.empty(0, dtype=parameter.dtype, device=parameter.device))
+    point(parameters, nothings(parameters))
 
 
-def set_data(parameter: Tensor, data: Tensor) -> None:
-    """`parameter.data = data`, also where the parameter's class guards that."""
+def nothings(parameters: Iterable[Tensor]) -> list[Tensor]:
+    """For each parameter a tensor of its dtype and device, without elements."""
     with DisableTorchFunctionSubclass():
-        TensorBase.data.__set__(parameter, data)  # type: ignore[attr-defined]
+        return [torch.empty(0, dtype=parameter.dtype, device=parameter.device) for parameter in parameters]
+
+
+def point(parameters: Iterable[Tensor], tensors: Iterable[Tensor]) -> None:
+    """`parameter.data = tensor` for each, also where the parameters' class guards that."""
+    set_data = TensorBase.data.__set__  # type: ignore[attr-defined]
+    with DisableTorchFunctionSubclass():
+        for parameter, tensor in zip(parameters, tensors, strict=True):
+            set_data(parameter, tensor)

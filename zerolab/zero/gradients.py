@@ -178,9 +178,8 @@ class Reducer:
         for bucket in self.order:
             bucket.gradients.arrived.clear()
 
-    @torch.no_grad()
     def on_gradient(self, bucket: Bucket, parameter: Tensor) -> None:
-        """Move `parameter.grad` to its slot, as soon as backward has it."""
+        """Move `parameter.grad` to its slot, as soon as backward has it. (Inside backward autograd records nothing.)"""
         gradients, key = bucket.gradients, id(parameter)
         slot = bucket.slots[key]
         if self._reducing and self._position[bucket] < self._next:
@@ -198,8 +197,9 @@ class Reducer:
         else:
             view(local, slot).copy_(gradient)
         gradients.arrived.add(key)
-        if self._reducing:
-            self._start_complete()
+        if self._reducing and gradients.complete:
+            with phase("backward"):
+                self._start_complete()
 
     @torch.no_grad()
     def fill(self, unit: Unit) -> None:
@@ -250,8 +250,7 @@ class Reducer:
             if not self._in_backward:
                 drop_gradients([parameter])
                 raise StrayError(self._model)
-            with phase("backward"):
-                self.on_gradient(bucket, parameter)
+            self.on_gradient(bucket, parameter)
             if self._taken is not None:
                 self._taken(unit)
 

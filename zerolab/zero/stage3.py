@@ -17,7 +17,7 @@ import torch
 
 from zerolab.collectives import Collectives, Handle
 from zerolab.errors import OffloadError
-from zerolab.flat.views import point_at, point_nowhere, shard_of
+from zerolab.flat.views import nothings, point, shard_of, view
 from zerolab.offload.places import NOWHERE, Offload
 from zerolab.ranks.pages import Pages
 from zerolab.zero.stage2 import Stage2
@@ -47,9 +47,11 @@ class Stage3(Stage2):
         # From here on the storage of `whole` is emptied and filled again. It is a new one: others may have the old one,
         # and they and the shard let go of it first, so that the two are never held at once.
         del shard
-        point_nowhere(bucket.parameters)
+        bucket.nothings = nothings(bucket.parameters)
+        point(bucket.parameters, bucket.nothings)
         bucket.whole = bucket.whole.new_empty(0)
         bucket.whole = bucket.whole.new_empty(bucket.layout.numel)
+        bucket.views = [view(bucket.whole, slot) for slot in bucket.layout.slots]
         bucket.whole.untyped_storage().resize_(0)
 
     def prefetch(self, units: Sequence[Unit], count: int) -> None:
@@ -86,7 +88,7 @@ class Stage3(Stage2):
             unit.presence = Presence.AWAY
             raise
         for bucket in unit.gathered:
-            point_at(bucket.whole, bucket.layout, bucket.parameters)
+            point(bucket.parameters, bucket.views)
         unit.presence = Presence.HERE
 
     def settle(self, unit: Unit) -> None:
@@ -118,5 +120,5 @@ class Stage3(Stage2):
             raise
 
     def _empty(self, bucket: Bucket) -> None:
-        point_nowhere(bucket.parameters)
+        point(bucket.parameters, bucket.nothings)
         self.pages.empty(bucket.whole.untyped_storage())

@@ -65,6 +65,8 @@ class Bucket:
 
     whole    all parameters. At stage 3 its storage is empty except while the unit is gathered.
     shard    what this rank's optimizer updates: `whole` at stage 0, a view of it at 1 and 2, a tensor of its own at 3
+    views    stage 3: the parameters' places in `whole`, and `nothings`, tensors without elements; a parameter points to
+             one or the other
     initial  the parameters as the model had them, where `whole` rounds them: until the main ones are made from it
     gradients  those of this step (`gradients.py`)
     """
@@ -80,6 +82,8 @@ class Bucket:
         self.persistent = plan.persistent
         self.whole: torch.Tensor
         self.shard: torch.Tensor
+        self.views: list[torch.Tensor] = []
+        self.nothings: list[torch.Tensor] = []
         self.initial: torch.Tensor | None = None
         self.gradients = GradientBuffer(plan.layout)
 

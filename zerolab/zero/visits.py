@@ -147,6 +147,6 @@ def holders(unit: Unit) -> int:
         for bucket in unit.gathered:
             storage = bucket.whole.untyped_storage()
             own = sum(parameter.untyped_storage()._cdata == storage._cdata for parameter in bucket.parameters)
-            # The bucket and this very object have it, too.
-            count += torch._C._storage_Use_Count(storage._cdata) - own - 2
+            # The bucket, its views and this very object have it, too.
+            count += torch._C._storage_Use_Count(storage._cdata) - own - len(bucket.views) - 2
     return count

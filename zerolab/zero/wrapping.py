@@ -24,6 +24,9 @@ FORMS: dict[type[Tensor], tuple[type[Tensor], type[Tensor]]] = {
 }
 """By the class of a parameter before: those that it has while it is here, and away."""
 
+AWAY = dict(FORMS.values())
+HERE = {away: here for here, away in FORMS.values()}
+
 
 def wrap(parameter: nn.Parameter, held: Held) -> None:
     """Give a parameter to an engine. A class of the user's own stays as it is, without the guards."""
@@ -42,9 +45,11 @@ def unwrap(parameter: nn.Parameter) -> None:
 
 def set_away(parameters: Iterable[nn.Parameter], away: bool) -> None:
     """Say whether the elements of parameters are for everybody to use."""
+    forms = AWAY if away else HERE
     for parameter in parameters:
-        if isinstance(parameter, Wrapped):
-            parameter.__class__ = FORMS[before(parameter)][away]  # type: ignore[assignment]
+        form = forms.get(type(parameter))
+        if form is not None:
+            parameter.__class__ = form  # type: ignore[assignment]
 
 
 def before(parameter: Tensor) -> type[Tensor]:

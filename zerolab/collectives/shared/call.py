@@ -7,10 +7,9 @@ from collections.abc import Callable
 import torch
 
 from zerolab.collectives.call import mismatch
-from zerolab.collectives.shared.peers import WORDS, GroupPeers
+from zerolab.collectives.shared.peers import DONE, HERE, WORDS, GroupPeers
 from zerolab.errors import MismatchError
 
-HERE, DONE = 0, 1
 NOWHERE = -1
 
 
@@ -35,7 +34,11 @@ class SharedCall:
     def missing(self, kind: int) -> int | None:
         """A rank that is not known to be here (or to have left, if `kind` is DONE); None if all are. Does not wait."""
         known = self._offsets if kind == HERE else self._left
-        return next((rank for rank in self._others if rank not in known and not self._heard(rank, kind)), None)
+        if len(known) < len(self._others):
+            for rank in self._others:
+                if rank not in known and not self._heard(rank, kind):
+                    return rank
+        return None
 
     def view(self, rank: int, start: int, stop: int) -> torch.Tensor:
         """Elements `[start, stop)` of the tensor of `rank`."""

@@ -24,6 +24,8 @@ from zerolab.collectives.transport import Transport, tell_all
 from zerolab.errors import DeadlockError, InputError
 from zerolab.system import has
 
+HERE, DONE = 0, 1
+"""Kinds of notes: the sender is in a call, and its tensor is there; it has done its share, and left."""
 WORDS = 224
 NOTE = struct.Struct(f"<iiqq{WORDS}s")
 """Sender, kind, number of the group, offset of its tensor in its arena, and the call in words."""
@@ -78,10 +80,9 @@ class Peers:
                     wait_for((self._inbox, select.POLLIN), (outbox, select.POLLOUT))
                     self.listen()
 
-    def take(self, rank: int, kind: int, group: int) -> tuple[int, str] | None:
-        """The next note of that kind from `rank`, its offset and its call, if it has come. Does not wait."""
-        notes = self._notes[rank, kind, group]
-        return notes.popleft() if notes else None
+    def notes(self, rank: int, kind: int, group: int) -> deque[tuple[int, str]]:
+        """Where notes of that kind from `rank` come, the earliest first: the offset of its tensor, and its call."""
+        return self._notes[rank, kind, group]
 
     def listen(self, wait: bool = False) -> None:
         """Read what has come, or wait until something comes."""
@@ -132,6 +133,11 @@ class GroupPeers:
         self.rank, self.size = self.ranks.index(peers.rank), len(self.ranks)
         self._number = 0 if group is None else group.number
         self._others = [rank for rank in self.ranks if rank != peers.rank]
+        self._notes = {
+            (place, kind): peers.notes(rank, kind, self._number)
+            for place, rank in enumerate(self.ranks)
+            for kind in (HERE, DONE)
+        }
 
     def view(self, rank: int, offset: int, numel: int, dtype: torch.dtype) -> torch.Tensor:
         """Another rank's memory."""
@@ -142,8 +148,10 @@ class GroupPeers:
         self._all.note(kind, self._number, offset, call, self._others)
 
     def take(self, rank: int, kind: int) -> tuple[int, str] | None:
-        """The next note of that kind from `rank`, if it has come."""
-        return self._all.take(self.ranks[rank], kind, self._number)
+        """The next note of that kind from `rank`, if it has come: the offset of its tensor, and its call. Does not
+        wait."""
+        notes = self._notes[rank, kind]
+        return notes.popleft() if notes else None
 
 
 def wait_for(*events: tuple[int, int]) -> None:

@@ -19,9 +19,9 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
@@ -29,8 +29,8 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from zerolab.collectives.call import Call, current_call
 from zerolab.collectives.handle import Handle
-from zerolab.collectives.shared.call import DONE, HERE, SharedCall
-from zerolab.collectives.shared.peers import GroupPeers, Peers
+from zerolab.collectives.shared.call import SharedCall
+from zerolab.collectives.shared.peers import DONE, HERE, GroupPeers, Peers
 from zerolab.collectives.transport import Request, Transport
 from zerolab.errors import MismatchError
 
@@ -76,7 +76,7 @@ class QueuedCall:
         assert self.shared is not None
         at_the_end, self.shared.at_the_end = self.shared.at_the_end, None
         if at_the_end is not None:
-            with torch.no_grad():
+            with unrecorded():
                 at_the_end()
         self.over = True
         self.shared, self.tensors, self.run = None, [], _nothing
@@ -84,6 +84,31 @@ class QueuedCall:
 
 def _nothing() -> None:
     """What is left to do of a call that is over."""
+
+
+class unrecorded:  # noqa: N801 - a word of the code that it stands around
+    """Autograd records nothing inside. (torch.no_grad() makes ten calls more, and each collective enters it twice.)"""
+
+    __slots__ = ("before",)
+
+    def __enter__(self) -> None:
+        self.before = torch.is_grad_enabled()
+        torch._C._set_grad_enabled(False)
+
+    def __exit__(self, *_: object) -> None:
+        torch._C._set_grad_enabled(self.before)
+
+
+@contextmanager
+def hidden() -> Iterator[None]:
+    """Nor do modes hear what is done: peers' memory is no memory of this rank, and a tracker must not count it."""
+    with unrecorded(), _disable_current_modes():
+        yield
+
+
+def unobserved() -> AbstractContextManager[None]:
+    """Neither autograd nor a mode hears what is done inside."""
+    return hidden() if torch._C._len_torch_dispatch_stack() else unrecorded()
 
 
 def overlap(one: torch.Tensor, other: torch.Tensor) -> bool:
@@ -140,7 +165,7 @@ class CallQueue:
 
     def issue(self, call: Call, run: Callable[[], None], tensors: list[torch.Tensor], result: Any, now: bool) -> Handle:
         self.issued += 1
-        call = replace(call, number=self.issued)
+        call = call.numbered(self.issued)
         queued = QueuedCall(self, call, run, tensors)
         if self._queues.peers is None:
             # The others are met for the first time, which takes all of them: a wait, in this call. (A group is made by
@@ -206,7 +231,7 @@ class CallQueue:
 
     def _announce_all(self) -> bool:
         """Announce what may be announced, in order; whether something was."""
-        if not self._ahead:
+        if not self._ahead or self._ahead[-1].shared is not None:
             return False
         if self._peers is None:
             assert self._queues.peers is not None
@@ -216,7 +241,7 @@ class CallQueue:
             if queued.shared is None:
                 if any(map(queued.must_follow, earlier)):
                     break
-                with torch.no_grad():
+                with unrecorded():
                     queued.shared = self._announce(self._peers, queued.call, queued.tensors)
                 announced = True
             earlier.append(queued)
@@ -260,8 +285,7 @@ class CallQueue:
                 raise queued.error
             assert queued.shared is not None
             self.running = queued.shared
-            # Peers' memory is no memory of this rank: a tracker must not count it.
-            with torch.no_grad(), _disable_current_modes():
+            with unobserved():
                 queued.run()
             del self.running
             queued.shared.leave()
