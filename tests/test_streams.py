@@ -1,18 +1,87 @@
 """What the library queues on a GPU's streams is in order: nothing is read before it is there, written while others read
 it, or given back while it is used. Told without a GPU, see `tests/streams/`."""
 
+import ast
+from collections import defaultdict
+from functools import cache
+
 import pytest
-from streams.runs import Case, Seen, loop, run
+from streams.device import LIBRARY, FakeDoor, Site
+from streams.runs import Case, Seen, run
+
+from zerolab.memory import Stage3Limits
+
+CASES = {
+    "stage 0": Case(0),
+    "all-reduce": Case(1, settings={"reduction": "all_reduce"}),
+    "stage 1, gathers behind the step": Case(1, settings={"overlap_gather": True}),
+    "accumulation": Case(2, micro_batches=2, settings={"overlap_gather": True}),
+    "no overlap": Case(2, settings={"overlap": False}),
+    "stage 3": Case(3, micro_batches=2),
+    "unused prefetch": Case(3, skips=True),
+    "checkpointing": Case(3, checkpoints=True),
+    "no prefetch": Case(3, settings={"prefetch": False, "overlap": False}),
+    "deferred reduction, clipping": Case(3, micro_batches=2, reduce_each=False, settings={"clip_norm": 0.1}),
+    "limits": Case(3, settings={"limits": Stage3Limits(reuse_numel=1, persistence_numel=20)}),
+    "bf16": Case(3, settings={"precision": "bf16"}),
+    "fp16": Case(2, settings={"precision": "fp16", "clip_norm": 0.1}),
+    "fp8": Case(3, settings={"precision": "fp8"}),
+    "fsdp2": Case(3, settings={"precision": "fsdp2"}),
+    "8-bit moments": Case(3, settings={"precision": "bf16_fp8_moments"}),
+    "ring": Case(3, ring=True),
+    "ring, stage 1": Case(1, ring=True, settings={"overlap_gather": True}),
+    "loop": Case(2, by="loop"),
+    "by hand": Case(0, by="hand"),
+    "by hand, ring": Case(0, ring=True, by="hand"),
+}
 
 
-def test_stage_3_on_a_gpu_touches_nothing_too_early() -> None:
-    assert run(Case(3)).races == []
+@cache
+def clean(name: str) -> Seen:
+    return run(CASES[name])
 
 
-def test_the_checker_sees_a_stage_3_that_does_not_wait_for_what_it_gathers() -> None:
-    [site] = [site for site in run(Case(3)).sites if site[0] == "zero/stage3.py"]
-    found = run(Case(3), without=site).races
-    assert any("all_gather" in race and "touch the same memory in no order" in race for race in found)
+@pytest.mark.parametrize("name", CASES)
+def test_nothing_on_a_gpu_is_touched_too_early(name: str) -> None:
+    seen = clean(name)
+    assert seen.races == []
+    assert all(value.isfinite().all() for value in seen.ended.values())
+
+
+# Mutants: the library without one of its waits, events or guards.
+
+
+ORDERS_NOTHING = {"process_transport.py"}
+"""Its events are for who looks whether a call hangs; nothing waits for them."""
+
+
+def sites_in_the_library() -> set[Site]:
+    """Where the library puts a GPU's work in order: calls of its door."""
+    found = set()
+    for path in sorted(LIBRARY.rglob("*.py")):
+        if path.name in ORDERS_NOTHING:
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and ast.unparse(node.func) in [f"door.{name}" for name in FakeDoor.SILENCED]:
+                found.add((path.relative_to(LIBRARY).as_posix(), node.lineno))
+    return found
+
+
+def reached() -> dict[Site, list[str]]:
+    """Which cases come by each of them, and by each wait for a call under way."""
+    found = defaultdict(list)
+    for name in CASES:
+        for site in clean(name).sites:
+            found[site].append(name)
+    return found
+
+
+def test_no_wait_event_or_guard_can_be_left_out_unnoticed() -> None:
+    missed = {
+        site: names for site, names in reached().items() if not any(run(CASES[name], site).races for name in names)
+    }
+    assert missed == {}
+    assert sites_in_the_library() <= set(reached())
 
 
 # How often the host waits for the device. A wait empties the queue: nothing is computed until the host has queued more.
@@ -22,14 +91,15 @@ def test_the_checker_sees_a_stage_3_that_does_not_wait_for_what_it_gathers() -> 
 @pytest.mark.parametrize("stage", range(4))
 def test_the_host_waits_at_most_once_a_step(stage: int, clip_norm: float | None) -> None:
     for precision in (None, "bf16") if stage == 3 else (None,):
-        check_waits(loop(Case(stage, micro_batches=2, steps=3, settings={"precision": precision}), clip_norm))
+        settings = {"precision": precision, "clip_norm": clip_norm}
+        check_waits(run(Case(stage, micro_batches=2, steps=3, by="loop", settings=settings)))
 
 
 def test_fp8_layers_that_share_an_input_find_that_out_without_the_host() -> None:
-    check_waits(loop(Case(3, steps=3, settings={"precision": "fp8"}), 0.1))
+    check_waits(run(Case(3, steps=3, by="loop", settings={"precision": "fp8", "clip_norm": 0.1})))
 
 
 def check_waits(seen: Seen) -> None:
     assert max(sum(waits.values()) for waits in seen.waits[1:]) <= 1, seen.waits
     assert seen.races == []
-    assert seen.parameters["loss"].isfinite().all()
+    assert seen.ended["loss"].isfinite().all()

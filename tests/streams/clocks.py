@@ -86,7 +86,7 @@ class Checker(TorchDispatchMode):
         self.memories: dict[int, Memory] = {}
         self.races: dict[str, None] = {}
         self.waits: Counter[str] = Counter()
-        self.host = HOST
+        self.host, self.hosts = HOST, {HOST}
         self.stream = "computing"
         self.late: list[Late] = []
         self._before: Clock = {}
@@ -117,7 +117,7 @@ class Checker(TorchDispatchMode):
 
     def act(self, actor: str) -> int:
         """The number of the actor's next operation."""
-        if actor != self.host:
+        if actor != self.host and actor not in self.hosts:
             self.join(actor, self.clock(self.host))
         clock = self.clock(actor)
         clock[actor] = clock.get(actor, 0) + 1
@@ -297,6 +297,7 @@ class Checker(TorchDispatchMode):
     @contextmanager
     def named(self, host: str) -> Any:
         """What is done inside is done by another thread of the host."""
+        self.hosts.add(host)
         before, self.host = self.host, host
         try:
             yield

@@ -6,6 +6,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,14 +14,17 @@ import torch
 import torch.distributed as dist
 from torch.utils._python_dispatch import _disable_current_modes
 
+import zerolab
 from streams.clocks import GPU, Checker, Clock, where
-from zerolab.collectives import torch_
+from zerolab.collectives import Collectives, torch_
 from zerolab.collectives.handle import Handle
+from zerolab.collectives.ring import RingCollectives
 from zerolab.collectives.torch_ import TorchCollectives
 from zerolab.collectives.transport import Request, Said, Transport
 from zerolab.gpu import door
 
 Tensor = torch.Tensor
+LIBRARY = Path(zerolab.__file__).parent
 Site = tuple[str, int]
 """A file of the library and a line in it."""
 
@@ -31,7 +35,10 @@ class Stream:
 
 
 class Event:
+    """What had happened when it was recorded, and which of whose operations recorded it."""
+
     clock: Clock | None = None
+    by = ("", 0)
 
 
 class FakeDoor:
@@ -58,7 +65,10 @@ class FakeDoor:
     def is_left_out(self) -> bool:
         """Whether the library's line that calls is the one to be left out."""
         frame: Any = sys._getframe(2)
-        site = (frame.f_code.co_filename.split("/zerolab/")[-1], frame.f_lineno)
+        path = Path(frame.f_code.co_filename)
+        if not path.is_relative_to(LIBRARY):
+            return False
+        site = path.relative_to(LIBRARY).as_posix(), frame.f_lineno
         self.sites[site] += 1
         return site == self.without
 
@@ -72,7 +82,9 @@ class FakeDoor:
 
     def waiting(self, method: Callable[[Handle], Any]) -> Callable[[Handle], Any]:
         def wait(handle: Handle) -> Any:
-            return handle._result if self.is_left_out() else method(handle)
+            # Of a call that has ended already there is nothing to leave out.
+            under_way = handle._pending is not None or handle._streamed is not None
+            return handle._result if under_way and self.is_left_out() else method(handle)
 
         return wait
 
@@ -120,15 +132,21 @@ class FakeDoor:
         # What the stream has done, and what the host had done before.
         self.checker.join(stream.name, self.checker.clock(self.checker.host))
         event.clock = dict(self.checker.clock(stream.name))
+        event.by = self.checker.host, self.checker.act(self.checker.host)
 
     def wait(self, stream: Stream, event: Event) -> None:
-        # An event that was never recorded is taken to have happened.
-        if event.clock is not None:
-            self.checker.join(stream.name, event.clock)
+        self.checker.join(stream.name, self.recorded(event))
 
     def finish(self, event: Event) -> None:
-        if event.clock is not None:
-            self.checker.wait_for_device(f"event {where()}", event.clock)
+        self.checker.wait_for_device(f"event {where()}", self.recorded(event))
+
+    def recorded(self, event: Event) -> Clock:
+        """An event that was not recorded is taken to have happened."""
+        host, tick = event.by
+        if self.checker.clock(self.checker.host).get(host, 0) < tick:
+            self.checker.race(f"an event is awaited {where()}, perhaps before {host} has recorded it")
+            return {}
+        return event.clock or {}
 
     def keep(self, tensor: Tensor, stream: Stream) -> None:
         self.checker.memory(tensor).kept.add(stream.name)
@@ -177,14 +195,56 @@ class FakeNccl(Transport):
     rank, size, device = RANK, SIZE, GPU
     queues, heeds_tags = True, False
 
+    def __init__(self, fake: FakeDoor) -> None:
+        self.fake = fake
+
     def known(self, numbers: list[int], size: int, said: Said | None) -> list[list[int]]:
         return [numbers] * size
 
+    def lane(self) -> Lane:
+        return Lane(self.fake.checker)
+
     def isend(self, tensor: Tensor, dst: int, tag: int = 0) -> Request:
-        raise NotImplementedError
+        self.fake.nccl("send", [tensor], [], lambda: None)
+        return Submitted(self.fake.checker, {})
 
-    irecv = isend
+    def irecv(self, tensor: Tensor, src: int, tag: int = 0) -> Request:
+        self.fake.nccl("receive", [], [tensor], lambda: tensor.detach().zero_())
+        return Submitted(self.fake.checker, {})
+
+    def exchange(self, outgoing: Tensor, dst: int, incoming: Tensor, src: int, tag: int = 0) -> None:
+        self.fake.nccl("exchange", [outgoing], [incoming], lambda: incoming.detach().copy_(outgoing.detach()))
 
 
-def comm_of_one_rank() -> TorchCollectives:
-    return TorchCollectives(FakeNccl(), dist.GroupMember.NON_GROUP_MEMBER)  # type: ignore[arg-type]
+class Lane:
+    """Another thread of the host, whose calls take place at once, as early as they may."""
+
+    def __init__(self, checker: Checker) -> None:
+        self.checker = checker
+
+    def submit(self, call: Callable[[], Any]) -> Submitted:
+        checker = self.checker
+        asked = dict(checker.clock(checker.host))
+        with checker.named("lane"):
+            checker.join("lane", asked)
+            call()
+            checker.act("lane")
+            return Submitted(checker, dict(checker.clock("lane")))
+
+    def close(self) -> None:
+        pass
+
+
+class Submitted:
+    def __init__(self, checker: Checker, ended: Clock) -> None:
+        self.checker, self.ended = checker, ended
+
+    def wait(self) -> None:
+        self.checker.join(self.checker.host, self.ended)
+
+
+def comm_of_one_rank(fake: FakeDoor, ring: bool = False) -> Collectives:
+    transport = FakeNccl(fake)
+    if ring:
+        return RingCollectives(transport)
+    return TorchCollectives(transport, dist.GroupMember.NON_GROUP_MEMBER)  # type: ignore[arg-type]

@@ -15,6 +15,7 @@ from torch.utils.checkpoint import checkpoint
 
 from streams.clocks import GPU, Checker
 from streams.device import SIZE, FakeDoor, Site, comm_of_one_rank
+from zerolab.gpu import door
 from zerolab.precision.fp8 import fp8_linears
 from zerolab.train.config import TrainConfig
 from zerolab.train.loop import TrainingLoop
@@ -36,7 +37,8 @@ class Block(nn.Module):
 
 
 class Net(nn.Module):
-    """Blocks, of which the last is left out in odd passes: what was gathered ahead for them comes for nothing."""
+    """Blocks and a head. With `skips` an odd pass leaves out the last of both: what was gathered ahead comes for
+    nothing."""
 
     def __init__(self, checkpoints: bool = False, skips: bool = False) -> None:
         super().__init__()
@@ -53,30 +55,36 @@ class Net(nn.Module):
             if self.skips and self.passes % 2 and number == 2:
                 continue
             x = checkpoint(block, x, use_reentrant=False) if self.checkpoints else block(x)
+        if self.skips and self.passes % 2:
+            return (x - 1).square().mean()
         return (self.head(x) - targets).square().mean()
 
 
 @dataclass(frozen=True)
 class Case:
-    """How the net is trained, and the engine's settings."""
+    """How the net is trained, by the engine alone, the loop of `zerolab train` or not at all ("hand"), and the engine's
+    settings."""
 
     stage: int
     micro_batches: int = 1
     reduce_each: bool = True
     checkpoints: bool = False
     skips: bool = False
+    ring: bool = False
+    by: str = "engine"
     steps: int = 2
     settings: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass
 class Seen:
-    """What a checker saw of a run: races, sites that were called, and waits of the host in each step."""
+    """What a checker saw of a run: races, sites that were called, and waits of the host in each step; and what the run
+    ended with, parameters or losses."""
 
     races: list[str]
     sites: Counter[Site]
     waits: list[Counter[str]]
-    parameters: dict[str, torch.Tensor]
+    ended: dict[str, torch.Tensor]
 
 
 def run(case: Case, without: Site | None = None) -> Seen:
@@ -84,10 +92,11 @@ def run(case: Case, without: Site | None = None) -> Seen:
     with pytest.MonkeyPatch.context() as patch, Checker() as checker:
         fake = FakeDoor(checker, without)
         fake.put_in(patch)
-        waits, parameters = train(case, checker)
+        torch.manual_seed(0)
+        waits, ended = {"engine": train, "loop": loop, "hand": by_hand}[case.by](case, fake)
         # What nobody waits for tells the allocator so when it goes.
         gc.collect()
-        return Seen(list(checker.races), fake.sites, waits, parameters)
+        return Seen(list(checker.races), fake.sites, waits, ended)
 
 
 def on_gpu(model: nn.Module, case: Case) -> nn.Module:
@@ -97,42 +106,57 @@ def on_gpu(model: nn.Module, case: Case) -> nn.Module:
     return model.to(GPU)
 
 
-def train(case: Case, checker: Checker) -> tuple[list[Counter[str]], dict[str, Tensor]]:
-    torch.manual_seed(0)
+def make_engine(case: Case, fake: FakeDoor) -> ZeroEngine:
     model = on_gpu(Net(case.checkpoints, case.skips), case)
-    engine = ZeroEngine(model, comm_of_one_rank(), case.stage, lr=1e-2, **case.settings)
+    return ZeroEngine(model, comm_of_one_rank(fake, case.ring), case.stage, lr=1e-2, **case.settings)
+
+
+def train(case: Case, fake: FakeDoor) -> tuple[list[Counter[str]], dict[str, Tensor]]:
+    engine = make_engine(case, fake)
     waits: list[Counter[str]] = []
     for _ in range(case.steps):
         # The batch is on the device; how it came there is the loop's business.
         inputs = torch.rand(case.micro_batches, ROWS, WIDTH).to(GPU)
-        checker.begin_step()
+        fake.checker.begin_step()
         for at, rows in enumerate(inputs, start=1):
             loss = engine(rows)
             engine.backward(loss / case.micro_batches, reduce=case.reduce_each or at == case.micro_batches)
         engine.step()
-        waits.append(Counter(checker.waits))
+        waits.append(Counter(fake.checker.waits))
     parameters = engine.consolidate()
     engine.close()
     return waits, parameters
 
 
-def loop(case: Case, clip_norm: float | None = None) -> Seen:
-    """The same by the loop of `zerolab train`, which feeds the device and reads losses."""
-    with pytest.MonkeyPatch.context() as patch, Checker() as checker:
-        fake = FakeDoor(checker)
-        fake.put_in(patch)
-        torch.manual_seed(0)
-        comm = comm_of_one_rank()
-        engine = ZeroEngine(on_gpu(Net(), case), comm, case.stage, lr=1e-2, clip_norm=clip_norm, **case.settings)
-        config = TrainConfig(batch_size=2 * SIZE, grad_accum_steps=case.micro_batches, max_steps=case.steps)
-        steps = TrainingLoop(comm, engine, Rows(case), config, Steps(None), Stop(), Recorder(comm, engine, 0))  # type: ignore[arg-type]
-        waits: list[Counter[str]] = []
-        for step in range(case.steps):
-            checker.begin_step()
-            steps.step(step)
-            waits.append(Counter(checker.waits))
-        steps.settle()
-        return Seen(list(checker.races), fake.sites, waits, {"loss": torch.tensor(steps.losses)})
+def loop(case: Case, fake: FakeDoor) -> tuple[list[Counter[str]], dict[str, Tensor]]:
+    """By the loop of `zerolab train`, which feeds the device and reads losses."""
+    engine = make_engine(case, fake)
+    config = TrainConfig(batch_size=2 * SIZE, grad_accum_steps=case.micro_batches, max_steps=case.steps)
+    recorder = Recorder(engine.comm, engine, 0)
+    steps = TrainingLoop(engine.comm, engine, Rows(case), config, Steps(None), Stop(), recorder)  # type: ignore[arg-type]
+    waits: list[Counter[str]] = []
+    for step in range(case.steps):
+        fake.checker.begin_step()
+        steps.step(step)
+        waits.append(Counter(fake.checker.waits))
+    steps.settle()
+    return waits, {"loss": torch.tensor(steps.losses)}
+
+
+def by_hand(case: Case, fake: FakeDoor) -> tuple[list[Counter[str]], dict[str, Tensor]]:
+    """Calls that somebody forgets, waits for on a stream of his own, and ends with a barrier."""
+    comm = comm_of_one_rank(fake, case.ring)
+    comm.all_reduce_async(torch.ones(8, device=GPU))
+    gc.collect()
+    comm.all_reduce(torch.ones(8, device=GPU)).mul_(2)
+    handle = comm.all_reduce_async(torch.ones(8, device=GPU))
+    with door.on(door.stream(GPU)):
+        copied = door.locked(8, torch.float32).copy_(handle.wait(), non_blocking=True)
+    del handle
+    comm.barrier()
+    result = {"read": torch.tensor(copied.tolist())}
+    comm.close()
+    return [], result
 
 
 @dataclass
