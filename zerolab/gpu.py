@@ -4,7 +4,7 @@ Work for a GPU is queued on streams, and the host goes on at once. What one stre
 event, and memory that goes back to torch's allocator is handed out anew in the order of the stream that it came from.
 A mistake there is a wrong number now and then, on some machines. So each such call of the library is made here, on
 `door`: tests put other methods in the place of its own, which know what happens before what, and need no GPU for it
-(`tests/streams/`). docs/gpus.md says what was proven so, and what on a GPU.
+(`tests/streams/`).
 """
 
 from __future__ import annotations
