@@ -78,7 +78,7 @@ def test_a_grading_that_ends_well_leaves_nothing(short: Path) -> None:
 
 @LINUX
 def test_what_a_command_has_left_is_found_by_its_folder_too(short: Path) -> None:
-    with born.python("-c", "import time; time.sleep(60)", cwd=short, env={"PATH": ""}) as process:
+    with born.python("-c", "import time; time.sleep(60)", cwd=short, env={"PATH": ""}, server="own") as process:
         deadline = time.monotonic() + pace.seconds(20)
         while not (found := list(soak.marked("a mark", short))) and time.monotonic() < deadline:
             time.sleep(0.01)

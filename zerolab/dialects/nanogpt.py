@@ -11,6 +11,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -119,8 +120,9 @@ def find_nanogpt(arguments: Sequence[str]) -> tuple[NanoGPT | None, list[str]]:
             raise InputError("--config is given without a file; name one of nanoGPT's configurations")
         files.append(Path(word.partition("=")[2]))
         words.remove(word)
-    for word in words:
-        if word.endswith(".py") and not word.startswith("-"):
+    for before, word in pairwise(words):
+        # After a flag without its value it may be that, such as a data file: argparse knows.
+        if word.endswith(".py") and not word.startswith("-") and ("=" in before or not before.startswith("--")):
             raise InputError(f"{word} comes after a flag; a nanoGPT configuration comes first, or after --config")
     keys = {word: word.partition("=")[0].lstrip("-").replace("-", "_") for word in words if word.startswith("--")}
     if not files and not any(key in OWN and "=" in word for word, key in keys.items()):
