@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ import torch
 from torch import nn
 
 from zerolab.cli import main
-from zerolab.cli.tables import text_of
+from zerolab.cli.tables import text_of, validation
 from zerolab.collectives import phase
 from zerolab.data import Batches, load_corpus
 from zerolab.models import build
@@ -82,6 +83,14 @@ def test_a_run_that_ends_within_its_warm_up_is_no_mistake() -> None:
 
 
 COSINE = {"lr": 1e-2, "lr_schedule": "cosine", "warmup_steps": 1, "min_lr": 1e-3}
+
+
+def test_the_command_says_that_a_run_ends_within_its_warm_up(capsys: pytest.CaptureFixture[str]) -> None:
+    flags = "train --world lockstep --ranks 1 --model-size nano --seq-len 16 --max-steps 2 --warmup-steps"
+    assert main([*flags.split(), "2"]) == 0
+    assert "the learning rate rises in all 2 steps" in capsys.readouterr().err
+    assert main([*flags.split(), "1"]) == 0
+    assert "rises" not in capsys.readouterr().err
 
 
 @pytest.mark.ranks
@@ -158,6 +167,7 @@ def test_report_and_profile_show_what_an_evaluation_found(
     report = evaluated[2, 0]
     first, last = report.validation_loss[0], report.validation_loss[5]
     assert f"validation loss {first:.4f} -> {last:.4f} after steps 0 and 5" in text_of(report)
+    assert validation(replace(report, validation_loss={8: 2.5})) == "validation loss 2.5000 after step 8"
     path = tmp_path / "profile.json"
     flags = "--model-size nano --seq-len 16 --ranks 1 --max-steps 2 --eval-every 1 --eval-steps 1 --profile-json"
     assert main(["train", *flags.split(), str(path)]) == 0

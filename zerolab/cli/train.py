@@ -79,7 +79,7 @@ def main(arguments: list[str]) -> int:
     flags, notes = set(settings), list[str]()
     if nano is not None:
         meant = read_nanogpt(nano, check_ranks(settings.get("ranks", 1)), torch.cuda.is_available())
-        settings, notes = meant.beside(settings), meant.notes
+        settings, notes = meant.beside(settings), [*meant.notes]
     if settings.get("resume") == "":
         if "save_folder" not in settings:
             raise InputError("--resume is given without a folder, and there is no --save-folder; name one of the two")
@@ -97,6 +97,11 @@ def main(arguments: list[str]) -> int:
             check_output("--trace", config.trace, TRACE_BYTES * config.ranks)
         corpus = load_data(config, config.seq_len)
         config = config.on(corpus)
+        if config.warmup_steps >= config.max_steps:
+            notes.append(
+                f"the learning rate rises in all {config.max_steps} steps and never reaches its height, since "
+                f"warmup_steps is {config.warmup_steps}; give fewer, or more max_steps"
+            )
         start = find_start(config, corpus)
         # Of a run that can be: what is refused is one sentence.
         for note in [*notes, *start.notes] if speaks else ():
