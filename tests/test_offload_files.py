@@ -460,7 +460,7 @@ def test_memory_that_the_host_does_not_have_is_an_error_that_names_the_bytes() -
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 def test_a_buffer_beside_a_gpu_is_locked_and_starts_at_a_page() -> None:
     for nbytes in (1, 5000, 2**22 + 1):
-        buffer = aligned(nbytes)
+        buffer = aligned(nbytes, pin=True)
         assert buffer.is_pinned() and buffer.data_ptr() % PAGE == 0 and buffer.nbytes % PAGE == 0
 
 

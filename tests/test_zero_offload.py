@@ -26,6 +26,7 @@ import zerolab
 from zerolab.checkpoint import CheckpointError, Checkpoints, load, save
 from zerolab.collectives import Collectives, LocalCollectives
 from zerolab.errors import InputError, OffloadError, RankError, StateError
+from zerolab.gpu import door
 from zerolab.memory import Tracker, predict
 from zerolab.offload import Offload
 from zerolab.precision import Precision
@@ -97,6 +98,16 @@ def agree(by_rank: Any, folder: Path) -> bool:
         and all(ledgers for _, ledgers in by_rank)
         and not list(folder.iterdir())
     )
+
+
+@pytest.mark.parametrize("places", [PLACES[4][1], PLACES[5][1]])
+def test_a_rank_on_the_cpu_of_a_machine_with_gpus_locks_no_memory(
+    places: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To lock a page opens a context on a GPU; torch without one refuses it."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(door, "locked", lambda *_: pytest.fail("memory was locked"))
+    fit(LocalCollectives(), model, 3, tmp_path, places)
 
 
 # Every tier does what the device does

@@ -10,23 +10,24 @@ import torch
 from zerolab.errors import InputError, OffloadError, StateError
 from zerolab.flat.layout import check_count
 from zerolab.flat.values import values_here
+from zerolab.gpu import door
 from zerolab.offload.groups import PAGE, on_disk
 from zerolab.system import has
 
 
-def aligned(nbytes: int, pin: bool | None = None) -> torch.Tensor:
+def aligned(nbytes: int, pin: bool = False) -> torch.Tensor:
     """`nbytes` zeros (uint8) that start at a page, rounded up to whole pages; the memory lives as long as the tensor
     or a view of it does.
 
-    `pin` locks the pages, so that a GPU copies them at full speed and beside other work; None does so where there is a
-    GPU. Torch's allocator of locked memory rounds up to a power of two.
+    `pin` locks the pages, so that a GPU copies them at full speed and beside other work; only a rank that computes on a
+    GPU asks for it. Torch's allocator of locked memory rounds up to a power of two.
     """
     check_count("the size of a buffer", nbytes)
     nbytes = on_disk(nbytes)
     if not values_here():
         return torch.zeros(nbytes, dtype=torch.uint8)
     try:
-        return _pinned(nbytes) if (torch.cuda.is_available() if pin is None else pin) else _mapped(nbytes)
+        return _pinned(nbytes) if pin else _mapped(nbytes)
     except (OSError, RuntimeError) as error:
         raise OffloadError(
             f"the host has no room for a buffer of {nbytes} bytes ({error}); use fewer or smaller buffers"
@@ -34,11 +35,11 @@ def aligned(nbytes: int, pin: bool | None = None) -> torch.Tensor:
 
 
 def _pinned(nbytes: int) -> torch.Tensor:
-    memory = torch.zeros(nbytes, dtype=torch.uint8, pin_memory=True)
+    memory = door.locked(nbytes, torch.uint8)
     if memory.data_ptr() % PAGE == 0:
-        return memory
-    memory = torch.zeros(nbytes + PAGE, dtype=torch.uint8, pin_memory=True)
-    return memory.narrow(0, -memory.data_ptr() % PAGE, nbytes)
+        return memory.zero_()
+    memory = door.locked(nbytes + PAGE, torch.uint8)
+    return memory.narrow(0, -memory.data_ptr() % PAGE, nbytes).zero_()
 
 
 def _mapped(nbytes: int) -> torch.Tensor:
@@ -54,7 +55,7 @@ def _mapped(nbytes: int) -> torch.Tensor:
 class Pool:
     """`count` buffers of `nbytes` each, made once and used again."""
 
-    def __init__(self, count: int, nbytes: int, pin: bool | None = None) -> None:
+    def __init__(self, count: int, nbytes: int, pin: bool = False) -> None:
         check_count("the number of buffers", count)
         self._free = [aligned(nbytes, pin) for _ in range(count)]
         self._taken: dict[int, torch.Tensor] = {}

@@ -17,6 +17,7 @@ import torch
 
 from zerolab.errors import InputError
 from zerolab.flat.layout import check_count
+from zerolab.gpu import door
 
 TIERS = ("device", "host", "disk")
 TIER_OF = {"none": "device", "cpu": "host", "nvme": "disk"}
@@ -93,9 +94,10 @@ NOWHERE = Offload()
 """Everything on the device."""
 
 
-def host_empty(numel: int, dtype: torch.dtype) -> torch.Tensor:
-    """Memory of the host; pinned where a GPU is, which copies to and from it without a detour."""
-    return torch.empty(numel, dtype=dtype, pin_memory=torch.cuda.is_available())
+def host_empty(numel: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """Memory of the host for a rank that computes on `device`: page-locked if that is a GPU, which copies it
+    without a detour. (A rank on the CPU locks none: to lock a page opens a context on a GPU.)"""
+    return door.locked(numel, dtype) if door.drives(device) else torch.empty(numel, dtype=dtype)
 
 
 def ledger(tier: str, kind: str) -> str:

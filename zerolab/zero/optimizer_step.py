@@ -203,7 +203,7 @@ class OptimizerStep:
     def allocate(self, numel: int, dtype: torch.dtype) -> torch.Tensor:
         if self.stage.offload.optimizer == "device":
             return torch.empty(numel, dtype=dtype, device=self.device)
-        return host_empty(numel, dtype)
+        return host_empty(numel, dtype, self.stage.comm.device)
 
     def _kept(self, bucket: Bucket) -> torch.Tensor:
         """What this rank updates of the parameters."""

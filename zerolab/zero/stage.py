@@ -16,7 +16,7 @@ import torch
 
 from zerolab.collectives import Collectives, Handle
 from zerolab.flat.views import fill, point_at, shard_of
-from zerolab.offload.places import NOWHERE, Offload
+from zerolab.offload.places import NOWHERE, Offload, host_empty
 from zerolab.zero.stores import make_store
 from zerolab.zero.units import Bucket, Unit
 
@@ -36,6 +36,12 @@ class Stage(ABC):
         self.store = make_store(comm, offload)
         # The rank whose shard of each bucket this rank's optimizer updates; None: it updates all.
         self.shard_rank = comm.rank if self.shards_optimizer else None
+
+    def beside_states(self, numel: int, dtype: torch.dtype) -> torch.Tensor:
+        """Memory for gradients where the optimizer uses them: on the ranks' device, or on the host."""
+        if self.offload.optimizer == "device":
+            return self.comm.allocate(numel, dtype)
+        return host_empty(numel, dtype, self.comm.device)
 
     # Where parameters come from.
 

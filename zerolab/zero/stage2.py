@@ -7,7 +7,6 @@ from __future__ import annotations
 import torch
 
 from zerolab.collectives import Handle
-from zerolab.offload.places import host_empty
 from zerolab.zero.stage import Stage
 from zerolab.zero.units import Bucket
 
@@ -25,7 +24,7 @@ class Stage2(Stage):
         on_device = self.offload.optimizer == "device"
         if gradients.reduced is None:
             # Where the optimizer uses it.
-            gradients.reduced = (self.comm.allocate if on_device else host_empty)(numel, dtypes.main_grads)
+            gradients.reduced = self.beside_states(numel, dtypes.main_grads)
         # The first sum of a step may come where it stays; later ones are added to it.
         stays = not gradients.summed and on_device and dtypes.main_grads == dtypes.reduce
         out = gradients.reduced if stays else local.new_empty(numel)

@@ -18,6 +18,7 @@ import torch
 
 from zerolab.collectives import Collectives
 from zerolab.errors import OffloadError
+from zerolab.gpu import door
 from zerolab.offload.buffers import Pool
 from zerolab.offload.files import SwapFile
 from zerolab.offload.lane import Lane, Transfer
@@ -76,7 +77,7 @@ class HostStore(DeviceStore):
     """Shards in the host's memory."""
 
     def keep(self, bucket: Bucket, shard: Tensor) -> Tensor:
-        return host_empty(shard.numel(), bucket.dtypes.shard).copy_(shard)
+        return host_empty(shard.numel(), bucket.dtypes.shard, self.comm.device).copy_(shard)
 
     def fetch(self, bucket: Bucket, mine: Tensor) -> Tensor:
         return mine.copy_(bucket.shard)
@@ -102,7 +103,7 @@ class DiskStore(HostStore):
             self._file = open_file(self.offload.folder, f"parameters-rank{self.comm.rank}", sizes)
             largest = max(map(self._file.span, range(len(sizes))))
             # One to write while another is read, at least.
-            self.pool = Pool(max(2, self.offload.buffer_count), largest)
+            self.pool = Pool(max(2, self.offload.buffer_count), largest, pin=door.drives(self.comm.device))
         self._lane = Lane([self._file] if self._file else [])
 
     def keep(self, bucket: Bucket, shard: Tensor) -> Tensor:
