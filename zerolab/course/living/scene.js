@@ -8,7 +8,14 @@ const SIGNS = {
   pause: "M6 5h4v14H6zM14 5h4v14h-4z",
   "one step on": "M16 5h3v14h-3zM5 5v14l10-7z",
 };
-const CALM = window.matchMedia("(prefers-reduced-motion: reduce)");
+const CALM = globalThis.matchMedia?.("(prefers-reduced-motion: reduce)") ?? { matches: true };
+// What matplotlib calls each hatch, as lines on a tile of 8 x 8 dots.
+const HATCHES = {
+  "//": "M-2 2L2-2M0 8L8 0M6 10L10 6", "\\\\": "M-2 6L2 10M0 0L8 8M6-2L10 2", xx: "M0 0L8 8M8 0L0 8", "++": "M4 0V8M0 4H8",
+  "--": "M0 4H8", "..": "M3.4 4a.6.6 0 1 0 1.2 0a.6.6 0 1 0-1.2 0", oo: "M1.5 4a2.5 2.5 0 1 0 5 0a2.5 2.5 0 1 0-5 0",
+  "**": "M4 1V7M1.4 2.5L6.6 5.5M1.4 5.5L6.6 2.5",
+};
+let looked = 0;
 
 /** An element with attributes and children; names of SVG make SVG. */
 function make(name, attributes = {}, ...children) {
@@ -38,6 +45,65 @@ function slider(label, low, high, value, change) {
   input.addEventListener("input", () => { show(); change(Number(input.value)); });
   const set = (next, most = high) => { input.max = most; input.value = next; show(); };
   return { element: make("label", {}, make("span", {}, label, " ", said), input), set };
+}
+
+/** A slider over a list of values; `set` moves it, to one of another list if there is one. `words` says a value. */
+function dial(label, values, value, change, words = String) {
+  const said = make("b", { "aria-hidden": "true" });
+  const input = make("input", { type: "range", min: 0, step: 1 });
+  const show = () => {
+    said.textContent = words(values[input.value]);
+    input.setAttribute("aria-valuetext", said.textContent);
+  };
+  const set = (next, others = values) => {
+    values = others;
+    input.max = values.length - 1;
+    input.value = values.indexOf(next);
+    input.disabled = values.length < 2;
+    show();
+  };
+  input.addEventListener("input", () => { show(); change(values[input.value]); });
+  set(value);
+  return { element: make("label", {}, make("span", {}, label, " ", said), input), set };
+}
+
+/** A box to tick, before its label. */
+function check(label, value, change) {
+  const box = make("input", { type: "checkbox", checked: value, onchange: (event) => change(event.target.checked) });
+  return make("label", { class: "check" }, box, label);
+}
+
+/** How kinds are filled, in colour and hatch: `looks` has by kind its name, colour and hatch. An SVG takes `defs()` once. */
+function hatched(looks) {
+  looked += 1;
+  const name = (kind) => `zerolab-${looked}-${Object.keys(looks).indexOf(kind)}`;
+  const pattern = ([kind, { hatch }]) => make("pattern",
+    { id: name(kind), width: 8, height: 8, patternUnits: "userSpaceOnUse" }, make("path", { d: HATCHES[hatch], class: "hatch" }));
+  const defs = () => make("defs", {}, ...Object.entries(looks).filter(([, look]) => look.hatch).map(pattern));
+  const boxes = (kind, place) => [
+    make("rect", { ...place, fill: looks[kind].colour, class: "filled" }),
+    ...(looks[kind].hatch ? [make("rect", { ...place, fill: `url(#${name(kind)})` })] : []),
+  ];
+  const swatch = (kind) => make("svg", { viewBox: "0 0 20 16", class: "swatch" },
+    ...boxes(kind, { x: 1, y: 1, width: 18, height: 14 }));
+  return { defs, boxes, swatch };
+}
+
+/** A whole number with commas. */
+function count(value) {
+  return String(value).replace(/\B(?=(\d{3})+$)/g, ",");
+}
+
+/** Three significant figures, as viz/picture.py has them. */
+function figures(value) {
+  return Math.abs(value) >= 100 ? count(value.toFixed(0)) : String(Number(value.toPrecision(3)));
+}
+
+/** Rows as aligned text, as viz/picture.py has it. */
+function textTable(head, rows) {
+  const widths = head.map((_, column) => Math.max(...[head, ...rows].map((row) => String(row[column]).length)));
+  const cell = (text, column) => (column ? String(text).padStart(widths[column]) : String(text).padEnd(widths[0]));
+  return [head, ...rows].map((row) => row.map(cell).join("  ").trimEnd()).join("\n");
 }
 
 /** Buttons that go through `last()` + 1 moments: back, play or pause, on. `step(at, share)` draws a moment and how much of
@@ -72,12 +138,12 @@ function player(last, step) {
 
 /** The frame of a scene: controls, a verdict that is read out, the picture, and the same in numbers. */
 function stage(el, controls, label) {
-  const verdict = make("p", { class: "verdict", role: "status" });
+  const verdict = make("p", { class: "verdict", role: "status" });  // stays in sight while the page scrolls under it
   const picture = make("div", { class: "picture", role: "img", "aria-label": label });
   const numbers = make("pre", {});
   const table = make("details", {}, make("summary", {}, "The same in numbers"), numbers);
-  el.replaceChildren(make("div", { class: "zerolab-living" },
-    make("div", { class: "controls" }, ...controls), make("div", { class: "shown" }, verdict, picture, table)));
+  el.replaceChildren(make("div", { class: "zerolab-living" }, verdict,
+    make("div", { class: "controls" }, ...controls), make("div", { class: "shown" }, picture, table)));
   return {
     picture,
     say(said, alt, rows) {

@@ -20,13 +20,11 @@ def memory_calculator(run: RunSpec, gpu: str = "80 GB") -> Picture:
     """
     if gpu not in GPUS:
         raise InputError(f"there is no GPU of {gpu!r}; choose one of {', '.join(GPUS)}")
-    limit = GPUS[gpu] * GB
     runs = [at_stage(run, stage) for stage in (run.dtypes or Precision()).stages]
     books = [needs(one) for one in runs]
     figure = blank(7.6, 3.2)
     axes = figure.add_subplot()
     bottoms = [0.0] * len(runs)
-    # What no stage has is neither drawn nor listed.
     kinds = [kind for kind in DEVICE if any(book[kind] for book in books)]
     for kind in kinds:
         name, colour, hatch = MEMORY[kind]
@@ -57,15 +55,27 @@ def memory_calculator(run: RunSpec, gpu: str = "80 GB") -> Picture:
     axes.set_title(
         f"{run.shape.name}, {run.shape.parameters / GB:.3g} billion parameters, {run.ranks} ranks", fontsize=10
     )
+    said, alt, table = calculator_text(run, gpu)
+    return Picture(figure, table, alt, said)
+
+
+def calculator_text(run: RunSpec, gpu: str) -> tuple[str, str, str]:
+    """What the calculator comes to, in a sentence; the same for who does not see it; and its numbers as a table."""
+    runs = [at_stage(run, stage) for stage in (run.dtypes or Precision()).stages]
+    books = [needs(one) for one in runs]
+    # What no stage has is neither drawn nor listed.
+    kinds = [kind for kind in DEVICE if any(book[kind] for book in books)]
+    totals = [gpu_bytes(one) for one in runs]
     head = ["GB a rank", *(f"stage {one.stage}" for one in runs)]
     rows = [[MEMORY[kind].name, *(f"{book[kind] / GB:.2f}" for book in books)] for kind in kinds]
-    rows.append(["one GPU", *(f"{gpu_bytes(one) / GB:.2f}" for one in runs)])
+    rows.append(["one GPU", *(f"{total / GB:.2f}" for total in totals)])
     rows.append(["host", *(f"{book['host'] / GB:.2f}" for book in books)])
-    rows.append(["all GPUs", *(f"{gpu_bytes(one) * one.ranks / GB:.2f}" for one in runs)])
-    said = verdict(run, limit, gpu)
-    needed = ", ".join(f"{figures(total)} GB at stage {one.stage}" for one, total in zip(runs, bottoms, strict=True))
-    alt = f"What one of {run.ranks} ranks needs for {run.shape.name}: {needed}. {said}"
-    return Picture(figure, text_table(head, rows), alt, said)
+    rows.append(["all GPUs", *(f"{total * run.ranks / GB:.2f}" for total in totals)])
+    said = verdict(run, GPUS[gpu] * GB, gpu)
+    needed = ", ".join(
+        f"{figures(total / GB)} GB at stage {one.stage}" for one, total in zip(runs, totals, strict=True)
+    )
+    return said, f"What one of {run.ranks} ranks needs for {run.shape.name}: {needed}. {said}", text_table(head, rows)
 
 
 def verdict(run: RunSpec, limit: float, gpu: str) -> str:
