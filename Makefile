@@ -11,6 +11,8 @@ TESTS  ?=
 PY     := $(VENV)/bin/python
 PIP    := $(PY) -m pip --disable-pip-version-check
 STAMP  := $(VENV)/.installed
+# Another torch than the one that is pinned is asked for by name: make unit TORCH=2.11.0 VENV=.venv-torch-2.11
+PINS   := $(if $(filter command environment,$(origin TORCH)),$(VENV)/constraints.txt,constraints.txt)
 LESSON := $(firstword $(sort $(wildcard notebooks/*.ipynb)))
 BENCHMARKS := $(sort $(basename $(notdir $(filter-out %__init__.py,$(wildcard benchmarks/*.py)))) \
               $(patsubst benchmarks/%/__main__.py,%,$(wildcard benchmarks/*/__main__.py)))
@@ -24,7 +26,7 @@ ALLOW_ROOT := $(shell test "$$(id -u)" = 0 && echo --allow-root)
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: lab test quick nightly setup lint types unit nbval soak notebooks exercises site site-test bench bench-env lock format clean distclean help
+.PHONY: lab test quick nightly setup lint types unit nbval soak notebooks exercises site site-test lone dist one-click bench bench-env lock format clean distclean help
 
 lab: $(STAMP)  ## set up, then open JupyterLab at the first lesson (ARGS=--no-browser on a headless machine)
 	$(PY) -m jupyterlab $(ALLOW_ROOT) --ServerApp.jpserver_extensions=zerolab.course.lab=True --ServerApp.root_dir="$(CURDIR)" $(addprefix --LabApp.default_url=/lab/tree/,$(wildcard $(LESSON))) $(ARGS)
@@ -76,11 +78,23 @@ exercises: $(STAMP)  ## make exercises/ from solutions/ anew; one that somebody 
 	$(PY) -m zerolab.course.notebooks --no-run $(ARGS)
 
 site: $(STAMP)  ## build the course as static pages in build/site, from the stored outputs
-	@$(PIP) install --quiet -c constraints.txt -e '.[$(EXTRAS),site]'
+	@$(PIP) install --quiet -c $(PINS) -e '.[$(EXTRAS),site]'
 	@$(PY) docs/site/build.py
 
 site-test: site  ## build the site and look at it in Chromium: widths, links, scenes
 	$(PY) -m pytest -p no:nbval tests/test_site.py tests/test_site_browser.py $(ARGS)
+
+lone: $(STAMP)  ## notebooks that install the library themselves, in build/lone (ZEROLAB_REPOSITORY=https://github.com/OWNER/NAME)
+	@$(PY) docs/site/oneclick.py
+
+dist: $(STAMP)  ## wheel and sdist in dist/, looked at by twine
+	@$(PIP) install --quiet -c $(PINS) -e '.[$(EXTRAS),site]'
+	rm -rf dist
+	$(PY) -m build
+	$(PY) -m twine check --strict dist/*
+
+one-click: $(STAMP)  ## install the built wheel in a fresh environment and run a lone lesson there; minutes
+	$(PY) tools/one_click.py $(ARGS)
 
 format: $(STAMP)  ## let ruff fix and format what it can
 	$(PY) -m ruff check --fix .
@@ -116,5 +130,6 @@ $(STAMP): pyproject.toml constraints.txt
 	@test -x $(PY) || $(PYTHON) -m venv $(VENV) || \
 	  { rm -rf $(VENV); echo "'$(PYTHON) -m venv $(VENV)' failed: install your system's venv package (python3-venv on Debian and Ubuntu) and try again."; exit 1; }
 	@echo "Installing zerolab and its tools into $(VENV); the first time takes a minute or more."
-	@$(PIP) install --quiet -c constraints.txt -e '.[$(EXTRAS)]'
+	@test $(PINS) = constraints.txt || sed 's/^torch==.*/torch==$(TORCH)/' constraints.txt > $(PINS)
+	@$(PIP) install --quiet -c $(PINS) -e '.[$(EXTRAS)]'
 	@touch $@

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from lesson import PageError
 from links import broken
+from oneclick import AddressError
 from stage import ROOT, stage
 
 SOURCE, TARGET = ROOT / "build" / "site-source", ROOT / "build" / "site"
@@ -21,7 +22,7 @@ def main(source: Path = SOURCE, target: Path = TARGET) -> int:
     began = time.monotonic()
     try:
         stage(source)
-    except PageError as error:
+    except (PageError, AddressError) as error:
         print(f"site: {error}.", file=sys.stderr)
         return 1
     shutil.rmtree(target, ignore_errors=True)

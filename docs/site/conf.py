@@ -1,10 +1,11 @@
 """How Sphinx builds the site. It runs where stage.py has put all pages, build/site-source; paths are of that folder."""
 
-import os
 import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
+
+from oneclick import repository as known
 
 project = "zerolab"
 author = "zerolab contributors"
@@ -20,8 +21,8 @@ nb_merge_streams = True
 nb_render_markdown_format = "myst"
 html_math_renderer = "mathml"
 
-repository = os.environ.get("ZEROLAB_REPOSITORY", "")
-"""Where the sources lie, as https://HOST/OWNER/NAME; without it the site links to its own copies."""
+repository = known()
+"""Where the sources lie, as OWNER/NAME on GitHub; without it the site links to its own copies."""
 html_theme = "sphinx_book_theme"
 html_title = "zerolab"
 html_static_path = ["_static"]
@@ -37,5 +38,5 @@ html_theme_options = {
     "show_navbar_depth": 1,
     "home_page_in_toc": True,
     "navbar_persistent": [],
-    **({"repository_url": repository, "use_repository_button": True} if repository else {}),
+    **({"repository_url": f"https://github.com/{repository}", "use_repository_button": True} if repository else {}),
 }

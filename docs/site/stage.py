@@ -7,7 +7,9 @@ import shutil
 from pathlib import Path
 
 import nbformat
+from first import first_page
 from lesson import PageError, page
+from oneclick import badges, repository
 from reference import read_library, write_reference
 
 from zerolab.course.living import SCENES, module, recorded, style
@@ -23,11 +25,13 @@ def stage(target: Path, root: Path = ROOT) -> None:
     """Fill the folder `target` anew with all pages of the site, from the repository in `root`. Pages keep their places,
     so that links among them hold; what is no page is copied for download.
 
-    Raises PageError for a notebook or a text of which no page can be made.
+    Raises PageError for a notebook or a text of which no page can be made, and AddressError where the repository's
+    address is none.
     """
     shutil.rmtree(target, ignore_errors=True)
     pictures = target / "_static" / "pictures"
     pictures.mkdir(parents=True)
+    name = repository()
     modules = read_library(root)
     write_reference(modules, target)
     for file in (HERE / "static").iterdir():
@@ -38,10 +42,11 @@ def stage(target: Path, root: Path = ROOT) -> None:
         (living / f"{scene}.js").write_text(module(scene))
         (living / f"{scene}.json").write_text(recorded(scene))
     (target / "_static" / "living.css").write_text(style())
-    for name in ("conf.py", "mathml.py", "terms.py"):
+    for name in ("conf.py", "mathml.py", "oneclick.py", "terms.py"):
         shutil.copy(HERE / name, target)
     for file in HERE.glob("*.md"):
         shutil.copy(file, target)
+    (target / "index.md").write_text(first_page((HERE / "index.md").read_text(), pictures, name))
     for pattern in PICTURES:
         for file in root.glob(pattern):
             copy(file, root, target)
@@ -57,6 +62,9 @@ def stage(target: Path, root: Path = ROOT) -> None:
             for cell in made.cells:
                 if cell.cell_type == "markdown":
                     cell.source = with_links(file, cell.source, root, target)
+            title = made.cells[0]
+            line = badges(name, f"{folder}/{file.name}", "../docs/one_click.html")
+            title.source = title.source.replace("\n", f"\n\n{line}\n", 1)
             nbformat.write(made, place(file, root, target))
 
 
@@ -79,7 +87,7 @@ def with_links(file: Path, text: str, root: Path, target: Path) -> str:
         to = (file.parent / found["to"]).resolve()
         if to.suffix in (".md", ".ipynb", ".png") or not to.is_relative_to(root) or not to.is_file():
             return found[0]
-        name = str(to.relative_to(root)).replace("/", "-") + ".txt"
+        name = str(to.relative_to(root)).lstrip(".").replace("/", "-") + ".txt"
         shutil.copy(to, target / "_static" / name)
         up = "../" * len(file.relative_to(root).parent.parts)
         return f'<a href="{up}_static/{name}">{found["text"]}</a>'
