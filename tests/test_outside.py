@@ -86,6 +86,14 @@ def test_what_a_command_has_left_is_found_by_its_folder_too(short: Path) -> None
     assert [one.pid for one in found] == [process.pid]
 
 
+def test_a_report_counts_as_left_behind_unless_it_was_asked_for_and_is_whole(tmp_path: Path) -> None:
+    whole, half, other = tmp_path / "profile.json", tmp_path / "grade.json", tmp_path / "other.json"
+    whole.write_text('{"losses": [1.0]}')
+    half.write_text('{"losses": [1.')
+    other.write_text("{}")
+    assert [soak._is_asked_for(path) for path in (whole, half, other, tmp_path)] == [True, False, False, False]
+
+
 @LINUX
 @pytest.mark.ranks
 @pytest.mark.timeout(60)

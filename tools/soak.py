@@ -10,6 +10,7 @@ Moments count from where the command answers to signals, which is when its first
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import random
 import resource
@@ -178,11 +179,20 @@ def run(moment: Moment, folder: Path, python: Callable[..., subprocess.Popen[str
     if files and status == -9:
         _sweep(environment, python)
         files = sorted(path.name for path in temporary.iterdir())
-    # What was asked for, and what could not be written where it was asked for.
-    wanted = {"profile.json", "grade.json"} if status == 0 or moment.trouble in STREAMS else set()
-    files += sorted(path.name for path in here.iterdir() if path.name not in wanted and path.name not in remains.said)
+    # What was asked for may be there, whole, also where the end came right after it; and so may what could not be
+    # written where it was asked for.
+    files += sorted(path.name for path in here.iterdir() if not _is_asked_for(path) and path.name not in remains.said)
     faults += [f"file {name}" for name in files]
     return remains
+
+
+def _is_asked_for(path: Path) -> bool:
+    """Whether it is what a command was asked to write, all of it."""
+    if path.name not in ("profile.json", "grade.json"):
+        return False
+    with suppress(ValueError, OSError):
+        return isinstance(json.loads(path.read_bytes()), dict | list)
+    return False
 
 
 def _prepared(moment: Moment) -> Callable[[], None]:
