@@ -1,12 +1,13 @@
-"""A step's time, predicted and measured on this machine: `python -m benchmarks.cost` (about ten minutes).
+"""A step's time, predicted and measured on this machine: `python -m benchmarks.cost` (about twenty minutes).
 
     python -m benchmarks.cost --ranks 2 --gbit-per-s 1 5 --models "llama tiny"
 
-Method. For each number of ranks the machine is calibrated (`zerolab.cost.calibrate`, seconds). Then come launches, one
-for each number of ranks and bandwidth, with rings on a link that really delays (`launch(..., link=)`); in each every
-model trains at every stage: two steps to warm up, then some that are timed. A step lasts as long as on its slowest
-rank, and the median of the steps counts. Its prediction knows the calibration and the link, never a step. What is done
-is in a file of JSON lines, so a run that was ended goes on where it was; --out names another, to begin anew.
+Method. In rounds, one after the other: for each number of ranks and bandwidth the machine is calibrated
+(`zerolab.cost.calibrate`, seconds), and right after it comes a launch with rings on a link that really delays
+(`launch(..., link=)`), in which every model trains at every stage: two steps to warm up, then some that are timed. A
+step lasts as long as on its slowest rank, and the median of the steps counts. Its prediction knows the calibration of
+its round and the link, never a step. Of the rounds the medians count, of times and of errors. What is done is in a file
+of JSON lines, so a run that was ended goes on where it was; --out names another, to begin anew.
 """
 
 from __future__ import annotations
@@ -94,8 +95,26 @@ def rows_of(ranks: int, gbit: float, models: Sequence[str], steps: int, machine:
     return rows
 
 
+def merged(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """A row a case, of the rows of its rounds."""
+    cases: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
+    for row in rows:
+        cases.setdefault((row["ranks"], row["gbit_per_s"], row["model"], row["stage"]), []).append(row)
+    middles = ("measured", "predicted", "exposed", "error")
+    return [
+        {
+            **of_case[0],
+            **{name: median(row[name] for row in of_case) for name in middles},
+            "least": min(row["least"] for row in of_case),
+            "most": max(row["most"] for row in of_case),
+        }
+        for of_case in cases.values()
+    ]
+
+
 def table(rows: Sequence[dict[str, Any]]) -> list[str]:
     """Lines of Markdown: a row a case, and the errors."""
+    rows = merged(rows)
     lines = [
         "| model | ranks | Gbit/s | stage | measured, ms | least to most | predicted | waits | error |",
         "|---|---:|---:|---:|---:|---:|---:|---:|---:|",
@@ -124,7 +143,8 @@ def main() -> None:
     parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS)[:3])
     parser.add_argument("--ranks", type=int, nargs="+", default=list(RANKS))
     parser.add_argument("--gbit-per-s", type=float, nargs="+", default=list(GBITS))
-    parser.add_argument("--steps", type=int, default=5, help="timed steps of a case (5)")
+    parser.add_argument("--rounds", type=int, default=3, help="how often each case is calibrated and measured (3)")
+    parser.add_argument("--steps", type=int, default=3, help="timed steps of a case in a round (3)")
     parser.add_argument("--out", type=Path, default=Path("out/cost.jsonl"), help="what is done, and goes on from there")
     parser.add_argument("--readme", action="store_true", help="write the table into benchmarks/README.md, too")
     given = parser.parse_args()
@@ -134,16 +154,14 @@ def main() -> None:
     cases = [
         (ranks, gbit) for ranks in given.ranks for gbit in (given.gbit_per_s if ranks > 1 else given.gbit_per_s[:1])
     ]
-    machines: dict[int, Machine] = {}
-    for ranks, gbit in tqdm(cases, desc="ranks and links", file=sys.stderr):
-        of_case = [row["model"] for row in done if (row["ranks"], row["gbit_per_s"]) == (ranks, gbit)]
-        models = [model for model in given.models if model not in of_case]
-        if not models:
+    rounds = list(product(range(given.rounds), cases))
+    for turn, (ranks, gbit) in tqdm(rounds, desc="rounds, ranks and links", file=sys.stderr):
+        there = {row["model"] for row in done if (row["round"], row["ranks"], row["gbit_per_s"]) == (turn, ranks, gbit)}
+        if not (models := [model for model in given.models if model not in there]):
             continue
-        if ranks not in machines:
-            machines[ranks] = calibrate(ranks)
-            print(asdict(machines[ranks]), file=sys.stderr)
-        rows = rows_of(ranks, gbit, models, given.steps, machines[ranks])
+        machine = calibrate(ranks)
+        print(asdict(machine), file=sys.stderr)
+        rows = [{"round": turn, **row} for row in rows_of(ranks, gbit, models, given.steps, machine)]
         done += rows
         with given.out.open("a", encoding="utf-8") as file:
             file.writelines(json.dumps(row) + "\n" for row in rows)

@@ -175,12 +175,11 @@ def test_bad_input_is_refused_in_a_sentence(make, said):
 def seconds_by_hand():
     """What a machine of 10 GFLOP/s and 1 GB/s would measure, each call 1 us, of two ranks."""
     found = {kind: [amount / 1e9 + 1e-6 for amount in amounts] for kind, amounts in calibration.AMOUNTS.items()}
-    for kind in ("matmul", "attention"):
+    for kind in ("matmul", "matmul16", "attention"):
         found[kind] = [amount / 1e10 + 1e-6 for amount in calibration.AMOUNTS[kind]]
-    found |= {"call": [1e-6], "overhead": [5e-6], "hook": [2e-5]}
+    found |= {"call": [1e-6], "overhead": [5e-6]}
     for name in calibration.COLLECTIVES:
-        link = [calibration.QUICK.ring_seconds(name, numel, 4, 2) for numel in calibration.WHOLES]
-        found[name] = [1e-4 + 4 * numel / 1e9 + more for numel, more in zip(calibration.WHOLES, link, strict=True)]
+        found[name] = [1e-4 + 4 * numel / 1e9 for numel in calibration.WHOLES]
     return found
 
 
@@ -193,6 +192,30 @@ def test_calibration_finds_the_figures_of_a_machine_by_hand():
     for name in calibration.COLLECTIVES:
         assert machine.local_seconds(name, 10**6) == pytest.approx(1e-4 + 1e-3, rel=1e-6)
     assert machine.local_seconds("barrier", 16) == 0
+    assert machine.hook == pytest.approx(calibration.ENGINE_CALLS * 1e-6)
+    assert machine.host == pytest.approx(5e8) and machine.host_step == pytest.approx(1e9)
+    assert machine.disk == float("inf"), "nobody named a disk"
+
+
+def test_ranks_that_share_a_core_take_turns_and_a_disk_has_no_core():
+    measured = seconds_by_hand() | {"disk": [0.5]}
+    alone, shared = (calibration.machine_from(measured, 4, crowd) for crowd in (1.0, 2.0))
+    for one in (Operation("matmul", 10**10, 0), Operation("math", 0, 10**6), Operation("optimizer", 0, 10**8)):
+        assert shared.seconds(one) == pytest.approx(2 * alone.seconds(one))
+    assert shared.local_seconds("all_gather", 10**6) == pytest.approx(2 * alone.local_seconds("all_gather", 10**6))
+    assert shared.host == pytest.approx(alone.host / 2) and shared.hook == 2 * alone.hook
+    assert shared.disk == alone.disk == calibration.DISK / 0.5
+    assert calibration.turns(1) == 1 and calibration.turns(10**6) > 1
+
+
+def test_a_processor_that_carries_messages_does_not_compute_meanwhile():
+    """Reductions beside backward take their share of the processor, however quick the wire is."""
+    run = RunSpec(shape_of(config_of("llama", "nano"), "nano"), ranks=4, stage=2, precision=None)
+    machine = Machine("", {("matmul", 4): Rate(((1, 1e9),))}, Rate(((1, 1e9),)))
+    carries = machine.at(collective={"reduce_scatter": (0.5, 0.0)})
+    quick = Link(1e6)
+    more = predict_step(run, carries, quick).seconds - predict_step(run, machine, quick).seconds
+    assert more == pytest.approx(0.5 * step_bytes(run, layout_of(run), 2).calls, rel=1e-6)
 
 
 def test_calibration_takes_a_disturbed_figure_for_the_next_one():
@@ -200,8 +223,10 @@ def test_calibration_takes_a_disturbed_figure_for_the_next_one():
 
 
 @pytest.mark.ranks
-def test_this_machine_is_calibrated_to_figures_that_make_sense():
-    machine = calibrate(ranks=1)
+def test_this_machine_is_calibrated_to_figures_that_make_sense(tmp_path):
+    machine = calibrate(ranks=1, disk=tmp_path)
+    assert 1e6 < machine.disk < 1e12 and not list(tmp_path.iterdir())
+    assert 1e6 < machine.host < 1e12 and 1e6 < machine.host_step < 1e12
     assert machine.collective == {} and 0 < machine.overhead < 1
     for amounts in ((10**6, 10**8), (10**8, 10**10)):
         less, more = (machine.seconds(Operation("matmul", amount, 0)) for amount in amounts)

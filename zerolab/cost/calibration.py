@@ -3,16 +3,19 @@
     machine = calibrate(ranks=4)
     predict_step(run, machine, Link(1.0, 20))
 
-Ranks of one machine share its cores and its memory, so each figure is taken on all of them at the same time, and that
-of the slowest counts. Figures are medians of a few tries, as steps that are measured are:
-others who work on the machine slow both.
+Ranks of one machine share its cores and its memory, so each figure is taken on all of them at the same time. What is
+measured is the processor's time, which others who work on the machine hardly change; where there are more ranks than
+cores, they take turns, and each thing takes so many times as long. A median over tries, and then over ranks.
 """
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from itertools import accumulate, cycle
+from math import inf
+from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -22,8 +25,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from zerolab.collectives import Collectives, Link
 from zerolab.cost.machine import Machine, Rate, operation_of
-from zerolab.errors import InputError
+from zerolab.flat.layout import check_count
+from zerolab.offload.buffers import aligned
+from zerolab.offload.files import SwapFile
 from zerolab.ranks import launch
+from zerolab.system import has
 
 TRIES, WINDOW = 5, 0.02
 """How often each figure is taken, and for how many seconds."""
@@ -33,25 +39,35 @@ Points = list[tuple[float, float]]
 """(amount, seconds)."""
 
 
-def calibrate(ranks: int = 1, collectives: str = "ring") -> Machine:
+def calibrate(ranks: int = 1, collectives: str = "ring", disk: Path | None = None) -> Machine:
     """The CPU of this machine as `ranks` ranks share it, in fp32; about three seconds, and launching them.
 
     collectives  the implementation whose collectives are measured, as `launch` takes it
+    disk         a folder on the disk whose speed is measured; None: no disk, and what is kept there takes no time
 
-    Raises InputError for fewer ranks than 1.
+    Raises InputError for fewer ranks than 1, and for a folder that is not there.
     """
-    if not isinstance(ranks, int) or ranks < 1:
-        raise InputError(f"ranks is {ranks!r}; give a whole number of at least 1")
-    link = QUICK if ranks > 1 else None
-    by_rank = launch(measure, ranks=ranks, collectives=collectives, link=link, device="cpu", prints="quiet")
-    slowest = {
-        key: [max(seconds) for seconds in zip(*(rank[key] for rank in by_rank), strict=True)] for key in by_rank[0]
+    check_count("ranks", ranks)
+    link = QUICK if ranks > 1 and collectives == "ring" else None
+    kwargs = {"disk": disk}
+    by_rank = launch(
+        measure, ranks=ranks, collectives=collectives, link=link, device="cpu", prints="quiet", kwargs=kwargs
+    )
+    middle = {
+        key: [median(seconds) for seconds in zip(*(rank[key] for rank in by_rank), strict=True)] for key in by_rank[0]
     }
-    return machine_from(slowest, ranks)
+    return machine_from(middle, ranks, turns(ranks))
 
 
-def machine_from(seconds: dict[str, list[float]], ranks: int) -> Machine:
-    """A machine from measured seconds, one for each of `SIZES`."""
+def turns(ranks: int) -> float:
+    """How many ranks share a core."""
+    cores = len(os.sched_getaffinity(0)) if has("affinity") else os.cpu_count() or 1
+    return max(1.0, ranks / cores)
+
+
+def machine_from(seconds: dict[str, list[float]], ranks: int, crowd: float = 1.0) -> Machine:
+    """A machine from seconds of a processor, one for each of `AMOUNTS`, where `crowd` ranks share a core."""
+    seconds = {key: taken if key == "disk" else [crowd * one for one in taken] for key, taken in seconds.items()}
     overhead = seconds["overhead"][0]
 
     def rate(kind: str) -> Rate:
@@ -61,15 +77,20 @@ def machine_from(seconds: dict[str, list[float]], ranks: int) -> Machine:
         taken = [max(one - least, 0.2 * one) for one in rising(seconds[kind])]
         return Rate(tuple((amount, amount / one) for amount, one in zip(amounts, taken, strict=True)))
 
-    collective = {name: fit(name, seconds[name], ranks) for name in COLLECTIVES if name in seconds}
+    collective = {name: fit(name, seconds[name]) for name in COLLECTIVES if name in seconds}
+    optimizer, memory = rate("optimizer"), rate("memory")
     return Machine(
         f"this CPU, {ranks} ranks",
-        {("matmul", 4): rate("matmul"), ("attention", 4): rate("attention")},
-        rate("memory"),
+        {("matmul", 4): rate("matmul"), ("attention", 4): rate("attention"), ("matmul", 2): rate("matmul16")},
+        memory,
         rate("math"),
         overhead=overhead,
-        optimizer=rate("optimizer"),
-        hook=seconds["hook"][0],
+        # Device and host are one memory here: what goes from one to the other is read and written.
+        host=memory.points[-1][1] / 2,
+        disk=DISK / seconds["disk"][0] if "disk" in seconds else inf,
+        optimizer=optimizer,
+        host_step=optimizer.points[-1][1],
+        hook=ENGINE_CALLS * seconds["call"][0],
         collective=collective,
     )
 
@@ -79,12 +100,10 @@ def rising(seconds: list[float]) -> list[float]:
     return list(accumulate(reversed(seconds), min))[::-1]
 
 
-def fit(name: str, seconds: list[float], ranks: int) -> tuple[float, float]:
-    """(seconds a call, seconds a byte of the whole) from calls of two sizes, without what the link took."""
+def fit(name: str, seconds: list[float]) -> tuple[float, float]:
+    """(seconds a call, seconds a byte of the whole) from calls of two sizes."""
     short, long = (4 * numel for numel in WHOLES)
-    first, second = (
-        max(one - QUICK.ring_seconds(name, numel, 4, ranks), 0.0) for one, numel in zip(seconds, WHOLES, strict=True)
-    )
+    first, second = seconds
     a_byte = max(second - first, 0.0) / (long - short)
     return max(first - a_byte * short, 0.0), a_byte
 
@@ -96,11 +115,18 @@ LENGTHS = tuple(2**power for power in (10, 13, 16, 18, 20, 22))
 SET, POOL = 64, 2**22
 """A step touches many tensors before it comes back to one, so as many take turns, of so many elements in all."""
 STEPPED = 2**20
+WIDTHS16 = (128, 512)
+DISK = 2**25
+"""Bytes that are written to the disk and read again."""
+ENGINE_CALLS = 100
+"""As many calls of torch are as long as one of the engine's own, a unit gathered or a bucket reduced: its hooks, notes
+and threads. Steps of eight and sixteen small layers, less those of the same layers alone, took 70 to 130."""
 WHOLES = (2**12, 2**21)
 """Elements of the tensors of collectives."""
 COLLECTIVES = ("all_reduce", "reduce_scatter", "all_gather")
 AMOUNTS: dict[str, tuple[float, ...]] = {
     "matmul": tuple(2.0 * ROWS * width**2 for width in WIDTHS),
+    "matmul16": tuple(2.0 * ROWS * width**2 for width in WIDTHS16),
     "attention": tuple(7.0 * BATCH * HEADS * DIM * tokens**2 / 2 for tokens in TOKENS),
     "memory": tuple(12.0 * length for length in LENGTHS),
     "math": tuple(8.0 * length for length in LENGTHS),
@@ -121,29 +147,34 @@ class Counter(TorchDispatchMode):
         return result
 
 
-def measure(comm: Collectives) -> dict[str, list[float]]:
-    """This rank's seconds for each amount."""
+def measure(comm: Collectives, disk: Path | None = None) -> dict[str, list[float]]:
+    """This rank's seconds for each amount: of the processor, but for the disk's."""
     found: dict[str, list[float]] = {}
 
-    def timed(call: Callable[[], Any], times: int = 0) -> float:
+    def timed(call: Callable[[], Any], times: int = 0, clock: Callable[[], float] = time.thread_time) -> float:
         # Of a collective all ranks make as many calls.
         call()
-        start = time.perf_counter()
+        start = clock()
         call()
-        times = times or max(1, min(500, round(WINDOW / max(time.perf_counter() - start, 1e-7))))
+        times = times or max(1, min(500, round(WINDOW / max(clock() - start, 1e-7))))
         taken = []
         for _ in range(TRIES):
             comm.barrier()
-            start = time.perf_counter()
+            start = clock()
             for _ in range(times):
                 call()
-            taken.append((time.perf_counter() - start) / times)
-        return median(taken)
+            taken.append((clock() - start) / times)
+        # Threads of one rank wait for each other busily, for longer where one of them is kept from its core.
+        return median(taken) if torch.get_num_threads() == 1 else min(taken)
 
     few = torch.zeros(16)
     found["call"] = [timed(lambda: few.add_(1.0))]
     layers = [(torch.randn(2, ROWS, width).unbind(), torch.randn(width, width)) for width in WIDTHS]
     found["matmul"] = [timed(lambda layer=layer: multiply(*layer)) / 3 for layer in layers]  # type: ignore[misc]
+    halves = [
+        (torch.randn(2, ROWS, width).bfloat16().unbind(), torch.randn(width, width).bfloat16()) for width in WIDTHS16
+    ]
+    found["matmul16"] = [timed(lambda layer=layer: multiply(*layer)) / 3 for layer in halves]  # type: ignore[misc]
     found["attention"] = [timed(lambda tokens=tokens: attend(tokens)) for tokens in TOKENS]  # type: ignore[misc]
     found["memory"], found["math"] = [], []
     for length in LENGTHS:
@@ -153,11 +184,30 @@ def measure(comm: Collectives) -> dict[str, list[float]]:
     parameter = torch.zeros(STEPPED, requires_grad=True)
     parameter.grad = torch.ones(STEPPED)
     found["optimizer"] = [timed(torch.optim.AdamW([parameter], fused=True).step)]
-    found["overhead"], found["hook"] = [overhead_of(timed)], [20 * found["call"][0]]
+    found["overhead"] = [overhead_of(timed)]
     if comm.size > 1:
+        # Lanes and sockets have threads of their own.
         for name in COLLECTIVES:
-            found[name] = [timed(prepared(comm, name, numel), 3) for numel in WHOLES]
+            found[name] = [timed(prepared(comm, name, numel), 3, time.process_time) for numel in WHOLES]
+    if disk is not None:
+        found["disk"] = [swapped(comm, disk)]
     return found
+
+
+def swapped(comm: Collectives, folder: Path) -> float:
+    """Seconds for half of `DISK` bytes to a swap file and back, on all ranks at once."""
+    file, taken = SwapFile(folder, f"calibration-{comm.rank}", [DISK // 2]), []
+    buffer = aligned(file.span(0), pin=False)
+    try:
+        for _ in range(3):
+            comm.barrier()
+            start = time.perf_counter()
+            file.write(0, buffer)
+            file.read(0, buffer)
+            taken.append(time.perf_counter() - start)
+    finally:
+        file.close()
+    return median(taken)
 
 
 def multiply(rows: tuple[torch.Tensor, ...], weight: torch.Tensor) -> None:

@@ -30,11 +30,14 @@ class Carrier(NamedTuple):
     machine: Machine
 
     def seconds(self, name: str, numel: int, itemsize: int) -> float:
-        """Of a collective over the whole of `numel` elements."""
-        if self.ranks == 1:
+        """Of a collective over the whole of `numel` elements, on the wire."""
+        if self.ranks == 1 or self.network is None:
             return 0.0
-        alone = self.machine.local_seconds(name, numel * itemsize)
-        return alone + (self.network.ring_seconds(name, numel, itemsize, self.ranks) if self.network else 0.0)
+        return self.network.ring_seconds(name, numel, itemsize, self.ranks)
+
+    def local_seconds(self, name: str, numel: int, itemsize: int) -> float:
+        """What it takes of the device besides, where that carries the messages itself, as a processor does."""
+        return 0.0 if self.ranks == 1 else self.machine.local_seconds(name, numel * itemsize)
 
 
 class StepBytes(NamedTuple):
@@ -63,6 +66,8 @@ class TimedReplay(Replay):
     spent    seconds of `now` by what they were spent on: "compute", "optimizer", "offload", and waiting for "gather",
              "reduce", "norm" and "publish"
     carried  seconds in which collectives ran, whoever waited
+
+    A processor that carries messages does not compute meanwhile, so that part of a collective is beside nothing.
     """
 
     def __init__(
@@ -110,22 +115,24 @@ class TimedReplay(Replay):
     def issue(self, call: CallOnPaper) -> None:
         if isinstance(call.what, UnitState):
             self.fetch(call.what)
-            seconds = sum(self.gathering(plan) for plan in call.what.gathered)
+            self.spend("compute", self.machine.hook)
+            call.end = max([self.bring(plan) for plan in call.what.gathered], default=self.now)
         else:
-            seconds = self.wire.seconds(self.collective, call.what.plan.layout.numel, self.widths.reduce)
-        self.spend("compute", self.machine.hook)
-        call.end = self.carry(seconds)
+            self.spend("compute", self.machine.hook)
+            call.end = self.carry(self.collective, call.what.plan.layout.numel, self.widths.reduce)
         super().issue(call)
         if isinstance(call.what, BucketState) and not self.overlap:
             self.until(call.end, "reduce")
 
-    def gathering(self, plan: BucketPlan) -> float:
-        return self.wire.seconds("all_gather", plan.layout.numel, plan.itemsize)
+    def bring(self, plan: BucketPlan) -> float:
+        return self.carry("all_gather", plan.layout.numel, plan.itemsize)
 
-    def carry(self, seconds: float) -> float:
+    def carry(self, name: str, numel: int, itemsize: int) -> float:
         """A collective takes the wire when it is free; when it ends."""
+        local, seconds = (price(name, numel, itemsize) for price in (self.wire.local_seconds, self.wire.seconds))
+        self.spend("compute", local)
         self.lane = max(self.lane, self.now) + seconds
-        self.carried += seconds
+        self.carried += local + seconds
         return self.lane
 
     def wait(self, what: UnitState | BucketState) -> None:
@@ -196,7 +203,7 @@ class TimedReplay(Replay):
         """All gradients are reduced: their norm, the optimizer's step, and new parameters to everybody."""
         if clips:
             self.move(step.gradients)
-            self.until(self.carry(self.wire.seconds("all_gather", self.wire.ranks, 8)), "norm")
+            self.until(self.carry("all_gather", self.wire.ranks, 8), "norm")
         clipped = step.clipped if clips else 0.0
         if self.places.optimizer == "device":
             if clips:
@@ -211,7 +218,7 @@ class TimedReplay(Replay):
             for bucket in self.order[::-1]:
                 if self.stage < 3 or bucket.plan.persistent:
                     self.spend("compute", self.machine.hook)
-                    self.carry(self.gathering(bucket.plan))
+                    self.bring(bucket.plan)
             self.until(self.lane, "publish")
 
 
