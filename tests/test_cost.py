@@ -1,5 +1,6 @@
 """Prices of operations and collectives: right by hand, the same by two ways, never against common sense."""
 
+import json
 from itertools import pairwise
 
 import pytest
@@ -22,6 +23,7 @@ from zerolab.cost import (
     machine_of,
     operation_of,
 )
+from zerolab.cost.record import machine_from_record, record_of
 from zerolab.errors import InputError
 from zerolab.models import config_of
 from zerolab.plan import RunSpec, shape_of
@@ -195,6 +197,15 @@ def test_calibration_finds_the_figures_of_a_machine_by_hand():
     assert machine.hook == pytest.approx(calibration.ENGINE_CALLS * 1e-6)
     assert machine.host == pytest.approx(5e8) and machine.host_step == pytest.approx(1e9)
     assert machine.disk == float("inf"), "nobody named a disk"
+
+
+def test_a_machine_on_paper_is_the_same_machine():
+    calibrated = calibration.machine_from(seconds_by_hand() | {"disk": [0.5]}, 2)
+    for machine in (calibrated, calibrated.at(disk=float("inf")), *map(machine_of, GPUS.values())):
+        text = json.dumps(record_of(machine), allow_nan=False)
+        assert machine_from_record(json.loads(text)) == machine
+    with pytest.raises(InputError, match="no figures of a machine"):
+        machine_from_record({"name": "paper"})
 
 
 def test_ranks_that_share_a_core_take_turns_and_a_disk_has_no_core():

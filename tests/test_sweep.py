@@ -13,9 +13,11 @@ import pytest
 from benchmarks import tiers
 from zerolab import cli
 from zerolab.collectives import Span
+from zerolab.cost import Machine, Rate
 from zerolab.errors import InputError
-from zerolab.sweep import make_cases, read_file, sweep
+from zerolab.sweep import machines, make_cases, read_file, sweep
 from zerolab.sweep import run as sweep_run
+from zerolab.sweep.machines import MACHINE
 from zerolab.sweep.measure import intersect, parts_of
 from zerolab.sweep.rows import LINES, TABLE, Rows, held, read_rows
 from zerolab.train import make_config
@@ -196,6 +198,88 @@ def test_rows_have_predicted_beside_measured(whole: Path) -> None:
     table = [*csv.DictReader((whole / TABLE).open())]
     assert [line["zero_stage"] for line in table] == ["0", "0", "3", "3"]
     assert [float(line["step_seconds"]) for line in table] == [row["step_seconds"] for row in rows]
+
+
+@pytest.fixture
+def calibrated(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
+    """Calibrations that a test asked for; each time the machine is slower, as one that others work on may be."""
+    asked = list[tuple[Any, ...]]()
+
+    def calibrate(*what: Any) -> Machine:
+        asked.append(what)
+        rate = Rate(((1e3, 1e9), (1e6, 1e9 / len(asked))))
+        return Machine("by hand", {("matmul", 4): rate}, rate, collective={"all_gather": (1e-3, 1e-9)})
+
+    def run_here(config: Any, trace: Any) -> dict[str, Any]:
+        return {"step_seconds": 0.5, "tokens_per_s": 64.0}
+
+    monkeypatch.setattr(machines, "calibrate", calibrate)
+    monkeypatch.setattr(sweep_run, "run_here", run_here)
+    return asked
+
+
+PROCESSES = {**SMALL, "world": "processes", "ranks": [1, 2], "zero_stage": [0, 3], "gbit_per_s": ["none", 1]}
+
+
+def test_processes_have_their_predicted_times_of_one_machine_for_ranks_and_collectives(
+    calibrated: list[tuple[Any, ...]], tmp_path: Path
+) -> None:
+    rows = sweep(make_cases(PROCESSES), tmp_path).rows
+    assert calibrated == [(1, "auto", None), (1, "ring", None), (2, "auto", None), (2, "ring", None)]
+    for row in rows:
+        shares = row["communication_share_predicted"], row["waiting_share_predicted"]
+        assert row["step_seconds_predicted"] > 0 and all(0 <= share < 1 for share in shares)
+        assert (row["settings"]["ranks"] == 1) == (shares[0] == 0)
+    alone, linked = rows[6:]
+    assert linked["step_seconds_predicted"] > alone["step_seconds_predicted"], "stage 3 on a link, and without"
+
+
+def test_row_20_a_sweep_that_goes_on_predicts_by_the_machine_that_it_began_with(
+    calibrated: list[tuple[Any, ...]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cases, run_here, ran = make_cases(PROCESSES), sweep_run.run_here, list[Any]()
+    whole, ended = tmp_path / "whole", tmp_path / "ended"
+    assert sweep(cases, whole).ran == 8
+
+    def ended_in_the_sixth(config: Any, trace: Any) -> Any:
+        ran.append(config)
+        if len(ran) == 6:
+            raise KeyboardInterrupt
+        return run_here(config, trace)
+
+    calibrated.clear()
+    monkeypatch.setattr(sweep_run, "run_here", ended_in_the_sixth)
+    with pytest.raises(KeyboardInterrupt):
+        sweep(cases, ended)
+    calibrated.append("another process")
+    assert sweep(cases, ended).ran == 3
+    for name in (LINES, TABLE, MACHINE):
+        assert (ended / name).read_bytes() == (whole / name).read_bytes()
+    assert len(calibrated) == 5
+
+
+def test_figures_of_another_machine_are_taken_anew_and_what_is_no_machine_is_refused(
+    calibrated: list[tuple[Any, ...]], tmp_path: Path
+) -> None:
+    (case,) = make_cases({**SMALL, "world": "processes"})
+    file = tmp_path / MACHINE
+    sweep([case], tmp_path)
+    file.write_text(file.read_text().replace('"cores"', '"other cores"'))
+    assert machines.Machines(tmp_path).of(case) == machines.Machines(tmp_path).of(case) and len(calibrated) == 2
+    for text in ("{", "[]", '{"machine": 1}'):
+        file.write_text(text)
+        with pytest.raises(InputError, match=r"machine\.json holds no machine of a sweep; take it away"):
+            sweep([case], tmp_path)
+
+
+def test_traces_are_kept_by_the_key_of_their_case(tmp_path: Path) -> None:
+    cases = make_cases({**SWEPT, "gbit_per_s": 1, "max_steps": 2})
+    flags = ["--stages", "0,3", "--bandwidth", "1", "--world", "lockstep", "--max-steps", "2", "--model-size", "nano"]
+    assert cli.main(["sweep", *flags, "--seq-len", "16", "--batch-size", "4", "--traces", "--out", str(tmp_path)]) == 0
+    files = {path.stem: json.loads(path.read_text()) for path in (tmp_path / "traces").iterdir()}
+    assert files.keys() == {case.key for case in cases}
+    assert [files[case.key]["otherData"]["run"][:21] for case in cases] == [f"zerolab train, ZeRO-{n}" for n in (0, 3)]
+    assert all({"X", "C"} <= {event["ph"] for event in file["traceEvents"]} for file in files.values())
 
 
 def test_row_19_overlap_is_what_intervals_of_both_have_in_common() -> None:

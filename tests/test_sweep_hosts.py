@@ -100,11 +100,15 @@ def test_wires_and_hosts_that_cannot_be_are_refused(settings: dict[str, Any], sa
 
 
 @pytest.mark.ranks
-def test_row_20_two_hosts_of_two_on_a_shaped_wire_end_with_the_bits_of_one_machine(hosts: ShapedHosts) -> None:
+def test_row_20_two_hosts_of_two_on_a_shaped_wire_end_with_the_bits_of_one_machine(
+    hosts: ShapedHosts, tmp_path: Path
+) -> None:
     (case,) = make_cases(SHAPED)
-    row, here = hosts.run(case), train(make_cases({**SMALL, "ranks": 4, "world": "lockstep"})[0].config)
+    trace = tmp_path / "traces" / "shaped.json"
+    row, here = hosts.run(case, trace), train(make_cases({**SMALL, "ranks": 4, "world": "lockstep"})[0].config)
     assert (case.hosts, case.told["wire"], row["parameters_sha256"]) == (2, "shaped", here.parameters_sha256)
     assert row["sent_bytes"] == row["sent_bytes_predicted"] > 0 and row["step_seconds"] > 0
+    assert {event["pid"] for event in json.loads(trace.read_text())["traceEvents"]} == {0, 1, 2, 3}
 
 
 @pytest.mark.ranks
@@ -123,7 +127,7 @@ def test_row_20_after_a_kill_nothing_is_left_of_hosts_and_wires(
     assert process is not None and process.stdin is not None and process.stdout is not None
     settings = {**make_cases(SHAPED)[0].config.model_dump(mode="json", exclude_defaults=True), "max_steps": 10_000}
     del settings["gbit_per_s"]
-    job = {"hosts": 2, "ranks": 4, "link": [1.0, 0.0], "settings": settings, "folder": str(tmp_path)}
+    job = {"hosts": 2, "ranks": 4, "link": [1.0, 0.0], "settings": settings, "folder": str(tmp_path), "trace": None}
     process.stdin.write(json.dumps(job) + "\n")
     process.stdin.flush()
     server = psutil.Process(process.pid)

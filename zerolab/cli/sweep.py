@@ -46,9 +46,10 @@ FAILED = 1
 def main(arguments: list[str]) -> int:
     """Run what is left of a sweep, and show its rows. The status is 1 if a case failed."""
     given = vars(make_parser().parse_args(with_dashes(arguments)))
-    file, out, plotted = given.pop("file"), given.pop("out"), given.pop("plot")
+    file, out, plotted, traces = (given.pop(name) for name in ("file", "out", "plot", "traces"))
     if plotted is not None:
-        others = [name for name, value in {"FILE.yaml": file, "out": out, **given}.items() if value is not None]
+        beside = {"FILE.yaml": file, "out": out, "traces": traces or None, **given}
+        others = [name for name, value in beside.items() if value is not None]
         if others:
             raise InputError(f"--plot draws what is there and runs nothing; leave out {others[0]}")
         return plot(Path(plotted))
@@ -59,7 +60,7 @@ def main(arguments: list[str]) -> int:
     if is_torchrun():
         raise InputError("a sweep starts its own ranks, and torchrun has started some; call it without torchrun")
     cases = make_cases(together({} if file is None else read_file(Path(file)), flags))
-    outcome = sweep(cases, folder)
+    outcome = sweep(cases, folder, traces)
     ending.show(rendered(lambda console: show(console, cases, outcome.rows)))
     count, failed = len(cases), len(outcome.failed)
     ending.show(
@@ -82,6 +83,7 @@ def make_parser() -> argparse.ArgumentParser:
     add("file", nargs="?", metavar="FILE.yaml", help="settings, each with a value or a list of values")
     add("--out", metavar="FOLDER", help="where the rows are, and go")
     add("--plot", metavar="FOLDER", help="draw the rows that are in a folder, into its folder plots, and run nothing")
+    add("--traces", action="store_true", help="keep the trace of each case in the folder's traces/KEY.json")
     for name, what in {
         "stages": "ZeRO stages (zero_stage)",
         "models": "sizes, as nano, or gpt2:nano (model, model_size)",

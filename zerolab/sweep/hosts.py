@@ -202,7 +202,7 @@ def be_rank(job: Job, host: int, rank: int) -> None:
     # torch misses a host's name in each message that it writes of a connection.
     os.dup2(os.open(folder / f"said{rank}.txt", os.O_WRONLY | os.O_CREAT), 2)
     try:
-        figures = train_member(job["settings"])
+        figures = train_member(job["settings"], Path(job["trace"]) if job["trace"] and rank == 0 else None)
         if rank == 0:
             (folder / "row.json").write_text(json.dumps(figures), encoding="utf-8")
     except BaseException as error:

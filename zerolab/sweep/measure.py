@@ -11,6 +11,7 @@ import platform
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -19,12 +20,14 @@ from zerolab import __version__
 from zerolab.collectives import Span
 from zerolab.collectives.tracer import merge
 from zerolab.cost import Machine
-from zerolab.cost.machine import constant
 from zerolab.data import Corpus
 from zerolab.memory.kinds import OFFLOADED
 from zerolab.plan import gpu_bytes
 from zerolab.plan.timing import predict_step
+from zerolab.sweep.rows import disk_errors
 from zerolab.train import Report, TrainConfig
+from zerolab.train.outputs import write_whole
+from zerolab.train.run import trace_of
 from zerolab.train.trace import PARTS, STEP, Interval, RankTrace, number_of, total
 
 Figures = dict[str, Any]
@@ -51,7 +54,6 @@ def measured(report: Report, corpus: Corpus) -> Figures:
     found = {
         "loss": report.loss,
         "parameters_sha256": report.parameters_sha256,
-        **predicted_times(config),
         "step_seconds": seconds,
         "tokens_per_s": config.batch_size * config.seq_len / seconds,
         "communication_share": parts.communication / parts.step,
@@ -73,18 +75,23 @@ def measured(report: Report, corpus: Corpus) -> Figures:
     return found
 
 
-def predicted_times(config: TrainConfig) -> Figures:
-    """Of a step in lockstep, whose device is known: its speeds are settings. None elsewhere, and with several copies of
-    the shards, which the planner does not know."""
+def predicted_times(config: TrainConfig, device: Machine | None) -> Figures:
+    """Of a step on this device; None without one, and with several copies of the shards, which the planner does not
+    know."""
     names = ("step_seconds", "communication_share", "waiting_share")
-    if config.world != "lockstep" or config.num_distributed_optimizer_instances > 1:
+    if device is None or config.num_distributed_optimizer_instances > 1:
         return {f"{name}_predicted": None for name in names}
-    device = Machine(
-        "lockstep", {("matmul", 4): constant(config.gflop_per_s * 1e9)}, constant(config.gbyte_per_s * 1e9)
-    )
     step = predict_step(config.spec, device, config.link, clips=bool(config.clip_norm), overlap=config.overlap)
     figures = (step.seconds, step.communication / step.seconds, step.exposed / step.seconds)
     return {f"{name}_predicted": figure for name, figure in zip(names, figures, strict=True)}
+
+
+def write_trace(report: Report, path: Path | None) -> None:
+    """Write what the ranks did when, for a viewer of traces. Raises a DiskError if it cannot be."""
+    if path is not None:
+        with disk_errors(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_whole(path, trace_of(report))
 
 
 def machine() -> Figures:

@@ -45,7 +45,7 @@ class Rows:
     def append(self, row: Row) -> None:
         """Add a row, to the file, too. Raises a DiskError if the disk does not take it; then nothing of it stays."""
         line = (json.dumps(row) + "\n").encode()
-        with _disk_errors(self.path), open(self.path, "ab", buffering=0) as file:
+        with disk_errors(self.path), open(self.path, "ab", buffering=0) as file:
             end = file.tell()
             try:
                 if file.write(line) != len(line):
@@ -63,12 +63,12 @@ class Rows:
         others = [key for key in self.by_key if key not in set(ours)]
         self.by_key = {key: self.by_key[key] for key in [*others, *ours]}
         self._write()
-        with _disk_errors(self.table):
+        with disk_errors(self.table):
             write_whole(self.table, csv_of(self.by_key.values()))
 
     def _write(self) -> None:
         text = "".join(json.dumps(row) + "\n" for row in self.by_key.values())
-        with _disk_errors(self.path):
+        with disk_errors(self.path):
             if not self.path.exists() or self.path.read_text(encoding="utf-8") != text:
                 write_whole(self.path, text)
 
@@ -136,7 +136,8 @@ def held(folder: Path) -> Iterator[None]:
 
 
 @contextmanager
-def _disk_errors(path: Path) -> Iterator[None]:
+def disk_errors(path: Path) -> Iterator[None]:
+    """A file of a sweep that the disk does not take is a DiskError that names it."""
     try:
         yield
     except OSError as error:

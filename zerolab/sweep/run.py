@@ -9,12 +9,16 @@ from pathlib import Path
 
 from zerolab.errors import DiskError, ZerolabError
 from zerolab.sweep.cases import SweepCase
-from zerolab.sweep.measure import Figures, machine, measured
+from zerolab.sweep.machines import Machines
+from zerolab.sweep.measure import Figures, machine, measured, predicted_times, write_trace
 from zerolab.sweep.rows import DONE, FAILED, Row, Rows, held
 from zerolab.sweep.shaped import ShapedHosts
 from zerolab.train import TrainConfig, train
 from zerolab.train.model import load_data
 from zerolab.train.progress import Bar
+
+TRACES = "traces"
+"""A sweep's folder for the traces of its cases."""
 
 
 @dataclass(frozen=True)
@@ -29,12 +33,12 @@ class SweepOutcome:
         return [row for row in self.rows if row["status"] == FAILED]
 
 
-def sweep(cases: Sequence[SweepCase], folder: Path) -> SweepOutcome:
+def sweep(cases: Sequence[SweepCase], folder: Path, traces: bool = False) -> SweepOutcome:
     """Run the cases that the folder has no finished row of. One that fails becomes a row that says why, and the others
-    go on; it is tried again the next time. Raises an InputError for a folder that cannot be used, a DiskError if its
-    disk is full."""
+    go on; it is tried again the next time. With `traces`, each case that is run leaves its trace in
+    `traces/KEY.json`. Raises an InputError for a folder that cannot be used, a DiskError if its disk is full."""
     with held(folder):
-        rows = Rows(folder)
+        rows, machines = Rows(folder), Machines(folder)
         keys = [case.key for case in cases]
         rows.forget_failed(keys)
         left = [case for case in cases if not rows.is_done(case.key)]
@@ -45,17 +49,20 @@ def sweep(cases: Sequence[SweepCase], folder: Path) -> SweepOutcome:
             with Bar(total=len(cases), initial=done, desc="sweep", unit="case", file=sys.stderr, disable=None) as bar:
                 for case in left:
                     bar.set_postfix_str(case.title)
-                    rows.append(row_of(case, hosts))
+                    trace = folder / TRACES / f"{case.key}.json" if traces else None
+                    rows.append(row_of(case, hosts, machines, trace))
                     bar.update()
         rows.finish(keys)
         return SweepOutcome([rows.by_key[key] for key in keys], len(left))
 
 
-def row_of(case: SweepCase, hosts: ShapedHosts) -> Row:
-    """Run a case. What is the same each time comes first, so that lines are read by eye, too."""
+def row_of(case: SweepCase, hosts: ShapedHosts, machines: Machines, trace: Path | None = None) -> Row:
+    """Predict and run a case; its trace goes to `trace`. What is the same each time comes first, so that lines
+    are read by eye, too."""
     row: Row = {"key": case.key, "case": case.title, "status": DONE, "error": None, "settings": case.told}
     try:
-        row |= hosts.run(case) if case.hosts else run_here(case.config)
+        predicted = predicted_times(case.config, machines.of(case))
+        row |= predicted | (hosts.run(case, trace) if case.hosts else run_here(case.config, trace))
     except DiskError:
         raise
     except ZerolabError as error:
@@ -65,8 +72,10 @@ def row_of(case: SweepCase, hosts: ShapedHosts) -> Row:
     return row | {"machine": machine()}
 
 
-def run_here(config: TrainConfig) -> Figures:
+def run_here(config: TrainConfig, trace: Path | None = None) -> Figures:
     """Train as the configuration says, traced, in launches of this process."""
     corpus = load_data(config, config.seq_len)
     # Any path turns tracing on; the trace stays in the report.
-    return measured(train(config.model_copy(update={"trace": Path("trace.json")}), corpus), corpus)
+    report = train(config.model_copy(update={"trace": Path("trace.json")}), corpus)
+    write_trace(report, trace)
+    return measured(report, corpus)

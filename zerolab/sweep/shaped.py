@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 from zerolab.collectives import Link
@@ -49,20 +50,24 @@ class ShapedHosts:
         except InputError as error:
             raise InputError(f"no wire can be shaped on this machine: {error}; or take wire simulated") from None
 
-    def run(self, case: SweepCase) -> Figures:
-        """The figures of a case. Raises the InputError or RankError of the rank that failed first."""
+    def run(self, case: SweepCase, trace: Path | None = None) -> Figures:
+        """The figures of a case; its trace goes to `trace`. Raises the InputError or RankError of the rank that failed
+        first."""
         settings = {name: value for name, value in case.config.model_dump(mode="json", exclude_defaults=True).items()}
         settings = {name: value for name, value in settings.items() if name not in LINK_SETTINGS}
         # As on a simulated link, where "auto" is the ring: what shared memory moves goes over no wire.
         settings = {"device": "cpu", "collective_impl": "ring", **settings}
-        return self._ask(case.hosts, case.config.ranks, case.config.link, settings)
+        return self._ask(case.hosts, case.config.ranks, case.config.link, settings, trace)
 
-    def _ask(self, hosts: int, ranks: int, link: Link | None, settings: dict[str, Any] | None) -> Any:
+    def _ask(
+        self, hosts: int, ranks: int, link: Link | None, settings: dict[str, Any] | None, trace: Path | None = None
+    ) -> Any:
         process = self._started()
         assert process.stdin is not None
         with temporary_folder("launch") as folder:
             wire = None if link is None else [link.gbit_per_s, link.latency_us]
             job = {"hosts": hosts, "ranks": ranks, "link": wire, "settings": settings, "folder": str(folder)}
+            job["trace"] = None if trace is None else str(trace.absolute())
             process.stdin.write(json.dumps(job) + "\n")
             process.stdin.flush()
             answer = self._heard(process)
