@@ -36,6 +36,14 @@ function choice(label, values, value, change) {
   return make("label", {}, label, select);
 }
 
+/** One of a few values under a label, all of them in sight; `change` hears the new one. */
+function radios(label, values, value, change, names = values) {
+  const group = `radios-${radios.count = (radios.count ?? 0) + 1}-${Math.random().toString(36).slice(2)}`;
+  const inputs = values.map((one) => make("input", { type: "radio", name: group, checked: one === value, onchange: () => change(one) }));
+  const rows = inputs.map((input, at) => make("label", { class: "radio" }, input, String(names[at])));
+  return make("fieldset", {}, make("legend", {}, label), make("span", {}, ...rows));
+}
+
 /** A slider over whole numbers under a label that says its value; `set` moves it without a call of `change`. */
 function slider(label, low, high, value, change) {
   // No <output>: a label names the first control in it, and that would be one.
@@ -107,8 +115,9 @@ function textTable(head, rows) {
 }
 
 /** Buttons that go through `last()` + 1 moments: back, play or pause, on. `step(at, share)` draws a moment and how much of
- *  the way to the next has passed; a reader who wants little motion sees moments only. */
-function player(last, step) {
+ *  the way to the next has passed; a reader who wants little motion sees moments only. `millis(at)` is how long the way to
+ *  the next moment takes. */
+function player(last, step, millis = () => 1100) {
   let at = 0, playing = false, asked = 0;
   const sign = (name) => make("svg", { viewBox: "0 0 24 24" }, make("path", { d: SIGNS[name] }));
   const button = (name, onclick) => make("button", { type: "button", "aria-label": name, onclick }, sign(name));
@@ -123,7 +132,7 @@ function player(last, step) {
     let before;
     const tick = (now) => {
       before ??= now;
-      const share = (now - before) / 1100;
+      const share = (now - before) / millis(at);
       if (share >= 1) { before = now; go(at + 1); } else if (!CALM.matches) step(at, share);
       if (at >= last()) pause();
       if (playing) asked = requestAnimationFrame(tick);

@@ -7,6 +7,7 @@ Time is virtual and the same every time: messages take a link's time, operations
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -87,12 +88,17 @@ def watch_step(run: StepRun) -> tuple[StepOfRank, ...]:
         raise InputError(f"a step of {run.ranks!r} ranks cannot be drawn; take 1 to {MOST_RANKS}")
     link = Link(run.gbit_per_s, run.latency_us)
     ran = launch(
-        _on_rank, run, ranks=run.ranks, world="lockstep", device="cpu", link=link, trace=True, prints="quiet"
+        step_on_rank, run, ranks=run.ranks, world="lockstep", device="cpu", link=link, trace=True, prints="quiet"
     )  # fmt: skip
     return tuple(ran)
 
 
-def _on_rank(comm: Collectives, run: StepRun) -> StepOfRank:
+Watch = Callable[[Collectives, ZeroEngine], Callable[[], float]]
+"""What else is to be watched of the second step: given a rank's engine before it, the clock that the tracker reads at
+each change of memory."""
+
+
+def step_on_rank(comm: Collectives, run: StepRun, watch: Watch | None = None) -> StepOfRank:
     torch.manual_seed(0)
     engine = ZeroEngine(
         Llama(MODEL), comm, run.stage, lr=1e-3, prefetch=run.prefetch, overlap=run.overlap,
@@ -105,7 +111,8 @@ def _on_rank(comm: Collectives, run: StepRun) -> StepOfRank:
     comm.barrier()
     assert comm.tracer is not None
     before, start = len(comm.tracer.spans), comm.transport.now()
-    tracker = Tracker(engine_labels(engine), clock=comm.transport.now)
+    clock = watch(comm, engine) if watch else comm.transport.now
+    tracker = Tracker(engine_labels(engine), clock=clock)
     with Pace(comm, run.gflop_per_s, run.gbyte_per_s) as pace, tracker:
         for unit in engine.units:
             for module in unit.modules:

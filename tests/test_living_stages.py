@@ -1,0 +1,88 @@
+"""The stages' scene replays a real step: what it draws adds up to what the tracker counted and the meter sent."""
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from zerolab.course import living
+from zerolab.course.viz.slices import AWAY, courses, flow_of, held, stops
+from zerolab.course.viz.step import StepRun, watch_step
+from zerolab.memory.states import STAGES
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_step_that_is_watched_unit_by_unit_is_the_step_that_the_timeline_shows(stage: int) -> None:
+    assert flow_of(stage).ranks == watch_step(StepRun(stage=stage))
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_the_slices_of_each_moment_are_as_many_bytes_as_the_tracker_counted(stage: int) -> None:
+    flow = flow_of(stage)
+    ranks, all_courses = flow.run.ranks, list(courses(flow))
+    for stop in stops(flow):
+        shown = dict.fromkeys(("parameters", "gradients", "gathered_units", "gradient_buffers", "optimizer_states"), 0)
+        for one in all_courses:
+            _, state, kind = [state for state in one.states if state[0] <= stop.time + 1e-12][-1]
+            if one.rank == 0 and state != AWAY:
+                shown[kind] += flow.units[one.unit] * (2 if one.band == "optimizer_states" else 1) // ranks
+        counted = held(flow, stop.time).bytes
+        # A gathered unit has this rank's slice, too, which is drawn as the shard that stays.
+        assert shown["parameters"] == counted["parameters"]
+        assert shown["gathered_units"] * ranks == counted["gathered_units"] * (ranks - 1)
+        assert shown["optimizer_states"] == counted["optimizer_states"] - 4 * len(flow.units)  # and its step counters
+        assert shown["gradients"] + shown["gradient_buffers"] <= counted["gradients"] + counted["gradient_buffers"]
+
+
+def test_each_message_is_of_a_collective_of_the_stage_and_all_are_what_the_stage_sends() -> None:
+    whole = sum(flow_of(0).units.values()) * 3 // 4
+    assert [flow_of(stage).sent(1.0) for stage in STAGES] == [
+        {"all_reduce": 2 * whole},
+        {"reduce_scatter": whole, "all_gather": whole},
+        {"reduce_scatter": whole, "all_gather": whole},
+        {"all_gather": 2 * whole, "reduce_scatter": whole},
+    ]
+
+
+@pytest.mark.parametrize("stage", [1, 3])
+def test_a_gathered_slice_has_its_values_when_its_message_has_come_and_none_before(stage: int) -> None:
+    flow = flow_of(stage)
+    for call, (name, unit, *_) in enumerate(flow.calls):
+        for one in (one for one in flow.messages if one.call == call and name == "all_gather"):
+            course = next(
+                c
+                for c in courses(flow)
+                if (c.band, c.rank, c.unit, c.chunk) == ("parameters", one.dst, unit, one.chunk)
+            )
+            before, after = ([s for s in course.states if s[0] < one.stop + late][-1][1] for late in (-1e-9, 1e-9))
+            assert after > before
+
+
+def test_the_browser_counts_the_bytes_that_python_counted(tmp_path: Path) -> None:
+    node = shutil.which("node")
+    if node is None:
+        pytest.skip("no node to read JavaScript with")
+    file = tmp_path / "numbers.mjs"
+    file.write_text(
+        "globalThis.window = { matchMedia: () => ({}) };\n"
+        + living.module("stages")
+        + """
+import { readFileSync } from "node:fs";
+const data = JSON.parse(readFileSync(process.argv[2]));
+const kinds = (run, time) => Object.entries(run.course).map(([kind, steps]) => [kind, sampled(steps, [time])[0]]);
+console.log(JSON.stringify(data.stages.map((run) =>
+  run.moments.map(({ time }) => [sent(run, time), Object.fromEntries(kinds(run, time))]))));
+"""
+    )
+    (tmp_path / "data.json").write_text(living.recorded("stages"))
+    ran = subprocess.run([node, file, tmp_path / "data.json"], capture_output=True, text=True, timeout=60, check=True)
+    for stage, moments in enumerate(json.loads(ran.stdout)):
+        flow = flow_of(stage)
+        for stop, (sent, kinds) in zip(stops(flow), moments, strict=True):
+            assert sent == flow.sent(stop.time)
+            counted = held(flow, stop.time).bytes
+            assert kinds == {kind: counted.get(kind, 0) for kind in kinds} and sum(kinds.values()) == sum(
+                counted.values()
+            )
