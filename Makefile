@@ -26,7 +26,7 @@ ALLOW_ROOT := $(shell test "$$(id -u)" = 0 && echo --allow-root)
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: lab test quick nightly setup lint types unit nbval soak notebooks exercises site site-test lone dist one-click bench bench-env lock format clean distclean help
+.PHONY: lab test quick nightly setup lint types unit nbval gpu-test soak notebooks exercises site site-test lone dist one-click bench bench-env lock format clean distclean help
 
 lab: $(STAMP)  ## set up, then open JupyterLab at the first lesson (ARGS=--no-browser on a headless machine)
 	$(PY) -m jupyterlab $(ALLOW_ROOT) --ServerApp.jpserver_extensions=zerolab.course.lab=True --ServerApp.root_dir="$(CURDIR)" $(addprefix --LabApp.default_url=/lab/tree/,$(wildcard $(LESSON))) $(ARGS)
@@ -65,6 +65,9 @@ nbval: $(STAMP)  ## run every lesson and solution, and compare each cell with it
 	@found=$$(find notebooks solutions -name '*.ipynb' -not -path '*/.ipynb_checkpoints/*' 2>/dev/null | sort); \
 	if [ -z "$$found" ]; then echo "nbval: no notebook in notebooks/ or solutions/ yet, so there is nothing to compare."; \
 	else echo "$(PY) -m pytest -n 2 --dist loadfile $(NBVAL)" $$found; $(PY) -m pytest -n 2 --dist loadfile $(NBVAL) $$found && $(PY) tools/compared.py $$found; fi
+
+gpu-test: $(STAMP)  ## on a machine with GPUs: hold all stages to DDP and FSDP2 there, and write a report to paste into an issue (ARGS='--only memory'); five minutes
+	@PYTHONPATH="$(CURDIR)/tests" $(PY) -m gpucheck $(ARGS)
 
 soak: $(STAMP)  ## kill, interrupt and starve the commands at 200 random moments (ARGS='--moments 50 --seed 1'), train 1,000 fuzzed nets (NETS=100), and run 10,000 collectives and 1,000 killed saves (MINUTES=5); hours
 	$(PY) tools/soak.py $(ARGS)

@@ -1,6 +1,7 @@
 """What the benchmarks rest on: contenders that train the same, a watcher that sees everything, sums that add up."""
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +12,11 @@ from cover import NIGHTLY
 from benchmarks.checkpoints import checksum_speeds
 from benchmarks.collectives import least_bytes
 from benchmarks.peers.contenders import CONTENDERS, OURS, PARTS, RIVALS, is_installed
-from benchmarks.peers.measure import held_bytes, timed, watched
+from benchmarks.peers.measure import allocated, held_bytes, timed, watched
 from benchmarks.peers.report import Case, ratio, tables
 from benchmarks.peers.workload import WORKLOADS
 from benchmarks.tiers import RUNS, held, table
-from zerolab.collectives import Collectives
+from zerolab.collectives import Collectives, LocalTransport
 from zerolab.memory.kinds import OFFLOADED
 from zerolab.ranks import launch
 from zerolab.train import make_config, train
@@ -95,6 +96,16 @@ def test_a_table_has_a_line_for_each_contender_and_each_rival() -> None:
         compute + update + copy
         for compute, update, copy in zip(*(case.rounds(n) for n in ("compute", "update, whole", "copy")), strict=True)
     ]
+    # What NCCL sends nobody counts.
+    on_gpus = tables(replace(case, device="cuda", sent={}))
+    assert on_gpus.count("not counted") == len(TRAINED)
+
+
+def test_on_a_gpu_the_peak_is_that_of_torch_s_allocator(monkeypatch: pytest.MonkeyPatch) -> None:
+    said = {"memory_allocated": 100, "reset_peak_memory_stats": None, "max_memory_allocated": 350}
+    for name, value in said.items():
+        monkeypatch.setattr(torch.cuda, name, lambda value=value: value)
+    assert allocated(LocalTransport(), ("nothing", 1), "compute", 1) == {"peak": 250}
 
 
 def test_workloads_are_functions_of_their_seeds() -> None:

@@ -21,6 +21,9 @@ Memory and traffic are watched from outside, in a launch of their own for each c
 milliseconds another process reads what each rank holds, private pages and shared memory, and the most that any rank
 has held beyond what it held before its model was built is its peak. Traffic is what the loopback interface carried in
 a step, headers and all, divided by the ranks; shared memory sends nothing but notes, in pipes.
+
+With `--device cuda` each rank has a GPU, zerolab's collectives are what "auto" takes there (NCCL's own), a step ends
+when the GPU has done it, and the peak is that of torch's allocator. What NCCL sends nobody counts.
 """
 
 from __future__ import annotations
@@ -35,15 +38,16 @@ from typing import Any
 from tqdm import tqdm
 
 from benchmarks.peers.contenders import OURS, PARTS, PEERS, RINGS, is_installed
-from benchmarks.peers.measure import Watcher, timed, watched
+from benchmarks.peers.measure import Watcher, allocated, timed, watched
 from benchmarks.peers.report import Case, draw, machine, tables
-from benchmarks.peers.workload import DEFAULT_ROWS
+from benchmarks.peers.workload import DEFAULT_ROWS, WORKLOADS
 from zerolab.ranks import launch
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--workload", choices=list(DEFAULT_ROWS), nargs="+", default=list(DEFAULT_ROWS))
+    parser.add_argument("--workload", choices=list(WORKLOADS), nargs="+", default=list(DEFAULT_ROWS))
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--ranks", type=int, nargs="+", default=[2, 4])
     parser.add_argument("--rows", type=int, help="rows or sequences a rank (default: 32 for stack, 2 for llama)")
     parser.add_argument("--rounds", type=int, default=7)
@@ -61,11 +65,11 @@ def main() -> None:
     cases = []
     for workload in options.workload:
         for ranks in options.ranks:
-            case = Case(workload, options.rows or DEFAULT_ROWS[workload], ranks)
+            case = Case(workload, options.rows or DEFAULT_ROWS.get(workload, 1), ranks, options.device)
             measure(case, names, options.rounds, options.steps, options.same_malloc)
             cases.append(case)
             print(tables(case), flush=True)
-    print(machine(options.rounds, options.steps))
+    print(machine(options.rounds, options.steps, options.device))
     if options.json:
         options.json.write_text(json.dumps([vars(case) for case in cases]))
     if options.picture:
@@ -77,7 +81,7 @@ def measure(case: Case, names: list[str], rounds: int, steps: int, same_malloc: 
 
     def start(fn: Any, name: str, *args: Any) -> list[Any]:
         keeps = same_malloc or name not in PEERS
-        env = {"DS_ACCELERATOR": "cpu", "ZEROLAB_KEEP_FREED_MEMORY": "1" if keeps else "0"}
+        env = {"DS_ACCELERATOR": case.device, "ZEROLAB_KEEP_FREED_MEMORY": "1" if keeps else "0"}
         return launch(
             fn,
             work,
@@ -85,7 +89,7 @@ def measure(case: Case, names: list[str], rounds: int, steps: int, same_malloc: 
             *args,
             ranks=case.ranks,
             collectives="transport",
-            device="cpu",
+            device=case.device,
             env=env,
             timeout=300,
             prints="quiet",
@@ -100,6 +104,9 @@ def measure(case: Case, names: list[str], rounds: int, steps: int, same_malloc: 
         case.losses[name] = [sum(rank["losses"][at] for rank in by_rank) / case.ranks for at in range(steps)]
     trained = [name for name in names if name not in PARTS]
     for name in tqdm(trained, desc=f"{case.workload}, {case.ranks} ranks: memory", file=sys.stderr):
+        if case.device == "cuda":
+            case.peak[name] = max(rank["peak"] for rank in start(allocated, name, 8))
+            continue
         with tempfile.TemporaryDirectory() as folder, Watcher(folder) as watcher:
             by_rank = start(watched, name, 8, folder)
             peaks = [watcher.peaks[rank] - by_rank[rank]["before"] for rank in range(case.ranks)]

@@ -32,13 +32,23 @@ def adamw(parameters: Any) -> torch.optim.AdamW:
     return torch.optim.AdamW(parameters, lr=LEARNING_RATE, fused=True)
 
 
+def on_device(work: Workload, transport: Transport) -> nn.Module:
+    """The model where the rank computes."""
+    return work.model().to(transport.device)
+
+
 def zerolab(stage: int, collectives: str, work: Workload, transport: Transport) -> Step:
-    return driven(ZeroEngine(work.model(), build(transport, collectives), stage, optimizer=adamw))
+    if transport.device.type == "cuda" and collectives == "shared":
+        # What "auto" stands for there: torch's where NCCL joins the ranks, the ring where they share a GPU.
+        collectives = "torch" if transport.queues else "ring"
+    return driven(ZeroEngine(on_device(work, transport), build(transport, collectives), stage, optimizer=adamw))
 
 
 def offloaded(stage: int, optimizer: str, parameters: str, work: Workload, transport: Transport) -> Step:
     offload = Offload(optimizer, parameters, path=swap_folder(), sub_group_numel=1 << 20)
-    return driven(ZeroEngine(work.model(), build(transport, "shared"), stage, optimizer=adamw, offload=offload))
+    return driven(
+        ZeroEngine(on_device(work, transport), build(transport, "shared"), stage, optimizer=adamw, offload=offload)
+    )
 
 
 def swap_folder() -> str:
@@ -68,15 +78,15 @@ def plain(model: nn.Module, optimizer: torch.optim.Optimizer) -> Step:
     return step
 
 
-def ddp(bucket_views: bool, work: Workload, _: Transport) -> Step:
-    model = nn.parallel.DistributedDataParallel(work.model(), gradient_as_bucket_view=bucket_views)
+def ddp(bucket_views: bool, work: Workload, transport: Transport) -> Step:
+    model = nn.parallel.DistributedDataParallel(on_device(work, transport), gradient_as_bucket_view=bucket_views)
     return plain(model, adamw(model.parameters()))
 
 
-def zero_redundancy(work: Workload, _: Transport) -> Step:
+def zero_redundancy(work: Workload, transport: Transport) -> Step:
     from torch.distributed.optim import ZeroRedundancyOptimizer
 
-    model = nn.parallel.DistributedDataParallel(work.model())
+    model = nn.parallel.DistributedDataParallel(on_device(work, transport))
     optimizer = ZeroRedundancyOptimizer(
         model.parameters(), optimizer_class=torch.optim.AdamW, lr=LEARNING_RATE, fused=True
     )
@@ -87,8 +97,8 @@ def fsdp2(reshard: bool, work: Workload, transport: Transport) -> Step:
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
-    mesh = init_device_mesh("cpu", (transport.size,))
-    model = work.model()
+    mesh = init_device_mesh(transport.device.type, (transport.size,))
+    model = on_device(work, transport)
     for unit in work.units(model):
         fully_shard(unit, mesh=mesh, reshard_after_forward=reshard)
     fully_shard(model, mesh=mesh, reshard_after_forward=reshard)
@@ -107,8 +117,9 @@ def deepspeed(
     )
     import deepspeed as ds
 
-    ds.init_distributed(dist_backend="gloo", dist_init_required=False, verbose=False)
-    model = work.model()
+    backend = "nccl" if transport.device.type == "cuda" else "gloo"
+    ds.init_distributed(dist_backend=backend, dist_init_required=False, verbose=False)
+    model = on_device(work, transport)
     config = {
         "train_micro_batch_size_per_gpu": 1,
         "gradient_accumulation_steps": 1,
@@ -139,9 +150,9 @@ def deepspeed(
     return step
 
 
-def compute(work: Workload, _: Transport) -> Step:
+def compute(work: Workload, transport: Transport) -> Step:
     """Forward and backward, and nothing else: what no engine can avoid."""
-    model = work.model()
+    model = on_device(work, transport)
 
     def step(x: torch.Tensor, y: torch.Tensor) -> float:
         loss = model(x, y)
@@ -156,8 +167,8 @@ def compute(work: Workload, _: Transport) -> Step:
 def update(shards: Callable[[int], int], work: Workload, transport: Transport) -> Step:
     """Fused AdamW on one flat tensor: all parameters, or a rank's share of them."""
     numel = sum(parameter.numel() for parameter in work.model().parameters()) // shards(transport.size)
-    flat = torch.zeros(numel, requires_grad=True)
-    flat.grad = torch.zeros(numel)
+    flat = torch.zeros(numel, requires_grad=True, device=transport.device)
+    flat.grad = torch.zeros_like(flat)
     optimizer = adamw([flat])
 
     def step(*_: torch.Tensor) -> float:
@@ -167,10 +178,10 @@ def update(shards: Callable[[int], int], work: Workload, transport: Transport) -
     return step
 
 
-def copy(work: Workload, _: Transport) -> Step:
+def copy(work: Workload, transport: Transport) -> Step:
     """A copy of all parameters from one flat tensor to another: the bandwidth of memory with all ranks at it."""
     numel = sum(parameter.numel() for parameter in work.model().parameters())
-    source, target = torch.zeros(numel), torch.zeros(numel)
+    source, target = torch.zeros(2, numel, device=transport.device)
 
     def step(*_: torch.Tensor) -> float:
         target.copy_(source)

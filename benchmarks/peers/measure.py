@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import threading
 import time
 from pathlib import Path
 from typing import Any
 
+import torch
 import torch.distributed as dist
 
 from benchmarks.peers.contenders import CONTENDERS
-from benchmarks.peers.workload import WORKLOADS
+from benchmarks.peers.workload import WORKLOADS, Workload
 from zerolab.collectives.transport import Transport
 
 WARM_UP = 3
@@ -20,16 +22,47 @@ WARM_UP = 3
 def timed(transport: Transport, workload: tuple[str, int], name: str, steps: int) -> dict[str, list[float]]:
     """This rank's seconds in each step, a barrier before each, and its losses. The first steps only warm up."""
     work = WORKLOADS[workload[0]](workload[1])
-    batches = [work.batch(at, transport.rank) for at in range(WARM_UP + steps)]
+    batches = batches_of(work, transport, WARM_UP + steps)
     step = CONTENDERS[name](work, transport)
     seconds, losses = [], []
     for batch in batches:
+        settle(transport)
         dist.barrier()
+        settle(transport)
         start = time.perf_counter()
         losses.append(step(*batch))
+        settle(transport)
         seconds.append(time.perf_counter() - start)
     dist.barrier()
     return {"seconds": seconds[WARM_UP:], "losses": losses}
+
+
+def batches_of(work: Workload, transport: Transport, steps: int) -> list[tuple[torch.Tensor, ...]]:
+    """This rank's batches, where it computes."""
+    return [tuple(part.to(transport.device) for part in work.batch(at, transport.rank)) for at in range(steps)]
+
+
+def settle(transport: Transport) -> None:
+    """Wait for a GPU, which works on after the host's calls have returned."""
+    if transport.device.type == "cuda":
+        torch.cuda.synchronize(transport.device)
+
+
+def allocated(transport: Transport, workload: tuple[str, int], name: str, steps: int) -> dict[str, int]:
+    """On a GPU, where torch's allocator tells the most that a contender holds: the bytes beyond those before its model
+    was built."""
+    work, small = WORKLOADS[workload[0]](workload[1]), WORKLOADS["nothing"](1)
+    CONTENDERS[name](small, transport)(*batches_of(small, transport, 1)[0])
+    batches = batches_of(work, transport, steps)
+    gc.collect()
+    settle(transport)
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    step = CONTENDERS[name](work, transport)
+    for batch in batches:
+        step(*batch)
+    settle(transport)
+    return {"peak": torch.cuda.max_memory_allocated() - before}
 
 
 def watched(transport: Transport, workload: tuple[str, int], name: str, steps: int, folder: str) -> dict[str, float]:

@@ -8,6 +8,7 @@ import statistics
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 
+import torch
 from matplotlib.figure import Figure
 
 from benchmarks.peers.contenders import OURS, PARTS, RIVALS
@@ -21,6 +22,7 @@ class Case:
     workload: str
     rows: int
     ranks: int
+    device: str = "cpu"
     seconds: dict[str, list[list[float]]] = field(default_factory=dict)
     """By contender and round: the slowest rank's time of each step."""
     losses: dict[str, list[float]] = field(default_factory=dict)
@@ -53,9 +55,10 @@ def tables(case: Case) -> str:
     ddp = case.rounds("DDP")
     for name in trained:
         own = case.rounds(name)
+        sent = f"{case.sent[name] / 1e6:.1f}" if name in case.sent else "not counted"
         lines.append(
             f"| {name} | {1e3 * statistics.median(own):.1f} | {ratio(own, ddp)} | {case.peak[name] / 1e6:.0f} "
-            f"| {case.sent[name] / 1e6:.1f} | {case.losses[name][-1]:.5f} |"
+            f"| {sent} | {case.losses[name][-1]:.5f} |"
         )
     parts = ", ".join(f"{name} {1e3 * statistics.median(case.rounds(name)):.1f}" for name in PARTS)
     lines += [f"\nAlone, in ms: {parts}.\n", "| | beside | step | peak |", "|---|---|---|---|"]
@@ -73,7 +76,7 @@ def ratio(these: list[float], those: list[float]) -> str:
     return f"{statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
 
 
-def machine(rounds: int, steps: int) -> str:
+def machine(rounds: int, steps: int, device: str = "cpu") -> str:
     """Where and with what it was measured."""
     try:
         deepspeed = f"DeepSpeed {version('deepspeed')}"
@@ -81,8 +84,9 @@ def machine(rounds: int, steps: int) -> str:
         deepspeed = "no DeepSpeed"
     with open("/proc/cpuinfo") as info:
         processor = next((line.split(":")[1].strip() for line in info if line.startswith("model name")), "")
+    gpus = f"{torch.cuda.device_count()} x {torch.cuda.get_device_name()}; " if device == "cuda" else ""
     return (
-        f"\n{processor} ({platform.machine()}), {os.cpu_count()} cores; Python {platform.python_version()}, "
+        f"\n{gpus}{processor} ({platform.machine()}), {os.cpu_count()} cores; Python {platform.python_version()}, "
         f"torch {version('torch')}, {deepspeed}; {rounds} rounds of {steps} steps"
     )
 
