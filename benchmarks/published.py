@@ -27,7 +27,12 @@ SOURCES = {
     "not told, taken as 1600 Gbit/s a node",
     "K": "Kempner Institute's table of FSDP on nodes of 4 H200: github.com/KempnerInstitute/KempnerForge, "
     "benchmarks/mfu_scaling/mfu_scaling_2026-04-05.md. Links not told, taken as 400 Gbit/s a GPU. "
-    "Gradients are reduced once a step, compiled but for the last row",
+    "Gradients are reduced once a step, compiled but for the 13B",
+    "V": "Kempner Institute's report on its configurations, on the same nodes: github.com/KempnerInstitute/"
+    "KempnerForge, benchmarks/config_validation/config_validation_2026-04-06.md, its rows of FSDP alone but for two "
+    "tests of 20 and 77 million parameters; batches from configs/train. 400 Gbit/s a GPU",
+    "I": "IBM's table of FSDP: github.com/foundation-model-stack/fms-fsdp, README.md at 4ffb9bd, its rows of whole "
+    "sharding and full recomputation. Sequences by its default; 400 Gbit/s a node of A100, 800 of H100",
 }
 PURE = Precision("bf16", reduce="bf16", sharded_main=True)
 """Parameters rest in fp32, and all that travels is bf16."""
@@ -44,13 +49,15 @@ MPT = {
         "3B": (32, 2560, 20), "7B": (32, 4096, 32), "13B": (40, 5120, 40), "30B": (48, 7168, 56), "70B": (80, 8192, 64),
     }.items()
 }  # fmt: skip
+LLAMA_34B = shape_of(LlamaConfig(32000, 8192, 48, 64, 8, 22016, 4096, tied_head=False), "Llama 2 34B")
 LLAMA_14B = shape_of(LlamaConfig(128256, 5120, 40, 40, 8, 17920, 4096, tied_head=False), "Llama 3 as 13B")
 
 
 @dataclass(frozen=True)
 class Row:
     """A published run: source, GPU, model, GPUs, sequences of a micro-batch, micro-batches, tokens of a sequence,
-    whether layers are recomputed, tokens a second and GPU, and GB of a GPU if they are told."""
+    whether layers are recomputed, tokens a second and GPU, GB of a GPU if they are told, GPUs of a node, and Gbit/s of
+    each one's link out of it (None: as those of its kind have)."""
 
     source: str
     gpu: str
@@ -64,12 +71,13 @@ class Row:
     precision: Precision | str = "fsdp2"
     memory: float | None = None
     node_size: int = 8
+    gbit: float | None = None
 
     @property
     def run(self) -> RunSpec:
         return RunSpec(
             self.shape, self.ranks, 3, self.precision, self.batch, self.tokens, self.recomputes,
-            micro_batches=self.micro_batches, reduce_each=self.source != "K",
+            micro_batches=self.micro_batches, reduce_each=self.source not in ("K", "V"),
         )  # fmt: skip
 
 
@@ -113,6 +121,8 @@ ROWS = [
     Row("T", A80, SHAPES["Llama 2 13B"], 64, 2, 1, 4096, False, 2162),
     Row("T", A80, SHAPES["Llama 2 70B"], 64, 2, 1, 4096, True, 353),
     Row("T", A80, SHAPES["Llama 3 70B"], 64, 1, 1, 8192, True, 331),
+    Row("I", A80, LLAMA_34B, 128, 2, 1, 4096, True, 700, gbit=400 / 8),
+    Row("I", A80, SHAPES["Llama 2 70B"], 128, 2, 1, 4096, True, 370, gbit=400 / 8),
     mosaic(H100, "7B", 8, 6, 1, 2048, False, 10643),
     mosaic(H100, "70B", 64, 8, 4, 2048, True, 1039),
     mosaic(H100, "70B", 32, 2, 16, 2048, True, 882),
@@ -124,16 +134,20 @@ ROWS = [
     mosaic(H100, "3B", 64, 6, 3, 2048, False, 22525),
     mosaic(H100, "1B", 64, 20, 1, 2048, False, 44402),
     mosaic(H100, "760M", 32, 24, 1, 2048, False, 67971),
+    Row("I", H100, LLAMA_34B, 96, 2, 1, 4096, True, 1550, gbit=800 / 8),
+    Row("I", H100, SHAPES["Llama 2 70B"], 96, 2, 1, 4096, True, 800, gbit=800 / 8),
     Row("K", H200, SHAPES["Llama 3 8B"], 4, 4, 2, 4096, True, 9746, "pure_bf16", 61.1, 4),
     Row("K", H200, SHAPES["Llama 3 8B"], 1, 2, 4, 4096, True, 10471, "pure_bf16", 80.7, 4),
     Row("K", H200, SHAPES["Llama 3 8B"], 2, 2, 4, 4096, True, 9364, "pure_bf16", 62.4, 4),
     Row("K", H200, LLAMA_14B, 8, 4, 4, 4096, True, 4426, "pure_bf16", 88.5, 4),
+    Row("V", H200, SHAPES["Llama 3 8B"], 4, 8, 4, 4096, True, 38_858 / 4, "pure_bf16", 81.0, 4),
+    Row("V", H200, SHAPES["Llama 3 8B"], 32, 4, 4, 4096, True, 297_384 / 32, "pure_bf16", 51.3, 4),
 ]
 
 
 def step_of(row: Row, reached: float) -> StepTime:
     gpu = find_gpu(row.gpu)
-    gbit = 200.0 if gpu.name.startswith("A100") else 400.0
+    gbit = row.gbit or (200.0 if gpu.name.startswith("A100") else 400.0)
     return predict_step(row.run, machine_of(gpu, reached), network_of(gpu, row.ranks, row.node_size, gbit))
 
 

@@ -269,7 +269,10 @@ def test_models_from_the_meta_device_and_uses_from_outside_are_as_in_lockstep(fn
     assert virtual(fn, 4) == launch(fn, ranks=4, world="lockstep")[0]
 
 
-@pytest.mark.parametrize("read", [bool, float, "{:.3f}".format, torch.Tensor.tolist, torch.Tensor.numpy, torch.nonzero])
+@pytest.mark.parametrize(
+    "read",
+    [bool, float, "{:.3f}".format, torch.Tensor.item, torch.Tensor.tolist, torch.Tensor.numpy, torch.nonzero],
+)
 def test_each_way_to_read_a_value_is_refused(read: Callable[[torch.Tensor], Any]) -> None:
     with pytest.raises(RankFailure, match=r"reads a value of a tensor, and in a virtual world tensors have none"):
         virtual(lambda comm: read(comm.all_reduce(torch.ones(()))))
