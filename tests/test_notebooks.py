@@ -140,7 +140,7 @@ def test_source_that_a_lesson_shows_is_the_library_as_it_is(path: Path) -> None:
     for cell in code_cells(path):
         imports = [line for line in ast.parse(cell.source).body if isinstance(line, ast.Import | ast.ImportFrom)]
         exec("\n".join(map(ast.unparse, imports)), known)
-        if cell.source.startswith("viz.Source("):
+        if cell.source.startswith(("viz.Source(", "viz.Changes(")):
             (shown,) = (output.data["text/plain"] for output in cell.outputs)
             assert shown == repr(eval(cell.source, known)), cell.source
 
@@ -150,7 +150,7 @@ def test_source_that_answers_an_exercise_is_folded_and_comes_after_its_link(path
     link, spoilers = f"](../exercises/{path.name})", SPOILERS.get(path.name.partition("_")[0], ())
     text = ""
     for cell in read_notebook(path).cells:
-        if any(f"viz.Source({name})" in cell.source for name in spoilers):
+        if "viz.Changes(" in cell.source or any(f"viz.Source({name})" in cell.source for name in spoilers):
             assert link in text, f"{cell.source} comes before the exercise"
             assert cell.metadata.jupyter == {"outputs_hidden": True, "source_hidden": True}
         text += cell.source

@@ -52,8 +52,9 @@ def test_a_cell_that_failed_is_refused(tmp_path: Path) -> None:
         page(a_lesson(tmp_path, outputs=[failed]), tmp_path, "")
 
 
-def test_an_answer_waits_behind_a_click(tmp_path: Path) -> None:
-    lesson = a_lesson(tmp_path, metadata={"tags": ["answer"]})
+@pytest.mark.parametrize("tag", ["answer", "afterwards"])
+def test_an_answer_waits_behind_a_click(tmp_path: Path, tag: str) -> None:
+    lesson = a_lesson(tmp_path, metadata={"tags": [tag]})
     assert "hide-output" in page(lesson, tmp_path, "").cells[1].metadata.tags
 
 

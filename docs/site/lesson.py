@@ -17,6 +17,7 @@ SOURCE = re.compile(r"`(?P<name>zerolab(?:\.\w+)+)`\n")
 TOGGLES = {
     "answer": "hide-output",  # *Predict* is asked above: the answer waits behind a click
     "ours": "hide-input",  # our solution of what the reader writes first
+    "afterwards": "hide-output",  # the library's own, which answers an exercise
 }
 
 

@@ -4,6 +4,7 @@ from zerolab.course.viz.bars import bars
 from zerolab.course.viz.best import best_map
 from zerolab.course.viz.buckets import bucket_explorer
 from zerolab.course.viz.calculator import memory_calculator
+from zerolab.course.viz.changes import Changes
 from zerolab.course.viz.circle import step_circle
 from zerolab.course.viz.course import memory_course
 from zerolab.course.viz.curve import curve
@@ -25,6 +26,7 @@ from zerolab.course.viz.timeline import timeline
 from zerolab.course.viz.timelines import timelines
 
 __all__ = [
+    "Changes",
     "Picture",
     "ScaleCourse",
     "Source",
