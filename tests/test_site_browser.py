@@ -13,6 +13,9 @@ from typing import Any
 
 import pytest
 
+from zerolab.course.viz.calculator import calculator_text
+from zerolab.plan import SHAPES, RunSpec
+
 ROOT = Path(__file__).resolve().parent.parent
 SITE = ROOT / "build" / "site"
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
@@ -106,3 +109,122 @@ def test_a_reader_who_wants_little_motion_sees_moments_only(browser: Any, addres
         tab.wait_for_timeout(30)
     context.close()
     assert len(places) <= 2
+
+
+def scene_of(tab: Any, address: str, lesson: str, name: str) -> Any:
+    """The first scene of this name in a lesson, once it has begun."""
+    tab.goto(f"{address}/notebooks/{lesson}.html")
+    # A predicted answer is folded until somebody asks.
+    tab.evaluate("document.querySelectorAll('details').forEach(one => { one.open = true; })")
+    scene = tab.locator(f'[data-scene="{name}"]').first
+    scene.scroll_into_view_if_needed()
+    scene.locator(".verdict").wait_for()
+    return scene
+
+
+def test_the_calculator_says_by_keyboard_what_the_planner_says(browser: Any, address: str) -> None:
+    tab = browser.new_page()
+    scene = scene_of(tab, address, "00_start_here", "memory")
+
+    def shown() -> tuple[str, str, str]:
+        picture = scene.locator(".picture")
+        return (
+            scene.locator(".verdict").inner_text(),
+            picture.get_attribute("aria-label"),
+            scene.locator("pre").text_content(),
+        )
+
+    run = {"seq_len": 2048, "checkpoint_activations": False}
+    assert shown() == calculator_text(RunSpec(SHAPES["GPT-3 175B"], 8, 3, **run), "80 GB")
+    scene.get_by_role("slider", name="stage").focus()
+    tab.keyboard.press("ArrowLeft")
+    scene.get_by_role("slider", name="ranks").focus()
+    tab.keyboard.press("ArrowRight")
+    scene.get_by_role("checkbox").focus()
+    tab.keyboard.press("Space")
+    run = {"seq_len": 2048, "checkpoint_activations": True}
+    assert shown() == calculator_text(RunSpec(SHAPES["GPT-3 175B"], 16, 2, **run), "80 GB")
+    scene.get_by_role("combobox", name="on the host").select_option("optimizer and parameters")
+    assert "parameters can rest on the host at stage 3" in scene.locator(".verdict").inner_text()
+    assert scene.locator(".picture.stale").count() == 1
+    scene.get_by_role("combobox", name="model").select_option("GPT-2 124M")
+    scene.get_by_role("combobox", name="on the host").select_option("nothing")
+    run = {"seq_len": 1024, "checkpoint_activations": True}
+    assert shown() == calculator_text(RunSpec(SHAPES["GPT-2 124M"], 16, 2, **run), "80 GB")
+    tab.close()
+
+
+SCENES = {"memory": "00_start_here", "ring": "01_ring_collectives"}
+"""Each scene, and a lesson that has it."""
+FAULTS = """scene => {
+    const luminance = (text) => {
+        const [r, g, b] = text.match(/[\\d.]+/g).slice(0, 3).map((one) => {
+            const part = one / 255;
+            return part <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4;
+        });
+        return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+    };
+    const ground = (one) => {
+        for (; one; one = one.parentElement) {
+            const colour = getComputedStyle(one).backgroundColor;
+            if (!/, 0\\)$|transparent/.test(colour)) return colour;
+        }
+        return "rgb(255, 255, 255)";
+    };
+    const found = [];
+    for (const one of scene.querySelectorAll("input, select, button")) {
+        const name = one.getAttribute("aria-label") ?? one.labels?.[0]?.textContent ?? "";
+        if (!name.trim()) found.push(`${one.tagName} has no name`);
+        if (one.tabIndex < 0) found.push(`${name} is not reached by keyboard`);
+        const { width, height } = one.getBoundingClientRect();
+        if (width < 24 || height < 24) found.push(`${name} is ${width} x ${height}`);
+    }
+    const ids = [...document.querySelectorAll(".zerolab-living [id]")].map((one) => one.id);
+    if (new Set(ids).size < ids.length) found.push("two elements have one id");
+    const picture = scene.querySelector(".picture");
+    if (picture.getAttribute("role") !== "img") found.push("the picture has no role");
+    if (!picture.getAttribute("aria-label")) found.push("the picture has no words");
+    if (scene.querySelector(".verdict").getAttribute("role") !== "status") found.push("the verdict is not read out");
+    for (const one of scene.querySelectorAll(".verdict, label, summary, pre, li")) {
+        const [low, high] = [getComputedStyle(one).color, ground(one)].map(luminance).sort((a, b) => a - b);
+        if ((high + 0.05) / (low + 0.05) < 4.5) found.push(`${one.tagName} ${one.textContent} is hard to read`);
+    }
+    for (const one of scene.querySelectorAll("svg text")) {
+        const size = parseFloat(getComputedStyle(one).fontSize) * one.getScreenCTM().a;
+        if (size < 9) found.push(`${one.textContent} is ${size} px high`);
+        const box = one.getBoundingClientRect(), room = one.ownerSVGElement.getBoundingClientRect();
+        if (box.left < room.left - 1 || box.right > room.right + 1) found.push(`${one.textContent} is cut`);
+    }
+    return found;
+}"""
+"""What keeps one from using a scene: names, keyboard, sizes, contrast, words for a picture, labels cut or small."""
+DRAG = """scene => {
+    const times = [];
+    for (const one of scene.querySelectorAll("input[type=range]")) {
+        for (let at = 0; at <= Math.min(one.max, 10); at += 1) {
+            one.value = at;
+            const began = performance.now();
+            one.dispatchEvent(new Event("input", { bubbles: true }));
+            scene.getBoundingClientRect();
+            times.push(performance.now() - began);
+        }
+    }
+    return times.sort((a, b) => a - b);
+}"""
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("name", SCENES)
+def test_a_scene_has_names_words_and_contrast_and_no_label_is_small_or_cut_on_a_phone(
+    browser: Any, address: str, name: str, theme: str
+) -> None:
+    context = browser.new_context(viewport={"width": 390, "height": 844}, color_scheme=theme)
+    tab = context.new_page()
+    scene = scene_of(tab, address, SCENES[name], name)
+    assert tab.evaluate("document.documentElement.dataset.theme") == theme
+    assert scene.evaluate(FAULTS) == []
+    if theme == "light":
+        times = scene.evaluate(DRAG)
+        print(f"{name}: a move of a slider takes {times[len(times) // 2]:.1f} ms, at most {times[-1]:.1f} ms")
+        assert scene.evaluate(FAULTS) == []
+    context.close()

@@ -8,6 +8,7 @@ from controls import each_changes_what_is_shown, pixels
 from ipywidgets import IntSlider
 
 from zerolab.course.lab import VIEW
+from zerolab.course.living import marked
 from zerolab.course.viz import StepRun, ring_moment, step_skyline
 from zerolab.course.viz.calculator import memory_calculator
 from zerolab.course.viz.looks import contrast
@@ -99,7 +100,7 @@ def test_settings_that_cannot_go_together_fade_the_picture_and_say_why_above_it(
     assert "precision fsdp2 has no stage 0" in living._note.value and f"color: {RED}" in living._note.value
     assert "opacity: 0.35" in living._shown.value and pixels(living) == kept
     stored = living._repr_mimebundle_()
-    assert stored["text/html"].startswith(living._note.value) and "opacity" in stored["text/html"]
+    assert f">{living._note.value}<figure" in stored["text/html"] and "opacity" in stored["text/html"]
     assert stored["text/plain"].startswith("precision fsdp2 has no stage 0")
     living.controls["stage"].value = 3
     assert not living._note.value and "opacity" not in living._shown.value
@@ -161,7 +162,8 @@ def test_a_slow_picture_says_that_it_is_being_drawn_and_then_no_more() -> None:
 def test_a_notebook_without_a_kernel_shows_the_picture_and_its_numbers() -> None:
     living = memory_sliders()
     bundle = living._repr_mimebundle_()
-    assert bundle["text/html"] == living.picture.html() == living._shown.value
+    assert bundle["text/html"] == marked("memory", living.settings(), living.picture.html())
+    assert living.picture.html() == living._shown.value
     assert bundle["text/plain"] == living.picture.table
     assert VIEW in bundle
 

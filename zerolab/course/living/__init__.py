@@ -13,11 +13,16 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+from zerolab.course.living.memory import record as record_memory
 from zerolab.course.living.ring import record as record_ring
 from zerolab.course.living.stages import record as record_stages
 
 HERE = Path(__file__).parent
-SCENES: dict[str, Callable[[], dict[str, Any]]] = {"ring": record_ring, "stages": record_stages}
+SCENES: dict[str, Callable[[], dict[str, Any]]] = {
+    "memory": record_memory,
+    "ring": record_ring,
+    "stages": record_stages,
+}
 """By name, what records a scene's data: plain numbers, texts, lists and dicts of them."""
 
 

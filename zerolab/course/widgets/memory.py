@@ -48,7 +48,7 @@ def memory_sliders(**start: object) -> Living:
         if name not in controls:
             raise InputError(f"there is no control {name!r}; choose one of {', '.join(controls)}")
         set_control(name, controls[name], value)
-    return Living(draw, **controls)
+    return Living(draw, scene="memory", **controls)
 
 
 def set_control(name: str, control: Any, value: object) -> None:

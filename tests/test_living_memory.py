@@ -1,0 +1,92 @@
+"""The memory calculator's scene: its table is the planner's, and what it says of a setting, the still picture says."""
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import cycle
+from pathlib import Path
+
+import pytest
+from cover import NIGHTLY
+
+from zerolab.course import living
+from zerolab.course.living import memory
+from zerolab.course.viz.calculator import GPUS, calculator_text
+from zerolab.plan import Needs, RunSpec, gpu_bytes, needs
+from zerolab.plan.replay import StepMoment
+
+TABLES = memory.record()["tables"]
+MEND = "the planner says something else: run `python -m zerolab.course.living.memory`"
+
+
+def looked_up(model: str, tokens: int, precision: str) -> Iterator[tuple[RunSpec, dict[str, int]]]:
+    """Each run of a table, and its bytes by kind there."""
+    columns = TABLES[f"{model} {tokens} {memory.SAME.get(precision, precision)}"]
+    for at, one in enumerate(memory.settings(precision)):
+        row = [values[memory.LETTERS.index(letters[at])] if letters else values[0] for values, letters in columns]
+        yield memory.run_of(model, tokens, precision, *one), dict(zip(memory.KINDS, row, strict=True))
+
+
+def all_tables() -> list[tuple[str, int, str]]:
+    return [
+        (model, tokens, precision)
+        for model, lengths in memory.MODELS.items()
+        for tokens in lengths
+        for precision in memory.PRECISIONS
+    ]
+
+
+def test_the_table_is_what_the_planner_computes() -> None:
+    # By day some tables at one number of ranks, so that each model and each precision has its turn; at night all.
+    for number, name in enumerate(all_tables()[:: 1 if NIGHTLY else 17]):
+        chosen = [(run, row) for run, row in looked_up(*name) if NIGHTLY or run.ranks == 2 ** (3 * number % 14)]
+        for run, row in chosen:
+            assert needs(run) == row | {"disk": 0}, MEND
+
+
+def test_the_browser_says_of_each_setting_what_the_still_picture_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = shutil.which("node")
+    if node is None:
+        pytest.skip("no node to run JavaScript with")
+    known = {run: row for name in all_tables() for run, row in looked_up(*name)}
+
+    def from_the_table(run: RunSpec) -> Needs:
+        row = dict(known[replace(run, offload=name_of(run))])
+        return Needs({"host:": row.pop("host")}, StepMoment("", row), ())
+
+    planner = sys.modules["zerolab.plan.needs"]  # zerolab.plan.needs is also a function
+    monkeypatch.setattr(planner, "needs_of", from_the_table)
+    monkeypatch.setattr(planner, "fits", lambda run, limit: gpu_bytes(run) <= limit)
+    gpus = cycle(GPUS)
+    asked = [(run, next(gpus)) for run in [*known][:: 1 if NIGHTLY else 10]]
+    wanted = [list(calculator_text(run, gpu)) for run, gpu in asked]
+    (tmp_path / "memory.mjs").write_text(living.module("memory"))
+    (tmp_path / "data.json").write_text(living.recorded("memory"))
+    (tmp_path / "asked.json").write_text(json.dumps([settings(run) | {"gpu": gpu} for run, gpu in asked]))
+    (tmp_path / "run.mjs").write_text(
+        "import { readFileSync } from 'node:fs';\nimport { textOf } from './memory.mjs';\n"
+        "const [data, asked] = ['data', 'asked'].map((name) => JSON.parse(readFileSync(`${name}.json`)));\n"
+        "const words = ({ verdict, alt, table }) => [verdict, alt, table];\n"
+        "console.log(JSON.stringify(asked.map((one) => words(textOf(data, one)))));\n"
+    )
+    ran = subprocess.run([node, "run.mjs"], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert ran.returncode == 0, ran.stderr
+    got = json.loads(ran.stdout)
+    assert len(asked) > 2000
+    assert [(run, mine, its) for (run, _), mine, its in zip(asked, got, wanted, strict=True) if mine != its][:1] == []
+
+
+def settings(run: RunSpec) -> dict[str, object]:
+    """What the controls are set to."""
+    names = ("ranks", "stage", "precision", "seq_len", "checkpoint_activations")
+    return {"model": run.shape.name, "offload": name_of(run), **{name: getattr(run, name) for name in names}}
+
+
+def name_of(run: RunSpec) -> str:
+    """What the table calls that which rests on the host."""
+    return next(name for name in memory.OFFLOADS if memory.OFFLOADS[name] == run.places)
