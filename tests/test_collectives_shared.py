@@ -21,7 +21,7 @@ from zerolab.collectives.shared.peers import is_possible
 from zerolab.errors import InputError, RankError
 from zerolab.flat import chunk_sizes
 from zerolab.ranks import launch
-from zerolab.ranks.devices import choose_collectives, choose_devices, has_nccl
+from zerolab.ranks.devices import choose_collectives, choose_devices
 
 pytestmark = [
     pytest.mark.timeout(100),
@@ -250,12 +250,13 @@ def test_auto_is_torch_s_where_each_rank_has_a_gpu_of_its_own(monkeypatch: pytes
 
     def chosen(ranks: int, joined: dict[str, str] | None = None, world: str = "processes", **asked: Any) -> str:
         devices, backend = choose_devices(asked.pop("device", "auto"), ranks, world)
-        nccl = has_nccl(devices, backend, joined)
+        # Ranks that somebody else has started find that out together (`ranks/own_gpus.py`).
+        nccl = asked.pop("nccl", "nccl" in backend)
         return choose_collectives(asked.pop("collectives", "auto"), world, devices, joined, nccl=nccl, **asked)
 
-    assert chosen(2) == chosen(8, eight) == "torch"
-    # Ranks that share a GPU, or a machine of eight ranks with two GPUs: NCCL joins them not.
-    assert chosen(3) == chosen(8, {**eight, "LOCAL_WORLD_SIZE": "8"}) == "ring"
+    assert chosen(2) == chosen(8, eight, nccl=True) == "torch"
+    # NCCL does not join ranks that share a GPU.
+    assert chosen(3) == chosen(8, eight, nccl=False) == "ring"
     assert chosen(1) == chosen(2, linked=True) == chosen(2, world="lockstep") == chosen(2, collectives="ring") == "ring"
     assert chosen(2, device="cpu") == "shared"
 

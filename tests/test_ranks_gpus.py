@@ -2,23 +2,32 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import sys
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from zerolab.cli.train import read_flags
 from zerolab.collectives import Collectives, Link
 from zerolab.collectives.local import LocalCollectives
 from zerolab.collectives.transport import LocalTransport
 from zerolab.errors import InputError
 from zerolab.flat.values import same_device
-from zerolab.ranks import launch
-from zerolab.ranks.devices import choose_devices, device_of_rank, has_nccl
+from zerolab.ranks import launch, torchrun
+from zerolab.ranks.devices import choose_devices, device_of_rank
+from zerolab.ranks.job import Job
 from zerolab.ranks.launchers import adopt, tasks_by_node
+from zerolab.ranks.own_gpus import each_has_its_own
+from zerolab.train import make_config
 from zerolab.zero.check import check_model
 
 MEETING = {"MASTER_ADDR": "a", "MASTER_PORT": "29500"}
@@ -49,9 +58,8 @@ def adopted(environment: dict[str, str]) -> dict[str, str]:
 def test_a_rank_of_two_machines_finds_its_gpu_whoever_started_it(said: dict[str, str]) -> None:
     found = adopted({**said, **MEETING})
     assert found == TOLD
-    devices, backend = choose_devices("auto", 16)
+    devices, _ = choose_devices("auto", 16)
     assert str(device_of_rank(devices, found)) == "cuda:3"
-    assert has_nccl(devices, backend, found)
 
 
 def test_a_job_script_that_sets_rank_itself_has_the_local_one_from_srun() -> None:
@@ -161,3 +169,87 @@ def test_a_tensor_or_a_model_on_another_gpu_is_refused() -> None:
         with pytest.raises(InputError, match="weight is on cuda:0, the ranks are on cuda:1"):
             check_model(model, comm.device)
         check_model(model, torch.device("cuda:0"))
+
+
+# Ranks of two machines that a launcher has started, and who carries their tensors.
+
+
+def together(gpus: list[str]) -> list[bool]:
+    """What ranks on these GPUs, "" for the CPU, hear of NCCL, each in a thread of its own."""
+    store = dist.HashStore()
+    store.set_timeout(timedelta(seconds=20))
+    with ThreadPoolExecutor(len(gpus)) as ranks:
+        return [*ranks.map(lambda rank: each_has_its_own(store, rank, len(gpus), gpus[rank]), range(len(gpus)))]
+
+
+def test_all_ranks_hear_alike_whether_each_has_a_gpu_and_rank_0_says_who_has_none(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    own = [f"gpu {rank}" for rank in range(16)]
+    assert together(own) == [True] * 16
+    assert capfd.readouterr().err == ""
+    assert together([*own[:15], "gpu 3"]) == together([*own[:15], ""]) == [False] * 16
+    shared, without = capfd.readouterr().err.splitlines()
+    assert shared.startswith("zerolab: ranks 3 and 15 share a GPU, so NCCL cannot join the ranks and messages go by ")
+    assert without.startswith("zerolab: rank 15 has no GPU, so NCCL")
+    # On the CPU there is nothing to say.
+    assert together(["", *own[1:]]) == together([""] * 4 + [*own[4:]]) == [False] * 16
+    assert capfd.readouterr().err == ""
+
+
+UUIDS = {"each sees all eight": (8, "cuda:3", True), "each sees one of its own": (1, "cuda:0", True),
+         "all see the same one": (1, "cuda:0", False)}  # fmt: skip
+
+
+@pytest.mark.parametrize("seen", UUIDS)
+@pytest.mark.parametrize("there", [False, True], ids=["a new world", "the script's world"])
+def test_rank_11_of_two_machines_joins_by_nccl_on_a_gpu_of_its_own_whatever_number_that_has(
+    seen: str, there: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    count, device, own = UUIDS[seen]
+    told: dict[str, Any] = {}
+    store = dist.HashStore()
+    for rank in range(16):
+        store.set(f"zerolab-gpus-0/{rank}", f"gpu {rank}")
+    store.set("zerolab-gpus-0/verdict", "" if own else "ranks 0 and 1 share a GPU")
+    world = SimpleNamespace(WORLD="the world")
+    for name, value in {**TOLD, **MEETING}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(dist, "is_initialized", lambda: there)
+    monkeypatch.setattr(dist, "init_process_group", lambda backend, **more: told.update(more, backend=backend))
+    monkeypatch.setattr(dist, "group", world)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
+    monkeypatch.setattr(torch.cuda, "set_device", lambda device: told.update(set=str(device)))
+    monkeypatch.setattr(torchrun.distributed_c10d, "_get_default_store", lambda: store)
+    for name, put in {
+        "_launches": itertools.count(), "_meeting_place": lambda timeout: store, "name_of": lambda device: "gpu 11",
+        "carriers": lambda group, nccl: (f"{group} by {'NCCL' if nccl else 'gloo'}", "host"),
+        "_private_pen": lambda size, rank: None,
+        "ProcessTransport": lambda group, device, nccl, pen, host: (group, str(device), nccl, host),
+    }.items():  # fmt: skip
+        monkeypatch.setattr(torchrun, name, put)
+    monkeypatch.setattr(dist, "get_rank", lambda *_: 11)
+    monkeypatch.setattr(torchrun.atexit, "register", lambda _: None)
+    job = Job(16, 60.0, "auto", choose_devices("cuda", 16)[0], "never read", 1, 1)
+    assert torchrun._join(job) == (f"the world by {'NCCL' if own else 'gloo'}", device, own, "host")
+    assert told.pop("set") == device
+    if there:
+        assert told == {}
+    else:
+        assert (told["rank"], told["world_size"]) == (11, 16)
+        assert told["backend"] == ("cpu:gloo,cuda:nccl" if own else "gloo")
+        assert told["device_id"] == (torch.device(device) if own else None)
+
+
+@pytest.mark.parametrize("ranks", ["8", "16", "24"])
+def test_the_train_command_takes_a_batch_that_the_ranks_of_torchrun_divide(
+    ranks: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in {**TOLD, **MEETING, "WORLD_SIZE": ranks, "RANK": "0"}.items():
+        monkeypatch.setenv(name, value)
+    line = re.search(r"-m zerolab train (.*)", (Path(__file__).parents[1] / "README.md").read_text())
+    assert line is not None
+    for flags in ("--zero-stage 3", "--zero-stage 1 --grad-accum-steps 3", line[1] if ranks != "24" else ""):
+        config = make_config(**read_flags(flags.split())[0])
+        assert config.ranks == int(ranks)
+        assert config.batch_size % (config.ranks * config.grad_accum_steps) == 0

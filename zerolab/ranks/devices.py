@@ -9,7 +9,7 @@ import torch
 
 from zerolab.collectives.shared.peers import is_possible
 from zerolab.errors import InputError
-from zerolab.ranks.launchers import LOCAL_RANK, LOCAL_SIZE
+from zerolab.ranks.launchers import LOCAL_RANK
 from zerolab.system import has
 
 WANTED, DEVICE = "ZEROLAB_COLLECTIVES", "ZEROLAB_DEVICE"
@@ -51,16 +51,6 @@ def check_timed(device: torch.device | str, link: object, trace: bool) -> None:
             f"{name} is given and the ranks are on {device}, whose work goes on after the host's call has returned; "
             f'leave {name} out (torch.profiler times a GPU), or give device="cpu"'
         )
-
-
-def has_nccl(devices: Sequence[str], backend: str, joined: Mapping[str, str] | None) -> bool:
-    """Whether NCCL joins the ranks: each has a GPU of its own. `joined` as in `choose_collectives`; there, each machine
-    has so many ranks of the world, and this one's GPUs stand for all."""
-    if not devices[0].startswith("cuda"):
-        return False
-    if joined is None:
-        return "nccl" in backend
-    return int(joined.get(LOCAL_SIZE, "0")) <= torch.cuda.device_count()
 
 
 def device_of_rank(devices: Sequence[str], joined: Mapping[str, str]) -> torch.device:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from zerolab.errors import RankError
 from zerolab.ranks.arguments import MAX_RANKS, MAX_VIRTUAL_RANKS, check_arguments, pack_function
-from zerolab.ranks.devices import check_timed, choose_collectives, choose_devices, has_nccl, threads_per_rank
+from zerolab.ranks.devices import check_timed, choose_collectives, choose_devices, threads_per_rank, wanted
 from zerolab.ranks.job import Job, Outcome
 from zerolab.ranks.lockstep_world import run_lockstep
 from zerolab.ranks.processes import run_processes
@@ -92,13 +92,16 @@ def launch(
     )  # fmt: skip
     devices, backend = choose_devices(device, count, world)
     check_timed(devices[0], link, trace)
-    joined = os.environ if joins else None
-    nccl = has_nccl(devices, backend, joined)
+    if not joins:
+        linked, nccl = link is not None, "nccl" in backend
+        collectives = choose_collectives(collectives, world, devices, None, linked, nccl)
+    elif collectives == "auto" and link is None:
+        collectives = wanted(os.environ)
     job = Job(
         ranks=count,
         timeout=math.inf if timeout is None else float(timeout),
         collective_timeout=math.inf if collective_timeout is None else float(collective_timeout),
-        collectives=choose_collectives(collectives, world, devices, joined, link is not None, nccl),
+        collectives=collectives,
         devices=devices,
         backend=backend,
         threads=threads or threads_per_rank(count),

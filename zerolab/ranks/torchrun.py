@@ -9,29 +9,33 @@ from __future__ import annotations
 
 import atexit
 import gc
+import itertools
 import os
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed import distributed_c10d
 
 from zerolab.collectives.torch_ import carriers
 from zerolab.errors import InputError
 from zerolab.ranks.board import Board, BoardPen
 from zerolab.ranks.child import SPARE_SECONDS, make_comm
-from zerolab.ranks.devices import device_of_rank, has_nccl, threads_per_rank
+from zerolab.ranks.devices import choose_collectives, device_of_rank, threads_per_rank
 from zerolab.ranks.failure import rank_failure, traceback_text
 from zerolab.ranks.folders import temporary_folder
 from zerolab.ranks.job import Job
 from zerolab.ranks.launchers import adopt
 from zerolab.ranks.leave import leave
 from zerolab.ranks.malloc import keep_freed_memory
+from zerolab.ranks.own_gpus import each_has_its_own, name_of
 from zerolab.ranks.process_transport import ProcessTransport
 from zerolab.ranks.seeds import seed_all
 from zerolab.ranks.watch import Hangs
@@ -39,6 +43,7 @@ from zerolab.ranks.watch import Hangs
 _VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 POLL_SECONDS = 0.2
 _running = threading.Lock()
+_launches = itertools.count()
 
 
 def is_torchrun() -> bool:
@@ -60,11 +65,15 @@ def world_size(ranks: int | None) -> int:
 def run_torchrun(
     job: Job, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], threads: int | None
 ) -> tuple[list[Any], list[Any]]:
-    """Run the function as this process's rank: its result at its place among Nones, and what it traced, likewise."""
+    """Run the function as this process's rank: its result at its place among Nones, and what it traced, likewise. The
+    job's collectives are as the caller asked for them: what "auto" is shows when the ranks have met."""
     if not _running.acquire(blocking=False):
         raise InputError("under torchrun a rank cannot launch inside a launch; call the inner function directly")
     try:
         transport = _join(job)
+        job = replace(job, collectives=choose_collectives(
+            job.collectives, "processes", job.devices, os.environ, job.link is not None, nccl=transport.queues
+        ))  # fmt: skip
         torch.set_num_threads(threads or threads_per_rank(int(os.environ.get("LOCAL_WORLD_SIZE", "1"))))
         keep_freed_memory()
         seed_all()
@@ -90,15 +99,19 @@ def run_torchrun(
 
 def _join(job: Job) -> ProcessTransport:
     device = device_of_rank(job.devices, os.environ)
-    nccl = has_nccl(job.devices, job.backend, os.environ)
     if device.type == "cuda":
         torch.cuda.set_device(device)
-    if not dist.is_initialized():
-        timeout = timedelta(seconds=job.call_seconds + SPARE_SECONDS)
+    timeout = timedelta(seconds=job.call_seconds + SPARE_SECONDS)
+    here = dist.is_initialized()
+    store = distributed_c10d._get_default_store() if here else _meeting_place(timeout)
+    # Ranks of one world count their launches alike, and each asks anew: another may be on another device.
+    asked, rank = dist.PrefixStore(f"zerolab-gpus-{next(_launches)}", store), int(os.environ["RANK"])
+    nccl = each_has_its_own(asked, rank, job.ranks, name_of(device))
+    if not here:
         dist.init_process_group(
             "cpu:gloo,cuda:nccl" if nccl else "gloo",
-            store=_meeting_place(timeout),
-            rank=int(os.environ["RANK"]),
+            store=store,
+            rank=rank,
             world_size=job.ranks,
             timeout=timeout,
             device_id=device if nccl else None,
