@@ -16,19 +16,23 @@ from typing import Any
 from zerolab.course.living.memory import record as record_memory
 from zerolab.course.living.ring import record as record_ring
 from zerolab.course.living.stages import record as record_stages
+from zerolab.course.living.timeline import record as record_timeline
 
 HERE = Path(__file__).parent
+SHARED = ("scene.js", "skyline.js")
+"""What stands before each scene's own module: controls and the frame; memory over time."""
 SCENES: dict[str, Callable[[], dict[str, Any]]] = {
     "memory": record_memory,
     "ring": record_ring,
     "stages": record_stages,
+    "timeline": record_timeline,
 }
 """By name, what records a scene's data: plain numbers, texts, lists and dicts of them."""
 
 
 def module(scene: str) -> str:
     """A scene's JavaScript as one ES module, which imports nothing."""
-    return "\n".join((HERE / name).read_text() for name in ("scene.js", f"{scene}.js"))
+    return "\n".join((HERE / name).read_text() for name in (*SHARED, f"{scene}.js"))
 
 
 def style() -> str:

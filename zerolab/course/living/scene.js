@@ -92,9 +92,13 @@ function hatched(looks) {
     make("rect", { ...place, fill: looks[kind].colour, class: "filled" }),
     ...(looks[kind].hatch ? [make("rect", { ...place, fill: `url(#${name(kind)})` })] : []),
   ];
+  const layer = (kind, d) => [
+    make("path", { d, fill: looks[kind].colour }),
+    ...(looks[kind].hatch ? [make("path", { d, fill: `url(#${name(kind)})`, class: "faint" })] : []),
+  ];
   const swatch = (kind) => make("svg", { viewBox: "0 0 20 16", class: "swatch" },
     ...boxes(kind, { x: 1, y: 1, width: 18, height: 14 }));
-  return { defs, boxes, swatch };
+  return { defs, boxes, layer, swatch };
 }
 
 /** A whole number with commas. */

@@ -1,7 +1,7 @@
 // One training step at stages 0 to 3 on four ranks. It replays what an engine recorded (living/stages.py): when which slice
 // of a unit's states was there, each message, the memory of rank 0. Nothing is computed here but places and sums.
 
-const WIDE = 400, ROOM = 88, LETTERS = { embedding: "E", head: "H" };
+const WIDE = 400, ROOM = 88;
 const BANDS = { parameters: [56, 7], gradients: [102, 7], optimizer_states: [148, 14] };
 const NAMES = { parameters: "parameters", gradients: "gradients", optimizer_states: "optimizer states" };
 const PLOT = { left: 34, right: 318, top: 232, bottom: 330 }, WIRE = { left: 352, right: 382 };
@@ -43,16 +43,11 @@ function render({ model, el }) {
   play.go(settings.moment);
 }
 
-/** What a list of [from, ...] says at a time. */
-function since(list, time) {
-  let found = list[0];
-  for (const one of list) { if (one[0] > time + 1e-6) break; found = one; }
-  return found;
-}
-
 function picture(data, number) {
   const run = data.stages[number], ranks = 4;
   const svg = make("svg", { viewBox: `0 0 ${WIDE} 412`, class: "step" });
+  const { defs, boxes, layer } = hatched(data.looks);
+  svg.append(defs());
   const add = (name, attributes, ...children) => svg.appendChild(make(name, attributes, ...children));
   const all = Object.values(run.units).reduce((sum, bytes) => sum + bytes, 0);
   const widths = {}, lefts = {};
@@ -64,7 +59,7 @@ function picture(data, number) {
   }
   const column = (rank, unit) => 6 + 100 * rank + lefts[unit];
   const row = (band, chunk) => BANDS[band][0] + BANDS[band][1] * chunk;
-  for (const [band, name] of Object.entries(NAMES)) add("text", { x: 6, y: BANDS[band][0] - 4, class: "left" }, name);
+  for (const [band, name] of Object.entries(NAMES)) add("text", { x: 6, y: BANDS[band][0] - 4, class: "start" }, name);
   const works = [];
   for (let rank = 0; rank < ranks; rank++) {
     add("rect", { x: 2 + 100 * rank, y: 16, width: 96, height: 192, rx: 5, class: "box" });
@@ -72,8 +67,8 @@ function picture(data, number) {
     for (const unit of Object.keys(run.units)) {
       const middle = column(rank, unit) + widths[unit] / 2;
       const ground = add("rect", { x: column(rank, unit) - 1, y: 22, width: widths[unit] + 2, height: 15, rx: 2, fill: "none" });
-      const letter = add("text", { x: middle, y: 34 }, LETTERS[unit] ?? unit.split(".")[1]);
-      works.push([unit, ground, letter]);
+      const sign = add("text", { x: middle, y: 34 }, letter(unit));
+      works.push([unit, ground, sign]);
     }
   }
   const slices = run.slices.map(([band, rank, unit, chunk, states]) => {
@@ -85,15 +80,15 @@ function picture(data, number) {
   const across = (time) => PLOT.left + ((PLOT.right - PLOT.left) * time) / MOST_MICROS;
   const up = (bytes) => PLOT.bottom - ((PLOT.bottom - PLOT.top) * bytes) / MOST_BYTES;
   add("path", { d: areas(data.stages[0].course, data.stages[0].seconds, across, up).at(-1)[1], class: "ghost" });
-  for (const [kind, d] of areas(run.course, run.seconds, across, up)) if (kind) add("path", { d, fill: data.looks[kind][1] });
+  for (const [kind, d] of areas(run.course, run.seconds, across, up)) if (kind) svg.append(...layer(kind, d));
   const later = add("rect", { y: PLOT.top, height: PLOT.bottom - PLOT.top, class: "later" });
   const now = add("line", { y1: PLOT.top - 4, y2: PLOT.bottom, class: "now" });
   axes(add, across, up);
   const bars = Object.keys(sent(run, Infinity)).map((name) => {
     const kind = name === "all_gather" ? "gathered_units" : "gradient_buffers";
-    return [name, add("rect", { x: WIRE.left, width: WIRE.right - WIRE.left, fill: data.looks[kind][1] })];
+    return [name, add("rect", { x: WIRE.left, width: WIRE.right - WIRE.left, fill: data.looks[kind].colour })];
   });
-  legend(add, data);
+  legend(svg, add, boxes, data);
   svg.append(air);
   return { svg, at };
 
@@ -103,14 +98,14 @@ function picture(data, number) {
       if (slice.was === `${state}${kind}`) continue;
       slice.was = `${state}${kind}`;
       slice.rect.setAttribute("class", `slice ${LOOK[state]}`);
-      if (state === AWAY) slice.rect.removeAttribute("fill"); else slice.rect.setAttribute("fill", data.looks[kind][1]);
+      if (state === AWAY) slice.rect.removeAttribute("fill"); else slice.rect.setAttribute("fill", data.looks[kind].colour);
     }
     const span = run.spans.find(([, start, stop]) => start <= time + 1.5 && time + 1.5 < stop);
     const [does, unit] = span ? span[0].split(" ") : ["", ""];
-    for (const [name, ground, letter] of works) {
+    for (const [name, ground, sign] of works) {
       const busy = name === unit || does === "update";
       ground.setAttribute("class", busy ? "at-work" : "");
-      letter.setAttribute("class", busy ? "worked" : "");
+      sign.setAttribute("class", busy ? "worked" : "");
     }
     run.messages.forEach(([call, src, dst, chunk, , start, stop], number) => {
       const flies = start <= time && time < stop;
@@ -119,7 +114,7 @@ function picture(data, number) {
       const band = name === "all_gather" ? "parameters" : "gradients";
       if (!flying[number]) {
         const kind = { parameters: number === 3 ? "gathered_units" : band, gradients: number > 1 ? "gradient_buffers" : band }[band];
-        flying[number] = air.appendChild(make("rect", { width: widths[whose], height: 7, class: "sent", fill: data.looks[kind][1] }));
+        flying[number] = air.appendChild(make("rect", { width: widths[whose], height: 7, class: "sent", fill: data.looks[kind].colour }));
       }
       const share = (time - start) / (stop - start), smooth = share * share * (3 - 2 * share);
       const x = column(src, whose) + smooth * (column(dst, whose) - column(src, whose));
@@ -148,50 +143,28 @@ function sent(run, time) {
   return found;
 }
 
-/** Values of `steps` at `times`, both in order. */
-function sampled(steps, times) {
-  let at = 0;
-  return times.map((time) => { while (at + 1 < steps.length && steps[at + 1][0] <= time + 1e-6) at++; return steps[at][1]; });
-}
-
-/** Areas of kinds upon each other, from the lowest: [kind, path], and the path of all together as "". */
-function areas(course, end, across, up) {
-  const times = [...new Set(Object.values(course).flatMap((steps) => steps.map(([time]) => time)))].sort((a, b) => a - b);
-  const outline = (levels) => times.flatMap((time, at) => [[time, levels[at]], [times[at + 1] ?? end, levels[at]]])
-    .map(([time, bytes]) => `${across(time).toFixed(1)} ${up(bytes).toFixed(1)}`);
-  const path = (low, high) => `M${[...outline(high), ...outline(low).reverse()].join("L")}Z`;
-  const zero = times.map(() => 0);
-  let below = zero;
-  const found = Object.entries(course).map(([kind, steps]) => {
-    const low = below;
-    below = sampled(steps, times).map((bytes, at) => bytes + low[at]);
-    return [kind, path(low, below)];
-  });
-  return [...found, ["", path(zero, below)]];
-}
-
 function axes(add, across, up) {
   add("path", { d: `M${PLOT.left} ${PLOT.top}V${PLOT.bottom}H${PLOT.right}`, class: "axis" });
   add("path", { d: `M${WIRE.left - 4} ${PLOT.top}V${PLOT.bottom}H${WIRE.right + 4}`, class: "axis" });
-  add("text", { x: 2, y: PLOT.top - 6, class: "left" }, "MB held by rank 0; grey: stage 0");
-  add("text", { x: WIDE - 2, y: PLOT.top - 6, class: "right" }, "MB sent");
-  for (let bytes = 0; bytes <= MOST_BYTES; bytes += 1e6) add("text", { x: PLOT.left - 4, y: up(bytes) + 4, class: "right" }, bytes / 1e6);
+  add("text", { x: 2, y: PLOT.top - 6, class: "start" }, "MB held by rank 0; grey: stage 0");
+  add("text", { x: WIDE - 2, y: PLOT.top - 6, class: "end" }, "MB sent");
+  for (let bytes = 0; bytes <= MOST_BYTES; bytes += 1e6) add("text", { x: PLOT.left - 4, y: up(bytes) + 4, class: "end" }, bytes / 1e6);
   for (let bytes = 0; bytes <= MOST_SENT; bytes += 1e6) {
     const y = PLOT.bottom - ((PLOT.bottom - PLOT.top) * bytes) / MOST_SENT;
-    add("text", { x: WIRE.left - 8, y: y + 4, class: "right" }, bytes / 1e6);
+    add("text", { x: WIRE.left - 8, y: y + 4, class: "end" }, bytes / 1e6);
   }
   for (let time = 0; time < MOST_MICROS; time += 500) add("text", { x: across(time), y: PLOT.bottom + 13 }, time === 1500 ? "1500 µs" : time);
 }
 
-function legend(add, data) {
+function legend(svg, add, boxes, data) {
   const used = Object.keys(data.looks).filter((kind) => data.stages.some(({ course }) => course[kind]));
   used.forEach((kind, at) => {
-    const x = 6 + 134 * (at % 3), y = PLOT.bottom + 22 + 14 * Math.floor(at / 3);
-    add("rect", { x, y, width: 10, height: 10, fill: data.looks[kind][1], class: "slice" });
-    add("text", { x: x + 14, y: y + 9, class: "left" }, data.looks[kind][0]);
+    const x = [6, 116, 246][at % 3], y = PLOT.bottom + 22 + 14 * Math.floor(at / 3);
+    svg.append(...boxes(kind, { x, y, width: 12, height: 10 }));
+    add("text", { x: x + 16, y: y + 9, class: "start" }, data.looks[kind].name);
   });
-  add("text", { x: 274, y: PLOT.bottom + 59, class: "left" }, "E embedding, H head");
-  add("text", { x: 6, y: PLOT.bottom + 76, class: "left" }, "pale: memory that waits for values; black frame: new in this step");
+  add("text", { x: 246, y: PLOT.bottom + 59, class: "start" }, "E embedding, H head");
+  add("text", { x: 6, y: PLOT.bottom + 76, class: "start" }, "pale: memory that waits for values; black frame: new in this step");
 }
 
 export default { render };

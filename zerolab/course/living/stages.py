@@ -19,9 +19,14 @@ def record() -> dict[str, Any]:
     """By stage: each slice's states, each message, rank 0's memory over time, and the moments with what to say of them.
     Times are in microseconds, sizes in bytes."""
     return {
-        "looks": {kind: [look.name, look.colour, look.hatch] for kind, look in MEMORY.items()},
+        "looks": looks(),
         "stages": [stage_record(stage) for stage in STAGES],
     }
+
+
+def looks() -> dict[str, dict[str, str]]:
+    """How each kind of memory is named and filled."""
+    return {kind: {"name": look.name, "colour": look.colour, "hatch": look.hatch} for kind, look in MEMORY.items()}
 
 
 def stage_record(stage: int) -> dict[str, Any]:

@@ -44,7 +44,7 @@ def headline(run: StepRun, rank: StepOfRank) -> str:
 
 def peak_name(rank: StepOfRank) -> str:
     """Such as "peak 2,114 kB in backward blocks.1, the largest part gradient buffers"."""
-    kind = max(rank.peak.bytes, key=lambda kind: rank.peak.bytes[kind])
+    kind = max(KINDS, key=lambda kind: rank.peak.bytes.get(kind, 0))
     return f"peak {rank.peak.total / 1e3:,.0f} kB in {rank.peak_at}, the largest part {named(kind)}"
 
 

@@ -20,6 +20,7 @@ from zerolab.errors import InputError
 from zerolab.memory import Sample, Tracker
 from zerolab.memory.skyline import by_time
 from zerolab.models.llama import Llama, LlamaConfig
+from zerolab.offload import Offload
 from zerolab.ranks import Pace, launch
 from zerolab.zero import ZeroEngine
 from zerolab.zero.labels import engine_labels
@@ -31,7 +32,8 @@ MOST_RANKS = 8
 @dataclass(frozen=True)
 class StepRun:
     """Settings of a step. `tokens` of each rank's one sequence; speeds of the simulated link and device. `bucket_numel`
-    is the engine's: elements of a bucket of gradients, or whole units."""
+    is the engine's: elements of a bucket of gradients, or whole units. `offload` has the optimizer's states rest on the
+    host, which is the same machine here: a copy costs what it reads and writes."""
 
     stage: int = 3
     ranks: int = 4
@@ -43,6 +45,7 @@ class StepRun:
     gflop_per_s: float = 50.0
     gbyte_per_s: float = 20.0
     bucket_numel: int | None = None
+    offload: bool = False
 
 
 @dataclass(frozen=True)
@@ -102,7 +105,7 @@ def step_on_rank(comm: Collectives, run: StepRun, watch: Watch | None = None) ->
     torch.manual_seed(0)
     engine = ZeroEngine(
         Llama(MODEL), comm, run.stage, lr=1e-3, prefetch=run.prefetch, overlap=run.overlap,
-        bucket_numel=run.bucket_numel,
+        bucket_numel=run.bucket_numel, offload=Offload("host" if run.offload else "device"),
     )  # fmt: skip
     tokens = torch.randint(MODEL.vocab_size, (1, run.tokens + 1), generator=torch.Generator().manual_seed(comm.rank))
     inputs, targets = tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()

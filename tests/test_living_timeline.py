@@ -1,0 +1,50 @@
+"""The timeline's scene replays a real step for each setting that it offers."""
+
+import json
+import shutil
+import subprocess
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+
+import pytest
+
+from zerolab.course import living
+from zerolab.course.living import timeline
+from zerolab.course.viz.skyline import peak_name
+from zerolab.course.viz.step import StepRun, watch_step
+
+AHEAD = StepRun(stage=3)
+
+
+@pytest.mark.parametrize("run", [AHEAD, StepRun(stage=2, overlap=False, offload=True)], ids=timeline.key)
+def test_a_settings_boxes_and_memory_are_those_of_a_fresh_run(run: StepRun) -> None:
+    shown = living.SCENES["timeline"]()["runs"][timeline.key(run)]
+    watch_step.cache_clear()
+    fresh = watch_step(run)[0]
+    computed = sorted((s for s in fresh.spans if s.kind == "compute" and s.seconds > 5e-7), key=lambda span: span.start)
+    assert shown["compute"] == [[s.name, timeline.micros(s.start), timeline.micros(s.stop)] for s in computed]
+    sent = [[s.name, timeline.micros(s.start), timeline.micros(s.stop)] for s in fresh.spans if s.kind == "collective"]
+    assert sorted([name, start, stop] for name, _, start, stop in shown["wire"]) == sorted(sent)
+    assert shown["course"] == timeline.changes(fresh.course)
+    assert shown["peak"][1] == fresh.peak.total
+
+
+def test_the_largest_part_of_a_peak_is_on_the_device() -> None:
+    offloaded = watch_step(replace(AHEAD, offload=True))[0]
+    assert max(offloaded.peak.bytes, key=lambda kind: offloaded.peak.bytes[kind]) == "host:optimizer_states"
+    assert peak_name(offloaded).endswith("the largest part gradient buffers")
+
+
+def test_each_setting_that_the_browser_can_ask_for_was_run(tmp_path: Path) -> None:
+    node = shutil.which("node")
+    if node is None:
+        pytest.skip("no node to read JavaScript with")
+    asked = [
+        dict(zip(("stage", "overlap", "prefetch", "offload"), values, strict=True))
+        for values in product(range(4), *[(True, False)] * 3)
+    ]
+    file = tmp_path / "keys.mjs"
+    file.write_text(f"{living.module('timeline')}\nconsole.log(JSON.stringify({json.dumps(asked)}.map(keyOf)));")
+    ran = subprocess.run([node, file], capture_output=True, text=True, timeout=60, check=True)
+    assert set(json.loads(ran.stdout)) == {timeline.key(run) for run in timeline.settings()}
