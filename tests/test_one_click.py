@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -20,6 +21,9 @@ sys.path += [str(ROOT / "docs" / "site"), str(ROOT / "tools")]
 import one_click  # noqa: E402
 from first import CLICK, PICTURE, first_page  # noqa: E402
 from oneclick import AddressError, badges, lone, main, repository, services, write_lone  # noqa: E402
+
+from zerolab.course import viz  # noqa: E402
+from zerolab.course.living import SCENES  # noqa: E402
 
 NOTEBOOKS = [
     str(file.relative_to(ROOT)) for name in ("notebooks", "exercises") for file in (ROOT / name).glob("*.ipynb")
@@ -40,10 +44,14 @@ def test_the_first_pages_figures_are_those_that_the_readme_measures() -> None:
     assert f"took {states[0]:.0f} MB" in FIRST
 
 
-def test_the_first_page_has_a_picture_that_moves_with_words_for_who_does_not_see_it(tmp_path: Path) -> None:
+def test_the_first_page_has_a_picture_that_moves_with_words_for_who_does_not_see_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(viz, "step_skyline", lambda run: viz.ring_moment())  # drawn at once
     text = first_page(FIRST, tmp_path, "OWNER/NAME")
     assert PICTURE not in text and CLICK not in text
-    assert re.search(r'<div data-scene="\w+" data-settings="[^"]+">', text)
+    (scene,) = re.findall(r'<div data-scene="(\w+)" data-settings="[^"]+">', text)
+    assert scene in SCENES
     (shown,) = re.findall(r'<img [^>]*src="_static/pictures/([^"]+)"', text)
     assert (tmp_path / shown).stat().st_size > 1000 and re.search(r'alt="[^"]{40,}"', text)
 
@@ -140,6 +148,27 @@ def test_another_text_and_a_lost_picture_of_a_lone_lesson_are_named() -> None:
 def test_the_wheel_in_a_fresh_environment_runs_a_lesson_from_a_lone_file() -> None:
     done = subprocess.run([sys.executable, ROOT / "tools" / "one_click.py"], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+# Wheels
+
+
+def test_the_wheel_takes_each_file_of_the_library_along() -> None:
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
+    patterns = {package.replace(".", "/"): globs for package, globs in settings["package-data"].items()}
+    files = [path.relative_to(ROOT) for path in tracked() if "zerolab" in path.relative_to(ROOT).parts[:1]]
+    left = [str(f) for f in files if f.suffix != ".py" and not any(map(f.match, patterns.get(str(f.parent), [])))]
+    assert left == []
+    assert {str(file.parent / "__init__.py") for file in files} <= set(map(str, files)), "a folder that is no package"
+
+
+def test_what_only_the_course_needs_no_one_else_gets() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    names = [re.match(r"[\w-]+", entry)[0] for entry in project["optional-dependencies"]["course"]]
+    alone = [re.match(r"[\w-]+", entry)[0] for entry in project["dependencies"]]
+    assert not set(names) & set(alone)
+    asked = set(re.findall(r'"(\w+)"', one_click.ALONE.partition("missing")[2].partition("if")[0]))
+    assert asked and asked <= set(names)
 
 
 # What the services and workflows call

@@ -11,6 +11,7 @@ from zerolab.course import viz
 from zerolab.course.living import marked
 
 PICTURE, CLICK = "<!-- the picture that moves -->", "<!-- one click -->"
+STAGE = 2
 START = "notebooks/00_start_here.ipynb"
 
 
@@ -23,8 +24,9 @@ def first_page(text: str, pictures: Path, repository: str) -> str:
     for place in (PICTURE, CLICK):
         if place not in text:
             raise ValueError(f"the first page has no place {place}; put it into docs/site/index.md")
-    still = viz.ring_moment("all_reduce", ranks=4, step=0)
+    # Where no script runs, the memory of that step: the scene draws it below what moves.
+    still = viz.step_skyline(viz.StepRun(stage=STAGE))
     html = with_files(still.html(), "docs/site/index.md", pictures, "_static/pictures", "first")
-    scene = marked("ring", {"collective": "all_reduce", "ranks": 4, "step": 0}, html)
-    text = text.replace(PICTURE, f"````{{raw}} html\n{scene}\n````")
+    scene = marked("stages", {"stage": STAGE, "moment": 0}, html)
+    text = text.replace(PICTURE, f'````{{raw}} html\n<div class="first">{scene}</div>\n````')
     return text.replace(CLICK, badges(repository, START, "docs/one_click.html"))
