@@ -146,6 +146,24 @@ def test_an_emitted_program_says_what_the_run_says() -> None:
     assert callable(of_program(text)["main"])
 
 
+def test_the_emitted_program_finds_a_rank_s_own_gpu_whoever_started_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    own_gpu = of_program(DIALECTS["fsdp2"](TINY | {"zero_stage": 3}))["own_gpu"]
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 8)
+    names = ("LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID")
+    for name in names:
+        monkeypatch.delenv(name, raising=False)
+    for name in names:
+        with monkeypatch.context() as one:
+            one.setenv(name, "3")
+            assert str(own_gpu()) == "cuda:3"
+            one.setattr(torch.cuda, "device_count", lambda: 1)
+            assert str(own_gpu()) == "cuda:0"
+    with pytest.raises(RuntimeError, match="all ranks would take GPU 0: set LOCAL_RANK"):
+        own_gpu()
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    assert str(own_gpu()) == "cuda:0"
+
+
 NOT_FSDP2: dict[str, dict[str, Any]] = {
     "exp_avg_dtype is fp8": {"zero_stage": 3, "bf16": True, "exp_avg_dtype": "fp8"},
     "reduce_dtype is fp16": {"zero_stage": 2, "bf16": True, "reduce_dtype": "fp16"},

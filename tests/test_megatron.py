@@ -34,6 +34,7 @@ ARGUMENTS = {
     "data-parallel-sharding-strategy",
     "ddp-bucket-size",
     "disable-bias-linear",
+    "distributed-timeout-minutes",
     "eval-interval",
     "eval-iters",
     "exp-avg-dtype",
@@ -204,6 +205,8 @@ REFUSED = {
     "--hidden-dropout 0.1 --attention-dropout 0.0": ["--attention-dropout means dropout 0.0", "0.1"],
     "--swiglu --normalization LayerNorm": ["--swiglu means model llama", "gpt2"],
     "--num-layers 2 --hidden-size 30 --num-attention-heads 4": ["--hidden-size 30 is", "heads 4"],
+    "--distributed-timeout-minutes 300000": ["--distributed-timeout-minutes is 300000", "at most 16666"],
+    "--distributed-timeout-minutes 0.5": ["--distributed-timeout-minutes is '0.5'", "whole number"],
     "--lr-decay-style inverse": ["--lr-decay-style is 'inverse'"],
     "--recompute-granularity selective": ["--recompute-granularity is 'selective'", "full"],
 }  # fmt: skip
@@ -229,6 +232,7 @@ MEANT: dict[str, dict[str, Any]] = {
     "--global-batch-size 6": {"batch_size": 6},
     "--train-iters 7 --seq-length 32 --clip-grad 0.5": {"max_steps": "7", "seq_len": "32", "clip_norm": "0.5"},
     "--tensor-model-parallel-size 1 --pipeline_model_parallel_size 1 --expert-model-parallel-size 1": {},
+    "--distributed-timeout-minutes 16666": {"collective_timeout": 999_960.0},
     "--initial-loss-scale 4294967296": {"initial_scale_power": 32},
     "--save a_b --save-interval 5 --load a_b": {"save_folder": "a_b", "save_every": "5", "resume": "a_b"},
     "--optimizer-cpu-offload --optimizer-offload-fraction 1.0": {"offload_optimizer": "host"},
@@ -299,6 +303,7 @@ RUNS: list[dict[str, Any]] = [
     {"zero_stage": 2, "fp16": True, "reduce_dtype": "fp32", "grads_dtype": "fp32", "main_grads_dtype": "fp32"},
     {"zero_stage": 1, "bf16": True, "main_grads_dtype": "fp32"},
     {"lr_schedule": "cosine", "warmup_steps": 5, "decay_steps": 50, "min_lr": 1e-4, "eval_every": 10, "eval_steps": 2},
+    {"zero_stage": 3, "collective_timeout": 1800.0},
     {"zero_stage": 3, "save_folder": "runs", "save_every": 10, "loss_scale": 128.0, "fp16": True},
 ]
 
@@ -334,6 +339,7 @@ def test_every_flag_that_is_read_or_written_is_one_of_megatrons_own() -> None:
         {"zero_stage": 1, "precision": "pure_bf16"},
         {"bf16": True, "reduce_dtype": "fp32"},
         {"reduce_dtype": "bf16"},
+        {"collective_timeout": 90.0},
         {"precision": "bf16_fp32_grads", "main_grads_dtype": "bf16"},
     ],
     ids=str,

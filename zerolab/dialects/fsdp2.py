@@ -230,6 +230,17 @@ def loop(stage: int, precision: Precision, run: Settings) -> str:
         made = "# fully_shard brings a block after the other to the device, and only shards stay.\n"
         made += "    model, optimizer = shard(Model(), device)"
     return f'''
+def own_gpu() -> torch.device:
+    """The GPU of this rank's number on its machine, which torchrun, srun and mpirun say each in their own way; or the
+    only one that it sees."""
+    names = ("LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID")
+    said = next((os.environ[name] for name in names if os.environ.get(name)), None)
+    gpus = torch.cuda.device_count()
+    if said is None and gpus > 1:
+        raise RuntimeError("all ranks would take GPU 0: set LOCAL_RANK to the number of a rank on its machine")
+    return torch.device("cuda", 0 if gpus == 1 else int(said))
+
+
 def main() -> list[float]:
     """Train, and return the mean loss of all ranks by step."""
     own_world = not dist.is_initialized()
@@ -237,7 +248,7 @@ def main() -> list[float]:
     if own_world:
         dist.init_process_group("cpu:gloo,cuda:nccl" if on_gpu else "gloo")
     rank, ranks = dist.get_rank(), dist.get_world_size()
-    device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0"))) if on_gpu else torch.device("cpu")
+    device = own_gpu() if on_gpu else torch.device("cpu")
     if on_gpu:
         torch.cuda.set_device(device)
     torch.manual_seed(SEED)

@@ -68,6 +68,17 @@ def power_of_two(value: Any) -> Settings:
     return {"initial_scale_power": power}
 
 
+def minutes(value: Any) -> Settings:
+    """Of one collective; we say it in seconds."""
+    if number(value) > MOST_MINUTES:
+        raise InputError(f"is {value}; give at most {MOST_MINUTES}")
+    return {"collective_timeout": 60.0 * number(value)}
+
+
+MOST_MINUTES = 16_666
+"""As many as are fewer than --collective-timeout's most seconds."""
+
+
 def recomputed(value: Any) -> Settings:
     if value != "full":
         raise InputError(f"is {value!r}, but zerolab recomputes whole blocks; give full, or leave it out")
@@ -167,6 +178,7 @@ FLAGS: dict[str, Flag] = {
         "1.0: all of the optimizer's states",
         "X",
     ),
+    "distributed-timeout-minutes": Flag(minutes, "--collective-timeout, in minutes"),
     "save": Flag(named("save_folder"), "the same as --save-folder", "FOLDER"),
     "save-interval": Flag(named("save_every"), "the same as --save-every"),
     "ckpt-format": Flag(says_nothing, "any: zerolab's checkpoints have a format of their own", "NAME"),

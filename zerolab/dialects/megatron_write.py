@@ -57,9 +57,22 @@ def write(settings: Settings) -> list[str]:
         flags += ["--lr-warmup-iters", str(run["warmup_steps"])]
     if run["eval_every"] is not None:
         flags += shown({"eval-interval": run["eval_every"], "eval-iters": run["eval_steps"]})
+    flags += timeout_flags(run)
     folders = {"save": run["save_folder"], "save-interval": run["save_every"], "load": run["resume"]}
     flags += shown({name: value for name, value in folders.items() if value is not None})
     return flags + model_flags(settings, run)
+
+
+def timeout_flags(run: Settings) -> list[str]:
+    """The limit of one collective, where it is not the ten minutes that both have by default."""
+    seconds = run["collective_timeout"]
+    if seconds == TrainConfig.model_fields["collective_timeout"].default:
+        return []
+    if seconds % 60:
+        raise InputError(
+            f"collective_timeout is {seconds:g} s, and Megatron-LM has whole minutes; choose a multiple of 60"
+        )
+    return ["--distributed-timeout-minutes", f"{seconds / 60:.0f}"]
 
 
 def shown(values: Mapping[str, Any]) -> list[str]:
