@@ -1,10 +1,12 @@
 """torch.compile and an engine: before wrapping, after it, of the whole model or of its units."""
 
+import os
+import shutil
 from itertools import product
 
 import pytest
 import torch
-from cover import covering
+from cover import NIGHTLY, covering
 from torch import nn
 
 from zerolab.ranks import launch
@@ -106,6 +108,26 @@ def test_a_compiled_model_trains_as_one_that_is_not_in_a_few_graphs(by_rank, sta
             assert 1 <= graphs <= 3, (way, graphs)
             # Gradients come layer by layer: a single graph would bring all at its end, and no reduction before.
             assert parts >= LAYERS, (way, parts)
+
+
+def train_by_inductor(comm):
+    """By stage: what a rank ends with, compiled by torch's own compiler and not compiled."""
+    return [[train(comm, stage, way, **how) for way, how in (("", {}), ("before", {}))] for stage in range(4)]
+
+
+COMPILER = shutil.which(os.environ.get("CXX", "g++"))
+
+
+@pytest.mark.skipif(not NIGHTLY, reason="a minute of compiling; nightly")
+@pytest.mark.skipif(COMPILER is None, reason="inductor makes C++ of a graph, and there is no compiler of it here")
+def test_what_inductor_compiles_trains_as_what_is_not_compiled(tmp_path):
+    env = {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path), "TORCHINDUCTOR_COMPILE_THREADS": "1"}
+    for of_rank in launch(train_by_inductor, ranks=2, timeout=240, env=env):
+        for (losses, state, *_), (of_way, state_of_way, graphs, parts) in of_rank:
+            assert 1 <= graphs <= 3 and parts >= LAYERS
+            assert of_way == pytest.approx(losses, abs=1e-5)
+            # It rounds where it likes.
+            assert all(torch.allclose(state[name], state_of_way[name], atol=1e-5) for name in state)
 
 
 def whole(comm, stage):
