@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 import sys
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
@@ -19,7 +20,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from zerolab.cli.train import read_flags
 from zerolab.collectives import Collectives, Link
 from zerolab.collectives.local import LocalCollectives
-from zerolab.collectives.transport import LocalTransport
+from zerolab.collectives.transport import LocalTransport, Transport
 from zerolab.errors import InputError
 from zerolab.flat.values import same_device
 from zerolab.ranks import launch, torchrun
@@ -148,6 +149,22 @@ def test_launch_s_own_example_puts_its_tensor_where_the_rank_computes() -> None:
 
     exec(example, {"torch": torch, "launch": launched})
     assert [tensor.device.type for tensor in reduced] == ["meta"]
+
+
+def test_the_lane_of_a_rank_works_on_the_rank_s_gpu_and_opens_no_context_on_the_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    entered: list[tuple[str, str]] = []
+    note = lambda device: entered.append((threading.current_thread().name, str(device)))  # noqa: E731
+    monkeypatch.setattr(torch.cuda, "set_device", note)
+    for name in ("cuda:3", "cpu"):
+        transport = LocalTransport()
+        transport.device = torch.device(name)
+        lane = Transport.lane(transport)
+        for _ in range(2):
+            lane.submit(lambda: None).wait()
+        lane.close()
+    assert entered == [("zerolab-communication-0_0", "cuda:3")]
 
 
 def test_devices_are_one_only_with_the_same_number() -> None:

@@ -29,6 +29,11 @@ class Door:
         """Whether a tensor lies in a GPU's memory."""
         return tensor.is_cuda
 
+    def enter(self, device: torch.device) -> None:
+        """This thread works for `device` from now on. A new thread is on the first GPU, and what asks there for "the
+        current one" would open a context on it, hundreds of megabytes for each rank."""
+        torch.cuda.set_device(device)
+
     def stream(self, device: torch.device) -> torch.cuda.Stream:
         """A new stream for what others wait for."""
         return torch.cuda.Stream(device, priority=URGENT)

@@ -13,13 +13,16 @@ import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any, Protocol
 
 import torch
 
 from zerolab.collectives.call import Call, Group, current_call, current_group
 from zerolab.errors import InputError
+from zerolab.gpu import door
 
+CPU = torch.device("cpu")
 Said = Callable[[int], list[int]]
 
 
@@ -75,7 +78,7 @@ class Transport(ABC):
 
     def lane(self) -> CommLane:
         """A lane for asynchronous collectives; a world that schedules ranks itself overrides this."""
-        return ThreadLane(f"zerolab-communication-{self.rank}")
+        return ThreadLane(f"zerolab-communication-{self.rank}", self.device)
 
     def entered(self, call: Call) -> None:
         """Told when this rank enters a collective; `str(call)` is such as "#2 all_gather of 4096 float32"."""
@@ -231,11 +234,12 @@ class Grouped(WrappedTransport):
 
 
 class ThreadLane:
-    """A lane in a thread of its own. Torch releases the interpreter lock while it adds or waits, so the lane
-    makes progress while the rank's main thread computes."""
+    """A lane in a thread of its own, for a rank on `device`. Torch releases the interpreter lock while it adds or
+    waits, so the lane makes progress while the rank's main thread computes."""
 
-    def __init__(self, name: str) -> None:
-        self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix=name)
+    def __init__(self, name: str, device: torch.device = CPU) -> None:
+        begin = partial(door.enter, device) if door.drives(device) else None
+        self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix=name, initializer=begin)
 
     def submit(self, call: Callable[[], Any]) -> Request:
         request = LaneCall(call)
