@@ -2,14 +2,23 @@
 it, or given back while it is used. Told without a GPU, see `tests/streams/`."""
 
 import ast
-from collections import defaultdict
+from collections import Counter, defaultdict
+from dataclasses import replace
 from functools import cache
+from tempfile import TemporaryDirectory
 
 import pytest
+import torch
 from streams.device import LIBRARY, FakeDoor, Site
 from streams.runs import Case, Seen, run
 
 from zerolab.memory import Stage3Limits
+from zerolab.offload import Offload
+
+HOST_STEP = Offload(optimizer="host", sub_group_numel=100)
+ALL_ON_HOST = Offload(optimizer="host", parameters="host", sub_group_numel=100)
+FOLDER = TemporaryDirectory()
+ALL_ON_DISK = Offload(optimizer="disk", parameters="disk", path=FOLDER.name, sub_group_numel=100)
 
 CASES = {
     "stage 0": Case(0),
@@ -30,6 +39,18 @@ CASES = {
     "8-bit moments": Case(3, settings={"precision": "bf16_fp8_moments"}),
     "ring": Case(3, ring=True),
     "ring, stage 1": Case(1, ring=True, settings={"overlap_gather": True}),
+    "optimizer on the host": Case(1, micro_batches=2, settings={"offload": HOST_STEP}),
+    "gradients on the host": Case(2, micro_batches=2, settings={"offload": HOST_STEP, "clip_norm": 0.1}),
+    "gradients, unclipped": Case(2, settings={"offload": HOST_STEP}),
+    "16 bits on the host": Case(3, settings={"offload": HOST_STEP, "precision": "bf16"}),
+    "all on the host": Case(3, skips=True, settings={"offload": ALL_ON_HOST}),
+    "parameters on the host": Case(3, settings={"offload": Offload(parameters="host")}),
+    "parameters on the host, in 16 bits": Case(
+        3, settings={"offload": Offload(parameters="host", sub_group_numel=100), "precision": "pure_bf16"}
+    ),
+    "all on disk": Case(3, skips=True, settings={"offload": ALL_ON_DISK}),
+    "optimizer on disk": Case(2, settings={"offload": replace(ALL_ON_DISK, parameters="device"), "precision": "bf16"}),
+    "parameters on disk": Case(3, settings={"offload": replace(ALL_ON_DISK, optimizer="device")}),
     "loop": Case(2, by="loop"),
     "by hand": Case(0, by="hand"),
     "by hand, ring": Case(0, ring=True, by="hand"),
@@ -46,6 +67,30 @@ def test_nothing_on_a_gpu_is_touched_too_early(name: str) -> None:
     seen = clean(name)
     assert seen.races == []
     assert all(value.isfinite().all() for value in seen.ended.values())
+
+
+OFFLOADED = [name for name, case in CASES.items() if "offload" in case.settings]
+
+
+@pytest.mark.parametrize("name", OFFLOADED)
+def test_no_copy_to_or_from_a_gpu_makes_the_host_wait_where_states_are_offloaded(name: str) -> None:
+    """It waits for events, where it uses what has come; and for the norm, which goes to the GPU and comes back."""
+    waits = sum(clean(name).waits, Counter[str]())
+    assert [why for why in waits if not why.startswith(("event", "tolist", "_to_copy (zero/clip.py"))] == []
+
+
+@pytest.mark.parametrize("name", OFFLOADED)
+def test_states_that_are_copied_beside_the_computation_end_with_the_bits_of_those_that_stay(name: str) -> None:
+    case = CASES[name]
+    stays = run(replace(case, settings={key: value for key, value in case.settings.items() if key != "offload"}))
+    ended = clean(name).ended
+    assert all(torch.equal(value, ended[key]) for key, value in stays.ended.items())
+
+
+def test_a_backward_that_fails_leaves_no_copy_under_way_behind() -> None:
+    seen = run(Case(2, fails=True, settings={"offload": HOST_STEP}))
+    assert seen.races == []
+    assert all(torch.equal(value, clean("gradients, unclipped").ended[key]) for key, value in seen.ended.items())
 
 
 # Mutants: the library without one of its waits, events or guards.

@@ -1,4 +1,4 @@
-"""The fakes: the library's door to a GPU, NCCL's collectives on its streams, and a lane that is no thread."""
+"""The fakes: the library's door to a GPU, NCCL's collectives on its streams, and lanes that are no threads."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from zerolab.collectives.ring import RingCollectives
 from zerolab.collectives.torch_ import TorchCollectives
 from zerolab.collectives.transport import Request, Said, Transport
 from zerolab.gpu import door
+from zerolab.offload import lane as swap
 
 Tensor = torch.Tensor
 LIBRARY = Path(zerolab.__file__).parent
@@ -57,6 +58,7 @@ class FakeDoor:
         patch.setattr(Handle, "wait", self.waiting(Handle.wait))
         patch.setattr(Handle, "arrived", self.waiting(Handle.arrived))
         patch.setattr(torch.Tensor, "tolist", self.listing(torch.Tensor.tolist))
+        patch.setattr(swap.Lane, "_cut", lambda *given: self.transfer(*given))
         for name in ("all_reduce", "broadcast"):
             patch.setattr(dist, name, getattr(self, name))
         patch.setattr(torch_, "_reduce_scatter_single", self.reduce_scatter)
@@ -101,6 +103,15 @@ class FakeDoor:
                 return method(tensor)
 
         return tolist
+
+    def transfer(self, lane: swap.Lane, file: Any, i: int, buffer: Tensor, move: Any, queue: Any) -> swap.Transfer:
+        """A record goes to a file or comes from it, at once: as early as a thread might do it."""
+        reads, writes = ([], [buffer]) if queue is lane._reads else ([buffer], [])
+        self.checker.touch(f"a transfer {where()}", self.checker.host, reads, writes)
+        transfer = swap.Transfer()
+        with _disable_current_modes():
+            transfer.run(lambda: move(i, buffer, 0, file.span(i)))
+        return transfer
 
     # The door.
 

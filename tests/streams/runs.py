@@ -63,7 +63,7 @@ class Net(nn.Module):
 @dataclass(frozen=True)
 class Case:
     """How the net is trained, by the engine alone, the loop of `zerolab train` or not at all ("hand"), and the engine's
-    settings."""
+    settings. `fails`: the first backward, near its end; it is forgotten."""
 
     stage: int
     micro_batches: int = 1
@@ -71,6 +71,7 @@ class Case:
     checkpoints: bool = False
     skips: bool = False
     ring: bool = False
+    fails: bool = False
     by: str = "engine"
     steps: int = 2
     settings: dict[str, Any] = field(default_factory=dict)
@@ -114,6 +115,8 @@ def make_engine(case: Case, fake: FakeDoor) -> ZeroEngine:
 def train(case: Case, fake: FakeDoor) -> tuple[list[Counter[str]], dict[str, Tensor]]:
     engine = make_engine(case, fake)
     waits: list[Counter[str]] = []
+    if case.fails:
+        fail_once(engine)
     for _ in range(case.steps):
         # The batch is on the device; how it came there is the loop's business.
         inputs = torch.rand(case.micro_batches, ROWS, WIDTH).to(GPU)
@@ -126,6 +129,17 @@ def train(case: Case, fake: FakeDoor) -> tuple[list[Counter[str]], dict[str, Ten
     parameters = engine.consolidate()
     engine.close()
     return waits, parameters
+
+
+def fail_once(engine: ZeroEngine) -> None:
+    def fail(_: Tensor) -> None:
+        raise ArithmeticError
+
+    hook = next(engine.model.parameters()).register_hook(fail)
+    with pytest.raises(ArithmeticError):
+        engine.backward(engine(torch.ones(ROWS, WIDTH).to(GPU)))
+    hook.remove()
+    engine.zero_grad()
 
 
 def loop(case: Case, fake: FakeDoor) -> tuple[list[Counter[str]], dict[str, Tensor]]:

@@ -53,7 +53,7 @@ def all_hear(stage: Stage) -> Iterator[None]:
     with phase("norm"):
         flag = float(error is not None)
         for group in groups:
-            own = torch.tensor([flag], dtype=torch.float64, device=group.device)
+            own = torch.full((1,), flag, dtype=torch.float64, device=group.device)
             flag = max(numbers(group.all_gather(own), instead=[flag]))
         if not flag:
             return

@@ -24,6 +24,8 @@ Tensor = torch.Tensor
 class EncodedStep(OptimizerStep):
     """The step where states rest in memory, encoded."""
 
+    stays = False
+
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         for segment in self.segments:
@@ -143,6 +145,6 @@ def decoded(codec: Codec, stored: Tensor, segment: ShardSegment) -> Tensor:
     """A state at hand: in the record itself if it is stored as the step uses it, else decoded."""
     if codec.dtype == segment.format.step_dtype:
         return codec.view(stored, segment.numel)
-    out = torch.empty(segment.numel, dtype=segment.format.step_dtype, device=stored.device)
+    out = stored.new_empty(segment.numel, dtype=segment.format.step_dtype)
     codec.get(stored, out)
     return out

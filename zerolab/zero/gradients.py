@@ -28,6 +28,7 @@ from zerolab.flat import Layout
 from zerolab.flat.values import address
 from zerolab.flat.views import shard_of, view, zero_gaps
 from zerolab.memory.predict import IN_FLIGHT
+from zerolab.offload.copies import Copies
 from zerolab.zero.wrapped import drop_gradients, take_gradient
 
 if TYPE_CHECKING:
@@ -122,13 +123,15 @@ class GradientBuffer:
             self.local = comm.allocate(self.layout.numel, dtype).copy_(self.local)
         return self.local
 
-    def collect(self, handle: Handle, rank: int | None) -> None:
+    def collect(self, handle: Handle, rank: int | None, copies: Copies | None = None) -> None:
         """Once reduced: add the average to `reduced`, unless it came there by itself, and let `local` go. An average
-        as long as a shard is that of the shard of `rank`."""
+        as long as a shard is that of the shard of `rank`. `copies` bring it from a GPU to the host, to rest there."""
         average = handle.wait()
         if average is not self.reduced:
             total = self.for_step(None if average.numel() == self.layout.numel else rank)
-            if address(total) != address(average):
+            if copies is not None:
+                copies.bring(total, average, self.summed)
+            elif address(total) != address(average):
                 add(total, average, self.summed)
         self.local, self.state, self.summed = None, Local.NONE, True
 
@@ -161,6 +164,8 @@ class Reducer:
         self._position = {bucket: position for position, bucket in enumerate(self.order)}
         self._model = model
         self._taken = taken
+        # Of gradients that rest on the host, while this rank computes on a GPU.
+        self._copies = stage.store.copies if stage.shards_gradients and stage.offload.optimizer != "device" else None
         self._in_backward = self._reducing = False
         # How many buckets of `order` this backward has begun to reduce.
         self._next = 0
@@ -223,8 +228,11 @@ class Reducer:
                 self._collect()
 
     def end(self) -> None:
-        """After a backward that finished or failed: gradients that come now are strays."""
+        """After a backward that finished or failed: gradients that come now are strays, and those on their way to the
+        host are there."""
         self._in_backward = False
+        if self._copies is not None:
+            self._copies.finish()
 
     def reset(self) -> None:
         """Forget the gradients of this step."""
@@ -279,7 +287,7 @@ class Reducer:
         with torch.no_grad():
             if self.stage.replicate is not None:
                 average_over(self.stage.replicate, handle.wait(), bucket.layout)
-            bucket.gradients.collect(handle, self.stage.shard_rank)
+            bucket.gradients.collect(handle, self.stage.shard_rank, self._copies)
 
     @torch.no_grad()
     def _fill_missing(self, bucket: Bucket) -> None:

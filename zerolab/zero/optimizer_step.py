@@ -11,6 +11,7 @@ sub-groups are at hand all the time.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -18,12 +19,13 @@ from typing import Any, NamedTuple
 import torch
 
 from zerolab.flat.values import address
+from zerolab.gpu import door
 from zerolab.memory import StateSize
 from zerolab.memory.kinds import state_tensors
+from zerolab.offload.copies import Copies
 from zerolab.offload.formats import StorageFormat, format_of, sub_group_limit
 from zerolab.offload.groups import sub_groups
 from zerolab.offload.lane import Lane
-from zerolab.offload.places import host_empty
 from zerolab.precision.codec import Codec
 from zerolab.precision.recipe import Precision
 from zerolab.ranks.malloc import hand_back
@@ -72,6 +74,9 @@ class ShardSegment:
 class OptimizerStep:
     """The step where states rest in memory as it uses them; `EncodedStep` and `DiskStep` are the other two ways."""
 
+    stays = True
+    """Whether main parameters that were at hand stay where they are."""
+
     def __init__(
         self,
         stage: Stage,
@@ -100,7 +105,7 @@ class OptimizerStep:
         """Update all parameters with their gradients, times `factor`."""
         # A rank that owns no parameters steps its optimizer, too: learning-rate schedulers count the steps.
         for group in self.at_hand() if self.groups else [[]]:
-            gradients = [self._gradient(segment) for segment in group]
+            gradients = self._gradients(group)
             if gradients and factor != 1.0:
                 torch._foreach_mul_(gradients, factor)
             for segment in reversed(group):
@@ -112,7 +117,7 @@ class OptimizerStep:
                 segment.tensor.grad = None
                 target = segment.part(self.stage.store.open(segment.bucket))
                 if address(target) != address(segment.tensor):
-                    target.copy_(segment.tensor)
+                    self._put(target, segment.tensor)
         self.stage.store.flush()
 
     # Where states rest: three ways.
@@ -203,16 +208,46 @@ class OptimizerStep:
     def allocate(self, numel: int, dtype: torch.dtype) -> torch.Tensor:
         if self.stage.offload.optimizer == "device":
             return torch.empty(numel, dtype=dtype, device=self.device)
-        return host_empty(numel, dtype, self.stage.comm.device)
+        return self.stage.host_memory(numel, dtype)
 
     def _kept(self, bucket: Bucket) -> torch.Tensor:
         """What this rank updates of the parameters."""
         return self.stage.store.open(bucket)
 
-    def _gradient(self, segment: ShardSegment) -> torch.Tensor:
-        """The gradients of a segment for the step, on its device and in its dtype."""
-        reduced = segment.bucket.gradients.for_step(self.stage.shard_rank)
-        return segment.part(reduced).to(self.device, segment.format.step_dtype)
+    def _gradients(self, group: list[ShardSegment]) -> list[torch.Tensor]:
+        """The gradients of a sub-group for the step, on its device and in its dtype."""
+        copies = self.stage.store.copies
+        if copies is None or self.stage.shards_gradients or not group:
+            return [self._reduced(segment).to(self.device, segment.format.step_dtype) for segment in group]
+        if group is self.groups[0]:
+            self._arriving = self._bring(copies)
+        return next(self._arriving)
+
+    def _reduced(self, segment: ShardSegment) -> torch.Tensor:
+        return segment.part(segment.bucket.gradients.for_step(self.stage.shard_rank))
+
+    def _bring(self, copies: Copies) -> Iterator[list[torch.Tensor]]:
+        """Sub-group by sub-group, its gradients from a GPU on the host; while one steps, those of the next come."""
+        coming: deque[tuple[list[torch.Tensor], torch.cuda.Event | None]] = deque()
+        for group in [*self.groups, []]:
+            gradients, came = [], None
+            for segment in group:
+                gradients.append(door.locked(segment.numel, segment.format.step_dtype))
+                came = copies.move(gradients[-1], self._reduced(segment))
+            coming.append((gradients, came))
+            if len(coming) > 1:
+                gradients, came = coming.popleft()
+                assert came is not None
+                door.finish(came)
+                yield gradients
+
+    def _put(self, target: torch.Tensor, values: torch.Tensor) -> None:
+        """Write new parameters to where they rest."""
+        copies = self.stage.store.copies
+        if copies is None:
+            target.copy_(values)
+        else:
+            copies.put(target, values, self.stays)
 
 
 def cut_segments(

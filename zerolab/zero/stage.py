@@ -37,10 +37,8 @@ class Stage(ABC):
         # The rank whose shard of each bucket this rank's optimizer updates; None: it updates all.
         self.shard_rank = comm.rank if self.shards_optimizer else None
 
-    def beside_states(self, numel: int, dtype: torch.dtype) -> torch.Tensor:
-        """Memory for gradients where the optimizer uses them: on the ranks' device, or on the host."""
-        if self.offload.optimizer == "device":
-            return self.comm.allocate(numel, dtype)
+    def host_memory(self, numel: int, dtype: torch.dtype) -> torch.Tensor:
+        """Memory of the host, for an optimizer that steps there."""
         return host_empty(numel, dtype, self.comm.device)
 
     # Where parameters come from.

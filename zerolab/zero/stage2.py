@@ -24,7 +24,7 @@ class Stage2(Stage):
         on_device = self.offload.optimizer == "device"
         if gradients.reduced is None:
             # Where the optimizer uses it.
-            gradients.reduced = self.beside_states(numel, dtypes.main_grads)
+            gradients.reduced = (self.comm.allocate if on_device else self.host_memory)(numel, dtypes.main_grads)
         # The first sum of a step may come where it stays; later ones are added to it.
         stays = not gradients.summed and on_device and dtypes.main_grads == dtypes.reduce
         out = gradients.reduced if stays else local.new_empty(numel)

@@ -67,12 +67,13 @@ class Stage3(Stage2):
             return
         for bucket in unit.gathered:
             self.pages.fill(bucket.whole.untyped_storage(), bucket.layout.numel * bucket.dtype.itemsize)
-        shards = self._to_send(unit)
-        # The unit's name keeps ranks that run different layers from taking each other's for their own.
-        unit.gathering = [
-            self.comm.all_gather_async(shard, out=bucket.whole, label=unit.name)
-            for shard, bucket in zip(shards, unit.gathered, strict=True)
-        ]
+        with self.store.beside:
+            shards = self._to_send(unit)
+            # The unit's name keeps ranks that run different layers from taking each other's for their own.
+            unit.gathering = [
+                self.comm.all_gather_async(shard, out=bucket.whole, label=unit.name)
+                for shard, bucket in zip(shards, unit.gathered, strict=True)
+            ]
         unit.presence = Presence.COMING
 
     def gather(self, unit: Unit) -> None:

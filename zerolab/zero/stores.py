@@ -7,12 +7,16 @@
 From a file a shard passes through one of a few host buffers, both when its unit is gathered and after the optimizer
 has updated it. Reads begin ahead (`prefetch`), as far as there are free buffers. A read that failed may be repeated; a
 write that failed breaks the engine (`changing.py`).
+
+To and from a GPU shards are copied beside what it computes (`zerolab/offload/copies.py`); until such a copy has ended
+nobody writes to the shard, or the buffer, that it reads.
 """
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 
@@ -20,6 +24,7 @@ from zerolab.collectives import Collectives
 from zerolab.errors import OffloadError
 from zerolab.gpu import door
 from zerolab.offload.buffers import Pool
+from zerolab.offload.copies import Copies, make_copies
 from zerolab.offload.files import SwapFile
 from zerolab.offload.lane import Lane, Transfer
 from zerolab.offload.places import Offload, host_empty
@@ -30,10 +35,12 @@ Tensor = torch.Tensor
 
 
 class DeviceStore:
-    """Parameters on the device."""
+    """Parameters on the device. `copies` are those to and from a GPU, if there are any; what is fetched, and what
+    reads it, is queued within `beside`."""
 
-    def __init__(self, comm: Collectives) -> None:
-        self.comm = comm
+    def __init__(self, comm: Collectives, copies: Copies | None = None) -> None:
+        self.comm, self.copies = comm, copies
+        self.beside: AbstractContextManager[None] = nullcontext()
 
     def prepare(self, buckets: Sequence[Bucket]) -> None:
         """Before the first `keep`."""
@@ -56,9 +63,13 @@ class DeviceStore:
 
     def flush(self) -> None:
         """After the last one is written: return once all is where it rests."""
+        if self.copies is not None:
+            self.copies.finish()
 
     def forget(self) -> None:
         """When what writes here ends half-way: wait for transfers under way, and let their buffers go."""
+        if self.copies is not None:
+            self.copies.finish()
 
     def close(self) -> None:
         """Let go what outlives tensors: files and threads."""
@@ -76,19 +87,38 @@ class DeviceStore:
 class HostStore(DeviceStore):
     """Shards in the host's memory."""
 
+    def __init__(self, comm: Collectives, copies: Copies | None = None) -> None:
+        super().__init__(comm, copies)
+        self._is_read = False  # copies to the GPU may be under way
+        if copies is not None:
+            self.beside = copies
+
     def keep(self, bucket: Bucket, shard: Tensor) -> Tensor:
         return host_empty(shard.numel(), bucket.dtypes.shard, self.comm.device).copy_(shard)
 
     def fetch(self, bucket: Bucket, mine: Tensor) -> Tensor:
-        return mine.copy_(bucket.shard)
+        self._is_read = self.copies is not None
+        return mine.copy_(bucket.shard, non_blocking=self._is_read)
+
+    def open(self, bucket: Bucket) -> Tensor:
+        self._wait_for_readers()
+        return super().open(bucket)
+
+    def _wait_for_readers(self) -> None:
+        """Before the host writes what copies to a GPU may still read."""
+        if self.copies is not None and self._is_read:
+            self._is_read = False
+            self.copies.finish()
 
 
 class DiskStore(HostStore):
     """Shards in a file; as many elements as `max_in_cpu` says, of the first buckets, stay on the host."""
 
-    def __init__(self, comm: Collectives, offload: Offload) -> None:
-        super().__init__(comm)
+    def __init__(self, comm: Collectives, offload: Offload, copies: Copies | None = None) -> None:
+        super().__init__(comm, copies)
         self.offload = offload
+        # What a copy to a GPU may still read.
+        self._lent: Tensor | None = None
         self._numbers: dict[Bucket, int] = {}
         self._file: SwapFile | None = None
         self._coming: dict[Bucket, tuple[Transfer, Tensor]] = {}
@@ -114,21 +144,28 @@ class DiskStore(HostStore):
         return torch.empty(0, dtype=bucket.dtypes.shard)
 
     def prefetch(self, bucket: Bucket) -> None:
-        if bucket in self._numbers and bucket not in self._coming and self.pool.free:
-            self._read(bucket)
+        if bucket in self._numbers and bucket not in self._coming:
+            if not self.pool.free:
+                self._take_back()
+            if self.pool.free:
+                self._read(bucket)
 
     def fetch(self, bucket: Bucket, mine: Tensor) -> Tensor:
         if bucket not in self._numbers:
             return super().fetch(bucket, mine)
+        self._take_back()
         if bucket not in self._coming:
             self._make_room()
             self._read(bucket)
         transfer, buffer = self._coming.pop(bucket)
         try:
             transfer.wait()
-            return mine.copy_(self._values(bucket, buffer))
+            return mine.copy_(self._values(bucket, buffer), non_blocking=self.copies is not None)
         finally:
-            self.pool.give(buffer)
+            if self.copies is None:
+                self.pool.give(buffer)
+            else:
+                self._lent, self._is_read = buffer, True
 
     def open(self, bucket: Bucket) -> Tensor:
         if bucket not in self._numbers:
@@ -147,6 +184,8 @@ class DiskStore(HostStore):
         self._collect_writes()
 
     def forget(self) -> None:
+        super().forget()
+        self._take_back()
         if self._open is not None:
             self.pool.give(self._open[1])
             self._open = None
@@ -178,14 +217,24 @@ class DiskStore(HostStore):
             assert self._file is not None
             bucket, buffer = self._open
             self._open = None
+            # What the GPU's optimizer wrote to the buffer has come.
+            super().flush()
             self._leaving.append((self._lane.write(self._file, self._numbers[bucket], buffer), buffer))
 
     def _make_room(self) -> None:
         """A free buffer, if need be of one that was read ahead for nothing."""
+        self._take_back()
         if not self.pool.free:
             self._collect_writes()
         if not self.pool.free:
             self._drop_coming()
+
+    def _take_back(self) -> None:
+        """The buffer that a copy to a GPU read, once that has ended."""
+        if self._lent is not None:
+            self._wait_for_readers()
+            self.pool.give(self._lent)
+            self._lent = None
 
     def _collect_writes(self) -> None:
         leaving, self._leaving = self._leaving, []
@@ -209,6 +258,7 @@ class DiskStore(HostStore):
 
 
 def make_store(comm: Collectives, offload: Offload) -> DeviceStore:
+    copies = make_copies(comm.device, offload)
     if offload.parameters == "disk":
-        return DiskStore(comm, offload)
-    return HostStore(comm) if offload.parameters == "host" else DeviceStore(comm)
+        return DiskStore(comm, offload, copies)
+    return HostStore(comm, copies) if offload.parameters == "host" else DeviceStore(comm, copies)

@@ -1,0 +1,107 @@
+"""Copies between a GPU and the host's page-locked memory, beside what is computed.
+
+They run on a stream of their own. The device's side is ordered by events, and the host goes on at once: what was copied
+to the host it may read, and what is copied from it write, only after `finish`.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from contextlib import AbstractContextManager
+from typing import NamedTuple
+
+import torch
+
+from zerolab.gpu import door
+from zerolab.offload.places import Offload
+
+Tensor = torch.Tensor
+
+AHEAD = 2
+"""Tensors on their way to the host at once that nobody else keeps: memory of the device until they have come."""
+
+
+class _Coming(NamedTuple):
+    """A tensor that comes to the host, and the sum that it is added to, if it is."""
+
+    source: Tensor
+    into: Tensor
+    total: Tensor | None
+    came: torch.cuda.Event
+
+
+class Copies:
+    """The copies of one rank, to and from its GPU `device`. As a context: what is queued inside runs on the stream of
+    the copies, after all that was queued before."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device, self._stream = device, door.stream(device)
+        self._on: AbstractContextManager[None] | None = None
+        # When the last copy has ended; None once the host has waited for it.
+        self._last: torch.cuda.Event | None = None
+        self._coming: deque[_Coming] = deque()
+
+    def __enter__(self) -> None:
+        ready = door.event()
+        door.record(ready, door.current(self._device))
+        self._on = door.on(self._stream)
+        self._on.__enter__()
+        door.wait(self._stream, ready)
+
+    def __exit__(self, *exc_info: object) -> None:
+        assert self._on is not None
+        self._last = door.event()
+        door.record(self._last, self._stream)
+        self._on.__exit__(None, None, None)
+
+    def move(self, target: Tensor, source: Tensor) -> torch.cuda.Event:
+        """Copy one way or the other; returns when it has ended. Both stay as they are until then."""
+        with self:
+            target.copy_(source, non_blocking=True)
+        assert self._last is not None
+        return self._last
+
+    def put(self, target: Tensor, values: Tensor, stays: bool) -> None:
+        """New values for a target, wherever the two lie; `stays`: nobody overwrites `values`, or lets them go, before
+        `finish`."""
+        if door.holds(target) == door.holds(values):
+            target.copy_(values)
+        elif door.holds(values):
+            self.move(target, values)
+            if not stays:
+                door.keep(values, self._stream)
+        elif stays and values.dtype == target.dtype:
+            self.move(target, values)
+        else:
+            # Locked memory that is let go is not handed out before the copies of it have ended.
+            self.move(target, door.locked(values.numel(), target.dtype).copy_(values))
+
+    def bring(self, total: Tensor, more: Tensor, begun: bool) -> None:
+        """Add a tensor of the device, which may be let go, to a sum on the host; or begin it."""
+        into = door.locked(more.numel(), more.dtype) if begun else total
+        came = self.move(into, more)
+        self._coming.append(_Coming(more, into, total if begun else None, came))
+        while len(self._coming) > AHEAD:
+            first = self._coming.popleft()
+            if first.total is None:
+                # Its memory goes back to the stream that computes.
+                door.wait(door.current(self._device), first.came)
+            else:
+                door.finish(first.came)
+                first.total.add_(first.into)
+
+    def finish(self) -> None:
+        """Return to the host once all copies have ended."""
+        if self._last is not None:
+            door.finish(self._last)
+            self._last = None
+        while self._coming:
+            first = self._coming.popleft()
+            if first.total is not None:
+                first.total.add_(first.into)
+
+
+def make_copies(device: torch.device, offload: Offload) -> Copies | None:
+    """What copies states of a rank between its GPU and the host; None where they never lie apart."""
+    on_device = offload.optimizer == offload.parameters == "device"
+    return Copies(device) if door.drives(device) and not on_device else None
