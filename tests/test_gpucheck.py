@@ -1,5 +1,7 @@
 """The checks of `make gpu-test`, tried without a GPU: what they compare, what they say, and that they see a mistake."""
 
+import re
+import shlex
 import warnings
 from contextlib import nullcontext
 from dataclasses import replace
@@ -8,12 +10,16 @@ import pytest
 import torch
 from gpucheck import checks, training
 from gpucheck.__main__ import main
-from gpucheck.checks import CHECKS, ROUNDING, SMALL, Place, carried_out, kept_as_predicted, largest
+from gpucheck.__main__ import make_parser as main_parser
+from gpucheck.checks import CHECKS, ROOT, ROUNDING, SMALL, Place, carried_out, kept_as_predicted, largest
 from gpucheck.report import Finding, Outcome, driver, system, text, verdict, way
 from gpucheck.streams import CYCLES, SYNCHRONIZES, host_waits, late
 from gpucheck.training import Size
 
+from zerolab.cli.launch import make_parser as launch_parser
+from zerolab.cli.train import read_flags
 from zerolab.gpu import door
+from zerolab.train import make_config
 
 CPU = Place("cpu", 0, replace(SMALL, steps=2))
 HELD, WRONG, LEFT = Finding("a", "x", True, "1"), Finding("a", "y", False, "2"), Finding("b", "z", None, "none")
@@ -156,3 +162,33 @@ def test_a_number_of_ranks_that_cannot_be_is_refused(word: str, capsys: pytest.C
     with pytest.raises(SystemExit):
         main(["--device", "cpu", "--ranks", word])
     assert f"{word!r}; give a whole number" in capsys.readouterr().err
+
+
+# docs/gpus.md says what is there.
+
+PAGE = (ROOT / "docs" / "gpus.md").read_text()
+
+
+def test_the_page_on_gpus_names_the_checks_and_files_that_there_are() -> None:
+    found = re.search(r"\| check \| what it holds \|\n.*\n((?:\|.*\n)+)", PAGE)
+    assert found is not None
+    assert [line.split(" | ")[0].strip("| ") for line in found[1].splitlines()] == list(CHECKS)
+    named = set(re.findall(r"`(tests/[\w/.]+)`", PAGE))
+    assert len(named) >= 6 and all((ROOT / name).exists() for name in named)
+    assert str(main_parser().parse_args([]).out) in PAGE
+
+
+LINES = [line for line in PAGE.splitlines() if re.search(r"train --|-- train ", line) and not line.startswith("|")]
+
+
+@pytest.mark.parametrize("line", [line for line in LINES if not line.startswith(("`", "**", " ", "-"))])
+def test_the_commands_of_the_page_are_taken_for_their_ranks(line: str) -> None:
+    words = shlex.split(line)
+    flags = words[len(words) - words[::-1].index("train") :]
+    ranks = [] if "--ranks" in flags else ["--ranks=16" if "--nnodes" in words else "--ranks=8"]
+    config = make_config(**read_flags([*flags, *ranks])[0])
+    assert config.ranks in (8, 16) and config.zero_stage == 3
+    if words[:2] == ["zerolab", "launch"]:
+        given, rest = launch_parser().parse_known_args(words[2 : words.index("--")])
+        assert (given.module, given.ranks, rest) == ("zerolab", "8", [])
+    assert len(LINES) >= 6
