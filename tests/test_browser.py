@@ -31,6 +31,7 @@ CALLS = {
     "shard_sliders": f"shard_sliders({SHAPES})",
     "bucket_sliders": f"bucket_sliders({SHAPES})",
     "ring_stepper": "ring_stepper()",
+    "stage_stepper": "stage_stepper()",
     "step_timeline": "step_timeline(stage=2, ranks=2)",
     "number_sliders": "number_sliders()",
     "scale_sliders": "scale_sliders(course='growing')",

@@ -9,7 +9,10 @@ import pytest
 
 from zerolab.course import living
 from zerolab.course.viz.slices import AWAY, courses, flow_of, held, stops
+from zerolab.course.viz.stages import stage_moment
 from zerolab.course.viz.step import StepRun, watch_step
+from zerolab.course.widgets import step_timeline
+from zerolab.errors import InputError
 from zerolab.memory.states import STAGES
 
 
@@ -86,3 +89,28 @@ console.log(JSON.stringify(data.stages.map((run) =>
             assert kinds == {kind: counted.get(kind, 0) for kind in kinds} and sum(kinds.values()) == sum(
                 counted.values()
             )
+
+
+@pytest.mark.parametrize(("stage", "moment"), [(1, 14), (3, 0)])
+def test_the_still_picture_says_what_the_scene_says_at_that_moment(stage: int, moment: int) -> None:
+    said = living.SCENES["stages"]()["stages"][stage]["moments"][moment]
+    still = stage_moment(stage, moment)
+    assert (said["verdict"], said["alt"], said["table"]) == (still.verdict, still.alt, still.numbers)
+
+
+@pytest.mark.parametrize("moment", [-1, 40, True, 1.0])
+def test_a_moment_that_a_step_has_not_is_refused(moment: object) -> None:
+    with pytest.raises(InputError, match=rf"stage 1 has no moment {moment!r}; take 0 to 18"):
+        stage_moment(1, moment)  # type: ignore[arg-type]
+
+
+def test_a_stage_that_is_none_is_refused() -> None:
+    with pytest.raises(InputError, match="there is no stage 4; choose 0 to 3"):
+        stage_moment(4)
+
+
+def test_the_timeline_of_another_link_than_the_recorded_one_names_no_scene() -> None:
+    for living_picture, names in ((step_timeline(2), True), (step_timeline(2, gbit_per_s=25.0), False)):
+        bundle = living_picture._repr_mimebundle_()
+        data = bundle[0] if isinstance(bundle, tuple) else bundle
+        assert ('data-scene="timeline"' in data["text/html"]) is names

@@ -13,7 +13,15 @@ from zerolab.course.viz import StepRun, ring_moment, step_skyline
 from zerolab.course.viz.calculator import memory_calculator
 from zerolab.course.viz.looks import contrast
 from zerolab.course.viz.picture import Picture, blank
-from zerolab.course.widgets import Living, bucket_sliders, memory_sliders, ring_stepper, shard_sliders, step_timeline
+from zerolab.course.widgets import (
+    Living,
+    bucket_sliders,
+    memory_sliders,
+    ring_stepper,
+    shard_sliders,
+    stage_stepper,
+    step_timeline,
+)
 from zerolab.course.widgets.living import RED
 from zerolab.course.widgets.memory import CUSTOM, HEAD, WIDTHS
 from zerolab.errors import InputError
@@ -54,13 +62,14 @@ def test_a_size_of_ones_own_and_a_known_model_take_turns() -> None:
             lambda: bucket_sliders(SHAPES_OF_A_LAYER),
             {"ranks": 8, "gbit_per_s": 1.0, "latency_us": 5.0, "bucket_numel": 1024, "overlapped": False},
         ),
+        (lambda: stage_stepper(1), {"stage": 3, "moment": 5}),
         (ring_stepper, {"collective": "all_gather", "ranks": 3, "step": 1}),
         (
             lambda: step_timeline(ranks=2),
             {"prefetch": False, "stage": 2, "ranks": 3, "gbit_per_s": 25.0, "latency_us": 20.0},
         ),
     ],
-    ids=["shards", "buckets", "ring", "step"],
+    ids=["shards", "buckets", "stages", "ring", "step"],
 )
 def test_so_does_each_control_of_the_others(start: Callable[[], Living], others: dict[str, object]) -> None:
     each_changes_what_is_shown(start(), others)

@@ -11,7 +11,8 @@ from zerolab.course import viz
 from zerolab.course.living import marked
 
 PICTURE, CLICK = "<!-- the picture that moves -->", "<!-- one click -->"
-STAGE = 2
+BEGINS = {"stage": 2, "moment": 8}
+"""Of the picture: in backward, when gradients flow to their owners."""
 START = "notebooks/00_start_here.ipynb"
 
 
@@ -24,9 +25,8 @@ def first_page(text: str, pictures: Path, repository: str) -> str:
     for place in (PICTURE, CLICK):
         if place not in text:
             raise ValueError(f"the first page has no place {place}; put it into docs/site/index.md")
-    # Where no script runs, the memory of that step: the scene draws it below what moves.
-    still = viz.step_skyline(viz.StepRun(stage=STAGE))
+    still = viz.stage_moment(**BEGINS)
     html = with_files(still.html(), "docs/site/index.md", pictures, "_static/pictures", "first")
-    scene = marked("stages", {"stage": STAGE, "moment": 0}, html)
+    scene = marked("stages", BEGINS, html)
     text = text.replace(PICTURE, f'````{{raw}} html\n<div class="first">{scene}</div>\n````')
     return text.replace(CLICK, badges(repository, START, "docs/one_click.html"))

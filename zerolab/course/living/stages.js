@@ -107,19 +107,19 @@ function picture(data, number) {
       ground.setAttribute("class", busy ? "at-work" : "");
       sign.setAttribute("class", busy ? "worked" : "");
     }
-    run.messages.forEach(([call, src, dst, chunk, , start, stop], number) => {
+    run.messages.forEach(([call, src, dst, chunk, , start, stop], at) => {
       const flies = start <= time && time < stop;
-      if (!flies) { flying[number]?.remove(); flying[number] = null; return; }
+      if (!flies) { flying[at]?.remove(); flying[at] = null; return; }
       const [name, whose] = run.calls[call];
       const band = name === "all_gather" ? "parameters" : "gradients";
-      if (!flying[number]) {
-        const kind = { parameters: number === 3 ? "gathered_units" : band, gradients: number > 1 ? "gradient_buffers" : band }[band];
-        flying[number] = air.appendChild(make("rect", { width: widths[whose], height: 7, class: "sent", fill: data.looks[kind].colour }));
+      if (!flying[at]) {
+        const kind = name === "all_gather" ? "gathered_units" : "gradient_buffers";
+        flying[at] = air.appendChild(make("rect", { width: widths[whose], height: 7, class: "sent", fill: data.looks[kind].colour }));
       }
       const share = (time - start) / (stop - start), smooth = share * share * (3 - 2 * share);
       const x = column(src, whose) + smooth * (column(dst, whose) - column(src, whose));
-      flying[number].setAttribute("x", x);
-      flying[number].setAttribute("y", row(band, chunk) - (dst < src ? 14 : 5) * Math.sin(Math.PI * smooth));
+      flying[at].setAttribute("x", x);
+      flying[at].setAttribute("y", row(band, chunk) - (dst < src ? 14 : 5) * Math.sin(Math.PI * smooth));
     });
     later.setAttribute("x", across(time));
     later.setAttribute("width", Math.max(0, across(run.seconds) - across(time)));

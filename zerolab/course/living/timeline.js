@@ -7,7 +7,7 @@ const WIRES = { all_gather: "gathered_units", reduce_scatter: "gradient_buffers"
 
 function render({ model, el }) {
   const data = model.get("data");
-  const settings = { ...model.get("settings") };
+  const settings = { overlap: true, offload: false, ...model.get("settings") };
   const change = (name) => (value) => {
     settings[name] = value;
     model.set("settings", { ...settings });
@@ -66,10 +66,13 @@ function picture(data, run) {
   };
   add("text", { x: 2, y: ROWS.compute[0] - 5, class: "start" }, "rank 0 computes");
   add("text", { x: 2, y: ROWS.wire[0] - 5, class: "start" }, "and sends");
+  // A unit's letter stands at its widest box: others of the same name are short pieces of it.
+  const widest = {};
+  for (const [name, start, stop] of run.compute) widest[name] = Math.max(widest[name] ?? 0, stop - start);
   for (const [name, start, stop] of run.compute) {
     const [way, unit] = name.split(" ");
     if (stop - start < 5 && way !== "forward" || way === "compute") continue;
-    box("compute", way, start, stop, way === "update" || unit === "loss" ? "" : letter(unit), `${name}, ${start} to ${stop} µs`);
+    box("compute", way, start, stop, way === "update" || unit === "loss" || stop - start < widest[name] ? "" : letter(unit), `${name}, ${start} to ${stop} µs`);
   }
   for (const [name, unit, start, stop] of run.wire) {
     box("wire", name === "all_reduce" ? name : WIRES[name], start, stop, letter(unit), `${name} of ${unit}, ${start} to ${stop} µs`);

@@ -21,6 +21,7 @@ from zerolab.course.viz.scale import ScaleCourse, loss_scale
 from zerolab.course.viz.shards import shard_map
 from zerolab.course.viz.skyline import draw_step, step_skyline
 from zerolab.course.viz.source import Source
+from zerolab.course.viz.stages import stage_moment
 from zerolab.course.viz.step import StepRun, watch_step
 from zerolab.course.viz.timeline import timeline
 from zerolab.course.viz.timelines import timelines
@@ -50,6 +51,7 @@ __all__ = [
     "ring_steps",
     "save_timeline",
     "shard_map",
+    "stage_moment",
     "step_circle",
     "step_skyline",
     "text_table",

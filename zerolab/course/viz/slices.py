@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import lru_cache
+from itertools import product
+from operator import itemgetter
 from typing import NamedTuple
 
 from zerolab.course.viz.flow import Change, Flow, watch_flow
@@ -54,13 +56,14 @@ def flow_of(stage: int, ranks: int = 4) -> Flow:
     return watch_flow(StepRun(stage=stage, ranks=ranks))
 
 
-def courses(flow: Flow) -> Iterator[Course]:
-    for rank in range(flow.run.ranks):
-        for unit in flow.units:
-            for chunk in range(flow.run.ranks):
-                for band in BANDS:
-                    states = sorted(states_of(flow, band, rank, unit, chunk), key=lambda state: state[0])
-                    yield Course(band, rank, unit, chunk, tuple(states))
+@lru_cache(maxsize=8)
+def courses(flow: Flow) -> tuple[Course, ...]:
+    """Of every slice on every rank."""
+    places = product(range(flow.run.ranks), flow.units, range(flow.run.ranks), BANDS)
+    return tuple(
+        Course(band, rank, unit, chunk, tuple(sorted(states_of(flow, band, rank, unit, chunk), key=itemgetter(0))))
+        for rank, unit, chunk, band in places
+    )
 
 
 def states_of(flow: Flow, band: str, rank: int, unit: str, chunk: int) -> Iterator[tuple[float, int, str]]:

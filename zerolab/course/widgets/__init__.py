@@ -9,6 +9,7 @@ from zerolab.course.widgets.numbers import number_sliders
 from zerolab.course.widgets.pipeline import pipeline_sliders
 from zerolab.course.widgets.ring import ring_stepper
 from zerolab.course.widgets.scale import scale_sliders
+from zerolab.course.widgets.stages import stage_stepper
 from zerolab.course.widgets.step import step_timeline
 
 __all__ = [
@@ -23,5 +24,6 @@ __all__ = [
     "save_sliders",
     "scale_sliders",
     "shard_sliders",
+    "stage_stepper",
     "step_timeline",
 ]
