@@ -13,7 +13,11 @@ from typing import Any
 
 import pytest
 
+from zerolab.course.living import reshard, shards
 from zerolab.course.viz.calculator import calculator_text
+from zerolab.course.viz.reshard import readings, reshard_text
+from zerolab.course.viz.shards import shard_text
+from zerolab.flat import lay_out
 from zerolab.plan import SHAPES, RunSpec
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -154,7 +158,55 @@ def test_the_calculator_says_by_keyboard_what_the_planner_says(browser: Any, add
     tab.close()
 
 
-SCENES = {"memory": "00_start_here", "ring": "01_ring_collectives"}
+@pytest.mark.parametrize("lesson", ["00_start_here", "01_ring_collectives"])
+def test_the_verdict_stays_in_sight_while_a_phones_page_scrolls(browser: Any, address: str, lesson: str) -> None:
+    tab = browser.new_page(viewport={"width": 390, "height": 700})
+    scene = scene_of(tab, address, lesson, next(name for name in SCENES if SCENES[name] == lesson))
+    scene.locator(".picture").evaluate("one => window.scrollBy(0, one.getBoundingClientRect().top - 150)")
+    shown = """one => {
+        const { left, top, bottom } = one.getBoundingClientRect();
+        return [top + 3, bottom - 3].every((y) => document.elementFromPoint(left + 20, y) === one);
+    }"""
+    assert scene.locator(".verdict").evaluate(shown)
+    tab.close()
+
+
+def test_the_shard_map_and_resharding_answer_the_keyboard_in_the_words_of_python(browser: Any, address: str) -> None:
+    tab = browser.new_page()
+    scene = scene_of(tab, address, "02_flat_buffers", "shards")
+    shapes = shards.block("llama")
+
+    def said() -> str:
+        return scene.locator(".verdict").inner_text()
+
+    assert said() == shard_text(lay_out(shapes, 3, 16))[0] and scene.locator("svg text.end").count() == 3
+    scene.get_by_role("slider", name="ranks").focus()
+    tab.keyboard.press("ArrowRight")
+    scene.get_by_role("slider", name="slots start at").focus()
+    tab.keyboard.press("End")
+    assert (said(), scene.locator("pre").text_content()) == shard_text(lay_out(shapes, 4, 64))
+    scene.get_by_role("button", name="one step back").press("Enter")
+    assert "end to end in a flat buffer" in scene.locator("svg.shards").text_content()
+    scene.get_by_role("button", name="one step back").press("Enter")
+    assert "attention_norm.weight" in scene.locator("svg.shards").text_content()
+    scene = scene_of(tab, address, "08_checkpoints", "reshard")
+    assert said().startswith("Saved by 4 ranks, loaded by 3 ranks at stage 2: a rank reads at most 6,720 bytes")
+    scene.get_by_role("slider", name="ranks that load").focus()
+    tab.keyboard.press("ArrowLeft")
+    scene.get_by_role("slider", name="stage that loads").focus()
+    tab.keyboard.press("Home")
+    before, after = (lay_out(shards.NET, ranks, reshard.ALIGN) for ranks in (4, 2))
+    text = reshard_text(readings(before, after, 0), 4, 2, 0, reshard.BYTES)
+    assert (said(), scene.locator("pre").text_content()) == (text[0], text[2])
+    tab.close()
+
+
+SCENES = {
+    "memory": "00_start_here",
+    "reshard": "08_checkpoints",
+    "ring": "01_ring_collectives",
+    "shards": "02_flat_buffers",
+}
 """Each scene, and a lesson that has it."""
 FAULTS = """scene => {
     const luminance = (text) => {

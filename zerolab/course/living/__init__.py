@@ -14,7 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from zerolab.course.living.memory import record as record_memory
+from zerolab.course.living.reshard import record as record_reshard
 from zerolab.course.living.ring import record as record_ring
+from zerolab.course.living.shards import record as record_shards
 from zerolab.course.living.stages import record as record_stages
 from zerolab.course.living.timeline import record as record_timeline
 
@@ -23,7 +25,9 @@ SHARED = ("scene.js", "skyline.js")
 """What stands before each scene's own module: controls and the frame; memory over time."""
 SCENES: dict[str, Callable[[], dict[str, Any]]] = {
     "memory": record_memory,
+    "reshard": record_reshard,
     "ring": record_ring,
+    "shards": record_shards,
     "stages": record_stages,
     "timeline": record_timeline,
 }

@@ -64,6 +64,14 @@ def reshard_map(
     check_count("nbytes", nbytes)
     before, after = (lay_out(shapes, ranks, align) for ranks in (saved_by, loaded_by))
     found = readings(before, after, stage)
+    said, alt, table = reshard_text(found, saved_by, loaded_by, stage, nbytes)
+    return Picture(_draw(before, after, found), table, alt, said)
+
+
+def reshard_text(
+    found: Sequence[Reading], saved_by: int, loaded_by: int, stage: int, nbytes: int
+) -> tuple[str, str, str]:
+    """What the readings come to, in a sentence; the same for who does not see them; and their numbers as a table."""
     totals = [nbytes * sum(r.stop - r.start for r in found if r.rank == rank) for rank in range(loaded_by)]
     files = [len({r.writer for r in found if r.rank == rank}) for rank in range(loaded_by)]
     verdict = f"Saved by {_ranks(saved_by)}, loaded by {_ranks(loaded_by)} at stage {stage}: a rank reads at most "
@@ -79,7 +87,7 @@ def reshard_map(
     ]
     alt = f"A checkpoint of {_ranks(saved_by)}, read by {_ranks(loaded_by)}: {'; '.join(said)}."
     alt = alt if len(said) <= MOST_SAID else verdict
-    return Picture(_draw(before, after, found), table, alt, verdict)
+    return verdict, alt, table
 
 
 def readings(before: Layout, after: Layout, stage: int) -> list[Reading]:

@@ -21,12 +21,10 @@ def shard_map(layout: Layout, itemsize: int = 4) -> Picture:
     bytes; the table gives elements and bytes."""
     figure = blank(7.2, 0.9 + 0.5 * layout.ranks)
     axes = figure.add_subplot()
-    rows, padded = [], []
     for rank in range(layout.ranks):
         first, last = layout.shard(rank)
         # What no piece covers is padding, between slots and at the end.
         axes.add_patch(Rectangle((0, -rank - 0.38), last - first, 0.76, linewidth=0.6, **PADDING))
-        used = 0
         for piece in layout.pieces(rank):
             number = layout.slots.index(piece.slot)
             colour, hatch = PALE[number % len(PALE)], HATCHES[number // len(PALE) % len(HATCHES)]
@@ -40,19 +38,32 @@ def shard_map(layout: Layout, itemsize: int = 4) -> Picture:
                 middle = (piece.start + piece.stop) / 2 - first
                 ground = BACKDROP if hatch else None
                 axes.text(middle, -rank, piece.slot.name, ha="center", va="center", fontsize=8, bbox=ground)
-            inside = f"[{piece.start - piece.slot.start}, {piece.stop - piece.slot.start}) of {piece.slot.numel}"
-            rows.append([f"rank {rank}", piece.slot.name, inside, piece.numel, piece.numel * itemsize])
-            used += piece.numel
-        padding = last - first - used
-        padded.append(padding)
-        if padding:
-            rows.append([f"rank {rank}", "padding", "", padding, padding * itemsize])
     axes.set_xlim(0, max(layout.shard_numel, 1))
     axes.set_ylim(-layout.ranks + 0.4, 0.6)
     axes.set_yticks([-rank for rank in range(layout.ranks)], [f"rank {rank}" for rank in range(layout.ranks)])
-    axes.set_xlabel(f"elements of a rank's shard; crossed: {sum(padded):,} elements of padding in all")
+    axes.set_xlabel(f"elements of a rank's shard; crossed: {padding_of(layout):,} elements of padding in all")
     axes.spines[["top", "right", "left"]].set_visible(False)
     axes.tick_params(axis="y", length=0)
-    alt = f"{len(layout.slots)} parameters in a flat buffer of {layout.numel:,} elements, cut into {layout.ranks} "
-    alt += f"shards of {layout.shard_numel:,} elements; {sum(padded):,} of all are padding."
-    return Picture(figure, text_table(["", "parameter", "elements", "numel", "bytes"], rows), alt)
+    alt, table = shard_text(layout, itemsize)
+    return Picture(figure, table, alt)
+
+
+def padding_of(layout: Layout) -> int:
+    """Elements that belong to no parameter."""
+    return layout.numel - sum(slot.numel for slot in layout.slots)
+
+
+def shard_text(layout: Layout, itemsize: int = 4) -> tuple[str, str]:
+    """What the map shows, in a sentence, and its numbers as a table."""
+    rows = []
+    for rank in range(layout.ranks):
+        padding = layout.shard_numel
+        for piece in layout.pieces(rank):
+            inside = f"[{piece.start - piece.slot.start}, {piece.stop - piece.slot.start}) of {piece.slot.numel}"
+            rows.append([f"rank {rank}", piece.slot.name, inside, piece.numel, piece.numel * itemsize])
+            padding -= piece.numel
+        if padding:
+            rows.append([f"rank {rank}", "padding", "", padding, padding * itemsize])
+    said = f"{len(layout.slots)} parameters in a flat buffer of {layout.numel:,} elements, cut into {layout.ranks} "
+    said += f"shards of {layout.shard_numel:,} elements; {padding_of(layout):,} of all are padding."
+    return said, text_table(["", "parameter", "elements", "numel", "bytes"], rows)

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from ipywidgets import IntSlider, Layout, SelectionSlider
 
+from zerolab.course.living import reshard
 from zerolab.course.viz.picture import Picture
 from zerolab.course.viz.reshard import MOST_RANKS, reshard_map
 from zerolab.course.viz.saving import save_timeline
@@ -29,8 +30,11 @@ def reshard_sliders(
     def draw(saved_by: int, loaded_by: int, stage: int) -> Picture:
         return reshard_map(shapes, saved_by, loaded_by, stage, nbytes, align)
 
+    known = reshard.name_of(shapes, nbytes, align)
     return Living(
         draw,
+        scene="reshard" if known else "",
+        about={"model": known},
         saved_by=IntSlider(value=saved_by, min=1, max=MOST_RANKS, description="ranks that saved", **WIDE),
         loaded_by=IntSlider(value=loaded_by, min=1, max=MOST_RANKS, description="ranks that load", **WIDE),
         stage=SelectionSlider(options=[0, 1, 2, 3], value=stage, description="stage that loads", **WIDE),

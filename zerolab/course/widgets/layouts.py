@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from ipywidgets import Checkbox, Layout, SelectionSlider
 
 from zerolab.collectives import Link
+from zerolab.course.living.shards import name_of
 from zerolab.course.viz.buckets import SIZES, bucket_explorer
 from zerolab.course.viz.picture import Picture
 from zerolab.course.viz.shards import shard_map
@@ -23,8 +24,11 @@ def shard_sliders(shapes: Shapes, ranks: int = 4, align: int = 16) -> Living:
     def draw(ranks: int, align: int) -> Picture:
         return shard_map(lay_out(shapes, ranks, align))
 
+    known = name_of(shapes)
     return Living(
         draw,
+        scene="shards" if known else "",
+        about={"model": known},
         ranks=SelectionSlider(options=list(range(1, 9)), value=ranks, description="ranks", **WIDE),
         align=SelectionSlider(
             options=[1, 2, 4, 8, 16, 32, 64], value=align, description="slots start at multiples of", **WIDE

@@ -25,6 +25,7 @@ class Living(VBox):
     """`draw(**settings)` with a control for each setting. `busy` is what stands there while a slow one draws.
 
     scene   the scene (`course.living`) that pages without a kernel show in its place, set as the controls are
+    about   settings of the scene that no control has, such as which model's parameters are shown
 
     The picture is also part of the cell's stored output, so a notebook that is opened without a kernel shows it. There
     is no Output widget and no global figure behind it; a test sets `controls[name].value` and reads `picture`.
@@ -33,7 +34,14 @@ class Living(VBox):
     """
 
     def __init__(
-        self, draw: Callable[..., Picture], /, *, busy: str = "", scene: str = "", **controls: ValueWidget
+        self,
+        draw: Callable[..., Picture],
+        /,
+        *,
+        busy: str = "",
+        scene: str = "",
+        about: dict[str, Any] | None = None,
+        **controls: ValueWidget,
     ) -> None:
         self.controls = controls
         self.picture = draw(**self.settings())
@@ -41,7 +49,7 @@ class Living(VBox):
         """Why the settings of now have no picture; empty where they have."""
         self._draw = draw
         self._busy = busy
-        self._scene = scene
+        self._scene, self._about = scene, about or {}
         self._drawn = self.settings()
         self._note = HTML()
         self._shown = HTML(self.picture.html(), layout=Layout(width="100%", margin="0"))
@@ -83,6 +91,6 @@ class Living(VBox):
             text = f"{self.refusal}. {STALE}\n{self.picture.table}" if self.refusal else self.picture.table
             html = f"{self._said()}{self._shown.value}"
             if self._scene:
-                html = marked(self._scene, self.settings(), html)
+                html = marked(self._scene, self._about | self.settings(), html)
             data.update({"text/html": html, "text/plain": text})
         return bundle
