@@ -7,6 +7,7 @@ import sys
 import time
 from pathlib import Path
 
+from icons import trim
 from lesson import PageError
 from links import broken
 from oneclick import AddressError
@@ -31,6 +32,7 @@ def main(source: Path = SOURCE, target: Path = TARGET) -> int:
     )
     if status:
         return status
+    trim(target)
     wrong = broken(target)
     for sentence in wrong:
         print(f"site: {sentence}.", file=sys.stderr)

@@ -10,7 +10,7 @@ from oneclick import repository as known
 project = "zerolab"
 author = "zerolab contributors"
 copyright = "zerolab contributors"
-extensions = ["myst_nb", "sphinx_design", "sphinx_copybutton", "mathml", "terms"]
+extensions = ["myst_nb", "sphinx_design", "sphinx_copybutton", "mathml", "terms", "social"]
 exclude_patterns = ["_*", "**/.ipynb_checkpoints"]
 
 myst_enable_extensions = ["dollarmath", "colon_fence", "html_image", "attrs_inline"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import base64
 import re
 from collections.abc import Container
@@ -11,6 +12,7 @@ from typing import Any
 import nbformat
 
 PICTURE = re.compile(r'<img (?P<before>[^>]*?)src="data:image/png;base64,(?P<data>[^"]+)"(?P<after>[^>]*)>')
+WORDLESS = re.compile(r"!\[\s*\]\((?P<to>[^)\s]*)")
 ALT = re.compile(r'\balt="[^"]+"')
 SOURCE = re.compile(r"`(?P<name>zerolab(?:\.\w+)+)`\n")
 """How a shown piece of the library begins (viz/source.py)."""
@@ -32,7 +34,8 @@ def page(source: Path, pictures: Path, link: str, modules: Container[str] = (), 
     modules  files of the library that have a page; the source that a lesson shows leads there
     outputs  whether each cell must have been run; those of an exercise are the reader's to run
 
-    Raises PageError for a cell that was not run, or failed, and for a picture without words for who does not see it.
+    Raises PageError for a cell that was not run, or failed, or whose output is missing, and for a picture without words
+    for who does not see it.
     """
     notebook = nbformat.read(source, as_version=4)
     notebook.metadata.setdefault("mystnb", {})["execution_mode"] = "off"
@@ -43,9 +46,12 @@ def page(source: Path, pictures: Path, link: str, modules: Container[str] = (), 
         if cell.metadata.get("jupyter", {}).get("source_hidden") and "hide-input" not in tags:
             tags.append("hide-input")
         if cell.cell_type != "code":
+            check_alt(cell.source, where)
             continue
         if outputs and cell.source.strip() and cell.execution_count is None:
             raise PageError(f"{where}: it was not run, so the page would lack its output; run `make notebooks`")
+        if outputs and not cell.outputs and shows(cell.source):
+            raise PageError(f"{where}: it shows something, and its output is missing; run `make notebooks`")
         for place, output in enumerate(cell.outputs):
             if output.output_type == "error":
                 raise PageError(f"{where}: it ends with {output.ename}; mend it and run `make notebooks`")
@@ -57,6 +63,25 @@ def page(source: Path, pictures: Path, link: str, modules: Container[str] = (), 
                 name = f"{source.stem}-{number}-{place}"
                 output.data["text/html"] = with_files(html, where, pictures, link, name)
     return notebook
+
+
+def check_alt(text: str, where: str) -> None:
+    """Raises PageError where Markdown has a picture without words for who does not see it."""
+    if found := WORDLESS.search(text):
+        to = found["to"]
+        raise PageError(f"{where}: its picture {to} has no alt text; write it as ![what it shows]({to})")
+
+
+def shows(source: str) -> bool:
+    """Whether a cell ends with what surely shows something: a print at the outermost level, a picture of `viz`, or a
+    value that is no call."""
+    try:
+        last = ast.parse(source).body[-1]
+    except (SyntaxError, IndexError):  # IPython's own commands, or nothing but comments
+        return False
+    if not isinstance(last, ast.Expr) or source.rstrip().endswith(";"):
+        return False
+    return not isinstance(last.value, ast.Call) or ast.unparse(last.value.func).startswith(("print", "viz."))
 
 
 def with_files(html: str, where: str, pictures: Path, link: str, name: str) -> str:

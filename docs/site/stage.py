@@ -8,9 +8,10 @@ from pathlib import Path
 
 import nbformat
 from first import first_page
-from lesson import PageError, page
+from lesson import PageError, check_alt, page
 from oneclick import badges, repository
 from reference import read_library, write_reference
+from social import FOLDER, write_cards
 
 from zerolab.course.living import SCENES, module, recorded, style
 
@@ -31,7 +32,7 @@ def stage(target: Path, root: Path = ROOT) -> None:
     shutil.rmtree(target, ignore_errors=True)
     pictures = target / "_static" / "pictures"
     pictures.mkdir(parents=True)
-    name = repository()
+    known = repository()
     modules = read_library(root)
     write_reference(modules, target)
     for file in (HERE / "static").iterdir():
@@ -42,16 +43,17 @@ def stage(target: Path, root: Path = ROOT) -> None:
         (living / f"{scene}.js").write_text(module(scene))
         (living / f"{scene}.json").write_text(recorded(scene))
     (target / "_static" / "living.css").write_text(style())
-    for name in ("conf.py", "mathml.py", "oneclick.py", "terms.py"):
+    for name in ("conf.py", "mathml.py", "oneclick.py", "social.py", "terms.py"):
         shutil.copy(HERE / name, target)
     for file in HERE.glob("*.md"):
         shutil.copy(file, target)
-    (target / "index.md").write_text(first_page((HERE / "index.md").read_text(), pictures, name))
+    (target / "index.md").write_text(first_page((HERE / "index.md").read_text(), pictures, known))
     for pattern in PICTURES:
         for file in root.glob(pattern):
             copy(file, root, target)
     for pattern in TEXTS:
         for file in sorted(root.glob(pattern)):
+            check_alt(file.read_text(), str(file.relative_to(root)))
             place(file, root, target).write_text(with_links(file, file.read_text(), root, target))
     for folder in ("notebooks", "exercises"):
         found = sorted((root / folder).glob("*.ipynb"))
@@ -63,9 +65,11 @@ def stage(target: Path, root: Path = ROOT) -> None:
                 if cell.cell_type == "markdown":
                     cell.source = with_links(file, cell.source, root, target)
             title = made.cells[0]
-            line = badges(name, f"{folder}/{file.name}", "../docs/one_click.html")
+            line = badges(known, f"{folder}/{file.name}", "../docs/one_click.html")
             title.source = title.source.replace("\n", f"\n\n{line}\n", 1)
             nbformat.write(made, place(file, root, target))
+    title, about = re.findall(r"^(?:# |\*\*)(.*?)(?:\*\*)?$", (HERE / "index.md").read_text(), re.MULTILINE)[:2]
+    write_cards(target / "notebooks", pictures, (title, about), target / FOLDER)
 
 
 def place(file: Path, root: Path, target: Path) -> Path:
