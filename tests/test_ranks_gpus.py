@@ -23,11 +23,14 @@ from zerolab.collectives.local import LocalCollectives
 from zerolab.collectives.transport import LocalTransport, Transport
 from zerolab.errors import InputError
 from zerolab.flat.values import same_device
+from zerolab.gpu import door
 from zerolab.ranks import launch, torchrun
 from zerolab.ranks.devices import choose_devices, device_of_rank
 from zerolab.ranks.job import Job
 from zerolab.ranks.launchers import adopt, tasks_by_node
 from zerolab.ranks.own_gpus import each_has_its_own
+from zerolab.ranks.process_transport import ProcessTransport
+from zerolab.ranks.requests import OpenRequests
 from zerolab.train import make_config
 from zerolab.zero.check import check_model
 
@@ -167,6 +170,30 @@ def test_the_lane_of_a_rank_works_on_the_rank_s_gpu_and_opens_no_context_on_the_
     assert entered == [("zerolab-communication-0_0", "cuda:3")]
 
 
+def test_a_rank_function_has_ended_when_its_gpu_has_and_an_error_there_is_its_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Before other ranks may end NCCL, and while hangs are still looked for."""
+    done: list[str] = []
+    transport = object.__new__(ProcessTransport)
+    transport._open = OpenRequests()
+    transport._unfinished = SimpleNamespace(close=lambda: done.append("watch closed"))  # type: ignore[assignment]
+    transport.device = torch.device("cuda:1")
+    monkeypatch.setattr(door, "drain", lambda device: done.append(f"{device} drained"))
+    transport.check_waited()
+    assert done == ["cuda:1 drained", "watch closed"]
+
+    def fails(device: torch.device) -> None:
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    monkeypatch.setattr(door, "drain", fails)
+    with pytest.raises(RuntimeError, match="illegal memory access"):
+        transport.check_waited()
+    assert done[2:] == ["watch closed"]
+    transport.device = torch.device("cpu")
+    transport.check_waited()
+
+
 def test_devices_are_one_only_with_the_same_number() -> None:
     first, second = torch.device("cuda:0"), torch.device("cuda:1")
     assert same_device(first, first) and same_device(torch.device("cuda"), second)
@@ -186,6 +213,9 @@ def test_a_tensor_or_a_model_on_another_gpu_is_refused() -> None:
         with pytest.raises(InputError, match="weight is on cuda:0, the ranks are on cuda:1"):
             check_model(model, comm.device)
         check_model(model, torch.device("cuda:0"))
+        model.register_buffer("seen", torch.empty(4, device="cuda:1"))
+        with pytest.raises(InputError, match="seen is on cuda:1, the ranks are on cuda:0"):
+            check_model(model, torch.device("cuda:0"))
 
 
 # Ranks of two machines that a launcher has started, and who carries their tensors.

@@ -111,8 +111,14 @@ class ProcessTransport(Transport):
             self._pen.waits(*((0,) if peer is None else (MEET, peer)))
 
     def check_waited(self) -> None:
-        self.close()
-        self._open.check()
+        try:
+            self._open.check()
+            if door.drives(self.device):
+                # What went wrong on the GPU shows now, as this rank's error, and a call that hangs there is named; and
+                # nobody ends NCCL while another rank's GPU still waits for this one's.
+                door.drain(self.device)
+        finally:
+            self.close()
 
     def close(self) -> None:
         if self._unfinished is not None:

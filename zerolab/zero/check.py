@@ -50,6 +50,9 @@ def check_model(model: nn.Module, device: torch.device) -> None:
                 "using the same nn.Parameter in both places"
             )
         names[place] = name
+    for name, buffer in model.named_buffers():
+        if not buffer.is_meta and not same_device(buffer.device, device):
+            raise InputError(f"{name} is on {buffer.device}, the ranks are on {device}; call model.to(comm.device)")
 
 
 def check_lookups(model: nn.Module, ranks: int) -> None:
