@@ -9,11 +9,18 @@ from tempfile import TemporaryDirectory
 
 import pytest
 import torch
+from streams.clocks import Checker
 from streams.device import LIBRARY, FakeDoor, Site
-from streams.runs import Case, Seen, run
+from streams.runs import Case, Net, Seen, make_engine, run
 
+from zerolab.collectives import LocalCollectives
 from zerolab.memory import Stage3Limits
 from zerolab.offload import Offload
+from zerolab.offload.places import SUB_GROUP, SUB_GROUP_ON_GPU
+from zerolab.plan import RunSpec
+from zerolab.plan.needs import layout_of, step_buffers
+from zerolab.plan.shapes import SHAPES
+from zerolab.zero import ZeroEngine
 
 HOST_STEP = Offload(optimizer="host", sub_group_numel=100)
 ALL_ON_HOST = Offload(optimizer="host", parameters="host", sub_group_numel=100)
@@ -127,6 +134,37 @@ def test_no_wait_event_or_guard_can_be_left_out_unnoticed() -> None:
     }
     assert missed == {}
     assert sites_in_the_library() <= set(reached())
+
+
+# What else is another on a GPU.
+
+
+@pytest.mark.parametrize(
+    ("said", "numel"),
+    [
+        (Offload(), SUB_GROUP_ON_GPU),
+        (Offload(sub_group_numel=700), 700),
+        (Offload(optimizer="host"), None),
+    ],
+    ids=["left open", "said", "the host steps"],
+)
+def test_a_gpu_steps_in_large_sub_groups_unless_it_is_told_otherwise(
+    said: Offload, numel: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Checker() as checker:
+        fake = FakeDoor(checker)
+        fake.put_in(monkeypatch)
+        engine = make_engine(Case(2, settings={"precision": "bf16", "offload": said}), fake)
+    assert engine.offload.sub_group_numel == numel == engine.stage.offload.sub_group_numel
+    assert ZeroEngine(Net(), LocalCollectives(), 2, lr=1e-2, precision="bf16").offload == Offload()
+
+
+def test_the_planner_knows_what_a_step_in_large_sub_groups_brings_to_hand() -> None:
+    run = RunSpec(SHAPES["GPT-2 1.5B"], 4, 2, "bf16", seq_len=64)
+    layout = layout_of(run)
+    assert step_buffers(run, layout, 0) == 4 * SUB_GROUP
+    assert step_buffers(replace(run, on_gpus=True), layout, 0) == 4 * SUB_GROUP_ON_GPU
+    assert step_buffers(replace(run, on_gpus=True, offload=Offload(sub_group_numel=704)), layout, 0) == 4 * 704
 
 
 # How often the host waits for the device. A wait empties the queue: nothing is computed until the host has queued more.

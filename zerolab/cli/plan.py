@@ -207,6 +207,7 @@ def read(given: Any) -> tuple[RunSpec, float | None, str]:
         reduce_each=not given.defer_reduction,
         attention=given.attention,
         instances=given.num_distributed_optimizer_instances,
+        on_gpus=True,
     )
     return run, limit, gpu
 

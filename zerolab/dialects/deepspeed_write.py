@@ -58,8 +58,9 @@ def zero_section(run: Settings) -> dict[str, Any]:
         "overlap_comm": run["overlap"],
         "contiguous_gradients": True,
         "reduce_scatter": run["reduction"] == "reduce_scatter",
-        "sub_group_size": run["sub_group_size"],
     }
+    if run["sub_group_size"] is not None:
+        zero["sub_group_size"] = run["sub_group_size"]
     if run["bucket_numel"] is not None:
         zero["reduce_bucket_size"] = run["bucket_numel"]
     for part in ("offload_optimizer", "offload_param"):

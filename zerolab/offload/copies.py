@@ -103,5 +103,4 @@ class Copies:
 
 def make_copies(device: torch.device, offload: Offload) -> Copies | None:
     """What copies states of a rank between its GPU and the host; None where they never lie apart."""
-    on_device = offload.optimizer == offload.parameters == "device"
-    return Copies(device) if door.drives(device) and not on_device else None
+    return Copies(device) if offload.moves and door.drives(device) else None

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from zerolab.offload.places import NOWHERE, Offload
+from zerolab.offload.places import NOWHERE, SUB_GROUP, Offload
 from zerolab.precision.codec import BLOCK, Codec, codec_of
 from zerolab.precision.recipe import Precision
 
@@ -56,7 +56,9 @@ def format_of(
 
 def sub_group_limit(precision: Precision | None, offload: Offload) -> int | None:
     """Elements of a sub-group: None, all at once, where the step uses every state where and as it rests."""
-    return None if precision in (None, Precision()) and offload.optimizer == "device" else offload.sub_group_numel
+    if precision in (None, Precision()) and offload.optimizer == "device":
+        return None
+    return offload.sub_group_numel or SUB_GROUP
 
 
 def align_of(precision: Precision | None) -> int:

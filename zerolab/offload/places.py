@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -22,6 +22,10 @@ from zerolab.gpu import door
 TIERS = ("device", "host", "disk")
 TIER_OF = {"none": "device", "cpu": "host", "nvme": "disk"}
 """DeepSpeed's names of the places, and ours."""
+SUB_GROUP = 1 << 22
+"""Elements that stay in a processor's caches from one operation of the step to the next, nearly."""
+SUB_GROUP_ON_GPU = 1 << 26
+"""A GPU takes a millisecond for so many, in which the host queues the next; in fp32 they are 268 MB."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +36,7 @@ class Offload:
     buffer_count      host buffers through which the disk's states pass: 1 reads, computes and writes in turn, 2 read
                       ahead, 3 also write behind
     sub_group_numel   the step updates so many elements at a time, if states rest elsewhere or in another dtype than the
-                      step computes with
+                      step computes with; None: `SUB_GROUP`, and `SUB_GROUP_ON_GPU` where a GPU steps
     buffer_numel      parameters on disk: elements of a host buffer; None: as many as the largest shard of a bucket
     max_in_cpu        of parameters on disk, so many elements of a rank's shards stay on the host
 
@@ -43,7 +47,7 @@ class Offload:
     parameters: str = "device"
     path: Path | str | None = None
     buffer_count: int = 3
-    sub_group_numel: int = 1 << 22
+    sub_group_numel: int | None = None
     buffer_numel: int | None = None
     max_in_cpu: int = 0
 
@@ -52,9 +56,9 @@ class Offload:
             if getattr(self, what) not in TIERS:
                 raise InputError(f"offload {what} to {getattr(self, what)!r}; choose one of {', '.join(TIERS)}")
         check_count("buffer_count", self.buffer_count)
-        check_count("sub_group_numel", self.sub_group_numel)
-        if self.buffer_numel is not None:
-            check_count("buffer_numel", self.buffer_numel)
+        for what in ("sub_group_numel", "buffer_numel"):
+            if getattr(self, what) is not None:
+                check_count(what, getattr(self, what))
         check_count("max_in_cpu", self.max_in_cpu, least=0)
         if self.path is not None and not isinstance(self.path, str | os.PathLike):
             raise InputError(f"the path of swap files is {self.path!r}; name a folder")
@@ -78,6 +82,17 @@ class Offload:
             else:
                 found.append(number)
         return found
+
+    @property
+    def moves(self) -> bool:
+        """Whether any state rests off the device."""
+        return not self.optimizer == self.parameters == "device"
+
+    def on(self, gpus: bool) -> Offload:
+        """The same for ranks that compute on GPUs, or do not: what is left to a default that differs there is said."""
+        if not gpus or self.optimizer != "device" or self.sub_group_numel is not None:
+            return self
+        return replace(self, sub_group_numel=SUB_GROUP_ON_GPU)
 
     @property
     def on_disk(self) -> bool:

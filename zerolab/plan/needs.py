@@ -14,7 +14,6 @@ from zerolab.memory.predict import predict_rank
 from zerolab.memory.states import ADAM, StateSize, predict_states
 from zerolab.models import Config
 from zerolab.offload.formats import format_of, sub_group_limit
-from zerolab.offload.places import NOWHERE
 from zerolab.plan.layout import RunLayout, lay_out_model
 from zerolab.plan.replay import Replay, StepMoment, Widths
 from zerolab.plan.spec import RunSpec
@@ -63,7 +62,7 @@ def gpu_bytes(run: RunSpec) -> float:
 def needs_of(run: RunSpec, rank: int = 0) -> Needs:
     """The states of a rank, to the byte, and the moments of its second step (the first has no optimizer states yet)."""
     layout = layout_of(run)
-    states = predict_rank(layout.plans, run.stage, rank % run.sharing, ADAMW, run.dtypes, run.places)
+    states = predict_rank(layout.plans, run.stage, rank % run.sharing, ADAMW, run.dtypes, run.places.on(run.on_gpus))
     # The micro-batches of a step lie ready: tokens and targets, whole numbers of 8 bytes.
     ready = 2 * 8 * run.micro_batches * run.micro_batch_size * run.seq_len
     live = {**on_device(states), "other": ready}
@@ -103,14 +102,14 @@ def widths_of(run: RunSpec) -> Widths:
 def shards(run: RunSpec) -> int:
     """The stage whose rules the engine follows: with one rank there is nothing to shard, so it copies nothing, unless
     parameters rest elsewhere or are cast when they are gathered."""
-    alone = run.sharing == 1 and run.places == NOWHERE and not (run.dtypes or Precision()).sharded_main
+    alone = run.sharing == 1 and not run.places.moves and not (run.dtypes or Precision()).sharded_main
     return 0 if alone else run.stage
 
 
 def step_buffers(run: RunSpec, layout: RunLayout, rank: int) -> int:
     """The most bytes that the optimizer's step brings to hand on the device: of a sub-group the gradients and the
     states that rest in another dtype than it computes in."""
-    dtypes, places = run.dtypes, run.places
+    dtypes, places = run.dtypes, run.places.on(run.on_gpus)
     if places.optimizer != "device":
         return 0
     own = rank if shards(run) >= 1 else None
@@ -191,7 +190,7 @@ def changes(run: RunSpec) -> Iterator[RunSpec]:
     yield run
     stages = [stage for stage in (run.dtypes or Precision()).stages if stage >= run.stage]
     wholes = [run.ranks, *(2**power for power in range(1, 14) if 2**power > run.ranks)]
-    places = (run.offload, "optimizer") if run.places == NOWHERE else (run.offload,)
+    places = (run.offload, "optimizer") if not run.places.moves else (run.offload,)
     batches = dict.fromkeys((run.micro_batch_size, 1))
     checkpointings = dict.fromkeys((run.checkpoint_activations, True))
     for ranks, offload, batch, instances, checkpointing, stage in product(

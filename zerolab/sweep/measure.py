@@ -10,7 +10,7 @@ import os
 import platform
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +48,8 @@ def measured(report: Report, corpus: Corpus) -> Figures:
     """The figures of a run of this text that was traced."""
     config = report.config
     # A tracker sees the text, which no GPU would hold, where the ranks compute on the CPU.
-    text = 0 if torch.cuda.is_available() and config.device != "cpu" else corpus.train.nbytes + corpus.valid.nbytes
+    on_gpus = torch.cuda.is_available() and config.device != "cpu"
+    text = 0 if on_gpus else corpus.train.nbytes + corpus.valid.nbytes
     parts = mean_parts(report)
     seconds = step_seconds(report)
     found = {
@@ -64,7 +65,7 @@ def measured(report: Report, corpus: Corpus) -> Figures:
         "traffic_is_stated": report.traffic_is_stated,
         "state_bytes_predicted": most(on_device(report.memory_predicted)),
         "state_bytes": most(on_device(report.memory_measured, report.memory_predicted)),
-        "peak_bytes_predicted": gpu_bytes(config.spec),
+        "peak_bytes_predicted": gpu_bytes(replace(config.spec, on_gpus=on_gpus)),
         "peak_bytes": most(on_device(report.peak)) - text,
     }
     for place in OFFLOADED:

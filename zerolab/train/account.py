@@ -22,10 +22,10 @@ def predictions(engine: ZeroEngine, config: TrainConfig, steps: int, skipped: in
     spec, copies = config.spec, config.num_distributed_optimizer_instances
     rank = engine.comm.rank if config.world == "virtual" else None
     if rank is None:
-        memory = predict(engine.plans, spec.stage, engine.state_size, spec.precision, spec.places)
+        memory = predict(engine.plans, spec.stage, engine.state_size, spec.precision, engine.offload)
         memory = instances.of_all(memory, copies)
     else:
-        book = predict_rank(engine.plans, spec.stage, rank, engine.state_size, spec.precision, spec.places)
+        book = predict_rank(engine.plans, spec.stage, rank, engine.state_size, spec.precision, engine.offload)
         memory = {kind: [nbytes] for kind, nbytes in book.items()}
     whole, cut = (_traffic(engine, config, is_skipped, rank) for is_skipped in (False, True))
     traffic = {
@@ -47,7 +47,7 @@ def _traffic(engine: ZeroEngine, config: TrainConfig, skipped: bool, rank: int |
         reduce_each=spec.reduce_each,
         clip=bool(config.clip_norm),
         precision=spec.precision,
-        offload=spec.places,
+        offload=engine.offload,
         skipped=skipped,
         limits=config.make_limits(),
         resident=[unit.name for unit in engine.units if len(unit.modules) > 1],

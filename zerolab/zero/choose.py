@@ -17,7 +17,7 @@ from zerolab.memory.predict import predict
 from zerolab.memory.states import check_places, check_stage
 from zerolab.offload.files import check_folder
 from zerolab.offload.formats import format_of
-from zerolab.offload.places import NOWHERE, Offload
+from zerolab.offload.places import Offload
 from zerolab.precision.recipe import Precision
 from zerolab.precision.scaler import LossScaler
 from zerolab.zero import optimizer as optimizers
@@ -47,7 +47,7 @@ def make_stage(
     check_places(stage, precision, offload)
     if reduction not in REDUCTIONS:
         raise InputError(f"reduction is {reduction!r}; choose one of {', '.join(REDUCTIONS)}")
-    if comm.size == 1 and offload == NOWHERE and not (precision is not None and precision.sharded_main):
+    if comm.size == 1 and not offload.moves and not (precision is not None and precision.sharded_main):
         # One rank owns every shard. What the stages do beyond stage 0 would cost copies and save nothing.
         return Stage0(comm, replicate=replicate)
     if stage == 1:

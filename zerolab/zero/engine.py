@@ -22,6 +22,7 @@ from zerolab.collectives import Collectives, Handle, phase
 from zerolab.errors import InputError, StateError
 from zerolab.flat import ALIGN, BucketPlan
 from zerolab.flat.layout import round_up
+from zerolab.gpu import door
 from zerolab.memory.limits import ANY, Stage3Limits, check_limits
 from zerolab.offload.formats import align_of
 from zerolab.offload.places import NOWHERE, Offload, ledger
@@ -125,7 +126,7 @@ class ZeroEngine(Gestures):
         check_kinds(model, self.precision)
         check_replicas(comm, replicate)
         init = find_init(model, init)
-        self.offload = offload
+        self.offload = offload = offload.on(door.drives(comm.device))
         self.scaler = make_scaler(self.precision, scaler)
         self.stage = make_stage(stage, comm, reduction, self.precision, offload, replicate)
         factory = optimizer if lr is None else optimizers.default_factory(lr)
