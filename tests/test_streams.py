@@ -9,8 +9,8 @@ from tempfile import TemporaryDirectory
 
 import pytest
 import torch
-from streams.clocks import Checker
-from streams.device import LIBRARY, FakeDoor, Site
+from streams.clocks import GPU, Checker
+from streams.device import LIBRARY, FakeDoor, Site, comm_of_one_rank
 from streams.runs import Case, Net, Seen, make_engine, run
 
 from zerolab.collectives import LocalCollectives
@@ -157,6 +157,37 @@ def test_a_gpu_steps_in_large_sub_groups_unless_it_is_told_otherwise(
         engine = make_engine(Case(2, settings={"precision": "bf16", "offload": said}), fake)
     assert engine.offload.sub_group_numel == numel == engine.stage.offload.sub_group_numel
     assert ZeroEngine(Net(), LocalCollectives(), 2, lr=1e-2, precision="bf16").offload == Offload()
+
+
+def test_nccl_s_means_of_fp16_overflow_no_sooner_than_the_numbers_of_one_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Checker() as checker:
+        fake = FakeDoor(checker)
+        fake.put_in(monkeypatch)
+        comm = comm_of_one_rank(fake)
+        whole, length = torch.full((8,), 4e4, dtype=torch.float16).to(GPU), torch.full((5,), 4e4).half().to(GPU)
+        means = [
+            comm.reduce_scatter(whole, average=True),
+            comm.reduce_scatter(length, average=True),
+            comm.all_reduce_async(whole, average=True).wait(),
+        ]
+        assert [mean.unique().tolist() for mean in means] == [[4e4]] * 3
+        assert comm.all_reduce(torch.ones(8, device=GPU)).unique().tolist() == [2]
+
+
+@pytest.mark.parametrize("case", [Case(0), Case(3, micro_batches=2), Case(2, micro_batches=2, reduce_each=False)])
+def test_a_buckets_small_gradients_are_copied_at_once_on_a_gpu(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    copied: list[int] = []
+    copy = torch._foreach_copy_
+
+    def counted(slots: list[torch.Tensor], small: list[torch.Tensor]) -> None:
+        copied.append(len(slots))
+        copy(slots, small)
+
+    monkeypatch.setattr(torch, "_foreach_copy_", counted)
+    assert run(case).races == []
+    # Three blocks of six parameters, and a head of two; what is added to is added by itself.
+    passes = case.steps * (case.micro_batches if case.reduce_each else 1)
+    assert copied == [2, 6, 6, 6] * passes
 
 
 def test_the_planner_knows_what_a_step_in_large_sub_groups_brings_to_hand() -> None:

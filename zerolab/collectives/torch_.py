@@ -1,5 +1,6 @@
 """The contract on torch's own collectives (gloo on CPUs, NCCL on GPUs): the reference, and the fast path on GPUs
 that have one rank each, where "auto" takes it. NCCL's order of addition is not fixed; ask for the ring to compare bits.
+A mean of NCCL's is divided before it is summed up: a sum of N ranks overflows no sooner than one rank's numbers.
 
 What gloo or NCCL put on the wire cannot be seen from here, so the meter states what the ring algorithm needs
 (`cost.wire_bytes`) and marks it as nominal; gloo is free to send more.
@@ -46,6 +47,8 @@ class TorchCollectives(Collectives):
     def __init__(self, transport: Transport, group: dist.ProcessGroup | None = None) -> None:
         super().__init__(transport)
         self._issuer = Issuer(transport, transport.queues)
+        # NCCL's, which gloo has not.
+        self._averages = transport.queues
         while group is None and (inner := getattr(transport, "inner", None)) is not None:
             transport = inner
         # The transport's own, which may be a part of the world.
@@ -59,11 +62,23 @@ class TorchCollectives(Collectives):
         ranks = [dist.get_global_rank(whole, place) for place in places]
         return TorchCollectives(transport, new_group(ranks, transport.within.number) if len(ranks) > 1 else None)
 
-    def _all_reduce(self, tensor: Tensor) -> None:
-        if self.size > 1 and tensor.numel():
-            dist.all_reduce(as_summed("all_reduce", tensor), group=self.group)
+    def _all_reduce_mean(self, tensor: Tensor) -> None:
+        if self._averages:
+            self._all_reduce(tensor, dist.ReduceOp.AVG)
+        else:
+            super()._all_reduce_mean(tensor)
 
-    def _reduce_scatter(self, tensor: Tensor, out: Tensor) -> None:
+    def _reduce_scatter_mean(self, tensor: Tensor, out: Tensor) -> None:
+        if self._averages:
+            self._reduce_scatter(tensor, out, dist.ReduceOp.AVG)
+        else:
+            super()._reduce_scatter_mean(tensor, out)
+
+    def _all_reduce(self, tensor: Tensor, op: Any = dist.ReduceOp.SUM) -> None:
+        if self.size > 1 and tensor.numel():
+            dist.all_reduce(as_summed("all_reduce", tensor), op, group=self.group)
+
+    def _reduce_scatter(self, tensor: Tensor, out: Tensor, op: Any = dist.ReduceOp.SUM) -> None:
         sizes = chunk_sizes(tensor.numel(), self.size)
         if self.size == 1:
             out.copy_(tensor)
@@ -72,13 +87,13 @@ class TorchCollectives(Collectives):
                 # gloo may write its output while it still reads: never hand it a view of the input. NCCL may.
                 shared = not out.is_cuda and out.untyped_storage().data_ptr() == tensor.untyped_storage().data_ptr()
                 target = torch.empty_like(out) if shared else out
-                self._sum_up(tensor, target)
+                self._sum_up(tensor, target, op)
                 if shared:
                     out.copy_(target)
         else:
             padded = self._padded(tensor.split(sizes), sizes[0])
             whole = tensor.new_empty(sizes[0])
-            self._sum_up(padded, whole)
+            self._sum_up(padded, whole, op)
             out.copy_(whole[: out.numel()])
 
     def _all_gather(self, shard: Tensor, out: Tensor) -> None:
@@ -104,9 +119,9 @@ class TorchCollectives(Collectives):
         if self.size > 1:
             dist.all_reduce(torch.zeros(1, device=self.device), group=self.group)
 
-    def _sum_up(self, tensor: Tensor, out: Tensor) -> None:
+    def _sum_up(self, tensor: Tensor, out: Tensor, op: Any) -> None:
         name = "reduce_scatter"
-        _reduce_scatter_single(as_summed(name, out), as_summed(name, tensor), group=self.group)
+        _reduce_scatter_single(as_summed(name, out), as_summed(name, tensor), op, group=self.group)
 
     def _bring(self, shard: Tensor, out: Tensor) -> None:
         _all_gather_single(as_carried(out), as_carried(shard), group=self.group)

@@ -27,6 +27,7 @@ from zerolab.errors import StateError
 from zerolab.flat import Layout
 from zerolab.flat.values import address
 from zerolab.flat.views import shard_of, view, zero_gaps
+from zerolab.gpu import door
 from zerolab.memory.predict import IN_FLIGHT
 from zerolab.offload.copies import Copies
 from zerolab.zero.wrapped import drop_gradients, take_gradient
@@ -36,6 +37,9 @@ if TYPE_CHECKING:
     from zerolab.zero.units import Bucket, Unit
 
 Tensor = torch.Tensor
+
+SMALL = 1 << 16
+"""Elements of a gradient that waits, on a GPU, to be copied with others of its bucket."""
 
 
 class StrayError(StateError):
@@ -166,6 +170,8 @@ class Reducer:
         self._taken = taken
         # Of gradients that rest on the host, while this rank computes on a GPU.
         self._copies = stage.store.copies if stage.shards_gradients and stage.offload.optimizer != "device" else None
+        # On a GPU, where a kernel for each costs more than its bytes: slots, and the gradients that go into them.
+        self._small: list[tuple[Tensor, Tensor]] | None = [] if door.drives(stage.comm.device) else None
         self._in_backward = self._reducing = False
         # How many buckets of `order` this backward has begun to reduce.
         self._next = 0
@@ -198,10 +204,16 @@ class Reducer:
         if gradient.is_sparse:
             gradient = gradient.to_dense()
         if gradients.state is Local.WHOLE or key in gradients.arrived:
+            if self._small:
+                self._copy_small()
             view(local, slot).add_(gradient)
+        elif self._small is not None and gradient.numel() <= SMALL:
+            self._small.append((view(local, slot), gradient))
         else:
             view(local, slot).copy_(gradient)
         gradients.arrived.add(key)
+        if self._small and gradients.complete:
+            self._copy_small()
         if self._reducing and gradients.complete:
             with phase("backward"):
                 self._start_complete()
@@ -210,6 +222,8 @@ class Reducer:
     def fill(self, unit: Unit) -> None:
         """In backward: those gradients of a unit that have not come are zero. (What stays at stage 3 may be used from
         anywhere, and waits for the end.)"""
+        if self._small:
+            self._copy_small()
         for bucket in unit.trainable:
             if not bucket.persistent and not bucket.gradients.complete:
                 self._fill_missing(bucket)
@@ -219,6 +233,8 @@ class Reducer:
 
     def finish(self) -> None:
         """After a backward: complete every bucket, and wait for all reductions."""
+        if self._small:
+            self._copy_small()
         for bucket in self.order[self._next :]:
             self._fill_missing(bucket)
         if self._reducing:
@@ -231,6 +247,8 @@ class Reducer:
         """After a backward that finished or failed: gradients that come now are strays, and those on their way to the
         host are there."""
         self._in_backward = False
+        if self._small:
+            self._small.clear()
         if self._copies is not None:
             self._copies.finish()
 
@@ -268,6 +286,13 @@ class Reducer:
         bucket.gradients.local = local = self.stage.local_buffer(bucket)
         bucket.gradients.state = Local.PARTIAL
         return local
+
+    def _copy_small(self) -> None:
+        """Copy all small gradients that wait to their slots, at once."""
+        assert self._small is not None
+        slots, small = zip(*self._small, strict=True)
+        torch._foreach_copy_(slots, small)
+        self._small.clear()
 
     def _start_complete(self) -> None:
         while self._next < len(self.order) and self.order[self._next].gradients.complete:
