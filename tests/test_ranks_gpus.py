@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import itertools
 import re
 import sys
 import threading
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
@@ -34,6 +36,7 @@ from zerolab.ranks.requests import OpenRequests
 from zerolab.train import make_config
 from zerolab.zero.check import check_model
 
+ROOT = Path(__file__).resolve().parents[1]
 MEETING = {"MASTER_ADDR": "a", "MASTER_PORT": "29500"}
 SLURM = {
     "SLURM_PROCID": "11", "SLURM_STEP_NUM_TASKS": "16", "SLURM_LOCALID": "3", "SLURM_NODEID": "1",
@@ -194,6 +197,32 @@ def test_a_rank_function_has_ended_when_its_gpu_has_and_an_error_there_is_its_ow
     transport.check_waited()
 
 
+def calls_on_import(body: list[ast.stmt]) -> Iterator[str]:
+    """What a file calls when it is imported: all calls but those in the bodies of its functions."""
+    coming: list[ast.AST] = [*body]
+    while coming:
+        node = coming.pop()
+        if isinstance(node, ast.Call):
+            yield ast.unparse(node.func)
+        inside = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+        coming += [*node.decorator_list, node.args] if isinstance(node, ast.FunctionDef) else []
+        coming += [] if inside else ast.iter_child_nodes(node)
+
+
+def test_nothing_asks_for_gpus_when_it_is_imported_since_ranks_are_forked_from_who_has_imported_it() -> None:
+    """CUDA does not outlive a fork: not even its number of GPUs may be asked for before."""
+    asked = {"torch.cuda", "door", "zerolab.gpu.door"}
+    found = {
+        (path.name, call)
+        for path in (ROOT / "zerolab").rglob("*.py")
+        for call in calls_on_import(ast.parse(path.read_text()).body)
+        if call.rpartition(".")[0] in asked or call in ("seed_all", "choose_devices")
+    }
+    assert found == set()
+    early = "count = torch.cuda.device_count()\ndef f(x=torch.cuda.is_available()):\n    torch.cuda.init()"
+    assert sorted(calls_on_import(ast.parse(early).body)) == ["torch.cuda.device_count", "torch.cuda.is_available"]
+
+
 def test_devices_are_one_only_with_the_same_number() -> None:
     first, second = torch.device("cuda:0"), torch.device("cuda:1")
     assert same_device(first, first) and same_device(torch.device("cuda"), second)
@@ -294,7 +323,7 @@ def test_the_train_command_takes_a_batch_that_the_ranks_of_torchrun_divide(
 ) -> None:
     for name, value in {**TOLD, **MEETING, "WORLD_SIZE": ranks, "RANK": "0"}.items():
         monkeypatch.setenv(name, value)
-    line = re.search(r"-m zerolab train (.*)", (Path(__file__).parents[1] / "README.md").read_text())
+    line = re.search(r"-m zerolab train (.*)", (ROOT / "README.md").read_text())
     assert line is not None
     for flags in ("--zero-stage 3", "--zero-stage 1 --grad-accum-steps 3", line[1] if ranks != "24" else ""):
         config = make_config(**read_flags(flags.split())[0])
