@@ -84,7 +84,7 @@ site: $(STAMP)  ## build the course as static pages in build/site, from the stor
 	@$(PIP) install --quiet -c $(PINS) -e '.[$(EXTRAS),site]'
 	@$(PY) docs/site/build.py
 
-site-test: site  ## build the site and look at it in Chromium: widths, links, scenes
+site-test: site  ## build the site and look at it in Chromium: widths, texts, weight, links, scenes
 	$(PY) -m pytest -p no:nbval tests/test_site.py tests/test_site_browser.py $(ARGS)
 
 lone: $(STAMP)  ## notebooks that install the library themselves, in build/lone (ZEROLAB_REPOSITORY=https://github.com/OWNER/NAME)

@@ -4,14 +4,17 @@
 """
 
 import functools
+import gzip
 import shutil
 import threading
 from collections.abc import Iterator
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
+from overlaps import OVERLAPS
 
 from zerolab.course.living import reshard, shards
 from zerolab.course.viz.calculator import calculator_text
@@ -29,9 +32,12 @@ pytestmark = [
     pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine"),
     pytest.mark.skipif(not (SITE / "index.html").exists(), reason="no site is built: make site-test builds one"),
 ]
-PAGES = ["index", *(f"notebooks/{file.stem}" for file in sorted((ROOT / "notebooks").glob("*.ipynb")))]
-PAGES += ["exercises/05_zero_3", "glossary", "api/zerolab.ranks", "docs/design", "benchmarks/README", "CHANGELOG"]
-WIDTHS = [390, 820, 1440]
+LEFT_OUT = ("_static", "source")
+"""Folders of the site without pages of ours: templates of the theme, and files of the library as they are."""
+PAGES = sorted(
+    str(file.relative_to(SITE)) for file in SITE.rglob("*.html") if file.parts[len(SITE.parts)] not in LEFT_OUT
+)
+WINDOWS = [(390, "light"), (390, "dark"), (820, "light"), (1440, "dark")]
 
 
 class Quiet(SimpleHTTPRequestHandler):
@@ -61,20 +67,54 @@ def browser() -> Iterator[Any]:
         started.close()
 
 
-@pytest.mark.parametrize("width", WIDTHS)
-def test_no_page_is_wider_than_its_window_and_none_asks_another_host(browser: Any, address: str, width: int) -> None:
-    context = browser.new_context(viewport={"width": width, "height": 900})
+@pytest.mark.parametrize(("width", "theme"), WINDOWS)
+def test_no_page_is_wider_than_its_window_has_text_over_text_or_asks_another_host(
+    browser: Any, address: str, width: int, theme: str
+) -> None:
+    context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=theme)
     tab = context.new_page()
     asked: list[str] = []
     tab.on("request", lambda request: asked.append(request.url))
-    wide = {}
+    wide, over = {}, {}
     for name in PAGES:
-        tab.goto(f"{address}/{name}.html")
+        tab.goto(f"{address}/{name}")
         if (got := tab.evaluate("document.documentElement.scrollWidth")) > width:
             wide[name] = got
+        if found := tab.evaluate(OVERLAPS):
+            over[name] = found
     context.close()
-    assert wide == {}
+    assert (wide, over) == ({}, {})
     assert [url for url in asked if not url.startswith((address, "data:", "blob:"))] == []
+
+
+def test_text_over_text_is_seen(browser: Any) -> None:
+    tab = browser.new_page()
+    apart = "<main><p>one</p><div style='height: 9px; overflow: hidden'>two<br>hidden</div><p>three</p></main>"
+    tab.set_content(apart)
+    assert tab.evaluate(OVERLAPS) == []
+    tab.set_content(apart.replace("<p>three", "<p style='margin-top: -40px'>three"))
+    assert tab.evaluate(OVERLAPS) != []
+    tab.close()
+
+
+def test_each_page_loads_less_than_a_megabyte_before_its_pictures(browser: Any, address: str) -> None:
+    """As hosts of pages send what they have: packed. Pictures come when they are seen."""
+    context = browser.new_context(viewport={"width": 390, "height": 900})
+    tab = context.new_page()
+    sizes: dict[str, int] = {}
+    loaded: list[str] = []
+    tab.on("response", lambda one: one.request.resource_type == "image" or loaded.append(one.url))
+    heavy = {}
+    for name in PAGES:
+        loaded.clear()
+        tab.goto(f"{address}/{name}", wait_until="networkidle")
+        for url in loaded:
+            file = SITE / urlsplit(url).path.removeprefix("/course/")
+            sizes.setdefault(url, len(gzip.compress(file.read_bytes(), 6)))
+        if (total := sum(sizes[url] for url in set(loaded))) > 1_000_000:
+            heavy[name] = total
+    context.close()
+    assert loaded and heavy == {}
 
 
 def test_the_ring_moves_by_its_buttons_its_sliders_and_the_keyboard(browser: Any, address: str) -> None:

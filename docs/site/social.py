@@ -20,10 +20,11 @@ from matplotlib import font_manager
 from PIL import Image, ImageDraw, ImageFont
 from sphinx.application import Sphinx
 
-VARIABLE, FOLDER = "ZEROLAB_SITE", "_static/social"
+NAME, VARIABLE, FOLDER = "zerolab", "ZEROLAB_SITE", "_static/social"
 SIZE, EDGE, GAP = (1200, 630), 50, 24
 """Dots: what services show whole, the margin, and what is between a text and a picture."""
-COLOURS = 64
+COLOURS = 256
+"""Fewer would make one kind of memory look like another."""
 EVERY = "index"
 """Whose picture stands for pages that have none of their own."""
 
@@ -32,7 +33,7 @@ def card(title: str, about: str, picture: bytes) -> bytes:
     """A PNG of `SIZE`: the title, a sentence or two, and a picture (PNG) in what room is left."""
     drawn = Image.new("RGB", SIZE, "white")
     pen, below = ImageDraw.Draw(drawn), EDGE
-    for text, weight, size, width, most in ((title, "bold", 56, 36, 2), (about, "normal", 28, 76, 3)):
+    for text, weight, size, width, most in ((title, "bold", 56, 36, 2), (about, "normal", 28, 66, 3)):
         font = ImageFont.truetype(font_manager.findfont(font_manager.FontProperties(weight=weight)), size)
         for line in textwrap.wrap(text, width, max_lines=most, placeholder=" ..."):
             pen.text((EDGE, below), line, "black", font)
@@ -43,6 +44,9 @@ def card(title: str, about: str, picture: bytes) -> bytes:
     factor = min(room[0] / shown.width, room[1] / shown.height)
     shown = shown.resize((max(1, round(factor * shown.width)), max(1, round(factor * shown.height))), Image.LANCZOS)
     drawn.paste(shown, ((SIZE[0] - shown.width) // 2, below))
+    if title != NAME:
+        font = ImageFont.truetype(font_manager.findfont(font_manager.FontProperties(weight="bold")), 28)
+        pen.text((EDGE, SIZE[1] - EDGE - 28), NAME, "black", font)
     made = BytesIO()
     drawn.quantize(COLOURS, Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE).save(made, "png", optimize=True)
     return made.getvalue()
@@ -69,7 +73,7 @@ def write_cards(lessons: Path, pictures: Path, first: tuple[str, str], target: P
 
 def tags(title: str, about: str, address: str, page: str, cards: set[str]) -> str:
     """The meta tags of `page`, of a site at `address` ("" where that is not known) with these `cards`."""
-    found = {"og:type": "article", "og:site_name": "zerolab", "og:title": title, "og:description": about}
+    found = {"og:type": "article", "og:site_name": NAME, "og:title": title, "og:description": about}
     if address:
         name = page.replace("/", "-")
         found["og:url"] = f"{address}/{page}.html"
