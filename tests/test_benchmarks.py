@@ -9,12 +9,14 @@ import pytest
 import torch
 from cover import NIGHTLY
 
+from benchmarks import tiers
 from benchmarks.checkpoints import checksum_speeds
 from benchmarks.collectives import least_bytes
 from benchmarks.peers.contenders import CONTENDERS, OURS, PARTS, RIVALS, is_installed
 from benchmarks.peers.measure import allocated, held_bytes, timed, watched
 from benchmarks.peers.report import Case, ratio, tables
 from benchmarks.peers.workload import WORKLOADS
+from benchmarks.sweeps import begin, tiers_table, wires_table
 from benchmarks.tiers import RUNS, held, table
 from zerolab.collectives import Collectives, LocalTransport
 from zerolab.memory.kinds import OFFLOADED
@@ -133,3 +135,46 @@ def test_row_27_the_seven_configurations_that_guides_rank_are_measured(tmp_path:
 def test_the_benchmark_of_checkpoints_says_how_fast_each_checksum_is() -> None:
     speeds = checksum_speeds(1 << 16, rounds=1)
     assert "zlib" in speeds and all(speed > 0 for speed in speeds.values())
+
+
+def swept(predicted: float, measured: float, **settings: Any) -> dict[str, Any]:
+    """A row of a sweep: seconds and settings."""
+    figures = {"step_seconds_predicted": predicted, "step_seconds": measured, "tokens_per_s": 64 / measured}
+    sizes = {f"{what}_bytes{end}": 2_500_000 for what in ("peak", "sent") for end in ("", "_predicted")}
+    return {"settings": settings, "parameters_sha256": "a", **figures, **sizes}
+
+
+def test_a_sweep_of_wires_shows_each_time_the_errors_and_where_stages_cross() -> None:
+    rows = [
+        swept(predicted, measured, zero_stage=stage, ranks=2, gbit_per_s=gbit, wire="shaped")
+        for stage, gbit, predicted, measured in (
+            (0, 0.1, 1.0, 2.0), (0, 1, 0.5, 0.4), (3, 0.1, 1.5, 3.0), (3, 1, 0.3, 0.3)
+        )
+    ]  # fmt: skip
+    lines = wires_table(rows)
+    assert lines[2:4] == [
+        "| 2 | 0.1 | shaped | 1,000 / 2,000 | 1,500 / 3,000 |",
+        "| 2 | 1 | shaped | 500 / 400 | 300 |",
+    ]
+    assert lines[5].endswith("On shaped wires the median error is 38%, the worst 50%.")
+    assert lines[6].startswith("On 2 ranks and shaped wires there cross: stages 0 and 3 at 0.")
+
+
+def test_a_sweep_of_tiers_names_what_rests_elsewhere() -> None:
+    disk = {"offload_optimizer": "disk", "offload_param": "disk"}
+    rows = [
+        swept(1, 1, zero_stage=0),
+        swept(1, 2, zero_stage=2, offload_optimizer="host"),
+        swept(1, 3, zero_stage=3, **disk),
+    ]
+    rows[2] |= {"disk_bytes_predicted": 10**6, "disk_bytes": 2 * 10**6}
+    assert tiers_table(rows)[2:5] == [
+        "| 0 | 2.50 | 0.00 | 0.00 | 2.50 | 1,000 | 1.00 |",
+        "| 2, optimizer on the host | 2.50 | 0.00 | 0.00 | 2.50 | 1,000 / 2,000 | 2.00 |",
+        "| 3, optimizer and parameters on the disk | 2.50 | 0.00 | 1.00 / 2.00 | 2.50 | 1,000 / 3,000 | 3.00 |",
+    ]
+
+
+def test_the_tables_of_sweeps_have_their_places_in_the_readme() -> None:
+    text = Path(tiers.__file__).with_name("README.md").read_text(encoding="utf-8")
+    assert all(text.count(begin(name)) == 1 for name in ("wires", "tiers"))
