@@ -12,6 +12,7 @@ from zero_models import STAGES, at_every_stage, lockstep, loss_of, model, rows
 
 from zerolab.collectives import Collectives, LocalCollectives
 from zerolab.errors import InputError
+from zerolab.offload import Offload
 from zerolab.zero import ZeroEngine
 from zerolab.zero.clip import gradient_norm
 
@@ -286,3 +287,36 @@ def test_a_scheduler_of_torch_sets_every_groups_rate_on_every_rank_even_one_that
             assert parameters == pytest.approx([*small.weight[0].tolist(), *small.bias.tolist()], abs=1e-6)
             assert rates == expected
         assert stage == 0 or min(owned for _, _, owned in ended) == 0
+
+
+class Looking(torch.optim.AdamW):
+    """Notes how many parameters it looks at in each step."""
+
+    looked: tuple[int, ...] = ()
+
+    def step(self, closure: Any = None) -> Any:
+        self.looked += (sum(len(options["params"]) for options in self.param_groups),)
+        return super().step(closure)
+
+
+def test_a_sub_group_is_stepped_without_a_look_at_the_parameters_of_others() -> None:
+    """A rank that keeps all states of a large model has thousands of them."""
+
+    def run(comm: Collectives) -> None:
+        found = set[str]()
+        for optimizer in (torch.optim.AdamW, Looking):
+            factory = partial(optimizer, lr=0.1)
+            offload = Offload(sub_group_numel=64)
+            engine = ZeroEngine(
+                model(), comm, 2, optimizer=factory, groups=decay_matrices, precision="bf16", offload=offload
+            )
+            for step in range(2):
+                engine.backward(loss_of(engine(rows(comm.rank, step).bfloat16())))
+                engine.step()
+            found.add(digest(engine.consolidate()))
+            sizes = [len(group) for group in engine.optimizer_step.groups]
+            assert sum(len(options["params"]) for options in engine.optimizer.param_groups) == sum(sizes)
+            assert not engine.optimizer_step.transient(), "nothing is at hand between steps"
+        assert len(sizes) > 3 and engine.optimizer.looked == (*sizes, *sizes) and len(found) == 1
+
+    lockstep(run)

@@ -56,8 +56,9 @@ class EncodedStep(OptimizerStep):
         return [*self._records, *self._counters()]
 
     def transient(self) -> list[Tensor | None]:
-        long = [state.get(name) for segment, state in self._states() for name in segment.format.states]
-        return [*super().transient(), *(segment.tensor for segment in self.segments), *long]
+        states = [(segment, self.optimizer.state.get(segment.tensor, {})) for segment in self.hand]
+        long = [state.get(name) for segment, state in states for name in segment.format.states]
+        return [*super().transient(), *(segment.tensor for segment in self.hand), *long]
 
     def _counters(self) -> list[Tensor]:
         """States of fixed size, which stay in memory."""
@@ -92,6 +93,7 @@ class EncodedStep(OptimizerStep):
                 codec.put(self.initial(segment).to(self.device, segment.format.step_dtype), stored)
 
     def decode(self, group: list[ShardSegment], raw: Tensor) -> None:
+        self.hand = group
         for segment in group:
             if segment.format.main is None:
                 segment.tensor.data = segment.part(self._kept(segment.bucket)).to(

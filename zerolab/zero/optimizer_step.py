@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -76,6 +77,8 @@ class OptimizerStep:
 
     stays = True
     """Whether main parameters that were at hand stay where they are."""
+    hand: Sequence[ShardSegment] = ()
+    """The sub-group that is stepped now: no other has gradients for it, nor states that were decoded."""
 
     def __init__(
         self,
@@ -99,25 +102,29 @@ class OptimizerStep:
         in_order = [group for bucket in buckets if bucket.trainable for group in bucket.plan.groups]
         tensors = [(segment.group, segment.tensor) for segment in self.segments]
         self.optimizer = optimizers.build(factory, in_order, tensors)
+        options = enumerate(self.optimizer.param_groups)
+        self._options_of = {id(tensor): place for place, these in options for tensor in these["params"]}
 
     @torch.no_grad()
     def step(self, factor: float) -> None:
         """Update all parameters with their gradients, times `factor`."""
         # A rank that owns no parameters steps its optimizer, too: learning-rate schedulers count the steps.
         for group in self.at_hand() if self.groups else [[]]:
+            self.hand = group
             gradients = self._gradients(group)
             if gradients and factor != 1.0:
                 torch._foreach_mul_(gradients, factor)
             for segment in reversed(group):
                 # In no other hands, so that it is gone before the next group's come.
                 segment.tensor.grad = gradients.pop()
-            self.optimizer.step()
+            with self._alone(group):
+                self.optimizer.step()
             for segment in group:
-                # An optimizer passes over parameters that have no gradient: those of other groups.
                 segment.tensor.grad = None
                 target = segment.part(self.stage.store.open(segment.bucket))
                 if address(target) != address(segment.tensor):
                     self._put(target, segment.tensor)
+        self.hand = ()
         self.stage.store.flush()
 
     # Where states rest: three ways.
@@ -145,7 +152,7 @@ class OptimizerStep:
 
     def transient(self) -> list[torch.Tensor | None]:
         """What is in memory only while a step goes on, for the ledger."""
-        return [segment.tensor.grad for segment in self.segments]
+        return [segment.tensor.grad for segment in self.hand]
 
     # What a checkpoint keeps.
 
@@ -199,6 +206,22 @@ class OptimizerStep:
         """Let go what outlives tensors."""
 
     # Helpers.
+
+    @contextmanager
+    def _alone(self, group: list[ShardSegment]) -> Iterator[None]:
+        """The optimizer has these parameters and no others: it would look through all of them for each sub-group, of
+        which large models have thousands, and pass over those without a gradient."""
+        all_options = self.optimizer.param_groups
+        whole = [options["params"] for options in all_options]
+        for options in all_options:
+            options["params"] = []
+        for segment in group:
+            all_options[self._options_of[id(segment.tensor)]]["params"].append(segment.tensor)
+        try:
+            yield
+        finally:
+            for options, tensors in zip(all_options, whole, strict=True):
+                options["params"] = tensors
 
     def initial(self, segment: ShardSegment) -> torch.Tensor:
         """The parameters of a segment as the model had them."""
