@@ -33,7 +33,7 @@ def card(title: str, about: str, picture: bytes) -> bytes:
     """A PNG of `SIZE`: the title, a sentence or two, and a picture (PNG) in what room is left."""
     drawn = Image.new("RGB", SIZE, "white")
     pen, below = ImageDraw.Draw(drawn), EDGE
-    for text, weight, size, width, most in ((title, "bold", 56, 36, 2), (about, "normal", 28, 66, 3)):
+    for text, weight, size, width, most in ((title, "bold", 56, 24, 2), (about, "normal", 28, 66, 3)):
         font = ImageFont.truetype(font_manager.findfont(font_manager.FontProperties(weight=weight)), size)
         for line in textwrap.wrap(text, width, max_lines=most, placeholder=" ..."):
             pen.text((EDGE, below), line, "black", font)
@@ -46,7 +46,7 @@ def card(title: str, about: str, picture: bytes) -> bytes:
     drawn.paste(shown, ((SIZE[0] - shown.width) // 2, below))
     if title != NAME:
         font = ImageFont.truetype(font_manager.findfont(font_manager.FontProperties(weight="bold")), 28)
-        pen.text((EDGE, SIZE[1] - EDGE - 28), NAME, "black", font)
+        pen.text((SIZE[0] - EDGE, EDGE), NAME, "black", font, anchor="rt")
     made = BytesIO()
     drawn.quantize(COLOURS, Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE).save(made, "png", optimize=True)
     return made.getvalue()
