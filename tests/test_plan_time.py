@@ -137,7 +137,7 @@ def test_plan_tells_time_by_stage_and_to_programs(tmp_path, capsys):
     assert "Stage 3 is slower than stage 2" in said
     time = json.loads(path.read_text())["time"]
     assert list(time["by_stage"]) == ["0", "1", "2", "3"] and time["network"]["node_size"] == 4
-    run = RunSpec(TINY, 16, 3, "bf16", 1, 64)
+    run = RunSpec(TINY, 16, 3, "bf16", 1, 64, on_gpus=True)
     gpu = find_gpu("A100 80GB")
     step = predict_step(run, machine_of(gpu), network_of(gpu, 16, 4, 1.0, cards=1))
     assert time["by_stage"]["3"]["seconds"] == pytest.approx(step.seconds)

@@ -14,10 +14,12 @@ from streams.device import LIBRARY, FakeDoor, Site, comm_of_one_rank
 from streams.runs import Case, Net, Seen, make_engine, run
 
 from zerolab.collectives import LocalCollectives
+from zerolab.collectives.torch_ import TorchCollectives
 from zerolab.memory import Stage3Limits
 from zerolab.offload import Offload
 from zerolab.offload.places import SUB_GROUP, SUB_GROUP_ON_GPU
 from zerolab.plan import RunSpec
+from zerolab.plan.guide import traffic_bytes
 from zerolab.plan.needs import layout_of, step_buffers
 from zerolab.plan.shapes import SHAPES
 from zerolab.zero import ZeroEngine
@@ -157,6 +159,31 @@ def test_a_gpu_steps_in_large_sub_groups_unless_it_is_told_otherwise(
         engine = make_engine(Case(2, settings={"precision": "bf16", "offload": said}), fake)
     assert engine.offload.sub_group_numel == numel == engine.stage.offload.sub_group_numel
     assert ZeroEngine(Net(), LocalCollectives(), 2, lr=1e-2, precision="bf16").offload == Offload()
+
+
+@pytest.mark.parametrize(("reuse", "again"), [(None, 0), (0, 1)], ids=["left open", "said"])
+def test_the_last_unit_stays_on_a_gpu_until_its_backward(
+    reuse: int | None, again: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gathered: list[torch.Tensor] = []
+    bring = TorchCollectives._bring
+
+    def counted(comm: TorchCollectives, shard: torch.Tensor, out: torch.Tensor) -> None:
+        gathered.append(out)
+        bring(comm, shard, out)
+
+    monkeypatch.setattr(TorchCollectives, "_bring", counted)
+    case = Case(3, settings={"limits": Stage3Limits(reuse_numel=reuse)})
+    assert run(case).races == []
+    # Three blocks and a head, forward and backward; and once to be looked at.
+    assert len(gathered) == case.steps * (4 + 3 + again) + 4
+
+
+def test_the_planner_knows_that_a_gpu_gathers_the_last_unit_once() -> None:
+    run = RunSpec(SHAPES["GPT-2 124M"], 4, 3, "bf16", seq_len=64)
+    gpus = replace(run, on_gpus=True)
+    told = replace(gpus, limits=Stage3Limits(reuse_numel=0))
+    assert traffic_bytes(gpus) < traffic_bytes(told) == traffic_bytes(run)
 
 
 def test_nccl_s_means_of_fp16_overflow_no_sooner_than_the_numbers_of_one_rank(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ All is counted in elements of whole units, padding included; parameters that sta
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from zerolab.errors import InputError
 from zerolab.flat.layout import check_count
@@ -26,7 +26,8 @@ class Stage3Limits:
     live_numel         stage3_max_live_parameters: units are gathered ahead and kept only while no more than so many
                        elements are here. The unit that computes is gathered in any case. None: no limit
     reuse_numel        stage3_max_reuse_distance: a unit that has run is not released if it is used again before units
-                       of so many elements have run; 1 keeps the last unit of the forward, which backward uses first
+                       of so many elements have run; 1 keeps the last unit of the forward, which backward uses first.
+                       None: 1 on a GPU, 0 elsewhere (`on`)
 
     Raises InputError for what is no whole number, or below 0.
     """
@@ -34,12 +35,17 @@ class Stage3Limits:
     persistence_numel: int = 0
     prefetch_numel: int | None = None
     live_numel: int | None = None
-    reuse_numel: int = 0
+    reuse_numel: int | None = None
 
     def __post_init__(self) -> None:
         for what in ("persistence_numel", "prefetch_numel", "live_numel", "reuse_numel"):
-            if getattr(self, what) is not None or what in ("persistence_numel", "reuse_numel"):
+            if getattr(self, what) is not None or what == "persistence_numel":
                 check_count(what, getattr(self, what), least=0)
+
+    def on(self, gpus: bool) -> Stage3Limits:
+        """The same for ranks that compute on GPUs, or do not: what is left to a default that differs there is said. To
+        gather the last unit twice in a row takes a GPU's wire, and what is kept is little beside its activations."""
+        return replace(self, reuse_numel=1) if gpus and self.reuse_numel is None else self
 
     def has_room(self, live: int, more: int) -> bool:
         """Whether `more` elements may come beside the `live` ones without need."""
@@ -67,7 +73,7 @@ class Stage3Limits:
     def keeps(self, numel: int, between: Sequence[tuple[object, int]]) -> bool:
         """Whether a unit of `numel` elements that has run stays until it is used again; `between` are the units that
         run until then, one by one, with their elements."""
-        if self.reuse_numel <= sum(size for _, size in between):
+        if (self.reuse_numel or 0) <= sum(size for _, size in between):
             return False
         return self.has_room(sum(dict(between).values()), numel)
 

@@ -35,7 +35,7 @@ def traffic(run: RunSpec) -> dict[str, dict[str, int]]:
         tied = [layout.units[at][0].unit for at in set(layout.owner) if layout.owner.count(at) > 1]
         sending = Sending(
             run.micro_batches, run.reduction, run.reduce_each, True, run.dtypes, run.places,
-            limits=run.limits, resident=tied,
+            limits=run.limits.on(run.on_gpus), resident=tied,
         )  # fmt: skip
         sent = predict_phases(layout.plans, run.stage, 0, sending)
     for name, by_rank in traffic_across(layout.plans, run).items():

@@ -67,7 +67,13 @@ def needs_of(run: RunSpec, rank: int = 0) -> Needs:
     ready = 2 * 8 * run.micro_batches * run.micro_batch_size * run.seq_len
     live = {**on_device(states), "other": ready}
     replay = Replay(
-        layout, shards(run), widths_of(run), run.prefetch, run.places.optimizer != "device", live, run.limits
+        layout,
+        shards(run),
+        widths_of(run),
+        run.prefetch,
+        run.places.optimizer != "device",
+        live,
+        run.limits.on(run.on_gpus),
     )
     trace = trace_layers(run.shape.config, work_of(run))
     for number in range(min(run.micro_batches, 2)):

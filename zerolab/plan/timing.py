@@ -67,8 +67,8 @@ def predict_step(
     """
     layout, stage = layout_of(run), shards(run)
     replay = TimedReplay(
-        layout, stage, widths_of(run), Carrier(run.ranks, network, machine), run.prefetch, run.places, run.limits,
-        run.reduction, overlap,
+        layout, stage, widths_of(run), Carrier(run.ranks, network, machine), run.prefetch, run.places,
+        run.limits.on(run.on_gpus),        run.reduction, overlap,
     )  # fmt: skip
     seconds_of(trace_layers(run.shape.config, work_of(run)), replay, run.micro_batches, run.reduce_each)
     replay.finish(step_bytes(run, layout, stage), clips)

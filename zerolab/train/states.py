@@ -125,8 +125,11 @@ class GatheringSettings(BaseModel):
     max_live_parameters: int | None = Field(
         None, ge=0, description="stage 3: gather ahead and keep units only while no more elements than these are here"
     )
-    max_reuse_distance: int = Field(
-        0, ge=0, description="stage 3: keep a unit that is used again before units of so many elements have run"
+    max_reuse_distance: int | None = Field(
+        None,
+        ge=0,
+        description="stage 3: keep a unit that is used again before units of so many elements have run; none: 0, on "
+        "GPUs 1",
     )
 
     def make_limits(self) -> Stage3Limits:

@@ -133,7 +133,8 @@ class ZeroEngine(Gestures):
         assert factory is not None
         self.state_size = optimizers.probe(factory, step_device(comm.device, offload))
         align = round_up(align, align_of(self.precision))
-        stays = check_limits(limits).persistence_numel
+        limits = check_limits(limits).on(door.drives(comm.device))
+        stays = limits.persistence_numel
         self.units = find_units(model, comm.size, units, groups, bucket_numel, align, self.precision, stays)
         self.buckets = [bucket for unit in self.units for bucket in unit.buckets]
         check_disk(comm.rank, stage, self.plans, self.state_size, self.precision, offload)
