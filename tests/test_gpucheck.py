@@ -5,6 +5,7 @@ import shlex
 import warnings
 from contextlib import nullcontext
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -18,6 +19,7 @@ from gpucheck.training import Size
 
 from zerolab.cli.launch import make_parser as launch_parser
 from zerolab.cli.train import read_flags
+from zerolab.collectives import LocalTransport
 from zerolab.gpu import door
 from zerolab.train import make_config
 
@@ -28,13 +30,13 @@ HELD, WRONG, LEFT = Finding("a", "x", True, "1"), Finding("a", "y", False, "2"),
 @pytest.mark.ranks
 def test_a_peer_and_a_stage_are_compared_and_a_gradient_that_is_not_averaged_is_seen() -> None:
     first = training.first_values(CPU.size)
-    peer = CPU.start(training.peer, "FSDP2")[0]
+    peer = CPU.start(training.peers, ("FSDP2",))[0]["FSDP2"]
     right = CPU.start(training.ours, "torch", (3,))
     assert largest(right, [peer], first)[0] <= ROUNDING
     wrong = {name: value + (value - first[name]) for name, value in peer.items()}
     assert largest([[wrong]], [peer], first)[0] == pytest.approx(1)
     # Ranks share the batch, so one process alone sees what they see.
-    assert way(CPU.start(training.peer, "DDP", ranks=1)[0], peer, first) <= ROUNDING
+    assert way(CPU.start(training.peers, ("DDP",), ranks=1)[0]["DDP"], peer, first) <= ROUNDING
 
 
 def test_a_distance_is_told_by_how_far_values_went_and_what_is_no_number_is_far() -> None:
@@ -107,6 +109,49 @@ def test_memory_that_is_not_predicted_is_seen() -> None:
     assert kept_as_predicted(3, {**of, "kept": 60_000_000}).ok is False
 
 
+class Alone(Place):
+    """A machine of GPUs on which each function runs as the only rank, here, on the CPU."""
+
+    def start(self, fn: Any, *args: Any, ranks: int | None = None, **kwargs: Any) -> Any:
+        return [fn(LocalTransport(), self.size, *args, **kwargs)]
+
+
+@pytest.fixture
+def told_gpu(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """A GPU's allocator and its modes, told: how many bytes it has is the first of this list."""
+    has = [0]
+    for name in ("synchronize", "reset_peak_memory_stats", "set_sync_debug_mode"):
+        monkeypatch.setattr(torch.cuda, name, lambda *_: None)
+    for name in ("memory_allocated", "max_memory_allocated"):
+        monkeypatch.setattr(torch.cuda, name, lambda: has[0])
+    monkeypatch.setattr(training, "wrapped", lambda name, model, device, ranks: model)
+    return has
+
+
+def test_checks_that_need_a_gpu_hold_what_they_are_told_of_one(
+    told_gpu: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tiny = replace(SMALL, layers=1, steps=1)
+    eight = Alone("cuda", 8, tiny)
+    cases = {name: checks.WAITING[name] for name in ("stage 0", "stage 3, bf16")}
+    monkeypatch.setattr(checks, "WAITING", cases)
+    late_ones = carried_out("late streams", eight).findings
+    assert [finding.ok for finding in late_ones] == [True] * 4
+    assert ["(NCCL)" in finding.claim for finding in late_ones] == [True, True, False, False]
+    waits = carried_out("host waits", eight).findings
+    assert len(waits) == 2 * len(cases) and all(finding.ok for finding in waits)
+    (left,) = carried_out("host waits", Alone("cuda", 1, tiny)).findings
+    assert left.ok is None
+    # An allocator that has nothing has not what is predicted, and no peak is below another.
+    outcome = carried_out("memory", eight)
+    assert [finding.ok for finding in outcome.findings] == [False] * 5
+    assert "| DDP (8 ranks) | 0.00 |" in outcome.appendix and "| stage 3 (8 ranks) |" in outcome.appendix
+    (one,) = training.our_memory(LocalTransport(), tiny, "local", (0,))
+    assert one["ledger"] >= one["predicted"] > 0
+    monkeypatch.setattr(checks, "largest", lambda by_rank, others, first: [1.0] * 4)
+    assert not any(finding.ok for finding in carried_out("late streams", eight).findings)
+
+
 def test_the_report_names_what_it_was_tried_on_what_failed_and_what_was_left_out() -> None:
     outcomes = [Outcome("a", [HELD, WRONG], 2.0), Outcome("b", [LEFT], appendix="| t |")]
     assert verdict(outcomes) == "1 of 2 claims FAILED; 1 left out"
@@ -137,7 +182,7 @@ def test_a_check_that_raises_has_failed_and_one_that_needs_a_gpu_says_so(monkeyp
 
 
 def test_a_command_that_fails_is_a_failed_claim_with_its_last_words(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checks, "SECONDS", 20.0)
+    monkeypatch.setattr(checks, "COMMAND_SECONDS", 20.0)
     monkeypatch.setattr(checks.sys, "executable", "/bin/false")
     for name in ("torchrun", "benchmarks.peers"):
         (finding,) = carried_out(name, CPU).findings

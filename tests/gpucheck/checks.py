@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 import tempfile
@@ -26,6 +25,8 @@ STAGES = (0, 1, 2, 3)
 ROOT = Path(__file__).resolve().parents[2]
 SECONDS = 240.0
 """Until a launch of a check is given up; a hang is then named."""
+COMMAND_SECONDS = 900.0
+"""The same of a command, which may start many."""
 
 ROUNDING = 1e-3
 """How far results of two orders of addition may lie apart, by `report.way`: float32 rounds in the seventh digit, and
@@ -100,7 +101,7 @@ def beside_torch(place: Place) -> Outcome:
     findings = [
         Finding(name, f'collectives "auto" are {taken[place.device]}', kinds == {taken[place.device]}, ", ".join(kinds))
     ]
-    peers = {peer: place.start(training.peer, peer, ranks=place.peers)[0] for peer in training.PEERS}
+    peers = place.start(training.peers, training.PEERS, ranks=place.peers)[0]
     for impl in place.impls:
         on = f"{place.ranks} ranks, {place.words(impl)}"
         found = place.start(training.ours, impl, STAGES)
@@ -232,10 +233,10 @@ def memory(place: Place) -> Outcome:
         of = max((found[stage] for found in by_rank), key=lambda found: found["peak"])
         rows.append((f"stage {stage} ({place.ranks} ranks)", of))
         findings.append(kept_as_predicted(stage, of))
-    peers = training.PEERS[:3]
-    for peer in peers:
-        found = place.start(training.peer_memory, peer, ranks=place.peers)
-        rows.append((f"{peer} ({place.peers} ranks)", max(found, key=lambda of: of["peak"])))
+    names = training.PEERS[:3]
+    by_rank = place.start(training.peers_memory, names, ranks=place.peers)
+    for peer in names:
+        rows.append((f"{peer} ({place.peers} ranks)", max((of[peer] for of in by_rank), key=lambda of: of["peak"])))
     peaks = [of["peak"] for _, of in rows]
     findings.append(
         Finding(
@@ -295,10 +296,10 @@ def torchrun(place: Place) -> Outcome:
 def peers_timed(place: Place) -> Outcome:
     """`benchmarks.peers`: steps and memory beside torch's engines. Figures, no limit but that it ends."""
     name = "benchmarks.peers"
-    ranks = place.ranks if place.joined else 1
-    words = ["benchmarks.peers", "--device", place.device, "--ranks", str(ranks), "--rounds", "1", "--steps", "5"]
-    ended = run([sys.executable, "-m", *words, *(["--workload", "nothing"] if place.size != FULL else [])])
-    claim = f"python -m {' '.join(words)} ends"
+    ranks, workload = place.ranks if place.joined else 1, "stack" if place.size == FULL else "nothing"
+    words = [name, "--device", place.device, "--ranks", str(ranks), "--workload", workload, "--rounds", "1"]
+    ended = run([sys.executable, "-m", *words, "--steps", "5"])
+    claim = f"python -m {' '.join(words)} --steps 5 ends"
     found = last_words(ended.stderr) if ended.returncode else "the tables below"
     return Outcome(name, [Finding(name, claim, not ended.returncode, found)], appendix=ended.stdout)
 
@@ -306,9 +307,9 @@ def peers_timed(place: Place) -> Outcome:
 def run(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
     """A command at the root of the repository."""
     try:
-        return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=SECONDS, env={**os.environ})
+        return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=COMMAND_SECONDS)
     except subprocess.TimeoutExpired:
-        return subprocess.CompletedProcess(command, 124, "", f"did not end within {SECONDS:g} s")
+        return subprocess.CompletedProcess(command, 124, "", f"did not end within {COMMAND_SECONDS:g} s")
 
 
 def last_words(text: str) -> str:

@@ -130,8 +130,12 @@ def wrapped(name: str, model: nn.Module, device: torch.device, ranks: int) -> nn
     return fsdp2(model, device, ranks, name != "FSDP2, no reshard", name == "FSDP2, bf16")
 
 
+def peers(transport: Transport, size: Size, names: tuple[str, ...]) -> dict[str, Parameters]:
+    """The parameters that each of torch's own engines ends with."""
+    return {name: peer(transport, size, name) for name in names}
+
+
 def peer(transport: Transport, size: Size, name: str) -> Parameters:
-    """The parameters that DDP or FSDP2 ends with."""
     torch.use_deterministic_algorithms(False)
     device = transport.device
     model = wrapped(name, size.model(), device, transport.size)
@@ -239,8 +243,12 @@ def step_of(engine: ZeroEngine, inputs: torch.Tensor, targets: torch.Tensor) -> 
     engine.step()
 
 
+def peers_memory(transport: Transport, size: Size, names: tuple[str, ...]) -> dict[str, dict[str, int]]:
+    """The same of torch's own engines."""
+    return {name: peer_memory(transport, size, name) for name in names}
+
+
 def peer_memory(transport: Transport, size: Size, name: str) -> dict[str, int]:
-    """The same of DDP or FSDP2."""
     found = {}
     for _ in range(2):
         before = empty()
