@@ -5,6 +5,7 @@
 
 import functools
 import gzip
+import json
 import shutil
 import threading
 from collections.abc import Iterator
@@ -320,3 +321,66 @@ def test_a_scene_has_names_words_and_contrast_and_no_label_is_small_or_cut_on_a_
         print(f"{name}: a move of a slider takes {times[len(times) // 2]:.1f} ms, at most {times[-1]:.1f} ms")
         assert scene.evaluate(FAULTS) == []
     context.close()
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_the_stages_step_says_what_was_recorded_and_is_gone_through_by_keyboard(
+    browser: Any, address: str, width: int
+) -> None:
+    recorded = json.loads((SITE / "_static" / "living" / "stages.json").read_text())["stages"]
+    tab = browser.new_page(viewport={"width": width, "height": 900})
+    tab.goto(f"{address}/index.html")
+    scene = tab.locator('[data-scene="stages"]').first
+    scene.scroll_into_view_if_needed()
+    tab.wait_for_selector('[data-scene="stages"] .verdict')
+    scene.get_by_role("radio", name="2").focus()
+    tab.keyboard.press("ArrowRight")
+    slider = scene.get_by_role("slider", name="moment")
+    slider.focus()
+    for number in (0, 1, 2):
+        tab.keyboard.press("ArrowRight" if number else "Home")
+        moment = recorded[3]["moments"][number]
+        assert scene.locator(".verdict").inner_text() == moment["verdict"]
+        assert scene.locator(".picture").get_attribute("aria-label") == moment["alt"]
+        assert scene.locator("pre").text_content() == moment["table"]
+    assert scene.locator("svg.step .away").count() > 0
+    smallest = "Math.min(...[...document.querySelectorAll('svg.step text')].map(text => 11 * text.getScreenCTM().a))"
+    assert tab.evaluate(smallest) >= 9
+    tab.close()
+
+
+def test_the_stages_step_plays_and_messages_fly(browser: Any, address: str) -> None:
+    tab = browser.new_page()
+    tab.goto(f"{address}/index.html")
+    scene = tab.locator('[data-scene="stages"]').first
+    scene.scroll_into_view_if_needed()
+    tab.wait_for_selector('[data-scene="stages"] .sent')
+    places = set()
+    scene.get_by_label("play").click()
+    for _ in range(8):
+        places.add(scene.locator(".now").get_attribute("x1"))
+        tab.wait_for_timeout(60)
+    scene.get_by_label("pause").click()
+    assert len(places) > 2
+    tab.close()
+
+
+def test_the_timelines_axes_stay_while_its_settings_change(browser: Any, address: str) -> None:
+    recorded = json.loads((SITE / "_static" / "living" / "timeline.json").read_text())["runs"]
+    tab = browser.new_page(viewport={"width": 390, "height": 900})
+    tab.goto(f"{address}/notebooks/05_zero_3.html")
+    tab.evaluate("document.querySelectorAll('details').forEach(one => { one.open = true; })")
+    scene = tab.locator('[data-scene="timeline"]').first
+    scene.scroll_into_view_if_needed()
+    tab.wait_for_selector('[data-scene="timeline"] svg.step')
+    ends = "[...document.querySelectorAll('[data-scene=timeline] text.end')].map(one => one.textContent).join()"
+    axes, settings = {tab.evaluate(ends)}, {"3 overlap prefetch": None}
+    settings |= {"3 overlap": "gather ahead", "3": "reduce during", "3 offload": "on the host"}
+    for key, box in settings.items():
+        if box:
+            scene.get_by_label(box).click()
+        axes.add(tab.evaluate(ends))
+        assert scene.locator(".verdict").inner_text() == recorded[key]["verdict"]
+        assert scene.locator("pre").text_content() == recorded[key]["table"]
+    assert len(axes) == 1
+    tab.close()

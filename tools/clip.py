@@ -2,37 +2,45 @@
 
 from __future__ import annotations
 
-import io
 from pathlib import Path
 
 import numpy as np
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from PIL import Image
 
-from zerolab.course.viz.picture import Picture
 from zerolab.course.viz.slices import computing, flow_of, sending
 from zerolab.course.viz.stages import draw_moment
 
-DOCS = Path(__file__).resolve().parent.parent / "docs"
-STAGES, MICROS_A_FRAME, MILLIS_A_FRAME, WIDTH, COLOURS = (1, 3), 30, 130, 640, 48
+CLIP = Path(__file__).resolve().parent.parent / "docs" / "step.gif"
+STAGES, SECONDS_A_FRAME, MILLIS_A_FRAME, INCHES, DPI, COLOURS = (1, 3), 30e-6, 130, 6.4, 100, 96
 
 
 def frames(stage: int) -> list[Image.Image]:
+    """A step at a stage, a picture every SECONDS_A_FRAME of its virtual clock."""
     flow = flow_of(stage)
     found = []
-    for time in np.arange(0.0, flow.seconds, 1e-6 * MICROS_A_FRAME):
-        title = f"ZeRO stage {stage}: {computing(flow, time)}; {sending(flow, time)}"
-        drawn = Image.open(io.BytesIO(Picture(draw_moment(flow, float(time), title), "").png())).convert("RGB")
-        found.append(drawn.resize((WIDTH, round(WIDTH * drawn.height / drawn.width)), Image.Resampling.LANCZOS))
+    for time in np.arange(0.0, flow.seconds, SECONDS_A_FRAME):
+        said = f"A step at ZeRO stage {stage}\n{computing(flow, time)}; {sending(flow, time)}"
+        figure = draw_moment(flow, float(time), said, INCHES)
+        figure.set_dpi(DPI)
+        figure.set_facecolor("white")
+        canvas = FigureCanvasAgg(figure)
+        canvas.draw()
+        found.append(Image.fromarray(np.asarray(canvas.buffer_rgba())).convert("RGB"))
     return found
 
 
 def main() -> None:
     film = [frame for stage in STAGES for frame in frames(stage)]
-    palette = film[len(film) // 3].quantize(COLOURS, Image.Quantize.MEDIANCUT)
+    # One palette for all: its colours are those of frames from both steps.
+    some = film[:: len(film) // 6]
+    all_of_them = Image.fromarray(np.concatenate([np.asarray(frame) for frame in some]))
+    palette = all_of_them.quantize(COLOURS, Image.Quantize.MEDIANCUT)
     pictures = [frame.quantize(palette=palette, dither=Image.Dither.NONE) for frame in film]
     pictures[0].save(
-        DOCS / "stages.gif", save_all=True, append_images=pictures[1:], duration=MILLIS_A_FRAME, loop=0, optimize=True
-    )
+        CLIP, save_all=True, append_images=pictures[1:], duration=MILLIS_A_FRAME, loop=0, optimize=True
+    )  # fmt: skip
+    print(f"{CLIP}: {len(film)} frames, {CLIP.stat().st_size / 1e6:.2f} MB")
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from zerolab.course.living import SCENES, module, recorded, style
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 TEXTS = ["README.md", "CHANGELOG.md", "CONTRIBUTING.md", "docs/*.md", "benchmarks/README.md"]
-PICTURES = ["docs/*.png", "benchmarks/*.png"]
+PICTURES = ["docs/*.png", "docs/*.gif", "benchmarks/*.png"]
 LINK = re.compile(r"(?<!!)\[(?P<text>[^\]]*)\]\((?P<to>(?!https?:|#|mailto:)[^)#\s]+)(?P<part>#[^)]*)?\)")
 
 

@@ -64,9 +64,10 @@ function picture(data, number) {
   for (let rank = 0; rank < ranks; rank++) {
     add("rect", { x: 2 + 100 * rank, y: 16, width: 96, height: 192, rx: 5, class: "box" });
     add("text", { x: 50 + 100 * rank, y: 12 }, `rank ${rank}`);
-    for (const unit of Object.keys(run.units)) {
-      const middle = column(rank, unit) + widths[unit] / 2;
-      const ground = add("rect", { x: column(rank, unit) - 1, y: 22, width: widths[unit] + 2, height: 15, rx: 2, fill: "none" });
+    const grounds = Object.keys(run.units).map((unit) => add("rect",
+      { x: column(rank, unit), y: 22, width: widths[unit], height: 15, rx: 2, fill: "none" }));
+    for (const [at, unit] of Object.keys(run.units).entries()) {
+      const middle = column(rank, unit) + widths[unit] / 2, ground = grounds[at];
       const sign = add("text", { x: middle, y: 34 }, letter(unit));
       works.push([unit, ground, sign]);
     }

@@ -39,8 +39,8 @@ def stage_moment(stage: int = 1, moment: int = 0) -> Picture:
 
 
 def draw_moment(flow: Flow, time: float, title: str = "", inches: float = 6.4) -> Figure:
-    """The figure `inches` wide; `title` stands above it in one line."""
-    above = 26 if title else 0
+    """The figure `inches` wide; `title` stands above it, its first line in bold."""
+    above = 38 if title else 0
     figure = Figure(figsize=(inches, inches * (HIGH + above) / WIDE))
     axes = figure.add_axes((0, 0, 1, 1))
     axes.set_xlim(0, WIDE)
@@ -48,7 +48,9 @@ def draw_moment(flow: Flow, time: float, title: str = "", inches: float = 6.4) -
     axes.set_axis_off()
     size = 11 * inches * 72 / WIDE * 0.82
     if title:
-        axes.text(6, -10, title, fontsize=1.12 * size, va="center", weight="bold")
+        first, _, rest = title.partition("\n")
+        axes.text(6, -26, first, fontsize=1.2 * size, va="center", weight="bold")
+        axes.text(6, -9, rest, fontsize=1.1 * size, va="center")
     left = columns(flow)
     for rank in range(flow.run.ranks):
         draw_rank(axes, flow, rank, time, left, size)
