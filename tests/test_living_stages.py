@@ -109,8 +109,8 @@ def test_a_stage_that_is_none_is_refused() -> None:
         stage_moment(4)
 
 
-def test_the_timeline_of_another_link_than_the_recorded_one_names_no_scene() -> None:
-    for living_picture, names in ((step_timeline(2), True), (step_timeline(2, gbit_per_s=25.0), False)):
+def test_a_timeline_of_other_ranks_than_the_recorded_ones_names_no_scene() -> None:
+    for living_picture, names in ((step_timeline(2), True), (step_timeline(2, ranks=1), False)):
         bundle = living_picture._repr_mimebundle_()
         data = bundle[0] if isinstance(bundle, tuple) else bundle
         assert ('data-scene="timeline"' in data["text/html"]) is names

@@ -11,15 +11,16 @@ import pytest
 
 from zerolab.course import living
 from zerolab.course.living import timeline
+from zerolab.course.viz.flow import watch_flow
 from zerolab.course.viz.skyline import peak_name
 from zerolab.course.viz.step import StepRun, watch_step
 
-AHEAD = StepRun(stage=3)
+AHEAD, OTHER = StepRun(stage=3), StepRun(stage=2, overlap=False, offload=True)
 
 
-@pytest.mark.parametrize("run", [AHEAD, StepRun(stage=2, overlap=False, offload=True)], ids=timeline.key)
+@pytest.mark.parametrize("run", [AHEAD, OTHER], ids=timeline.key)
 def test_a_settings_boxes_and_memory_are_those_of_a_fresh_run(run: StepRun) -> None:
-    shown = living.SCENES["timeline"]()["runs"][timeline.key(run)]
+    shown = timeline.step_record(watch_flow(run))
     watch_step.cache_clear()
     fresh = watch_step(run)[0]
     computed = sorted((s for s in fresh.spans if s.kind == "compute" and s.seconds > 5e-7), key=lambda span: span.start)
@@ -28,6 +29,13 @@ def test_a_settings_boxes_and_memory_are_those_of_a_fresh_run(run: StepRun) -> N
     assert sorted([name, start, stop] for name, _, start, stop in shown["wire"]) == sorted(sent)
     assert shown["course"] == timeline.changes(fresh.course)
     assert shown["peak"][1] == fresh.peak.total
+
+
+def test_the_data_of_all_settings_is_less_than_a_megabyte() -> None:
+    """By day of three of them; each night of all (test_living.py)."""
+    some = [timeline.PLAIN, AHEAD, OTHER]
+    sizes = [len(json.dumps(timeline.step_record(watch_flow(run)), separators=(",", ":"))) for run in some]
+    assert max(sizes) * len([*timeline.settings()]) < 1_000_000
 
 
 def test_the_largest_part_of_a_peak_is_on_the_device() -> None:

@@ -51,6 +51,9 @@ function picture(data, run) {
   const across = (time) => PLOT.left + ((PLOT.right - PLOT.left) * time) / mostMicros;
   const up = (bytes) => PLOT.bottom - ((PLOT.bottom - PLOT.top) * bytes) / mostBytes;
 
+  add("path", { d: areas(data.runs["0 overlap"].course, data.runs["0 overlap"].seconds, across, up).at(-1)[1], class: "ghost" });
+  for (const [kind, d] of areas(run.course, run.seconds, across, up)) if (kind) svg.append(...layer(kind, d));
+
   const backward = run.compute.find(([name]) => name.startsWith("backward"))[1];
   const update = run.compute.find(([name]) => name === "update")[1];
   for (const [name, from, to] of [["forward", 0, backward], ["backward", backward, update], ["update", update, run.seconds]]) {
@@ -78,8 +81,6 @@ function picture(data, run) {
     box("wire", name === "all_reduce" ? name : WIRES[name], start, stop, letter(unit), `${name} of ${unit}, ${start} to ${stop} µs`);
   }
 
-  add("path", { d: areas(data.runs["0 overlap"].course, data.runs["0 overlap"].seconds, across, up).at(-1)[1], class: "ghost" });
-  for (const [kind, d] of areas(run.course, run.seconds, across, up)) if (kind) svg.append(...layer(kind, d));
   add("path", { d: `M${PLOT.left} ${PLOT.top}V${PLOT.bottom}H${PLOT.right}`, class: "axis" });
   add("text", { x: 2, y: PLOT.top - 7, class: "start" }, "MB on rank 0; grey: stage 0");
   for (let bytes = 0; bytes <= mostBytes; bytes += 1e6) add("text", { x: PLOT.left - 4, y: up(bytes) + 4, class: "end" }, bytes / 1e6);

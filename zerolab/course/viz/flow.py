@@ -140,7 +140,7 @@ def watched_on_rank(comm: Collectives, run: StepRun) -> Noted:
     return Noted(done, sizes, watcher.calls, watcher.changes, watcher.start)
 
 
-@lru_cache(maxsize=16)
+@lru_cache(maxsize=32)
 def watch_flow(run: StepRun) -> Flow:
     """Run two steps with these settings and watch the second, as `watch_step` does.
 
