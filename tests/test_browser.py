@@ -61,7 +61,10 @@ class Lab(NamedTuple):
 
 def a_notebook(path: Path) -> None:
     cells = [
-        nbformat.v4.new_code_cell(f"from zerolab.course.widgets import {name}\n\n{call}")
+        # Controls also where anywidget is installed, with which a scene would stand there.
+        nbformat.v4.new_code_cell(
+            f"from zerolab.course.widgets import mounted, {name}\n\nmounted.MOVES = False\n{call}"
+        )
         for name, call in CALLS.items()
     ]
     kernel = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}

@@ -15,7 +15,7 @@ from cover import NIGHTLY
 from zerolab.course import living
 from zerolab.course.living import memory
 from zerolab.course.viz.calculator import GPUS, calculator_text
-from zerolab.plan import Needs, RunSpec, gpu_bytes, needs
+from zerolab.plan import SHAPES, Needs, RunSpec, gpu_bytes, needs
 from zerolab.plan.replay import StepMoment
 
 TABLES = memory.record()["tables"]
@@ -27,7 +27,7 @@ def looked_up(model: str, tokens: int, precision: str) -> Iterator[tuple[RunSpec
     columns = TABLES[f"{model} {tokens} {memory.SAME.get(precision, precision)}"]
     for at, one in enumerate(memory.settings(precision)):
         row = [values[memory.LETTERS.index(letters[at])] if letters else values[0] for values, letters in columns]
-        yield memory.run_of(model, tokens, precision, *one), dict(zip(memory.KINDS, row, strict=True))
+        yield memory.run_of(SHAPES[model], tokens, precision, *one), dict(zip(memory.KINDS, row, strict=True))
 
 
 def all_tables() -> list[tuple[str, int, str]]:

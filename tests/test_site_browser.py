@@ -270,6 +270,7 @@ FAULTS = """scene => {
     for (const one of scene.querySelectorAll("input, select, button")) {
         const name = one.getAttribute("aria-label") ?? one.labels?.[0]?.textContent ?? "";
         if (!name.trim()) found.push(`${one.tagName} has no name`);
+        if (!one.hasAttribute("data-lm-suppress-shortcuts")) found.push(`${name} has no keys in JupyterLab`);
         if (one.tabIndex < 0) found.push(`${name} is not reached by keyboard`);
         const { width, height } = one.getBoundingClientRect();
         if (width < 24 || height < 24) found.push(`${name} is ${width} x ${height}`);

@@ -9,6 +9,7 @@ from ipywidgets import IntSlider
 
 from zerolab.course.lab import VIEW
 from zerolab.course.living import marked
+from zerolab.course.living.memory import HEAD, WIDTHS
 from zerolab.course.viz import StepRun, ring_moment, step_skyline
 from zerolab.course.viz.calculator import memory_calculator
 from zerolab.course.viz.looks import contrast
@@ -23,7 +24,7 @@ from zerolab.course.widgets import (
     step_timeline,
 )
 from zerolab.course.widgets.living import RED
-from zerolab.course.widgets.memory import CUSTOM, HEAD, WIDTHS
+from zerolab.course.widgets.memory import CUSTOM
 from zerolab.errors import InputError
 from zerolab.plan import SHAPES, RunSpec, Shape
 

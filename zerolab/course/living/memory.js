@@ -1,31 +1,48 @@
 // The memory calculator: what one rank needs at each stage, against a GPU's memory. Its numbers are looked up in the table
-// that the planner computed (living/memory.py); its words are those of the still picture (viz/calculator.py).
+// that the planner computed (living/memory.py); its words are those of the still picture (viz/calculator.py). Where a kernel
+// listens (`data.asks`), there are controls for more than the table has, and Python adds what is missing to it.
 
 const GB = 1e9, WIDE = 520, LEFT = 8, RIGHT = 14, ROW = 56, BAR = 26;
+const WAITING = "The planner computes this model ...";
 
 function render({ model, el }) {
-  const data = model.get("data");
+  let data = model.get("data");
   const settings = { ...model.get("settings") };
-  textOf(data, settings);  // settings that the table lacks end here, and the still picture stays
+  if (!data.asks) textOf(data, settings);  // settings that the table lacks end here, and the still picture stays
   const looks = hatched(data.looks);
   let drawn;
   const change = (name) => (value) => {
     settings[name] = value;
-    const { tokens } = data.models[settings.model];
+    const { tokens, layers, width } = data.models[settings.model];
     if (!tokens.includes(settings.seq_len)) settings.seq_len = tokens.at(-1);
     lengths.set(settings.seq_len, tokens);
+    if (data.asks && name === "model" && layers) {
+      Object.assign(settings, { layers, width });
+      own.forEach((one) => one.set(settings[one.name]));
+    }
     model.set("settings", { ...settings });
     model.save_changes();
     draw();
   };
+  const size = (name) => (value) => {
+    settings.model = data.own;
+    models.querySelector("select").value = data.own;
+    change(name)(value);
+  };
+  const models = choice("model", Object.keys(data.models), settings.model, change("model"));
   const lengths = dial("tokens of a sequence", data.models[settings.model].tokens, settings.seq_len, change("seq_len"));
+  const own = !data.asks ? [] : [
+    { name: "layers", ...dial("layers", data.layers, settings.layers, size("layers")) },
+    { name: "width", ...dial("width", data.widths, settings.width, size("width")) },
+  ];
   const controls = [
-    choice("model", Object.keys(data.models), settings.model, change("model")),
+    models, ...own.map((one) => one.element),
     choice("memory of a GPU", Object.keys(data.gpus), settings.gpu, change("gpu")),
     dial("ranks", data.ranks, settings.ranks, change("ranks"), count).element,
     dial("stage", [0, 1, 2, 3], settings.stage, change("stage")).element,
     choice("precision", Object.keys(data.precisions), settings.precision, change("precision")),
     choice("on the host", data.offloads, settings.offload, change("offload")),
+    ...(data.asks ? [dial("sequences a rank", data.batches, settings.micro_batch_size, change("micro_batch_size")).element] : []),
     lengths.element,
     check("recompute activations", settings.checkpoint_activations, change("checkpoint_activations")),
   ];
@@ -33,23 +50,42 @@ function render({ model, el }) {
 
   function draw() {
     const refusal = data.refusals[`${settings.precision} ${settings.stage} ${settings.offload}`];
-    if (!refusal) drawn = textOf(data, settings);
-    drawn ??= textOf(data, { ...settings, stage: 3 });
-    shown.picture.classList.toggle("stale", Boolean(refusal));
+    const asked = data.asks && !has(data, settings);
+    if (!refusal && !asked) drawn = textOf(data, settings);
+    if (!asked) drawn ??= textOf(data, { ...settings, stage: 3 });
+    shown.picture.classList.toggle("stale", Boolean(refusal || asked));
+    if (!drawn) return shown.say(WAITING, WAITING, "");
     shown.picture.replaceChildren(bars(data, drawn, looks), legend(data, drawn, looks));
     const verdict = refusal ? `${refusal}. The picture below is that of the settings before.` : drawn.verdict;
-    shown.say(verdict, drawn.alt, drawn.table);
+    return shown.say(asked && !refusal ? WAITING : verdict, drawn.alt, drawn.table);
   }
 
+  model.on?.("change:data", () => { data = model.get("data"); draw(); });
   draw();
 }
 
 // Numbers.
 
+/** What a model is called: a known one by its name, one of the reader's own by its size. */
+function nameOf(data, { model, layers, width }) {
+  return model === data.own ? `${layers} layers of width ${width}` : model;
+}
+
+/** The table of a model, a batch and a precision, if there is one. */
+function tableOf(data, settings, batch = settings.micro_batch_size ?? 1) {
+  const precision = data.same[settings.precision] ?? settings.precision;
+  return data.tables[`${nameOf(data, settings)} ${settings.seq_len} ${precision}${batch > 1 ? ` ${batch}` : ""}`];
+}
+
+/** Whether all is there that words and picture need: a batch of one may be what makes it fit. */
+function has(data, settings) {
+  return Boolean(tableOf(data, settings) && tableOf(data, settings, 1));
+}
+
 /** The bytes of one rank by kind, at the peak of a step; at a lower stage than 3 whole parameters stay on the GPU. */
 function needs(data, settings, at) {
   const precision = data.same[settings.precision] ?? settings.precision;
-  const table = data.tables[`${settings.model} ${settings.seq_len} ${precision}`];
+  const table = tableOf(data, settings);
   const host = at < 3 && settings.offload === data.offloads.at(-1) ? data.offloads[1] : settings.offload;
   const places = data.places.filter((place) => data.precisions[precision].includes(Number(place.at(-1))));
   const row = data.ranks.indexOf(settings.ranks) * 2 + Number(settings.checkpoint_activations);
@@ -72,11 +108,13 @@ function advice(data, settings, limit) {
   const hosts = settings.offload === data.offloads[0] ? data.offloads.slice(0, 2) : [settings.offload];
   for (const ranks of data.ranks.filter((one) => one >= settings.ranks)) {
     for (const offload of hosts) {
-      for (const checkpoint_activations of new Set([settings.checkpoint_activations, true])) {
-        for (const at of stages) {
-          const changed = { ...settings, ranks, offload, checkpoint_activations, stage: at };
-          const bytes = total(needs(data, changed, at));
-          if (bytes <= limit) return { changed, bytes };
+      for (const micro_batch_size of new Set([settings.micro_batch_size ?? 1, 1])) {
+        for (const checkpoint_activations of new Set([settings.checkpoint_activations, true])) {
+          for (const at of stages) {
+            const changed = { ...settings, ranks, offload, micro_batch_size, checkpoint_activations, stage: at };
+            const bytes = total(needs(data, changed, at));
+            if (bytes <= limit) return { changed, bytes };
+          }
         }
       }
     }
@@ -91,6 +129,7 @@ function verdictOf(data, settings, bytes) {
   const said = !changed ? [] : [
     [changed.stage !== settings.stage, `stage ${changed.stage}`],
     [changed.checkpoint_activations !== settings.checkpoint_activations, "activation checkpointing"],
+    [changed.micro_batch_size !== (settings.micro_batch_size ?? 1), `a batch of ${changed.micro_batch_size} a rank`],
     [changed.offload !== settings.offload, "the optimizer on the host"],
     [changed.ranks !== settings.ranks, `${changed.ranks} ranks`],
   ].filter(([so]) => so).map(([, words]) => words);
@@ -116,7 +155,7 @@ export function textOf(data, settings) {
   const mine = totals[stages.indexOf(settings.stage)];
   const verdict = verdictOf(data, settings, mine);
   const needed = totals.map((bytes, at) => `${figures(bytes / GB)} GB at stage ${stages[at]}`).join(", ");
-  const alt = `What one of ${settings.ranks} ranks needs for ${settings.model}: ${needed}. ${verdict}`;
+  const alt = `What one of ${settings.ranks} ranks needs for ${nameOf(data, settings)}: ${needed}. ${verdict}`;
   return { settings: { ...settings }, stages, books, totals, kinds, verdict, alt, table };
 }
 
@@ -132,8 +171,8 @@ function bars(data, drawn, looks) {
   const svg = make("svg", { viewBox: `0 0 ${WIDE} ${low + 62}`, class: "memory" }, looks.defs());
   const wall = x(limit);
   svg.append(make("line", { x1: wall, x2: wall, y1: low, y2: low + 34, class: "wall" }));
-  const size = `${figures(data.models[settings.model].parameters / GB)} billion parameters`;
-  svg.append(make("text", { x: LEFT, y: 16, class: "start" }, `${settings.model}, ${size}, ${count(settings.ranks)} ranks`));
+  const size = `${figures(data.sizes[nameOf(data, settings)] / GB)} billion parameters`;
+  svg.append(make("text", { x: LEFT, y: 16, class: "start" }, `${nameOf(data, settings)}, ${size}, ${count(settings.ranks)} ranks`));
   stages.forEach((at, number) => {
     const top = 30 + ROW * number;
     let done = 0;

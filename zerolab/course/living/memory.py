@@ -14,7 +14,7 @@ from typing import Any
 from zerolab.course.viz.calculator import GPUS
 from zerolab.course.viz.looks import MEMORY
 from zerolab.errors import InputError
-from zerolab.plan import OFFLOADS, SHAPES, RunSpec, needs
+from zerolab.plan import OFFLOADS, SHAPES, RunSpec, Shape, needs
 from zerolab.plan.needs import DEVICE
 from zerolab.precision import PRECISIONS
 
@@ -36,6 +36,13 @@ SAME = {"fp16": "bf16", "fp8": "bf16"}
 PLACES = [*((offload, stage) for offload in ("nothing", "optimizer") for stage in range(4)), (list(OFFLOADS)[-1], 3)]
 """What may rest on the host at which stage."""
 KINDS = (*DEVICE, "host")
+OWN = "a size of your own"
+LAYERS = sorted({1, 2, 4, 8, 16, 64, 80, 128, *(shape.layers for shape in SHAPES.values())})
+WIDTHS = sorted({256, 512, 2048, 8192, 16384, *(shape.hidden for shape in SHAPES.values())})
+HEAD = 64
+"""The size of a head in a model of one's own; it divides every width."""
+TOKENS = [2**power for power in range(6, 12)]
+BATCHES = [2**power for power in range(8)]
 LETTERS = "".join(chr(code) for code in (*range(35, 92), *range(93, 127)))
 """What stands for a column's first value, its second, and so on: one letter each, also in JSON."""
 
@@ -44,7 +51,8 @@ def record() -> dict[str, Any]:
     """What memory.json has, and what controls and pictures are called."""
     recorded: dict[str, Any] = json.loads(FILE.read_text())
     return {
-        "models": {name: {"parameters": SHAPES[name].parameters, "tokens": MODELS[name]} for name in MODELS},
+        "models": {name: {"tokens": MODELS[name]} for name in MODELS},
+        "sizes": {name: SHAPES[name].parameters for name in MODELS},
         "ranks": RANKS,
         "precisions": {name: list(precision.stages) for name, precision in PRECISIONS.items()},
         "same": SAME,
@@ -68,10 +76,10 @@ def settings(precision: str) -> Iterator[tuple[int, bool, str, int]]:
                     yield ranks, recomputed, offload, stage
 
 
-def run_of(model: str, tokens: int, precision: str, ranks: int, recomputed: bool, offload: str, stage: int) -> RunSpec:
-    return RunSpec(
-        SHAPES[model], ranks, stage, precision, seq_len=tokens, checkpoint_activations=recomputed, offload=offload
-    )
+def run_of(
+    shape: Shape, tokens: int, precision: str, ranks: int, recomputed: bool, offload: str, stage: int, batch: int = 1
+) -> RunSpec:
+    return RunSpec(shape, ranks, stage, precision, batch, tokens, recomputed, offload)
 
 
 def refusals() -> dict[str, str]:
@@ -81,7 +89,7 @@ def refusals() -> dict[str, str]:
         for stage in range(4):
             for offload in OFFLOADS:
                 try:
-                    run_of("GPT-2 124M", 1024, precision, 8, False, offload, stage)
+                    run_of(SHAPES["GPT-2 124M"], 1024, precision, 8, False, offload, stage)
                 except InputError as error:
                     found[f"{precision} {stage} {offload}"] = str(error)
     return found
@@ -96,22 +104,60 @@ def column(values: list[int]) -> list[Any]:
     return [different, "".join(places[value] for value in values)]
 
 
+def table(shape: Shape, tokens: int, precision: str, batch: int = 1) -> list[list[Any]]:
+    """By kind the column of the bytes of one rank at the peak of a step, for each of `settings`."""
+    rows = [needs(run_of(shape, tokens, precision, *one, batch)) for one in settings(precision)]
+    return [column([int(row[kind]) for row in rows]) for kind in KINDS]
+
+
 def compute() -> dict[str, Any]:
-    """The columns of each model, tokens and precision: by kind the bytes of one rank at the peak of a step."""
-    tables = {}
-    for model, all_tokens in MODELS.items():
-        for tokens in all_tokens:
-            for precision in PRECISIONS:
-                if precision not in SAME:
-                    rows = [needs(run_of(model, tokens, precision, *one)) for one in settings(precision)]
-                    columns = [column([int(row[kind]) for row in rows]) for kind in KINDS]
-                    tables[f"{model} {tokens} {precision}"] = columns
-    return tables
+    """The table of each model, tokens and precision."""
+    return {
+        f"{model} {tokens} {precision}": table(SHAPES[model], tokens, precision)
+        for model, lengths in MODELS.items()
+        for tokens in lengths
+        for precision in PRECISIONS
+        if precision not in SAME
+    }
+
+
+def own_record() -> dict[str, Any]:
+    """What a kernel gives to the scene: as `record`, with all known models, sizes of one's own and other batches, whose
+    numbers are computed when they are asked for (`answered`)."""
+    known = {
+        name: {"tokens": [at for at in TOKENS if at <= shape.context], "layers": shape.layers, "width": shape.hidden}
+        for name, shape in SHAPES.items()
+    }
+    return record() | {
+        "asks": True, "own": OWN, "layers": LAYERS, "widths": WIDTHS, "batches": BATCHES,
+        "models": known | {OWN: {"tokens": TOKENS}},
+        "sizes": {name: shape.parameters for name, shape in SHAPES.items()},
+    }  # fmt: skip
+
+
+def answered(data: dict[str, Any], chosen: dict[str, Any]) -> dict[str, Any]:
+    """`data` with the tables that the scene needs for the settings `chosen`; the same where it has them."""
+    shape = shape_of(chosen["model"], chosen["layers"], chosen["width"])
+    tokens, precision = chosen["seq_len"], SAME.get(chosen["precision"], chosen["precision"])
+    missing = {
+        f"{shape.name} {tokens} {precision}{f' {batch}' if batch > 1 else ''}": batch
+        for batch in (1, chosen["micro_batch_size"])
+    }
+    tables = data["tables"]
+    new = {name: table(shape, tokens, precision, batch) for name, batch in missing.items() if name not in tables}
+    if not new:
+        return data
+    return data | {"tables": tables | new, "sizes": data["sizes"] | {shape.name: shape.parameters}}
+
+
+def shape_of(model: str, layers: int, width: int) -> Shape:
+    """The shape of a known model, or one of this size."""
+    return SHAPES.get(model) or Shape(f"{layers} layers of width {width}", layers, width, width // HEAD)
 
 
 def write() -> None:
     """memory.json, a line for each table, so that a change can be read."""
-    lines = [f"{json.dumps(name)}: {json.dumps(table, separators=(',', ':'))}" for name, table in compute().items()]
+    lines = [f"{json.dumps(name)}: {json.dumps(one, separators=(',', ':'))}" for name, one in compute().items()]
     FILE.write_text("{\n" + ",\n".join(lines) + "\n}\n")
 
 

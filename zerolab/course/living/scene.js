@@ -25,6 +25,8 @@ function make(name, attributes = {}, ...children) {
     if (key.startsWith("on")) element.addEventListener(key.slice(2), value);
     else if (value !== undefined && value !== false) element.setAttribute(key, value === true ? "" : value);
   }
+  // In JupyterLab the arrow keys belong to the notebook, unless what has the focus says that it needs them itself.
+  if (["input", "select", "button", "summary"].includes(name)) element.setAttribute("data-lm-suppress-shortcuts", "true");
   element.append(...children);
   return element;
 }

@@ -11,6 +11,7 @@ from ipywidgets import HTML, Box, Layout, ValueWidget, VBox
 
 from zerolab.course.living import marked
 from zerolab.course.viz.picture import Picture
+from zerolab.course.widgets import mounted
 from zerolab.errors import InputError
 
 DRAWING = RLock()
@@ -29,6 +30,9 @@ class Living(VBox):
 
     The picture is also part of the cell's stored output, so a notebook that is opened without a kernel shows it. There
     is no Output widget and no global figure behind it; a test sets `controls[name].value` and reads `picture`.
+
+    Where anywidget is installed, a scene stands in the notebook, too, in place of controls and picture; what a reader
+    set in it is in `moving.settings`.
 
     Raises InputError where the first settings cannot be drawn.
     """
@@ -54,7 +58,9 @@ class Living(VBox):
         self._note = HTML()
         self._shown = HTML(self.picture.html(), layout=Layout(width="100%", margin="0"))
         rows = Box([*controls.values()], layout=Layout(display="flex", flex_flow="row wrap", width="100%"))
-        super().__init__([rows, self._note, self._shown])
+        self.moving = mounted.mounted(scene, self._about | self.settings()) if scene and mounted.MOVES else None
+        """The scene in place of the controls and the picture, where anywidget is installed."""
+        super().__init__([self.moving] if self.moving else [rows, self._note, self._shown])
         for control in controls.values():
             control.observe(lambda _: self.redraw(), names="value")
 

@@ -7,20 +7,15 @@ from typing import Any
 from ipywidgets import BoundedIntText, Checkbox, Dropdown, Layout, SelectionSlider
 from traitlets import TraitError
 
+from zerolab.course.living.memory import LAYERS, TOKENS, WIDTHS, shape_of
+from zerolab.course.living.memory import OWN as CUSTOM
 from zerolab.course.viz.calculator import GPUS, memory_calculator
 from zerolab.course.viz.picture import Picture
 from zerolab.course.widgets.living import Living
 from zerolab.errors import InputError
-from zerolab.plan import OFFLOADS, SHAPES, RunSpec, Shape
+from zerolab.plan import OFFLOADS, SHAPES, RunSpec
 from zerolab.precision import PRECISIONS
 
-CUSTOM = "a size of your own"
-LAYERS = sorted({1, 2, 4, 8, 16, 64, 80, 128, *(shape.layers for shape in SHAPES.values())})
-WIDTHS = sorted({256, 512, 2048, 8192, 16384, *(shape.hidden for shape in SHAPES.values())})
-HEAD = 64
-"""The size of a head in a model of one's own; it divides every width."""
-
-TOKENS = [2**power for power in range(6, 12)]
 RANKS = [2**power for power in range(11)]
 WIDE = {"style": {"description_width": "120px"}, "layout": Layout(width="320px")}
 
@@ -93,5 +88,4 @@ def link_context(model: Dropdown, tokens: SelectionSlider) -> None:
 
 def draw(model: str, layers: int, width: int, gpu: str, **settings: object) -> Picture:
     """The picture for these settings of the controls."""
-    shape = SHAPES.get(model) or Shape(f"{layers} layers of width {width}", layers, width, width // HEAD)
-    return memory_calculator(RunSpec(shape, **settings), gpu)  # type: ignore[arg-type]
+    return memory_calculator(RunSpec(shape_of(model, layers, width), **settings), gpu)  # type: ignore[arg-type]

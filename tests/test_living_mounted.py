@@ -1,0 +1,74 @@
+"""Scenes in a notebook: with anywidget the module of the site is mounted, and Python answers what its data lack."""
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from ipywidgets import DOMWidget
+
+from zerolab.course import living
+from zerolab.course.living import memory
+from zerolab.course.viz.calculator import calculator_text
+from zerolab.course.widgets import memory_sliders, mounted, ring_stepper
+from zerolab.plan import RunSpec, Shape
+
+
+class AnyWidget(DOMWidget):
+    """What a scene needs of anywidget: a widget of ipywidgets with traits of its own."""
+
+
+@pytest.fixture
+def anywidget(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "anywidget", SimpleNamespace(AnyWidget=AnyWidget))
+    monkeypatch.setattr(mounted, "MOVES", True)
+    mounted.scene_class.cache_clear()
+    yield
+    mounted.scene_class.cache_clear()
+
+
+def test_without_anywidget_a_picture_has_its_controls(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mounted, "MOVES", False)
+    made = ring_stepper()
+    assert made.moving is None and len(made.children) == 3
+
+
+def test_with_anywidget_the_sites_own_module_is_mounted_and_the_stored_output_is_the_still_picture(
+    anywidget: None,
+) -> None:
+    made = ring_stepper("all_gather", ranks=3)
+    assert made.children == (made.moving,)
+    assert made.moving._esm == living.module("ring") and made.moving._css == living.style()
+    assert made.moving.data == living.SCENES["ring"]()
+    assert made.moving.settings == {"collective": "all_gather", "ranks": 3, "step": 0}
+    assert "<img alt=" in made._repr_mimebundle_()["text/html"]
+
+
+def test_python_computes_what_the_table_lacks_for_a_size_and_a_batch_of_ones_own(
+    anywidget: None, tmp_path: Path
+) -> None:
+    moving: Any = memory_sliders(model="GPT-2 124M", precision="fp32").moving
+    assert moving.data["batches"] == memory.BATCHES
+    assert moving.data["tables"].keys() == memory.record()["tables"].keys()
+    chosen = moving.settings | {"model": memory.OWN, "layers": 2, "width": 256, "micro_batch_size": 4, "stage": 1}
+    moving.settings = chosen
+    new = moving.data["tables"].keys() - memory.record()["tables"].keys()
+    assert new == {"2 layers of width 256 1024 fp32", "2 layers of width 256 1024 fp32 4"}
+    node = shutil.which("node")
+    if node is None:
+        pytest.skip("no node to run JavaScript with")
+    (tmp_path / "memory.mjs").write_text(living.module("memory"))
+    (tmp_path / "all.json").write_text(json.dumps([moving.data, chosen]))
+    (tmp_path / "run.mjs").write_text(
+        "import { readFileSync } from 'node:fs';\nimport { textOf } from './memory.mjs';\n"
+        "const { verdict, alt, table } = textOf(...JSON.parse(readFileSync('all.json')));\n"
+        "console.log(JSON.stringify([verdict, alt, table]));\n"
+    )
+    ran = subprocess.run([node, "run.mjs"], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert ran.returncode == 0, ran.stderr
+    run = RunSpec(Shape("2 layers of width 256", 2, 256, 4), 8, 1, "fp32", micro_batch_size=4)
+    assert json.loads(ran.stdout) == list(calculator_text(run, "80 GB"))
