@@ -66,7 +66,7 @@ nbval: $(STAMP)  ## run every lesson and solution, and compare each cell with it
 	if [ -z "$$found" ]; then echo "nbval: no notebook in notebooks/ or solutions/ yet, so there is nothing to compare."; \
 	else echo "$(PY) -m pytest -n 2 --dist loadfile $(NBVAL)" $$found; $(PY) -m pytest -n 2 --dist loadfile $(NBVAL) $$found && $(PY) tools/compared.py $$found; fi
 
-gpu-test: $(STAMP)  ## on a machine with GPUs: hold all stages to DDP and FSDP2 there, and write a report to paste into an issue (ARGS='--only memory'); five to ten minutes
+gpu-test: $(STAMP)  ## on a machine with GPUs: hold all stages to DDP and FSDP2 there, and write a report to paste into an issue (ARGS='--only memory')
 	@PYTHONPATH="$(CURDIR)/tests" $(PY) -m gpucheck $(ARGS)
 
 soak: $(STAMP)  ## kill, interrupt and starve the commands at 200 random moments (ARGS='--moments 50 --seed 1'), train 1,000 fuzzed nets (NETS=100), and run 10,000 collectives and 1,000 killed saves (MINUTES=5); hours

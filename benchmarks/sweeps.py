@@ -9,7 +9,7 @@ tiers    the seven configurations of guides to ZeRO (`benchmarks/tiers.yaml`), a
 
 Method. They are sweeps of `zerolab sweep`, so what their folders in sweeps/ have is not run again; another folder or
 none begins anew. Times are medians over the steps that no tracker slowed down, predicted for this machine as it was
-calibrated when the sweep began, so nothing else should run. Bytes are those of the rank that has most.
+calibrated before the first case of its kind, so nothing else should run. Bytes are those of the rank that has most.
 """
 
 from __future__ import annotations

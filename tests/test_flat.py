@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from zerolab.errors import InputError
 from zerolab.flat import ALIGN, BucketPlan, Layout, chunk_bounds, chunk_sizes, lay_out, split_by_size
-from zerolab.flat.views import fill, point_at, point_nowhere, view, zero_gaps
+from zerolab.flat.views import fill, nothings, point, point_at, view, zero_gaps
 
 # 0-dim, zero-sized, and sizes on both sides of every alignment below.
 shapes = st.lists(st.integers(0, 9), max_size=3).map(tuple)
@@ -172,7 +172,7 @@ def test_parameters_on_a_buffer_see_its_bytes_and_keep_their_shapes() -> None:
     flat.fill_(5.0)
     assert [tuple(parameter.shape) for parameter in parameters] == [(2, 3), (), (0,)]
     assert all((parameter == 5.0).all() for parameter in parameters)
-    point_nowhere(parameters)
+    point(parameters, nothings(parameters))
     assert [parameter.numel() for parameter in parameters] == [0, 0, 0]
 
 

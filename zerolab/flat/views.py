@@ -3,7 +3,7 @@ optimizer see the same bytes."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 import torch
 from torch._C import DisableTorchFunctionSubclass, TensorBase
@@ -43,13 +43,8 @@ def point_at(flat: Tensor, layout: Layout, parameters: Iterable[Tensor]) -> None
     point(parameters, (view(flat, slot) for slot in layout.slots))
 
 
-def point_nowhere(parameters: Sequence[Tensor]) -> None:
-    """Leave parameters without elements, so that no use of one can read freed memory."""
-    point(parameters, nothings(parameters))
-
-
 def nothings(parameters: Iterable[Tensor]) -> list[Tensor]:
-    """For each parameter a tensor of its dtype and device, without elements."""
+    """For each parameter a tensor of its dtype and device, without elements: no use of it can read freed memory."""
     with DisableTorchFunctionSubclass():
         return [torch.empty(0, dtype=parameter.dtype, device=parameter.device) for parameter in parameters]
 

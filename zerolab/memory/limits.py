@@ -43,8 +43,9 @@ class Stage3Limits:
                 check_count(what, getattr(self, what), least=0)
 
     def on(self, gpus: bool) -> Stage3Limits:
-        """The same for ranks that compute on GPUs, or do not: what is left to a default that differs there is said. To
-        gather the last unit twice in a row takes a GPU's wire, and what is kept is little beside its activations."""
+        """These limits with the default for ranks on GPUs, or not, filled in: where nobody gave `reuse_numel`, a GPU
+        has 1. To release the last unit and gather it again at once would cost its wire, and keeping it costs little
+        beside the activations."""
         return replace(self, reuse_numel=1) if gpus and self.reuse_numel is None else self
 
     def has_room(self, live: int, more: int) -> bool:

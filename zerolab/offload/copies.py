@@ -55,7 +55,7 @@ class Copies:
         self._on.__exit__(None, None, None)
 
     def move(self, target: Tensor, source: Tensor) -> torch.cuda.Event:
-        """Copy one way or the other; returns when it has ended. Both stay as they are until then."""
+        """Queue a copy, one way or the other, and return the event of its end. Neither tensor may change until then."""
         with self:
             target.copy_(source, non_blocking=True)
         assert self._last is not None

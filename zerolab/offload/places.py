@@ -89,7 +89,8 @@ class Offload:
         return not self.optimizer == self.parameters == "device"
 
     def on(self, gpus: bool) -> Offload:
-        """The same for ranks that compute on GPUs, or do not: what is left to a default that differs there is said."""
+        """These places with the default for ranks on GPUs, or not, filled in: where nobody gave `sub_group_numel` and
+        a GPU steps, it is `SUB_GROUP_ON_GPU`."""
         if not gpus or self.optimizer != "device" or self.sub_group_numel is not None:
             return self
         return replace(self, sub_group_numel=SUB_GROUP_ON_GPU)

@@ -97,7 +97,7 @@ class OffloadSettings(BaseModel):
     buffer_count: int = Field(3, ge=1, description="host buffers between disk and step; with 3 all of it overlaps")
     buffer_size: int | None = Field(None, ge=1, description="elements of a host buffer for parameters on disk")
     sub_group_size: int | None = Field(
-        None, ge=1, description="elements that the step updates at a time; none: 4 million, on GPUs 64 million"
+        None, ge=1, description="elements that the step updates at a time; none: 4 million, on GPUs 67 million"
     )
     max_in_cpu: int = Field(0, ge=0, description="elements of the parameters on disk that stay on the host")
 

@@ -76,9 +76,9 @@ class OptimizerStep:
     """The step where states rest in memory as it uses them; `EncodedStep` and `DiskStep` are the other two ways."""
 
     stays = True
-    """Whether main parameters that were at hand stay where they are."""
+    """Whether main parameters keep their memory after the step of their sub-group, so that a copy may still read it."""
     hand: Sequence[ShardSegment] = ()
-    """The sub-group that is stepped now: no other has gradients for it, nor states that were decoded."""
+    """The sub-group that is stepped now: only its segments have gradients and decoded states at this moment."""
 
     def __init__(
         self,
