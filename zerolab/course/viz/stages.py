@@ -38,7 +38,7 @@ def stage_moment(stage: int = 1, moment: int = 0) -> Picture:
     return Picture(draw_moment(flow, stops(flow)[moment].time), table, alt, said)
 
 
-def draw_moment(flow: Flow, time: float, title: str = "", inches: float = 6.4) -> Figure:
+def draw_moment(flow: Flow, time: float, title: str = "", inches: float = 6.2) -> Figure:
     """The figure `inches` wide; `title` stands above it, its first line in bold."""
     above = 38 if title else 0
     figure = Figure(figsize=(inches, inches * (HIGH + above) / WIDE))
