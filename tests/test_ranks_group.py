@@ -3,6 +3,7 @@
 import json
 import math
 import sys
+from datetime import timedelta
 from types import SimpleNamespace
 
 import born
@@ -51,7 +52,9 @@ def test_under_torchrun_a_script_may_make_the_group_itself(tmp_path):
 
 @pytest.fixture
 def group_of_one(tmp_path):
-    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    dist.init_process_group(
+        "gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1, timeout=timedelta(seconds=77)
+    )
     yield
     dist.destroy_process_group()
 
@@ -167,6 +170,27 @@ def test_a_group_beside_an_earlier_world_is_made_anew(tmp_path):
     dist.destroy_process_group()
     dist.init_process_group("gloo", init_method=f"file://{tmp_path}/again", rank=0, world_size=1)
     assert torch_.beside(dist.group.WORLD, "gloo") is not first
+
+
+@pytest.mark.usefixtures("group_of_one")
+def test_groups_of_a_world_have_its_time_out_and_not_the_ten_or_thirty_minutes_that_torch_gives_them() -> None:
+    for group in (torch_.new_group([0], 5), torch_.beside(dist.group.WORLD, "gloo")):
+        assert group is not dist.group.WORLD
+        assert group._get_backend(torch.device("cpu")).options._timeout == timedelta(seconds=77)
+
+
+def test_of_a_group_whose_backends_differ_or_do_not_say_torch_s_default_is_taken() -> None:
+    def group(**seconds: int | None) -> SimpleNamespace:
+        options = {
+            kind: SimpleNamespace(_timeout=timedelta(seconds=said)) if said else object()
+            for kind, said in seconds.items()
+        }
+        return SimpleNamespace(
+            _device_types=[*options], _get_backend=lambda kind: SimpleNamespace(options=options[kind])
+        )
+
+    assert torch_.timeout_of(group(cpu=77, cuda=77)) == torch_.timeout_of(group(cpu=77, cuda=None)) == timedelta(0, 77)
+    assert torch_.timeout_of(group(cpu=77, cuda=78)) is torch_.timeout_of(group(cuda=None)) is None
 
 
 @pytest.mark.usefixtures("group_of_one")

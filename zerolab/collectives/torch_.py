@@ -11,6 +11,8 @@ from __future__ import annotations
 import inspect
 import zlib
 from collections import Counter
+from contextlib import suppress
+from datetime import timedelta
 from typing import Any
 
 import torch
@@ -157,8 +159,8 @@ _made: Counter[str] = Counter()
 
 def new_group(ranks: list[int], number: int, backend: str | None = None) -> dist.ProcessGroup:
     """A process group of torch's among `ranks` of its world, in that order; only they call it. `number` is theirs;
-    `backend` is the world's own by default. It ends with torch's world: whoever ended it sooner might end a call that
-    others are still in."""
+    `backend` is the world's own by default. Its time-out is the world's, too, not torch's default. It ends with torch's
+    world: whoever ended it sooner might end a call that others are still in."""
     order: dict[str, Any] = {} if ranks == sorted(ranks) else {"sort_ranks": False}
     if order and "sort_ranks" not in inspect.signature(dist.new_group).parameters:
         raise InputError(
@@ -175,9 +177,21 @@ def new_group(ranks: list[int], number: int, backend: str | None = None) -> dist
     distributed_c10d._process_group_name = lambda *_, **__: f"{name}-{_made[name]}"  # type: ignore[assignment, return-value]
     world.bound_device_id = None
     try:
-        return dist.new_group(ranks, backend=backend, use_local_synchronization=True, **order)
+        return dist.new_group(
+            ranks, backend=backend, timeout=timeout_of(world), use_local_synchronization=True, **order
+        )
     finally:
         distributed_c10d._process_group_name, world.bound_device_id = named, device
+
+
+def timeout_of(group: dist.ProcessGroup) -> timedelta | None:
+    """How long a call of the group may take by torch's own count. None, which asks torch for its default, where the
+    group's backends differ or do not say."""
+    times: set[timedelta] = set()
+    for device in group._device_types:
+        with suppress(RuntimeError, AttributeError):
+            times.add(group._get_backend(device).options._timeout)
+    return times.pop() if len(times) == 1 else None
 
 
 _beside: dict[tuple[str, str], dist.ProcessGroup] = {}
