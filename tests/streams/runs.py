@@ -63,7 +63,8 @@ class Net(nn.Module):
 @dataclass(frozen=True)
 class Case:
     """How the net is trained, by the engine alone, the loop of `zerolab train` or not at all ("hand"), and the engine's
-    settings. `fails`: the first backward, near its end; it is forgotten."""
+    settings. `fails`: the first backward, near its end; it is forgotten. `looks`: the host reads its shards after each
+    step, as a checkpoint does."""
 
     stage: int
     micro_batches: int = 1
@@ -72,6 +73,7 @@ class Case:
     skips: bool = False
     ring: bool = False
     fails: bool = False
+    looks: bool = False
     by: str = "engine"
     steps: int = 2
     settings: dict[str, Any] = field(default_factory=dict)
@@ -126,6 +128,9 @@ def train(case: Case, fake: FakeDoor) -> tuple[list[Counter[str]], dict[str, Ten
             engine.backward(loss / case.micro_batches, reduce=case.reduce_each or at == case.micro_batches)
         engine.step()
         waits.append(Counter(fake.checker.waits))
+        if case.looks:
+            for bucket in engine.buckets:
+                bucket.shard.clone()
     parameters = engine.consolidate()
     engine.close()
     return waits, parameters

@@ -52,7 +52,8 @@ class Copies:
         assert self._on is not None
         self._last = door.event()
         door.record(self._last, self._stream)
-        self._on.__exit__(None, None, None)
+        on, self._on = self._on, None
+        on.__exit__(None, None, None)
 
     def move(self, target: Tensor, source: Tensor) -> torch.cuda.Event:
         """Queue a copy, one way or the other, and return the event of its end. Neither tensor may change until then."""
@@ -91,7 +92,11 @@ class Copies:
                 first.total.add_(first.into)
 
     def finish(self) -> None:
-        """Return to the host once all copies have ended."""
+        """Return to the host once all copies have ended, those too that were queued so far in a context that is
+        open."""
+        if self._on is not None:
+            self._last = door.event()
+            door.record(self._last, self._stream)
         if self._last is not None:
             door.finish(self._last)
             self._last = None

@@ -116,6 +116,9 @@ class Stage3(Stage2):
             mine = [shard_of(bucket.whole, bucket.layout, self.comm.rank) for bucket in unit.gathered]
             return [self.store.fetch(bucket, part) for bucket, part in zip(unit.gathered, mine, strict=True)]
         except OffloadError:
+            # Copies may still write to what is emptied.
+            if self.store.copies is not None:
+                self.store.copies.finish()
             for bucket in unit.gathered:
                 self._empty(bucket)
             raise

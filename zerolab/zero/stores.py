@@ -180,6 +180,8 @@ class DiskStore(HostStore):
         return self._values(*self._open)
 
     def flush(self) -> None:
+        # Shards that stay in memory have come.
+        super().flush()
         self._write_open()
         self._collect_writes()
 
