@@ -161,3 +161,23 @@ def test_a_rank_on_nccl_has_each_of_its_calls_watched(board, monkeypatch):
     comm.close()
     assert [number for number, _ in asked] == [1, 2]
     assert all(event in done for _, event in asked)
+
+
+@pytest.mark.parametrize("beside_others", [False, True], ids=["alone", "after a call under way"])
+def test_a_barrier_that_a_gpu_does_not_end_is_named_while_its_rank_waits(board, monkeypatch, beside_others):
+    """The host waits for all that the GPU was given, on the rank's own thread or on that of its lane."""
+    pen, waiting = pens(board)[0], []
+    monkeypatch.setattr(door, "drives", lambda device: True)
+    monkeypatch.setattr(door, "enter", lambda device: None)
+    monkeypatch.setattr(door, "drain", lambda device: waiting.append(pen.state().describe()))
+
+    class Noting(LocalTransport):
+        _pen = pen
+        entered, left = ProcessTransport.entered, ProcessTransport.left
+
+    comm = LocalCollectives(Noting())
+    handle = comm.all_reduce_async(torch.ones(2)) if beside_others else None
+    comm.barrier()
+    assert waiting == ["is in #2 barrier" if handle else "is in #1 barrier"]
+    assert pen.state().describe() == ""
+    comm.close()

@@ -33,10 +33,10 @@ from zerolab.collectives.agree import compare_labels
 from zerolab.collectives.call import Call, Group, phase_now
 from zerolab.collectives.groups import Number, as_listed, by_colour
 from zerolab.collectives.handle import Handle, Issuer, Order
+from zerolab.collectives.operands import check_out, check_place, check_summable, check_tensor
 from zerolab.collectives.transport import Grouped, Request, Transport
 from zerolab.errors import InputError
-from zerolab.flat.layout import check_count, chunk_bound, chunk_size
-from zerolab.flat.values import address, same_device
+from zerolab.flat.layout import check_count, chunk_size
 from zerolab.gpu import door
 
 if TYPE_CHECKING:
@@ -128,9 +128,15 @@ class Collectives(ABC):
 
     def barrier(self) -> None:
         """Return once every rank has called it."""
-        self._issue("barrier", self._barrier, None, None, None, True).wait()
-        if door.drives(self.device):
-            door.drain(self.device)  # A GPU's collectives return to the host before they have run.
+
+        def run() -> None:
+            self._barrier()
+            if door.drives(self.device):
+                # A GPU's collectives return to the host before they have run. The rank waits within the call, so that
+                # a barrier that hangs is named.
+                door.drain(self.device)
+
+        self._issue("barrier", run, None, None, None, True).wait()
 
     def all_reduce_async(self, tensor: Tensor, average: bool = False, *, now: bool = False) -> Handle:
         """`all_reduce` that returns at once; the tensor belongs to the call until `Handle.wait`."""
@@ -297,53 +303,3 @@ class Collectives(ABC):
         if self.tracer is None:
             return self._issuer.issue(call, run, tensors, result, now)
         return self.tracer.watched(lambda: self._issuer.issue(call, run, tensors, result, now), name, now)
-
-
-def check_tensor(name: str, tensor: Tensor, device: torch.device, flat: bool = False) -> None:
-    """Refuse what would fail or corrupt on the way, before any rank waits for it."""
-    if not isinstance(tensor, torch.Tensor):
-        raise InputError(f"{name} takes a tensor, not {type(tensor).__name__}; wrap the value in torch.tensor")
-    if tensor.layout is not torch.strided:
-        raise InputError(f"{name} takes a dense tensor, not one with layout {tensor.layout}; call to_dense() first")
-    if not same_device(tensor.device, device):
-        raise InputError(f"{name} runs on {device}, but the tensor is on {tensor.device}; move it with .to()")
-    if tensor.is_conj() or tensor.is_neg():
-        raise InputError(f"{name} reads memory, and this tensor is a lazy conjugate of it; call .resolve_conj() first")
-    if flat and tensor.dim() != 1:
-        raise InputError(
-            f"{name} takes a 1-D tensor, not one of shape {tuple(tensor.shape)}; flatten it with .view(-1)"
-        )
-    if not tensor.is_contiguous():
-        raise InputError(f"{name} takes a contiguous tensor, not strides {tensor.stride()}; call .contiguous() first")
-
-
-def check_summable(name: str, tensor: Tensor, average: bool) -> None:
-    if tensor.dtype is torch.bool:
-        raise InputError(f"{name} of torch.bool has no sum; convert the tensor with .int() and compare with 0")
-    if average and not (tensor.is_floating_point() or tensor.is_complex()):
-        raise InputError(f"the average of {tensor.dtype} is no {tensor.dtype}; sum it, or convert it with .float()")
-
-
-def check_out(name: str, out: Tensor | None, numel: int, like: Tensor) -> Tensor:
-    """`out`, checked, or a new tensor of `numel` elements beside `like`."""
-    if out is None:
-        return torch.empty(numel, dtype=like.dtype, device=like.device)
-    check_tensor(name, out, like.device, flat=True)
-    if out.dtype != like.dtype or out.numel() != numel:
-        raise InputError(
-            f"{name} writes {numel} {like.dtype} elements, but out has {out.numel()} of {out.dtype}; leave it out or "
-            "make it fit"
-        )
-    return out
-
-
-def check_place(name: str, part: Tensor, whole: Tensor, rank: int, size: int) -> None:
-    """Rank `rank`'s part may be its own chunk of `whole`, or lie apart from it; else one write destroys the other."""
-    start, _ = chunk_bound(whole.numel(), size, rank)
-    at = address(part) - address(whole)
-    apart = at >= whole.nbytes or -at >= part.nbytes
-    if not apart and at != start * whole.element_size():
-        raise InputError(
-            f"{name}: the shard of rank {rank} overlaps the whole tensor from element {at // whole.element_size()} "
-            f"on, but its own chunk begins at {start}; give that chunk, or separate memory"
-        )
