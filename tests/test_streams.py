@@ -54,6 +54,7 @@ CASES = {
     "gradients on the host": Case(2, micro_batches=2, settings={"offload": HOST_STEP, "clip_norm": 0.1}),
     "gradients, unclipped": Case(2, settings={"offload": HOST_STEP}),
     "16 bits on the host": Case(3, settings={"offload": HOST_STEP, "precision": "bf16"}),
+    "8-bit moments on the host": Case(2, settings={"offload": HOST_STEP, "precision": "bf16_fp8_moments"}),
     "all on the host": Case(3, skips=True, settings={"offload": ALL_ON_HOST}),
     "parameters on the host": Case(3, settings={"offload": Offload(parameters="host")}),
     "parameters on the host, in 16 bits": Case(
@@ -93,6 +94,11 @@ def test_no_copy_to_or_from_a_gpu_makes_the_host_wait_where_states_are_offloaded
     """It waits for events, where it uses what has come; and for the norm, which goes to the GPU and comes back."""
     waits = sum(clean(name).waits, Counter[str]())
     assert [why for why in waits if not why.startswith(("event", "tolist", "_to_copy (zero/clip.py"))] == []
+
+
+@pytest.mark.parametrize("name", OFFLOADED)
+def test_only_memory_that_a_gpu_copies_is_page_locked(name: str) -> None:
+    assert clean(name).idle_pages == []
 
 
 @pytest.mark.parametrize("name", OFFLOADED)

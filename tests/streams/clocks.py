@@ -57,13 +57,15 @@ class Access(NamedTuple):
 
 
 class Memory:
-    """A storage: where it lies, the stream it was given to, what was done to it, and what the allocator was told."""
+    """A storage: where it lies, the stream it was given to, what was done to it, whether it was copied between host
+    and device, and what the allocator was told."""
 
     ref: weakref.ref[torch.UntypedStorage]
 
     def __init__(self, place: str, stream: str) -> None:
         self.place, self.stream = place, stream
         self.accesses: list[Access] = []
+        self.crossed = False
         self.kept: set[str] = set()
 
 
@@ -286,6 +288,7 @@ class Checker(TorchDispatchMode):
         to, of = self.memory(target).place, self.memory(source).place
         if to == of == "device":
             return
+        self.memory(target).crossed = self.memory(source).crossed = True
         waits_not = kwargs.get("non_blocking") or (len(args) > 2 and args[2])
         locked = (of if to == "device" else to) == "locked"
         if waits_not and locked:

@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch.utils._python_dispatch import _disable_current_modes
 
 import zerolab
-from streams.clocks import GPU, Checker, Clock, where
+from streams.clocks import GPU, Checker, Clock, Memory, where
 from zerolab.collectives import Collectives, torch_
 from zerolab.collectives.handle import Handle
 from zerolab.collectives.ring import RingCollectives
@@ -50,6 +50,7 @@ class FakeDoor:
     def __init__(self, checker: Checker, without: Site | None = None) -> None:
         self.checker, self.without = checker, without
         self.sites: Counter[Site] = Counter()
+        self.pages: list[tuple[str, Memory]] = []
         self.streams = {"computing": Stream("computing")}
 
     def put_in(self, patch: pytest.MonkeyPatch) -> None:
@@ -167,7 +168,18 @@ class FakeDoor:
             self.checker.wait_for_device(f"drain {where()}", self.checker.clock(stream))
 
     def locked(self, numel: int, dtype: torch.dtype) -> Tensor:
-        return torch.empty(numel, dtype=dtype, pin_memory=True)
+        memory = torch.empty(numel, dtype=dtype, pin_memory=True)
+        self.pages.append((f"{numel} of {dtype} {where()}", self.checker.memory(memory)))
+        return memory
+
+    def begin_training(self) -> None:
+        """An engine is built: what was copied for that does not count."""
+        for _, memory in self.pages:
+            memory.crossed = False
+
+    def idle_pages(self) -> list[str]:
+        """Page-locked memory that is still held, and that nobody copied to or from the device in training."""
+        return [what for what, memory in self.pages if memory.ref() is not None and not memory.crossed]
 
     # NCCL's collectives, queued on the stream that computes. Other ranks are taken to give what this one gives.
 

@@ -81,13 +81,18 @@ class Case:
 
 @dataclass
 class Seen:
-    """What a checker saw of a run: races, sites that were called, and waits of the host in each step; and what the run
-    ended with, parameters or losses."""
+    """What a checker saw of a run: races, sites that were called, waits of the host in each step, and page-locked
+    memory that was not copied in training; and what the run ended with, parameters or losses."""
 
     races: list[str]
     sites: Counter[Site]
     waits: list[Counter[str]]
     ended: dict[str, torch.Tensor]
+    idle_pages: list[str]
+
+
+Ended = tuple[list[Counter[str]], dict[str, Tensor], list[str]]
+"""Waits in each step, what a run ended with, and idle pages."""
 
 
 def run(case: Case, without: Site | None = None) -> Seen:
@@ -96,10 +101,10 @@ def run(case: Case, without: Site | None = None) -> Seen:
         fake = FakeDoor(checker, without)
         fake.put_in(patch)
         torch.manual_seed(0)
-        waits, ended = {"engine": train, "loop": loop, "hand": by_hand}[case.by](case, fake)
+        waits, ended, idle = {"engine": train, "loop": loop, "hand": by_hand}[case.by](case, fake)
         # What nobody waits for tells the allocator so when it goes.
         gc.collect()
-        return Seen(list(checker.races), fake.sites, waits, ended)
+        return Seen(list(checker.races), fake.sites, waits, ended, idle)
 
 
 def on_gpu(model: nn.Module, case: Case) -> nn.Module:
@@ -114,9 +119,10 @@ def make_engine(case: Case, fake: FakeDoor) -> ZeroEngine:
     return ZeroEngine(model, comm_of_one_rank(fake, case.ring), case.stage, lr=1e-2, **case.settings)
 
 
-def train(case: Case, fake: FakeDoor) -> tuple[list[Counter[str]], dict[str, Tensor]]:
+def train(case: Case, fake: FakeDoor) -> Ended:
     engine = make_engine(case, fake)
     waits: list[Counter[str]] = []
+    fake.begin_training()
     if case.fails:
         fail_once(engine)
     for _ in range(case.steps):
@@ -131,9 +137,10 @@ def train(case: Case, fake: FakeDoor) -> tuple[list[Counter[str]], dict[str, Ten
         if case.looks:
             for bucket in engine.buckets:
                 bucket.shard.clone()
+    idle = fake.idle_pages()
     parameters = engine.consolidate()
     engine.close()
-    return waits, parameters
+    return waits, parameters, idle
 
 
 def fail_once(engine: ZeroEngine) -> None:
@@ -147,7 +154,7 @@ def fail_once(engine: ZeroEngine) -> None:
     engine.zero_grad()
 
 
-def loop(case: Case, fake: FakeDoor) -> tuple[list[Counter[str]], dict[str, Tensor]]:
+def loop(case: Case, fake: FakeDoor) -> Ended:
     """By the loop of `zerolab train`, which feeds the device and reads losses."""
     engine = make_engine(case, fake)
     config = TrainConfig(batch_size=2 * SIZE, grad_accum_steps=case.micro_batches, max_steps=case.steps)
@@ -159,10 +166,10 @@ def loop(case: Case, fake: FakeDoor) -> tuple[list[Counter[str]], dict[str, Tens
         steps.step(step)
         waits.append(Counter(fake.checker.waits))
     steps.settle()
-    return waits, {"loss": torch.tensor(steps.losses)}
+    return waits, {"loss": torch.tensor(steps.losses)}, fake.idle_pages()
 
 
-def by_hand(case: Case, fake: FakeDoor) -> tuple[list[Counter[str]], dict[str, Tensor]]:
+def by_hand(case: Case, fake: FakeDoor) -> Ended:
     """Calls that somebody forgets, waits for on a stream of his own, and ends with a barrier."""
     comm = comm_of_one_rank(fake, case.ring)
     comm.all_reduce_async(torch.ones(8, device=GPU))
@@ -175,7 +182,7 @@ def by_hand(case: Case, fake: FakeDoor) -> tuple[list[Counter[str]], dict[str, T
     comm.barrier()
     result = {"read": torch.tensor(copied.tolist())}
     comm.close()
-    return [], result
+    return [], result, fake.idle_pages()
 
 
 @dataclass

@@ -10,7 +10,6 @@ from collections.abc import Generator, Iterator
 
 import torch
 
-from zerolab.gpu import door
 from zerolab.offload.buffers import aligned
 from zerolab.offload.lane import Lane, Transfer
 from zerolab.offload.pipeline import Trace, pipeline
@@ -35,7 +34,7 @@ class DiskStep(EncodedStep):
         self._lane = Lane([self.file] if self.file else [])
         count = min(offload.buffer_count, len(sizes))
         largest = max((self.file.span(k) for k in range(len(sizes))), default=0) if self.file else 0
-        self._buffers = [aligned(largest, pin=door.drives(self.stage.comm.device)) for _ in range(count)]
+        self._buffers = [aligned(largest) for _ in range(count)]
 
     def begin(self, group: list[ShardSegment]) -> None:
         number, buffer = self.groups.index(group), self._buffers[0]

@@ -35,7 +35,7 @@ class EncodedStep(OptimizerStep):
         self._records: list[Tensor] = []
 
     def begin(self, group: list[ShardSegment]) -> None:
-        raw = self.allocate(record_bytes(group), torch.uint8)
+        raw = torch.empty(record_bytes(group), dtype=torch.uint8, device=self.device)
         self._records.append(raw)
         self.write_main(group, raw)
         self.stand_in(group)

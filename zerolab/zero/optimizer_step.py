@@ -139,7 +139,7 @@ class OptimizerStep:
             if segment.format.main is None:
                 segment.tensor = segment.part(self._kept(segment.bucket))
             else:
-                segment.tensor = self.allocate(segment.numel, segment.format.main.dtype).copy_(source)
+                segment.tensor = self._main_memory(segment, segment.format.main.dtype).copy_(source)
 
     def at_hand(self) -> Iterable[list[ShardSegment]]:
         """The sub-groups, each at hand until the next is asked for."""
@@ -228,10 +228,13 @@ class OptimizerStep:
         bucket = segment.bucket
         return segment.part(self._kept(bucket) if bucket.initial is None else bucket.initial)
 
-    def allocate(self, numel: int, dtype: torch.dtype) -> torch.Tensor:
-        if self.stage.offload.optimizer == "device":
-            return torch.empty(numel, dtype=dtype, device=self.device)
-        return self.stage.host_memory(numel, dtype)
+    def _main_memory(self, segment: ShardSegment, dtype: torch.dtype) -> torch.Tensor:
+        """Memory for main parameters on the step's device: on the host page-locked only if a GPU's shard is copied from
+        them as they are (`Copies.put`)."""
+        shard = segment.bucket.shard
+        if self.stage.offload.optimizer != "device" and door.holds(shard) and shard.dtype == dtype:
+            return self.stage.host_memory(segment.numel, dtype)
+        return torch.empty(segment.numel, dtype=dtype, device=self.device)
 
     def _kept(self, bucket: Bucket) -> torch.Tensor:
         """What this rank updates of the parameters."""
