@@ -597,8 +597,8 @@ def test_the_command_converts_both_ways_and_its_errors_name_its_flags(
     # Without the model a tied one's other name is a parameter, too.
     assert differing(values_of(Path(back, "step-00000003")), values_of(ours[0])) == ["model/head.weight"]
 
-    def refused(*arguments: str) -> str:
-        assert main([*convert, *arguments]) == 1
+    def refused(*arguments: str, status: int = 1) -> str:
+        assert main([*convert, *arguments]) == status
         said = capsys.readouterr()
         assert said.out == "" and said.err.count("\n") == 1
         return said.err
@@ -607,7 +607,7 @@ def test_the_command_converts_both_ways_and_its_errors_name_its_flags(
     assert "is not empty" in refused(there, back, "--to", "zerolab")
     assert "; say which: --frozen NAME or --buffers NAME\n" in refused(there, new, "--to", "zerolab")
     assert "what the model is called there: --model NAME" in refused(there, new, "--to", "zerolab", "--model", "net")
-    assert "there is no folder" in refused(new, there, "--to", "dcp")
+    assert "there is no folder" in refused(new, there, "--to", "dcp", status=2)
     model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
     optimizer = optimizer_of("adafactor", model)
     model(torch.ones(1, 4)).sum().backward()

@@ -113,7 +113,7 @@ def test_draws_are_the_seeds_within_top_k_and_among_known_tokens() -> None:
     ("flags", "status", "named"),
     [
         ("no/such", 2, ["there is no folder 'no/such'"]),
-        ("{0}", 1, ["there is no checkpoint in"]),
+        ("{0}", 2, ["there is no checkpoint in"]),
         ("{0}/run --tokens 0", 2, ["--tokens is '0'"]),
         ("{0}/run --tokens many", 2, ["--tokens is 'many'"]),
         ("{0}/run --temperature -1", 2, ["--temperature is '-1'"]),

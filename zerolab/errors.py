@@ -42,3 +42,7 @@ class DiskError(ZerolabError, RuntimeError):
 
 class CheckpointError(ZerolabError, RuntimeError):
     """A checkpoint that cannot be written or read; the message names the file and what to do."""
+
+
+class NoCheckpointError(CheckpointError, InputError):
+    """A folder that was named has no checkpoint, or is not there; a command ends with 2, as for any wrong argument."""

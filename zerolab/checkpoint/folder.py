@@ -21,7 +21,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from zerolab.checkpoint.manifest import MANIFEST, read_manifest
-from zerolab.errors import CheckpointError
+from zerolab.errors import CheckpointError, NoCheckpointError
 from zerolab.ranks.folders import reason
 from zerolab.system import has
 
@@ -73,16 +73,16 @@ def find_latest(folder: Path) -> Path | None:
 
 
 def resolve(path: Path) -> Path:
-    """The checkpoint that a path means: itself, or the newest in it. Raises a CheckpointError if there is none."""
+    """The checkpoint that a path means: itself, or the newest in it. Raises a NoCheckpointError if there is none."""
     if (path / MANIFEST).is_file():
         return path
     found = find_latest(path)
     if found is None:
         if not path.exists():
-            raise CheckpointError(f"there is no folder {str(path)!r}; name one that has checkpoints in it")
+            raise NoCheckpointError(f"there is no folder {str(path)!r}; name one that has checkpoints in it")
         if step_of(path) >= 0:
             read_manifest(path, remedy_for(path))
-        raise CheckpointError(f"there is no checkpoint in {str(path)!r}; name a folder that has one")
+        raise NoCheckpointError(f"there is no checkpoint in {str(path)!r}; name a folder that has one")
     return found
 
 
