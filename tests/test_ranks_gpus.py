@@ -305,7 +305,7 @@ def test_rank_11_of_two_machines_joins_by_nccl_on_a_gpu_of_its_own_whatever_numb
     }.items():  # fmt: skip
         monkeypatch.setattr(torchrun, name, put)
     monkeypatch.setattr(dist, "get_rank", lambda *_: 11)
-    monkeypatch.setattr(torchrun.atexit, "register", lambda _: None)
+    monkeypatch.setattr(torchrun.parting, "join", lambda: None)
     job = Job(16, 60.0, "auto", choose_devices("cuda", 16)[0], "never read", 1, 1)
     assert torchrun._join(job) == (f"the world by {'NCCL' if own else 'gloo'}", device, own, "host")
     assert told.pop("set") == device

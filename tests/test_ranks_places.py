@@ -311,3 +311,23 @@ launch(hangs, ranks=2, timeout=2)
     # Both are overdue; torchrun may end one before it has said so.
     said = ("rank 0 did not finish within 2 s: it waits to receive from rank 1 (40 bytes)", "rank 1 did not finish")
     assert any(words in done.stderr for words in said)
+
+
+def test_under_torchrun_a_rank_that_fails_leaves_though_its_lane_waits_for_others_and_is_named(tmp_path):
+    """Python would wait for the lane, the lane for rank 0, that for a message; and torchrun for all of them."""
+    torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+    source = """
+import torch
+from zerolab.ranks import launch
+def fails(comm):
+    comm.barrier()
+    if comm.rank == 0:
+        comm.recv(torch.ones(10), 1)
+    comm.all_reduce_async(torch.ones(10))
+    raise ValueError("bad shard")
+launch(fails, ranks=None, timeout=None, collectives="ring")
+"""
+    done = run_forked(tmp_path, source, *torchrun)
+    assert done.returncode == 1 and "rank 1 raised ValueError: bad shard" in done.stderr
+    first = done.stderr.partition("Root Cause (first observed failure)")[2]
+    assert "rank      : 1 " in first and "exitcode  : 1 " in first

@@ -42,7 +42,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         os._exit(130)
     ending.open_streams()
     status = _run(argv)
-    return status if ending.shown() else FAILURE.get(ending.command.rpartition(" ")[2], FAILED)
+    status = status if ending.shown() else FAILURE.get(ending.command.rpartition(" ")[2], FAILED)
+    if argv is None:
+        ending.part(status)
+    return status
 
 
 def command(name: str) -> Callable[[list[str]], int]:

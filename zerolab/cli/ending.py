@@ -91,6 +91,14 @@ def _end_ranks() -> None:
                 call()
 
 
+def part(status: int) -> None:
+    """Leave at once with a status of failure where this process is a rank that a launcher has started and that has
+    joined the others: to end in order would be to wait for them."""
+    parting = sys.modules.get("zerolab.ranks.parting")
+    if status and parting is not None and parting.is_joined():
+        parting.leave_failed(status)
+
+
 def open_streams() -> None:
     """Open what of the three standard streams is closed, onto nothing: else the next file that is opened would be taken
     for it."""

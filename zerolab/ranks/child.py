@@ -157,16 +157,20 @@ def failed(error: BaseException) -> Outcome:
     kind = type(error)
     name = kind.__name__ if kind.__module__ in ("builtins", "zerolab.errors") else f"{kind.__module__}.{kind.__name__}"
     name = name.removeprefix("__main__.")
-    secondary = isinstance(error, PeerLost | dist.DistBackendError) or _lost_connection(error)
-    # A rank that is gone may have returned, or died, which is then the report.
-    secondary = secondary or isinstance(error.__cause__, BrokenPipeError)
     return Outcome(
         error=name,
         message=str(error),
         traceback=traceback_text(error),
         when=time.monotonic(),
-        secondary=secondary,
+        secondary=is_secondary(error),
     )
+
+
+def is_secondary(error: BaseException) -> bool:
+    """Whether an error says no more than that another rank is gone, which may have returned, or died, and is then what
+    to report."""
+    lost = isinstance(error, PeerLost | dist.DistBackendError) or _lost_connection(error)
+    return lost or isinstance(error.__cause__, BrokenPipeError)
 
 
 def _lost_connection(error: BaseException) -> bool:

@@ -1,14 +1,12 @@
 """Under torchrun the ranks are there already, on one machine or many: `launch` joins them instead of starting its own.
 
 This process is one rank. The first launch joins the world that the environment describes, and later launches meet in
-the same one, until the process ends. What a rank prints goes where torchrun sends it; a rank that fails raises, and
-torchrun ends the others.
+the same one, until the process ends. What a rank prints goes where torchrun sends it; a rank that fails raises and
+leaves (`parting.py`), and torchrun ends the others.
 """
 
 from __future__ import annotations
 
-import atexit
-import gc
 import itertools
 import os
 import sys
@@ -26,8 +24,9 @@ from torch.distributed import distributed_c10d
 
 from zerolab.collectives.torch_ import carriers
 from zerolab.errors import InputError
+from zerolab.ranks import parting
 from zerolab.ranks.board import Board, BoardPen
-from zerolab.ranks.child import SPARE_SECONDS, make_comm
+from zerolab.ranks.child import SPARE_SECONDS, is_secondary, make_comm
 from zerolab.ranks.devices import choose_collectives, device_of_rank, threads_per_rank
 from zerolab.ranks.failure import rank_failure, traceback_text
 from zerolab.ranks.folders import temporary_folder
@@ -70,31 +69,39 @@ def run_torchrun(
     if not _running.acquire(blocking=False):
         raise InputError("under torchrun a rank cannot launch inside a launch; call the inner function directly")
     try:
-        transport = _join(job)
-        job = replace(job, collectives=choose_collectives(
-            job.collectives, "processes", job.devices, os.environ, job.link is not None, nccl=transport.queues
-        ))  # fmt: skip
-        torch.set_num_threads(threads or threads_per_rank(int(os.environ.get("LOCAL_WORLD_SIZE", "1"))))
-        keep_freed_memory()
-        seed_all()
-        rank = transport.rank
-        with _reported_when_overdue(job, transport):
-            try:
-                comm = make_comm(transport, job)
-                value = fn(comm, *args, **kwargs)
-                comm.close()
-                transport.check_waited()
-                # Nobody leaves, and closes its connections, while another rank still has messages to finish.
-                dist.all_reduce(torch.zeros(1, device="cpu"), group=transport.host)
-            except Exception as error:
-                failure = rank_failure(rank, type(error).__name__, str(error), traceback_text(error))
-                raise failure from error
-        tracer = getattr(comm, "tracer", None)
-        values, traces = [None] * job.ranks, [None] * job.ranks
-        values[rank], traces[rank] = value, tracer.spans if tracer else None
-        return values, traces
+        with parting.noted():
+            return _run(job, fn, args, kwargs, threads)
     finally:
         _running.release()
+
+
+def _run(
+    job: Job, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], threads: int | None
+) -> tuple[list[Any], list[Any]]:
+    transport = _join(job)
+    job = replace(job, collectives=choose_collectives(
+        job.collectives, "processes", job.devices, os.environ, job.link is not None, nccl=transport.queues
+    ))  # fmt: skip
+    torch.set_num_threads(threads or threads_per_rank(int(os.environ.get("LOCAL_WORLD_SIZE", "1"))))
+    keep_freed_memory()
+    seed_all()
+    rank = transport.rank
+    with _reported_when_overdue(job, transport):
+        try:
+            comm = make_comm(transport, job)
+            value = fn(comm, *args, **kwargs)
+            comm.close()
+            transport.check_waited()
+            # Nobody leaves, and closes its connections, while another rank still has messages to finish.
+            dist.all_reduce(torch.zeros(1, device="cpu"), group=transport.host)
+        except Exception as error:
+            parting.failed_first(not is_secondary(error))
+            failure = rank_failure(rank, type(error).__name__, str(error), traceback_text(error))
+            raise failure from error
+    tracer = getattr(comm, "tracer", None)
+    values, traces = [None] * job.ranks, [None] * job.ranks
+    values[rank], traces[rank] = value, tracer.spans if tracer else None
+    return values, traces
 
 
 def _join(job: Job) -> ProcessTransport:
@@ -116,7 +123,7 @@ def _join(job: Job) -> ProcessTransport:
             timeout=timeout,
             device_id=device if nccl else None,
         )
-        atexit.register(_leave)
+        parting.join()
     assert dist.group.WORLD is not None
     # A world that is there already, of an earlier launch or of the script, may lack what this one needs.
     group, host = carriers(dist.group.WORLD, nccl)
@@ -131,14 +138,6 @@ def _meeting_place(timeout: timedelta) -> dist.Store:
     if os.environ.get("GROUP_WORLD_SIZE") == "1":
         store = dist.PrefixStore(f"attempt-{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
     return store
-
-
-def _leave() -> None:
-    """Close the connections while the interpreter is whole: a thread of theirs that lets a tensor go later, when Python
-    is already being taken apart, aborts the process."""
-    if dist.is_initialized():
-        dist.destroy_process_group()
-    gc.collect()
 
 
 def _private_pen(size: int, rank: int) -> BoardPen:

@@ -1,0 +1,94 @@
+"""How a rank that somebody else has started parts from the others.
+
+One that ended well closes its connections. One that failed must not: to end NCCL is to wait for collectives that other
+ranks never enter, and Python at its end waits for threads that are in one; meanwhile the launcher, which ends the
+others once a rank has failed, sees it run. So it says its error and leaves at once.
+"""
+
+from __future__ import annotations
+
+import atexit
+import gc
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from types import TracebackType
+from typing import NoReturn
+
+import torch.distributed as dist
+from torch.distributed import distributed_c10d
+
+from zerolab.ranks import folders
+from zerolab.ranks.leave import leave
+
+FAILED, INTERRUPTED = 1, 128 + signal.SIGINT
+Hook = Callable[[type[BaseException], BaseException, TracebackType | None], object]
+LATER_SECONDS = 2.0
+"""How much later a rank leaves that failed since another one is gone: launchers name the rank that ended first."""
+_joined = _failed = _first = False
+
+
+def join() -> None:
+    """This process has made the world that it is in, and so is the one to end it."""
+    global _joined
+    _joined = True
+    atexit.register(part)
+    sys.excepthook = leaving(sys.excepthook)
+
+
+@contextmanager
+def noted() -> Iterator[None]:
+    """Around a launch. Whoever catches the error of one that failed may go on; its calls have not ended all the
+    same, until a launch has ended well, which all ranks end together."""
+    global _failed, _first
+    _failed = _first = True
+    yield
+    _failed = False
+
+
+def failed_first(first: bool) -> None:
+    """Say whether the launch failed on this rank first, and not since another one is gone."""
+    global _first
+    _first = first
+
+
+def is_joined() -> bool:
+    """Whether there is a world that `join` was called for."""
+    return _joined and dist.is_initialized()
+
+
+def part() -> None:
+    """Close the connections while the interpreter is whole: a thread of theirs that lets a tensor go later, when Python
+    is already being taken apart, aborts the process. After a launch that failed they are cut: that waits for nobody."""
+    if dist.is_initialized():
+        if _failed:
+            with suppress(RuntimeError):
+                distributed_c10d._abort_process_group()
+        else:
+            dist.destroy_process_group()
+    gc.collect()
+
+
+def leaving(hook: Hook) -> Hook:
+    """What shows an error that nobody has caught, and then leaves. At a prompt such an error is no end."""
+
+    def said(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        hook(kind, error, trace)
+        if is_joined() and not (hasattr(sys, "ps1") or sys.flags.inspect):
+            leave_failed(INTERRUPTED if issubclass(kind, KeyboardInterrupt) else FAILED)
+
+    return said
+
+
+def leave_failed(status: int) -> NoReturn:
+    """End this process now, with all that it has printed shown and its temporary folders gone."""
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(Exception):
+            stream.flush()
+    with suppress(Exception):
+        folders.remove_all()
+    if _failed and not _first:
+        time.sleep(LATER_SECONDS)
+    leave(status)
