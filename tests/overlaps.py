@@ -33,3 +33,41 @@ OVERLAPS = """() => {
 }"""
 """JavaScript for `page.evaluate`: for each two texts that overlap as they are seen, cut off where their surroundings
 scroll, "one | other". Letters do not fill the height of their line, so a fifth of it is left out above and below."""
+STRUCK = """scene => {
+  const found = [];
+  for (const svg of scene.querySelectorAll(".picture svg")) {
+    const seen = (one) => getComputedStyle(one).display !== "none" && one.getBoundingClientRect().height > 0;
+    const texts = [...svg.querySelectorAll("text")].filter(seen).map((one) => {
+      const { left, right, top, bottom } = one.getBoundingClientRect(), slack = (bottom - top) * 0.25;
+      return { one, left, right, top: top + slack, bottom: bottom - slack };
+    });
+    const meets = (a, b, apart = 0) =>
+      a.left < b.right + apart && b.left < a.right + apart && a.top < b.bottom && b.top < a.bottom;
+    texts.forEach((a, at) => texts.slice(at + 1).forEach((b) => {
+      if (meets(a, b)) found.push(`${a.one.textContent} | ${b.one.textContent}`);
+    }));
+    const strokes = [...svg.querySelectorAll(".divider, .wall")].flatMap((line) => {
+      const [dx, dy, whole] = [line.getScreenCTM().e, line.getScreenCTM().f, line.getTotalLength()];
+      const scale = line.getScreenCTM().a, dots = [];
+      for (let at = 0; at <= whole; at += 1) {
+        const { x, y } = line.getPointAtLength(at);
+        const [across, down] = [dx + scale * x, dy + scale * y];
+        dots.push({ left: across, right: across, top: down - 0.5, bottom: down + 0.5 });
+      }
+      return dots;
+    });
+    for (const a of texts) {
+      if (strokes.some((dot) => meets(a, dot))) found.push(`${a.one.textContent} is crossed by a line`);
+    }
+    for (const ground of svg.querySelectorAll(".at-work")) {
+      for (const a of texts) {
+        if (!a.one.classList.contains("worked") && meets(a, ground.getBoundingClientRect(), 1)) {
+          found.push(`${a.one.textContent} touches a black ground`);
+        }
+      }
+    }
+  }
+  return [...new Set(found)];
+}"""
+"""JavaScript for a scene's `evaluate`: which words of its picture lie over each other, are crossed by a line that
+divides the picture, or touch the black ground of others."""

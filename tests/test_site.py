@@ -31,6 +31,10 @@ def a_lesson(folder: Path, html: str = "", **cell: object) -> Path:
     return file
 
 
+def texts(lesson: Path) -> list[str]:
+    return [cell.source for cell in nbformat.read(lesson, 4).cells if cell.cell_type == "markdown"]
+
+
 def test_a_picture_of_a_lesson_becomes_a_file_that_is_loaded_when_it_is_seen(tmp_path: Path) -> None:
     lesson = a_lesson(tmp_path, f'<img alt="two bars" width="3" src="data:image/png;base64,{DOT}">')
     html = page(lesson, tmp_path, "../pictures").cells[1].outputs[0].data["text/html"]
@@ -122,7 +126,10 @@ def test_a_cell_that_failed_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("tag", ["answer", "afterwards"])
 def test_an_answer_waits_behind_a_click(tmp_path: Path, tag: str) -> None:
     lesson = a_lesson(tmp_path, metadata={"tags": [tag]})
-    assert "hide-output" in page(lesson, tmp_path, "").cells[1].metadata.tags
+    cell = page(lesson, tmp_path, "").cells[1]
+    assert "hide-output" in cell.metadata.tags
+    said = {"answer": "Show the answer", "afterwards": "Show the library's own"}
+    assert cell.metadata.mystnb.code_prompt_show == said[tag]
 
 
 def test_the_name_of_a_shown_source_leads_to_its_file(tmp_path: Path) -> None:
@@ -130,6 +137,12 @@ def test_the_name_of_a_shown_source_leads_to_its_file(tmp_path: Path) -> None:
     lesson = a_lesson(tmp_path, outputs=[shown])
     made = page(lesson, tmp_path, "", modules={"zerolab.zero", "zerolab.zero.engine"}).cells[1].outputs[0]
     assert '<a href="../source/zerolab.zero.engine.html#ZeroEngine">' in made.data["text/markdown"]
+
+
+def test_the_first_lesson_leads_to_each_of_the_others() -> None:
+    lessons = sorted(file.name for file in (ROOT / "notebooks").glob("*.ipynb"))
+    table = re.findall(r"^\| \[[^\]]+\]\(([^)]+)\) \|", "\n".join(texts(ROOT / "notebooks" / lessons[0])), re.MULTILINE)
+    assert table == lessons[1:]
 
 
 @pytest.mark.parametrize("lesson", sorted((ROOT / "notebooks").glob("*.ipynb")), ids=lambda path: path.stem)

@@ -15,7 +15,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from overlaps import OVERLAPS
+from overlaps import OVERLAPS, STRUCK
 
 from zerolab.course.living import reshard, shards
 from zerolab.course.viz.calculator import calculator_text
@@ -242,6 +242,18 @@ def test_the_shard_map_and_resharding_answer_the_keyboard_in_the_words_of_python
     tab.close()
 
 
+def test_the_first_page_says_shows_and_offers_all_in_the_first_screen_of_a_laptop(browser: Any, address: str) -> None:
+    tab = browser.new_page(viewport={"width": 1440, "height": 900})
+    scene = scene_of(tab, address, "../index", "stages")
+    tab.evaluate("window.scrollTo(0, 0)")
+    shown = [scene.locator(".picture"), *tab.locator(".ways .sd-card").all()]
+    assert len(shown) == 4
+    for one in shown:
+        box = one.bounding_box()
+        assert box["y"] + box["height"] <= 900 and box["x"] + box["width"] <= 1440
+    tab.close()
+
+
 SCENES = {
     "memory": "00_start_here",
     "reshard": "08_checkpoints",
@@ -309,6 +321,27 @@ DRAG = """scene => {
 }"""
 
 
+SETTINGS = """
+    const found = new Set(), note = () => struck(scene).forEach((one) => found.add(one));
+    const radios = scene.querySelectorAll("input[type=radio]"), boxes = scene.querySelectorAll("input[type=checkbox]");
+    const walk = () => {
+        note();
+        for (const one of scene.querySelectorAll("input[type=range]")) {
+            for (let at = 0; at <= Math.min(one.max, 20); at += 1) {
+                one.value = at;
+                one.dispatchEvent(new Event("input", { bubbles: true }));
+                note();
+            }
+        }
+        for (const one of boxes) { one.click(); note(); }
+    };
+    if (!radios.length) walk();
+    for (const one of radios) { one.click(); walk(); }
+    return [...found];
+}"""
+"""Goes through what a scene can be set to, and gathers what `struck` finds in each picture."""
+
+
 @pytest.mark.parametrize("theme", ["light", "dark"])
 @pytest.mark.parametrize("name", SCENES)
 def test_a_scene_has_names_words_and_contrast_and_no_label_is_small_or_cut_on_a_phone(
@@ -324,6 +357,32 @@ def test_a_scene_has_names_words_and_contrast_and_no_label_is_small_or_cut_on_a_
         print(f"{name}: a move of a slider takes {times[len(times) // 2]:.1f} ms, at most {times[-1]:.1f} ms")
         assert scene.evaluate(FAULTS) == []
     context.close()
+
+
+@pytest.mark.parametrize("name", ["memory", "stages", "timeline"])
+def test_no_word_of_a_picture_is_struck_by_a_line_or_a_neighbour_at_any_stage(
+    browser: Any, address: str, name: str
+) -> None:
+    tab = browser.new_page(viewport={"width": 390, "height": 844})
+    scene = scene_of(tab, address, SCENES[name], name)
+    found = scene.evaluate("scene => { const struck = " + STRUCK + ";" + SETTINGS)
+    assert found == []
+    tab.close()
+
+
+def test_a_word_struck_by_a_line_or_beside_a_black_ground_is_seen(browser: Any) -> None:
+    tab = browser.new_page()
+    words = '<text x="20" y="20">one</text><text x="60" y="20">two</text>'
+    page = '<div class="picture"><svg width="200" height="40">{}</svg></div>'
+    for more, struck in (
+        ('<path d="M5 4V16" class="divider"/>', []),
+        ('<path d="M30 4V16" class="divider"/>', ["one is crossed by a line"]),
+        ('<text x="30" y="20">three</text>', ["one | three", "two | three"]),
+        ('<rect x="48" y="5" width="11.5" height="20" class="at-work"/>', ["two touches a black ground"]),
+    ):
+        tab.set_content(page.format(words + more))
+        assert tab.locator("body").evaluate(STRUCK) == struck
+    tab.close()
 
 
 @pytest.mark.parametrize("width", [390, 820, 1440])

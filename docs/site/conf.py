@@ -17,6 +17,7 @@ myst_enable_extensions = ["dollarmath", "colon_fence", "html_image", "attrs_inli
 myst_heading_anchors = 4
 myst_links_external_new_tab = True
 nb_execution_mode = "off"
+nb_code_prompt_show, nb_code_prompt_hide = "Show the {type}", "Hide the {type}"
 nb_merge_streams = True
 nb_render_markdown_format = "myst"
 html_math_renderer = "mathml"

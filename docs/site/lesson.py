@@ -23,6 +23,14 @@ TOGGLES = {
 }
 
 
+PROMPTS = {
+    "answer": ("Show the answer", "Hide the answer"),
+    "ours": ("Show our solution", "Hide our solution"),
+    "afterwards": ("Show the library's own", "Hide the library's own"),
+}
+"""What one clicks on to see what a cell with this tag has folded away."""
+
+
 class PageError(Exception):
     """A notebook that no page can be made of: one sentence with its name and cell."""
 
@@ -42,7 +50,10 @@ def page(source: Path, pictures: Path, link: str, modules: Container[str] = (), 
     for number, cell in enumerate(notebook.cells, 1):
         where = f"{source.parent.name}/{source.name}, cell {number}"
         tags = cell.metadata.setdefault("tags", [])
-        tags += [TOGGLES[tag] for tag in (*tags,) if tag in TOGGLES]
+        for tag in [tag for tag in tags if tag in TOGGLES]:
+            tags.append(TOGGLES[tag])
+            show, hide = PROMPTS[tag]
+            cell.metadata["mystnb"] = {"code_prompt_show": show, "code_prompt_hide": hide}
         if cell.metadata.get("jupyter", {}).get("source_hidden") and "hide-input" not in tags:
             tags.append("hide-input")
         if cell.cell_type != "code":

@@ -170,7 +170,9 @@ function bars(data, drawn, looks) {
   const low = 26 + ROW * stages.length;
   const svg = make("svg", { viewBox: `0 0 ${WIDE} ${low + 62}`, class: "memory" }, looks.defs());
   const wall = x(limit);
-  svg.append(make("line", { x1: wall, x2: wall, y1: low, y2: low + 34, class: "wall" }));
+  for (const [y1, y2] of [[low - 8, low + 4], [low + 30, low + 50]]) {  // the axis has its numbers between
+    svg.append(make("line", { x1: wall, x2: wall, y1, y2, class: "wall" }));
+  }
   const size = `${figures(data.sizes[nameOf(data, settings)] / GB)} billion parameters`;
   svg.append(make("text", { x: LEFT, y: 16, class: "start" }, `${nameOf(data, settings)}, ${size}, ${count(settings.ranks)} ranks`));
   stages.forEach((at, number) => {

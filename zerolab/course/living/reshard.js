@@ -22,7 +22,7 @@ function render({ model, el }) {
   const play = player(() => settings.loaded_by, (step, share) => { settings.step = step; draw(step, share); });
   const steps = slider("ranks that have read", 0, settings.loaded_by, settings.step, (step) => play.go(step));
   const shown = stage(el, [
-    choice("parameters of", Object.keys(data.models), settings.model, change("model")),
+    choice("parameters of", Object.keys(data.models), settings.model, change("model"), "wide"),
     dial("ranks that saved", data.ranks, settings.saved_by, change("saved_by")).element,
     dial("ranks that load", data.ranks, settings.loaded_by, change("loaded_by")).element,
     dial("stage that loads", [0, 1, 2, 3], settings.stage, change("stage")).element,

@@ -2,6 +2,10 @@
 // the library's own ring made (living/ring.py); nothing is computed here but places.
 
 const SIZE = 520, MIDDLE = SIZE / 2, RADIUS = 196;
+const WORDS = [
+  "a box: a chunk of the tensor;", "its height: how many ranks are", "added in it; thick frame: all of them",
+  "a disc: a chunk on its way,", "with that number",
+];
 
 function render({ model, el }) {
   const data = model.get("data");
@@ -41,6 +45,7 @@ function picture(moment, ranks, share, colours) {
   const cell = ranks > 5 ? 17 : 24, wide = cell * ranks;
   const svg = make("svg", { viewBox: `0 0 ${SIZE} ${SIZE}`, class: "ring" });
   svg.append(make("circle", { cx: MIDDLE, cy: MIDDLE, r: RADIUS, class: "way" }));
+  WORDS.forEach((words, at) => svg.append(make("text", { x: MIDDLE, y: MIDDLE + 20 * at - 32 + (at > 2 ? 8 : 0) }, words)));
   const leaving = new Set(moment.messages.map((message) => `${message.src} ${message.chunk}`));
   moment.held.forEach((row, rank) => {
     const [x, y] = place(rank, ranks);

@@ -31,11 +31,11 @@ function make(name, attributes = {}, ...children) {
   return element;
 }
 
-/** A choice of several values under a label; `change` hears the new one. */
-function choice(label, values, value, change) {
+/** A choice of several values under a label; `change` hears the new one. Where columns are narrow, a `width` of "wide" takes two. */
+function choice(label, values, value, change, width = "") {
   const options = values.map((one) => make("option", { value: one, selected: one === value }, String(one)));
   const select = make("select", { onchange: (event) => change(values[event.target.selectedIndex]) }, ...options);
-  return make("label", {}, label, select);
+  return make("label", { class: width || false }, label, select);
 }
 
 /** One of a few values under a label, all of them in sight; `change` hears the new one. */

@@ -25,7 +25,7 @@ function render({ model, el }) {
   const play = player(() => PICTURES.length - 1, (step, share) => { settings.step = step; draw(step, share); });
   const steps = dial("picture", [0, 1, 2], settings.step, (step) => play.go(step), (step) => `${step + 1} of 3`);
   const shown = stage(el, [
-    choice("parameters of", Object.keys(data.models), settings.model, change("model")),
+    choice("parameters of", Object.keys(data.models), settings.model, change("model"), "wide"),
     dial("ranks", data.ranks, settings.ranks, change("ranks")).element,
     dial("slots start at multiples of", data.aligns, settings.align, change("align")).element,
     steps.element, play.element,

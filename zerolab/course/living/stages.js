@@ -45,7 +45,7 @@ function render({ model, el }) {
 
 function picture(data, number) {
   const run = data.stages[number], ranks = 4;
-  const svg = make("svg", { viewBox: `0 0 ${WIDE} 412`, class: "step" });
+  const svg = make("svg", { viewBox: `0 0 ${WIDE} 427`, class: "step" });
   const { defs, boxes, layer } = hatched(data.looks);
   svg.append(defs());
   const add = (name, attributes, ...children) => svg.appendChild(make(name, attributes, ...children));
@@ -64,11 +64,16 @@ function picture(data, number) {
   for (let rank = 0; rank < ranks; rank++) {
     add("rect", { x: 2 + 100 * rank, y: 16, width: 96, height: 192, rx: 5, class: "box" });
     add("text", { x: 50 + 100 * rank, y: 12 }, `rank ${rank}`);
-    const grounds = Object.keys(run.units).map((unit) => add("rect",
-      { x: column(rank, unit), y: 22, width: widths[unit], height: 15, rx: 2, fill: "none" }));
+    // A narrow unit's letter stands apart from its neighbour's black ground, and has one as wide as itself.
+    const middles = Object.keys(run.units).map((unit, at, { length }) =>
+      column(rank, unit) + widths[unit] / 2 + (at === 0 ? -1.5 : at === length - 1 ? 1.5 : 0));
+    const grounds = Object.keys(run.units).map((unit, at) => {
+      const width = Math.max(widths[unit] - 4, 11);
+      return add("rect", { x: middles[at] - width / 2, y: 22, width, height: 15, rx: 2, fill: "none" });
+    });
     for (const [at, unit] of Object.keys(run.units).entries()) {
-      const middle = column(rank, unit) + widths[unit] / 2, ground = grounds[at];
-      const sign = add("text", { x: middle, y: 34 }, letter(unit));
+      const ground = grounds[at];
+      const sign = add("text", { x: middles[at], y: 34 }, letter(unit));
       works.push([unit, ground, sign]);
     }
   }
@@ -164,8 +169,8 @@ function legend(svg, add, boxes, data) {
     svg.append(...boxes(kind, { x, y, width: 12, height: 10 }));
     add("text", { x: x + 16, y: y + 9, class: "start" }, data.looks[kind].name);
   });
-  add("text", { x: 246, y: PLOT.bottom + 59, class: "start" }, "E embedding, H head");
-  add("text", { x: 6, y: PLOT.bottom + 76, class: "start" }, "pale: memory that waits for values; black frame: new in this step");
+  add("text", { x: 6, y: PLOT.bottom + 76, class: "start" }, "a column: a unit (E embedding, 0 to 2 blocks, H head); a row: a quarter");
+  add("text", { x: 6, y: PLOT.bottom + 91, class: "start" }, "pale: memory that waits for values; black frame: new in this step");
 }
 
 export default { render };

@@ -57,15 +57,25 @@ function picture(data, run) {
   const backward = run.compute.find(([name]) => name.startsWith("backward"))[1];
   const update = run.compute.find(([name]) => name === "update")[1];
   for (const [name, from, to] of [["forward", 0, backward], ["backward", backward, update], ["update", update, run.seconds]]) {
-    add("line", { x1: across(from), x2: across(from), y1: 4, y2: PLOT.bottom, class: "divider" });
-    add("text", { x: across(from) + 3, y: 13, class: "start" }, name);
+    // Only where no words stand: beside its own name, across both rows, across the memory.
+    const parts = [...(from ? [[4, 16]] : []), ...Object.values(ROWS).map(([y, height]) => [y - 3, y + height + 2]), [PLOT.top, PLOT.bottom]];
+    const d = parts.map(([top, bottom]) => `M${across(from)} ${top}V${bottom}`).join("");
+    add("path", { d, class: "divider" });
+    add("text", { x: across(from) + (from ? 3 : -4), y: 13, class: "start" }, name);
   }
+  const beneath = {};
   const box = (row, kind, start, stop, label, title) => {
     const [y, height] = ROWS[row], x = across(start), width = Math.max(0.8, across(stop) - x);
     const group = svg.appendChild(make("g", {}, make("title", {}, title), ...boxes(kind, { x, y, width, height })));
-    if (!label) return;
-    const fits = width >= 7.5;
-    group.append(make("text", { x: x + width / 2, y: fits ? y + 14 : y + height + 11, class: fits ? "on" : "" }, label));
+    if (!label) return undefined;
+    const middle = x + width / 2, before = beneath[row];
+    if (width >= (label < "A" ? 9 : 12)) return group.append(make("text", { x: middle, y: y + 14, class: "on" }, label));
+    // Beneath its box; where forward meets backward, two boxes of one unit share a letter.
+    const shared = before && before.label === label && middle - before.middle < 12;
+    if (shared) return before.sign.setAttribute("x", (before.middle + middle) / 2);
+    const sign = group.appendChild(make("text", { x: middle, y: y + height + 11 }, label));
+    beneath[row] = { label, middle, sign };
+    return sign;
   };
   add("text", { x: 2, y: ROWS.compute[0] - 5, class: "start" }, "rank 0 computes");
   add("text", { x: 2, y: ROWS.wire[0] - 5, class: "start" }, "and sends");
@@ -95,6 +105,7 @@ function picture(data, run) {
     svg.append(...boxes(kind, { x, y, width: 14, height: 10 }));
     add("text", { x: x + 19, y: y + 9, class: "start" }, (data.looks[kind]?.name ?? kind) + (also[kind] ?? ""));
   });
+  add("text", { x: 206, y: PLOT.bottom + 87, class: "start" }, "E embedding, H head; dot: the peak");
   return svg;
 }
 
