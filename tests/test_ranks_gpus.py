@@ -250,27 +250,50 @@ def test_a_tensor_or_a_model_on_another_gpu_is_refused() -> None:
 # Ranks of two machines that a launcher has started, and who carries their tensors.
 
 
-def together(gpus: list[str]) -> list[bool]:
-    """What ranks on these GPUs, "" for the CPU, hear of NCCL, each in a thread of its own."""
+def together(gpus: list[str]) -> list[bool | str]:
+    """What ranks on these GPUs, "" for the CPU, hear of NCCL, each in a thread of its own, or how they are refused."""
     store = dist.HashStore()
     store.set_timeout(timedelta(seconds=20))
+
+    def hears(rank: int) -> bool | str:
+        try:
+            return each_has_its_own(store, rank, len(gpus), gpus[rank])
+        except InputError as error:
+            return str(error)
+
     with ThreadPoolExecutor(len(gpus)) as ranks:
-        return [*ranks.map(lambda rank: each_has_its_own(store, rank, len(gpus), gpus[rank]), range(len(gpus)))]
+        return [*ranks.map(hears, range(len(gpus)))]
 
 
-def test_all_ranks_hear_alike_whether_each_has_a_gpu_and_rank_0_says_who_has_none(
+OWN = [f"gpu {rank}" for rank in range(16)]
+
+
+def test_all_ranks_hear_alike_whether_each_has_a_gpu_and_rank_0_says_who_shares_one(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    own = [f"gpu {rank}" for rank in range(16)]
-    assert together(own) == [True] * 16
-    assert capfd.readouterr().err == ""
-    assert together([*own[:15], "gpu 3"]) == together([*own[:15], ""]) == [False] * 16
-    shared, without = capfd.readouterr().err.splitlines()
-    assert shared.startswith("zerolab: ranks 3 and 15 share a GPU, so NCCL cannot join the ranks and messages go by ")
-    assert without.startswith("zerolab: rank 15 has no GPU, so NCCL")
+    assert together(OWN) == [True] * 16
+    assert together([""] * 16) == [False] * 16
     # On the CPU there is nothing to say.
-    assert together(["", *own[1:]]) == together([""] * 4 + [*own[4:]]) == [False] * 16
     assert capfd.readouterr().err == ""
+    assert together([*OWN[:15], "gpu 3"]) == [False] * 16
+    (shared,) = capfd.readouterr().err.splitlines()
+    assert shared.startswith("zerolab: ranks 3 and 15 share a GPU, so NCCL cannot join the ranks and messages go by ")
+
+
+@pytest.mark.parametrize(
+    ("gpus", "blind", "other"),
+    [([*OWN[:15], ""], 15, 0), (["", *OWN[1:]], 0, 1), ([""] * 4 + OWN[4:], 0, 4), ([*OWN[:3], "", *OWN[:12]], 3, 0)],
+    ids=["the last", "the first", "four", "one of several that share"],
+)
+def test_a_rank_that_sees_no_gpu_where_others_do_is_named_to_all_of_them(
+    gpus: list[str], blind: int, other: int
+) -> None:
+    """Each by itself would choose: shared memory on the CPU, the ring on the GPUs."""
+    refused = together(gpus)
+    assert len({*refused}) == 1
+    assert str(refused[0]).startswith(
+        f"rank {blind} is on the CPU, since it sees no GPU or was told so, and rank {other} is on a GPU; give each rank"
+    )
 
 
 UUIDS = {"each sees all eight": (8, "cuda:3", True), "each sees one of its own": (1, "cuda:0", True),
@@ -287,7 +310,7 @@ def test_rank_11_of_two_machines_joins_by_nccl_on_a_gpu_of_its_own_whatever_numb
     store = dist.HashStore()
     for rank in range(16):
         store.set(f"zerolab-gpus-0/{rank}", f"gpu {rank}")
-    store.set("zerolab-gpus-0/verdict", "" if own else "ranks 0 and 1 share a GPU")
+    store.set("zerolab-gpus-0/verdict", "nccl " if own else "host ranks 0 and 1 share a GPU")
     world = SimpleNamespace(WORLD="the world")
     for name, value in {**TOLD, **MEETING}.items():
         monkeypatch.setenv(name, value)
