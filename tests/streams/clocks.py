@@ -291,7 +291,8 @@ class Checker(TorchDispatchMode):
         self.memory(target).crossed = self.memory(source).crossed = True
         waits_not = kwargs.get("non_blocking") or (len(args) > 2 and args[2])
         locked = (of if to == "device" else to) == "locked"
-        if waits_not and locked:
+        # Another dtype takes a detour by pageable memory.
+        if waits_not and locked and target.dtype == source.dtype:
             if to == "locked":
                 self.delay(target, self.stream, tick)
         else:

@@ -1,7 +1,8 @@
 """Copies between a GPU and the host's page-locked memory, beside what is computed.
 
 They run on a stream of their own. The device's side is ordered by events, and the host goes on at once: what was copied
-to the host it may read, and what is copied from it write, only after `finish`.
+to the host it may read, and what is copied from it write, only after `finish`. A copy keeps the dtype: torch takes one
+that changes it through memory that is not locked, and the host waits.
 """
 
 from __future__ import annotations
@@ -19,12 +20,14 @@ Tensor = torch.Tensor
 
 AHEAD = 2
 """Tensors on their way to the host at once that nobody else keeps: memory of the device until they have come."""
+LANDING = 4
+"""Further ones that the host has not added up: beyond these it waits for the first. Memory of the host."""
 
 
 class _Coming(NamedTuple):
     """A tensor that comes to the host, and the sum that it is added to, if it is."""
 
-    source: Tensor
+    source: Tensor | None
     into: Tensor
     total: Tensor | None
     came: torch.cuda.Event
@@ -40,6 +43,8 @@ class Copies:
         # When the last copy has ended; None once the host has waited for it.
         self._last: torch.cuda.Event | None = None
         self._coming: deque[_Coming] = deque()
+        # To be added up; the device has its memory back.
+        self._landing: deque[_Coming] = deque()
 
     def __enter__(self) -> None:
         ready = door.event()
@@ -56,7 +61,8 @@ class Copies:
         on.__exit__(None, None, None)
 
     def move(self, target: Tensor, source: Tensor) -> torch.cuda.Event:
-        """Queue a copy, one way or the other, and return the event of its end. Neither tensor may change until then."""
+        """Queue a copy, one way or the other, and return the event of its end. Neither tensor may change until then,
+        and they have one dtype."""
         with self:
             target.copy_(source, non_blocking=True)
         assert self._last is not None
@@ -68,9 +74,10 @@ class Copies:
         if door.holds(target) == door.holds(values):
             target.copy_(values)
         elif door.holds(values):
-            self.move(target, values)
-            if not stays:
-                door.keep(values, self._stream)
+            sent = values.to(target.dtype)
+            self.move(target, sent)
+            if not stays or sent is not values:
+                door.keep(sent, self._stream)
         elif stays and values.dtype == target.dtype:
             self.move(target, values)
         else:
@@ -79,17 +86,19 @@ class Copies:
 
     def bring(self, total: Tensor, more: Tensor, begun: bool) -> None:
         """Add a tensor of the device, which may be let go, to a sum on the host; or begin it."""
+        more = more if begun else more.to(total.dtype)
         into = door.locked(more.numel(), more.dtype) if begun else total
         came = self.move(into, more)
         self._coming.append(_Coming(more, into, total if begun else None, came))
-        while len(self._coming) > AHEAD:
+        if len(self._coming) > AHEAD:
+            # Its memory goes back to the stream that computes.
             first = self._coming.popleft()
-            if first.total is None:
-                # Its memory goes back to the stream that computes.
-                door.wait(door.current(self._device), first.came)
-            else:
-                door.finish(first.came)
-                first.total.add_(first.into)
+            door.wait(door.current(self._device), first.came)
+            if first.total is not None:
+                self._landing.append(first._replace(source=None))
+        while self._landing and (len(self._landing) > LANDING or door.happened(self._landing[0].came)):
+            door.finish(self._landing[0].came)
+            add_first(self._landing)
 
     def finish(self) -> None:
         """Return to the host once all copies have ended, those too that were queued so far in a context that is
@@ -100,10 +109,16 @@ class Copies:
         if self._last is not None:
             door.finish(self._last)
             self._last = None
-        while self._coming:
-            first = self._coming.popleft()
-            if first.total is not None:
-                first.total.add_(first.into)
+        for queue in (self._landing, self._coming):
+            while queue:
+                add_first(queue)
+
+
+def add_first(queue: deque[_Coming]) -> None:
+    """Add the first, which has come, to its sum."""
+    first = queue.popleft()
+    if first.total is not None:
+        first.total.add_(first.into)
 
 
 def make_copies(device: torch.device, offload: Offload) -> Copies | None:

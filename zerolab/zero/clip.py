@@ -84,6 +84,6 @@ def _partial(comm: Collectives, buckets: list[Bucket], norm_type: float) -> torc
         return torch.zeros(1, dtype=torch.float64, device=comm.device)
     # 16-bit sums would overflow where the gradients do not.
     wide = torch.float64 if any(norm.dtype in DOUBLE for norm in norms) else torch.float32
-    each = torch.stack([norm.double() for norm in torch._foreach_norm(norms, norm_type, dtype=wide)])
+    each = torch.stack(torch._foreach_norm(norms, norm_type, dtype=wide)).double()
     whole = each.max() if math.isinf(norm_type) else each.pow(norm_type).sum()
     return whole.view(1).to(comm.device)

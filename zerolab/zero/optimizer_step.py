@@ -247,19 +247,22 @@ class OptimizerStep:
             return [self._reduced(segment).to(self.device, segment.format.step_dtype) for segment in group]
         if group is self.groups[0]:
             self._arriving = self._bring(copies)
-        return next(self._arriving)
+        arrived = next(self._arriving)
+        return [arrived.pop(0).to(segment.format.step_dtype) for segment in group]
 
     def _reduced(self, segment: ShardSegment) -> torch.Tensor:
         return segment.part(segment.bucket.gradients.for_step(self.stage.shard_rank))
 
     def _bring(self, copies: Copies) -> Iterator[list[torch.Tensor]]:
-        """Sub-group by sub-group, its gradients from a GPU on the host; while one steps, those of the next come."""
+        """Sub-group by sub-group, its gradients from a GPU on the host, to be taken out of the list; while one steps,
+        those of the next come."""
         coming: deque[tuple[list[torch.Tensor], torch.cuda.Event | None]] = deque()
         for group in [*self.groups, []]:
             gradients, came = [], None
             for segment in group:
-                gradients.append(door.locked(segment.numel, segment.format.step_dtype))
-                came = copies.move(gradients[-1], self._reduced(segment))
+                reduced = self._reduced(segment)
+                gradients.append(door.locked(segment.numel, reduced.dtype))
+                came = copies.move(gradients[-1], reduced)
             coming.append((gradients, came))
             if len(coming) > 1:
                 gradients, came = coming.popleft()

@@ -97,12 +97,18 @@ class HostStore(DeviceStore):
         return host_empty(shard.numel(), bucket.dtypes.shard, self.comm.device).copy_(shard)
 
     def fetch(self, bucket: Bucket, mine: Tensor) -> Tensor:
-        self._is_read = self.copies is not None
-        return mine.copy_(bucket.shard, non_blocking=self._is_read)
+        return self._send(mine, bucket.shard)
 
     def open(self, bucket: Bucket) -> Tensor:
         self._wait_for_readers()
         return super().open(bucket)
+
+    def _send(self, mine: Tensor, shard: Tensor) -> Tensor:
+        """A shard to the device, where it is cast if it travels in another dtype: `copies.py` says why."""
+        self._is_read = self.copies is not None
+        if self.copies is not None and shard.dtype != mine.dtype:
+            shard = shard.to(self.comm.device, non_blocking=True)
+        return mine.copy_(shard, non_blocking=self._is_read)
 
     def _wait_for_readers(self) -> None:
         """Before the host writes what copies to a GPU may still read."""
@@ -160,12 +166,12 @@ class DiskStore(HostStore):
         transfer, buffer = self._coming.pop(bucket)
         try:
             transfer.wait()
-            return mine.copy_(self._values(bucket, buffer), non_blocking=self.copies is not None)
+            return self._send(mine, self._values(bucket, buffer))
         finally:
             if self.copies is None:
                 self.pool.give(buffer)
             else:
-                self._lent, self._is_read = buffer, True
+                self._lent = buffer
 
     def open(self, bucket: Bucket) -> Tensor:
         if bucket not in self._numbers:
