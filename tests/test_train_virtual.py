@@ -40,7 +40,11 @@ def test_a_virtual_runs_report_is_that_of_rank_0_in_lockstep(settings: dict[str,
     assert virtual.ranks == 4 and virtual.loss == [None, None] and virtual.parameters_sha256 is None
 
 
-def test_the_command_says_that_no_loss_is_computed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_says_that_no_loss_is_computed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+    monkeypatch.setattr("zerolab.cli.train.check_output", lambda flag, path, nbytes: asked.append(nbytes))
     profile, trace = tmp_path / "p.json", tmp_path / "t.json"
     command = "train --world virtual --ranks 1024 --zero-stage 3 --bf16 --model gpt2 --model-size nano --max-steps 2"
     assert main([*command.split(), "--profile-json", str(profile), "--trace", str(trace)]) == 0
@@ -54,6 +58,8 @@ def test_the_command_says_that_no_loss_is_computed(tmp_path: Path, capsys: pytes
     assert found["traffic"]["predicted"] == found["traffic"]["measured"]
     events = json.loads(trace.read_text())["traceEvents"]
     assert {"C", "X"} <= {event["ph"] for event in events}
+    # Before the run it asks for room for what rank 0 writes, not for 1024 such files.
+    assert asked[0] > profile.stat().st_size and asked[1] > trace.stat().st_size and sum(asked) < 2**23
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ from zerolab.train.model import ModelSettings, load_data
 from zerolab.train.outputs import check_output, rescued, write_or_rescue
 from zerolab.train.progress import Stop
 from zerolab.train.resume import find_start
-from zerolab.train.run import json_of, most_json_bytes, trace_of
+from zerolab.train.run import json_of, most_json_bytes, most_trace_bytes, trace_of
 from zerolab.train.schedule import ScheduleSettings
 from zerolab.train.states import (
     DebugSettings,
@@ -65,8 +65,6 @@ examples:
 """
 FOREIGN = "megatron "
 """Before the name of one of Megatron-LM's flags among what was parsed."""
-TRACE_BYTES = 2**22
-"""About what the first steps of one rank take in a trace file; whether so much is there is asked before the run."""
 
 
 def main(arguments: list[str]) -> int:
@@ -94,7 +92,7 @@ def main(arguments: list[str]) -> int:
         if config.trace is not None and config.trace == config.profile_json:
             raise InputError(f"profile_json and trace are both {config.trace}; name a file for each")
         if speaks and config.trace is not None:
-            check_output("--trace", config.trace, TRACE_BYTES * config.ranks)
+            check_output("--trace", config.trace, most_trace_bytes(config))
         corpus = load_data(config, config.seq_len)
         config = config.on(corpus)
         if config.warmup_steps >= config.max_steps:
