@@ -58,11 +58,16 @@ def pytest_collection_finish() -> None:
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
-def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
-    """Each test has time by the machine's speed when it begins."""
+def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> Iterator[None]:
+    """Each test has time by the machine's speed when it begins. And what a file leaves is no garbage: answers that are
+    judged have all looked through for garbage again and again, for half a second each late in a run."""
     if limit := pace.limit_of(item):
         item.add_marker(pytest.mark.timeout(pace.seconds(limit)), append=False)
-    return (yield)
+    result = yield
+    if nextitem is not None and nextitem.path != item.path:
+        gc.collect()
+        gc.freeze()
+    return result
 
 
 FIRST = (

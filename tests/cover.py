@@ -9,6 +9,8 @@ from typing import TypeVar
 
 NIGHTLY = bool(os.environ.get("ZEROLAB_NIGHTLY"))
 """Whether all is run that a choice stands for elsewhere (`make nightly`)."""
+EVERY_ANSWER = NIGHTLY or bool(os.environ.get("ZEROLAB_EVERY_ANSWER"))
+"""Whether each wrong answer in the zoo is tried, as `make quick` does with those to an exercise that changed."""
 
 Run = TypeVar("Run", bound=Hashable)
 

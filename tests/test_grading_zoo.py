@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from cover import NIGHTLY
+from cover import EVERY_ANSWER, NIGHTLY
 from zoo import ZOO, Wrong, house_of
 from zoo.answers import changed, everywhere, model, solution
 from zoo.ring_collectives.hostile import GREEDY, HOSTILE
@@ -32,13 +32,18 @@ from zerolab.flat import chunk_bounds as right_bounds
 LESSON = "01_ring_collectives"
 EXERCISES = exercises_of(LESSON)
 WRONG = [(lesson, wrong) for lesson, cage in ZOO.items() for wrong in cage]
+OF_EXERCISES = {name: [one for one in WRONG if (one[0], one[1].exercise) == name] for name in NAMES}
+BY_DAY = [
+    wrong for at, those in enumerate(OF_EXERCISES.values()) for wrong in (those if EVERY_ANSWER else those[at % 2 :: 2])
+]
+"""Every second answer to each exercise; nightly all, and in `make quick` all to those that changed."""
 
 
 def named(value: object) -> str:
     return value.name if isinstance(value, Wrong) else str(value)
 
 
-@pytest.mark.parametrize(("lesson", "wrong"), WRONG, ids=named)
+@pytest.mark.parametrize(("lesson", "wrong"), BY_DAY, ids=named)
 def test_a_wrong_answer_fails_with_its_own_hint(lesson: str, wrong: Wrong, monkeypatch: pytest.MonkeyPatch) -> None:
     # An answer that loops for ever costs the suite two seconds; the others have time, however busy the machine is.
     monkeypatch.setattr(observe, "CASE_SECONDS", 2.0 if wrong.hint == "does not end" else 12.0)
@@ -60,6 +65,12 @@ def test_every_exercise_has_five_wrong_answers() -> None:
     cages = Counter((lesson, wrong.exercise) for lesson, wrong in WRONG)
     assert {name: cages[name] for name in NAMES if cages[name] < 5} == {}
     assert set(ZOO) == set(LESSONS)
+
+
+def test_by_day_each_exercise_has_wrong_answers_tried_and_by_night_all() -> None:
+    tried = Counter((lesson, wrong.exercise) for lesson, wrong in BY_DAY)
+    assert {name: tried[name] for name in NAMES if tried[name] < 2} == {}
+    assert not EVERY_ANSWER or BY_DAY == WRONG
 
 
 def test_every_answer_in_the_zoo_stands_in_the_file_of_an_exercise() -> None:

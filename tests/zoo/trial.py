@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import cache
+from functools import lru_cache
 from random import Random
 from typing import Any
 from zlib import crc32
@@ -43,7 +43,7 @@ def quick(exercise: Exercise) -> Exercise:
     return replace(exercise, cases=cases)
 
 
-@cache
+@lru_cache(maxsize=8)
 def drawn(lesson: str, name: str, seed: int) -> list[Case]:
     """The cases of a seed. Answers share them, and what references say of them: ranks in lockstep work on copies."""
     return quick(exercises_of(lesson)[name]).drawn(seed)
