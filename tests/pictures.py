@@ -68,6 +68,7 @@ EACH: Mapping[str, Callable[[], Picture]] = {
     "ring_steps": viz.ring_steps,
     "save_timeline": viz.save_timeline,
     "shard_map": lambda: viz.shard_map(lay_out({f"p{at}": (size,) for at, size in enumerate(SIZES)}, 3, 16)),
+    "sixteen_bytes": lambda: viz.sixteen_bytes(4),
     "stage_moment": lambda: viz.stage_moment(3, 12),
     "step_circle": lambda: viz.step_circle(["gradients", "optimizer"]),
     "step_skyline": lambda: viz.step_skyline(viz.StepRun(3, 2)),

@@ -6,7 +6,16 @@ import pytest
 import torch
 
 from zerolab.collectives import Span
-from zerolab.course.viz import StepRun, compared_pipelines, curve, memory_course, owners, timelines, watch_step
+from zerolab.course.viz import (
+    StepRun,
+    compared_pipelines,
+    curve,
+    memory_course,
+    owners,
+    sixteen_bytes,
+    timelines,
+    watch_step,
+)
 from zerolab.course.viz.looks import MEMORY
 from zerolab.course.viz.pipeline import schedule
 from zerolab.errors import InputError
@@ -59,6 +68,26 @@ def test_owners_count_the_bytes_a_parameter_of_their_recipe() -> None:
 def test_owners_that_cannot_be_drawn_are_refused(arguments: tuple, message: str) -> None:
     with pytest.raises(InputError, match=message):
         owners(*arguments)
+
+
+# Sixteen bytes
+
+
+@pytest.mark.parametrize(("ranks", "precision"), [(1, "fp32"), (4, "fp32"), (2, "bf16")])
+def test_each_byte_of_a_parameter_is_a_square_and_all_but_one_ranks_are_copies(ranks: int, precision: str) -> None:
+    picture, sizes = sixteen_bytes(ranks, precision), predict_states(1, 1, 0, precision)
+    drawn = [patch.get_facecolor()[:3] for patch in picture.figure.axes[0].patches]
+    assert len(drawn) == ranks * sum(sizes.values()) == 16 * ranks
+    for kind, size in sizes.items():
+        assert sum(colour == pytest.approx(rgb(MEMORY[kind].colour)) for colour in drawn) == size
+    assert [line.endswith("copies") for line in picture.table.splitlines()[1:]] == [rank > 0 for rank in range(ranks)]
+    assert ("of which 48, drawn grey, are copies" in picture.alt) == (ranks == 4)
+
+
+@pytest.mark.parametrize(("arguments", "message"), [((0,), "of 0 ranks"), ((4, "fp9"), "no precision 'fp9'")])
+def test_bytes_that_cannot_be_drawn_are_refused(arguments: tuple, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        sixteen_bytes(*arguments)
 
 
 # Memory over time

@@ -21,6 +21,7 @@ from zerolab.course.viz.scale import ScaleCourse, loss_scale
 from zerolab.course.viz.shards import shard_map
 from zerolab.course.viz.skyline import draw_step, step_skyline
 from zerolab.course.viz.source import Source
+from zerolab.course.viz.squares import sixteen_bytes
 from zerolab.course.viz.stages import stage_moment
 from zerolab.course.viz.step import StepRun, watch_step
 from zerolab.course.viz.timeline import timeline
@@ -51,6 +52,7 @@ __all__ = [
     "ring_steps",
     "save_timeline",
     "shard_map",
+    "sixteen_bytes",
     "stage_moment",
     "step_circle",
     "step_skyline",
