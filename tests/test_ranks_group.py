@@ -130,6 +130,24 @@ def test_a_backend_that_cannot_serve_the_device_is_named(config, device, words, 
         process_group._choose_device(device, process_group.backends_of(None))
 
 
+def on_a_gpu_here_alone(comm):
+    """What a rank hears where rank 1 alone finds a GPU."""
+    own = torch.device("cuda:0" if comm.rank == 1 else "cpu")
+    process_group._choose_device = lambda device, backends: own
+    try:
+        from_process_group()
+    except InputError as error:
+        return str(error)
+
+
+def test_ranks_on_a_gpu_and_on_the_cpu_hear_that_together_instead_of_choosing_each_for_itself():
+    refused = launch(on_a_gpu_here_alone, ranks=3, collectives="transport", device="cpu", timeout=60)
+    assert len({*refused}) == 1
+    assert refused[0].startswith(
+        "rank 0 of the group is on the CPU, since it sees no GPU or was told so, and rank 1 is"
+    )
+
+
 # NCCL, as far as it shows without a GPU: what is said of its groups is told, what travels between hosts is real
 
 

@@ -51,13 +51,15 @@ def from_process_group(
 
     Raises:
         InputError: no group was made, this process is not in it, its backend cannot serve the device, all ranks of a
-            machine would take its first GPU, or there are no such collectives.
+            machine would take its first GPU, some ranks would take a GPU and others the CPU, or there are no such
+            collectives.
     """
     if collectives not in ("auto", *IMPLEMENTATIONS):
         raise InputError(f"there are no collectives {collectives!r}; choose auto, {', '.join(IMPLEMENTATIONS)}")
     group = _check_group(group)
     backends = backends_of(group)
     device = _choose_device(device, backends)
+    _check_alike(group, device, backends)
     check_timed(device, link, trace)
     nccl = backends.get(device.type) == "nccl"
     carrier, host = carriers(group, nccl) if nccl else (group, group)
@@ -113,6 +115,21 @@ def _choose_device(device: torch.device | str | None, backends: dict[str, str]) 
                 f"torch.cuda.set_device({own}) first, or name another device"
             )
     return device
+
+
+def _check_alike(group: dist.ProcessGroup, device: torch.device, backends: dict[str, str]) -> None:
+    """Refuse a group of which a part is on GPUs, on all its ranks: each would choose its own collectives, and wait for
+    the others for ever. Where it joins one kind of device alone, the others are refused by themselves."""
+    if backends.get("cpu") == "gloo" and "cuda" in backends:
+        own = torch.tensor([device.type == "cuda"], dtype=torch.uint8, device="cpu")
+        seen = [torch.zeros_like(own) for _ in range(dist.get_world_size(group))]
+        dist.all_gather(seen, own, group=group)
+        on_gpu = [bool(rank) for rank in seen]
+        if any(on_gpu) and not all(on_gpu):
+            raise InputError(
+                f"rank {on_gpu.index(False)} of the group is on the CPU, since it sees no GPU or was told so, and rank "
+                f'{on_gpu.index(True)} is on a GPU; give each rank a GPU, or all of them device="cpu"'
+            )
 
 
 def _share_a_machine(transport: ProcessTransport) -> bool:
