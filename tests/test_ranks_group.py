@@ -15,7 +15,9 @@ import torch.distributed as dist
 from zerolab.collectives import Link, build, torch_
 from zerolab.collectives.transport import WrappedTransport, tell_all
 from zerolab.errors import InputError, MismatchError
-from zerolab.ranks import from_process_group, launch, process_group
+from zerolab.ranks import from_process_group, launch, process_group, torchrun
+from zerolab.ranks.child import SPARE_SECONDS
+from zerolab.ranks.job import Job
 from zerolab.ranks.process_transport import ProcessTransport
 
 pytestmark = [pytest.mark.ranks, pytest.mark.timeout(240)]
@@ -195,6 +197,21 @@ def test_groups_of_a_world_have_its_time_out_and_not_the_ten_or_thirty_minutes_t
     for group in (torch_.new_group([0], 5), torch_.beside(dist.group.WORLD, "gloo")):
         assert group is not dist.group.WORLD
         assert group._get_backend(torch.device("cpu")).options._timeout == timedelta(seconds=77)
+
+
+def test_each_launch_under_torchrun_has_its_own_time_out_though_the_world_is_that_of_the_first(monkeypatch):
+    told = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
+    for name, value in told.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(sys, "excepthook", sys.excepthook)
+    monkeypatch.setattr(torchrun.parting.atexit, "register", lambda call: None)
+    monkeypatch.setattr(torchrun.parting, "_joined", False)
+    found = []
+    for seconds in (5.0, 500.0):
+        torchrun._join(Job(1, seconds, "ring", ("cpu",), "gloo", 1, 1)).close()
+        found.append(torch_.timeout_of(dist.group.WORLD).total_seconds())
+    dist.destroy_process_group()
+    assert found == [5 + SPARE_SECONDS, 500 + SPARE_SECONDS]
 
 
 def test_of_a_group_whose_backends_differ_or_do_not_say_torch_s_default_is_taken() -> None:

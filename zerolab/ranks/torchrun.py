@@ -127,6 +127,10 @@ def _join(job: Job) -> ProcessTransport:
     assert dist.group.WORLD is not None
     # A world that is there already, of an earlier launch or of the script, may lack what this one needs.
     group, host = carriers(dist.group.WORLD, nccl)
+    if parting.is_joined():
+        # The world has the time-out of its first launch, and a script's own world that of the script.
+        for known in {dist.group.WORLD, group, host}:
+            distributed_c10d._set_pg_timeout(timeout, known)
     return ProcessTransport(group, device, nccl, _private_pen(job.ranks, dist.get_rank()), host)
 
 
