@@ -68,6 +68,15 @@ def test_a_rank_whose_error_nobody_catches_says_it_and_leaves_at_once_without_en
     assert done == [f"said {type(error).__name__}", f"left with {status}"]
 
 
+def test_a_rank_leaves_where_its_error_cannot_be_said(done: list[str]) -> None:
+    def broken(*_: object) -> None:
+        raise BrokenPipeError
+
+    with pytest.raises(Left):
+        parting.leaving(broken)(ValueError, ValueError(), None)
+    assert done == ["left with 1"]
+
+
 def test_an_error_outside_of_launches_ends_a_rank_alike_since_others_may_be_in_the_next_one(done: list[str]) -> None:
     with parting.noted():
         pass

@@ -75,9 +75,12 @@ def leaving(hook: Hook) -> Hook:
     """What shows an error that nobody has caught, and then leaves. At a prompt such an error is no end."""
 
     def said(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        hook(kind, error, trace)
-        if is_joined() and not (hasattr(sys, "ps1") or sys.flags.inspect):
-            leave_failed(INTERRUPTED if issubclass(kind, KeyboardInterrupt) else FAILED)
+        try:
+            hook(kind, error, trace)
+        finally:
+            # Where nobody reads what is said, too.
+            if is_joined() and not (hasattr(sys, "ps1") or sys.flags.inspect):
+                leave_failed(INTERRUPTED if issubclass(kind, KeyboardInterrupt) else FAILED)
 
     return said
 
