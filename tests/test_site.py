@@ -125,11 +125,12 @@ def test_a_cell_that_failed_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("tag", ["answer", "afterwards"])
 def test_an_answer_waits_behind_a_click(tmp_path: Path, tag: str) -> None:
-    lesson = a_lesson(tmp_path, metadata={"tags": [tag]})
+    folded = {"outputs_hidden": True, **({"source_hidden": True} if tag == "afterwards" else {})}
+    lesson = a_lesson(tmp_path, metadata={"tags": [tag], "jupyter": folded})
     cell = page(lesson, tmp_path, "").cells[1]
-    assert "hide-output" in cell.metadata.tags
-    said = {"answer": "Show the answer", "afterwards": "Show the library's own"}
-    assert cell.metadata.mystnb.code_prompt_show == said[tag]
+    said = {"answer": ("hide-output", "Show the answer"), "afterwards": ("hide-cell", "Show the library's own")}
+    folds = [one for one in cell.metadata.tags if one.startswith("hide-")]
+    assert ([said[tag][0]], said[tag][1]) == (folds, cell.metadata.mystnb.code_prompt_show)
 
 
 def test_the_name_of_a_shown_source_leads_to_its_file(tmp_path: Path) -> None:

@@ -385,6 +385,26 @@ def test_a_word_struck_by_a_line_or_beside_a_black_ground_is_seen(browser: Any) 
     tab.close()
 
 
+@pytest.mark.parametrize(("name", "width"), [("ring", 390), ("stages", 390), ("stages", 1440)])
+def test_a_picture_stays_where_it_is_while_its_moments_go_by(browser: Any, address: str, name: str, width: int) -> None:
+    tab = browser.new_page(viewport={"width": width, "height": 900})
+    scene = scene_of(tab, address, SCENES[name], name)
+    slider = scene.get_by_role("slider", name={"ring": "steps done", "stages": "moment"}[name])
+    if name == "ring":
+        scene.get_by_label("collective").select_option("all_reduce")
+    slider.focus()
+    picture = "one => one.getBoundingClientRect().top - one.closest('.zerolab-living').getBoundingClientRect().top"
+    places = []
+    for key in ("End", "Home"):  # each verdict once, and then again
+        tab.keyboard.press(key)
+        for _ in range(int(slider.get_attribute("max"))):
+            tab.keyboard.press("ArrowLeft" if key == "End" else "ArrowRight")
+            places.append(scene.locator(".picture").evaluate(picture))
+    again = places[len(places) // 2 :]
+    assert max(again) - min(again) < 0.5
+    tab.close()
+
+
 @pytest.mark.parametrize("width", [390, 820, 1440])
 def test_the_stages_step_says_what_was_recorded_and_is_gone_through_by_keyboard(
     browser: Any, address: str, width: int

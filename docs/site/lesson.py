@@ -19,7 +19,7 @@ SOURCE = re.compile(r"`(?P<name>zerolab(?:\.\w+)+)`\n")
 TOGGLES = {
     "answer": "hide-output",  # *Predict* is asked above: the answer waits behind a click
     "ours": "hide-input",  # our solution of what the reader writes first
-    "afterwards": "hide-output",  # the library's own, which answers an exercise
+    "afterwards": "hide-cell",  # the library's own, which answers an exercise
 }
 
 
@@ -54,7 +54,7 @@ def page(source: Path, pictures: Path, link: str, modules: Container[str] = (), 
             tags.append(TOGGLES[tag])
             show, hide = PROMPTS[tag]
             cell.metadata["mystnb"] = {"code_prompt_show": show, "code_prompt_hide": hide}
-        if cell.metadata.get("jupyter", {}).get("source_hidden") and "hide-input" not in tags:
+        if cell.metadata.get("jupyter", {}).get("source_hidden") and not {"hide-input", "hide-cell"} & set(tags):
             tags.append("hide-input")
         if cell.cell_type != "code":
             check_alt(cell.source, where)

@@ -159,10 +159,16 @@ function stage(el, controls, label) {
   const table = make("details", {}, make("summary", {}, "The same in numbers"), numbers);
   el.replaceChildren(make("div", { class: "zerolab-living" }, verdict,
     make("div", { class: "controls" }, ...controls), make("div", { class: "shown" }, picture, table)));
+  let wide = 0, high = 0;
+  // A verdict takes as much room as the longest so far, so that nothing below moves up and down while a scene plays.
+  const settle = () => {
+    if (verdict.offsetWidth !== wide) { wide = verdict.offsetWidth; high = 0; verdict.style.minHeight = ""; }
+    if (verdict.offsetHeight > high) { high = verdict.offsetHeight; verdict.style.minHeight = `${high}px`; }
+  };
   return {
     picture,
     say(said, alt, rows) {
-      verdict.textContent = said;
+      if (verdict.textContent !== said) { verdict.textContent = said; settle(); }
       picture.setAttribute("aria-label", alt);
       numbers.textContent = rows;
     },
