@@ -22,6 +22,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from zerolab.cli.train import read_flags
 from zerolab.collectives import Collectives, Link
 from zerolab.collectives.local import LocalCollectives
+from zerolab.collectives.ring import RingCollectives
 from zerolab.collectives.transport import LocalTransport, Transport
 from zerolab.errors import InputError
 from zerolab.flat.values import same_device
@@ -296,6 +297,24 @@ def test_a_rank_that_sees_no_gpu_where_others_do_is_named_to_all_of_them(
     )
 
 
+def test_nccl_s_messages_are_batches_all_since_a_batch_and_a_single_message_never_meet(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A step of the ring over a tensor shorter than the ring: some send and receive, some only one of it."""
+    posted: list[list[Any]] = []
+    monkeypatch.setattr(dist, "get_rank", lambda group: 0)
+    monkeypatch.setattr(dist, "get_world_size", lambda group: 3)
+    monkeypatch.setattr(dist, "P2POp", lambda op, tensor, group, group_peer: (op, group_peer))
+    monkeypatch.setattr(dist, "batch_isend_irecv", lambda ops: posted.append(ops) or [SimpleNamespace(wait=bool)])
+    group: Any = "the group"
+    comm = RingCollectives(ProcessTransport(group, torch.device("cuda", 0), nccl=True))
+    with FakeTensorMode():
+        for sent, received in [(1, 1), (1, 0), (0, 1), (0, 0)]:
+            comm._pass_on(torch.empty(sent, device="cuda:0"), torch.empty(received, device="cuda:0"))
+    to, from_ = (dist.isend, 1), (dist.irecv, 2)
+    assert posted == [[from_, to], [to], [from_]]
+
+
 UUIDS = {"each sees all eight": (8, "cuda:3", True), "each sees one of its own": (1, "cuda:0", True),
          "all see the same one": (1, "cuda:0", False)}  # fmt: skip
 
@@ -323,6 +342,7 @@ def test_rank_11_of_two_machines_joins_by_nccl_on_a_gpu_of_its_own_whatever_numb
     for name, put in {
         "_launches": itertools.count(), "_meeting_place": lambda timeout: store, "name_of": lambda device: "gpu 11",
         "carriers": lambda group, nccl: (f"{group} by {'NCCL' if nccl else 'gloo'}", "host"),
+        "connect": lambda group, device: told.update(connected=f"{group} from {device}"),
         "_private_pen": lambda size, rank: None,
         "ProcessTransport": lambda group, device, nccl, pen, host: (group, str(device), nccl, host),
     }.items():  # fmt: skip
@@ -333,7 +353,8 @@ def test_rank_11_of_two_machines_joins_by_nccl_on_a_gpu_of_its_own_whatever_numb
     assert torchrun._join(job) == (f"the world by {'NCCL' if own else 'gloo'}", device, own, "host")
     assert told.pop("set") == device
     if there:
-        assert told == {}
+        # Only where a world may not be connected yet.
+        assert told == ({"connected": f"the world by NCCL from {device}"} if own else {})
     else:
         assert (told["rank"], told["world_size"]) == (11, 16)
         assert told["backend"] == ("cpu:gloo,cuda:nccl" if own else "gloo")

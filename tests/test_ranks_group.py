@@ -106,7 +106,11 @@ def test_auto_is_shared_memory_on_one_machine_nccl_on_gpus_and_the_ring_on_a_lin
     monkeypatch.setattr(process_group, "build", lambda transport, impl, **rest: impl)
     monkeypatch.setattr(process_group, "backends_of", lambda group: {"cpu": "gloo", "cuda": "nccl"})
     monkeypatch.setattr(torch_, "backends_of", process_group.backends_of)
+    connected = []
+    monkeypatch.setattr(process_group, "connect", lambda group, device: connected.append(str(device)))
     assert from_process_group(**given) == chosen
+    # A script's NCCL makes its connections in the first call of all ranks, which a message of two must not be.
+    assert connected == ([given["device"]] if "device" in given else [])
 
 
 @pytest.mark.parametrize("possible", [True, False])

@@ -206,6 +206,12 @@ def beside(group: dist.ProcessGroup, backend: str) -> dist.ProcessGroup:
     return _beside[key]
 
 
+def connect(group: dist.ProcessGroup, device: torch.device) -> None:
+    """Let all ranks of a NCCL group meet. Who makes a group without naming a device (`init_process_group("nccl")`)
+    leaves its connections to the first call, and that must not be a message which two of the ranks pass alone."""
+    dist.all_reduce(torch.zeros(1, device=device), group=group)
+
+
 def backends_of(group: dist.ProcessGroup) -> dict[str, str]:
     """The group's backend for each type of device, such as {"cpu": "gloo", "cuda": "nccl"}."""
     return dict(pair.split(":") for pair in dist.get_backend_config(group).split(","))

@@ -18,7 +18,7 @@ import torch.distributed as dist
 
 from zerolab.collectives import IMPLEMENTATIONS, Collectives, build
 from zerolab.collectives.shared.peers import host_number, is_possible
-from zerolab.collectives.torch_ import backends_of, carriers
+from zerolab.collectives.torch_ import backends_of, carriers, connect
 from zerolab.collectives.transport import tell_all
 from zerolab.errors import InputError
 from zerolab.ranks.devices import check_timed, wanted
@@ -63,6 +63,8 @@ def from_process_group(
     check_timed(device, link, trace)
     nccl = backends.get(device.type) == "nccl"
     carrier, host = carriers(group, nccl) if nccl else (group, group)
+    if nccl:
+        connect(carrier, device)
     transport = ProcessTransport(carrier, device, nccl, host=host)
     if collectives == "auto" and link is None:
         collectives = wanted(os.environ)

@@ -6,6 +6,7 @@ Several ranks on one GPU cannot use NCCL. Their messages travel over gloo, throu
 from __future__ import annotations
 
 import zlib
+from collections.abc import Callable
 from typing import Protocol
 
 import torch
@@ -60,7 +61,7 @@ class ProcessTransport(Transport):
         message = self._outgoing(tensor)
         try:
             size, tag = self._announce(SEND, dst, tag, message.nbytes)
-            work = dist.isend(message, group_dst=dst, group=self._carrier(message), tag=tag)
+            work = self._post(SEND, message, dst, tag)
         except RuntimeError as error:
             raise self._lost("send to", dst) from error
         if self._pen is not None:
@@ -72,7 +73,7 @@ class ProcessTransport(Transport):
         message = self._incoming(tensor)
         try:
             size, tag = self._announce(RECEIVE, src, tag, message.nbytes)
-            work = dist.irecv(message, group_src=src, group=self._carrier(message), tag=tag)
+            work = self._post(RECEIVE, message, src, tag)
         except RuntimeError as error:
             raise self._lost("receive from", src) from error
         if self._pen is not None:
@@ -133,6 +134,14 @@ class ProcessTransport(Transport):
         state = self.state()
         return "" if state is None else state.describe()
 
+    def _post(self, kind: int, message: torch.Tensor, peer: int, tag: int) -> dist.Work | None:
+        group, (post, to) = self._carrier(message), _post_of(kind)
+        if self._nccl and message.is_cuda:
+            # Torch gives NCCL's single messages other connections than batches, and where one rank's neighbour posts
+            # a batch (`exchange`) the two would never meet. So each message is a batch.
+            return dist.batch_isend_irecv([dist.P2POp(post, message, group=group, group_peer=peer)])[0]
+        return post(message, group=group, tag=tag, **{to: peer})
+
     def _carrier(self, message: torch.Tensor) -> dist.ProcessGroup:
         return self.group if message.is_cuda else self.host
 
@@ -152,7 +161,7 @@ class ProcessTransport(Transport):
         hold the size anyhow. NCCL knows no tags.)"""
         if self._nccl or current_call.get() is not None:
             return None, tag
-        post, to = (dist.isend, "group_dst") if kind == SEND else (dist.irecv, "group_src")
+        post, to = _post_of(kind)
         with _disable_current_modes():
             number = torch.tensor([nbytes])
             work = post(number, group=self.host, tag=_tag(f"the size of {tag}"), **{to: peer})
@@ -234,6 +243,10 @@ class _Message:
 
 def _tag(words: str) -> int:
     return zlib.crc32(words.encode()) & 0x3FFFFFFF
+
+
+def _post_of(kind: int) -> tuple[Callable[..., dist.Work | None], str]:
+    return (dist.isend, "group_dst") if kind == SEND else (dist.irecv, "group_src")
 
 
 def _as_bytes(tensor: torch.Tensor) -> torch.Tensor:

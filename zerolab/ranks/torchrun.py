@@ -22,7 +22,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
-from zerolab.collectives.torch_ import carriers
+from zerolab.collectives.torch_ import carriers, connect
 from zerolab.errors import InputError
 from zerolab.ranks import parting
 from zerolab.ranks.board import Board, BoardPen
@@ -127,6 +127,8 @@ def _join(job: Job) -> ProcessTransport:
     assert dist.group.WORLD is not None
     # A world that is there already, of an earlier launch or of the script, may lack what this one needs.
     group, host = carriers(dist.group.WORLD, nccl)
+    if nccl and here:
+        connect(group, device)
     if parting.is_joined():
         # The world has the time-out of its first launch, and a script's own world that of the script.
         for known in {dist.group.WORLD, group, host}:
