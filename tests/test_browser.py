@@ -17,6 +17,7 @@ import nbformat
 import pace
 import psutil
 import pytest
+from cover import NIGHTLY
 from nbconvert import HTMLExporter
 
 from zerolab.course import widgets
@@ -224,6 +225,12 @@ WATCH = """widget => {
 }"""
 
 
+def kinds_of(controls: Any) -> list[tuple[str, bool]]:
+    """Of each control the kind, such as a slider of words, and whether it is the first of its kind here."""
+    kinds = [type(control).__name__ for control in controls.values()]
+    return [(kind, kind not in kinds[:at]) for at, kind in enumerate(kinds)]
+
+
 @pytest.mark.parametrize("name", CALLS)
 def test_each_control_of_a_widget_changes_its_picture_and_its_numbers(page: Any, name: str) -> None:
     widget = widget_of(page, name)
@@ -233,7 +240,10 @@ def test_each_control_of_a_widget_changes_its_picture_and_its_numbers(page: Any,
     assert widget.locator("pre").text_content() == made.picture.numbers
     assert widget.locator("img").get_attribute("alt") == made.picture.alt
     widget.evaluate(WATCH)
-    for number, named in enumerate(made.controls):
+    for number, (named, (_, first)) in enumerate(zip(made.controls, kinds_of(made.controls), strict=True)):
+        # By day one of each kind: that each changes picture and numbers in Python is held by test_widgets*.py.
+        if not (first or NIGHTLY):
+            continue
         before, until = state(widget), time.monotonic() + PATIENCE
         move(controls.nth(number))
         while any(new == old for new, old in zip(state(widget), before, strict=True)):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any
 
 import torch
@@ -56,12 +56,12 @@ class StepOfRank:
     course: tuple[Sample, ...]
     seconds: float
 
-    @property
+    @cached_property
     def peak(self) -> Sample:
         """The first moment of the highest total."""
         return max(self.course, key=lambda sample: sample.total)
 
-    @property
+    @cached_property
     def peak_at(self) -> str:
         """What the rank computed at its peak, or would next, such as "backward blocks.1"."""
         spans = [span for span in self.spans if span.kind == "compute"]
