@@ -207,9 +207,8 @@ def test_each_launch_under_torchrun_has_its_own_time_out_though_the_world_is_tha
     told = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
     for name, value in told.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(sys, "excepthook", sys.excepthook)
-    monkeypatch.setattr(torchrun.parting.atexit, "register", lambda call: None)
-    monkeypatch.setattr(torchrun.parting, "_joined", False)
+    monkeypatch.setattr(torchrun.parting, "join", lambda: None)
+    monkeypatch.setattr(torchrun.parting, "is_joined", lambda: True)
     found = []
     for seconds in (5.0, 500.0):
         torchrun._join(Job(1, seconds, "ring", ("cpu",), "gloo", 1, 1)).close()

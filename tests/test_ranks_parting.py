@@ -25,7 +25,7 @@ def done(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
         done.append(f"left with {status}")
         raise Left(status)
 
-    monkeypatch.setattr(parting, "_joined", True)
+    monkeypatch.setattr(parting, "_joined", False)
     monkeypatch.setattr(parting, "_failed", False)
     monkeypatch.setattr(parting, "leave", leave)
     monkeypatch.setattr(parting.time, "sleep", lambda seconds: done.append(f"waited {seconds:g} s"))
@@ -34,7 +34,9 @@ def done(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     monkeypatch.setattr(dist, "destroy_process_group", lambda: done.append("destroyed"))
     monkeypatch.setattr(parting.distributed_c10d, "_abort_process_group", lambda: done.append("cut"))
     monkeypatch.setattr(sys, "excepthook", lambda kind, error, trace: done.append(f"said {kind.__name__}"))
+    monkeypatch.setattr(sys, "exit", sys.exit)
     monkeypatch.setattr(parting.atexit, "register", lambda call: None)
+    monkeypatch.setattr(parting.threading, "_register_atexit", lambda call: None)
     parting.join()
     return done
 
@@ -106,8 +108,40 @@ def test_a_command_that_fails_on_a_rank_leaves_with_its_status(
     assert done == ["left with 2"]
 
 
-def test_after_a_failure_that_the_script_has_caught_the_connections_are_cut_not_closed(done: list[str]) -> None:
+@pytest.mark.parametrize(("asked", "left"), [(3, 3), ("in its own words", 1)])
+def test_a_script_that_says_the_error_itself_and_exits_leaves_with_its_status(
+    asked: object, left: int, done: list[str]
+) -> None:
+    raised(ValueError())
+    with pytest.raises(SystemExit):
+        sys.exit(asked)  # type: ignore[arg-type]
+    with pytest.raises(Left):
+        parting.leave_as_asked()
+    assert done == [f"left with {left}"]
+
+
+def test_a_rank_function_that_exits_leaves_with_its_status(done: list[str]) -> None:
     raised(SystemExit(3))
+    with pytest.raises(Left):
+        parting.leave_as_asked()
+    assert done == ["left with 3"]
+
+
+def test_a_script_that_exits_well_or_after_another_launch_that_ended_well_ends_in_order(done: list[str]) -> None:
+    raised(SystemExit(0))
+    parting.leave_as_asked()
+    raised(ValueError())
+    with parting.noted():
+        pass
+    with pytest.raises(SystemExit):
+        sys.exit(2)
+    parting.leave_as_asked()
+    parting.part()
+    assert done == ["destroyed"]
+
+
+def test_after_a_failure_that_the_script_has_caught_the_connections_are_cut_not_closed(done: list[str]) -> None:
+    raised(ValueError())
     parting.part()
     assert done == ["cut"]
     # All ranks have met again.

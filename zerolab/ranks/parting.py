@@ -11,11 +11,12 @@ import atexit
 import gc
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from types import TracebackType
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
@@ -28,23 +29,33 @@ Hook = Callable[[type[BaseException], BaseException, TracebackType | None], obje
 LATER_SECONDS = 2.0
 """How much later a rank leaves that failed since another one is gone: launchers name the rank that ended first."""
 _joined = _failed = _first = False
+_status = 0
+"""What a rank whose launch has failed has asked to end with."""
 
 
 def join() -> None:
     """This process has made the world that it is in, and so is the one to end it."""
     global _joined
-    _joined = True
-    atexit.register(part)
-    sys.excepthook = leaving(sys.excepthook)
+    if not _joined:
+        _joined = True
+        atexit.register(part)
+        # Called before Python waits for threads, which `atexit`'s are not.
+        threading._register_atexit(leave_as_asked)  # type: ignore[attr-defined]
+        sys.excepthook = leaving(sys.excepthook)
+        sys.exit = noting(sys.exit)
 
 
 @contextmanager
 def noted() -> Iterator[None]:
     """Around a launch. Whoever catches the error of one that failed may go on; its calls have not ended all the
     same, until a launch has ended well, which all ranks end together."""
-    global _failed, _first
-    _failed = _first = True
-    yield
+    global _failed, _first, _status
+    _failed, _first, _status = True, True, 0
+    try:
+        yield
+    except SystemExit as error:
+        _status = status_of(error.code)
+        raise
     _failed = False
 
 
@@ -83,6 +94,30 @@ def leaving(hook: Hook) -> Hook:
                 leave_failed(INTERRUPTED if issubclass(kind, KeyboardInterrupt) else FAILED)
 
     return said
+
+
+def noting(leave_python: Callable[..., NoReturn]) -> Callable[..., NoReturn]:
+    """`sys.exit`, of which Python tells nobody with what it was called. Noted where a launch has failed, as by a script
+    that catches the error and says it in its own words."""
+
+    def exit(status: Any = None, /) -> NoReturn:
+        global _status
+        if _failed:
+            _status = status_of(status)
+        leave_python(status)
+
+    return exit
+
+
+def status_of(asked: Any) -> int:
+    """The status of a process that calls `sys.exit(asked)`."""
+    return asked if isinstance(asked, int) else FAILED if asked is not None else 0
+
+
+def leave_as_asked() -> None:
+    """Leave now, if a launch has failed and the script has ended with a status that says so."""
+    if _failed and _status and is_joined():
+        leave_failed(_status)
 
 
 def leave_failed(status: int) -> NoReturn:
