@@ -36,12 +36,12 @@ ALL_ON_HOST = Offload(optimizer="host", parameters="host", sub_group_numel=100)
 FOLDER = TemporaryDirectory()
 ALL_ON_DISK = Offload(optimizer="disk", parameters="disk", path=FOLDER.name, sub_group_numel=100)
 
-CASES = {
+ALL = {
     "stage 0": Case(0),
     "all-reduce": Case(1, settings={"reduction": "all_reduce"}),
     "stage 1, gathers behind the step": Case(1, settings={"overlap_gather": True}),
     "accumulation": Case(2, micro_batches=2, settings={"overlap_gather": True}),
-    "no overlap": Case(2, settings={"overlap": False}),
+    "no overlap, two instances": Case(2, replicate=True, settings={"overlap": False}),
     "stage 3": Case(3, micro_batches=2),
     "unused prefetch": Case(3, skips=True),
     "checkpointing": Case(3, checkpoints=True),
@@ -53,7 +53,7 @@ CASES = {
     "fp8": Case(3, settings={"precision": "fp8"}),
     "fsdp2": Case(3, settings={"precision": "fsdp2"}),
     "8-bit moments": Case(3, settings={"precision": "bf16_fp8_moments"}),
-    "ring": Case(3, ring=True),
+    "ring, two instances": Case(3, ring=True, replicate=True),
     "ring, stage 1": Case(1, ring=True, settings={"overlap_gather": True}),
     "optimizer on the host, in 16 bits": Case(
         1, micro_batches=2, settings={"offload": HOST_STEP, "precision": "bf16", "clip_norm": 0.1}
@@ -82,10 +82,17 @@ CASES = {
     "parameters for the disk, all in memory": Case(
         3, looks=True, settings={"offload": replace(ALL_ON_DISK, optimizer="device", max_in_cpu=10**6)}
     ),
+    "two instances": Case(3, micro_batches=2, replicate=True),
+    "two instances, sums on all ranks": Case(
+        1, micro_batches=2, replicate=True, fails=True, settings={"reduction": "all_reduce"}
+    ),
     "loop": Case(2, by="loop"),
     "by hand": Case(0, by="hand"),
     "by hand, ring": Case(0, ring=True, by="hand"),
 }
+BY_NIGHT = ("all-reduce", "stage 1, gathers behind the step", "stage 3", "fp8")
+"""By day cases with two instances, accumulation and the ring go these ways, and the loop's test of fp8."""
+CASES = {name: case for name, case in ALL.items() if NIGHTLY or name not in BY_NIGHT}
 
 
 @cache
@@ -121,6 +128,12 @@ def test_states_that_are_copied_beside_the_computation_end_with_the_bits_of_thos
     stays = run(replace(case, settings={key: value for key, value in case.settings.items() if key != "offload"}))
     ended = clean(name).ended
     assert all(torch.equal(value, ended[key]) for key, value in stays.ended.items())
+
+
+@pytest.mark.parametrize("name", ["two instances", "two instances, sums on all ranks"])
+def test_gradients_are_averaged_across_instances_beside_the_computation(name: str) -> None:
+    streams = {stream for call, stream in clean(name).calls if call == "all_reduce"}
+    assert streams and "computing" not in streams
 
 
 def test_a_backward_that_fails_leaves_no_copy_under_way_behind() -> None:

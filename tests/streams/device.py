@@ -43,13 +43,15 @@ class Event:
 
 
 class FakeDoor:
-    """The door's methods on a checker. Calls at the site `without` do nothing; `sites` counts the others."""
+    """The door's methods on a checker. Calls at the site `without` do nothing; `sites` counts the others, `calls`
+    NCCL's on each stream."""
 
     SILENCED = ("record", "wait", "finish", "keep", "drain")
 
     def __init__(self, checker: Checker, without: Site | None = None) -> None:
         self.checker, self.without = checker, without
         self.sites: Counter[Site] = Counter()
+        self.calls: Counter[tuple[str, str]] = Counter()
         self.pages: list[tuple[str, Memory]] = []
         self.streams = {"computing": Stream("computing")}
 
@@ -189,6 +191,7 @@ class FakeDoor:
 
     def nccl(self, name: str, reads: list[Tensor], writes: list[Tensor], run: Callable[[], Any]) -> None:
         checker = self.checker
+        self.calls[name, checker.stream] += 1
         checker._adopt([*reads, *writes])
         for tensor in (*reads, *writes):
             if checker.memory(tensor).place != "device":

@@ -64,7 +64,8 @@ class Net(nn.Module):
 class Case:
     """How the net is trained, by the engine alone, the loop of `zerolab train` or not at all ("hand"), and the engine's
     settings. `fails`: the first backward, near its end; it is forgotten. `looks`: the host reads its shards after each
-    step, as a checkpoint does."""
+    step, as a checkpoint does. `replicate`: two
+    groups hold the same shards."""
 
     stage: int
     micro_batches: int = 1
@@ -74,6 +75,7 @@ class Case:
     ring: bool = False
     fails: bool = False
     looks: bool = False
+    replicate: bool = False
     by: str = "engine"
     steps: int = 2
     settings: dict[str, Any] = field(default_factory=dict)
@@ -81,14 +83,16 @@ class Case:
 
 @dataclass
 class Seen:
-    """What a checker saw of a run: races, sites that were called, waits of the host in each step, and page-locked
-    memory that was not copied in training; and what the run ended with, parameters or losses."""
+    """What a checker saw of a run: races, sites that were called, waits of the host in each step, page-locked memory
+    that was not copied in training, and NCCL's calls on each stream; and what the run ended with, parameters or
+    losses."""
 
     races: list[str]
     sites: Counter[Site]
     waits: list[Counter[str]]
     ended: dict[str, torch.Tensor]
     idle_pages: list[str]
+    calls: Counter[tuple[str, str]]
 
 
 Ended = tuple[list[Counter[str]], dict[str, Tensor], list[str]]
@@ -104,7 +108,7 @@ def run(case: Case, without: Site | None = None) -> Seen:
         waits, ended, idle = {"engine": train, "loop": loop, "hand": by_hand}[case.by](case, fake)
         # What nobody waits for tells the allocator so when it goes.
         gc.collect()
-        return Seen(list(checker.races), fake.sites, waits, ended, idle)
+        return Seen(list(checker.races), fake.sites, waits, ended, idle, fake.calls)
 
 
 def on_gpu(model: nn.Module, case: Case) -> nn.Module:
@@ -116,7 +120,9 @@ def on_gpu(model: nn.Module, case: Case) -> nn.Module:
 
 def make_engine(case: Case, fake: FakeDoor) -> ZeroEngine:
     model = on_gpu(Net(case.checkpoints, case.skips), case)
-    return ZeroEngine(model, comm_of_one_rank(fake, case.ring), case.stage, lr=1e-2, **case.settings)
+    comm = comm_of_one_rank(fake, case.ring)
+    replicate = comm_of_one_rank(fake, case.ring) if case.replicate else None
+    return ZeroEngine(model, comm, case.stage, lr=1e-2, replicate=replicate, **case.settings)
 
 
 def train(case: Case, fake: FakeDoor) -> Ended:

@@ -13,8 +13,9 @@ divide gives the first ranks one element more. Each `*_async` form returns a `Ha
 calls of a rank run one at a time in the order of issue, so all ranks that issue alike meet alike.
 
 Each group keeps that order among its own calls. Asynchronous calls of two groups may be issued in one order here and in
-another there: neither group waits for the other. So who gives one group's result to another waits for it first; and
-ordinary calls, which wait where they stand, come in one order on all ranks that are in both groups.
+another there: neither group waits for the other. So who gives one group's result to another waits for it first, or
+lets a stream of the GPU wait (`Handle.behind`); and ordinary calls, which wait where they stand, come in one order on
+all ranks that are in both groups.
 
 An implementation defines `_all_reduce`, `_reduce_scatter`, `_all_gather`, `_broadcast` and `_barrier`. Checks,
 ordering and handles live here, once.

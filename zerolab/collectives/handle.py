@@ -109,6 +109,18 @@ class Handle:
         self._pending = pending
         self._streamed = streamed
 
+    @property
+    def queued(self) -> bool:
+        """Whether the call is queued on a GPU and the host need not wait for it: then `behind` may be called."""
+        return self._streamed is not None and self._pending is None
+
+    def behind(self, stream: torch.cuda.Stream) -> Any:
+        """What `stream` does from now on comes after the call. Returns its result, for use on that stream; the tensors
+        belong to the call until `wait`."""
+        assert self._streamed is not None
+        door.wait(stream, self._streamed.turn.done)
+        return self._result
+
     def arrived(self) -> Any:
         """The result as soon as it is here, for whoever only reads it. The tensors that the call was given are not
         free before `wait`, of this call or of a later one: other ranks may still read them."""

@@ -30,6 +30,7 @@ from zerolab.flat.views import shard_of, view, zero_gaps
 from zerolab.gpu import door
 from zerolab.memory.predict import IN_FLIGHT
 from zerolab.offload.copies import Copies
+from zerolab.zero.across import Across
 from zerolab.zero.wrapped import drop_gradients, take_gradient
 
 if TYPE_CHECKING:
@@ -175,7 +176,9 @@ class Reducer:
         self._in_backward = self._reducing = False
         # How many buckets of `order` this backward has begun to reduce.
         self._next = 0
-        self._in_flight: deque[tuple[Bucket, Handle]] = deque()
+        # A bucket's reduction, and those of its average across the groups that shard.
+        self._in_flight: deque[tuple[Bucket, Handle, list[Handle]]] = deque()
+        self._across = Across(stage.replicate)
         self._hooks = [
             parameter.register_post_accumulate_grad_hook(self._hook(unit, bucket))
             for unit in units
@@ -255,7 +258,9 @@ class Reducer:
     def reset(self) -> None:
         """Forget the gradients of this step."""
         while self._in_flight:
-            self._in_flight.popleft()[1].wait()
+            _, handle, more = self._in_flight.popleft()
+            for one in (*more, handle):
+                one.wait()
         for bucket in self.order:
             bucket.gradients.forget()
         # A backward that failed may have left some behind; the next would add to them.
@@ -304,14 +309,14 @@ class Reducer:
         if frees and len(self._in_flight) >= IN_FLIGHT:
             self._collect()
         gradients.state = Local.TRAVELLING
-        self._in_flight.append((bucket, self.stage.reduce(bucket, self.overlap)))
+        handle = self.stage.reduce(bucket, self.overlap)
+        self._in_flight.append((bucket, handle, self._across.start(handle, bucket.layout)))
         self._next += 1
 
     def _collect(self) -> None:
-        bucket, handle = self._in_flight.popleft()
+        bucket, handle, more = self._in_flight.popleft()
         with torch.no_grad():
-            if self.stage.replicate is not None:
-                average_over(self.stage.replicate, handle.wait(), bucket.layout)
+            self._across.finish(more, handle, bucket.layout)
             bucket.gradients.collect(handle, self.stage.shard_rank, self._copies)
 
     @torch.no_grad()
@@ -323,14 +328,6 @@ class Reducer:
                 if id(parameter) not in gradients.arrived:
                     view(local, bucket.slots[id(parameter)]).zero_()
         gradients.state = Local.WHOLE
-
-
-def average_over(replicate: Collectives, average: Tensor, layout: Layout) -> None:
-    """Average the averages of the ranks that hold the same shards, in place: one shard after the other, so that sums
-    are made in the same order whether a rank has all shards or its own."""
-    shards = layout.numel // layout.shard_numel if average.numel() == layout.numel else 1
-    for shard in average.split(average.numel() // shards):
-        replicate.all_reduce(shard, average=True)
 
 
 def add(total: Tensor, more: Tensor, begun: bool) -> None:
