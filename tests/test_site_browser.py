@@ -98,6 +98,17 @@ def test_text_over_text_is_seen(browser: Any) -> None:
     tab.close()
 
 
+def test_each_file_that_a_page_asks_for_is_there(browser: Any, address: str) -> None:
+    context = browser.new_context(viewport={"width": 1440, "height": 900})
+    tab, missing = context.new_page(), []
+    tab.on("response", lambda one: one.status < 400 or missing.append(one.url))
+    for name in ("index.html", "notebooks/00_start_here.html", "exercises/00_start_here.html", "docs/reading.html"):
+        tab.goto(f"{address}/{name}", wait_until="networkidle")
+    assert tab.evaluate("document.querySelector('link[rel*=icon]')?.href ?? ''").startswith(address)
+    context.close()
+    assert missing == []
+
+
 def test_each_page_loads_less_than_a_megabyte_before_its_pictures(browser: Any, address: str) -> None:
     """As hosts of pages send what they have: packed. Pictures come when they are seen."""
     context = browser.new_context(viewport={"width": 390, "height": 900})
@@ -287,6 +298,8 @@ FAULTS = """scene => {
         const { width, height } = one.getBoundingClientRect();
         if (width < 24 || height < 24) found.push(`${name} is ${width} x ${height}`);
     }
+    const { height: thumb } = scene.querySelector("summary").getBoundingClientRect();
+    if (thumb < 24) found.push(`the line that opens the numbers is ${thumb} px high`);
     const ids = [...document.querySelectorAll(".zerolab-living [id]")].map((one) => one.id);
     if (new Set(ids).size < ids.length) found.push("two elements have one id");
     const picture = scene.querySelector(".picture");

@@ -27,6 +27,7 @@ repository = known()
 html_theme = "sphinx_book_theme"
 html_title = "zerolab"
 html_static_path = ["_static"]
+html_favicon = "_static/icon.svg"
 html_extra_path = ["_extra"]
 html_css_files = ["site.css", "living.css"]
 html_js_files = [("living.js", {"type": "module"})]
