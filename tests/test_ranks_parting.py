@@ -130,7 +130,7 @@ def test_a_rank_function_that_exits_leaves_with_its_status(done: list[str]) -> N
 def test_a_script_that_exits_well_or_after_another_launch_that_ended_well_ends_in_order(done: list[str]) -> None:
     raised(SystemExit(0))
     parting.leave_as_asked()
-    raised(ValueError())
+    raised(SystemExit(3))
     with parting.noted():
         pass
     with pytest.raises(SystemExit):

@@ -115,8 +115,8 @@ def status_of(asked: Any) -> int:
 
 
 def leave_as_asked() -> None:
-    """Leave now, if a launch has failed and the script has ended with a status that says so."""
-    if _failed and _status and is_joined():
+    """Leave now, if the last launch has failed and the script ends with a status that says so."""
+    if _status and is_joined():
         leave_failed(_status)
 
 
