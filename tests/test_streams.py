@@ -74,6 +74,9 @@ ALL = {
     "parameters on the host, in 16 bits": Case(
         3, settings={"offload": Offload(parameters="host", sub_group_numel=100), "precision": "pure_bf16"}
     ),
+    "parameters on the host, small ones on the GPU, saved": Case(
+        3, looks=True, settings={"offload": Offload(parameters="host"), "limits": Stage3Limits(persistence_numel=20)}
+    ),
     "all on disk": Case(3, skips=True, settings={"offload": ALL_ON_DISK}),
     "optimizer on disk": Case(2, settings={"offload": replace(ALL_ON_DISK, parameters="device"), "precision": "bf16"}),
     "parameters on disk, several buckets a unit": Case(

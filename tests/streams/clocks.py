@@ -128,10 +128,13 @@ class Checker(TorchDispatchMode):
     def wait_for_device(self, why: str, clock: Clock | None = None) -> None:
         """The host waits: for an event with this clock, or for the stream that computes."""
         clock = self.clock(self.stream) if clock is None else clock
+        self.count_wait(why, clock)
+        self.join(self.host, clock)
+
+    def count_wait(self, why: str, clock: Clock) -> None:
         mine = self.clock(self.host)
         if any(max(mine.get(name, 0), self._before.get(name, 0)) < tick for name, tick in clock.items()):
             self.waits[why] += 1
-        self.join(self.host, clock)
 
     def begin_step(self) -> None:
         """Count anew. What the host waits for from here on counts if it was queued from here on: only then is nothing
@@ -189,15 +192,16 @@ class Checker(TorchDispatchMode):
                 memory.accesses = [access._replace(actor=self.stream, tick=0) for access in memory.accesses]
 
     def _freed(self, memory: Memory) -> None:
-        """Given back: the stream that it came from may be handed it at once. (Memory of the host is safe: torch frees
-        locked memory once the copies of it have ended, and copies of other memory end before they return.)"""
-        if memory.place != "device":
+        """Given back: the stream that it came from may be handed it at once, and so may the host its own. (Locked
+        memory is safe: torch frees it once the copies of it have ended.)"""
+        if memory.place == "locked" or (memory.place != "device" and not memory.crossed):
             return
+        owner = memory.stream if memory.place == "device" else self.host
         # It is kept until the streams that the allocator was told of have done what they were given.
-        seen = [self.clock(actor) for actor in (memory.stream, self.host, *memory.kept)]
+        seen = [self.clock(actor) for actor in (owner, self.host, *memory.kept)]
         for access in memory.accesses:
             if not any(clock.get(access.actor, 0) >= access.tick for clock in seen):
-                self.race(f"memory is given back to {memory.stream} while {access.what} of {access.actor} uses it")
+                self.race(f"memory is given back to {owner} while {access.what} of {access.actor} uses it")
         memory.accesses, memory.kept = [], set()
 
     def _resized(self, storage: torch.UntypedStorage) -> None:
@@ -290,13 +294,17 @@ class Checker(TorchDispatchMode):
             return
         self.memory(target).crossed = self.memory(source).crossed = True
         waits_not = kwargs.get("non_blocking") or (len(args) > 2 and args[2])
+        if not waits_not:
+            self.wait_for_device(what)
+            return
         locked = (of if to == "device" else to) == "locked"
         # Another dtype takes a detour by pageable memory.
-        if waits_not and locked and target.dtype == source.dtype:
-            if to == "locked":
-                self.delay(target, self.stream, tick)
-        else:
-            self.wait_for_device(what)
+        if not locked or target.dtype != source.dtype:
+            # That counts as a wait, which it is on most machines. But nobody may rely on it: a GPU that uses the host's
+            # pageable memory by itself (GH200, HMM) copies it beside the host, too.
+            self.count_wait(what, self.clock(self.stream))
+        if to != "device":
+            self.delay(target, self.stream, tick)
 
     @contextmanager
     def named(self, host: str) -> Any:

@@ -15,6 +15,7 @@ from torch.utils.checkpoint import checkpoint
 
 from streams.clocks import GPU, Checker
 from streams.device import SIZE, FakeDoor, Site, comm_of_one_rank
+from zerolab.checkpoint.shards import Shards
 from zerolab.gpu import door
 from zerolab.precision.fp8 import fp8_linears
 from zerolab.train.config import TrainConfig
@@ -63,9 +64,8 @@ class Net(nn.Module):
 @dataclass(frozen=True)
 class Case:
     """How the net is trained, by the engine alone, the loop of `zerolab train` or not at all ("hand"), and the engine's
-    settings. `fails`: the first backward, near its end; it is forgotten. `looks`: the host reads its shards after each
-    step, as a checkpoint does. `replicate`: two
-    groups hold the same shards."""
+    settings. `fails`: the first backward, near its end; it is forgotten. `looks`: a checkpoint reads the shards after
+    each step. `replicate`: two groups hold the same shards."""
 
     stage: int
     micro_batches: int = 1
@@ -128,6 +128,7 @@ def make_engine(case: Case, fake: FakeDoor) -> ZeroEngine:
 def train(case: Case, fake: FakeDoor) -> Ended:
     engine = make_engine(case, fake)
     waits: list[Counter[str]] = []
+    looked: dict[str, Tensor] = {}
     fake.begin_training()
     if case.fails:
         fail_once(engine)
@@ -141,12 +142,11 @@ def train(case: Case, fake: FakeDoor) -> Ended:
         engine.step()
         waits.append(Counter(fake.checker.waits))
         if case.looks:
-            for bucket in engine.buckets:
-                bucket.shard.clone()
+            looked = {name: part.clone() for name, part in Shards(engine, begun=True).model_parts()}
     idle = fake.idle_pages()
     parameters = engine.consolidate()
     engine.close()
-    return waits, parameters, idle
+    return waits, {**parameters, **looked}, idle
 
 
 def fail_once(engine: ZeroEngine) -> None:

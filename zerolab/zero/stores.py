@@ -104,11 +104,15 @@ class HostStore(DeviceStore):
         return super().open(bucket)
 
     def _send(self, mine: Tensor, shard: Tensor) -> Tensor:
-        """A shard to the device, where it is cast if it travels in another dtype: `copies.py` says why."""
-        self._is_read = self.copies is not None
-        if self.copies is not None and shard.dtype != mine.dtype:
+        """A shard to where `mine` lies. To a GPU the host goes on at once, and the shard is cast there if it travels in
+        another dtype: `copies.py` says why. On the host it has come on return, also from a GPU, where a bucket's shard
+        stays that is always whole."""
+        if not door.holds(mine) or door.holds(shard):
+            return mine.copy_(shard)
+        self._is_read = True
+        if shard.dtype != mine.dtype:
             shard = shard.to(self.comm.device, non_blocking=True)
-        return mine.copy_(shard, non_blocking=self._is_read)
+        return mine.copy_(shard, non_blocking=True)
 
     def _wait_for_readers(self) -> None:
         """Before the host writes what copies to a GPU may still read."""
