@@ -70,6 +70,14 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
     return result
 
 
+@pytest.fixture
+def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pictures have their words and numbers, and nobody takes the time to draw them, where a test looks at no pixel."""
+    from zerolab.course.viz.picture import Picture
+
+    monkeypatch.setattr(Picture, "_drawn", lambda picture: b"")
+
+
 FIRST = (
     "test_grading_hostile.py", "test_zero_equal.py", "test_browser.py", "test_nbgrader.py",
     "test_blank_exercises_score_nothing_", "test_benchmarks.py", "test_outside.py", "test_hostile_answers_fail_alone_",

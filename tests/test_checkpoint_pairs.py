@@ -134,7 +134,10 @@ STORED = [
     for stage in (0, 2, 3)
     if (recipe != "fsdp2" or stage == 3) and (tier == "device" or stage > 0)
 ]
+# By day a few ways stand for all; of those, a few go on from their own checkpoint and from that of the next one: each
+# recipe, and each tier at each stage. Nightly all do.
 BY_DAY = covering(STORED, shows=lambda way: pairs(*way))
+GO_ON = [BY_DAY.index(way) for way in covering(BY_DAY, shows=lambda way: {way[0], way[1:]})]
 
 
 def way_of(recipe: str, tier: str, stage: int, folder: Path) -> Way:
@@ -144,7 +147,7 @@ def way_of(recipe: str, tier: str, stage: int, folder: Path) -> Way:
     return Way(stage, {"precision": recipe, **offload, **scaler})
 
 
-@pytest.mark.parametrize("at", range(len(BY_DAY)), ids=["-".join(map(str, way)) for way in BY_DAY])
+@pytest.mark.parametrize("at", GO_ON, ids=["-".join(map(str, BY_DAY[at])) for at in GO_ON])
 def test_any_precision_and_tier_goes_on_to_the_bit_and_from_any_other(at: int, tmp_path: Path) -> None:
     """From its own checkpoint, and from that of the next in the list, whose values are cast or decoded on the way."""
     own, other = BY_DAY[at], BY_DAY[(at + 1) % len(BY_DAY)]

@@ -42,6 +42,7 @@ def test_each_control_changes_the_picture_and_the_numbers() -> None:
     assert living.settings() == others | {"model": CUSTOM}
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_size_of_ones_own_and_a_known_model_take_turns() -> None:
     living = memory_sliders(model="GPT-2 124M")
     sizes = [living.controls[name] for name in ("model", "layers", "width")]
@@ -76,11 +77,13 @@ def test_so_does_each_control_of_the_others(start: Callable[[], Living], others:
     each_changes_what_is_shown(start(), others)
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_the_picture_is_that_of_the_pure_function() -> None:
     living = memory_sliders(model="GPT-3 13B", ranks=16, stage=2, gpu="40 GB")
     assert living.picture.table == memory_calculator(RunSpec(SHAPES["GPT-3 13B"], 16, 2), "40 GB").table
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_the_stepper_goes_through_a_real_ring_to_its_end_and_no_further() -> None:
     living = ring_stepper("all_reduce", ranks=3)
     step = living.controls["step"]
@@ -94,6 +97,7 @@ def test_the_stepper_goes_through_a_real_ring_to_its_end_and_no_further() -> Non
     assert (step.max, step.value) == (7, 2)
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_the_timeline_is_that_of_a_real_step() -> None:
     living = step_timeline(stage=1, ranks=2)
     assert living.picture.table == step_skyline(StepRun(1, 2)).table
@@ -121,6 +125,7 @@ def test_what_is_said_in_red_can_be_read() -> None:
     assert contrast(RED, "white") >= 4.5
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_first_settings_that_cannot_be_drawn_are_refused() -> None:
     with pytest.raises(InputError, match="precision fsdp2 has no stage 1"):
         memory_sliders(precision="fsdp2", stage=1)
@@ -140,6 +145,7 @@ def test_a_start_that_a_control_does_not_have_is_refused_with_those_it_has(start
         memory_sliders(**start)
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_known_model_never_gets_a_sequence_longer_than_its_context() -> None:
     # The start of lesson 00, from where each GPT-2 used to be refused.
     living = memory_sliders(model="GPT-3 175B", ranks=8, stage=3, seq_len=2048)
@@ -213,6 +219,7 @@ def test_settings_are_drawn_once_though_one_control_moved_another() -> None:
     assert drawn == [0, 3] and living.picture.table == "3 3"
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_an_unknown_control_is_refused() -> None:
     with pytest.raises(InputError, match="there is no control 'rank'; choose one of model"):
         memory_sliders(rank=3)

@@ -35,12 +35,14 @@ def test_each_control_changes_the_picture_and_the_numbers(
     each_changes_what_is_shown(start(), others)
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_the_picture_is_that_of_the_pure_function() -> None:
     assert number_sliders(math.e).picture.table == number_line(math.e).table
     living = scale_sliders(24, 5, 1, "falling", -4)
     assert living.picture.table == loss_scale(simulated(gradient_course("falling", -4), LossScaler(24, 5, 1))).table
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_the_slider_moves_the_power_and_keeps_the_mantissa() -> None:
     living = number_sliders(-3.0)
     value, power = living.controls["value"], living.controls["power"]
@@ -52,6 +54,7 @@ def test_the_slider_moves_the_power_and_keeps_the_mantissa() -> None:
     assert living.picture.table == number_line(100.0).table
 
 
+@pytest.mark.usefixtures("undrawn")
 @pytest.mark.parametrize("value", [0.0, -0.0, 1e300, -1e-300])
 def test_a_value_beyond_the_slider_stays_what_was_typed(value: float) -> None:
     living = number_sliders(1.0)
@@ -60,6 +63,7 @@ def test_a_value_beyond_the_slider_stays_what_was_typed(value: float) -> None:
     assert living.picture.table == number_line(value).table
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_from_zero_the_slider_goes_to_a_power_of_two() -> None:
     living = number_sliders(0.0)
     living.controls["power"].value = -10
@@ -77,6 +81,7 @@ def test_what_cannot_be_drawn_keeps_the_picture_and_says_why() -> None:
     assert "the value is inf, which lies on no line" in living._note.value
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_the_stretch_is_that_of_the_format_chosen() -> None:
     living = number_sliders(1.0)
     assert living.controls["zoom"].value == COARSEST
