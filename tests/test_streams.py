@@ -3,10 +3,11 @@ it, or given back while it is used. Told without a GPU, see `tests/streams/`."""
 
 import ast
 from collections import Counter, defaultdict
+from collections.abc import Iterable
 from dataclasses import replace
 from functools import cache
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -22,6 +23,7 @@ from zerolab.collectives.torch_ import TorchCollectives
 from zerolab.errors import OffloadError
 from zerolab.memory import Stage3Limits
 from zerolab.offload import Offload
+from zerolab.offload.copies import AHEAD
 from zerolab.offload.places import SUB_GROUP, SUB_GROUP_ON_GPU
 from zerolab.plan import RunSpec
 from zerolab.plan.guide import traffic_bytes
@@ -167,6 +169,50 @@ def test_a_gather_that_fails_half_way_leaves_no_copy_to_memory_that_it_gives_bac
         engine.close()
 
 
+@pytest.mark.parametrize("precision", ["bf16", "pure_bf16"])
+def test_new_parameters_on_their_way_to_the_host_take_no_more_than_a_few_sub_groups(
+    precision: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    numel = 50
+    offload = Offload(parameters="host", sub_group_numel=numel)
+    with Sending() as checker:
+        fake = FakeDoor(checker)
+        fake.put_in(monkeypatch)
+        engine = make_engine(Case(3, settings={"offload": offload, "precision": precision}), fake)
+        engine.backward(engine(torch.rand(4, 8).to(GPU)))
+        checker.sent = []
+        engine.step()
+        assert sum(copy.nbytes for copy in checker.sent) == sum(bucket.shard.nbytes for bucket in engine.buckets)
+        assert checker.most <= (AHEAD + 1) * numel * torch.bfloat16.itemsize
+        engine.close()
+
+
+class Copied(NamedTuple):
+    nbytes: int
+    stream: str
+    tick: int
+
+
+class Sending(Checker):
+    """`sent`: what other streams than the one that computes have read of the device's memory; `most`: the most bytes of
+    it at once of which neither that one nor the host knew that they were read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sent: list[Copied] | None = None
+        self.most = 0
+
+    def touch(self, what: str, actor: str, reads: Iterable[torch.Tensor], writes: Iterable[torch.Tensor]) -> int:
+        reads = list(reads)
+        tick = super().touch(what, actor, reads, writes)
+        if self.sent is not None and actor not in ("computing", self.host):
+            self.sent += [Copied(each.nbytes, actor, tick) for each in reads if self.memory(each).place == "device"]
+            known = self.clock("computing"), self.clock(self.host)
+            held = [copy for copy in self.sent if all(clock.get(copy.stream, 0) < copy.tick for clock in known)]
+            self.most = max(self.most, sum(copy.nbytes for copy in held))
+        return tick
+
+
 # Mutants: the library without one of its waits, events or guards.
 
 
@@ -291,6 +337,14 @@ def test_the_planner_knows_what_a_step_in_large_sub_groups_brings_to_hand() -> N
     assert step_buffers(run, layout, 0) == 4 * SUB_GROUP
     assert step_buffers(replace(run, on_gpus=True), layout, 0) == 4 * SUB_GROUP_ON_GPU
     assert step_buffers(replace(run, on_gpus=True, offload=Offload(sub_group_numel=704)), layout, 0) == 4 * 704
+
+
+def test_the_planner_knows_that_new_parameters_wait_on_a_gpu_for_their_way_to_the_host() -> None:
+    run = RunSpec(SHAPES["GPT-2 1.5B"], 4, 3, "bf16", seq_len=64)
+    there = Offload(sub_group_numel=704)
+    runs = [replace(run, on_gpus=gpus, offload=replace(there, parameters="host")) for gpus in (False, True)]
+    before = step_buffers(replace(run, on_gpus=True, offload=there), layout_of(run), 0)
+    assert [step_buffers(run, layout_of(run), 0) - before for run in runs] == [0, (AHEAD + 1) * 2 * 704]
 
 
 # How often the host waits for the device. A wait empties the queue: nothing is computed until the host has queued more.

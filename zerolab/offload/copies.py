@@ -75,9 +75,10 @@ class Copies:
             target.copy_(values)
         elif door.holds(values):
             sent = values.to(target.dtype)
-            self.move(target, sent)
+            came = self.move(target, sent)
             if not stays or sent is not values:
-                door.keep(sent, self._stream)
+                # The memory, even if `values` is given other memory.
+                self._hold(_Coming(sent.detach(), target, None, came))
         elif stays and values.dtype == target.dtype:
             self.move(target, values)
         else:
@@ -89,7 +90,11 @@ class Copies:
         more = more if begun else more.to(total.dtype)
         into = door.locked(more.numel(), more.dtype) if begun else total
         came = self.move(into, more)
-        self._coming.append(_Coming(more, into, total if begun else None, came))
+        self._hold(_Coming(more, into, total if begun else None, came))
+
+    def _hold(self, coming: _Coming) -> None:
+        """Keep what is on its way to the host until it has come; from `AHEAD` on the device waits for the first."""
+        self._coming.append(coming)
         if len(self._coming) > AHEAD:
             # Its memory goes back to the stream that computes.
             first = self._coming.popleft()

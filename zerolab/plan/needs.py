@@ -13,6 +13,7 @@ from zerolab.memory.kinds import KINDS, OFFLOADED
 from zerolab.memory.predict import predict_rank
 from zerolab.memory.states import ADAM, StateSize, predict_states
 from zerolab.models import Config
+from zerolab.offload.copies import AHEAD
 from zerolab.offload.formats import format_of, sub_group_limit
 from zerolab.plan.layout import RunLayout, lay_out_model
 from zerolab.plan.replay import Replay, StepMoment, Widths
@@ -114,12 +115,13 @@ def shards(run: RunSpec) -> int:
 
 def step_buffers(run: RunSpec, layout: RunLayout, rank: int) -> int:
     """The most bytes that the optimizer's step brings to hand on the device: of a sub-group the gradients and the
-    states that rest in another dtype than it computes in."""
+    states that rest in another dtype than it computes in; and on a GPU the new parameters of a few sub-groups, while
+    they are copied to the host."""
     dtypes, places = run.dtypes, run.places.on(run.on_gpus)
     if places.optimizer != "device":
         return 0
     own = rank if shards(run) >= 1 else None
-    largest = sum(segment.numel for plan in layout.plans for segment in plan.segments(own))
+    whole = largest = sum(segment.numel for plan in layout.plans for segment in plan.segments(own))
     if (limit := sub_group_limit(dtypes, places)) is not None:
         # Sub-groups are filled to the last aligned element.
         align = layout.plans[0].layout.align
@@ -128,11 +130,17 @@ def step_buffers(run: RunSpec, layout: RunLayout, rank: int) -> int:
     recipe = dtypes or Precision()
     codecs = [*form.states.values(), *([form.main] if form.main else [])]
     rests = [codec.dtype for codec in codecs] + [recipe.dtype("main_grads")]
+    shard = recipe.dtype("main_params" if recipe.sharded_main else "params")
     if form.main is None:
-        rests.append(recipe.dtype("main_params" if recipe.sharded_main else "params"))
+        rests.append(shard)
     # A codec with scales makes one more copy, of what it encodes.
     copies = sum(dtype != form.step_dtype for dtype in rests) + any(codec.scaled for codec in codecs)
-    return largest * form.step_dtype.itemsize * copies
+    at_hand = largest * form.step_dtype.itemsize * copies
+    cast = {shard, *(codec.dtype for codec in codecs)} != {form.step_dtype}
+    if run.on_gpus and places.parameters != "device" and cast:
+        # Of one sub-group they are made while those before it are still on their way.
+        at_hand += min((AHEAD + 1) * largest, whole) * shard.itemsize
+    return at_hand
 
 
 def told(where: str, layers: int) -> str:
