@@ -11,14 +11,15 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
+import torch.distributed as dist
 from cover import NIGHTLY
 from streams.clocks import GPU, Checker
-from streams.device import LIBRARY, FakeDoor, Site, comm_of_one_rank
+from streams.device import LIBRARY, FakeDoor, FakeNccl, Site, comm_of_one_rank
 from streams.runs import Case, Net, Seen, make_engine, run
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from zerolab.collectives import LocalCollectives
+from zerolab.collectives import LocalCollectives, torch_
 from zerolab.collectives.torch_ import TorchCollectives
 from zerolab.errors import OffloadError
 from zerolab.memory import Stage3Limits
@@ -313,6 +314,46 @@ def test_nccl_s_means_of_fp16_overflow_no_sooner_than_the_numbers_of_one_rank(mo
         ]
         assert [mean.unique().tolist() for mean in means] == [[4e4]] * 3
         assert comm.all_reduce(torch.ones(8, device=GPU)).unique().tolist() == [2]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "ranks", "op"),
+    [
+        (torch.bfloat16, 3, dist.ReduceOp.SUM),
+        (torch.bfloat16, 12, dist.ReduceOp.SUM),
+        (torch.bfloat16, 4, dist.ReduceOp.AVG),
+        (torch.float16, 3, dist.ReduceOp.AVG),
+        (torch.float32, 3, dist.ReduceOp.AVG),
+    ],
+    ids=str,
+)
+def test_nccl_multiplies_no_bf16_gradient_by_a_rounded_third(
+    dtype: torch.dtype, ranks: int, op: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """NCCL's own mean multiplies each number by 1 / N in the tensor's dtype. A sum of bf16 is divided after it."""
+    asked: list[Any] = []
+
+    def scale(op: Any) -> float:
+        asked.append(op)
+        return 1 if op == dist.ReduceOp.AVG else ranks
+
+    with Checker() as checker:
+        fake = FakeDoor(checker)
+        fake.put_in(monkeypatch)
+        monkeypatch.setattr(FakeNccl, "size", ranks)
+        monkeypatch.setattr(dist, "all_reduce", lambda tensor, op, group: tensor.mul_(scale(op)))
+        monkeypatch.setattr(
+            torch_, "_reduce_scatter_single", lambda out, whole, op, group: out.copy_(whole[: len(out)] * scale(op))
+        )
+        comm = comm_of_one_rank(fake)
+        means = [
+            comm.all_reduce_async(torch.full((ranks,), 1.5, dtype=dtype).to(GPU), average=True).wait(),
+            comm.reduce_scatter(torch.full((ranks,), 1.5, dtype=dtype).to(GPU), average=True),
+            comm.reduce_scatter(torch.full((ranks + 1,), 1.5, dtype=dtype).to(GPU), average=True),
+        ]
+        assert asked == [op] * 3
+        assert [mean.unique().tolist() for mean in means] == [[1.5]] * 3
+        assert checker.races == {}
 
 
 @pytest.mark.parametrize("case", [Case(0), Case(3, micro_batches=2), Case(2, micro_batches=2, reduce_each=False)])
