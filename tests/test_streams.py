@@ -43,6 +43,11 @@ ALL = {
     "stage 0": Case(0),
     "all-reduce": Case(1, settings={"reduction": "all_reduce"}),
     "stage 1, gathers behind the step": Case(1, settings={"overlap_gather": True}),
+    "stage 1, reads what another module has": Case(1, reads="the head", settings={"overlap_gather": True}),
+    "stage 2, reads what no module has": Case(2, reads="a list", settings={"overlap_gather": True}),
+    "stage 3, reads what stays": Case(
+        3, reads="the head", settings={"overlap_gather": True, "limits": Stage3Limits(persistence_numel=20)}
+    ),
     "accumulation": Case(2, micro_batches=2, settings={"overlap_gather": True}),
     "no overlap, two instances": Case(2, replicate=True, settings={"overlap": False}),
     "stage 3": Case(3, micro_batches=2),

@@ -8,7 +8,10 @@ import pytest
 import torch
 from cover import NIGHTLY, covering
 from torch import nn
+from torch.nn import functional as F
+from zero_cases import Late
 
+from zerolab.collectives import LocalCollectives
 from zerolab.ranks import launch
 from zerolab.zero import ZeroEngine
 
@@ -57,7 +60,7 @@ def train(comm, stage, way, **options):
     elif way == "units.compile":
         for layer in model.layers:
             layer.compile(**options)
-    engine = ZeroEngine(model, comm, stage, lr=0.1)
+    engine = ZeroEngine(model, comm, stage, lr=0.1, overlap_gather=stage == 2)
     run = torch.compile(model, **options) if way == "after" else engine
     losses = []
     for step in range(3):
@@ -108,6 +111,35 @@ def test_a_compiled_model_trains_as_one_that_is_not_in_a_few_graphs(by_rank, sta
             assert 1 <= graphs <= 3, (way, graphs)
             # Gradients come layer by layer: a single graph would bring all at its end, and no reduction before.
             assert parts >= LAYERS, (way, parts)
+
+
+class Peeks(nn.Module):
+    """Reads a parameter of `last` before `last` runs."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(8, 8), nn.Linear(8, 8)
+
+    def units(self):
+        return [self.first, self.last]
+
+    def forward(self, x):
+        return self.last(self.first(F.linear(x, self.last.weight)))
+
+
+def test_a_compiled_model_waits_for_new_parameters_wherever_it_reads_them(monkeypatch):
+    torch._dynamo.reset()
+    model = Peeks()
+    model.compile(backend="eager")
+    engine = ZeroEngine(model, LocalCollectives(), 2, lr=0.1, overlap_gather=True)
+    monkeypatch.setattr(engine.stage, "publish", Late)
+    for _ in range(3):
+        loss = engine(torch.ones(4, 8)).square().mean()
+        assert loss.isfinite()
+        engine.backward(loss)
+        engine.step()
+        assert len(engine.publishing.coming) == 2
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] > 0
 
 
 def train_by_inductor(comm):

@@ -2,6 +2,7 @@
 
 import random
 import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -9,12 +10,13 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
-from zero_cases import Case, adamw, digest, llama, train
+from zero_cases import Case, Late, adamw, digest, llama, train
 from zero_models import WIDTH, Residual, loss_of
 
-from zerolab.collectives import Collectives, build
+from zerolab.collectives import Collectives, LocalCollectives, build
 from zerolab.collectives.call import Call
 from zerolab.collectives.transport import Transport, WrappedTransport
+from zerolab.memory import Stage3Limits
 from zerolab.ranks import launch
 from zerolab.zero import Unit, ZeroEngine
 from zerolab.zero.gradients import IN_FLIGHT
@@ -338,7 +340,7 @@ def test_an_overlapped_update_is_awaited_by_whoever_reads_it() -> None:
             engine = ZeroEngine(Blocks(), comm, 2, optimizer=adamw(1e-2), overlap_gather=overlap_gather)
             engine.backward(loss_of(engine(torch.ones(4, WIDTH))))
             engine.step()
-            waiting = len(engine._publishing)
+            waiting = len(engine.publishing.coming)
             engine.synchronize()
             direct = digest({name: p.detach().clone() for name, p in engine.model.named_parameters()})
             # A step whose forward used only part of the model meets updates that nobody has waited for.
@@ -351,3 +353,113 @@ def test_an_overlapped_update_is_awaited_by_whoever_reads_it() -> None:
 
     for world in ("lockstep", "processes"):
         assert launch(read, ranks=3, world=world, timeout=60) == [[True] * 3] * 3
+
+
+class Apart(Blocks):
+    """Reads parameters before a module of their unit runs: of a list, which never does, and of the last block."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scales = nn.ParameterList(torch.ones(WIDTH) for _ in range(BLOCKS))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+        x = x + F.linear(x, next(self.blocks[-1].parameters()).square().mean() * torch.eye(WIDTH))
+        for block, scale in zip(self.blocks, self.scales, strict=True):
+            x = block(x) * scale
+        return x
+
+
+READS: dict[str, Callable[[ZeroEngine], list[Any]]] = {
+    "nothing": lambda engine: [],
+    "state_dict": lambda engine: [value.clone() for value in engine.model.state_dict().values()],
+    "detach": lambda engine: [parameter.detach().clone() for parameter in engine.parameters()],
+    "data": lambda engine: [parameter.data.clone() for parameter in engine.parameters()],
+    "tolist": lambda engine: [parameter.tolist() for parameter in engine.parameters()],
+    "numpy": lambda engine: [parameter.detach().numpy().copy() for parameter in engine.parameters()],
+    "a list of all": lambda engine: [value.detach() for value in torch._foreach_mul(list(engine.parameters()), 1)],
+    "summon_full_params": lambda engine: summoned(engine),
+}
+"""What somebody reads between a step and the next forward."""
+
+
+def summoned(engine: ZeroEngine) -> list[torch.Tensor]:
+    with engine.summon_full_params():
+        return [parameter.detach().clone() for parameter in engine.parameters()]
+
+
+PUBLISHED: list[tuple[int, Stage3Limits]] = [
+    (1, Stage3Limits()),
+    (2, Stage3Limits()),
+    (3, Stage3Limits(persistence_numel=10**6)),
+]
+
+
+@pytest.mark.ranks
+def test_parameters_read_outside_their_modules_are_those_that_the_step_has_made() -> None:
+    """Bit for bit as without `overlap_gather`, whatever reads them first, on a network that is slow."""
+
+    def read(transport: Transport) -> list[str]:
+        comm, wrong = build(Delayed(transport, 0, 2e-3)), []
+        for stage, limits in PUBLISHED:
+            for name, what in READS.items():
+                found = []
+                for overlap_gather in (False, True):
+                    engine = ZeroEngine(
+                        Apart(), comm, stage, optimizer=adamw(1e-2), limits=limits, overlap_gather=overlap_gather
+                    )
+                    digests = []
+                    for _ in range(2):
+                        engine.backward(loss_of(engine(torch.ones(4, WIDTH) * (1 + comm.rank))))
+                        engine.step()
+                        seen = {str(at): torch.as_tensor(value) for at, value in enumerate(what(engine))}
+                        digests.append(digest(seen))
+                    found.append([*digests, digest(engine.consolidate())])
+                    engine.close()
+                if found[0] != found[1]:
+                    wrong.append(f"stage {stage}: {name}")
+        comm.close()
+        return wrong
+
+    assert launch(read, ranks=2, collectives="transport", timeout=120) == [[], []]
+
+
+def late_engine(model: nn.Module, monkeypatch: pytest.MonkeyPatch, fails: int = 0) -> ZeroEngine:
+    """After a step whose new parameters have not come."""
+    engine = ZeroEngine(model, LocalCollectives(), 2, lr=1e-2, overlap_gather=True)
+    engine.backward(engine(torch.ones(4, 8)).sum())
+    monkeypatch.setattr(engine.stage, "publish", lambda bucket: Late(bucket, fails))
+    engine.step()
+    return engine
+
+
+class Own(nn.Parameter):
+    """A parameter of a class that is the user's, and stays."""
+
+
+def test_a_parameter_whose_class_is_the_users_own_has_come_when_the_step_returns(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))
+    model[0].weight = Own(torch.ones(8, 8))
+    engine = late_engine(model, monkeypatch)
+    assert type(model[0].weight) is Own and model[0].weight.isfinite().all()
+    assert [unit.name for unit in engine.publishing.coming] == ["1"]
+    assert model[1].weight.isfinite().all() and not engine.publishing.coming
+
+
+def test_what_asks_a_parameter_for_no_value_waits_for_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = late_engine(nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8)), monkeypatch)
+    for parameter in engine.parameters():
+        assert parameter.shape and parameter.numel() and parameter.dtype and parameter.stride()
+        assert parameter.grad is None and parameter.requires_grad and isinstance(parameter, nn.Parameter)
+        hash(parameter)
+    assert len(engine.publishing.coming) == 2
+
+
+def test_a_wait_that_was_interrupted_leaves_parameters_awaited(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = nn.Linear(8, 8)
+    engine = late_engine(model, monkeypatch, fails=2)
+    for read in (engine.synchronize, lambda: model.weight.sum()):
+        with pytest.raises(KeyboardInterrupt):
+            read()
+    assert model.weight.isfinite().all()

@@ -9,9 +9,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from zerolab.collectives import Collectives
+from zerolab.collectives import Collectives, Handle
 from zerolab.models import GPT2, GPT2Config, Llama, LlamaConfig
 from zerolab.zero import StepResult, ZeroEngine
+from zerolab.zero.units import Bucket
 
 ROWS, LENGTH, VOCABULARY = 24, 8, 31
 VARIANTS: tuple[tuple[int, dict[str, Any]], ...] = (
@@ -130,6 +131,21 @@ def train_alone(case: Case) -> dict[str, torch.Tensor]:
         optimizer.step()
         optimizer.zero_grad()
     return {name: parameter.detach() for name, parameter in model.named_parameters()}
+
+
+class Late(Handle):
+    """New parameters that come when somebody waits for them; until then there are NaNs. `fails`: so many waits."""
+
+    def __init__(self, bucket: Bucket, fails: int = 0) -> None:
+        super().__init__(None)
+        self.bucket, self.fails, self.new = bucket, fails, bucket.whole.clone()
+        bucket.whole.fill_(torch.nan)
+
+    def wait(self) -> None:
+        if self.fails:
+            self.fails -= 1
+            raise KeyboardInterrupt
+        self.bucket.whole.copy_(self.new)
 
 
 def digest(state: dict[str, torch.Tensor]) -> str:

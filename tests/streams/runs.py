@@ -39,19 +39,25 @@ class Block(nn.Module):
 
 class Net(nn.Module):
     """Blocks and a head. With `skips` an odd pass leaves out the last of both: what was gathered ahead comes for
-    nothing."""
+    nothing. `reads` names a parameter that is read before a module of its unit runs: one of a unit that never runs
+    ("a list"), or of one that runs at the end ("the head")."""
 
-    def __init__(self, checkpoints: bool = False, skips: bool = False) -> None:
+    def __init__(self, checkpoints: bool = False, skips: bool = False, reads: str = "") -> None:
         super().__init__()
         self.blocks = nn.ModuleList(Block() for _ in range(3))
         self.head = nn.Linear(WIDTH, CLASSES)
-        self.checkpoints, self.skips, self.passes = checkpoints, skips, 0
+        self.scales = nn.ParameterList([torch.ones(WIDTH)] if reads == "a list" else [])
+        self.checkpoints, self.skips, self.reads, self.passes = checkpoints, skips, reads, 0
 
     def units(self) -> list[nn.Module]:
-        return [*self.blocks, self.head]
+        return [*self.blocks, *([self.scales] if len(self.scales) else []), self.head]
 
     def forward(self, x: Tensor, targets: Tensor | float = 0.0) -> Tensor:
         self.passes += 1
+        if self.reads == "a list":
+            x = x * self.scales[0]
+        elif self.reads == "the head":
+            x = x + self.head.bias.sum()
         for number, block in enumerate(self.blocks):
             if self.skips and self.passes % 2 and number == 2:
                 continue
@@ -64,8 +70,8 @@ class Net(nn.Module):
 @dataclass(frozen=True)
 class Case:
     """How the net is trained, by the engine alone, the loop of `zerolab train` or not at all ("hand"), and the engine's
-    settings. `fails`: the first backward, near its end; it is forgotten. `looks`: a checkpoint reads the shards after
-    each step. `replicate`: two groups hold the same shards."""
+    settings. `reads`: see `Net`. `fails`: the first backward, near its end; it is forgotten. `looks`: a checkpoint
+    reads the shards after each step. `replicate`: two groups hold the same shards."""
 
     stage: int
     micro_batches: int = 1
@@ -76,6 +82,7 @@ class Case:
     fails: bool = False
     looks: bool = False
     replicate: bool = False
+    reads: str = ""
     by: str = "engine"
     steps: int = 2
     settings: dict[str, Any] = field(default_factory=dict)
@@ -119,7 +126,7 @@ def on_gpu(model: nn.Module, case: Case) -> nn.Module:
 
 
 def make_engine(case: Case, fake: FakeDoor) -> ZeroEngine:
-    model = on_gpu(Net(case.checkpoints, case.skips), case)
+    model = on_gpu(Net(case.checkpoints, case.skips, case.reads), case)
     comm = comm_of_one_rank(fake, case.ring)
     replicate = comm_of_one_rank(fake, case.ring) if case.replicate else None
     return ZeroEngine(model, comm, case.stage, lr=1e-2, replicate=replicate, **case.settings)

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from zerolab.collectives import Collectives, Handle, phase
+from zerolab.collectives import Collectives, phase
 from zerolab.errors import InputError, StateError
 from zerolab.flat import ALIGN, BucketPlan
 from zerolab.flat.layout import round_up
@@ -46,6 +46,7 @@ from zerolab.zero.clip import StepResult, check_norm, measure
 from zerolab.zero.gestures import Gestures, members
 from zerolab.zero.gradients import Reducer
 from zerolab.zero.materialize import Init, Materializer, find_init
+from zerolab.zero.publishing import Publishing
 from zerolab.zero.residency import Residency
 from zerolab.zero.together import check_together, run_backward
 from zerolab.zero.units import GroupOf, Unit, find_units
@@ -69,8 +70,9 @@ class ZeroEngine(Gestures):
     scaler        how losses are scaled where the precision has fp16; default: LossScaler()
     offload       where the states rest (`zerolab.offload`); default: all on the device
     overlap       reduce gradients while backward runs on
-    overlap_gather  stages 1 and 2: let step() return before all new parameters have come. A unit waits for its
-                  own when it runs; to read parameters yourself, call `synchronize()` first
+    overlap_gather  let step() return before all new parameters have come (stages 1 and 2, and what stays at stage 3).
+                  A unit waits for its own when it runs, and so does whoever reads or writes a parameter elsewhere; to
+                  read by a view that you took before the step, call `synchronize()` first
     prefetch      stage 3: gather the next unit while this one computes
     limits        stage 3: which parameters stay, how much comes ahead and is kept (`memory.Stage3Limits`, with
                   DeepSpeed's names)
@@ -153,10 +155,11 @@ class ZeroEngine(Gestures):
                 buffer.copy_(self._of_rank_0(buffer))
         self.optimizer_step = make_step(self.stage, self.buckets, factory, self.precision, self.state_size)
         self.optimizer = optimizers.guarded(self.optimizer_step.optimizer, weakref.ref(self))
-        self.residency = Residency(model, self.stage, self.units, prefetch, limits, self._settle, self._fill)
+        self.publishing = Publishing(self.stage, self.units)
+        settle = self.publishing.settle
+        self.residency = Residency(model, self.stage, self.units, prefetch, limits, settle, self._fill)
         taken = self.residency.taken if self.stage.shards_parameters else None
         self.reducer = Reducer(self.stage, self.units, overlap, type(model).__name__, taken)
-        self._publishing: dict[Unit, list[Handle]] = {}
         self._failed = self.stepping = self.closed = False
         self.broken: str | None = None  # why all is refused but a load of a checkpoint (`changing.py`)
         self._wrap()
@@ -235,9 +238,7 @@ class ZeroEngine(Gestures):
 
     def synchronize(self) -> None:
         """Return once all parameters that a step published have come."""
-        # Wait for the last call first: calls run in order, so all those before it are done by then.
-        for unit in reversed(list(self._publishing)):
-            self._settle(unit)
+        self.publishing.settle_all()
 
     def close(self) -> None:
         """Take the engine's hooks off the model. At stages 0 to 2 it keeps its parameters and may go into another
@@ -292,12 +293,11 @@ class ZeroEngine(Gestures):
         self.forget_views()
         # What the step before published has come: its collectives ended before this step's reductions.
         with phase("publish"):
-            for unit in self.units:
-                handles = [self.stage.publish(bucket) for bucket in unit.trainable]
-                if begun := [handle for handle in handles if handle is not None]:
-                    self._publishing[unit] = begun
-        if not self.overlap_gather:
-            self.synchronize()
+            self.publishing.publish()
+        if self.overlap_gather:
+            self.publishing.mark()
+        else:
+            self.publishing.settle_all()
 
     def forget_views(self) -> None:
         """Parameters have new values, by a step or from a checkpoint: views that somebody still has of them, in Python
@@ -341,8 +341,3 @@ class ZeroEngine(Gestures):
     def _fill(self, unit: Unit) -> None:
         """A unit gets no more gradients."""
         self.reducer.fill(unit)
-
-    def _settle(self, unit: Unit) -> None:
-        """Wait for a unit's new parameters."""
-        for handle in self._publishing.pop(unit, []):
-            handle.wait()

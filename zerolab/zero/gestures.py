@@ -22,6 +22,7 @@ from zerolab.zero.wrapped import written
 if TYPE_CHECKING:
     from zerolab.zero.engine import ZeroEngine
     from zerolab.zero.gradients import Reducer
+    from zerolab.zero.publishing import Publishing
     from zerolab.zero.residency import Residency
     from zerolab.zero.stage import Stage
     from zerolab.zero.units import Unit
@@ -34,6 +35,7 @@ class Gestures:
     units: list[Unit]
     stage: Stage
     residency: Residency
+    publishing: Publishing
     reducer: Reducer
     _given: Sequence[nn.Module] | None
     _apart: list[nn.Parameter]
@@ -64,8 +66,6 @@ class Gestures:
 
         @property
         def loss_scale(self) -> float: ...
-
-        def _settle(self, unit: Unit) -> None: ...
 
         def _of_rank_0(self, buffer: torch.Tensor) -> torch.Tensor: ...
 
@@ -133,7 +133,7 @@ class Gestures:
         """Copies of a unit's parameters by name, whole, on the CPU: of every rank, or of rank `to` alone, and then the
         others get nothing. A collective: every rank calls it."""
         self._check_whole()
-        self._settle(unit)
+        self.publishing.settle(unit)
         with phase("consolidate"):
             self.stage.gather(unit)
         slots = [(slot, bucket) for bucket in unit.buckets for slot in bucket.layout.slots]

@@ -2,6 +2,7 @@
 
 Wrapped   at stages 0 to 2, and at stage 3 inside the forward of its unit: a parameter whose gradient, memory and
           requires_grad are the engine's
+Coming    a Wrapped one while its new values are on their way (`coming.py`)
 Away      at stage 3 everywhere else: without elements. An operation that asks for them has the unit gathered where
           the values stay valid (in a forward, in a loss), else it is told where they are to be had
 
@@ -62,6 +63,12 @@ class Held:
         """Whether the engine has taken a gradient of it in this step."""
         bucket = self.bucket()
         return bucket is not None and bucket.gradients.any
+
+    def settle(self) -> None:
+        """Return once the new values that a step has published are here."""
+        engine, unit = self.engine(), self.unit()
+        if engine is not None and unit is not None:
+            engine.publishing.settle(unit)
 
     def may_fetch(self) -> bool:
         """Whether values that are gathered now stay valid."""

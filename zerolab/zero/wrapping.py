@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor
 
+from zerolab.zero.coming import Coming
 from zerolab.zero.wrapped import Away, Held, Wrapped
 
 
@@ -18,14 +19,20 @@ class FakeAway(Away, FakeTensor):
     """One whose elements are not here, either."""
 
 
-FORMS: dict[type[Tensor], tuple[type[Tensor], type[Tensor]]] = {
-    nn.Parameter: (Wrapped, Away),
-    FakeTensor: (FakeWrapped, FakeAway),
-}
-"""By the class of a parameter before: those that it has while it is here, and away."""
+class FakeComing(Coming, FakeTensor):
+    """One whose new values are on their way."""
 
-AWAY = dict(FORMS.values())
-HERE = {away: here for here, away in FORMS.values()}
+
+FORMS: dict[type[Tensor], tuple[type[Tensor], type[Tensor], type[Tensor]]] = {
+    nn.Parameter: (Wrapped, Away, Coming),
+    FakeTensor: (FakeWrapped, FakeAway, FakeComing),
+}
+"""By the class of a parameter before: those that it has while it is here, away, and on its way."""
+
+AWAY = {here: away for here, away, _ in FORMS.values()}
+HERE = {away: here for here, away, _ in FORMS.values()}
+COMING = {form: coming for here, _, coming in FORMS.values() for form in (here, coming)}
+COME = {coming: here for here, _, coming in FORMS.values()}
 
 
 def wrap(parameter: nn.Parameter, held: Held) -> None:
@@ -50,6 +57,20 @@ def set_away(parameters: Iterable[nn.Parameter], away: bool) -> None:
         form = forms.get(type(parameter))
         if form is not None:
             parameter.__class__ = form  # type: ignore[assignment]
+
+
+def set_coming(parameters: Iterable[nn.Parameter], coming: bool) -> bool:
+    """Say whether new values of parameters are on their way. Returns whether all can say so themselves: a class of the
+    user's own cannot."""
+    forms = COMING if coming else COME
+    able = True
+    for parameter in parameters:
+        form = forms.get(type(parameter))
+        if form is None:
+            able = False
+        else:
+            parameter.__class__ = form  # type: ignore[assignment]
+    return able
 
 
 def before(parameter: Tensor) -> type[Tensor]:

@@ -1,0 +1,53 @@
+"""What a step hands around, and who waits for it.
+
+With `overlap_gather` a step returns before the new parameters have come. What runs through a unit's own modules is
+awaited by their hooks (`residency.py`); whoever asks for a parameter elsewhere is heard by its class (`coming.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from zerolab.collectives import Handle
+from zerolab.zero.stage import Stage
+from zerolab.zero.units import Bucket, Unit
+from zerolab.zero.wrapping import set_coming
+
+
+class Publishing:
+    """What one engine's step has published, by unit, until it has come."""
+
+    def __init__(self, stage: Stage, units: Sequence[Unit]) -> None:
+        self.stage, self.units = stage, units
+        self.coming: dict[Unit, list[tuple[Bucket, Handle]]] = {}
+
+    def publish(self) -> None:
+        """Begin to hand this rank's new parameters to the others, and to get theirs."""
+        for unit in self.units:
+            begun = [(bucket, self.stage.publish(bucket)) for bucket in unit.trainable]
+            if coming := [(bucket, handle) for bucket, handle in begun if handle is not None]:
+                self.coming[unit] = coming
+
+    def mark(self) -> None:
+        """What is on its way is heard when it is asked for, from here on."""
+        for unit, coming in list(self.coming.items()):
+            # A class of the user's own, which is left as it is, hears nobody.
+            if not all([set_coming(bucket.parameters, True) for bucket, _ in coming]):
+                self.settle(unit)
+
+    def settle(self, unit: Unit) -> None:
+        """Return once a unit's new parameters are here."""
+        coming = self.coming.get(unit)
+        if coming is None:
+            return
+        for _, handle in coming:
+            handle.wait()
+        # Only now: what a failed wait has left is on its way still.
+        del self.coming[unit]
+        for bucket, _ in coming:
+            set_coming(bucket.parameters, False)
+
+    def settle_all(self) -> None:
+        # Wait for the last call first: calls run in order, so all those before it are done by then.
+        for unit in reversed(list(self.coming)):
+            self.settle(unit)
