@@ -21,6 +21,7 @@ from cover import NIGHTLY
 from nbconvert import HTMLExporter
 
 from zerolab.course import widgets
+from zerolab.ranks.warden import die_with_parent
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(180)]
 
@@ -112,9 +113,10 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
         "--IdentityProvider.token=", "--ServerApp.password=", f"--ServerApp.root_dir={home / 'work'}",
     ]  # fmt: skip
     with log.open("wb") as output:
+        # A run of the tests that is killed ends no fixture, and shall leave no server.
         server = subprocess.Popen(
             command, env={**os.environ, **{name: str(path) for name, path in own.items()}},
-            stdout=output, stderr=output, start_new_session=True,
+            stdout=output, stderr=output, start_new_session=True, preexec_fn=die_with_parent,
         )  # fmt: skip
     try:
         wait_for(f"http://127.0.0.1:{port}/api", server, log)
