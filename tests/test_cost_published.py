@@ -41,7 +41,7 @@ SAID = {
     "13B on 8 H200: +25 %": (("Llama 3 as 13B",), "speed"),
     "-13 % of its memory": (("Llama 3 as 13B",), "memory"),
     "4 H200: +14 % of its memory": (("Llama 3 8B", "4", "4 x 8"), "memory"),
-    "which is right by +2 %": (("Llama 3 8B", "4", "2 x 4"), "memory"),
+    "which is off by only +2 %": (("Llama 3 8B", "4", "2 x 4"), "memory"),
     "32 GPUs have -6 %": (("Llama 3 8B", "32"), "memory"),
     "many GPUs: up to +17 %": (("MPT 350M",), "speed"),
 }
