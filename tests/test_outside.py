@@ -134,8 +134,7 @@ def folder_of_another(kind: str, then: str) -> Path:
         assert process.stdout is not None
         path = Path(process.stdout.readline().strip())
         if "sleep" in then:
-            folders.sweep()
-            assert path.exists(), "its owner lives"
+            assert folders.sweep() and path.exists(), "its owner lives"
             process.kill()
         process.wait(60)
     return path
@@ -172,7 +171,7 @@ def test_a_folder_of_another_user_is_not_swept(tmp_path: Path, monkeypatch: pyte
         patched.setattr(os, "getuid", lambda: me + 1)
         folders.sweep()
     assert dead.exists()
-    folders.sweep()
+    assert not folders.sweep()
     assert not dead.exists()
 
 

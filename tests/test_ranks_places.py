@@ -18,6 +18,7 @@ import pytest
 from jupyter_client.manager import start_new_kernel
 from nbclient import NotebookClient
 
+from zerolab.ranks import warden
 from zerolab.ranks.interrupts import interrupts_held
 
 pytestmark = [pytest.mark.ranks, pytest.mark.timeout(100)]
@@ -173,6 +174,19 @@ warden.end_children(os.getpid())
 """
     done = run_script(tmp_path, source)
     assert_all_end([int(done.stdout)])
+
+
+def test_a_server_whose_client_is_just_ending_looks_again_for_what_that_leaves(monkeypatch):
+    """It closes its pipe, by which the server knows, before it gives up its folders."""
+    owned, ended = [True, False, True], []
+    monkeypatch.setattr(warden.folders, "sweep", lambda: owned.pop(0))
+    monkeypatch.setattr(warden, "_descendants", list)
+    monkeypatch.setattr(warden, "_reap", lambda: False)
+    monkeypatch.setattr(warden, "gather_descendants", lambda: None)
+    monkeypatch.setattr(warden.signal, "signal", lambda *_: None)
+    monkeypatch.setattr(warden.os, "_exit", ended.append)
+    warden.end_children(os.getpid())
+    assert (owned, ended) == ([True], [0])
 
 
 def test_a_lockstep_world_can_be_interrupted(tmp_path):

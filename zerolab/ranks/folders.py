@@ -102,15 +102,22 @@ def forget() -> None:
     _held.clear()
 
 
-def sweep(newborn_seconds: float = NEWBORN_SECONDS) -> None:
-    """Take away what processes of this user left behind that were killed."""
+def sweep(newborn_seconds: float = NEWBORN_SECONDS) -> bool:
+    """Take away what processes of this user left behind that were killed. Returns whether folders have
+    owners that live."""
+    owned = False
     if not has("locks"):
-        return
+        return owned
     with suppress(OSError), os.scandir(tempfile.gettempdir()) as entries:
         for entry in entries:
             if _NAME.fullmatch(entry.name) and entry.is_dir(follow_symlinks=False):
-                with suppress(OSError):
+                try:
                     _sweep(Path(entry.path), entry.stat(follow_symlinks=False), newborn_seconds)
+                except BlockingIOError:
+                    owned = True
+                except OSError:
+                    pass
+    return owned
 
 
 def _sweep(folder: Path, of_folder: os.stat_result, newborn_seconds: float) -> None:

@@ -10,6 +10,7 @@ without torch's dispatch. They call `engine.synchronize()` first.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -48,11 +49,26 @@ class Coming(Wrapped):
             return func(*args, **kwargs)
 
 
-@torch.compiler.disable(reason="ZeroEngine waits for new parameters between compiled graphs")
 def settle(given: Any) -> bool:
     """Wait for the parameters in what an operation was given. Returns whether they are of another class now; they are
     not if the engine was forgotten."""
+    return _between_graphs(given) if torch.compiler.is_compiling() else _settle(given)
+
+
+def _settle(given: Any) -> bool:
     found = [leaf for leaf in tree_leaves(given) if isinstance(leaf, Coming)]
     for parameter in found:
         parameter._held.settle()
     return not any(isinstance(parameter, Coming) for parameter in found)
+
+
+_between_graphs: Callable[[Any], bool] = _settle
+
+
+def heed_compilers() -> None:
+    """Under torch.compile one graph ends, the wait is made, and the next graph begins. An engine sees to it, and not
+    this file's import, since it takes the whole compiler."""
+    global _between_graphs
+    if _between_graphs is _settle:
+        reason = "ZeroEngine waits for new parameters between compiled graphs"
+        _between_graphs = torch.compiler.disable(_settle, reason=reason)
