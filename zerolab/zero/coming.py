@@ -10,10 +10,8 @@ without torch's dispatch. They call `engine.synchronize()` first.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
-import torch
 from torch import Tensor
 from torch._C import DisableTorchFunctionSubclass
 from torch.utils._pytree import tree_leaves
@@ -51,24 +49,9 @@ class Coming(Wrapped):
 
 def settle(given: Any) -> bool:
     """Wait for the parameters in what an operation was given. Returns whether they are of another class now; they are
-    not if the engine was forgotten."""
-    return _between_graphs(given) if torch.compiler.is_compiling() else _settle(given)
-
-
-def _settle(given: Any) -> bool:
+    not if the engine was forgotten. Where torch.compile meets a wait it ends its graph, and what waits runs uncompiled.
+    """
     found = [leaf for leaf in tree_leaves(given) if isinstance(leaf, Coming)]
     for parameter in found:
         parameter._held.settle()
     return not any(isinstance(parameter, Coming) for parameter in found)
-
-
-_between_graphs: Callable[[Any], bool] = _settle
-
-
-def heed_compilers() -> None:
-    """Under torch.compile one graph ends, the wait is made, and the next graph begins. An engine sees to it, and not
-    this file's import, since it takes the whole compiler."""
-    global _between_graphs
-    if _between_graphs is _settle:
-        reason = "ZeroEngine waits for new parameters between compiled graphs"
-        _between_graphs = torch.compiler.disable(_settle, reason=reason)

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from zerolab.collectives import Handle
-from zerolab.zero.coming import heed_compilers
 from zerolab.zero.stage import Stage
 from zerolab.zero.units import Bucket, Unit
 from zerolab.zero.wrapping import set_coming
@@ -21,7 +20,6 @@ class Publishing:
     def __init__(self, stage: Stage, units: Sequence[Unit]) -> None:
         self.stage, self.units = stage, units
         self.coming: dict[Unit, list[tuple[Bucket, Handle]]] = {}
-        heed_compilers()
 
     def publish(self) -> None:
         """Begin to hand this rank's new parameters to the others, and to get theirs."""
