@@ -1,8 +1,5 @@
 """Scenes in a notebook: with anywidget the module of the site is mounted, and Python answers what its data lack."""
 
-import json
-import shutil
-import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,6 +7,7 @@ from typing import Any
 
 import pytest
 from ipywidgets import DOMWidget
+from javascript import words
 
 from zerolab.course import living
 from zerolab.course.living import memory
@@ -58,17 +56,6 @@ def test_python_computes_what_the_table_lacks_for_a_size_and_a_batch_of_ones_own
     moving.settings = chosen
     new = moving.data["tables"].keys() - memory.record()["tables"].keys()
     assert new == {"2 layers of width 256 1024 fp32", "2 layers of width 256 1024 fp32 4"}
-    node = shutil.which("node")
-    if node is None:
-        pytest.skip("no node to run JavaScript with")
-    (tmp_path / "memory.mjs").write_text(living.module("memory"))
-    (tmp_path / "all.json").write_text(json.dumps([moving.data, chosen]))
-    (tmp_path / "run.mjs").write_text(
-        "import { readFileSync } from 'node:fs';\nimport { textOf } from './memory.mjs';\n"
-        "const { verdict, alt, table } = textOf(...JSON.parse(readFileSync('all.json')));\n"
-        "console.log(JSON.stringify([verdict, alt, table]));\n"
-    )
-    ran = subprocess.run([node, "run.mjs"], cwd=tmp_path, capture_output=True, text=True, timeout=60)
-    assert ran.returncode == 0, ran.stderr
+    [said] = words("memory", [chosen], tmp_path, moving.data)
     run = RunSpec(Shape("2 layers of width 256", 2, 256, 4), 8, 1, "fp32", micro_batch_size=4)
-    assert json.loads(ran.stdout) == list(calculator_text(run, "80 GB"))
+    assert (said["verdict"], said["alt"], said["table"]) == tuple(calculator_text(run, "80 GB"))

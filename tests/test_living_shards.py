@@ -1,17 +1,13 @@
 """The scenes of flat buffers and of resharding say what the still pictures say, for every setting that they have."""
 
-import json
 import re
-import shutil
-import subprocess
-from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 import pytest
+from javascript import words
 
-from zerolab.course import living
 from zerolab.course.living import reshard, shards
 from zerolab.course.viz.reshard import MOST_RANKS, readings, reshard_text
 from zerolab.course.viz.shards import shard_text
@@ -19,24 +15,6 @@ from zerolab.course.widgets import reshard_sliders, shard_sliders
 from zerolab.flat import lay_out
 
 RANKS = range(1, MOST_RANKS + 1)
-
-
-def words(scene: str, asked: Sequence[dict[str, Any]], folder: Path) -> list[dict[str, str]]:
-    """What the scene's JavaScript says of each of these settings."""
-    node = shutil.which("node")
-    if node is None:
-        pytest.skip("no node to run JavaScript with")
-    (folder / "scene.mjs").write_text(living.module(scene))
-    (folder / "data.json").write_text(living.recorded(scene))
-    (folder / "asked.json").write_text(json.dumps(asked))
-    (folder / "run.mjs").write_text(
-        "import { readFileSync } from 'node:fs';\nimport { textOf } from './scene.mjs';\n"
-        "const [data, asked] = ['data', 'asked'].map((name) => JSON.parse(readFileSync(`${name}.json`)));\n"
-        "console.log(JSON.stringify(asked.map((one) => textOf(data, one))));\n"
-    )
-    ran = subprocess.run([node, "run.mjs"], cwd=folder, capture_output=True, text=True, timeout=60)
-    assert ran.returncode == 0, ran.stderr
-    return list(json.loads(ran.stdout))
 
 
 def test_the_shard_map_says_of_each_layout_what_the_still_picture_says(tmp_path: Path) -> None:

@@ -1,11 +1,10 @@
 """The stages' scene replays a real step: what it draws adds up to what the tracker counted and the meter sent."""
 
 import json
-import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
+from javascript import answers
 
 from zerolab.course import living
 from zerolab.course.viz.slices import AWAY, courses, flow_of, held, stops
@@ -64,24 +63,10 @@ def test_a_gathered_slice_has_its_values_when_its_message_has_come_and_none_befo
 
 
 def test_the_browser_counts_the_bytes_that_python_counted(tmp_path: Path) -> None:
-    node = shutil.which("node")
-    if node is None:
-        pytest.skip("no node to read JavaScript with")
-    file = tmp_path / "numbers.mjs"
-    file.write_text(
-        "globalThis.window = { matchMedia: () => ({}) };\n"
-        + living.module("stages")
-        + """
-import { readFileSync } from "node:fs";
-const data = JSON.parse(readFileSync(process.argv[2]));
-const kinds = (run, time) => Object.entries(run.course).map(([kind, steps]) => [kind, sampled(steps, [time])[0]]);
-console.log(JSON.stringify(data.stages.map((run) =>
-  run.moments.map(({ time }) => [sent(run, time), Object.fromEntries(kinds(run, time))]))));
-"""
-    )
-    (tmp_path / "data.json").write_text(living.recorded("stages"))
-    ran = subprocess.run([node, file, tmp_path / "data.json"], capture_output=True, text=True, timeout=60, check=True)
-    for stage, moments in enumerate(json.loads(ran.stdout)):
+    kinds = "(run, time) => Object.entries(run.course).map(([kind, steps]) => [kind, sampled(steps, [time])[0]])"
+    of_run = f"run.moments.map(({{ time }}) => [sent(run, time), Object.fromEntries(({kinds})(run, time))])"
+    data = json.loads(living.recorded("stages"))
+    for stage, moments in enumerate(answers("stages", f"data.stages.map((run) => {of_run})", tmp_path, data=data)):
         flow = flow_of(stage)
         for stop, (sent, kinds) in zip(stops(flow), moments, strict=True):
             assert sent == flow.sent(stop.time)
