@@ -1,6 +1,7 @@
 """What the benchmarks rest on: contenders that train the same, a watcher that sees everything, sums that add up."""
 
 import os
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,12 +14,13 @@ from benchmarks import tiers
 from benchmarks.checkpoints import checksum_speeds
 from benchmarks.collectives import least_bytes
 from benchmarks.peers.contenders import CONTENDERS, OURS, PARTS, RIVALS, is_installed
-from benchmarks.peers.measure import allocated, held_bytes, timed, watched
-from benchmarks.peers.report import Case, ratio, tables
+from benchmarks.peers.measure import allocated, count_sleep, held_bytes, timed, watched
+from benchmarks.peers.report import Case, above_the_floor, ratio, tables
 from benchmarks.peers.workload import WORKLOADS
 from benchmarks.sweeps import begin, tiers_table, wires_table
 from benchmarks.tiers import RUNS, held, table
 from zerolab.collectives import Collectives, LocalTransport
+from zerolab.collectives.shared import peers
 from zerolab.memory.kinds import OFFLOADED
 from zerolab.ranks import launch
 from zerolab.train import make_config, train
@@ -32,13 +34,14 @@ TRAINED = [name for name in CONTENDERS if name not in PARTS]
 @pytest.mark.parametrize("workload", [("nothing", 3), ("llama", 1)])
 def test_all_contenders_train_the_same_model_on_the_same_batches(workload: tuple[str, int]) -> None:
     """DeepSpeed's AdamW departs where gradients are nearly zero, so it is compared for two steps only."""
-    losses = {}
+    losses, waited = {}, 0.0
     # The larger model by day with one of each kind.
     for name in TRAINED if workload[0] == "nothing" or NIGHTLY else ("zerolab 0", "zerolab 3", "DDP", "FSDP2"):
         if is_installed(name):
             by_rank = launch(timed, workload, name, 2, ranks=2, collectives="transport", timeout=80, prints="quiet")
             losses[name] = torch.tensor([rank["losses"] for rank in by_rank]).mean(dim=0)
-    assert len(set(losses["zerolab 0"].tolist())) == 5
+            waited += sum(sum(rank["waited"]) for rank in by_rank)
+    assert len(set(losses["zerolab 0"].tolist())) == 5 and waited > 0
     for name, found in losses.items():
         steps = 2 if name.startswith("DeepSpeed") else 5
         torch.testing.assert_close(found[:steps], losses["DDP"][:steps], rtol=0, atol=2e-5)
@@ -60,10 +63,19 @@ def test_the_watcher_sees_private_and_shared_memory_but_not_a_peers() -> None:
         grown.append(held_bytes(os.getpid()) - before)
         return grown
 
-    for private, shared, peers in launch(hold, ranks=2, collectives="shared", timeout=60):
+    for private, shared, others in launch(hold, ranks=2, collectives="shared", timeout=60):
         assert private == pytest.approx(32e6, abs=2e6)
         assert shared == pytest.approx(16e6, abs=2e6)
-        assert peers == pytest.approx(0, abs=4e6)
+        assert others == pytest.approx(0, abs=4e6)
+
+
+def test_what_a_rank_sleeps_in_shared_memory_is_added_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peers, "wait_for", lambda *events: time.sleep(0.02))
+    (total,) = slept = count_sleep()
+    assert total == 0.0
+    peers.wait_for((0, 1))
+    peers.wait_for((0, 1))
+    assert slept[0] >= 0.04
 
 
 @pytest.mark.ranks
@@ -89,6 +101,7 @@ def test_a_table_has_a_line_for_each_contender_and_each_rival() -> None:
     for place, name in enumerate(CONTENDERS, start=1):
         case.seconds[name] = [[place, place, 90.0], [2 * place] * 3]
         case.losses[name], case.peak[name], case.sent[name] = [1.0], place, place
+        case.waited[name] = [[0.5, 0.5, 9.0], [0.5] * 3]
     text = tables(case)
     assert all(f"| {name} |" in text for name in TRAINED)
     assert all(f"| {ours} | {rival} |" in text for ours, rivals in RIVALS.items() for rival in rivals)
@@ -98,6 +111,11 @@ def test_a_table_has_a_line_for_each_contender_and_each_rival() -> None:
         compute + update + copy
         for compute, update, copy in zip(*(case.rounds(n) for n in ("compute", "update, whole", "copy")), strict=True)
     ]
+    # A step is its floor, the copy of its gradients, its waits and what is left.
+    for name, line in zip(OURS, above_the_floor(case)[2:], strict=True):
+        step, floor, copied, waits, left = map(float, line.split("|")[2:7])
+        assert line.startswith(f"| {name} |") and waits == 500.0 and line in text
+        assert step - floor - copied - waits == pytest.approx(left, abs=0.3)
     # What NCCL sends nobody counts.
     on_gpus = tables(replace(case, device="cuda", sent={}))
     assert on_gpus.count("not counted") == len(TRAINED)

@@ -15,7 +15,9 @@ it is, as they do when torchrun starts them; `--same-malloc` gives all of them z
 
 The floor of a stage is what it cannot do without: forward and backward alone, fused AdamW alone on a rank's share (all
 of it at stage 0), and the bytes that its collectives must read and write (`zerolab/collectives/shared`), over the
-bandwidth of a plain copy; each part is measured in the same rounds, on all ranks at once.
+bandwidth of a plain copy; each part is measured in the same rounds, on all ranks at once. Beside it stands what we
+know of the rest: the copy of the gradients from where autograd leaves them to their buckets, at that bandwidth, and how
+long a rank slept until the others came, in the mean over the ranks. What is left then is Python's and the caches'.
 
 Memory and traffic are watched from outside, in a launch of their own for each contender (`measure.Watcher`): every two
 milliseconds another process reads what each rank holds, private pages and shared memory, and the most that any rank
@@ -101,6 +103,9 @@ def measure(case: Case, names: list[str], rounds: int, steps: int, same_malloc: 
     for _, name in tqdm(turns, desc=f"{case.workload}, {case.ranks} ranks: time", file=sys.stderr):
         by_rank = start(timed, name, steps)
         case.seconds[name].append([max(rank["seconds"][at] for rank in by_rank) for at in range(steps)])
+        case.waited.setdefault(name, []).append(
+            [sum(rank["waited"][at] for rank in by_rank) / case.ranks for at in range(steps)]
+        )
         case.losses[name] = [sum(rank["losses"][at] for rank in by_rank) / case.ranks for at in range(steps)]
     trained = [name for name in names if name not in PARTS]
     for name in tqdm(trained, desc=f"{case.workload}, {case.ranks} ranks: memory", file=sys.stderr):

@@ -14,27 +14,45 @@ import torch.distributed as dist
 
 from benchmarks.peers.contenders import CONTENDERS
 from benchmarks.peers.workload import WORKLOADS, Workload
+from zerolab.collectives.shared import peers
 from zerolab.collectives.transport import Transport
 
 WARM_UP = 3
 
 
 def timed(transport: Transport, workload: tuple[str, int], name: str, steps: int) -> dict[str, list[float]]:
-    """This rank's seconds in each step, a barrier before each, and its losses. The first steps only warm up."""
+    """This rank's seconds in each step, a barrier before each, those of them in which it slept until it heard from
+    others (known of ranks that share memory), and its losses. The first steps only warm up."""
     work = WORKLOADS[workload[0]](workload[1])
     batches = batches_of(work, transport, WARM_UP + steps)
     step = CONTENDERS[name](work, transport)
-    seconds, losses = [], []
+    slept = count_sleep()
+    seconds, waited, losses = [], [], []
     for batch in batches:
         settle(transport)
         dist.barrier()
         settle(transport)
+        slept[0] = 0.0
         start = time.perf_counter()
         losses.append(step(*batch))
         settle(transport)
         seconds.append(time.perf_counter() - start)
+        waited.append(slept[0])
     dist.barrier()
-    return {"seconds": seconds[WARM_UP:], "losses": losses}
+    return {"seconds": seconds[WARM_UP:], "waited": waited[WARM_UP:], "losses": losses}
+
+
+def count_sleep() -> list[float]:
+    """From here on this rank's seconds asleep in collectives of shared memory are added up, in the list's one place."""
+    total, sleep = [0.0], peers.wait_for
+
+    def timed_sleep(*events: tuple[int, int]) -> None:
+        start = time.perf_counter()
+        sleep(*events)
+        total[0] += time.perf_counter() - start
+
+    peers.wait_for = timed_sleep
+    return total
 
 
 def batches_of(work: Workload, transport: Transport, steps: int) -> list[tuple[torch.Tensor, ...]]:

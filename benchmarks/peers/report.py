@@ -25,6 +25,8 @@ class Case:
     device: str = "cpu"
     seconds: dict[str, list[list[float]]] = field(default_factory=dict)
     """By contender and round: the slowest rank's time of each step."""
+    waited: dict[str, list[list[float]]] = field(default_factory=dict)
+    """How long ranks slept in it, in the mean."""
     losses: dict[str, list[float]] = field(default_factory=dict)
     peak: dict[str, int] = field(default_factory=dict)
     sent: dict[str, int] = field(default_factory=dict)
@@ -32,6 +34,9 @@ class Case:
     def rounds(self, name: str) -> list[float]:
         """The figure of each round."""
         return [statistics.median(steps) for steps in self.seconds[name]]
+
+    def waits(self, name: str) -> list[float]:
+        return [statistics.median(steps) for steps in self.waited[name]]
 
     def floor(self, stage: int) -> list[float]:
         """What a stage cannot do without, in each round."""
@@ -68,7 +73,23 @@ def tables(case: Case) -> str:
                 step = ratio(case.rounds(name), case.rounds(rival))
                 lines.append(f"| {name} | {rival} | {step} | {case.peak[name] / case.peak[rival]:.2f} |")
         lines.append(f"| {name} | its floor | {ratio(case.rounds(name), case.floor(int(name[-1])))} | |")
-    return "\n".join(lines)
+    return "\n".join([*lines, "", *above_the_floor(case)])
+
+
+def above_the_floor(case: Case) -> list[str]:
+    """Markdown: of what the steps consist, in ms, medians over the rounds."""
+    lines = [
+        "| | step, ms | floor | copy of gradients | waits | left | step / floor and copy |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    copied = case.rounds("copy")
+    for name in OURS:
+        step, floor, waits = case.rounds(name), case.floor(int(name[-1])), case.waits(name)
+        left = [a - b - c - d for a, b, c, d in zip(step, floor, copied, waits, strict=True)]
+        parts = [f"{1e3 * statistics.median(part):.1f}" for part in (step, floor, copied, waits, left)]
+        known = [a + b for a, b in zip(floor, copied, strict=True)]
+        lines.append(f"| {name} | {' | '.join(parts)} | {ratio(step, known)} |")
+    return lines
 
 
 def ratio(these: list[float], those: list[float]) -> str:
