@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import checkpoint_cases
+import numpy
 import pytest
 import torch
 from checkpoint_cases import Net, Run, Way, differing, load_at, values_of
@@ -29,7 +30,7 @@ from zerolab.checkpoint.checksum import crc32
 from zerolab.checkpoint.manifest import MANIFEST
 from zerolab.checkpoint.reader import CheckpointReader
 from zerolab.checkpoint.tensors import CHECKSUMS, FileReader, FileWriter
-from zerolab.collectives import Collectives
+from zerolab.collectives import Collectives, LocalCollectives
 from zerolab.errors import InputError, StateError
 from zerolab.ranks import launch
 from zerolab.zero import ZeroEngine
@@ -453,6 +454,103 @@ def test_a_disk_that_is_full_is_said_on_every_rank_and_the_last_good_checkpoint_
     # With room for one save, the second failed.
     assert names - {"step-00000003"} == first and ("step-00000003" in names) == (after == 60)
     assert [said for _, said, _, _ in lockstep(attempt_load, folder / "step-00000002", Way(2))] == ["", ""]
+
+
+@pytest.mark.parametrize("wait", [True, False])
+def test_a_rank_that_can_leave_no_note_ends_the_save_on_all_ranks(
+    wait: bool, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rank 0 looks for every rank's note, and does not look for ever."""
+
+    def attempt(comm: Collectives) -> str:
+        run, _ = load_at(comm, Way(3), folder)
+        run.train(2, 3)
+        with Checkpoints(folder) as checkpoints:
+            try:
+                if comm.rank == 1:
+                    write = Path.write_text
+
+                    def write_text(path: Path, *arguments: Any) -> int:
+                        if ".note-rank" in path.name:
+                            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+                        return write(path, *arguments)
+
+                    monkeypatch.setattr(Path, "write_text", write_text)
+                checkpoints.save(run.engine, 3, scheduler=run.scheduler, wait=wait)
+                checkpoints.wait()
+            except CheckpointError as error:
+                return str(error)
+        return ""
+
+    own, *others = reversed(launch(attempt, ranks=2, timeout=30))
+    assert "No space left on device" in own and "the last good one is as it was" in own
+    assert all(said.startswith("rank 1 failed: ") and "No space left" in said for said in others)
+    assert {path.name for path in folder.iterdir()} == {".lock", "latest", "step-00000001", "step-00000002"}
+
+
+@pytest.mark.parametrize("wait", [True, False])
+@pytest.mark.parametrize("after", [0, 1, 25])
+def test_a_save_that_failed_leaves_no_file_open(after: int, wait: bool, tmp_path: Path) -> None:
+    run = Run(LocalCollectives(), Way(3))
+    run.train(0, 1)
+    with Checkpoints(tmp_path) as checkpoints:
+        checkpoints.save(run.engine, 0)
+        before = sorted(os.listdir("/proc/self/fd"))
+        with pytest.MonkeyPatch.context() as patch, pytest.raises(CheckpointError, match="No space left"):
+            full_disk(patch, after)
+            checkpoints.save(run.engine, 1, wait=wait)
+            checkpoints.wait()
+        assert sorted(os.listdir("/proc/self/fd")) == before
+
+
+class CountsInOptions(torch.optim.SGD):
+    """Counts its steps in the options of the groups that it has something of."""
+
+    def step(self, closure: Any = None) -> Any:
+        for group in self.param_groups:
+            if group["params"]:
+                group["k"] = group.get("k", 0) + 1
+        return super().step(closure)
+
+
+def test_options_are_saved_as_a_rank_has_them_that_owns_something_of_the_group(tmp_path: Path) -> None:
+    def grow(comm: Collectives) -> ZeroEngine:
+        net = torch.nn.Linear(8, 8)
+        return ZeroEngine(net, comm, 1, optimizer=partial(CountsInOptions, lr=0.1), groups=checkpoint_cases.decay)
+
+    def run(comm: Collectives) -> tuple[list[bool], list[int]]:
+        engine = grow(comm)
+        for _ in range(3):
+            engine.backward(engine(torch.ones(1, 8)).sum())
+            engine.step()
+        save(tmp_path, engine, 3)
+        fresh = grow(comm)
+        load(tmp_path, fresh)
+        groups = fresh.optimizer.param_groups
+        return [bool(group["params"]) for group in groups], [group["k"] for group in groups]
+
+    ended = lockstep(run)
+    assert ended[0][0] == [True, False], "rank 0 owns nothing of the second group"
+    assert [counted for _, counted in ended] == [[3, 3], [3, 3]]
+
+
+def test_options_that_no_file_can_hold_are_refused_on_all_ranks_and_numpy_s_numbers_are_kept(tmp_path: Path) -> None:
+    def attempt(comm: Collectives) -> tuple[str, float]:
+        run = Run(comm, Way(1))
+        options = run.engine.optimizer.param_groups[0]
+        options["lr"] = numpy.float32(0.125)
+        save(tmp_path, run.engine, 1)
+        options["lr"] = 0.5
+        load(tmp_path, run.engine)
+        found = options["lr"]
+        options["reason"] = print
+        with pytest.raises(CheckpointError) as refused:
+            save(tmp_path, run.engine, 2)
+        return str(refused.value), found
+
+    for said, lr in lockstep(attempt):
+        assert "the optimizer's options" in said and "builtin_function_or_method" in said
+        assert lr == 0.125 and type(lr) is float
 
 
 def test_an_asynchronous_save_has_the_values_of_its_step_and_none_of_the_next(

@@ -113,6 +113,22 @@ def test_a_replica_sends_its_shard_of_gradients_and_nothing_else_of_a_step() -> 
             }
 
 
+@pytest.mark.parametrize("stage", range(4))
+def test_replicas_of_a_parameter_without_elements_train(stage: int) -> None:
+    def run(comm: Collectives) -> tuple[int, float]:
+        shard, replicate = hybrid(comm, 2)
+        model = nn.ModuleDict({"none": nn.Linear(4, 0, bias=False), "some": nn.Linear(4, 2)})
+        model.forward = lambda x: model["some"](x).sum() + model["none"](x).sum()  # type: ignore[method-assign]
+        engine = ZeroEngine(model, shard, stage, lr=0.1, replicate=replicate, units=[model["none"], model["some"]])
+        engine.backward(engine(torch.ones(3, 4)))
+        engine.step()
+        state = engine.consolidate()
+        return state["none.weight"].numel(), state["some.bias"].sum().item()
+
+    ended = launch(run, ranks=4, world="lockstep", timeout=60)
+    assert len(set(ended)) == 1 and ended[0][0] == 0
+
+
 def test_ranks_of_replicate_that_hold_different_shards_are_named() -> None:
     def wrong(comm: Collectives) -> None:
         shard, _ = hybrid(comm, 2)

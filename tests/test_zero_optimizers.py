@@ -320,3 +320,103 @@ def test_a_sub_group_is_stepped_without_a_look_at_the_parameters_of_others() -> 
         assert len(sizes) > 3 and engine.optimizer.looked == (*sizes, *sizes) and len(found) == 1
 
     lockstep(run)
+
+
+class CountsInOptions(torch.optim.Optimizer):
+    """Counts its steps in a group's options, as some do, and moves by one step more in each; `fussy`: it passes over a
+    group without parameters."""
+
+    def __init__(self, groups: Any, fussy: bool = False) -> None:
+        super().__init__(groups, {"lr": 1.0, "weights": [0.0]})
+        self.fussy = fussy
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            if self.fussy and not group["params"]:
+                continue
+            group["step"] = group.get("step", 0) + 1
+            group["weights"][0] += 0.5
+            for parameter in group["params"]:
+                parameter -= group["step"] * group["weights"][0] * torch.ones_like(parameter.grad)
+
+
+class CountsInItself(CountsInOptions):
+    steps = 0
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        self.steps += 1
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                parameter -= self.steps * torch.ones_like(parameter.grad)
+
+
+@pytest.mark.parametrize("fussy", [False, True])
+@pytest.mark.parametrize("stage", STAGES)
+def test_an_optimizer_that_counts_in_its_options_counts_a_step_once(stage: int, fussy: bool) -> None:
+    """However many sub-groups a rank has, and whichever group's are the last."""
+
+    def run(comm: Collectives) -> tuple[list[float], list[Any], list[bool]]:
+        net = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))
+        before = {name: value.detach().clone() for name, value in net.named_parameters()}
+        offload = Offload(optimizer="host", sub_group_numel=16)
+        engine = ZeroEngine(
+            net, comm, stage, optimizer=partial(CountsInOptions, fussy=fussy), groups=decay_matrices, offload=offload
+        )
+        assert len(engine.optimizer_step.groups) > 2
+        for _ in range(3):
+            engine.backward(engine(torch.ones(2, 8)).sum())
+            engine.step()
+        moved = [(before[name] - value).mean().item() for name, value in engine.consolidate().items()]
+        groups = engine.optimizer.param_groups
+        counted = [(options.get("step", 0), options["weights"]) for options in groups]
+        return moved, counted, [bool(options["params"]) for options in groups]
+
+    for moved, counted, owned in lockstep(run):
+        assert moved == pytest.approx([0.5 + 2 * 1.0 + 3 * 1.5] * 4, rel=1e-5)
+        # A rank with nothing of a group passes over it, if the optimizer does.
+        assert counted == [(3, [1.5]) if mine or not fussy else (0, [0.0]) for mine in owned]
+
+
+def test_an_optimizer_that_counts_in_itself_is_refused_where_a_step_takes_several_calls() -> None:
+    at_once = ZeroEngine(nn.Linear(8, 8), LocalCollectives(), 1, optimizer=CountsInItself)
+    at_once.close()
+    with pytest.raises(InputError, match=r"CountsInItself keeps something of a step in itself.*several calls"):
+        ZeroEngine(nn.Linear(8, 8), LocalCollectives(), 1, optimizer=CountsInItself, offload=Offload(optimizer="host"))
+
+
+@pytest.mark.parametrize("dtype", [torch.complex64, torch.complex128])
+@pytest.mark.parametrize("norm_type", [1.0, 2.0, float("inf")])
+def test_complex_gradients_are_clipped_by_their_absolute_values(norm_type: float, dtype: torch.dtype) -> None:
+    def grow() -> nn.ParameterDict:
+        return nn.ParameterDict({"z": torch.tensor([3 + 4j, 1 - 1j], dtype=dtype), "x": torch.tensor([2.0, -1.0])})
+
+    def loss_of_all(model: Any) -> torch.Tensor:
+        return (model["z"] * model["z"].conj()).real.sum() + model["x"].square().sum()
+
+    class Waves(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.all = grow()
+
+        def forward(self) -> torch.Tensor:
+            return loss_of_all(self.all)
+
+    alone = Waves()
+    loss_of_all(alone.all).backward()
+    # torch's own function takes no mixed dtypes on all versions: by hand.
+    every = torch.cat([p.grad.abs().double().view(-1) for p in alone.parameters() if p.grad is not None])
+    expected = every.norm(norm_type).item()
+
+    def run(comm: Collectives, stage: int) -> tuple[float | None, dict[str, torch.Tensor]]:
+        engine = ZeroEngine(Waves(), comm, stage, optimizer=sgd(), clip_norm=1.0, norm_type=norm_type)
+        engine.backward(engine())
+        return engine.step().norm, engine.consolidate()
+
+    for stage in STAGES:
+        for norm, state in lockstep(run, stage):
+            assert norm == pytest.approx(expected, rel=1e-5)
+            for (name, value), parameter in zip(state.items(), alone.parameters(), strict=True):
+                lr = 0.1
+                assert torch.allclose(value, parameter.detach() - lr * parameter.grad / expected, rtol=1e-4), name

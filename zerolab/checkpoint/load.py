@@ -30,7 +30,7 @@ from zerolab.precision.codec import Codec
 from zerolab.zero import ZeroEngine
 from zerolab.zero.changing import changing
 from zerolab.zero.optimizer_step import ShardSegment
-from zerolab.zero.overwrite import Overlap, begin_of, overlaps, owned, write_main, write_parameters
+from zerolab.zero.overwrite import Overlap, begin_of, gather_parameters, overlaps, owned, write_main, write_parameters
 from zerolab.zero.units import Bucket
 
 Tensor = torch.Tensor
@@ -98,6 +98,7 @@ class Load:
         with self.source, changing(engine, "a load"):
             _, error = attempt(self._apply, READING)
             agree(engine, error)
+            gather_parameters(engine)
         engine.broken = None
         return Loaded(
             self.path, self.manifest.step, plain.parse(json.dumps(self.manifest.data)), tuple(self.notes), self.needed,

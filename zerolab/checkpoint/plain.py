@@ -11,6 +11,7 @@ import math
 from collections import Counter, OrderedDict, defaultdict, deque
 from typing import Any
 
+import numpy
 import torch
 
 from zerolab.errors import CheckpointError
@@ -38,6 +39,8 @@ def _encode(value: Any, what: str) -> Any:
         return float(value) if math.isfinite(value) else {"number": str(float(value))}
     if isinstance(value, int):
         return int(value)
+    if isinstance(value, numpy.generic):
+        return _encode(value.item(), what)
     if isinstance(value, tuple):
         return {"tuple": [_encode(item, f"{what}[{at}]") for at, item in enumerate(value)]}
     if isinstance(value, list | deque):

@@ -15,7 +15,6 @@ import json
 import os
 import secrets
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, replace
@@ -40,7 +39,7 @@ from zerolab.checkpoint.manifest import (
 )
 from zerolab.checkpoint.shards import Shards, buffers_of, digest, keeps_main, parameters_of, states_of, tied_names
 from zerolab.checkpoint.tensors import FileWriter
-from zerolab.checkpoint.unsharded import counters_of, merged, nonparam_text
+from zerolab.checkpoint.unsharded import counters_of, merged, nonparam_text, options_of
 from zerolab.collectives import phase
 from zerolab.zero import ZeroEngine
 
@@ -69,6 +68,8 @@ class Save:
         self.result: Path | None = None
         self.error: BaseException | None = None
         self._parts_done = threading.Event()
+        # A rank has failed, so that its note may never come.
+        self._given_up = threading.Event()
         self._thread: threading.Thread | None = None
         with phase("checkpoint"):
             try:
@@ -96,7 +97,7 @@ class Save:
         self.shards = Shards(engine, begun)
         if self.writer == 0:
             self._manifest = self._describe(rows, data)
-            self._texts = {NONPARAM: nonparam_text(engine, counters)}
+            self._texts = {NONPARAM: nonparam_text(engine, [row["options"] for row in rows], counters)}
             if scheduler is not None:
                 self._texts[SCHEDULER] = plain.dump(scheduler.state_dict(), "the scheduler's state")
 
@@ -114,7 +115,7 @@ class Save:
             about["token"] = secrets.token_hex(4)
             about["draft"] = self.folder.begin(self.step, about["token"]).name
         about["buffers"] = {name: digest(buffer) for name, buffer in buffers_of(engine.model).items()}
-        about["counters"] = counters_of(engine)
+        about["counters"], about["options"] = counters_of(engine), options_of(engine)
         segments = engine.optimizer_step.segments
         about["begun"] = all(map(engine.optimizer_step.has_begun, segments)) if segments else None
         about["states"], about["main"] = states_of(engine), keeps_main(engine)
@@ -191,9 +192,9 @@ class Save:
         """Copy this rank's shards to host memory, and have a thread write them. What rests on a disk is copied from
         there to the checkpoint before this returns."""
         on_disk = "disk" in (self.engine.offload.optimizer, self.engine.offload.parameters)
+        begun: list[tuple[FileWriter, list[tuple[str, torch.Tensor]]]] = []
 
-        def work() -> list[tuple[FileWriter, list[tuple[str, torch.Tensor]]]]:
-            begun = []
+        def work() -> None:
             for writer, parts in self._writers():
                 copies: list[tuple[str, torch.Tensor]] = []
                 begun.append((writer, copies))
@@ -202,11 +203,10 @@ class Save:
                         writer.append(name, tensor)
                     else:
                         copies.append((name, tensor.detach().to("cpu", copy=True)))
-            return begun
 
         with phase("checkpoint"):
-            begun, self.error = attempt(work)
-        self._thread = threading.Thread(target=self._write_behind, args=(begun or [],), daemon=True)
+            _, self.error = attempt(work)
+        self._thread = threading.Thread(target=self._write_behind, args=(begun,), daemon=True)
         self._thread.start()
 
     def _write_behind(self, begun: list[tuple[FileWriter, list[tuple[str, torch.Tensor]]]]) -> None:
@@ -244,6 +244,7 @@ class Save:
                     self._publish()
                 rows = agree(self.engine, self.error, None if self.result is None else str(self.result))
             except BaseException:
+                self._given_up.set()
                 if self._thread is not None:
                     self._thread.join()
                 if self.folder is not None:
@@ -266,7 +267,8 @@ class Save:
             for writer in range(self.writers):
                 note = self.draft / NOTE.format(writer)
                 while not note.exists():
-                    time.sleep(_POLL)
+                    if self._given_up.wait(_POLL):
+                        return None
                 said = json.loads(note.read_text())
                 if said is None:
                     # That rank says why when it is asked next.

@@ -125,7 +125,11 @@ class FileWriter:
         self._sums = numpy.zeros(self._entries[CHECKSUMS].shape, "<u4")
         self.nbytes = max(entry.start + entry.nbytes for entry in self._entries.values())
         self.descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
-        self._write(self._header, 0)
+        try:
+            self._write(self._header, 0)
+        except BaseException:
+            self.close()
+            raise
 
     @property
     def header_crc32(self) -> int:

@@ -56,15 +56,29 @@ def refuse_other(number: str, one: Any, other: Any) -> None:
         )
 
 
-def nonparam_text(engine: ZeroEngine, counters: Mapping[str, Any]) -> str:
-    """`optimizer_nonparam.json`: each group's parameters by name, its options and its counters; the loss scaler."""
-    groups = [
-        {
-            "parameters": names,
-            "options": {name: value for name, value in group.items() if name != "params"},
-            "counters": plain.parse(json.dumps(counters.get(str(number), {}))),
-        }
-        for number, (group, names) in enumerate(zip(engine.optimizer.param_groups, names_by_group(engine), strict=True))
+def options_of(engine: ZeroEngine) -> list[Any]:
+    """For each of the optimizer's groups, whether this rank has something of it, and its options, as JSON."""
+    owned = [bool(group["params"]) for group in engine.optimizer.param_groups]
+    options = [
+        plain.dump({name: value for name, value in group.items() if name != "params"}, "the optimizer's options")
+        for group in engine.optimizer.param_groups
     ]
+    return list(zip(owned, map(json.loads, options), strict=True))
+
+
+def nonparam_text(engine: ZeroEngine, options: list[list[Any]], counters: Mapping[str, Any]) -> str:
+    """`optimizer_nonparam.json`: each group's parameters by name, its options and its counters; the loss scaler.
+    `options` are those of all ranks. An optimizer may count steps there, and pass over a group that it has nothing of:
+    those of a rank that has something of it are kept."""
+    groups = []
+    for number, (names, of_ranks) in enumerate(zip(names_by_group(engine), zip(*options, strict=True), strict=True)):
+        kept = next((said for owns, said in of_ranks if owns), of_ranks[0][1])
+        groups.append(
+            {
+                "parameters": names,
+                "options": plain.parse(json.dumps(kept)),
+                "counters": plain.parse(json.dumps(counters.get(str(number), {}))),
+            }
+        )
     scaler = None if engine.scaler is None else engine.scaler.state()
     return plain.dump({"groups": groups, "loss_scaler": scaler}, "the optimizer's options")

@@ -44,6 +44,8 @@ class Across:
 
 
 def shards(average: Tensor, layout: Layout) -> tuple[Tensor, ...]:
-    """The shards in an average as long as the bucket, or the one that it is."""
+    """The shards in an average as long as the bucket, or the one that it is; none of a bucket without elements."""
+    if not average.numel():
+        return ()
     count = layout.numel // layout.shard_numel if average.numel() == layout.numel else 1
     return average.split(average.numel() // count)

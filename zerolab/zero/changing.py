@@ -27,7 +27,10 @@ REMEDY = "load a checkpoint, into this engine or a new one (zerolab.checkpoint.l
 
 @contextmanager
 def changing(engine: ZeroEngine, what: str) -> Iterator[None]:
-    """Within, `what` changes parameters or states; if it raises, the engine is broken."""
+    """Within, `what` changes parameters or states; if it raises, the engine is broken. A collective at stage 3: other
+    ranks may still read a shard of this one, and have done so before anything is written."""
+    for unit in engine.units:
+        engine.stage.settle(unit)
     try:
         yield
     except BaseException:

@@ -17,8 +17,6 @@ from zerolab.flat.values import numbers, values_here
 from zerolab.precision.scaler import LossScaler
 from zerolab.zero.units import Bucket
 
-DOUBLE = (torch.float64, torch.complex128)
-
 
 @dataclass(frozen=True)
 class StepResult:
@@ -79,11 +77,12 @@ def _partial(comm: Collectives, buckets: list[Bucket], norm_type: float) -> torc
     for bucket in buckets:
         start, _ = bucket.layout.shard(comm.rank)
         shard = bucket.gradients.for_step(comm.rank)
-        norms += [shard[piece.start - start : piece.stop - start] for piece in bucket.layout.pieces(comm.rank)]
+        pieces = [shard[piece.start - start : piece.stop - start] for piece in bucket.layout.pieces(comm.rank)]
+        norms += [piece.abs() if piece.is_complex() else piece for piece in pieces]
     if not norms:
         return torch.zeros(1, dtype=torch.float64, device=comm.device)
     # 16-bit sums would overflow where the gradients do not.
-    wide = torch.float64 if any(norm.dtype in DOUBLE for norm in norms) else torch.float32
+    wide = torch.float64 if any(norm.dtype == torch.float64 for norm in norms) else torch.float32
     each = torch.stack(torch._foreach_norm(norms, norm_type, dtype=wide)).double()
     whole = each.max() if math.isinf(norm_type) else each.pow(norm_type).sum()
     return whole.view(1).to(comm.device)

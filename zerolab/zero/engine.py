@@ -24,7 +24,7 @@ from zerolab.flat import ALIGN, BucketPlan
 from zerolab.flat.layout import round_up
 from zerolab.gpu import door
 from zerolab.memory.limits import ANY, Stage3Limits, check_limits
-from zerolab.offload.formats import align_of
+from zerolab.offload.formats import align_of, sub_group_limit
 from zerolab.offload.places import NOWHERE, Offload, ledger
 from zerolab.precision.fp8 import advance, fp8_layers, fp8_linears
 from zerolab.precision.recipe import Precision, cast, find_precision
@@ -133,7 +133,8 @@ class ZeroEngine(Gestures):
         self.stage = make_stage(stage, comm, reduction, self.precision, offload, replicate)
         factory = optimizer if lr is None else optimizers.default_factory(lr)
         assert factory is not None
-        self.state_size = optimizers.probe(factory, step_device(comm.device, offload))
+        in_parts = sub_group_limit(self.precision, offload) is not None
+        self.state_size = optimizers.probe(factory, step_device(comm.device, offload), in_parts)
         align = round_up(align, align_of(self.precision))
         limits = check_limits(limits).on(door.drives(comm.device))
         stays = limits.persistence_numel

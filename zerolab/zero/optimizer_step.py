@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -31,6 +30,7 @@ from zerolab.precision.codec import Codec
 from zerolab.precision.recipe import Precision
 from zerolab.ranks.malloc import hand_back
 from zerolab.zero import optimizer as optimizers
+from zerolab.zero.in_parts import StepInParts
 from zerolab.zero.stage import Stage
 from zerolab.zero.units import Bucket
 
@@ -102,28 +102,15 @@ class OptimizerStep:
         in_order = [group for bucket in buckets if bucket.trainable for group in bucket.plan.groups]
         tensors = [(segment.group, segment.tensor) for segment in self.segments]
         self.optimizer = optimizers.build(factory, in_order, tensors)
-        options = enumerate(self.optimizer.param_groups)
-        self._options_of = {id(tensor): place for place, these in options for tensor in these["params"]}
+        self._parts = StepInParts(self.optimizer)
 
     @torch.no_grad()
     def step(self, factor: float) -> None:
         """Update all parameters with their gradients, times `factor`."""
-        # A rank that owns no parameters steps its optimizer, too: learning-rate schedulers count the steps.
-        for group in self.at_hand() if self.groups else [[]]:
-            self.hand = group
-            gradients = self._gradients(group)
-            if gradients and factor != 1.0:
-                torch._foreach_mul_(gradients, factor)
-            for segment in reversed(group):
-                # In no other hands, so that it is gone before the next group's come.
-                segment.tensor.grad = gradients.pop()
-            with self._alone(group):
-                self.optimizer.step()
-            for segment in group:
-                segment.tensor.grad = None
-                target = segment.part(self.stage.store.open(segment.bucket))
-                if address(target) != address(segment.tensor):
-                    self._put(target, segment.tensor)
+        with self._parts.step(calls=len(self.groups)):
+            # A rank that owns no parameters steps its optimizer, too: learning-rate schedulers count the steps.
+            for group in self.at_hand() if self.groups else [[]]:
+                self._step_group(group, factor)
         self.hand = ()
         self.stage.store.flush()
 
@@ -207,21 +194,22 @@ class OptimizerStep:
 
     # Helpers.
 
-    @contextmanager
-    def _alone(self, group: list[ShardSegment]) -> Iterator[None]:
-        """The optimizer has these parameters and no others: it would look through all of them for each sub-group, of
-        which large models have thousands, and pass over those without a gradient."""
-        all_options = self.optimizer.param_groups
-        whole = [options["params"] for options in all_options]
-        for options in all_options:
-            options["params"] = []
+    def _step_group(self, group: list[ShardSegment], factor: float) -> None:
+        """Update what is at hand of the parameters."""
+        self.hand = group
+        gradients = self._gradients(group)
+        if gradients and factor != 1.0:
+            torch._foreach_mul_(gradients, factor)
+        for segment in reversed(group):
+            # In no other hands, so that it is gone before the next group's come.
+            segment.tensor.grad = gradients.pop()
+        with self._parts.only([segment.tensor for segment in group]):
+            self.optimizer.step()
         for segment in group:
-            all_options[self._options_of[id(segment.tensor)]]["params"].append(segment.tensor)
-        try:
-            yield
-        finally:
-            for options, tensors in zip(all_options, whole, strict=True):
-                options["params"] = tensors
+            segment.tensor.grad = None
+            target = segment.part(self.stage.store.open(segment.bucket))
+            if address(target) != address(segment.tensor):
+                self._put(target, segment.tensor)
 
     def initial(self, segment: ShardSegment) -> torch.Tensor:
         """The parameters of a segment as the model had them."""

@@ -61,8 +61,8 @@ def begin_of(segment: ShardSegment, rank: int | None) -> int:
 
 
 def write_parameters(engine: ZeroEngine, read: Read, stays: Callable[[str], bool] = lambda name: False) -> None:
-    """Overwrite the parameters that rest and those that forward uses, but for those of which `read` writes nothing,
-    since their name `stays`. A collective: every rank calls it."""
+    """Overwrite this rank's part of the parameters that rest, but for those of which `read` writes nothing, since their
+    name `stays`. What the others have of it changes by `gather_parameters`."""
     stage = engine.stage
     rank = stage.shard_rank
     for bucket in engine.buckets:
@@ -70,8 +70,14 @@ def write_parameters(engine: ZeroEngine, read: Read, stays: Callable[[str], bool
         for lap in overlaps(bucket.layout, *owned(bucket, rank)):
             read(bucket, lap.slot.name, lap.start, target[lap.first : lap.last])
     stage.store.flush()
+
+
+def gather_parameters(engine: ZeroEngine) -> None:
+    """Bring what every rank has written to its part to all of them, where parameters are whole between steps. A
+    collective: ranks call it once they know that none of them has failed."""
+    stage = engine.stage
     for bucket in engine.buckets:
-        if rank is not None and (bucket.persistent or not stage.shards_parameters):
+        if stage.shards_optimizer and (bucket.persistent or not stage.shards_parameters):
             stage.comm.all_gather(bucket.shard, out=bucket.whole)
 
 
@@ -129,12 +135,14 @@ def overwrite_by(engine: Any, state: Mapping[str, Tensor], strict: bool) -> _Inc
             out.copy_(state[given].detach().reshape(-1)[start : start + out.numel()])
 
     engine.synchronize()
-    with changing(engine, "load_state_dict"), all_hear(engine.stage):
-        write_parameters(engine, read, lambda name: first[name] is None)
-        for states in engine.optimizer_step.stored(writing=True):
-            for stored in states:
-                if stored.name == "main":
-                    write_main(engine, stored, read)
+    with changing(engine, "load_state_dict"):
+        with all_hear(engine.stage):
+            write_parameters(engine, read, lambda name: first[name] is None)
+            for states in engine.optimizer_step.stored(writing=True):
+                for stored in states:
+                    if stored.name == "main":
+                        write_main(engine, stored, read)
+        gather_parameters(engine)
     for name, buffer in model.named_buffers():
         if name in state and name in wanted:
             buffer.copy_(state[name])

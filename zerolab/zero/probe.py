@@ -7,6 +7,9 @@ parameters and states from time to time:
     even cuts      whole pairs of vector registers, as ranks have them: the same bits
     uneven cuts    anywhere: the same but for rounding, which kernels do otherwise in a few elements at a tensor's end
 
+Where a rank steps some of its parameters after the other (sub-groups, of states that rest encoded or on the host), one
+optimizer of several slices is held to the same, too.
+
 Gradients are ordinary first, then zero, small and large; then the optimizer is told, through its state dict, that it
 has done many steps. What changes after more steps than that, and keeps no state that shows it, is not found.
 """
@@ -22,6 +25,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from zerolab.errors import InputError
 from zerolab.memory import StateSize
+from zerolab.zero.in_parts import StepInParts
 
 Factory = Callable[..., torch.optim.Optimizer]
 
@@ -45,12 +49,14 @@ PHASES: tuple[tuple[int | None, tuple[float, ...]], ...] = (
 CPU = torch.device("cpu")
 
 
-def probe(factory: Factory, device: torch.device = CPU) -> StateSize:
+def probe(factory: Factory, device: torch.device = CPU, in_parts: bool = False) -> StateSize:
     """What the optimizer keeps per element and per tensor where it steps, on `device`: another kernel runs on each kind
-    of them, or none. No generator of random numbers is moved.
+    of them, or none. `in_parts`: one step will be made by several calls (`in_parts.py`). No generator of random numbers
+    is moved.
 
     Raises:
-        InputError: it is no factory, refuses parameters or slices of them, or is not elementwise.
+        InputError: it is no factory, refuses parameters or slices of them, is not elementwise, or, with `in_parts`,
+            keeps something of a step in attributes of its own.
     """
     if not callable(factory):
         raise InputError(
@@ -58,7 +64,7 @@ def probe(factory: Factory, device: torch.device = CPU) -> StateSize:
             "such as functools.partial(torch.optim.AdamW, lr=1e-3)"
         )
     known = _of_torch(factory)
-    key = None if known is None else (known, device.type)
+    key = None if known is None else (known, device.type, in_parts)
     if key is not None and key in _found:
         return _found[key]
     # An optimizer may draw numbers itself. What it does here is no part of a run: nobody tracks or prices it, and its
@@ -68,7 +74,7 @@ def probe(factory: Factory, device: torch.device = CPU) -> StateSize:
         if _is_default(factory):
             whole = _stepped(factory, device)
         else:
-            whole, *_ = [_follow(factory, shape, device) for shape in SHAPES]
+            whole, *_ = [_follow(factory, shape, device, in_parts) for shape in SHAPES]
     size = _size(whole)
     if key is not None:
         _found[key] = size
@@ -110,11 +116,14 @@ TORCHS = {kind for kind in vars(torch.optim).values() if isinstance(kind, type)}
 
 
 class Stepped:
-    """A tensor and an optimizer of its own."""
+    """A tensor and an optimizer: of its own, or one that updates others as well, each by a call."""
 
-    def __init__(self, factory: Factory, tensor: torch.Tensor) -> None:
+    def __init__(
+        self, factory: Factory, tensor: torch.Tensor, shared: tuple[torch.optim.Optimizer, StepInParts] | None = None
+    ) -> None:
         self.tensor = tensor
-        self.optimizer = factory([{"params": [tensor]}])
+        self.optimizer = factory([{"params": [tensor]}]) if shared is None else shared[0]
+        self.parts = StepInParts(self.optimizer) if shared is None else shared[1]
 
     @property
     def state(self) -> dict[str, Any]:
@@ -122,7 +131,8 @@ class Stepped:
 
     def step(self, gradient: torch.Tensor) -> None:
         self.tensor.grad = gradient.reshape(self.tensor.shape).clone()
-        self.optimizer.step()
+        with self.parts.only([self.tensor]):
+            self.optimizer.step()
 
     def jump(self, steps: int) -> None:
         """Have it believe that it has done so many steps."""
@@ -135,7 +145,14 @@ class Stepped:
         self.optimizer.load_state_dict(packed)
 
 
-def _follow(factory: Factory, shape: tuple[int, ...], device: torch.device) -> Stepped:
+def _share(factory: Factory, tensors: list[torch.Tensor]) -> list[Stepped]:
+    """Tensors with one optimizer."""
+    optimizer = factory([{"params": tensors}])
+    parts = StepInParts(optimizer)
+    return [Stepped(factory, tensor, (optimizer, parts)) for tensor in tensors]
+
+
+def _follow(factory: Factory, shape: tuple[int, ...], device: torch.device, in_parts: bool) -> Stepped:
     """Step a parameter of some shape and its slices side by side; the parameter, stepped."""
     generator = torch.Generator("cpu").manual_seed(0)
 
@@ -156,6 +173,11 @@ def _follow(factory: Factory, shape: tuple[int, ...], device: torch.device) -> S
     name = type(whole.optimizer).__name__
     try:
         cuts = [[Stepped(factory, part.clone()) for part in values.view(-1).split(cut)] for cut in CUTS[shape]]
+        ways = CUTS[shape]
+        if in_parts:
+            # The first cut again, with one optimizer.
+            ways = (*ways, ways[0])
+            cuts.append(_share(factory, [part.clone() for part in values.view(-1).split(ways[0])]))
         for jump, scales in PHASES:
             if jump is not None:
                 for stepped in [whole, *(part for parts in cuts for part in parts)]:
@@ -166,11 +188,19 @@ def _follow(factory: Factory, shape: tuple[int, ...], device: torch.device) -> S
                     # A slice without a gradient, in a whole that has one.
                     gradient.view(-1)[:EVEN] = 0
                 whole.step(gradient)
-                for cut, parts in zip(CUTS[shape], cuts, strict=True):
-                    for part, its in zip(parts, gradient.view(-1).split(cut), strict=True):
-                        part.step(its)
+                for cut, parts in zip(ways, cuts, strict=True):
+                    with parts[0].parts.step(calls=len(parts)):
+                        for part, its in zip(parts, gradient.view(-1).split(cut), strict=True):
+                            part.step(its)
             room = (whole.tensor - values).abs().max().item()
-            for why in (_difference(whole, parts, room) for parts in cuts):
+            for number, parts in enumerate(cuts):
+                why = _difference(whole, parts, room)
+                if why and number == len(CUTS[shape]):
+                    raise InputError(
+                        f"{name} keeps something of a step in itself, such as a count of steps, and here one step is "
+                        "made of several calls, one for each sub-group of parameters: keep that in the options or the "
+                        "state of the optimizer, or leave states on the device and in the model's dtype"
+                    )
                 if why:
                     raise InputError(
                         f"{name} is not elementwise ({why}), so its state cannot be sharded by elements; use AdamW, "

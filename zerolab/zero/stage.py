@@ -72,7 +72,8 @@ class Stage(ABC):
         """Return once a unit's parameters are here."""
 
     def settle(self, unit: Unit) -> None:
-        """Return once no collective uses the memory of its gathered parameters."""
+        """Return once no collective uses the memory of its gathered parameters, and no rank reads this one's shards for
+        it."""
 
     def release(self, unit: Unit) -> None:
         """Let a unit's gathered parameters go."""

@@ -82,8 +82,8 @@ class Stage3(Stage2):
         self._start_gathering(unit)
         try:
             for handle in unit.gathering:
-                # What the others sent is here. They may still read this rank's shard; they are done before its
-                # gradients are reduced, and so before the step writes to it.
+                # What the others sent is here. They may still read this rank's shard: whoever writes to it calls
+                # `settle` first (`changing.py`).
                 handle.arrived()
         except BaseException:
             unit.presence = Presence.AWAY

@@ -140,7 +140,7 @@ class Wrapped(nn.Parameter):
     @data.setter
     def data(self, new: Tensor) -> None:
         with DisableTorchFunctionSubclass(), torch.no_grad():
-            same_memory = new.data_ptr() == self.data_ptr() and new.shape == self.shape
+            same_memory = new.data_ptr() == self.data_ptr() and same_view(new, self)
             if new.dtype != self.dtype or new.device != self.device:
                 raise StateError(f"{self._held.name} cannot become {brief(new)}: {MOVE}")
             if same_memory:
@@ -150,7 +150,8 @@ class Wrapped(nn.Parameter):
                     f"the memory of {self._held.name} belongs to the engine: write values of its shape "
                     f"{tuple(self._held.shape)} in place, at stage 3 inside `with engine.summon_full_params():`"
                 )
-            TensorBase.copy_(self, new)
+            # It may be another view of this very memory, such as the transposed one.
+            TensorBase.copy_(self, new.clone() if share_memory(new, self) else new)
 
     @property  # type: ignore[override]
     def requires_grad(self) -> bool:
@@ -300,6 +301,20 @@ def drop_gradients(parameters: Iterable[Tensor]) -> None:
 
 def brief(tensor: Tensor) -> str:
     return f"{str(tensor.dtype).removeprefix('torch.')} on {tensor.device}"
+
+
+def same_view(one: Tensor, other: Tensor) -> bool:
+    """Whether tensors that begin at the same address have the same elements in the same order."""
+    return (
+        one.shape == other.shape
+        and one.stride() == other.stride()
+        and one.is_conj() == other.is_conj()
+        and one.is_neg() == other.is_neg()
+    )
+
+
+def share_memory(one: Tensor, other: Tensor) -> bool:
+    return one.untyped_storage().data_ptr() == other.untyped_storage().data_ptr()
 
 
 def written(parameters: Iterable[Tensor], note: bool = True) -> list[Held]:
