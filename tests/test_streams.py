@@ -51,7 +51,7 @@ ALL = {
     "accumulation": Case(2, micro_batches=2, settings={"overlap_gather": True}),
     "no overlap, two instances": Case(2, replicate=True, settings={"overlap": False}),
     "stage 3": Case(3, micro_batches=2),
-    "unused prefetch": Case(3, skips=True),
+    "unused prefetch": Case(3, skips=True, steps=3),
     "checkpointing": Case(3, checkpoints=True),
     "no prefetch": Case(3, settings={"prefetch": False, "overlap": False}),
     "deferred reduction, clipping": Case(3, micro_batches=2, reduce_each=False, settings={"clip_norm": 0.1}),
@@ -75,7 +75,7 @@ ALL = {
     "gradients, unclipped": Case(2, settings={"offload": HOST_STEP}),
     "16 bits on the host": Case(3, settings={"offload": HOST_STEP, "precision": "bf16"}),
     "8-bit moments on the host": Case(2, settings={"offload": HOST_STEP, "precision": "bf16_fp8_moments"}),
-    "all on the host": Case(3, skips=True, settings={"offload": ALL_ON_HOST}),
+    "all on the host": Case(3, skips=True, steps=3, settings={"offload": ALL_ON_HOST}),
     "parameters on the host, gathered in 16 bits": Case(
         3, settings={"offload": Offload(parameters="host"), "precision": "fsdp2"}
     ),
@@ -85,7 +85,7 @@ ALL = {
     "parameters on the host, small ones on the GPU, saved": Case(
         3, looks=True, settings={"offload": Offload(parameters="host"), "limits": Stage3Limits(persistence_numel=20)}
     ),
-    "all on disk": Case(3, skips=True, settings={"offload": ALL_ON_DISK}),
+    "all on disk": Case(3, skips=True, steps=3, settings={"offload": ALL_ON_DISK}),
     "optimizer on disk": Case(2, settings={"offload": replace(ALL_ON_DISK, parameters="device"), "precision": "bf16"}),
     "parameters on disk, several buckets a unit": Case(
         3, settings={"offload": replace(ALL_ON_DISK, optimizer="device"), "bucket_numel": 40}
