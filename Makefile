@@ -1,5 +1,5 @@
 # Two commands do all the set-up: `make lab` to learn, `make test` to check. `make help` lists the rest.
-# Every target goes through one stamp file, so the second run starts at once.
+# Every target goes through a stamp file, so the second run starts at once.
 
 PYTHON ?= python3
 VENV   ?= .venv
@@ -10,7 +10,8 @@ TESTS  ?=
 
 PY     := $(VENV)/bin/python
 PIP    := $(PY) -m pip --disable-pip-version-check
-STAMP  := $(VENV)/.installed
+# One for each choice of extras, so that `make setup EXTRAS=course,site` installs what an earlier choice left out.
+STAMP  := $(VENV)/.installed-$(EXTRAS)
 # Another torch than the one that is pinned is asked for by name: make unit TORCH=2.11.0 VENV=.venv-torch-2.11
 PINS   := $(if $(filter command environment,$(origin TORCH)),$(VENV)/constraints.txt,constraints.txt)
 LESSON := $(firstword $(sort $(wildcard notebooks/*.ipynb)))

@@ -211,6 +211,12 @@ def test_another_torch_takes_the_place_of_the_pinned_one() -> None:
     assert "-c .venv/constraints.txt -e" in other
 
 
+def test_each_choice_of_extras_is_installed_once() -> None:
+    usual, fewer = planned(), planned("EXTRAS=course")
+    assert "-e '.[dev,instructor]'" in usual and "touch .venv/.installed-dev,instructor" in usual
+    assert "-e '.[course]'" in fewer and "touch .venv/.installed-course" in fewer
+
+
 def test_what_a_devcontainer_and_binder_install_is_there() -> None:
     container = json.loads((ROOT / ".devcontainer" / "devcontainer.json").read_text())
     (target,) = re.findall(r"^make ([a-z-]+)", container["postCreateCommand"])

@@ -34,8 +34,8 @@ class Thing:
 THINGS = {
     "memfd": Thing(
         lambda: hasattr(os, "memfd_create") and os.path.isdir("/proc/self/fd"),
-        "ranks send messages around a ring instead of sharing memory; a result that a full disk does not take is "
-        "lost, and that is said",
+        "ranks send messages around a ring instead of sharing memory; if the disk is too full for a rank's result, the "
+        "result is lost, and an error says so",
     ),
     "proc": Thing(
         lambda: _LINUX and os.path.isdir("/proc/self/task"),
