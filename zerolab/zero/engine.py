@@ -306,7 +306,8 @@ class ZeroEngine(Gestures):
         count_write(self._trained, self._watched)
 
     def check_between_steps(self, what: str, mends: bool = False) -> None:
-        """Refuse `what`, a call's name, unless it `mends`, where values are not as a step left them."""
+        """Raise a StateError unless the engine is between two steps. `what` is the name of the call that asks; one that
+        `mends` a broken engine may come after a step that ended half-way."""
         if self.closed:
             raise StateError(f"{what} of an engine that is closed; call it before close()")
         if not mends:
