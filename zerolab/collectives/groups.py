@@ -29,7 +29,7 @@ def by_colour(comm: Collectives, color: Number, key: Number, name: str) -> list[
     """The ranks of `comm` that give this rank's colour, in the order of (key, rank); None without a colour."""
 
     def said(rank: int) -> list[int]:
-        """The row of a rank: its colour and its key, and whether it has one, are known from its number or are ours."""
+        """A rank's row: whether it has a colour, the colour, the key, the name. What no function gives is our own."""
         its = color(rank) if callable(color) else color
         place = key(rank) if callable(key) else key
         if its is not None:

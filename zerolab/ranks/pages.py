@@ -26,8 +26,8 @@ LEAST = 64 * PAGE
 SCRAP = 16 * PAGE
 """What is shorter is not worth a move."""
 MOST, PIECES = 3, 8
-"""At most so many times the bytes of the largest storage are kept aside, in at most so many pieces. What all units took
-while they were gathered at once is given back."""
+"""At most so many times the bytes of the largest storage are kept aside, in at most so many pieces. What is beyond, as
+after all units were gathered at once, is given back."""
 _MAY_MOVE, _FIXED, _KEEP_MAPPED = 1, 2, 4  # of linux/mman.h
 _FAILED = ctypes.c_void_p(-1).value
 

@@ -8,7 +8,7 @@ class Need:
     backward    from the gradient of a run's output until the gradients of all inputs of its runs and of all its
                 parameters are known, at the latest until backward ends
 
-    inside    how many runs have begun and not ended; only while there are any may everybody use its parameters
+    inside    how many runs have begun and not ended; while there are any, everybody may use its parameters
     ran       how many runs have ended in this forward
     passes    how many runs are in the middle of their backward
     begun     whether its backward has begun. (A reentrant checkpoint's is not noticed: the unit stays to the end.)
