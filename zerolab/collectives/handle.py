@@ -20,7 +20,7 @@ from zerolab.gpu import door
 
 
 class UnderWay(Protocol):
-    """A call that was issued. `arrive` returns when its result is here, `wait` when nobody needs its tensors."""
+    """A call that was issued. `arrive` returns when its result is here, `wait` when no rank needs its tensors."""
 
     def arrive(self) -> None: ...
 

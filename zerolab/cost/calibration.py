@@ -96,7 +96,7 @@ def machine_from(seconds: dict[str, list[float]], ranks: int, crowd: float = 1.0
 
 
 def rising(seconds: list[float]) -> list[float]:
-    """More takes no less time: what took longer than more did was disturbed, and is taken to be as long as that."""
+    """Seconds of rising amounts: one that took longer than a larger one was disturbed, and gets the larger one's."""
     return list(accumulate(reversed(seconds), min))[::-1]
 
 

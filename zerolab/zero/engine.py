@@ -205,7 +205,9 @@ class ZeroEngine(Gestures):
 
     @torch.no_grad()
     def step(self) -> StepResult:
-        """Update the parameters with the gradients of this step, and forget those."""
+        """Update the parameters with the gradients of this step, and forget those. Every rank calls it. Raises
+        StateError where gradients are missing, are not reduced, or come from a backward that failed, and OffloadError,
+        on every rank, where a disk fails."""
         trainable = self.reducer.order
         self._check_whole()
         if self._failed:
