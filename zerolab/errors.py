@@ -10,7 +10,8 @@ class ZerolabError(Exception):
 
 
 class InputError(ZerolabError, ValueError):
-    """An argument, a flag or a file that cannot be used; nothing was started and nothing was changed."""
+    """An argument, a flag or a file that cannot be used. Most are found before anything starts, some only in the middle
+    of a run, such as a tensor that a collective cannot take."""
 
 
 class RankError(ZerolabError, RuntimeError):

@@ -12,7 +12,7 @@ from zerolab.zero import ZeroEngine
 
 
 def all_records(engine: ZeroEngine, record: Any) -> list[Any]:
-    """Every rank's record, over its group and the groups that hold the same shards, by writer."""
+    """Every rank's record, also of the groups that hold the same shards as this one, in the order of writers."""
     rows = gather_records(engine.comm, record)
     if engine.stage.replicate is None:
         return rows

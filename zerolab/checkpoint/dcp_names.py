@@ -42,7 +42,9 @@ class ParameterEntry:
 
 @dataclass
 class Contents:
-    """parameters  by name
+    """What a DCP folder has, sorted.
+
+    parameters  by name
     buffers     their keys, by name
     tied        other names: {name: first name}
     states      the optimizer's long states and their dtypes

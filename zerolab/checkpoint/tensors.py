@@ -176,8 +176,8 @@ def bytes_of(tensor: torch.Tensor) -> memoryview:
 
 
 class FileReader:
-    """An open file of a checkpoint. `nbytes_read` counts what was read of its tensors; `where` names the checkpoint in
-    errors."""
+    """An open file of a checkpoint. `nbytes_read` counts what was read of its tensors; `remedy` is what an error says
+    at its end that one can do."""
 
     def __init__(self, path: Path, remedy: str = "take another checkpoint") -> None:
         self.path, self.remedy = path, remedy

@@ -19,7 +19,7 @@ Lengths = dict[str, dict[str, int]]
 
 def verify(path: Path, advance: Callable[[int], None] = lambda nbytes: None) -> dict[str, str]:
     """Read all of the checkpoint in `path`; returns what is wrong, by file: nothing if all is as it was written.
-    `advance` is told how many more bytes are read, of the manifest's `nbytes`.
+    `advance` is called with how many more bytes were read; in all they are at most the manifest's `nbytes`.
 
     Raises a CheckpointError for a manifest that is missing or damaged: it says what all the rest should be.
     """

@@ -116,8 +116,8 @@ def temporary_folder() -> Facts:
 
 
 def user_namespaces() -> bool | str:
-    """Whether a process may make one, as another one shows that tries: True, or why not (False: it
-    knows of none)."""
+    """Whether a process may make a user namespace, as another process shows that tries: True, or in words why not;
+    False where the attempt failed without words."""
     program = "import ctypes, os; libc = ctypes.CDLL(None, use_errno=True); " + (
         f"print(os.strerror(ctypes.get_errno()) if libc.unshare({_NEW_USER}) else '')"
     )

@@ -43,9 +43,12 @@ def compare_labels(comm: Collectives, labels: list[str]) -> None:
 def told(
     comm: Collectives, numbers: list[int], name: str, said: Callable[[int], list[int]] | None = None
 ) -> list[list[int]]:
-    """Every rank's numbers, as many from each, in a call `name`; `said` tells what a rank says by its number, if
-    anything does. By messages with a tag between hosts, also where ranks have GPUs, which nobody waits for: a rank in
-    another call then waits, and is named, where gloo would end the process over a message of another size."""
+    """Every rank's numbers, in rank order. All ranks give as many, in a collective that reports call `name`. `said`, if
+    given, computes the numbers of a rank from its number, for worlds in which the others do not answer.
+
+    The numbers are in the host's memory, also where ranks have GPUs, for which nobody then waits. They travel in
+    messages with a tag: a rank that is in another call waits, and an error names it, where gloo's own collective would
+    end the process over a tensor of another size."""
     rows: list[list[int]] = []
     comm.run(name, lambda: rows.extend(tell_all(comm.transport, numbers, said)))
     return rows

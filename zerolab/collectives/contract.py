@@ -199,8 +199,8 @@ class Collectives(ABC):
 
     @property
     def hides_labels(self) -> bool:
-        """Whether ranks in calls of other labels take each other's tensors without a word: messages are hidden inside a
-        library, or run on a transport that knows no tags."""
+        """Whether ranks that call with different labels would take each other's tensors unnoticed, since no message
+        carries the label: messages are hidden inside a library, or run on a transport that knows no tags."""
         return self.size > 1 and (self.nominal or not self.transport.heeds_tags)
 
     def agree(self) -> None:

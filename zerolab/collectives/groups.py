@@ -29,7 +29,7 @@ def by_colour(comm: Collectives, color: Number, key: Number, name: str) -> list[
     """The ranks of `comm` that give this rank's colour, in the order of (key, rank); None without a colour."""
 
     def said(rank: int) -> list[int]:
-        """What a rank says, by what is given."""
+        """A rank's row: whether it has a colour, the colour, the key, the name. What no function gives is our own."""
         its = color(rank) if callable(color) else color
         place = key(rank) if callable(key) else key
         if its is not None:
@@ -89,7 +89,7 @@ def check_number(what: str, number: int, other: str) -> int:
 
 
 def packed(name: str) -> list[int]:
-    """A name as integers, the same number for every name."""
+    """A name as `LONGEST` integers, one a byte and zeros after them: the rows of all ranks are equally long."""
     if not isinstance(name, str) or not name.isprintable() or len(name.encode()) > LONGEST:
         raise InputError(f"a group's name is {name!r}; give at most {LONGEST} bytes of printable text, such as 'dp'")
     return list(name.encode().ljust(LONGEST, b"\0"))

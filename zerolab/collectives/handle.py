@@ -20,7 +20,7 @@ from zerolab.gpu import door
 
 
 class UnderWay(Protocol):
-    """A call that was issued. `arrive` returns when its result is here, `wait` when nobody needs its tensors."""
+    """A call that was issued. `arrive` returns when its result is here, `wait` when no rank needs its tensors."""
 
     def arrive(self) -> None: ...
 
@@ -77,9 +77,9 @@ class Streamed:
     """CUDA: a call on the lane's own stream, and the tensors that it reads and writes.
 
     They stay alive until somebody waits. From then on the order of the stream that waits protects their memory, so it
-    can be reused at once. The allocator is told of other streams only where nobody waits, or another stream than the
-    one that asked for the call (and has the memory): it then holds memory back until the GPU has caught up with the
-    host.
+    can be reused at once. The allocator is told of another stream in two cases only: nobody has waited, or the stream
+    that waits is not the one that asked for the call and owns the memory. It then holds the memory back until that
+    stream has done what is queued on it.
     """
 
     def __init__(self, stream: torch.cuda.Stream, asking: torch.cuda.Stream, tensors: list[torch.Tensor]) -> None:
@@ -140,8 +140,8 @@ class Handle:
 
 
 class Issuer:
-    """Runs a rank's calls in order, on its lane or at once. `queues`: where they run on a GPU, a call only queues its
-    work there and returns, as NCCL's do; then the caller queues it on the lane's stream, and no thread is needed."""
+    """Runs a rank's calls in order, on its lane or at once. `queues` says that calls on a GPU only queue their work
+    there and return, as NCCL's do: then the caller itself queues them on the lane's stream, and no thread is needed."""
 
     def __init__(self, transport: Transport, queues: bool = False) -> None:
         self._transport = transport

@@ -1,7 +1,9 @@
 """The contract on torch's own collectives (gloo on CPUs, NCCL on GPUs): the reference, and the fast path on GPUs
 that have one rank each, where "auto" takes it. NCCL's order of addition is not fixed; ask for the ring to compare bits.
-A mean of NCCL's is divided before it is summed up: a sum of N ranks overflows no sooner than one rank's numbers. It
-multiplies by 1 / N in the tensor's dtype, though, so a sum of bf16, as wide as fp32, is divided after it.
+
+For a mean NCCL divides each summand before it adds, so a sum over N ranks overflows no sooner than one rank's numbers.
+It multiplies by 1 / N in the tensor's dtype, though, and in bf16 that factor is exact only if N is a power of two. For
+other N a sum of bf16 is divided afterwards: bf16 has the range of fp32, so the sum does not overflow.
 
 What gloo or NCCL put on the wire cannot be seen from here, so the meter states what the ring algorithm needs
 (`cost.wire_bytes`) and marks it as nominal; gloo is free to send more.
@@ -50,7 +52,7 @@ class TorchCollectives(Collectives):
     def __init__(self, transport: Transport, group: dist.ProcessGroup | None = None) -> None:
         super().__init__(transport)
         self._issuer = Issuer(transport, transport.queues)
-        # NCCL's, which gloo has not.
+        # Whether the library takes means itself: NCCL does, gloo does not.
         self._averages = transport.queues
         while group is None and (inner := getattr(transport, "inner", None)) is not None:
             transport = inner
@@ -66,7 +68,7 @@ class TorchCollectives(Collectives):
         return TorchCollectives(transport, new_group(ranks, transport.within.number) if len(ranks) > 1 else None)
 
     def _takes_means_of(self, tensor: Tensor) -> bool:
-        """Whether NCCL divides. A third in bf16 is 0.2 % more than a third; 1 / N of a power of two is exact."""
+        """Whether NCCL takes the mean. In bf16 1/3 becomes 0.2 % more than a third; for powers of two 1/N is exact."""
         exact = self.size & (self.size - 1) == 0
         return self._averages and (exact or tensor.dtype != torch.bfloat16)
 

@@ -71,7 +71,7 @@ def machine_from(seconds: dict[str, list[float]], ranks: int, crowd: float = 1.0
     overhead = seconds["overhead"][0]
 
     def rate(kind: str) -> Rate:
-        # What is measured is without the graph and the hooks of training, so of its own call it has the least.
+        # Measured without the graph and the hooks of training: of what a call costs anyway each has only the least.
         least = seconds["call"][0]
         amounts = AMOUNTS[kind]
         taken = [max(one - least, 0.2 * one) for one in rising(seconds[kind])]
@@ -96,7 +96,7 @@ def machine_from(seconds: dict[str, list[float]], ranks: int, crowd: float = 1.0
 
 
 def rising(seconds: list[float]) -> list[float]:
-    """More takes no less time: what took longer than more did was disturbed, and is taken to be as long as that."""
+    """Seconds of rising amounts: one that took longer than a larger one was disturbed, and gets the larger one's."""
     return list(accumulate(reversed(seconds), min))[::-1]
 
 

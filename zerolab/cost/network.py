@@ -80,7 +80,7 @@ class Network:
     def _hierarchical(self, name: str, numel: int, itemsize: int, size: int) -> float:
         assert self.between is not None and self.node_size is not None
         nodes, ranks = self.nodes(size), min(self.node_size, size)
-        # A barrier sends a byte for each rank that it has yet to speak of.
+        # A barrier is an all-reduce of a byte for each rank: its chunk is one byte.
         chunk = 1 if name == "barrier" else chunk_sizes(numel, size)[0] * itemsize
         share = self.between.gbit_per_s * self.cards / ranks
         out = self.between.latency_us * 1e-6 + chunk * 8 / (share * 1e9)

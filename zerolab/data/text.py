@@ -30,7 +30,7 @@ class Text:
         wanted: the source that was asked for.
         source: the source that it came from.
         note: one line that says why the two differ, or None when they do not.
-        digest: of tokens without a text, what stands for it.
+        digest: the hash that stands for the text where there are only tokens; None: that of the text.
     """
 
     text: str

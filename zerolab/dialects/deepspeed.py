@@ -135,7 +135,7 @@ class _Reader:
         self._said_by.setdefault(setting, name)
 
     def _applies(self, name: str, key: Key) -> bool:
-        """Whether a key has a meaning in this configuration; says so where it has none and means something else."""
+        """Whether a key has a meaning in this configuration. One of stage 3 or of nvme that has none is noted."""
         if key.when == "fp16":
             enabled = at(self.config, "fp16.enabled")
             return bool(self.run["fp16"] if enabled == "auto" else enabled)
@@ -251,7 +251,7 @@ class _Reader:
 
 
 def renamed(config: dict[str, Any]) -> dict[str, Any]:
-    """With today's names of two old sections."""
+    """With today's name of an old section."""
     config = dict(config)
     if "bfloat16" in config and "bf16" not in config:
         config["bf16"] = config.pop("bfloat16")

@@ -69,7 +69,7 @@ SOURCES: dict[str, tuple[str, ...]] = {
 """Which keys a setting comes from: where none of them is given, a flag of ours goes before nanoGPT's default."""
 MODEL = ("model", "model_size", "layers", "heads", "dim", "bias")
 TELLS = frozenset({"wandb_project", "wandb_run_name"})
-"""Keys that only name a run, which files make of the time."""
+"""Keys that only name a run; files often compute their values from the time."""
 SEED = 1337
 VOCABULARY = 50304
 """Of data without a word on it: GPT-2's 50,257 tokens, rounded up, as nanoGPT has it."""

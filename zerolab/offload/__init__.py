@@ -1,4 +1,5 @@
-"""Places of states (`places`), the form in which they rest there (`rest`), and the way from a disk and back."""
+"""Places of states (`places`), the form in which they rest there (`formats`), and the way to a disk and back (`files`,
+`lane`, `pipeline`)."""
 
 from zerolab.offload.places import NOWHERE, TIERS, Offload
 

@@ -77,7 +77,7 @@ class Copies:
             sent = values.to(target.dtype)
             came = self.move(target, sent)
             if not stays or sent is not values:
-                # The memory, even if `values` is given other memory.
+                # Detached, it keeps this memory even if `values` is given another.
                 self._hold(_Coming(sent.detach(), target, None, came))
         elif stays and values.dtype == target.dtype:
             self.move(target, values)

@@ -23,7 +23,8 @@ TIERS = ("device", "host", "disk")
 TIER_OF = {"none": "device", "cpu": "host", "nvme": "disk"}
 """DeepSpeed's names of the places, and ours."""
 SUB_GROUP = 1 << 22
-"""Elements that stay in a processor's caches from one operation of the step to the next, nearly."""
+"""Elements of a sub-group, few enough to stay, nearly, in a processor's caches from one operation of the step to the
+next."""
 SUB_GROUP_ON_GPU = 1 << 26
 """A GPU takes a millisecond for so many, in which the host queues the next; in fp32 they are 268 MB."""
 

@@ -56,7 +56,7 @@ class BucketState:
 
 @dataclass(eq=False)
 class UnitState:
-    """A unit during a step: its modules, and for what it must be here (see `zerolab.zero.residency.Need`)."""
+    """A unit during a step: how many modules it has, and what keeps it here (see `zerolab.zero.need.Need`)."""
 
     buckets: list[BucketState]
     modules: int

@@ -44,7 +44,7 @@ class RunSpec:
     limits                  stage 3: which parameters stay, how much comes ahead and is kept
     instances               of the sharded states (hybrid sharding): so many groups of ranks / instances ranks, each of
                             which shares them out; 1: all ranks do
-    on_gpus                 the step's defaults are those of ranks on GPUs (`Offload.on`)
+    on_gpus                 defaults are those of ranks on GPUs (`Offload.on`, `Stage3Limits.on`)
 
     Raises InputError for a count below 1, names that there are not, a sequence longer than the model's context, and
     what the stage cannot do.

@@ -21,7 +21,7 @@ BLOCK = 128
 """Values that share a scale: 4 bytes for 128, 3 % of fp8."""
 
 MOMENT_DTYPES = {**FLOATS, "fp8": torch.float8_e4m3fn}
-"""The dtype of each name that a moment's may have."""
+"""The dtypes in which a moment may rest, by name."""
 SMALLEST = 2.0**-100
 """A block with no value above this rests as zeros: its scale, or the inverse, would leave fp32's range. A first moment
 so small, as of an embedding's row that has not been seen for a thousand steps, moves nothing."""

@@ -79,8 +79,9 @@ def main(job: Job, rank: int, lifeline: Connection, report: Connection) -> None:
 
 
 def write_report(job: Job, rank: int, outcome: Outcome) -> bytes:
-    """Write the outcome where the parent reads it; the message that says where: a file, or, where the disk has no room
-    for one, this process's memory; it lives until the parent has read. If neither can be, the message carries that."""
+    """Write the outcome where the parent can read it, and return the message that says where: a file, or, where the
+    disk has no room for one, the memory of this process, which lives until the parent has read. If neither can be
+    written, the message carries an outcome that says so."""
     packed = pickle.dumps(outcome)
     try:
         job.outcome_file(rank).write_bytes(packed)

@@ -13,8 +13,8 @@ _KEPT = {"DeadlockError": DeadlockError, "MismatchError": MismatchError}
 _RAISED = re.compile(r"[\w.]*(Error|Exception)\b")
 """How the last line of a traceback begins."""
 MOST_FRAMES = 1000
-"""As many calls as Python lets a function make in itself by its own choice. Where somebody raised that limit, the text
-of a million more would take longer than all else."""
+"""Frames of a traceback that are shown at most: as many as Python's own limit of recursion. Where a script has raised
+that limit, the text of a million frames would take longer than all else."""
 
 
 class RankTraceback(Exception):  # noqa: N818 (it is no error, it carries one's text)

@@ -80,7 +80,7 @@ def remove_folder(folder: Path) -> None:
             finalizer.cancel()
             os.close(descriptor)
             if folder.exists():
-                # Where no more files may be open, the lock's is the one that it takes to look into a folder.
+                # To look into a folder takes a descriptor; where the limit is reached, the lock's is free only now.
                 take_away(folder)
 
 

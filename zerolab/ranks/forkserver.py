@@ -99,8 +99,8 @@ def fork_server() -> None:
 
 
 def _start_passfds(path: Any, command: Sequence[Any], descriptors: Sequence[int]) -> int:
-    """Start the server out of reach of the terminal's Ctrl-C. What it has to say goes to a file: whoever is torn apart
-    with its parent shall not cry into the terminal, and what kept it from starting becomes part of an error."""
+    """Start the server out of reach of the terminal's Ctrl-C. What it prints goes to a file: a server that ends with
+    its parent must not print into the terminal, and what kept it from starting becomes part of an error."""
     with open(_server.said, "ab") as said:
         started = subprocess.Popen(
             [os.fsdecode(part) for part in command],
@@ -226,7 +226,7 @@ if "forkserver" in multiprocessing.get_all_start_methods():
                     folders.sweep()
                     self._folder = folders.make_folder("server")
                     self._place = sockets_place(self._folder)
-                # It would be started below, in the way that is the server's.
+                # Python would start its resource tracker below, by our `spawn`; start it now, in Python's own way.
                 resource_tracker.ensure_running()
                 config = multiprocessing.current_process()._config  # type: ignore[attr-defined]
                 before, spawn_one = config.get("tempdir"), util.spawnv_passfds
@@ -237,8 +237,8 @@ if "forkserver" in multiprocessing.get_all_start_methods():
                     config["tempdir"], util.spawnv_passfds = before, spawn_one  # type: ignore
 
         def connect_to_new_process(self, fds: Any) -> Any:
-            """As Python's, but what is forked gets nothing in place of the pipe by which the server sees our end: one
-            that stands still with it would keep the server waiting."""
+            """As Python's, but a rank gets /dev/null in place of the pipe by which the server sees our end: a rank that
+            stood still with that pipe open would keep the server from seeing it."""
             with self._starting, interrupts_held():
                 self.ensure_running()
                 state: Any = self

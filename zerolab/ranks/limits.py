@@ -17,7 +17,7 @@ KINDS = (
     ("address space in bytes", "RLIMIT_AS", "v", 2**62),
     ("size of files in bytes", "RLIMIT_FSIZE", "f", 2**62),
 )
-"""What is limited, its name in `resource`, ulimit's flag for it, and from where on it is no matter."""
+"""What is limited, its name in `resource`, ulimit's flag for it, and the value from which on no limit matters."""
 
 
 def files_of_launch(ranks: int) -> int:

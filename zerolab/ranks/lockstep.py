@@ -127,7 +127,7 @@ class Scheduler:
         self.ended.set()
 
     def stop(self) -> list[int]:
-        """Unwind every thread that is left; the ranks that could not be stopped, such as in an endless C call."""
+        """Unwind every thread that is left. Returns the ranks that could not be stopped, as in an endless C call."""
         self.stopping = True
         for task in self.tasks:
             if task.thread is None or task.done:

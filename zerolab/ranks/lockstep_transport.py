@@ -121,8 +121,8 @@ class LockstepWorld:
                     f"{receive.tensor.nbytes}; make both tensors alike"
                 )
             )
-        # A message is no operation of either rank: a memory tracker of one must not count the other's tensor. To look
-        # for one is quicker than to put none aside.
+        # A message is no operation of either rank: a memory tracker of one must not count the other's tensor. To ask
+        # whether there is one is quicker than to put all aside.
         with _disable_current_modes() if _len_torch_dispatch_stack() else nullcontext():
             _as_bytes(receive.tensor).copy_(_as_bytes(send.tensor))
         seconds = self.link.seconds(nbytes) if self.link else 0.0

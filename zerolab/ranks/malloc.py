@@ -14,7 +14,7 @@ _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # of glibc's malloc.h
 _NEVER, _MOST = 1 << 30, 1 << 25  # bytes; older versions of glibc take no larger threshold for maps than the second
 
 _glibc: Any = None
-"""Once this process keeps what it frees."""
+"""The C library, once this process keeps what it frees; None before."""
 _threshold = _NEVER
 
 
@@ -35,9 +35,9 @@ def keep_freed_memory() -> None:
 
 def environment() -> dict[str, str]:
     """What a process that will keep freed memory must find in its environment when it starts. Torch asks for blocks
-    that start at a multiple of 64 bytes, so glibc cuts a few bytes off both ends; its cache of small blocks (tcache)
-    gives them to whoever asks for few, and the block, once freed, is too short to be taken for the same again. Without
-    that cache the cuttings mostly join the block when it is free."""
+    that start at a multiple of 64 bytes, so glibc takes a longer one and cuts a few bytes off both ends. Its cache of
+    small blocks (tcache) hands those out; then the block, once freed, is too short for the same request. Without that
+    cache the cuttings mostly join the block again when it is freed."""
     if os.environ.get("ZEROLAB_KEEP_FREED_MEMORY") == "0" or not has("mallopt"):
         return {}
     given = os.environ.get("GLIBC_TUNABLES")

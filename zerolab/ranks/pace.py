@@ -80,8 +80,8 @@ def access_of(func: Any) -> Access:
 
 
 def moved_bytes(func: Any, args: Any, kwargs: Any, result: Any) -> int:
-    """Bytes that an operation reads and writes. What it changes in place it does both with, also where it gives nothing
-    back, as fused optimizers do."""
+    """Bytes that an operation reads and writes. What it changes in place counts as both, also where the operation
+    returns nothing, as fused optimizers do."""
     access, given = access_of(func), dict[int | str, Any]([*enumerate(args), *kwargs.items()])
     sizes = {where: sum(tensor.nbytes for tensor in tensors(value)) for where, value in given.items()}
     written = sum(tensor.nbytes for tensor in tensors(result)) if access.makes else 0
@@ -92,8 +92,8 @@ def moved_bytes(func: Any, args: Any, kwargs: Any, result: Any) -> int:
 
 
 def attention_flop(backward: bool, args: Any, kwargs: Any) -> int:
-    """Of attention by the CPU's kernel that stores no scores. Forward has two matrix products; backward makes the
-    scores anew and has four more. A causal mask leaves out half of each."""
+    """Floating-point operations of attention by the CPU's kernel that stores no scores. Forward has two matrix
+    products; backward makes the scores anew and has four more. A causal mask leaves out half of each."""
     at = 1 if backward else 0
     query, key = args[at : at + 2]
     causal = next((value for value in args[at + 3 :] if isinstance(value, bool)), kwargs.get("is_causal", False))

@@ -26,7 +26,8 @@ LEAST = 64 * PAGE
 SCRAP = 16 * PAGE
 """What is shorter is not worth a move."""
 MOST, PIECES = 3, 8
-"""As many of the largest storage, and as many pieces, are kept at most; what is gathered all at once is given back."""
+"""At most so many times the bytes of the largest storage are kept aside, in at most so many pieces. What is beyond, as
+after all units were gathered at once, is given back."""
 _MAY_MOVE, _FIXED, _KEEP_MAPPED = 1, 2, 4  # of linux/mman.h
 _FAILED = ctypes.c_void_p(-1).value
 
@@ -37,8 +38,9 @@ Piece = tuple[int, int]
 class Pages:
     """Pages of this process that no storage has at the moment, and how storages of the CPU get and leave them.
 
-    Elsewhere storages are filled and emptied by torch alone: on a GPU, where torch itself keeps memory for the next
-    tensor of that size, in lockstep, where tensors have no values, and without glibc."""
+    Torch alone fills and empties storages elsewhere: on a GPU, where it keeps memory for the next tensor of that size;
+    in a virtual world, where tensors have no values; and where malloc was not asked to keep what is freed
+    (`malloc.py`), as in lockstep, or there is no mremap."""
 
     def __init__(self, device: torch.device) -> None:
         real = values_here()
@@ -46,7 +48,7 @@ class Pages:
             real and device.type == "cpu" and malloc.keeps_freed_memory() and has("mremap") and _mremap is not None
         )
         self._aside: list[Piece] = []
-        # Of each filled storage, by its address. A piece lies in one mapping: what lies in two cannot be moved at once.
+        # The pieces of each filled storage, by its address. Each lies in one mapping: mremap moves no range of two.
         self._inside: dict[int, list[Piece]] = {}
         self._largest = 0
         weakref.finalize(self, give_back, self._aside)
@@ -85,7 +87,7 @@ class Pages:
         start, stop = whole_pages(storage)
         for at, length in self._inside.pop(storage.data_ptr(), []):
             if at < start or at + length > stop:
-                # Of a storage that was let go without a word, and another lies there now.
+                # The piece of a storage that was freed without `empty`; another lies at its address now.
                 continue
             kept = sum(length for _, length in self._aside)
             if self.move and length >= SCRAP and kept + length <= MOST * self._largest:
@@ -106,7 +108,7 @@ class Pages:
 
 
 def give_back(aside: list[Piece]) -> None:
-    """To the system."""
+    """Give pieces back to the system."""
     while aside:
         at, length = aside.pop()
         if length:
@@ -114,14 +116,14 @@ def give_back(aside: list[Piece]) -> None:
 
 
 def whole_pages(storage: torch.UntypedStorage) -> tuple[int, int]:
-    """Where in a storage they begin, and where they end."""
+    """The addresses at which the whole pages of a storage begin and end."""
     start = storage.data_ptr()
     return -(-start // PAGE) * PAGE, (start + storage.nbytes()) // PAGE * PAGE
 
 
 def remap(at: int, nbytes: int, to: int | None = None) -> int | None:
-    """Move the pages of a range to address `to`, or to one that is free, where the old one stays mapped; where they are
-    now, None if they could not be moved."""
+    """Move the pages of a range to address `to`; without one, to any that is free, and the old range stays mapped,
+    without pages. Returns where the pages are now, None if they could not be moved."""
     flags = _MAY_MOVE | (_KEEP_MAPPED if to is None else _FIXED)
     found = _mremap(at, nbytes, nbytes, flags, to)
     return None if found == _FAILED else int(found)

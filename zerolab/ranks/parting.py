@@ -27,10 +27,11 @@ from zerolab.ranks.leave import leave
 FAILED, INTERRUPTED = 1, 128 + signal.SIGINT
 Hook = Callable[[type[BaseException], BaseException, TracebackType | None], object]
 LATER_SECONDS = 2.0
-"""How much later a rank leaves that failed since another one is gone: launchers name the rank that ended first."""
+"""So much longer a rank waits with its end if it failed only because another one was gone: launchers name the rank that
+ended first."""
 _joined = _failed = _first = False
 _status = 0
-"""What a rank whose launch has failed has asked to end with."""
+"""The exit status that the script asked for after its launch had failed; 0: none."""
 
 
 def join() -> None:
@@ -47,8 +48,8 @@ def join() -> None:
 
 @contextmanager
 def noted() -> Iterator[None]:
-    """Around a launch. Whoever catches the error of one that failed may go on; its calls have not ended all the
-    same, until a launch has ended well, which all ranks end together."""
+    """Around a launch: note whether it has failed. A script that catches the error may go on, but calls of that launch
+    may still be under way; they have ended once a later launch ends well, which all ranks do together."""
     global _failed, _first, _status
     _failed, _first, _status = True, True, 0
     try:
@@ -60,7 +61,7 @@ def noted() -> Iterator[None]:
 
 
 def failed_first(first: bool) -> None:
-    """Say whether the launch failed on this rank first, and not since another one is gone."""
+    """Note whether the launch failed on this rank by itself (`first`), or only because another one was gone."""
     global _first
     _first = first
 
@@ -83,13 +84,13 @@ def part() -> None:
 
 
 def leaving(hook: Hook) -> Hook:
-    """What shows an error that nobody has caught, and then leaves. At a prompt such an error is no end."""
+    """An excepthook that shows an error by `hook` and then ends the process. At a prompt such an error ends nothing."""
 
     def said(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         try:
             hook(kind, error, trace)
         finally:
-            # Where nobody reads what is said, too.
+            # Also if it could not be shown.
             if is_joined() and not (hasattr(sys, "ps1") or sys.flags.inspect):
                 leave_failed(INTERRUPTED if issubclass(kind, KeyboardInterrupt) else FAILED)
 

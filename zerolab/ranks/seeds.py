@@ -36,8 +36,9 @@ class RandomState:
 
     @classmethod
     def capture(cls, seeded: RandomState | None = None) -> RandomState:
-        """The states of now. Numpy takes many times as long as the other two to say its own, so that of `seeded`, which
-        followed from a seed, serves as long as nobody has drawn a number: the words of a seed never come again."""
+        """The states of now. Numpy takes many times as long as the other two to say its own. So it is not asked while
+        its generator has the words of `seeded`, the state right after seeding: once a number is drawn, they never come
+        again."""
         words = numpy_words()
         same = seeded is not None and words != b"" and words == seeded.numpy_words
         of_numpy = seeded.of_numpy if seeded is not None and same else numpy.random.get_state()

@@ -138,8 +138,8 @@ def _join(job: Job) -> ProcessTransport:
 
 def _meeting_place(timeout: timedelta) -> dist.Store:
     """Where ranks leave their addresses for each other. torchrun keeps one over all restarts of its ranks
-    (--max-restarts), and a rank that comes again shall not find the address of one that has died: each attempt has
-    names of its own, where all machines count attempts alike, which is where there is one."""
+    (--max-restarts), and a rank that comes again shall not find the address of one that has died: so each attempt has
+    names of its own, if there is one machine. Several need not count attempts alike."""
     store, _, _ = next(dist.rendezvous("env://", timeout=timeout))
     if os.environ.get("GROUP_WORLD_SIZE") == "1":
         store = dist.PrefixStore(f"attempt-{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)

@@ -55,7 +55,7 @@ class VirtualLaunch(Launch):
 
 
 class VirtualTransport(LockstepTransport):
-    """What a rank has of the others: their number."""
+    """One rank's transport: it knows how many others there are, and reaches only those that are run, too."""
 
     def __init__(self, world: Any, rank: int, device: torch.device, ranks: Sequence[int]) -> None:
         super().__init__(world, rank, device)
@@ -82,7 +82,7 @@ class VirtualTransport(LockstepTransport):
         super().left(call)
 
     def moved(self, nbytes: int) -> None:
-        """In the middle of a call: where others would be waited for, this rank's other lines of execution go on."""
+        """In the middle of a call, where a rank would wait for others, let its main line and its other lanes go on."""
         scheduler = self.world.scheduler
         scheduler.wake(scheduler.running())
         scheduler.wait()

@@ -53,8 +53,8 @@ def waits_for_the_finished(
 
 
 def _missed(activity: Activity, gone: int, gone_state: RankState) -> bool:
-    """Whether the finished rank never came to this call. Who is in a group the board does not say, but a rank of it
-    waits for another."""
+    """Whether the finished rank never came to this call. The board does not say who is in a group; but a rank that
+    another waits for in a group's call belongs to it."""
     last = gone_state.last_in(activity.group)
     return (activity.group == 0 or activity.peer == gone) and last is not None and activity.number > last
 
@@ -74,7 +74,8 @@ class Hangs:
         self._since: dict[tuple[int, Activity, int], float] = {}
 
     def found(self, states: Sequence[RankState], now: float) -> bool:
-        """Whether there is some, by readings of the board of which this is the one at time `now`."""
+        """Whether there is such a thread. `states` is the board as read at time `now`, in seconds; each call goes on
+        from the one before."""
         # A rank has each collective once; a message may be like the one before, and then the rank has noted more since.
         keys = [
             (rank, activity, 0 if activity.call else state.changes)

@@ -69,8 +69,8 @@ def mean(total: int, count: int) -> int | float:
 
 
 def parameters_sha256(engine: ZeroEngine) -> str | None:
-    """Of all parameters: names, dtypes, shapes and bytes, unit by unit, so that one unit at a time is whole; None in a
-    world without values."""
+    """The SHA-256 of all parameters: names, dtypes, shapes and bytes, unit by unit, so that one unit at a time is
+    whole. None in a virtual world. A collective: every rank calls it."""
     if not values_here():
         return None
     digest = hashlib.sha256()

@@ -30,7 +30,7 @@ from zerolab.train.states import (
 from zerolab.train.virtual import MAX_VIRTUAL_RANKS, check_world
 
 SEQUENCES, MOST_SEQUENCES = 12, 1 << 20
-"""Of an optimizer step, where nobody says how many; and no more than these, each of which is drawn by itself."""
+"""Sequences of an optimizer step: by default, and at most, since each of them is drawn by itself."""
 
 
 class TrainConfig(

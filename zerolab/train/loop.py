@@ -101,5 +101,5 @@ class TrainingLoop:
 
 
 def seed_of(seed: int, step: int, rank: int) -> int:
-    """Of what a rank leaves out (dropout) in a step: a run that goes on leaves out what it would have."""
+    """The seed of what a rank leaves out (dropout) in a step, so that a run that is resumed leaves out the same."""
     return sequence_start(seed, step, rank, 1 << 62)

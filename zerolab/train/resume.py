@@ -29,7 +29,7 @@ SCHEDULE = ("lr_schedule", "warmup_steps", "warmup_shape", "decay_steps", "min_l
 TAKEN_OVER = ("lr", "weight_decay", "beta1", "beta2", "eps", "dropout", *SCHEDULE)
 """Settings that a checkpoint gives where nobody gives another."""
 LATER = ("beta1", "beta2", "eps", "dropout", *SCHEDULE)
-"""Of those, the ones that the first checkpoints do not tell: they were trained with what is left out now."""
+"""Those of them that early checkpoints do not name: such runs had what are the defaults now."""
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,8 @@ def _find_start(config: TrainConfig, corpus: Corpus) -> Start:
 
 
 def taken_over(config: TrainConfig, saved: dict[str, Any]) -> dict[str, Any]:
-    """The settings that come from a checkpoint. Of another schedule than the checkpoint's, its end does not."""
+    """The settings that come from a checkpoint: those that nobody gives. Where another kind of schedule is given, the
+    end of the checkpoint's schedule does not come, either."""
     given = set(config.model_fields_set)
     if "lr_schedule" in given and config.lr_schedule != saved["lr_schedule"]:
         given |= {"decay_steps", "min_lr"}
@@ -118,7 +119,7 @@ def data_to_save(config: TrainConfig, corpus: Corpus) -> dict[str, Any]:
     """What a checkpoint says of the run that it is of."""
     said = {name: getattr(config, name) for name in (*SAME, *TAKEN_OVER)}
     if config.lr_schedule != "constant":
-        # Of a run that goes on for longer, too, it ends where it was to end.
+        # A run that is resumed for more steps keeps the end of its decay.
         said["decay_steps"] = config.schedule.decay_steps
     said["shape"] = shape_to_save(config.shape)
     said["tokenizer"] = None if corpus.tokenizer is None else corpus.tokenizer.said()

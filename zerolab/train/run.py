@@ -162,8 +162,9 @@ def train(
 
 @contextmanager
 def _ended_when_stuck(stop: Stop) -> Iterator[None]:
-    """Under torchrun, which asks the ranks to end by SIGTERM when one of them has died, too, who waits for that one is
-    asked again, which ends it. Elsewhere the parent sees who has died."""
+    """Under torchrun: when a rank has died, torchrun asks the others to end by SIGTERM. One that waits for the dead
+    rank cannot come to the end of its step; here it sends itself a second SIGTERM, which ends it. Elsewhere the parent
+    sees who has died."""
     over = threading.Event()
 
     def watch() -> None:

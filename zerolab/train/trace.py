@@ -155,7 +155,7 @@ def total(intervals: Iterable[Interval]) -> float:
 
 
 def mean_of(what: str, times: Sequence[Time], count: int) -> Time:
-    """Over so many steps, in some of which there may have been nothing of it."""
+    """The mean of `times` over `count` steps, also those in which there was nothing of it."""
 
     def mean(values: list[float | None]) -> float | None:
         known = [value for value in values if value is not None]
@@ -188,7 +188,7 @@ def chrome_json(traces: Sequence[RankTrace], about: str) -> str:
 
 
 def rows_of(spans: Iterable[Span]) -> list[tuple[str, list[Span]]]:
-    """Spans by the row that shows them. A row's lie one after the other or one inside the other."""
+    """Spans by the row that shows them. Those of one row lie one after the other or one inside the other."""
     kinds: dict[str, list[Span]] = {"rank": [], "collectives": [], "read": [], "write": []}
     for span in sorted(spans, key=lambda span: (span.start, -span.stop)):
         row = "collectives" if span.kind == "collective" else span.name if span.kind == "transfer" else "rank"

@@ -1,8 +1,8 @@
 """What changes parameters and states, and may end half-way: a step, a load, a write from outside.
 
-It leaves some values new and some old, so the engine is broken: it refuses everything but `zerolab.checkpoint.load`,
-which overwrites them all. When a rank's disk fails in a step, all ranks hear of it before a new parameter is handed
-around, and all their engines are broken.
+If one ends half-way, some values are new and some old, and the engine is broken: it refuses everything but
+`zerolab.checkpoint.load`, which overwrites them all. When a rank's disk fails in a step, all ranks hear of it before a
+new parameter is handed around, and all their engines are broken.
 """
 
 from __future__ import annotations

@@ -57,7 +57,8 @@ def make_stage(
 
 
 def check_replicas(comm: Collectives, replicate: Collectives | None) -> None:
-    """Raise, on every rank of `replicate`, unless all of them hold the same shard of as many. A call of all of them."""
+    """Raise an InputError, on every rank of `replicate`, unless all of them hold the same shard, out of equally many. A
+    collective: all of them call it."""
     if replicate is None:
         return
     rows = told(replicate, [comm.rank, comm.size], "replicate")
@@ -96,7 +97,7 @@ def check_disk(
 
 
 def check_kinds(model: nn.Module, precision: Precision | None) -> None:
-    """Refuse what a recipe has no form for, or torch no kernel."""
+    """Refuse parameters for which a precision says nothing, and modules for which torch has no kernel under it."""
     if precision is None:
         return
     for name, parameter in model.named_parameters():

@@ -4,7 +4,7 @@ It has the class `Coming` until they are here. Its unit's modules wait for it be
 it elsewhere, in a forward or between a step and the next, is heard by the class and waits there: F.linear(x,
 head.weight) before `head` runs, a list of parameters that no module has, a state_dict.
 
-Not heard is who goes past the parameter: by a view taken before the step, or in a compiled extension that takes tensors
+Who goes past the parameter is not heard: by a view taken before the step, or in a compiled extension that takes tensors
 without torch's dispatch. They call `engine.synchronize()` first.
 """
 

@@ -1,7 +1,7 @@
 """States that rest on a disk: sub-group k+1 is read while k steps and k-1 is written (ZeRO-Infinity, section 6.3).
 
-A record is what `encoded_step.py` says; at hand it lies in one of a few host buffers. A transfer that fails ends the
-step half-way, and with it all that the engine does before a checkpoint is loaded (`changing.py`).
+A sub-group's record (`encoded_step.py`) lies in a file, and in one of a few host buffers while it is at hand. When a
+transfer fails the step ends half-way, and the engine then refuses all but a load of a checkpoint (`changing.py`).
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ Tensor = torch.Tensor
 
 
 class DiskStep(EncodedStep):
-    """The step where states rest in a file of this rank's own. `trace` is told when what was read, computed, written
-    (`zerolab.offload.pipeline`)."""
+    """The step where states rest in a file of this rank's own. `trace`, if set, is called after each read, computation
+    and write with its times (`zerolab.offload.pipeline`)."""
 
     trace: Trace[int] | None = None
     _walk: Generator[tuple[int, int]] | None = None

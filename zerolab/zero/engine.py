@@ -206,7 +206,9 @@ class ZeroEngine(Gestures):
 
     @torch.no_grad()
     def step(self) -> StepResult:
-        """Update the parameters with the gradients of this step, and forget those."""
+        """Update the parameters with the gradients of this step, and forget those. Every rank calls it. Raises
+        StateError where gradients are missing, are not reduced, or come from a backward that failed, and OffloadError,
+        on every rank, where a disk fails."""
         trainable = self.reducer.order
         self._check_whole()
         if self._failed:
@@ -307,7 +309,8 @@ class ZeroEngine(Gestures):
         count_write(self._trained, self._watched)
 
     def check_between_steps(self, what: str, mends: bool = False) -> None:
-        """Refuse `what`, a call's name, unless it `mends`, where values are not as a step left them."""
+        """Raise a StateError unless the engine is between two steps. `what` is the name of the call that asks; one that
+        `mends` a broken engine may come after a step that ended half-way."""
         if self.closed:
             raise StateError(f"{what} of an engine that is closed; call it before close()")
         if not mends:

@@ -76,7 +76,7 @@ class Gestures:
     else:
 
         def __getattr__(self, name: str) -> Any:
-            """Say where it is if the model has it, such as transformers' `generate`."""
+            """Say where a name is that the engine lacks and the model has, such as transformers' `generate`."""
             if not hasattr(self.__dict__.get("model"), name):
                 raise AttributeError(f"'{type(self).__name__}' object has no attribute '{name}'")
             raise AttributeError(
@@ -130,7 +130,7 @@ class Gestures:
             self._keep_written()
 
     def parameters_of(self, unit: Unit, to: int | None = None) -> dict[str, torch.Tensor]:
-        """Copies of a unit's parameters by name, whole, on the CPU: of every rank, or of rank `to` alone, and then the
+        """Copies of a unit's parameters by name, whole, on the CPU: on every rank, or on rank `to` alone, where the
         others get nothing. A collective: every rank calls it."""
         self._check_whole()
         self.publishing.settle(unit)
@@ -178,7 +178,8 @@ class Gestures:
         return overwrite_by(self, state_dict, strict)
 
     def explain(self) -> str:
-        """What is gathered as one, where that comes from, and what was asked for from outside so far."""
+        """A text that lists the units, says who named them, and which parameters were asked for outside the forward of
+        their unit so far, and how often."""
         own = callable(getattr(self.model, "units", None))
         source = "as given" if self._given is not None else "as model.units() says" if own else "guessed"
         lines = [f"stage {self.stage.number}, units: {len(self.units)}, {source}"]
@@ -234,7 +235,7 @@ class Gestures:
 
 
 def check_rank(to: int | None, ranks: int) -> None:
-    """Refuse a rank that there is none of, before a rank waits for others."""
+    """Refuse a rank that does not exist, before any rank waits for others."""
     if to is not None and (type(to) is not int or not 0 <= to < ranks):
         raise InputError(f"to is {to!r}; name a rank from 0 to {ranks - 1}, or leave it out for all")
 

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 Tensor = torch.Tensor
 
 SMALL = 1 << 16
-"""Elements of a gradient that waits, on a GPU, to be copied with others of its bucket."""
+"""Elements. On a GPU a gradient of at most so many waits, to be copied to its slot together with others."""
 
 
 class StrayError(StateError):
@@ -129,7 +129,7 @@ class GradientBuffer:
         return self.local
 
     def collect(self, handle: Handle, rank: int | None, copies: Copies | None = None) -> None:
-        """Once reduced: add the average to `reduced`, unless it came there by itself, and let `local` go. An average
+        """Once reduced: add the average to `reduced`, unless it was written there, and let `local` go. An average
         as long as a shard is that of the shard of `rank`. `copies` bring it from a GPU to the host, to rest there."""
         average = handle.wait()
         if average is not self.reduced:
@@ -169,9 +169,9 @@ class Reducer:
         self._position = {bucket: position for position, bucket in enumerate(self.order)}
         self._model = model
         self._taken = taken
-        # Of gradients that rest on the host, while this rank computes on a GPU.
+        # What copies gradients to the host, where they rest there and this rank computes on a GPU.
         self._copies = stage.store.copies if stage.shards_gradients and stage.offload.optimizer != "device" else None
-        # On a GPU, where a kernel for each costs more than its bytes: slots, and the gradients that go into them.
+        # Slots, and the small gradients that wait for their copy: on a GPU a kernel for each costs more than its bytes.
         self._small: list[tuple[Tensor, Tensor]] | None = [] if door.drives(stage.comm.device) else None
         self._in_backward = self._reducing = False
         # How many buckets of `order` this backward has begun to reduce.
@@ -223,8 +223,8 @@ class Reducer:
 
     @torch.no_grad()
     def fill(self, unit: Unit) -> None:
-        """In backward: those gradients of a unit that have not come are zero. (What stays at stage 3 may be used from
-        anywhere, and waits for the end.)"""
+        """In backward: a unit gets no more gradients, so write zeros for those that have not come. (Persistent buckets
+        of stage 3 may be used from anywhere: theirs are written when backward has ended.)"""
         if self._small:
             self._copy_small()
         for bucket in unit.trainable:

@@ -30,7 +30,7 @@ class Hook:
         )
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        # Without a compiler its wrapper does nothing, and costs time at every module.
+        # Outside of torch.compile the wrapper does nothing but cost time, at every module.
         if torch.compiler.is_compiling():
             return self.between_graphs(*args, **kwargs)
         return self.run(*args, **kwargs)

@@ -165,7 +165,7 @@ class Materializer:
 
     def _check_set(self, module: nn.Module) -> None:
         for name, tensor in own_tensors(module):
-            # A sum needs no memory, and is no number if one of the summands is none.
+            # A sum takes no memory, and it is NaN if one of its summands is.
             if torch.isnan(tensor.sum()) and torch.isnan(tensor).any():
                 path = self._paths[id(module)] or "the model"
                 raise InputError(
@@ -176,7 +176,7 @@ class Materializer:
 
 def put(parameter: nn.Parameter, tensor: Tensor) -> None:
     """Give a parameter on the meta device memory. It stays the same object, which several modules may hold."""
-    # By `data`, it counts its own writes: those to its neighbours in the flat buffer are not writes to it.
+    # Made from `data`, it has a version of its own: writes to its neighbours in the flat buffer do not count as its.
     new = nn.Parameter(unset(tensor).data, parameter.requires_grad)
     new.__dict__.update(parameter.__dict__)
     # Torch keeps hooks with the memory that is swapped.

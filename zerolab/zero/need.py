@@ -1,19 +1,18 @@
-"""For what a unit must be here, at stage 3."""
+"""What keeps a unit's parameters here, at stage 3."""
 
 
 class Need:
-    """For what one unit must be here, at stage 3. It is released when nothing is left:
+    """What keeps one unit's parameters here, at stage 3. A run is one call of one of its modules. The unit is needed
 
-              first module called         all its modules have run
-    nothing ---------------------> forward -----------------------> nothing
-            --------------------->         -----------------------> nothing, or backward's end
-              an output's gradient backward  all gradients known of its runs' inputs and of its parameters
+    forward     from its first run until each of its modules has run
+    backward    from the gradient of a run's output until the gradients of all inputs of its runs and of all its
+                parameters are known, at the latest until backward ends
 
-    inside    runs of its modules that have begun and not ended. Only in those its parameters are for everybody to use
-    ran       of its modules, so many runs have ended in this forward
-    passes    runs in the middle of their backward
-    begun     its backward has begun. (A reentrant checkpoint's never does: its units stay to the end.)
-    kept      it has run in a forward and stays for its backward, though nobody computes with it
+    inside    how many runs have begun and not ended; while there are any, everybody may use its parameters
+    ran       how many runs have ended in this forward
+    passes    how many runs are in the middle of their backward
+    begun     whether its backward has begun. (A reentrant checkpoint's is not noticed: the unit stays to the end.)
+    kept      whether it stays after its forward for its backward, though nobody computes with it now
     """
 
     __slots__ = ("begun", "inside", "kept", "passes", "ran")

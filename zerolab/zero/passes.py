@@ -1,11 +1,12 @@
 """Runs of units on their way back through backward, and when a unit gets no more gradients.
 
-Of what it can compute next, autograd takes what the forward made last. So when it comes to the outputs of one run, it
-is through with all that later runs made. A parameter of those that has no gradient by then was not used, like an expert
-to which no token came, and has none in this backward; unless its unit has another run ahead.
+A run is one call of one of a unit's modules. Of the operations that autograd may compute next, it takes the one that
+the forward recorded last. So when backward comes to the outputs of one run, it has computed all that later runs
+recorded. A parameter that a later run had and that has no gradient by then was not used there, as in an expert to which
+no token came. It gets none in this backward, unless backward has yet to come to another run of its unit.
 
-A reentrant checkpoint keeps no graph of its runs. It makes one when backward comes to it, by running them again, and
-then has a backward of its own, which is through when anything is done in the backward around it.
+A reentrant checkpoint records no graph in the forward. When backward comes to it, it runs its modules again, records
+them, and has a backward of its own inside the outer one. As soon as the outer one goes on, the inner one has ended.
 """
 
 from __future__ import annotations
@@ -41,11 +42,11 @@ class Passes:
     def __init__(self, through: Callable[[Unit], None]) -> None:
         self._through = through
         self._clock = 0
-        # Those to which backward may come, as long as a graph has them; and those to which it has come.
+        # Runs to which backward may still come, as long as a graph holds them; and those to which it has come.
         self._ahead: defaultdict[Unit, WeakSet[Pass]] = defaultdict(WeakSet)
         self._begun: list[Pass] = []
-        # Units that a checkpoint has run again, with the number of the backward in which it did; a backward inside
-        # another has a greater one. And that of the last gradient since.
+        # Units that a checkpoint has run again, with the number that torch gives the backward in which it did; a
+        # backward inside another has a greater one. And the number of the backward of the last gradient since.
         self._again: list[tuple[int, Unit]] = []
         self._latest = -1
 

@@ -4,8 +4,8 @@ A rank updates flat slices of what a user's model has as matrices, each by an op
 probe steps small parameters of several shapes whole, and slices of them by optimizers of their own, and compares
 parameters and states from time to time:
 
-    even cuts      whole pairs of vector registers, as ranks have them: the same bits
-    uneven cuts    anywhere: the same but for rounding, which kernels do otherwise in a few elements at a tensor's end
+    even cuts      at whole pairs of vector registers: slices must end with the same bits
+    uneven cuts    anywhere: slices may differ by rounding, which kernels do otherwise in a tensor's last few elements
 
 Where a rank steps some of its parameters after the other (sub-groups, of states that rest encoded or on the host), one
 optimizer of several slices is held to the same, too.
@@ -43,7 +43,8 @@ PHASES: tuple[tuple[int | None, tuple[float, ...]], ...] = (
     (1_000, (1.0,)),
     (1_000_000, (1.0, 1e3)),
 )
-"""Steps that it is told it has done, and the sizes of the gradients that come then."""
+"""In turn: how many steps the optimizer is told it has done (None: it is told nothing), and the sizes of the gradients
+that come then."""
 
 
 CPU = torch.device("cpu")
@@ -185,7 +186,7 @@ def _follow(factory: Factory, shape: tuple[int, ...], device: torch.device, in_p
             for at, scale in enumerate(scales):
                 gradient = drawn() * scale
                 if at % 3 == 2:
-                    # A slice without a gradient, in a whole that has one.
+                    # The gradient of the first slice is zero, that of the whole is not.
                     gradient.view(-1)[:EVEN] = 0
                 whole.step(gradient)
                 for cut, parts in zip(ways, cuts, strict=True):

@@ -29,9 +29,9 @@ class Publishing:
                 self.coming[unit] = coming
 
     def mark(self) -> None:
-        """What is on its way is heard when it is asked for, from here on."""
+        """From here on, whoever asks for a parameter whose new values are on their way waits for them."""
         for unit, coming in list(self.coming.items()):
-            # A class of the user's own, which is left as it is, hears nobody.
+            # A parameter of a class of the user's own keeps it and cannot make anybody wait: its unit is awaited now.
             if not all([set_coming(bucket.parameters, True) for bucket, _ in coming]):
                 self.settle(unit)
 
@@ -42,7 +42,7 @@ class Publishing:
             return
         for _, handle in coming:
             handle.wait()
-        # Only now: what a failed wait has left is on its way still.
+        # Only now: if a wait failed, the unit still counts as on its way.
         del self.coming[unit]
         for bucket, _ in coming:
             set_coming(bucket.parameters, False)

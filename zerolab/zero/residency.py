@@ -3,8 +3,8 @@
 Forward     before a module: gather its unit. After it: release, once all modules of the unit have run, unless
             backward uses it soon (`memory.Stage3Limits`).
 Backward    when the gradient of a module's output arrives: gather again. When the gradients of all its inputs
-            and of all its parameters are known: release. (A parameter that gets none is known to when backward
-            comes to an earlier run, see `passes.py`; one of a unit that was used elsewhere, too, when it ends.)
+            and of all its parameters are known: release. (That a parameter gets none is known when backward comes to
+            an earlier run, see `passes.py`; if its unit was also used elsewhere, when backward has ended.)
 Recompute   a checkpointed module runs its forward again inside backward: its unit is gathered, if it is not
             here, and stays.
 Elsewhere   an operation asks for a parameter outside its unit's forward: see `visits.py`.
@@ -157,7 +157,7 @@ class Residency:
         if not self.stage.shards_parameters:
             return
         if self.is_summoned and torch.is_grad_enabled():
-            # Parameters that are here do not tell who uses them.
+            # Summoned parameters do not notice who uses them, so each may be used outside its unit's forward.
             self.visits.visited.update(self.units)
         self.visits.begin_forward()
         for unit, need in self._needs.items():

@@ -8,10 +8,10 @@ from zerolab.zero.units import Unit
 class Route:
     """Runs of units. A forward is taken to go as the last one went; a backward, the way of its forwards back.
 
-    last       the runs of the last forward, in order; before the first, in the order of the units, those of several
-               modules at its end, too
-    running    those of this forward so far
-    returning  those of this step's forwards whose backward has not begun, the latest last
+    last       the units of the last forward's runs, in order. Before the first forward it is a guess: each unit once,
+               then, at the end, once more for each further module that it has
+    running    the units of this forward's runs so far
+    returning  those of this step's runs whose backward has not begun, the latest last
     """
 
     def __init__(self, units: list[Unit]) -> None:
@@ -27,13 +27,14 @@ class Route:
         self.last, self._is_guess = list(self.running), False
 
     def next_in_forward(self, unit: Unit) -> list[Unit]:
-        """`unit` runs. What followed it at this point of the last forward; nothing if another one ran there, and
-        nothing in the first."""
+        """`unit` runs. Returns the units that followed it at this point of the last forward; none if another unit ran
+        there, and none in the first forward."""
         self.running.append(unit)
         return [] if self._is_guess else self._following()
 
     def until_reuse(self, unit: Unit) -> list[Unit] | None:
-        """`unit` has run, and its backward will come. What runs until it is used again; None if that is not known."""
+        """`unit` has run, and its backward will come. Returns the units that run until it is used again, by a later run
+        or by its backward; None if that is not known."""
         if not self.running or self.last[len(self.running) - 1 : len(self.running)] != self.running[-1:]:
             return None
         following = self._following()
@@ -41,7 +42,8 @@ class Route:
         return coming[: coming.index(unit)] if unit in following else coming
 
     def next_in_backward(self, unit: Unit) -> list[Unit]:
-        """The backward of `unit` begins. What ran before its last run whose backward had not begun."""
+        """The backward of one run of `unit` begins, the latest that had not begun. Returns the units of the runs before
+        it, the nearest first."""
         while self.returning:
             if self.returning.pop() is unit:
                 return self.returning[::-1]

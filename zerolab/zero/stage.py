@@ -22,8 +22,8 @@ from zerolab.zero.units import Bucket, Unit
 
 
 class Stage(ABC):
-    """One stage on one rank. Each of the ranks of `comm` holds a shard; with `replicate`, other ranks hold the same
-    shards, this rank's those of `replicate`, and gradients are averaged over both."""
+    """One stage on one rank. The ranks of `comm` hold one shard each. With `replicate`, the ranks of that group hold
+    the same shard as this one, and gradients are averaged over both groups."""
 
     number: int
     shards_optimizer = True

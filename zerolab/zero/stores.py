@@ -35,8 +35,8 @@ Tensor = torch.Tensor
 
 
 class DeviceStore:
-    """Parameters on the device. `copies` are those to and from a GPU, if there are any; what is fetched, and what
-    reads it, is queued within `beside`."""
+    """Parameters on the device. `copies`, if there are any, go between a GPU and the host. Who fetches a shard, and
+    starts what reads it, does both within `beside`: on the stream of the copies, where parameters rest off the GPU."""
 
     def __init__(self, comm: Collectives, copies: Copies | None = None) -> None:
         self.comm, self.copies = comm, copies

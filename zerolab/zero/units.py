@@ -181,7 +181,8 @@ def join_tied(
     members: list[list[nn.Module]] = []
     owned: list[dict[int, nn.Parameter]] = []
     inner = {id(module) for module in modules}
-    # The model itself begins first; what hangs on it directly must not be waited for by the reductions of the rest.
+    # The model itself stands first, so that what hangs on it directly is reduced last: those gradients may come late,
+    # and no other reduction shall wait for them.
     for module in [*([] if id(model) in inner else [model]), *dict.fromkeys(modules)]:
         parameters = {id(p): p for p in own_parameters(module, inner) if id(p) in names}
         shared = [at for at, others in enumerate(owned) if others.keys() & parameters.keys()]

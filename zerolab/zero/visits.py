@@ -6,10 +6,11 @@ In a loss       the same, while gradients are recorded
 In backward     when the gradient of what was computed arrives: the unit is gathered again
 Elsewhere       the values would be gone before they are read: refused
 
-What was computed may be a view of the parameter, and what a unit returns, too. Nobody knows who reads a view, so its
-unit stays as long as somebody has one, in Python or in a graph; a step ends it, since the values are others then. One
-that a unit's forward takes of its own parameters and keeps is no visit. Without gradients, where no graph has views, a
-forward that leaves one behind is found by counting them, and refused.
+The result of such an operation may be a view of the parameter, and so may what a unit's forward returns. Nobody knows
+when a view is read, so its unit stays as long as a variable or a graph of autograd holds one; a step ends that, since
+the values are others then. A view that a unit's forward takes of its own parameters and keeps is no visit, and is not
+noticed. Only in a forward without gradients, where no graph holds views, are they counted before and after (on a CPU,
+with collectives of our own): a forward that leaves one behind is refused.
 """
 
 from __future__ import annotations

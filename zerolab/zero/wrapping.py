@@ -51,7 +51,7 @@ def unwrap(parameter: nn.Parameter) -> None:
 
 
 def set_away(parameters: Iterable[nn.Parameter], away: bool) -> None:
-    """Say whether the elements of parameters are for everybody to use."""
+    """Mark parameters as away, or as here, where everybody may use their elements."""
     forms = AWAY if away else HERE
     for parameter in parameters:
         form = forms.get(type(parameter))
@@ -60,8 +60,8 @@ def set_away(parameters: Iterable[nn.Parameter], away: bool) -> None:
 
 
 def set_coming(parameters: Iterable[nn.Parameter], coming: bool) -> bool:
-    """Say whether new values of parameters are on their way. Returns whether all can say so themselves: a class of the
-    user's own cannot."""
+    """Mark parameters as coming (their new values are on their way), or as here. Returns False if one of them cannot be
+    marked, since it has a class of the user's own."""
     forms = COMING if coming else COME
     able = True
     for parameter in parameters:

@@ -53,7 +53,7 @@ class Peers:
                 self._open(rank, pid, fd, peers_door, alike=host == addresses[self.rank][3])
         # Nobody goes on, and perhaps ends, before everybody has opened what is his.
         tell_all(transport, [0])
-        # Kept open: without a writer the inbox would be at its end as soon as all peers have left, and never sleep.
+        # Kept open: without a writer the inbox would be at its end once all peers have left, and `listen` never sleep.
         self._door = door
         # By sender, kind and group; a rank's notes come in the order in which it wrote them.
         self._notes: dict[tuple[int, int, int], deque[tuple[int, str]]] = defaultdict(deque)
@@ -63,7 +63,8 @@ class Peers:
         return self._peers[rank].view(offset, numel, dtype)
 
     def note(self, kind: int, group: int, offset: int, call: str, peers: list[int]) -> None:
-        """Tell peers. Never waits for one who does not read: two who wait so for each other would for ever."""
+        """Write a note into the inboxes of `peers`. While a peer's inbox is full, this rank goes on reading its own:
+        two ranks that each only waited for the other to read would wait for ever."""
         packed = NOTE.pack(self.rank, kind, group, offset, call.encode())
         for rank in peers:
             outbox = self._outboxes[rank]

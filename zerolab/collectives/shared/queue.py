@@ -61,7 +61,7 @@ class QueuedCall:
         if not self.tensors or not earlier.tensors or earlier.shared is None:
             return earlier.shared is None
         reads, writes = self.tensors
-        # What an earlier call brings may still be read by others, and what it writes may come only when it is over.
+        # Others may still read what an earlier call announced, and what it writes may be there only when it is over.
         return any(
             overlap(one, other)
             for one, other in [
@@ -185,8 +185,9 @@ class CallQueue:
 
     def go_on(self) -> bool:
         """Announce what can be announced and take a step, if one can be taken; whether one was."""
-        # The end of one call may let another be announced, for which the others may be waiting already. Who announces
-        # may have heard of another group's call meanwhile, so that counts as a step.
+        # When a call ends, a later one may become free to be announced, and others may be waiting for it already. While
+        # a rank announces it may read its inbox, too (`Peers.note`), and find news of another group's call there. So an
+        # announcement counts as a step, and all groups are looked at once more.
         announced = self._announce_all()
         return self._advance() or announced
 

@@ -36,8 +36,8 @@ _ONLY: dict[str, dict[str, tuple[Any, ...]]] = {
 def to_huggingface(config: Config, dtype: torch.dtype = torch.float32) -> dict[str, Any]:
     """What config.json says of a model: all that transformers 4 and 5 need for the same logits.
 
-    `dtype` is that of the tensors beside it, in which `from_pretrained` of transformers computes. Dropout is 0, as in
-    our models. Tokens that begin, end or pad a text are null: they belong to a tokenizer.
+    `dtype` is that of the tensors beside it, in which `from_pretrained` of transformers computes. Dropout is 0, since a
+    `Config` does not say it. Tokens that begin, end or pad a text are null: they belong to a tokenizer.
     """
     tokens = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
     said = {"tie_word_embeddings": config.tied_head, "torch_dtype": str(dtype).removeprefix("torch."), **tokens}
@@ -84,8 +84,8 @@ def to_huggingface(config: Config, dtype: torch.dtype = torch.float32) -> dict[s
 def from_huggingface(said: Mapping[str, Any]) -> Config:
     """The `Config` of our model that gives the same logits as theirs of this config.json.
 
-    A field that is absent has transformers' default, not ours. Dropout is not taken over: our models have none, so
-    logits are those of their model in `eval()`. GPT-2 has biases, unless our own field says that they are zero.
+    A field that is absent has transformers' default, not ours. Dropout is not taken over, since a `Config` does not say
+    it: logits are those of their model in `eval()`. GPT-2 has biases, unless our own field says that they are zero.
 
     Raises:
         InputError: a size is missing or no number, or a field asks for what our model cannot do; names the field.
