@@ -339,6 +339,33 @@ def test_fsdp2_with_mixed_precision_takes_the_parameters_with_the_most_bits(tmp_
                     assert torch.equal(tensor.view(-1), best.float()), (recipe, key)
 
 
+class Shared(nn.Module):
+    """A buffer under two names, and a module that is there twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.BatchNorm1d(2), nn.Module()
+        self.c = self.a
+        self.register_buffer("seen", torch.arange(3.0))
+        self.b.register_buffer("too", self.seen)
+
+
+def test_torch_finds_all_names_of_buffers_that_modules_share(tmp_path: Path) -> None:
+    def write(comm: Collectives) -> Path:
+        return save(tmp_path / "there", ZeroEngine(Shared(), comm, 2, lr=0.1), 1)
+
+    folder = to_dcp(launch(write, ranks=2, world="lockstep")[0], tmp_path / "dcp")
+    model = Shared()
+    with torch.no_grad():
+        model.seen.zero_()
+    state = {"model": model.state_dict()}
+    torch_checkpoint.load(state, storage_reader=FileSystemReader(folder))
+    assert set(state["model"]) >= {"seen", "b.too", "a.running_mean", "c.running_mean"}
+    assert state["model"]["b.too"].tolist() == state["model"]["seen"].tolist() == [0.0, 1.0, 2.0]
+    back = from_dcp(folder, tmp_path / "back", module=Shared())
+    assert read_manifest(back).tied["b.too"] == "seen"
+
+
 def test_what_goes_there_and_back_has_the_same_bits(tmp_path: Path) -> None:
     """With 0-dim and empty parameters; and torch's own tools read the folder."""
     path = launch(save_at, Way(3), tmp_path / "there", ranks=3, world="lockstep")[0]

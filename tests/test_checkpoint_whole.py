@@ -11,11 +11,12 @@ import pytest
 import torch
 from checkpoint_cases import Net, Run, Way, differing, save_at, values_of
 from safetensors.torch import load_file
+from torch import nn
 
 from zerolab.checkpoint import consolidate, export, load, save
 from zerolab.checkpoint.tensors import FileReader
 from zerolab.cli import main
-from zerolab.collectives import Collectives
+from zerolab.collectives import Collectives, LocalCollectives
 from zerolab.errors import CheckpointError, InputError
 from zerolab.models import build, config_of
 from zerolab.models.huggingface import from_pretrained, load_folder
@@ -144,17 +145,71 @@ def test_a_folder_of_hugging_face_s_goes_into_a_model_that_has_no_memory_of_its_
         assert differing(named, {name: stored[f"main/{name}"] for name in named}) == []
 
 
-def test_a_state_dict_of_another_shape_is_refused_while_the_model_is_as_it_was() -> None:
+OTHER_SHAPES = {"norm.bias": (4,), "seen": (5,)}
+
+
+@pytest.mark.parametrize("name", OTHER_SHAPES)
+@pytest.mark.parametrize("one", [False, True], ids=["another", "one element, which torch would repeat"])
+def test_a_state_dict_of_another_shape_is_refused_while_the_model_is_as_it_was(name: str, one: bool) -> None:
+    shape = (1,) if one else OTHER_SHAPES[name]
+
     def attempt(comm: Collectives) -> tuple[str, list[str]]:
         run = Run(comm, Way(3))
         before = run.engine.consolidate()
-        state = run.engine.state_dict() | {"norm.bias": torch.zeros(4)}
+        state = {key: value + 1 for key, value in run.engine.state_dict().items()} | {name: torch.zeros(shape)}
         with pytest.raises(InputError) as error:
             run.engine.load_state_dict(state)
         return str(error.value), differing(before, run.engine.consolidate())
 
+    own = (10,) if name == "norm.bias" else (3,)
     for said, changed in lockstep(attempt):
-        assert "norm.bias has shape (4,) in the state_dict and (10,) in the model" in said and changed == []
+        assert f"{name} has shape {shape} in the state_dict and {own} in the model" in said and changed == []
+
+
+class Seeing(nn.Module):
+    """Keeps a buffer under two names."""
+
+    def __init__(self, buffer: torch.Tensor | None) -> None:
+        super().__init__()
+        self.layer = nn.Linear(2, 2)
+        self.again = nn.Module()
+        if buffer is not None:
+            self.register_buffer("seen", buffer)
+            self.again.register_buffer("too", buffer)
+
+
+BUFFERS = {
+    "of another size": (torch.zeros(5), "the buffer seen has shape (5,) in this model and (6,) in"),
+    "of another shape": (torch.zeros(2, 3), "the buffer seen has shape (2, 3) in this model and (6,) in"),
+    "gone": (None, "has a buffer seen, which this model has not"),
+}
+
+
+@pytest.mark.parametrize("case", BUFFERS)
+def test_a_checkpoint_whose_buffer_is_another_is_refused_while_the_model_is_as_it_was(
+    case: str, tmp_path: Path
+) -> None:
+    buffer, words = BUFFERS[case]
+
+    def attempt(comm: Collectives) -> tuple[str, list[str], str | None]:
+        save(tmp_path, ZeroEngine(Seeing(torch.arange(6.0)), comm, 2, lr=0.1), 1)
+        model = Seeing(buffer)
+        with torch.no_grad():
+            model.layer.weight.fill_(0.5)
+        engine = ZeroEngine(model, comm, 2, lr=0.1)
+        before = engine.consolidate()
+        with pytest.raises(InputError) as error:
+            load(tmp_path, engine)
+        return str(error.value), differing(before, engine.consolidate()), engine.broken
+
+    for said, changed, broken in lockstep(attempt):
+        assert words in said and "build the model that was saved" in said and changed == [] and broken is None
+
+
+def test_a_part_of_a_state_dict_may_give_a_shared_buffer_by_any_of_its_names() -> None:
+    engine = ZeroEngine(Seeing(torch.arange(6.0)), LocalCollectives(), 1, lr=0.1)
+    engine.load_state_dict({"again.too": torch.full((6,), 7.0)}, strict=False)
+    assert engine.consolidate()["seen"].tolist() == [7.0] * 6
 
 
 def test_what_cannot_be_written_whole_is_said_on_every_rank(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import builtins
 import logging
 import os
 import re
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -175,6 +176,12 @@ def test_a_cut_character_decodes_to_a_mark_and_bad_tokens_are_refused() -> None:
 
 
 # Text
+
+
+def test_a_python_without_its_own_manual_names_the_flag_of_other_texts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pydoc_data.topics", None)
+    with pytest.raises(InputError, match="--data-mode synthetic"):
+        text_module.embedded_text()
 
 
 def test_the_embedded_text_is_prose_and_always_the_same() -> None:

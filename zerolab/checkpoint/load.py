@@ -137,6 +137,11 @@ class Load:
                 raise InputError(
                     f"{self.path} has no buffer {name}, which this model has; build the model that was saved"
                 )
+        strange = next((name for name in self.manifest.buffers if name not in self.buffers and name not in tied), None)
+        if strange is not None:
+            raise InputError(
+                f"{self.path} has a buffer {strange}, which this model has not; build the model that was saved"
+            )
         self.groups: list[Any] = []
         if not self.weights_only:
             self._check_optimizer()
@@ -190,8 +195,15 @@ class Load:
             self.needed += self.source.check(state, name, start, stop)
         self.nbytes_read = self.source.nbytes_read
         writer = self._writer()
-        for name in self.buffers:
-            self.source.check_tensor(model_file(self.manifest.buffers[name][writer]), f"buffer/{name}")
+        for name, buffer in self.buffers.items():
+            file = model_file(self.manifest.buffers[name][writer])
+            self.source.check_tensor(file, f"buffer/{name}")
+            shape = self.source.reader(file).entries[f"buffer/{name}"].shape
+            if shape != tuple(buffer.shape):
+                raise InputError(
+                    f"the buffer {name} has shape {tuple(buffer.shape)} in this model and {shape} in {self.path}; "
+                    "build the model that was saved"
+                )
         if not self.weights_only:
             self.random = self.source.all_of(model_file(writer), rng.PREFIX) if self.same_world else {}
             if self.scheduler is not None:

@@ -88,7 +88,7 @@ class Manifest:
     main          whether main parameters are kept apart
     parameters    by name, in the order of the units
     buffers       persistent buffers: {name: [the writer whose value each writer has, ...]}
-    tied          other names of parameters: {name: first name}
+    tied          other names of parameters and buffers: {name: first name}
     data          what the caller wants to find again: the position in its data, its settings
     files         all files but this one
     """

@@ -146,28 +146,31 @@ def parameters_of(engine: ZeroEngine) -> dict[str, SavedParameter]:
 
 def buffers_of(model: nn.Module) -> dict[str, Tensor]:
     """The buffers that a state_dict has, by their first names."""
-    found: dict[str, Tensor] = {}
-    seen: set[int] = set()
-    for path, module in model.named_modules():
+    first: dict[int, str] = {}
+    named = dict(_kept_buffers(model))
+    return {name: buffer for name, buffer in named.items() if first.setdefault(id(buffer), name) == name}
+
+
+def _kept_buffers(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """All names of the buffers that a state_dict has."""
+    for path, module in model.named_modules(remove_duplicate=False):
         if type(module).get_extra_state is not nn.Module.get_extra_state:
             raise CheckpointError(
                 f"{path or 'the model'} ({type(module).__name__}) keeps extra state, which may be any object; a "
                 "checkpoint keeps tensors: register what it needs as buffers"
             )
         for name, buffer in module._buffers.items():
-            if buffer is not None and name not in module._non_persistent_buffers_set and id(buffer) not in seen:
-                seen.add(id(buffer))
-                found[f"{path}.{name}" if path else name] = buffer
-    return found
+            if buffer is not None and name not in module._non_persistent_buffers_set:
+                yield f"{path}.{name}" if path else name, buffer
 
 
 def tied_names(model: nn.Module) -> dict[str, str]:
-    """Other names of parameters: {name: the first name}."""
+    """Other names of parameters and buffers: {name: the first name}."""
     first: dict[int, str] = {}
     others = {}
-    for name, parameter in model.named_parameters(remove_duplicate=False):
-        if first.setdefault(id(parameter), name) != name:
-            others[name] = first[id(parameter)]
+    for name, tensor in [*model.named_parameters(remove_duplicate=False), *_kept_buffers(model)]:
+        if first.setdefault(id(tensor), name) != name:
+            others[name] = first[id(tensor)]
     return others
 
 

@@ -76,7 +76,7 @@ def embedded_text() -> str:
         from pydoc_data.topics import topics
     except ImportError:
         raise InputError(
-            "this Python comes without pydoc_data, the embedded text; use --data synthetic or a text file."
+            "this Python comes without pydoc_data, the embedded text; use --data-mode synthetic, or name a text file"
         ) from None
     return "\n".join(topics[name] for name in sorted(topics))
 

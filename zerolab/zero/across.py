@@ -16,8 +16,9 @@ Tensor = torch.Tensor
 
 
 class Across:
-    """The averages over `replicate`, if there is any: one shard after the other, so that sums are made in the same
-    order whether a rank has all shards or its own."""
+    """Averages over `replicate` what was averaged over `comm`; does nothing without `replicate`. Each shard is averaged
+    by itself: a rank whose average is as long as the bucket then adds in the same order as one that has only its own
+    shard, and both end with the same bits."""
 
     def __init__(self, replicate: Collectives | None) -> None:
         self._replicate = replicate
@@ -44,7 +45,8 @@ class Across:
 
 
 def shards(average: Tensor, layout: Layout) -> tuple[Tensor, ...]:
-    """The shards in an average as long as the bucket, or the one that it is; none of a bucket without elements."""
+    """Views of the shards in `average`: all of the layout's where it is as long as the bucket, else the one shard that
+    it is; none of a bucket without elements."""
     if not average.numel():
         return ()
     count = layout.numel // layout.shard_numel if average.numel() == layout.numel else 1

@@ -201,7 +201,7 @@ class OptimizerStep:
         if gradients and factor != 1.0:
             torch._foreach_mul_(gradients, factor)
         for segment in reversed(group):
-            # In no other hands, so that it is gone before the next group's come.
+            # The list gives its reference up, so that the gradient's memory is free before the next sub-group's come.
             segment.tensor.grad = gradients.pop()
         with self._parts.only([segment.tensor for segment in group]):
             self.optimizer.step()

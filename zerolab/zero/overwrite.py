@@ -120,14 +120,15 @@ def overwrite_by(engine: Any, state: Mapping[str, Tensor], strict: bool) -> _Inc
         if name in state:
             names.setdefault(id(tensor), name)
     first = {name: names.get(id(parameter)) for name, parameter in model.named_parameters()}
-    for bucket in engine.buckets:
-        for slot in bucket.layout.slots:
-            given = first[slot.name]
-            if given is not None and tuple(state[given].shape) != slot.shape:
-                raise InputError(
-                    f"{given} has shape {tuple(state[given].shape)} in the state_dict and {slot.shape} in the "
-                    "model; give that of the same model"
-                )
+    buffers = [(buffer, names.get(id(buffer))) for buffer in model.buffers()]
+    shapes = [(slot.shape, first[slot.name]) for bucket in engine.buckets for slot in bucket.layout.slots]
+    shapes += [(tuple(buffer.shape), given) for buffer, given in buffers]
+    for shape, given in shapes:
+        if given is not None and tuple(state[given].shape) != shape:
+            raise InputError(
+                f"{given} has shape {tuple(state[given].shape)} in the state_dict and {shape} in the model; give that "
+                "of the same model"
+            )
 
     def read(bucket: Bucket, name: str, start: int, out: Tensor) -> None:
         given = first[name]
@@ -143,8 +144,8 @@ def overwrite_by(engine: Any, state: Mapping[str, Tensor], strict: bool) -> _Inc
                     if stored.name == "main":
                         write_main(engine, stored, read)
         gather_parameters(engine)
-    for name, buffer in model.named_buffers():
-        if name in state and name in wanted:
-            buffer.copy_(state[name])
+    for buffer, given in buffers:
+        if given is not None:
+            buffer.copy_(state[given])
     engine.forget_views()
     return _IncompatibleKeys(missing, unexpected)

@@ -42,9 +42,9 @@ MOVE = (
 
 @dataclass
 class Held:
-    """What a parameter knows of the engine that holds it. `shape` is the whole one; `version` is torch's count of
-    writes in place when the engine last looked; `watched` says that it looks, since writes would be lost. References
-    are weak, so that an engine can be forgotten."""
+    """What a parameter knows of the engine that holds it. `shape` is its shape with all elements. `version` is torch's
+    count of writes in place (`_version`) when the engine last looked. `watched`: writes to it would be lost, so `data`
+    gives an alias that counts them. References are weak, so that an engine can be forgotten."""
 
     name: str
     shape: torch.Size
@@ -240,7 +240,8 @@ class Away(Wrapped):
 
 
 class Nothing(Away):
-    """The memory of a parameter that is away, for model.to(device), which asks for it to change nothing."""
+    """What `data` of a parameter that is away gives: an alias without elements. model.to(device) asks it for the device
+    where it already is, and changes nothing; any other use of its elements is refused."""
 
 
 MOVES = {Tensor.to, Tensor.cpu, Tensor.cuda, Tensor.float, Tensor.double, Tensor.half, Tensor.bfloat16, Tensor.type}
