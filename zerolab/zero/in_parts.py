@@ -19,7 +19,8 @@ Options = dict[str, Any]
 
 
 class StepInParts:
-    """The steps of one optimizer. Within `step()`, each `only(tensors)` surrounds a call of `optimizer.step()`."""
+    """The steps of one optimizer. Between `begin` and `end`, each `only(tensors)` surrounds a call of
+    `optimizer.step()`."""
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
         self._optimizer = optimizer
@@ -34,13 +35,14 @@ class StepInParts:
     def _groups(self) -> list[Options]:
         return self._optimizer.param_groups
 
-    @contextmanager
-    def step(self, calls: int) -> Iterator[None]:
-        """Around all calls of a step. One that is made by a single call leaves the options as that call does."""
+    def begin(self, calls: int) -> None:
+        """Before the first call of a step. Where it is the only one, the options are as it leaves them."""
         self._many = calls > 1
         self._before = [options_of(group) for group in self._groups] if self._many else []
         self._after, self._stepped = {}, set()
-        yield
+
+    def end(self) -> None:
+        """After the last call."""
         for place, options in self._after.items():
             put(self._groups[place], options)
 

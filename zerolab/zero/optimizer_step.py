@@ -107,10 +107,24 @@ class OptimizerStep:
     @torch.no_grad()
     def step(self, factor: float) -> None:
         """Update all parameters with their gradients, times `factor`."""
-        with self._parts.step(calls=len(self.groups)):
-            # A rank that owns no parameters steps its optimizer, too: learning-rate schedulers count the steps.
-            for group in self.at_hand() if self.groups else [[]]:
-                self._step_group(group, factor)
+        self._parts.begin(len(self.groups))
+        # A rank that owns no parameters steps its optimizer, too: learning-rate schedulers count the steps.
+        for group in self.at_hand() if self.groups else [[]]:
+            self.hand = group
+            gradients = self._gradients(group)
+            if gradients and factor != 1.0:
+                torch._foreach_mul_(gradients, factor)
+            for segment in reversed(group):
+                # The list gives its reference up, so that the gradient's memory is free before the next sub-group's.
+                segment.tensor.grad = gradients.pop()
+            with self._parts.only([segment.tensor for segment in group]):
+                self.optimizer.step()
+            for segment in group:
+                segment.tensor.grad = None
+                target = segment.part(self.stage.store.open(segment.bucket))
+                if address(target) != address(segment.tensor):
+                    self._put(target, segment.tensor)
+        self._parts.end()
         self.hand = ()
         self.stage.store.flush()
 
@@ -193,23 +207,6 @@ class OptimizerStep:
         """Let go what outlives tensors."""
 
     # Helpers.
-
-    def _step_group(self, group: list[ShardSegment], factor: float) -> None:
-        """Update what is at hand of the parameters."""
-        self.hand = group
-        gradients = self._gradients(group)
-        if gradients and factor != 1.0:
-            torch._foreach_mul_(gradients, factor)
-        for segment in reversed(group):
-            # The list gives its reference up, so that the gradient's memory is free before the next sub-group's come.
-            segment.tensor.grad = gradients.pop()
-        with self._parts.only([segment.tensor for segment in group]):
-            self.optimizer.step()
-        for segment in group:
-            segment.tensor.grad = None
-            target = segment.part(self.stage.store.open(segment.bucket))
-            if address(target) != address(segment.tensor):
-                self._put(target, segment.tensor)
 
     def initial(self, segment: ShardSegment) -> torch.Tensor:
         """The parameters of a segment as the model had them."""

@@ -190,9 +190,10 @@ def _follow(factory: Factory, shape: tuple[int, ...], device: torch.device, in_p
                     gradient.view(-1)[:EVEN] = 0
                 whole.step(gradient)
                 for cut, parts in zip(ways, cuts, strict=True):
-                    with parts[0].parts.step(calls=len(parts)):
-                        for part, its in zip(parts, gradient.view(-1).split(cut), strict=True):
-                            part.step(its)
+                    parts[0].parts.begin(len(parts))
+                    for part, its in zip(parts, gradient.view(-1).split(cut), strict=True):
+                        part.step(its)
+                    parts[0].parts.end()
             room = (whole.tensor - values).abs().max().item()
             for number, parts in enumerate(cuts):
                 why = _difference(whole, parts, room)
