@@ -127,3 +127,24 @@ def test_a_load_whose_disk_fails_on_one_rank_is_refused_on_all(tmp_path: Path) -
 
     said = launch(run, ranks=2, timeout=30)
     assert said[0] == said[1] and "rank 1 failed to swap" in said[0]
+
+
+def test_a_gather_that_failed_is_said_once_and_a_later_write_works() -> None:
+    def run(comm: Any) -> float:
+        engine = ZeroEngine(layer(), comm, 3, optimizer=sgd)
+        state, gather = engine.state_dict(), comm._all_gather
+
+        def fail(*_: object) -> None:
+            raise OffloadError("it fell out of the window")
+
+        comm._all_gather = fail
+        with pytest.raises(OffloadError, match="window"):
+            engine(torch.ones(1, 16))
+        comm._all_gather = gather
+        engine.zero_grad()
+        engine.load_state_dict({name: value * 2 for name, value in state.items()})
+        engine.backward(engine(torch.ones(1, 16)).sum())
+        engine.step()
+        return engine.consolidate()["weight"].mean().item()
+
+    assert launch(run, ranks=2, world="lockstep", timeout=30) == pytest.approx([2 / 16 + 0.1] * 2)

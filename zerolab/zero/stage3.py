@@ -86,14 +86,16 @@ class Stage3(Stage2):
                 # `settle` first (`changing.py`).
                 handle.arrived()
         except BaseException:
-            unit.presence = Presence.AWAY
+            # Said once: nobody waits for these calls again.
+            unit.presence, unit.gathering = Presence.AWAY, []
             raise
         for bucket in unit.gathered:
             point(bucket.parameters, bucket.views)
         unit.presence = Presence.HERE
 
     def settle(self, unit: Unit) -> None:
-        for handle in unit.gathering:
+        gathering, unit.gathering = unit.gathering, []
+        for handle in gathering:
             handle.wait()
 
     def release(self, unit: Unit) -> None:
