@@ -86,7 +86,7 @@ class Stage3(Stage2):
                 # `settle` first (`changing.py`).
                 handle.arrived()
         except BaseException:
-            # Said once: nobody waits for these calls again.
+            # A failure is said once: nobody waits for these calls again.
             unit.presence, unit.gathering = Presence.AWAY, []
             raise
         for bucket in unit.gathered:
@@ -94,9 +94,12 @@ class Stage3(Stage2):
         unit.presence = Presence.HERE
 
     def settle(self, unit: Unit) -> None:
-        gathering, unit.gathering = unit.gathering, []
-        for handle in gathering:
-            handle.wait()
+        try:
+            for handle in unit.gathering:
+                handle.wait()
+        except BaseException:
+            unit.gathering = []
+            raise
 
     def release(self, unit: Unit) -> None:
         before, unit.presence = unit.presence, Presence.AWAY

@@ -109,7 +109,7 @@ class Unit:
 
     gathered   the buckets that come and go at stage 3: all but the persistent ones
     numel      their elements, padding included
-    gathering  the calls by which they came last, or are coming, until somebody has waited for all of them
+    gathering  the calls by which they came last, or are coming; none of those that failed
     """
 
     def __init__(self, name: str, modules: list[nn.Module], buckets: list[Bucket]) -> None:
