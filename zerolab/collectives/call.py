@@ -68,6 +68,8 @@ class Call:
     nominal: bool = False
     """Whether its messages cannot be seen from here, so that its bytes come from the ring formula."""
     group: Group | None = None
+    average: bool = False
+    """Whether its sum is divided by N."""
 
     def numbered(self, number: int) -> Call:
         """The same call with its number. (`dataclasses.replace` takes ten times as long.)"""
@@ -79,6 +81,10 @@ class Call:
     def what(self) -> str:
         """What ranks that meet must agree on."""
         what = f"{self.name} of {self.numel} {self.dtype}" if self.dtype else self.name
+        if self.average:
+            what = f"{what}, averaged"
+        if self.name == "broadcast":
+            what = f"{what} from {self.src}"
         if self.group is not None:
             what = f"{what} {self.group}"
         return f"{what} ({self.label})" if self.label else what

@@ -34,7 +34,7 @@ from zerolab.collectives.agree import compare_labels
 from zerolab.collectives.call import Call, Group, phase_now
 from zerolab.collectives.groups import Number, as_listed, by_colour
 from zerolab.collectives.handle import Handle, Issuer, Order
-from zerolab.collectives.operands import check_out, check_place, check_summable, check_tensor
+from zerolab.collectives.operands import check_out, check_place, check_summable, check_tensor, in_inference_mode
 from zerolab.collectives.transport import Grouped, Request, Transport
 from zerolab.errors import InputError
 from zerolab.flat.layout import check_count, chunk_size
@@ -150,7 +150,7 @@ class Collectives(ABC):
             else:
                 self._all_reduce(tensor)
 
-        return self._issue("all_reduce", run, tensor, tensor, tensor, now)
+        return self._issue("all_reduce", run, tensor, tensor, tensor, now, average=average)
 
     def reduce_scatter_async(
         self, tensor: Tensor, average: bool = False, out: Tensor | None = None, *, now: bool = False
@@ -168,7 +168,7 @@ class Collectives(ABC):
             else:
                 self._reduce_scatter(tensor, chunk)
 
-        return self._issue("reduce_scatter", run, tensor, tensor, chunk, now)
+        return self._issue("reduce_scatter", run, tensor, tensor, chunk, now, average=average)
 
     def all_gather_async(
         self,
@@ -294,13 +294,16 @@ class Collectives(ABC):
         now: bool,
         label: str = "",
         src: int = 0,
+        average: bool = False,
     ) -> Handle:
         """Name the call by its whole tensor (`counted`), then run it or put it in line."""
         numel, dtype, itemsize = 0, "", 0
         if counted is not None:
             numel, itemsize, dtype = counted.numel(), counted.element_size(), str(counted.dtype).removeprefix("torch.")
-        call = Call(name, numel, dtype, itemsize, 0, phase_now(), label, src, self.nominal, self.within)
+        call = Call(name, numel, dtype, itemsize, 0, phase_now(), label, src, self.nominal, self.within, average)
         tensors = [tensor for tensor in (source, result) if tensor is not None]
+        if any(tensor.is_inference() for tensor in tensors):
+            run = in_inference_mode(run)
         if self.tracer is None:
             return self._issuer.issue(call, run, tensors, result, now)
         return self.tracer.watched(lambda: self._issuer.issue(call, run, tensors, result, now), name, now)

@@ -8,6 +8,7 @@ order therefore meet in each of them, whatever their threads do meanwhile.
 from __future__ import annotations
 
 import contextvars
+from collections import deque
 from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any, Protocol
@@ -148,6 +149,8 @@ class Issuer:
         self._queues = queues
         self._lane: CommLane | None = None
         self._last: Pending | None = None
+        # Calls that nobody has waited for, the earliest first.
+        self._unheard: deque[Pending] = deque()
         self._stream: torch.cuda.Stream | None = None
         self._turn: Turn | None = None
         self.issued = 0
@@ -173,6 +176,9 @@ class Issuer:
             self._lane = self._transport.lane()
         carried = carry_context(lambda: self._run(call, work))
         self._last = Pending(self._lane.submit(carried))
+        while self._unheard and self._unheard[0].waited:
+            self._unheard.popleft()
+        self._unheard.append(self._last)
         return Handle(result, self._last, streamed)
 
     def _run(self, call: Call, run: Callable[[], None]) -> None:
@@ -208,13 +214,14 @@ class Issuer:
         return work, streamed
 
     def close(self) -> None:
-        """End the lane once what was issued has run: other ranks may wait for it. Raises what its last call raised."""
+        """End the lane once what was issued has run: other ranks may wait for it. Raises what the first of
+        them raised that nobody has waited for."""
         lane, self._lane = self._lane, None
         if lane is None:
             return
         try:
-            if self._last is not None:
-                self._last.wait()
+            while self._unheard:
+                self._unheard.popleft().wait()
         finally:
             lane.close()
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 
 from zerolab.errors import InputError
@@ -10,11 +12,20 @@ from zerolab.flat.values import address, same_device
 
 Tensor = torch.Tensor
 
+SUMMABLE = {
+    *(torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.complex128, torch.complex64, torch.complex32),
+    *(torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8),
+}
+"""Dtypes that torch adds."""
+
 
 def check_tensor(name: str, tensor: Tensor, device: torch.device, flat: bool = False) -> None:
     """Refuse what would fail or corrupt on the way, before any rank waits for it."""
     if not isinstance(tensor, torch.Tensor):
         raise InputError(f"{name} takes a tensor, not {type(tensor).__name__}; wrap the value in torch.tensor")
+    if tensor.is_quantized or tensor.is_nested:
+        kind, remedy = ("quantized", "dequantize()") if tensor.is_quantized else ("nested", "to_padded_tensor(0)")
+        raise InputError(f"{name} takes a plain tensor, not a {kind} one; call {remedy} first")
     if tensor.layout is not torch.strided:
         raise InputError(f"{name} takes a dense tensor, not one with layout {tensor.layout}; call to_dense() first")
     if not same_device(tensor.device, device):
@@ -30,8 +41,16 @@ def check_tensor(name: str, tensor: Tensor, device: torch.device, flat: bool = F
 
 
 def check_summable(name: str, tensor: Tensor, average: bool) -> None:
+    if not isinstance(average, bool):
+        given = "a tensor" if isinstance(average, torch.Tensor) else repr(average)
+        raise InputError(
+            f"{name} was given {given} for average; give average=True for the mean or False for the sum, which is all "
+            "there is, and a tensor to write to as out=..."
+        )
     if tensor.dtype is torch.bool:
         raise InputError(f"{name} of torch.bool has no sum; convert the tensor with .int() and compare with 0")
+    if tensor.dtype not in SUMMABLE or (average and tensor.dtype is torch.complex32):
+        raise InputError(f"{name} of {tensor.dtype}, which torch does not add up; convert it with .float() or .int()")
     if average and not (tensor.is_floating_point() or tensor.is_complex()):
         raise InputError(f"the average of {tensor.dtype} is no {tensor.dtype}; sum it, or convert it with .float()")
 
@@ -59,3 +78,13 @@ def check_place(name: str, part: Tensor, whole: Tensor, rank: int, size: int) ->
             f"{name}: the shard of rank {rank} overlaps the whole tensor from element {at // whole.element_size()} "
             f"on, but its own chunk begins at {start}; give that chunk, or separate memory"
         )
+
+
+def in_inference_mode(run: Callable[[], None]) -> Callable[[], None]:
+    """`run`, where tensors of torch.inference_mode may be written, which is nowhere else."""
+
+    def inside() -> None:
+        with torch.inference_mode():
+            run()
+
+    return inside

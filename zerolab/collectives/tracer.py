@@ -7,6 +7,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
+
 from zerolab.collectives.call import Call
 from zerolab.collectives.handle import Handle
 from zerolab.collectives.transport import Transport, WrappedTransport
@@ -90,6 +92,13 @@ class WatchedHandle(Handle):
 
     def __init__(self, handle: Handle, name: str, tracer: Tracer) -> None:
         self._handle, self._name, self._tracer = handle, name, tracer
+
+    @property
+    def queued(self) -> bool:
+        return self._handle.queued
+
+    def behind(self, stream: torch.cuda.Stream) -> Any:
+        return self._handle.behind(stream)
 
     def arrived(self) -> Any:
         with self._tracer.waiting(self._name):

@@ -82,11 +82,16 @@ class Tracker(TorchDispatchMode):
 
     def __enter__(self) -> Tracker:
         super().__enter__()
-        # A communication lane enters, too, from its own thread and while the rank is at work: that begins nothing.
-        if self._owner in (None, threading.get_ident()):
-            self._owner = threading.get_ident()
-            self._settle()
-            self.reset_peak()
+        try:
+            # A communication lane enters, too, from its own thread and while the rank is at work: that begins nothing.
+            if self._owner in (None, threading.get_ident()):
+                self._owner = threading.get_ident()
+                self._settle()
+                self.reset_peak()
+        except BaseException:
+            # The caller's labels may fail: then nothing is tracked from here on, either.
+            super().__exit__(None, None, None)
+            raise
         resizes.listen(self._resized)
         return self
 

@@ -18,7 +18,7 @@ import torch.distributed as dist
 
 from zerolab.collectives import IMPLEMENTATIONS, Collectives, build
 from zerolab.collectives.shared.peers import host_number, is_possible
-from zerolab.collectives.torch_ import backends_of, carriers, connect
+from zerolab.collectives.torch_ import backends_of, carriers, connect, own_carrier
 from zerolab.collectives.transport import tell_all
 from zerolab.errors import InputError
 from zerolab.ranks.devices import check_timed, wanted
@@ -47,7 +47,8 @@ def from_process_group(
                  simulated. NCCL's order of addition is not fixed (`zerolab.ranks.devices`).
     link, trace, check  as in `launch`
 
-    `comm.rank` and `comm.size` are those of the group.
+    `comm.rank` and `comm.size` are those of the group. Each further comm of a group that gloo joins has a process group
+    of its own, so that the calls of both may be under way at once.
 
     Raises:
         InputError: no group was made, this process is not in it, its backend cannot serve the device, all ranks of a
@@ -62,9 +63,12 @@ def from_process_group(
     _check_alike(group, device, backends)
     check_timed(device, link, trace)
     nccl = backends.get(device.type) == "nccl"
-    carrier, host = carriers(group, nccl) if nccl else (group, group)
     if nccl:
+        # Two comms' calls are queued on it in the order in which each rank makes them.
+        carrier, host = carriers(group, nccl)
         connect(carrier, device)
+    else:
+        carrier = host = own_carrier(group)
     transport = ProcessTransport(carrier, device, nccl, host=host)
     if collectives == "auto" and link is None:
         collectives = wanted(os.environ)
@@ -100,7 +104,10 @@ def _check_group(group: dist.ProcessGroup | None) -> dist.ProcessGroup:
 def _choose_device(device: torch.device | str | None, backends: dict[str, str]) -> torch.device:
     if device is None:
         device = "cuda" if backends.get("cuda") == "nccl" and torch.cuda.is_available() else "cpu"
-    device = torch.device(device)
+    try:
+        device = torch.device(device)
+    except (RuntimeError, TypeError):
+        raise InputError(f'device is {device!r}; give "cpu", "cuda" or "cuda:1", or leave it out') from None
     backend = backends.get(device.type)
     if backend not in ("gloo", "nccl") or device.type not in ("cpu", "cuda"):
         joined = ", ".join(f"{kind} by {name}" for kind, name in backends.items())
@@ -109,7 +116,11 @@ def _choose_device(device: torch.device | str | None, backends: dict[str, str]) 
             f'{device} need gloo, or NCCL on GPUs; call init_process_group("gloo") or ("nccl"), or name another device'
         )
     if device.type == "cuda" and device.index is None:
-        device = torch.device("cuda", torch.cuda.current_device())
+        try:
+            device = torch.device("cuda", torch.cuda.current_device())
+        except (AssertionError, RuntimeError):
+            # As torch says it where it has no CUDA, or sees no GPU.
+            raise InputError('device is "cuda", but this process sees no GPU; give "cpu", or leave it out') from None
         own = local_rank_in(os.environ)
         if backend == "nccl" and device.index == 0 and own not in (None, 0) and torch.cuda.device_count() > 1:
             raise InputError(

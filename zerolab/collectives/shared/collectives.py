@@ -19,13 +19,14 @@ import torch
 
 from zerolab.collectives.call import Call
 from zerolab.collectives.contract import Collectives
+from zerolab.collectives.operands import in_inference_mode
 from zerolab.collectives.shared.arena import Arena
 from zerolab.collectives.shared.call import SharedCall
 from zerolab.collectives.shared.peers import GroupPeers, Peers, is_possible
 from zerolab.collectives.shared.queue import CallQueue
 from zerolab.collectives.transport import Request, Transport
 from zerolab.errors import InputError
-from zerolab.flat.layout import chunk_bound, chunk_sizes
+from zerolab.flat.layout import check_count, chunk_bound, chunk_sizes
 
 Tensor = torch.Tensor
 
@@ -56,6 +57,7 @@ class SharedMemoryCollectives(Collectives):
 
     def allocate(self, numel: int, dtype: torch.dtype = torch.float32) -> Tensor:
         """A 1-D tensor in shared memory; its content is arbitrary, as that of torch.empty."""
+        check_count("numel", numel, least=0)
         return self._arena.allocate(numel, dtype)
 
     def isend(self, tensor: Tensor, dst: int) -> Request:
@@ -110,8 +112,12 @@ class SharedMemoryCollectives(Collectives):
         *others, own = call.views(*chunk_bound(flat.numel(), self.size, self.rank))
         add_up([*others, own], own, divisor, copies=others)
         self._moved(2 * (self.size - 1), own.nbytes)
+
+        def bring() -> None:
+            flat.copy_(call.tensor)
+
         if call.tensor.data_ptr() != flat.data_ptr():
-            call.at_the_end = lambda: flat.copy_(call.tensor)
+            call.at_the_end = in_inference_mode(bring) if flat.is_inference() else bring
 
     def _moved(self, times: int, nbytes: int) -> None:
         for _ in range(times):

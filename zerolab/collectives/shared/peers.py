@@ -85,19 +85,18 @@ class Peers:
         """Where notes of that kind from `rank` come, the earliest first: the offset of its tensor, and its call."""
         return self._notes[rank, kind, group]
 
-    def listen(self, wait: bool = False) -> None:
-        """Read what has come, or wait until something comes."""
-        while not self._read() and wait:
-            wait_for((self._inbox, select.POLLIN))
+    def sleep(self, seconds: float) -> None:
+        """Return when something has come, or after so long."""
+        wait_for((self._inbox, select.POLLIN), seconds=seconds)
 
-    def _read(self) -> bool:
+    def listen(self) -> None:
+        """Read what has come."""
         try:
             packed = os.read(self._inbox, NOTE.size * 64)
         except BlockingIOError:
-            return False
+            return
         for sender, kind, group, offset, call in NOTE.iter_unpack(packed):
             self._notes[sender, kind, group].append((offset, call.rstrip(b"\0").decode()))
-        return True
 
     def close(self) -> None:
         for fd in (self._inbox, self._door, *self._outboxes.values()):
@@ -155,12 +154,13 @@ class GroupPeers:
         return notes.popleft() if notes else None
 
 
-def wait_for(*events: tuple[int, int]) -> None:
-    """Sleep until one of the descriptors has its event. (`select.select` knows no descriptor above 1023.)"""
+def wait_for(*events: tuple[int, int], seconds: float | None = None) -> None:
+    """Sleep until one of the descriptors has its event, or for so long. (`select.select` knows no descriptor above
+    1023.)"""
     sleeper = select.poll()
     for descriptor, event in events:
         sleeper.register(descriptor, event)
-    sleeper.poll()
+    sleeper.poll(None if seconds is None else 1e3 * seconds)
 
 
 def host_number() -> int:

@@ -21,8 +21,10 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager
-from typing import Any
+from contextlib import AbstractContextManager, contextmanager, suppress
+from threading import RLock
+from typing import Any, ClassVar
+from weakref import WeakSet
 
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
@@ -32,7 +34,7 @@ from zerolab.collectives.handle import Handle
 from zerolab.collectives.shared.call import SharedCall
 from zerolab.collectives.shared.peers import DONE, HERE, GroupPeers, Peers
 from zerolab.collectives.transport import Request, Transport
-from zerolab.errors import MismatchError
+from zerolab.errors import MismatchError, StateError
 
 Announce = Callable[[GroupPeers, Call, list[torch.Tensor]], SharedCall]
 """Says where this rank's tensor for a call lies, given those that the call reads and writes."""
@@ -49,8 +51,9 @@ class QueuedCall:
         self.error: BaseException | None = None
 
     def arrive(self) -> None:
-        """Return when this rank has done its share."""
-        self._queue.keep(self, until_over=False)
+        """Return when the result is here: as soon as this rank has done its share, but for an all-reduce, to which each
+        of the others adds its part."""
+        self._queue.keep(self, until_over=self.call.name == "all_reduce")
 
     def wait(self) -> None:
         """Return when everybody has."""
@@ -116,25 +119,48 @@ def overlap(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 
 class Queues:
-    """What all queues of a rank share: the peers, once the others are met, and each other."""
+    """What all queues of a rank share: the peers, once the others are met, and each other. Threads that make calls at
+    once take turns by `lock`, and wait for other ranks without it."""
+
+    of_process: ClassVar[WeakSet[Queues]] = WeakSet()
+    """Those of all comms of this process."""
 
     def __init__(self, open_peers: Callable[[], Peers]) -> None:
         self._open_peers = open_peers
         self.peers: Peers | None = None
+        self.closed = False
         self.all: list[CallQueue] = []
+        self.lock = RLock()
+        self.of_process.add(self)
 
     def open(self) -> None:
         self.peers = self._open_peers()
 
     def poll(self) -> None:
         """Do what can be done without waiting, for all groups."""
-        if self.peers is None:
-            return
-        self.peers.listen()
-        while any([queue.go_on() for queue in self.all]):
-            pass
+        with self.lock:
+            if self.peers is None:
+                return
+            self.peers.listen()
+            while any([queue.go_on() for queue in self.all]):
+                pass
+
+    def sleep(self) -> None:
+        """Wait for news of other ranks. Who waits for a call of one comm goes on with those of the others of this
+        process: other ranks may wait for these first."""
+        others = [queues for queues in self.of_process if queues is not self and queues.has_calls()]
+        for queues in others:
+            queues.poll()
+        if self.peers is not None:
+            # Another thread may read what this one waits for, so that nobody sleeps for ever.
+            self.peers.sleep(1e-4 if others else 0.02)
+
+    def has_calls(self) -> bool:
+        """Whether some of this rank's calls are not over."""
+        return any(queue._ahead or queue._behind for queue in self.all)
 
     def close(self) -> None:
+        self.closed = True
         if self.peers is not None:
             self.peers.close()
             self.peers = None
@@ -159,20 +185,25 @@ class CallQueue:
         self._peers: GroupPeers | None = None
         self._ahead: deque[QueuedCall] = deque()  # our share is to be done
         self._behind: deque[QueuedCall] = deque()  # it is done, and some others' is not
+        # Calls that have failed and whose error nobody has heard, the earliest first.
+        self._unheard: deque[QueuedCall] = deque()
         self.issued = 0
         self.running: SharedCall
         """That of the call that runs."""
 
     def issue(self, call: Call, run: Callable[[], None], tensors: list[torch.Tensor], result: Any, now: bool) -> Handle:
-        self.issued += 1
-        call = call.numbered(self.issued)
-        queued = QueuedCall(self, call, run, tensors)
-        if self._queues.peers is None:
-            # The others are met for the first time, which takes all of them: a wait, in this call. (A group is made by
-            # a call of those that it is made of, so they have met by then.)
-            self._enter(queued)
-            self._queues.open()
-        self._ahead.append(queued)
+        with self._queues.lock:
+            if self._queues.closed:
+                raise StateError(f"{call.name} was called after comm.close(); close it when all calls are made")
+            self.issued += 1
+            call = call.numbered(self.issued)
+            queued = QueuedCall(self, call, run, tensors)
+            if self._queues.peers is None:
+                # The others are met for the first time, which takes all of them: a wait, in this call. (A group is made
+                # by a call of those that it is made of, so they have met by then.)
+                self._enter(queued)
+                self._queues.open()
+            self._ahead.append(queued)
         if now:
             queued.wait()
         else:
@@ -204,21 +235,38 @@ class CallQueue:
             message.result()
 
     def keep(self, queued: QueuedCall, until_over: bool) -> None:
-        """Wait until a call's share is done, or until it is over. Raises what its call raised."""
+        """Wait until a call's share is done, or until it is over. Raises what its call raised, or an earlier one that
+        nobody has waited for."""
         self.poll()
+        waited = False
         while not (queued.over if until_over else queued.ran):
+            waited = True
             self._wait_for_somebody()
             self.poll()
+        if waited:
+            self._transport.waits(None)
         if queued.error is not None:
+            with suppress(ValueError):
+                self._unheard.remove(queued)
             raise queued.error
+        self._raise_unheard()
+
+    def _raise_unheard(self) -> None:
+        if self._unheard:
+            error = self._unheard.popleft().error
+            assert error is not None
+            raise error
 
     def close(self) -> None:
         """Do all that others may still wait for. The world's queue, which is closed last, closes what they share."""
         calls = [*self._behind, *self._ahead]
-        if calls:
-            calls[-1].wait()
-        if self._owns:
-            self._queues.close()
+        try:
+            if calls:
+                calls[-1].wait()
+            self._raise_unheard()
+        finally:
+            if self._owns:
+                self._queues.close()
 
     def _advance(self) -> bool:
         """Do our share of the next call, or end the first, if either can be."""
@@ -249,18 +297,17 @@ class CallQueue:
         return announced
 
     def _wait_for_somebody(self) -> None:
-        assert self._queues.peers is not None
-        shared, kind = None, HERE
-        if self._ahead:
-            self._enter(self._ahead[0])
-            shared = self._ahead[0].shared
-        if shared is None:
-            # What is not announced yet follows one that is not over.
-            shared, kind = self._behind[0].shared, DONE
-        assert shared is not None
-        self._transport.waits(shared.missing(kind))
-        self._queues.peers.listen(wait=True)
-        self._transport.waits(None)
+        with self._queues.lock:
+            shared, kind = None, HERE
+            if self._ahead:
+                self._enter(self._ahead[0])
+                shared = self._ahead[0].shared
+            if shared is None and self._behind:
+                # What is not announced yet follows one that is not over.
+                shared, kind = self._behind[0].shared, DONE
+            # Another thread may have ended it just now.
+            self._transport.waits(None if shared is None else shared.missing(kind))
+        self._queues.sleep()
 
     def _is_ready(self, queued: QueuedCall) -> bool:
         try:
@@ -293,6 +340,7 @@ class CallQueue:
             self._behind.append(queued)
         except Exception as error:
             queued.error, queued.over = error, True
+            self._unheard.append(queued)
         finally:
             queued.ran = True
             self._transport.left(queued.call)
