@@ -1,6 +1,7 @@
 """`launch` in processes: what a caller can count on when all goes well, and what is refused before anything starts."""
 
 import gc
+import multiprocessing
 import os
 import platform
 import re
@@ -140,6 +141,30 @@ def test_two_launches_at_once_from_two_threads():
 @pytest.mark.parametrize("world", ["processes", "lockstep"])
 def test_a_rank_may_launch(world):
     assert launch(functions.launches_inside, world, ranks=1, timeout=50) == [[(0, 2), (1, 2)]]
+
+
+def launches(folder, answers):
+    held = [str(path) for path in Path(folder).glob("zerolab-*")]
+    answers.send((list(launch(functions.who_and_how_many, ranks=2, timeout=30)), held))
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="nothing forks here")
+def test_a_fork_of_a_process_that_has_launched_may_launch_and_leaves_the_others_server_alone(monkeypatch, tmp_path):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    assert launch(functions.who_and_how_many, ranks=2, timeout=30) == [(0, 2), (1, 2)]
+    server = forkserver._server._forkserver_pid
+    forks = multiprocessing.get_context("fork")
+    ours, theirs = forks.Pipe(duplex=False)
+    child = forks.Process(target=launches, args=(tmp_path, theirs))
+    child.start()
+    assert ours.poll(50)
+    answer, held = ours.recv()
+    child.join()
+    assert child.exitcode == 0 and answer == [(0, 2), (1, 2)]
+    # The child has taken its own folders away, and none of ours.
+    assert sorted(held) == sorted(str(path) for path in tmp_path.glob("zerolab-*"))
+    assert launch(functions.who_and_how_many, ranks=2, timeout=30) == [(0, 2), (1, 2)]
+    assert forkserver._server._forkserver_pid == server
 
 
 def test_a_rank_of_a_server_that_was_forked_may_launch(tmp_path):
