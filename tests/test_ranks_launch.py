@@ -119,6 +119,28 @@ def test_lines_that_ranks_print_piece_by_piece_at_once_are_shown_whole(capfd, pr
     assert errors == ""
 
 
+@pytest.mark.parametrize("world", ["processes", "lockstep"])
+@pytest.mark.parametrize("prints", ["ranked", "live"])
+def test_a_line_ends_where_a_terminal_ends_it(world, prints, capfd):
+    launch(lambda comm: print("a\x0cb\u2028c\nd"), ranks=2, world=world, prints=prints, timeout=30)
+    printed = capfd.readouterr().out.removesuffix("\n").split("\n")
+    assert sorted(printed) == [f"rank {rank} | {line}" for rank in (0, 1) for line in ("a\x0cb\u2028c", "d")]
+
+
+def sends_beside_a_default_device(comm):
+    torch.set_default_device("meta")
+    tensor = torch.full((2,), float(comm.rank), device="cpu")
+    if comm.rank == 0:
+        comm.send(tensor, 1)
+    else:
+        comm.recv(tensor, 0)
+    return tensor.tolist()
+
+
+def test_a_message_passes_whatever_device_the_rank_makes_its_tensors_on():
+    assert launch(sends_beside_a_default_device, ranks=2, timeout=30)[1] == [0.0, 0.0]
+
+
 def test_trace_gives_each_ranks_spans():
     trace = launch(functions.total_of_ranks, ranks=2, trace=True, timeout=30).trace
     assert [[span.name for span in spans] for spans in trace] == [["all_reduce"], ["all_reduce"]]

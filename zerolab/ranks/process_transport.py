@@ -163,7 +163,7 @@ class ProcessTransport(Transport):
             return None, tag
         post, to = _post_of(kind)
         with _disable_current_modes():
-            number = torch.tensor([nbytes])
+            number = torch.tensor([nbytes], device="cpu")
             work = post(number, group=self.host, tag=_tag(f"the size of {tag}"), **{to: peer})
         return _Size(number, work), _tag(f"{tag} of {nbytes} bytes")
 
@@ -255,4 +255,4 @@ def _as_bytes(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _pinned(tensor: torch.Tensor) -> torch.Tensor:
-    return torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+    return torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu", pin_memory=True)
