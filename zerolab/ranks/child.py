@@ -31,7 +31,7 @@ from zerolab.collectives import Collectives, build
 from zerolab.collectives.transport import Transport
 from zerolab.ranks import folders
 from zerolab.ranks.board import Board, BoardPen
-from zerolab.ranks.failure import PeerLost, ResultRefused, traceback_text
+from zerolab.ranks.failure import PeerLost, ResultRefused, said_by, traceback_text
 from zerolab.ranks.job import Job, Outcome
 from zerolab.ranks.leave import leave
 from zerolab.ranks.malloc import keep_freed_memory
@@ -160,8 +160,8 @@ def failed(error: BaseException) -> Outcome:
     name = name.removeprefix("__main__.")
     return Outcome(
         error=name,
-        message=str(error),
-        traceback=traceback_text(error),
+        message=said_by(error),
+        traceback=said_by(error, traceback_text),
         when=time.monotonic(),
         secondary=is_secondary(error),
     )
@@ -177,7 +177,7 @@ def is_secondary(error: BaseException) -> bool:
 def _lost_connection(error: BaseException) -> bool:
     """Whether a peer went away: while it was spoken to, or, refused, before it was reached."""
     signs = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "SO_ERROR: Connection refused")
-    return isinstance(error, RuntimeError) and any(sign in str(error) for sign in signs)
+    return isinstance(error, RuntimeError) and any(sign in said_by(error) for sign in signs)
 
 
 def _events(comm: Collectives | Transport) -> Any:

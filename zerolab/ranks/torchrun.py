@@ -28,7 +28,7 @@ from zerolab.ranks import parting
 from zerolab.ranks.board import Board, BoardPen
 from zerolab.ranks.child import SPARE_SECONDS, is_secondary, make_comm
 from zerolab.ranks.devices import choose_collectives, device_of_rank, threads_per_rank
-from zerolab.ranks.failure import rank_failure, traceback_text
+from zerolab.ranks.failure import rank_failure, said_by, traceback_text
 from zerolab.ranks.folders import temporary_folder
 from zerolab.ranks.job import Job
 from zerolab.ranks.launchers import adopt
@@ -96,7 +96,9 @@ def _run(
             dist.all_reduce(torch.zeros(1, device="cpu"), group=transport.host)
         except Exception as error:
             parting.failed_first(not is_secondary(error))
-            failure = rank_failure(rank, type(error).__name__, str(error), traceback_text(error))
+            failure = rank_failure(
+                rank, type(error).__name__, said_by(error), said_by(error, traceback_text)
+            )
             raise failure from error
     tracer = getattr(comm, "tracer", None)
     values, traces = [None] * job.ranks, [None] * job.ranks
