@@ -96,9 +96,7 @@ def _run(
             dist.all_reduce(torch.zeros(1, device="cpu"), group=transport.host)
         except Exception as error:
             parting.failed_first(not is_secondary(error))
-            failure = rank_failure(
-                rank, type(error).__name__, said_by(error), said_by(error, traceback_text)
-            )
+            failure = rank_failure(rank, type(error).__name__, said_by(error), said_by(error, traceback_text))
             raise failure from error
     tracer = getattr(comm, "tracer", None)
     values, traces = [None] * job.ranks, [None] * job.ranks
