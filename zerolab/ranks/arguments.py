@@ -5,12 +5,13 @@ from __future__ import annotations
 import inspect
 import math
 import multiprocessing
+import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from zerolab.errors import InputError
 from zerolab.ranks.devices import DEVICES
-from zerolab.ranks.pickling import culprit, dumps
+from zerolab.ranks.pickling import culprit, dumps, is_too_deep
 from zerolab.ranks.printing import MODES
 
 WORLDS = ("processes", "lockstep", "virtual")
@@ -128,7 +129,8 @@ def pack_function(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> byt
         parts |= {f"argument {name!r}": value for name, value in kwargs.items()}
         found = culprit(parts)
         what = f"{found[0]}, of type {type(found[1]).__name__}," if found else "the rank function with its arguments"
-        reason = " ".join(str(found[2] if found else error).split())
+        why = found[2] if found else error
+        reason = "it is nested too deeply" if is_too_deep(why) else " ".join(str(why).split())
         raise InputError(
             f"{what} cannot travel to the ranks ({reason}); make it inside the rank function instead"
         ) from None

@@ -35,7 +35,7 @@ from zerolab.ranks.failure import PeerLost, ResultRefused, said_by, traceback_te
 from zerolab.ranks.job import Job, Outcome
 from zerolab.ranks.leave import leave
 from zerolab.ranks.malloc import keep_freed_memory
-from zerolab.ranks.pickling import dumps, loads
+from zerolab.ranks.pickling import dumps, is_too_deep, loads
 from zerolab.ranks.process_transport import ProcessTransport
 from zerolab.ranks.seeds import seed_all
 from zerolab.system import has
@@ -143,8 +143,9 @@ def pack(result: Any, limit: int) -> bytes:
     try:
         packed = dumps(result)
     except Exception as error:
+        reason = "it is nested too deeply" if is_too_deep(error) else error
         raise ResultRefused(
-            f"returned a {kind} that cannot travel back ({error}); return numbers, tensors, or lists and dicts of them"
+            f"returned a {kind} that cannot travel back ({reason}); return numbers, tensors, or lists and dicts of them"
         ) from None
     if len(packed) > limit:
         raise ResultRefused(
