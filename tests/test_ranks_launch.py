@@ -258,6 +258,12 @@ REFUSED = [
     ({"link": 3}, "link is 3"),
     ({"threads": 0}, "threads is 0"),
     ({"env": {"A": 1}}, "env holds 'A': 1"),
+    ({"env": {"A": "1", "B=C": "x"}}, "env holds 'B=C': 'x', which no system takes"),
+    ({"env": {"A": "1", "B=C": "x"}, "world": "lockstep"}, "env holds 'B=C': 'x'"),
+    ({"env": {"": "x"}}, "env holds '': 'x'"),
+    ({"env": {"A\0": "x"}}, r"env holds 'A\\x00': 'x'"),
+    ({"env": {"A": "x\0"}}, r"env holds 'A': 'x\\x00'"),
+    ({"env": {"A": "\ud800"}}, r"env holds 'A': '\\ud800'"),
     ({"env": ["A"]}, r"env is \['A'\]"),
     ({"prints": "loud"}, "prints is 'loud'"),
     ({"max_result_mb": 0}, "max_result_mb is 0"),
@@ -271,6 +277,18 @@ def test_a_bad_argument_is_named_before_any_rank_starts(arguments, message, monk
     monkeypatch.setattr("zerolab.ranks.processes.Crew.start", lambda crew: pytest.fail("ranks were started"))
     with pytest.raises(InputError, match=message):
         launch(functions.total_of_ranks, **arguments)
+    assert "A" not in os.environ
+
+
+def test_a_folder_that_is_gone_is_refused_where_ranks_would_begin_in_it(monkeypatch, tmp_path):
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    # It is left again afterwards.
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    with pytest.raises(InputError, match=r"the current folder is not there any more .* by os.chdir"):
+        launch(functions.who_and_how_many, ranks=2, timeout=30)
+    assert launch(functions.who_and_how_many, ranks=2, world="lockstep", timeout=30) == [(0, 2), (1, 2)]
 
 
 def test_what_cannot_be_called_is_refused():

@@ -63,8 +63,21 @@ def check_arguments(
     for name, value in (env or {}).items():
         if not isinstance(name, str) or not isinstance(value, str):
             raise InputError(f"env holds {name!r}: {value!r}; environment variables are texts")
+        if not name or "=" in name or not (_is_settable(name) and _is_settable(value)):
+            raise InputError(
+                f"env holds {name!r}: {value!r}, which no system takes; give a name without '=', and no zero character "
+                "in either"
+            )
     if world == "processes" and multiprocessing.current_process().daemon:
         raise InputError("a daemonic process may not start ranks; launch from its parent, or use lockstep")
+
+
+def _is_settable(text: str) -> bool:
+    """Whether a text can be part of an environment."""
+    try:
+        return b"\0" not in os.fsencode(text)
+    except UnicodeEncodeError:
+        return False
 
 
 def check_virtual(world: str, ranks: int, only: Any, collectives: str, device: str) -> None:

@@ -215,8 +215,8 @@ def _threads_kept() -> Iterator[None]:
 @contextmanager
 def _environment(job: Job) -> Iterator[None]:
     before = dict(os.environ)
-    _set_environment(job.environment, before)
     try:
+        _set_environment(job.environment, before)
         yield
     finally:
         now = dict(os.environ)
