@@ -345,7 +345,7 @@ def test_an_environment_that_names_no_rank_of_a_world_is_refused_by_its_variable
         launch(rank_functions.who_and_how_many, ranks=None, timeout=2)
 
 
-@pytest.mark.parametrize(("rank", "why"), [("0", "Timed out after 1 seconds"), ("1", "Connection refused")])
+@pytest.mark.parametrize(("rank", "why"), [("0", "Timed out after . seconds"), ("1", "Connection refused")])
 def test_a_rank_whose_world_does_not_come_says_so_in_the_time_of_its_launch(rank, why, world_of_others):
     port, start = world_of_others(rank, "2"), time.monotonic()
     said = rf"rank {rank} of 2 has not met the others at localhost:{port} within 1\.5 s \({why}.*; start all ranks"
