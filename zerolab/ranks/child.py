@@ -31,7 +31,7 @@ from zerolab.collectives import Collectives, build
 from zerolab.collectives.transport import Transport
 from zerolab.ranks import folders
 from zerolab.ranks.board import Board, BoardPen
-from zerolab.ranks.failure import PeerLost, ResultRefused, said_by, traceback_text
+from zerolab.ranks.failure import ResultRefused, is_secondary, said_by, traceback_text
 from zerolab.ranks.job import Job, Outcome
 from zerolab.ranks.leave import leave
 from zerolab.ranks.malloc import keep_freed_memory
@@ -166,19 +166,6 @@ def failed(error: BaseException) -> Outcome:
         when=time.monotonic(),
         secondary=is_secondary(error),
     )
-
-
-def is_secondary(error: BaseException) -> bool:
-    """Whether an error says no more than that another rank is gone, which may have returned, or died, and is then what
-    to report."""
-    lost = isinstance(error, PeerLost | dist.DistBackendError) or _lost_connection(error)
-    return lost or isinstance(error.__cause__, BrokenPipeError)
-
-
-def _lost_connection(error: BaseException) -> bool:
-    """Whether a peer went away: while it was spoken to, or, refused, before it was reached."""
-    signs = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "SO_ERROR: Connection refused")
-    return isinstance(error, RuntimeError) and any(sign in said_by(error) for sign in signs)
 
 
 def _events(comm: Collectives | Transport) -> Any:

@@ -8,6 +8,8 @@ import traceback
 from collections.abc import Callable
 from types import TracebackType
 
+import torch.distributed as dist
+
 from zerolab.errors import DeadlockError, MismatchError, RankError
 
 _KEPT = {"DeadlockError": DeadlockError, "MismatchError": MismatchError}
@@ -90,6 +92,19 @@ def said_by(error: BaseException, write: Callable[[BaseException], str] = str) -
         return write(error)
     except Exception as broken:
         return f"(it has no text: its {write.__name__} raises {type(broken).__name__})"
+
+
+def is_secondary(error: BaseException) -> bool:
+    """Whether an error says no more than that another rank is gone, which may have returned, or died, and is then what
+    to report."""
+    lost = isinstance(error, PeerLost | dist.DistBackendError) or _lost_connection(error)
+    return lost or isinstance(error.__cause__, BrokenPipeError)
+
+
+def _lost_connection(error: BaseException) -> bool:
+    """Whether a peer went away: while it was spoken to, or, refused, before it was reached."""
+    signs = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "SO_ERROR: Connection refused")
+    return isinstance(error, RuntimeError) and any(sign in said_by(error) for sign in signs)
 
 
 def name_of_signal(number: int) -> str:

@@ -27,9 +27,9 @@ from zerolab.collectives.torch_ import carriers, connect
 from zerolab.errors import InputError, RankError
 from zerolab.ranks import parting
 from zerolab.ranks.board import Board, BoardPen
-from zerolab.ranks.child import SPARE_SECONDS, is_secondary, make_comm
+from zerolab.ranks.child import SPARE_SECONDS, make_comm
 from zerolab.ranks.devices import choose_collectives, device_of_rank, threads_per_rank
-from zerolab.ranks.failure import rank_failure, said_by, traceback_text
+from zerolab.ranks.failure import is_secondary, rank_failure, said_by, traceback_text
 from zerolab.ranks.folders import reason, temporary_folder
 from zerolab.ranks.job import Job
 from zerolab.ranks.launchers import adopt
