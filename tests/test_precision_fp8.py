@@ -591,6 +591,31 @@ def test_what_cannot_be_converted_is_refused_and_nothing_is_changed(
     assert before == ([type(module) for module in given.modules()] if isinstance(given, nn.Module) else [])
 
 
+@pytest.mark.parametrize(
+    ("weight", "input"),
+    [(torch.float32, torch.int64), (torch.bfloat16, torch.float32), (torch.float32, torch.bfloat16)],
+    ids=str,
+)
+def test_an_input_that_a_linear_layer_refuses_is_refused_in_fp8_and_leaves_no_trace(
+    weight: torch.dtype, input: torch.dtype
+) -> None:
+    plain = nn.Linear(4, 4, dtype=weight)
+    with pytest.raises(RuntimeError):
+        plain(torch.ones(2, 4, dtype=input))
+    fp8 = fp8_linears(plain)
+    with pytest.raises(InputError, match=rf"the input is {input} and the weight {weight}; give the layer input.to"):
+        fp8(torch.ones(2, 4, dtype=input))
+    assert not fp8.fp8_amax.any()
+
+
+def test_under_autocast_an_fp8_layer_takes_another_dtype_as_a_linear_layer_does() -> None:
+    fp8 = fp8_linears(nn.Linear(4, 4))
+    with torch.autocast("cpu", torch.bfloat16):
+        assert fp8(torch.ones(2, 4, dtype=torch.bfloat16)).dtype is torch.bfloat16
+        with pytest.raises(InputError, match=r"the input is torch\.int64"):
+            fp8(torch.ones(2, 4, dtype=torch.int64))
+
+
 def test_advancing_a_model_without_fp8_is_refused() -> None:
     with pytest.raises(InputError, match="call fp8_linears"):
         advance(nn.Linear(2, 2))

@@ -12,6 +12,7 @@ from types import SimpleNamespace
 import psutil
 import pytest
 import rank_functions as functions
+import torch
 
 from zerolab.errors import DeadlockError, MismatchError, RankError
 from zerolab.ranks import RankFailure, forkserver, launch, lockstep, torchrun
@@ -132,6 +133,33 @@ def test_ranks_that_all_die_at_once_are_named_too(ranks: int) -> None:
         launch(lambda comm: os.kill(os.getpid(), signal.SIGSEGV), ranks=ranks, timeout=30)
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="another system has other signals")
+def test_a_signal_without_a_name_is_named_by_its_number():
+    with pytest.raises(RankFailure, match=r"rank 0 was killed by signal 40$"):
+        launch(lambda comm: os.kill(os.getpid(), 40), ranks=1, timeout=30)
+
+
+class SaysNothingError(RuntimeError):
+    """As of a library whose `__str__` reads what only its own `__init__` sets."""
+
+    def __str__(self):
+        return self.args[0]["said"]
+
+
+def raises_what_has_no_text(comm):
+    comm.barrier()
+    if comm.rank == 1:
+        raise SaysNothingError({})
+
+
+@pytest.mark.parametrize("world", ["processes", "lockstep"])
+def test_an_exception_whose_text_cannot_be_made_is_named_with_its_traceback(world):
+    said = r"rank 1 raised \S*SaysNothingError: \(it has no text: its str raises KeyError\)"
+    with pytest.raises(RankFailure, match=said) as caught:
+        launch(raises_what_has_no_text, ranks=2, world=world, timeout=30)
+    assert "in raises_what_has_no_text" in caught.value.traceback
+
+
 def test_os_exit_is_named_with_its_code():
     with pytest.raises(RankFailure, match="rank 1 ended with exit code 7 before it returned"):
         launch(functions.leaves_by_os_exit, ranks=3, timeout=30)
@@ -182,6 +210,20 @@ def test_different_collectives_are_named_at_once(world, collectives, function):
         named = r"rank [01] is in #1 all_\w+ of \d+ float32 while rank [12] is in #1 all_\w+ of \d+ float32"
     with pytest.raises(MismatchError, match=named):
         launch(function, ranks=3, world=world, collectives=collectives, timeout=50)
+
+
+def calls_more_at_the_end(comm):
+    for step in range(3):
+        comm.all_reduce(torch.ones(4 if step < 2 or comm.rank == 1 else 400))
+
+
+@pytest.mark.parametrize("function", [functions.other_size, calls_more_at_the_end])
+def test_of_two_ranks_one_of_which_dies_of_a_call_of_another_size_both_calls_are_named(function):
+    """gloo ends a process that is sent more than it asked for; the other one sees no more than that it is gone."""
+    named = r"rank 0 is in #(1|3) all_reduce of \d+ float32 while rank 1 is in #\1 all_reduce of \d+ float32"
+    for _ in range(3):
+        with pytest.raises(MismatchError, match=named):
+            launch(function, ranks=2, collectives="torch", timeout=50)
 
 
 @pytest.mark.parametrize("world", ["processes", "lockstep"])

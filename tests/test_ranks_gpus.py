@@ -340,7 +340,7 @@ def test_rank_11_of_two_machines_joins_by_nccl_on_a_gpu_of_its_own_whatever_numb
     monkeypatch.setattr(torch.cuda, "set_device", lambda device: told.update(set=str(device)))
     monkeypatch.setattr(torchrun.distributed_c10d, "_get_default_store", lambda: store)
     for name, put in {
-        "_launches": itertools.count(), "_meeting_place": lambda timeout: store, "name_of": lambda device: "gpu 11",
+        "_launches": itertools.count(), "_meeting_place": lambda *_: store, "name_of": lambda device: "gpu 11",
         "carriers": lambda group, nccl: (f"{group} by {'NCCL' if nccl else 'gloo'}", "host"),
         "connect": lambda group, device: told.update(connected=f"{group} from {device}"),
         "_private_pen": lambda size, rank: None,

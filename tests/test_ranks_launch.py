@@ -1,6 +1,7 @@
 """`launch` in processes: what a caller can count on when all goes well, and what is refused before anything starts."""
 
 import gc
+import multiprocessing
 import os
 import platform
 import re
@@ -118,6 +119,28 @@ def test_lines_that_ranks_print_piece_by_piece_at_once_are_shown_whole(capfd, pr
     assert errors == ""
 
 
+@pytest.mark.parametrize("world", ["processes", "lockstep"])
+@pytest.mark.parametrize("prints", ["ranked", "live"])
+def test_a_line_ends_where_a_terminal_ends_it(world, prints, capfd):
+    launch(lambda comm: print("a\x0cb\u2028c\nd"), ranks=2, world=world, prints=prints, timeout=30)
+    printed = capfd.readouterr().out.removesuffix("\n").split("\n")
+    assert sorted(printed) == [f"rank {rank} | {line}" for rank in (0, 1) for line in ("a\x0cb\u2028c", "d")]
+
+
+def sends_beside_a_default_device(comm):
+    torch.set_default_device("meta")
+    tensor = torch.full((2,), float(comm.rank), device="cpu")
+    if comm.rank == 0:
+        comm.send(tensor, 1)
+    else:
+        comm.recv(tensor, 0)
+    return tensor.tolist()
+
+
+def test_a_message_passes_whatever_device_the_rank_makes_its_tensors_on():
+    assert launch(sends_beside_a_default_device, ranks=2, timeout=30)[1] == [0.0, 0.0]
+
+
 def test_trace_gives_each_ranks_spans():
     trace = launch(functions.total_of_ranks, ranks=2, trace=True, timeout=30).trace
     assert [[span.name for span in spans] for spans in trace] == [["all_reduce"], ["all_reduce"]]
@@ -140,6 +163,30 @@ def test_two_launches_at_once_from_two_threads():
 @pytest.mark.parametrize("world", ["processes", "lockstep"])
 def test_a_rank_may_launch(world):
     assert launch(functions.launches_inside, world, ranks=1, timeout=50) == [[(0, 2), (1, 2)]]
+
+
+def launches(folder, answers):
+    held = [str(path) for path in Path(folder).glob("zerolab-*")]
+    answers.send((list(launch(functions.who_and_how_many, ranks=2, timeout=30)), held))
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="nothing forks here")
+def test_a_fork_of_a_process_that_has_launched_may_launch_and_leaves_the_others_server_alone(monkeypatch, tmp_path):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    assert launch(functions.who_and_how_many, ranks=2, timeout=30) == [(0, 2), (1, 2)]
+    server = forkserver._server._forkserver_pid
+    forks = multiprocessing.get_context("fork")
+    ours, theirs = forks.Pipe(duplex=False)
+    child = forks.Process(target=launches, args=(tmp_path, theirs))
+    child.start()
+    assert ours.poll(50)
+    answer, held = ours.recv()
+    child.join()
+    assert child.exitcode == 0 and answer == [(0, 2), (1, 2)]
+    # The child has taken its own folders away, and none of ours.
+    assert sorted(held) == sorted(str(path) for path in tmp_path.glob("zerolab-*"))
+    assert launch(functions.who_and_how_many, ranks=2, timeout=30) == [(0, 2), (1, 2)]
+    assert forkserver._server._forkserver_pid == server
 
 
 def test_a_rank_of_a_server_that_was_forked_may_launch(tmp_path):
@@ -211,6 +258,12 @@ REFUSED = [
     ({"link": 3}, "link is 3"),
     ({"threads": 0}, "threads is 0"),
     ({"env": {"A": 1}}, "env holds 'A': 1"),
+    ({"env": {"A": "1", "B=C": "x"}}, "env holds 'B=C': 'x', which no system takes"),
+    ({"env": {"A": "1", "B=C": "x"}, "world": "lockstep"}, "env holds 'B=C': 'x'"),
+    ({"env": {"": "x"}}, "env holds '': 'x'"),
+    ({"env": {"A\0": "x"}}, r"env holds 'A\\x00': 'x'"),
+    ({"env": {"A": "x\0"}}, r"env holds 'A': 'x\\x00'"),
+    ({"env": {"A": "\ud800"}}, r"env holds 'A': '\\ud800'"),
     ({"env": ["A"]}, r"env is \['A'\]"),
     ({"prints": "loud"}, "prints is 'loud'"),
     ({"max_result_mb": 0}, "max_result_mb is 0"),
@@ -224,6 +277,18 @@ def test_a_bad_argument_is_named_before_any_rank_starts(arguments, message, monk
     monkeypatch.setattr("zerolab.ranks.processes.Crew.start", lambda crew: pytest.fail("ranks were started"))
     with pytest.raises(InputError, match=message):
         launch(functions.total_of_ranks, **arguments)
+    assert "A" not in os.environ
+
+
+def test_a_folder_that_is_gone_is_refused_where_ranks_would_begin_in_it(monkeypatch, tmp_path):
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    # It is left again afterwards.
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    with pytest.raises(InputError, match=r"the current folder is not there any more .* by os.chdir"):
+        launch(functions.who_and_how_many, ranks=2, timeout=30)
+    assert launch(functions.who_and_how_many, ranks=2, world="lockstep", timeout=30) == [(0, 2), (1, 2)]
 
 
 def test_what_cannot_be_called_is_refused():

@@ -8,8 +8,8 @@ import torch.distributed as dist
 
 from zerolab import cli
 from zerolab.cli import ending
-from zerolab.ranks import child, folders, parting
-from zerolab.ranks.failure import PeerLost
+from zerolab.ranks import folders, parting
+from zerolab.ranks.failure import PeerLost, is_secondary
 
 
 class Left(BaseException):
@@ -44,7 +44,7 @@ def done(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
 def raised(error: BaseException) -> None:
     """A launch in which this rank raises."""
     with pytest.raises(type(error)), parting.noted():
-        parting.failed_first(not child.is_secondary(error))
+        parting.failed_first(not is_secondary(error))
         raise error
 
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from zerolab.collectives import Collectives
-from zerolab.errors import InputError
+from zerolab.errors import InputError, RankError
 from zerolab.ranks import launch
 from zerolab.ranks.pickling import Pickler, dumps, loads, memory_of
 
@@ -324,6 +324,56 @@ def test_tensors_of_all_kinds_travel_with_their_memory_and_in_few_bytes() -> Non
     emptied = loads(dumps(tensors[0])).untyped_storage()
     emptied.resize_(0)
     emptied.resize_(24)
+
+
+def test_parts_of_one_tensor_travel_with_its_memory_once_and_lie_in_it_there() -> None:
+    rows = list(torch.arange(4000.0).view(2000, 2))
+    packed = dumps(rows)
+    assert len(packed) < 16_000 + 200 * len(rows)
+    there = loads(packed)
+    there[0].untyped_storage().fill_(0)
+    assert all(torch.equal(row, torch.zeros(2)) for row in there)
+
+
+def test_tensors_of_one_memory_keep_it_whatever_their_kind() -> None:
+    whole, newer = torch.zeros(8), torch.zeros(4, dtype=torch.float8_e5m2)
+    weight = torch.nn.Parameter(torch.zeros(2))
+    groups = [
+        [whole, whole[2:4], whole.view(torch.int32), whole.detach()],
+        [weight, weight.data],
+        [newer, newer[1:], newer.view(torch.uint8)],
+    ]
+    back = loads(dumps((groups, whole.untyped_storage())))
+    for group in back[0]:
+        assert len({tensor.untyped_storage().data_ptr() for tensor in group}) == 1
+    assert back[1].data_ptr() == back[0][0][0].data_ptr()
+    assert len({group[0].data_ptr() for group in back[0]}) == len(groups)
+
+
+@pytest.mark.parametrize("world", ["processes", "lockstep"])
+def test_a_part_of_an_argument_is_a_part_of_it_in_a_rank(world: str) -> None:
+    def writes(comm: Collectives, whole: torch.Tensor, part: torch.Tensor) -> list[float]:
+        part.fill_(comm.rank + 1.0)
+        return whole.tolist()
+
+    whole = torch.zeros(3)
+    assert launch(writes, whole, whole[:2], ranks=2, world=world, timeout=30) == [[1.0, 1.0, 0.0], [2.0, 2.0, 0.0]]
+    assert whole.tolist() == [0.0] * 3
+
+
+def nested(depth: int) -> list[Any]:
+    held: list[Any] = []
+    for _ in range(depth):
+        held = [held]
+    return held
+
+
+@pytest.mark.parametrize("world", ["processes", "lockstep"])
+def test_what_is_nested_too_deeply_is_named(world: str) -> None:
+    with pytest.raises(InputError, match=r"argument 1, of type list, cannot travel .*\(it is nested too deeply\)"):
+        launch(lambda comm, held: None, nested(3000), ranks=2, world=world, timeout=30)
+    with pytest.raises(RankError, match=r"returned a list that cannot travel back \(it is nested too deeply\)"):
+        launch(lambda comm: nested(3000), ranks=2, world=world, timeout=30)
 
 
 def test_a_tensor_of_more_than_4_gib_travels_whole() -> None:

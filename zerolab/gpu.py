@@ -78,7 +78,7 @@ class Door:
     def locked(self, numel: int, dtype: torch.dtype) -> torch.Tensor:
         """Host memory that a GPU copies from and to beside other work. Freed, it is not handed out before the copies
         that were queued of it have ended."""
-        return torch.empty(numel, dtype=dtype, pin_memory=True)
+        return torch.empty(numel, dtype=dtype, device="cpu", pin_memory=True)
 
     def send(self, tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
         """A tensor of the host on `device`: to a GPU by way of page-locked memory, so that the host need not wait."""

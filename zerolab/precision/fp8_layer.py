@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from zerolab.errors import InputError
 from zerolab.flat.values import equal
 from zerolab.gpu import door
 from zerolab.precision.fp8_past import Past, new_number
@@ -91,11 +92,19 @@ class Fp8Linear(nn.Linear):
             buffer.zero_()
 
     def forward(self, input: Tensor) -> Tensor:
+        self._check(input)
         training = torch.is_grad_enabled()
         with torch.no_grad():
             values, scale = self._quantised(input, training)
             weight_scale = self.scale_of(WEIGHT, largest_of(self.weight), training)
         return _Multiply.apply(input, self.weight, self.bias, values, scale, weight_scale, self)
+
+    def _check(self, input: Tensor) -> None:
+        """Refuse what nn.Linear would: fp8 has its own copy of everything, and would take any dtype silently."""
+        dtype = self.weight.dtype
+        alike = input.dtype == dtype or torch.is_autocast_enabled(input.device.type)
+        if not (alike and input.is_floating_point()):
+            raise InputError(f"the input is {input.dtype} and the weight {dtype}; give the layer input.to({dtype})")
 
     def scale_of(self, role: int, largest: Tensor, record: bool) -> Tensor:
         """The scale for a tensor with this maximum, which is noted if `record`. A maximum that is not finite leaves

@@ -28,6 +28,8 @@ from zerolab.flat.layout import check_count
 FACTOR = 2.0
 MOST_POWER = 127
 """2**127 is the largest power of two in fp32, in which the loss is scaled."""
+LARGEST = 2.0**MOST_POWER * (2 - 2.0**-23)
+"""The largest number of fp32. Every loss times a larger one is inf."""
 
 
 class ScaleError(ZerolabError, ArithmeticError):
@@ -65,6 +67,8 @@ class LossScaler:
         _check_scale("min_scale", min_scale)
         if static is not None:
             _check_scale("static", static, " or None for a scale that follows the overflows")
+            if static > LARGEST:
+                raise InputError(f"static is {static:g}, beyond fp32; give at most 2**{MOST_POWER}")
         elif 2.0**initial_power < min_scale:
             raise InputError(
                 f"min_scale is {min_scale:g}, above the scale at the start, 2**{initial_power}; "

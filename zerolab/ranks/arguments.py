@@ -5,12 +5,13 @@ from __future__ import annotations
 import inspect
 import math
 import multiprocessing
+import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from zerolab.errors import InputError
 from zerolab.ranks.devices import DEVICES
-from zerolab.ranks.pickling import culprit, dumps
+from zerolab.ranks.pickling import culprit, dumps, is_too_deep
 from zerolab.ranks.printing import MODES
 
 WORLDS = ("processes", "lockstep", "virtual")
@@ -62,8 +63,21 @@ def check_arguments(
     for name, value in (env or {}).items():
         if not isinstance(name, str) or not isinstance(value, str):
             raise InputError(f"env holds {name!r}: {value!r}; environment variables are texts")
+        if not name or "=" in name or not (_is_settable(name) and _is_settable(value)):
+            raise InputError(
+                f"env holds {name!r}: {value!r}, which no system takes; give a name without '=', and no zero character "
+                "in either"
+            )
     if world == "processes" and multiprocessing.current_process().daemon:
         raise InputError("a daemonic process may not start ranks; launch from its parent, or use lockstep")
+
+
+def _is_settable(text: str) -> bool:
+    """Whether a text can be part of an environment."""
+    try:
+        return b"\0" not in os.fsencode(text)
+    except UnicodeEncodeError:
+        return False
 
 
 def check_virtual(world: str, ranks: int, only: Any, collectives: str, device: str) -> None:
@@ -128,7 +142,8 @@ def pack_function(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> byt
         parts |= {f"argument {name!r}": value for name, value in kwargs.items()}
         found = culprit(parts)
         what = f"{found[0]}, of type {type(found[1]).__name__}," if found else "the rank function with its arguments"
-        reason = " ".join(str(found[2] if found else error).split())
+        why = found[2] if found else error
+        reason = "it is nested too deeply" if is_too_deep(why) else " ".join(str(why).split())
         raise InputError(
             f"{what} cannot travel to the ranks ({reason}); make it inside the rank function instead"
         ) from None

@@ -160,11 +160,13 @@ class BoardPen:
             self._note_group(call.group.number, call.number)
         self._write_call(call)
 
-    def left(self) -> None:
+    def left(self, shown: bool = False) -> None:
+        """A thread has left its collective, which stays on the board if it is still to be `shown`."""
         calls = self._calls.get(threading.get_ident())
         if calls:
             calls.pop()
-            self._write_call(calls[-1] if calls else None)
+            if not shown:
+                self._write_call(calls[-1] if calls else None)
 
     def waits(self, kind: int, peer: int = -1, nbytes: int = 0) -> None:
         """A thread begins to wait for a peer (kind 1: send, 2: receive, 3: meet), or waits no more (0)."""

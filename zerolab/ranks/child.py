@@ -31,11 +31,11 @@ from zerolab.collectives import Collectives, build
 from zerolab.collectives.transport import Transport
 from zerolab.ranks import folders
 from zerolab.ranks.board import Board, BoardPen
-from zerolab.ranks.failure import PeerLost, ResultRefused, traceback_text
+from zerolab.ranks.failure import ResultRefused, is_secondary, said_by, traceback_text
 from zerolab.ranks.job import Job, Outcome
 from zerolab.ranks.leave import leave
 from zerolab.ranks.malloc import keep_freed_memory
-from zerolab.ranks.pickling import dumps, loads
+from zerolab.ranks.pickling import dumps, is_too_deep, loads
 from zerolab.ranks.process_transport import ProcessTransport
 from zerolab.ranks.seeds import seed_all
 from zerolab.system import has
@@ -143,8 +143,9 @@ def pack(result: Any, limit: int) -> bytes:
     try:
         packed = dumps(result)
     except Exception as error:
+        reason = "it is nested too deeply" if is_too_deep(error) else error
         raise ResultRefused(
-            f"returned a {kind} that cannot travel back ({error}); return numbers, tensors, or lists and dicts of them"
+            f"returned a {kind} that cannot travel back ({reason}); return numbers, tensors, or lists and dicts of them"
         ) from None
     if len(packed) > limit:
         raise ResultRefused(
@@ -160,24 +161,11 @@ def failed(error: BaseException) -> Outcome:
     name = name.removeprefix("__main__.")
     return Outcome(
         error=name,
-        message=str(error),
-        traceback=traceback_text(error),
+        message=said_by(error),
+        traceback=said_by(error, traceback_text),
         when=time.monotonic(),
         secondary=is_secondary(error),
     )
-
-
-def is_secondary(error: BaseException) -> bool:
-    """Whether an error says no more than that another rank is gone, which may have returned, or died, and is then what
-    to report."""
-    lost = isinstance(error, PeerLost | dist.DistBackendError) or _lost_connection(error)
-    return lost or isinstance(error.__cause__, BrokenPipeError)
-
-
-def _lost_connection(error: BaseException) -> bool:
-    """Whether a peer went away: while it was spoken to, or, refused, before it was reached."""
-    signs = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "SO_ERROR: Connection refused")
-    return isinstance(error, RuntimeError) and any(sign in str(error) for sign in signs)
 
 
 def _events(comm: Collectives | Transport) -> Any:

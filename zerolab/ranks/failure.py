@@ -5,7 +5,10 @@ from __future__ import annotations
 import re
 import signal
 import traceback
+from collections.abc import Callable
 from types import TracebackType
+
+import torch.distributed as dist
 
 from zerolab.errors import DeadlockError, MismatchError, RankError
 
@@ -83,10 +86,39 @@ def traceback_text(error: BaseException, start: TracebackType | None = None) -> 
     return "".join(traceback.format_exception(type(error), error, frame))
 
 
+def said_by(error: BaseException, write: Callable[[BaseException], str] = str) -> str:
+    """What `write` makes of an exception. Its class may be the script's own, and have a `__str__` that fails."""
+    try:
+        return write(error)
+    except Exception as broken:
+        return f"(it has no text: its {write.__name__} raises {type(broken).__name__})"
+
+
+def is_secondary(error: BaseException) -> bool:
+    """Whether an error says no more than that another rank is gone, which may have returned, or died, and is then what
+    to report."""
+    lost = isinstance(error, PeerLost | dist.DistBackendError) or _lost_connection(error)
+    return lost or isinstance(error.__cause__, BrokenPipeError)
+
+
+def _lost_connection(error: BaseException) -> bool:
+    """Whether a peer went away: while it was spoken to, or, refused, before it was reached."""
+    signs = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "SO_ERROR: Connection refused")
+    return isinstance(error, RuntimeError) and any(sign in said_by(error) for sign in signs)
+
+
+def name_of_signal(number: int) -> str:
+    """Such as "SIGKILL". Most of the real-time signals have no name."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
 def died(rank: int, exit_code: int, noise: str = "") -> RankFailure:
     """The caller's error for a rank whose process ended without a word. A negative code is a signal's number."""
     if exit_code < 0:
-        name = signal.Signals(-exit_code).name
+        name = name_of_signal(-exit_code)
         hint = "; it may have run out of memory" if name == "SIGKILL" else ""
         return RankFailure(f"rank {rank} was killed by {name}{hint}", rank, name, noise)
     last = noise.rpartition("\n")[2]

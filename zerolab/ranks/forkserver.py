@@ -119,18 +119,15 @@ def _start_passfds(path: Any, command: Sequence[Any], descriptors: Sequence[int]
 
 def _fork_passfds(path: Any, command: Sequence[Any], descriptors: Sequence[int]) -> int:
     """Do in a fork of this process what `command`, a call of Python with "-c", would do in a new one."""
+    file_said = _server.said
     if pid := os.fork():
         return pid
     try:
         os.setsid()
-        said = os.open(_server.said, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        said = os.open(file_said, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         for stream, file in ((0, os.open(os.devnull, os.O_RDONLY)), (1, said), (2, said)):
             os.dup2(file, stream)
         close_all_but(0, 1, 2, *descriptors)
-        folders.forget()
-        # Its locks were held by the fork: who is forked from here, and launches ranks, gets new ones.
-        _server.__init__()  # type: ignore[misc]
-        _server.set_forkserver_preload(PRELOAD)
         exec(os.fsdecode(command[-1]), {})
     finally:
         end_children(os.getpid())
@@ -263,6 +260,20 @@ if "forkserver" in multiprocessing.get_all_start_methods():
 
     _server = _Server()
     _server.set_forkserver_preload(PRELOAD)
+
+    def _forget_server() -> None:
+        """In a fork of this process: the server is the parent's, which alone can wait for it; whoever launches ranks
+        here gets one of its own. The locks may have been held by a thread that the fork does not have."""
+        alive = _server._forkserver_alive_fd  # type: ignore[attr-defined]
+        if alive is not None:
+            # The server shall see the end of the parent, and not wait for ours.
+            with suppress(OSError):
+                os.close(alive)
+        _server.__init__()  # type: ignore[misc]
+        _server.set_forkserver_preload(PRELOAD)
+        process_table._at_fork_reinit()  # type: ignore[attr-defined]
+
+    os.register_at_fork(after_in_child=_forget_server)
 
     class _RankPopen(popen_forkserver.Popen):
         """Ask our server for a child, and send it what it shall run."""

@@ -18,9 +18,10 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from zerolab.errors import RankError
+from zerolab.errors import InputError, RankError
 from zerolab.ranks.arguments import MAX_RANKS, MAX_VIRTUAL_RANKS, check_arguments, pack_function
 from zerolab.ranks.devices import check_timed, choose_collectives, choose_devices, threads_per_rank, wanted
+from zerolab.ranks.folders import reason
 from zerolab.ranks.job import Job, Outcome
 from zerolab.ranks.lockstep_world import run_lockstep
 from zerolab.ranks.processes import run_processes
@@ -111,7 +112,7 @@ def launch(
         trace=trace,
         check=check and world != "virtual",
         environment={**os.environ, **(env or {})},
-        working_directory=os.getcwd(),
+        working_directory=_here() if world == "processes" and not joins else "",
         sources=_cell_sources(),
     )
     if joins:
@@ -131,6 +132,17 @@ def launch(
         recorded = [outcome.events for outcome in outcomes]
     values = [_unpack(rank, outcome) for rank, outcome in enumerate(outcomes)]
     return Results(values, printed, seconds, recorded if trace else None)
+
+
+def _here() -> str:
+    """The folder that ranks begin in: the caller's."""
+    try:
+        return os.getcwd()
+    except OSError as error:
+        raise InputError(
+            f"the current folder is not there any more ({reason(error)}), and ranks begin in it; change to another one "
+            "by os.chdir"
+        ) from error
 
 
 def _unpack(rank: int, outcome: Outcome) -> Any:

@@ -21,7 +21,7 @@ import torch
 
 from zerolab.errors import InputError, RankError
 from zerolab.ranks.child import failed, run
-from zerolab.ranks.failure import rank_failure
+from zerolab.ranks.failure import RankFailure, rank_failure
 from zerolab.ranks.job import Job, Outcome
 from zerolab.ranks.lockstep import Scheduler, Stopped, Task, where
 from zerolab.ranks.lockstep_transport import Event, LockstepTransport, LockstepWorld
@@ -120,9 +120,13 @@ class Launch:
             except Stopped:
                 raise
             except BaseException as error:
-                outcome = failed(error)
-                failure = rank_failure(task.rank, outcome.error, outcome.message, outcome.traceback)
-                self.scheduler.fail(failure)
+                # Also if no more can be said of it: a launch that is not told would take its end for a good one.
+                failure: RankError = RankFailure(f"rank {task.rank} raised {type(error).__name__}", task.rank)
+                try:
+                    outcome = failed(error)
+                    failure = rank_failure(task.rank, outcome.error, outcome.message, outcome.traceback)
+                finally:
+                    self.scheduler.fail(failure)
 
         return body
 
@@ -211,8 +215,8 @@ def _threads_kept() -> Iterator[None]:
 @contextmanager
 def _environment(job: Job) -> Iterator[None]:
     before = dict(os.environ)
-    _set_environment(job.environment, before)
     try:
+        _set_environment(job.environment, before)
         yield
     finally:
         now = dict(os.environ)

@@ -50,11 +50,25 @@ def loads(packed: bytes, unpickler: type[pickle.Unpickler] = pickle.Unpickler) -
 
 
 class Pickler(cloudpickle.Pickler):
-    """Asks for our own way first."""
+    """Asks for our own way first.
+
+    A storage travels once, however many tensors lie in it, and they lie in one there, too. All of it travels, also
+    with a small part: strides, offsets and what else may be read of it stay as they are.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        # Torch may make a new object at each look at a storage; of each the first one stands for all, so that pickle
+        # knows it again.
+        self._storages: dict[int, torch.UntypedStorage] = {}
 
     def reducer_override(self, obj: Any) -> Any:
         if isinstance(obj, threading.Thread):
             raise TypeError("cannot pickle a thread")
+        if type(obj) is torch.UntypedStorage and obj.device.type == "cpu":
+            first = self._storages.setdefault(obj._cdata, obj)
+            if first is not obj:
+                return same, (first,)
         way = WAYS.get(type(obj))
         reduced = way(obj) if way else None
         return super().reducer_override(obj) if reduced is None else reduced
@@ -139,8 +153,8 @@ def named_operations(name: str) -> Any:
 def cpu_storage(storage: torch.storage.TypedStorage) -> Reduced | None:
     """A tensor's memory. Torch's own way writes a file for each tensor, which takes many times as long for small
     ones."""
-    reduced = untyped_storage(storage._untyped_storage)
-    return None if reduced is None else (new_storage, (*reduced[1], storage.dtype))
+    untyped = storage._untyped_storage
+    return (new_storage, (untyped, storage.dtype)) if untyped.device.type == "cpu" else None
 
 
 def untyped_storage(untyped: torch.UntypedStorage) -> Reduced | None:
@@ -170,8 +184,12 @@ def new_tensor(storage: torch.UntypedStorage, *rest: Any) -> torch.Tensor:
     return rebuilt
 
 
-def new_storage(content: bytes, dtype: torch.dtype) -> torch.storage.TypedStorage:
-    return torch.storage.TypedStorage(wrap_storage=new_untyped(content), dtype=dtype, _internal=True)
+def new_storage(untyped: torch.UntypedStorage, dtype: torch.dtype) -> torch.storage.TypedStorage:
+    return torch.storage.TypedStorage(wrap_storage=untyped, dtype=dtype, _internal=True)
+
+
+def same(storage: torch.UntypedStorage) -> torch.UntypedStorage:
+    return storage
 
 
 def new_untyped(content: bytes) -> torch.UntypedStorage:
@@ -224,6 +242,11 @@ def culprit(named: dict[str, Any]) -> tuple[str, Any, Exception] | None:
     return _search(named, set())
 
 
+def is_too_deep(error: Exception) -> bool:
+    """Whether a value does not travel because it is nested deeper than Python follows."""
+    return isinstance(error, RecursionError) or isinstance(error.__cause__, RecursionError)
+
+
 def _search(named: dict[str, Any], seen: set[int]) -> tuple[str, Any, Exception] | None:
     for name, value in named.items():
         if id(value) in seen:
@@ -231,6 +254,9 @@ def _search(named: dict[str, Any], seen: set[int]) -> tuple[str, Any, Exception]
         try:
             dumps(value)
         except Exception as error:
+            if is_too_deep(error):
+                # What it holds is nearly as deep: the search would end no sooner than this did.
+                return name, value, error
             seen.add(id(value))
             return _search(dict(_parts(name, value)), seen) or (name, value, error)
     return None

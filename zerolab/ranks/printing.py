@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -15,9 +16,15 @@ def ranked(texts: Sequence[str], several: bool | None = None) -> str:
         several = sum(bool(text) for text in texts) > 1
     shown = []
     for rank, text in enumerate(texts):
-        for line in text.splitlines():
+        for line in lines(text):
             shown.append(f"rank {rank} | {line}" if several else line)
     return "\n".join(shown)
+
+
+def lines(text: str) -> list[str]:
+    """The lines of a text as a terminal has them. (`splitlines` also parts at form feeds and the like.)"""
+    parts = re.split(r"\r\n|\n|\r", text)
+    return parts if parts[-1] else parts[:-1]
 
 
 class Printer:
@@ -37,7 +44,7 @@ class Printer:
             new = text[self._shown[rank] :]
             whole = new[: new.rfind("\n") + 1]
             self._shown[rank] += len(whole)
-            for line in whole.splitlines():
+            for line in lines(whole):
                 print(line if len(self._shown) == 1 else f"rank {rank} | {line}", flush=True)
 
     def finish(self) -> list[str]:

@@ -5,6 +5,7 @@ Several ranks on one GPU cannot use NCCL. Their messages travel over gloo, throu
 
 from __future__ import annotations
 
+import sys
 import zlib
 from collections.abc import Callable
 from typing import Protocol
@@ -19,7 +20,7 @@ from zerolab.collectives.transport import Request, Transport
 from zerolab.errors import InputError, MismatchError
 from zerolab.gpu import door
 from zerolab.ranks.board import BoardPen, RankState
-from zerolab.ranks.failure import PeerLost
+from zerolab.ranks.failure import PeerLost, is_secondary
 from zerolab.ranks.requests import Asked, OpenRequests
 from zerolab.ranks.unfinished import Unfinished
 
@@ -100,7 +101,10 @@ class ProcessTransport(Transport):
 
     def left(self, call: Call) -> None:
         if self._pen is not None:
-            self._pen.left()
+            error = sys.exc_info()[1]
+            # Whoever died may have died of what this rank called: gloo ends a process where sizes differ. So the board
+            # keeps what a rank was in when it lost another one, for who looks into that death.
+            self._pen.left(shown=error is not None and is_secondary(error))
 
     def queued(self, call: Call, done: torch.cuda.Event | None = None) -> None:
         if self._unfinished is not None:
@@ -165,7 +169,7 @@ class ProcessTransport(Transport):
             return None, tag
         post, to = _post_of(kind)
         with _disable_current_modes():
-            number = torch.tensor([nbytes])
+            number = torch.tensor([nbytes], device="cpu")
             work = post(number, group=self.host, tag=_tag(f"the size of {tag}"), **{to: peer})
         return _Size(number, work), _tag(f"{tag} of {nbytes} bytes")
 
@@ -257,4 +261,4 @@ def _as_bytes(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _pinned(tensor: torch.Tensor) -> torch.Tensor:
-    return torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+    return torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu", pin_memory=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import socket
 import sys
 import threading
 import time
@@ -23,13 +24,13 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
 from zerolab.collectives.torch_ import carriers, connect
-from zerolab.errors import InputError
+from zerolab.errors import InputError, RankError
 from zerolab.ranks import parting
 from zerolab.ranks.board import Board, BoardPen
-from zerolab.ranks.child import SPARE_SECONDS, is_secondary, make_comm
+from zerolab.ranks.child import SPARE_SECONDS, make_comm
 from zerolab.ranks.devices import choose_collectives, device_of_rank, threads_per_rank
-from zerolab.ranks.failure import rank_failure, traceback_text
-from zerolab.ranks.folders import temporary_folder
+from zerolab.ranks.failure import is_secondary, rank_failure, said_by, traceback_text
+from zerolab.ranks.folders import reason, temporary_folder
 from zerolab.ranks.job import Job
 from zerolab.ranks.launchers import adopt
 from zerolab.ranks.leave import leave
@@ -53,12 +54,27 @@ def is_torchrun() -> bool:
 
 def world_size(ranks: int | None) -> int:
     """The size of that world, or an InputError if the caller asks for another."""
-    size = int(os.environ["WORLD_SIZE"])
+    rank, size, _ = (_whole(name) for name in ("RANK", "WORLD_SIZE", "MASTER_PORT"))
+    if rank >= size:
+        raise InputError(
+            f"RANK is {rank} and WORLD_SIZE is {size} in the environment; set RANK to a number from 0 to WORLD_SIZE - 1"
+        )
     if ranks is not None and ranks != size:
         raise InputError(
             f"ranks is {ranks}, but torchrun started {size}; pass ranks={size}, or ranks=None to take what is there"
         )
     return size
+
+
+def _whole(name: str) -> int:
+    """A number of the environment."""
+    said = os.environ[name]
+    if not (said.isascii() and said.isdecimal()):
+        raise InputError(
+            f"{name} is {said!r} in the environment; set it to a whole number, or unset it to have launch start its "
+            "own ranks"
+        )
+    return int(said)
 
 
 def run_torchrun(
@@ -96,7 +112,7 @@ def _run(
             dist.all_reduce(torch.zeros(1, device="cpu"), group=transport.host)
         except Exception as error:
             parting.failed_first(not is_secondary(error))
-            failure = rank_failure(rank, type(error).__name__, str(error), traceback_text(error))
+            failure = rank_failure(rank, type(error).__name__, said_by(error), said_by(error, traceback_text))
             raise failure from error
     tracer = getattr(comm, "tracer", None)
     values, traces = [None] * job.ranks, [None] * job.ranks
@@ -110,7 +126,7 @@ def _join(job: Job) -> ProcessTransport:
         torch.cuda.set_device(device)
     timeout = timedelta(seconds=job.call_seconds + SPARE_SECONDS)
     here = dist.is_initialized()
-    store = distributed_c10d._get_default_store() if here else _meeting_place(timeout)
+    store = distributed_c10d._get_default_store() if here else _meeting_place(job, timeout)
     # Ranks of one world count their launches alike, and each asks anew: another may be on another device.
     asked, rank = dist.PrefixStore(f"zerolab-gpus-{next(_launches)}", store), int(os.environ["RANK"])
     nccl = each_has_its_own(asked, rank, job.ranks, name_of(device))
@@ -136,14 +152,41 @@ def _join(job: Job) -> ProcessTransport:
     return ProcessTransport(group, device, nccl, _private_pen(job.ranks, dist.get_rank()), host)
 
 
-def _meeting_place(timeout: timedelta) -> dist.Store:
+def _meeting_place(job: Job, timeout: timedelta) -> dist.Store:
     """Where ranks leave their addresses for each other. torchrun keeps one over all restarts of its ranks
     (--max-restarts), and a rank that comes again shall not find the address of one that has died: so each attempt has
-    names of its own, if there is one machine. Several need not count attempts alike."""
-    store, _, _ = next(dist.rendezvous("env://", timeout=timeout))
+    names of its own, if there is one machine. Several need not count attempts alike. Raises a RankError where the
+    others do not come in the time of the launch."""
+    rank, until = int(os.environ["RANK"]), time.monotonic() + job.timeout
+    place = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    try:
+        if rank > 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
+            _await_listener(place, until)
+        left = timedelta(seconds=min(max(1.0, until - time.monotonic()), 1e7))
+        store, _, _ = next(dist.rendezvous("env://", timeout=left))
+    except (OSError, dist.DistNetworkError, dist.DistStoreError) as error:
+        why = reason(error) if isinstance(error, OSError) else str(error).partition("\n")[0].rstrip(". ")
+        raise RankError(
+            f"rank {rank} of {job.ranks} has not met the others at {place[0]}:{place[1]} within "
+            f"{job.timeout:g} s ({why}); start all ranks, with the machine of rank 0 in MASTER_ADDR and a free port of "
+            "it in MASTER_PORT"
+        ) from error
+    store.set_timeout(timeout)
     if os.environ.get("GROUP_WORLD_SIZE") == "1":
         store = dist.PrefixStore(f"attempt-{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
     return store
+
+
+def _await_listener(place: tuple[str, int], until: float) -> None:
+    """Wait until rank 0 listens: torch, left to wait for that, takes up to three times the time that it is given."""
+    while True:
+        try:
+            socket.create_connection(place, max(0.1, min(5.0, until - time.monotonic()))).close()
+            return
+        except OSError:
+            if time.monotonic() >= until:
+                raise
+        time.sleep(min(POLL_SECONDS, max(0.0, until - time.monotonic())))
 
 
 def _private_pen(size: int, rank: int) -> BoardPen:

@@ -134,13 +134,19 @@ class Fake:
         """A function and its arguments, whose tensors lose their values on the way. A parameter is refused: somebody
         has built a model, with all its memory."""
 
+        # By storage and dtype: the storage, and a tensor without values that is as large.
+        wholes: dict[tuple[int, torch.dtype], tuple[torch.UntypedStorage, torch.Tensor]] = {}
+
         def without_values(tensor: torch.Tensor) -> torch.Tensor:
             if tensor.layout is not torch.strided:
                 return self.mode.from_tensor(tensor)
             # A part of a larger tensor brings all of it along, as in other worlds.
-            nbytes = tensor.untyped_storage().nbytes()
+            storage = tensor.untyped_storage()
             with self.mode, torch.no_grad():
-                whole = torch.empty(nbytes // tensor.itemsize, dtype=tensor.dtype)
+                if (storage._cdata, tensor.dtype) not in wholes:
+                    whole = torch.empty(storage.nbytes() // tensor.itemsize, dtype=tensor.dtype)
+                    wholes[storage._cdata, tensor.dtype] = storage, whole
+                whole = wholes[storage._cdata, tensor.dtype][1]
                 part = whole.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset()).detach()
                 return part.requires_grad_(tensor.requires_grad)
 
