@@ -37,14 +37,12 @@ class Start:
     """Where a run begins: after `step` steps, with the checkpoint in `folder`, or at 0 with none.
 
     config    the run's settings, with what was taken over
-    built     the weight decay that the optimizer's groups are built by, the checkpoint's; None: that of the config
     notes     what to tell whoever started it, a sentence each
     """
 
     config: TrainConfig
     step: int = 0
     folder: Path | None = None
-    built: float | None = None
     notes: tuple[str, ...] = ()
 
 
@@ -93,7 +91,6 @@ def _find_start(config: TrainConfig, corpus: Corpus) -> Start:
         config_now,
         manifest.step,
         found,
-        saved["weight_decay"] or None,
         (f"the run goes on from {found}, at {at}, with {options}",),
     )
 
@@ -189,7 +186,7 @@ class Saver:
         for group in self.engine.optimizer.param_groups:
             group["lr"] = start.config.lr
             group["betas"], group["eps"] = (start.config.beta1, start.config.beta2), start.config.eps
-            group["weight_decay"] = start.config.weight_decay if group["weight_decay"] else 0.0
+            group["weight_decay"] = start.config.weight_decay if group["decays"] else 0.0
 
     def is_due(self, step: int) -> bool:
         """Whether to save after so many steps of the run, with more to come."""
