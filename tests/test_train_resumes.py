@@ -1,4 +1,4 @@
-"""`zerolab train --resume` with other settings than those of the checkpoint: each is heeded, or refused in a sentence."""
+"""`zerolab train --resume` with other settings than those of the checkpoint: heeded, or refused in a sentence."""
 
 from __future__ import annotations
 
@@ -18,9 +18,7 @@ def run(folder: Path, steps: int, **settings: object) -> Report:
     return train(make_config(**{**RUN, **more, "max_steps": steps, "save_folder": folder, **settings}))
 
 
-def command(folder: Path, flags: str) -> int:
-    return main(["train", *"--world lockstep --model-size nano --seq-len 8 --save-folder".split(), str(folder),
-                 *flags.split()])  # fmt: skip
+FLAGS = ["train", "--world", "lockstep", "--model-size", "nano", "--seq-len", "8", "--save-folder"]
 
 
 @pytest.mark.ranks

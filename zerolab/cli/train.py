@@ -152,15 +152,17 @@ def hand_over(report: Report) -> None:
     """Show the report and write the profile and the trace. What cannot go where it was meant to goes elsewhere, and the
     DiskError says where."""
     lost: list[str] = []
-    text = text_of(report)
     files = (
         ("profile", report.config.profile_json, json_of),
         ("trace", report.config.trace, trace_of),
     )
     try:
-        ending.show(text)
-    except OSError as error:
-        lost.append(str(rescued("the report", "standard output", error, text, "zerolab-report.txt")))
+        show_report(report)
+    except DiskError as error:
+        lost.append(str(error))
+    except Exception as error:
+        # What the run was made for is written all the same.
+        lost.append(f"the report could not be drawn ({type(error).__name__}: {error}); --profile-json has all of it")
     for what, path, made_of in files:
         if path is None:
             continue
@@ -174,6 +176,15 @@ def hand_over(report: Report) -> None:
             pass
     if lost:
         raise DiskError("; ".join(lost))
+
+
+def show_report(report: Report) -> None:
+    """Show the report on standard output. Raises a DiskError that says where it was written to instead."""
+    text = text_of(report)
+    try:
+        ending.show(text)
+    except OSError as error:
+        raise rescued("the report", "standard output", error, text, "zerolab-report.txt") from error
 
 
 def with_deepspeed(settings: dict[str, Any], path: Path) -> tuple[dict[str, Any], list[str]]:

@@ -63,8 +63,8 @@ def builds_by_unit(device: torch.device) -> bool:
 
 
 def decay_groups(weight_decay: float) -> Any:
-    """Weight decay for matrices only; the weights of norms and biases have none. Who decays is marked beside it, so that
-    the groups are the same ones whatever the decay is, and a run goes on with another."""
+    """Weight decay for matrices only; the weights of norms and biases have none. Who decays is marked, so that the
+    groups are the same ones whatever the decay is, and a run goes on with another."""
 
     def options(_name: str, parameter: Any) -> dict[str, Any]:
         decays = parameter.dim() >= 2
