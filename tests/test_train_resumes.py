@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from zerolab.cli import main
 from zerolab.train import Report, make_config, parts, train
 
 RUN = {"model_size": "nano", "seq_len": 8, "world": "lockstep"}
@@ -16,9 +15,6 @@ def run(folder: Path, steps: int, **settings: object) -> Report:
     """Train up to so many steps, from the newest checkpoint of the folder where there is one."""
     more = {"resume": folder} if folder.exists() else {}
     return train(make_config(**{**RUN, **more, "max_steps": steps, "save_folder": folder, **settings}))
-
-
-FLAGS = ["train", "--world", "lockstep", "--model-size", "nano", "--seq-len", "8", "--save-folder"]
 
 
 @pytest.mark.ranks

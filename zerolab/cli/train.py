@@ -22,6 +22,7 @@ from zerolab.dialects.deepspeed import read_deepspeed
 from zerolab.dialects.nanogpt import find_nanogpt, read_nanogpt
 from zerolab.errors import DiskError, InputError
 from zerolab.ranks.launchers import adopt
+from zerolab.ranks.torchrun import is_torchrun
 from zerolab.train import Report, TrainConfig, make_config, train
 from zerolab.train.debug import start_line
 from zerolab.train.evaluate import EvaluationSettings
@@ -73,7 +74,8 @@ def main(arguments: list[str]) -> int:
     nano, arguments = find_nanogpt(arguments)
     settings, foreign = read_flags(arguments)
     path = settings.pop("deepspeed_config", None)
-    speaks = os.environ.get("RANK", "0") == "0"
+    # A RANK alone may be left from anything; a rank of others has been told where they meet, too.
+    speaks = not is_torchrun() or os.environ["RANK"] == "0"
     flags, notes = set(settings), list[str]()
     if nano is not None:
         meant = read_nanogpt(nano, check_ranks(settings.get("ranks", 1)), torch.cuda.is_available())
@@ -143,8 +145,14 @@ def read_flags(arguments: list[str]) -> tuple[dict[str, Any], set[str]]:
     given = vars(make_parser().parse_args(with_dashes(arguments)))
     settings = {name: value for name, value in given.items() if value is not None}
     foreign = {name: settings.pop(FOREIGN + name) for name in megatron.FLAGS if FOREIGN + name in settings}
-    if "WORLD_SIZE" in os.environ and "ranks" not in settings:
-        settings["ranks"] = int(os.environ["WORLD_SIZE"])
+    if is_torchrun() and "ranks" not in settings:
+        size = os.environ["WORLD_SIZE"]
+        if not size.isdecimal() or int(size) < 1:
+            raise InputError(
+                f"WORLD_SIZE is {size!r} in the environment; it should be the number of ranks, so set it to that, or "
+                "unset it to train in one command"
+            )
+        settings["ranks"] = int(size)
     return with_megatron(settings, foreign) if foreign else settings, {*foreign}
 
 
