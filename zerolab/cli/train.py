@@ -19,7 +19,7 @@ from zerolab.cli.parser import Parser, name_flags, with_dashes
 from zerolab.cli.tables import text_of
 from zerolab.dialects import megatron
 from zerolab.dialects.deepspeed import read_deepspeed
-from zerolab.dialects.nanogpt import find_nanogpt, read_nanogpt
+from zerolab.dialects.nanogpt import are_same, find_nanogpt, read_nanogpt
 from zerolab.errors import DiskError, InputError
 from zerolab.ranks.launchers import adopt
 from zerolab.ranks.torchrun import is_torchrun
@@ -210,14 +210,6 @@ def with_deepspeed(settings: dict[str, Any], path: Path) -> tuple[dict[str, Any]
     return {**read, **settings}, notes
 
 
-def are_same(one: Any, other: Any) -> bool:
-    """Whether two values are one, of which a flag's may be text."""
-    try:
-        return float(one) == float(other)
-    except (TypeError, ValueError):
-        return str(one) == str(other)
-
-
 def with_megatron(settings: dict[str, Any], flags: Mapping[str, Any]) -> dict[str, Any]:
     """Our flags beside Megatron-LM's; one that says something else than the others is refused."""
     ranks = settings.get("ranks", TrainConfig.model_fields["ranks"].default)
@@ -226,7 +218,7 @@ def with_megatron(settings: dict[str, Any], flags: Mapping[str, Any]) -> dict[st
         # There one says --bf16 besides; here fp8 says that the states are as in bf16.
         settings = {name: value for name, value in settings.items() if name != "bf16"}
     for name, value in settings.items():
-        if name in read and str(read[name]) != str(value):
+        if name in read and not are_same(read[name], value):
             raise InputError(
                 f"--{name.replace('_', '-')} is {value}, but Megatron-LM's flags beside it mean {read[name]}; leave "
                 "one of the two out"
