@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from zerolab.errors import InputError
 from zerolab.train import Report, make_config, parts, train
 
 RUN = {"model_size": "nano", "seq_len": 8, "world": "lockstep"}
@@ -42,3 +43,44 @@ def test_a_checkpoint_whose_optimizer_had_one_group_goes_on(tmp_path: Path, monk
         before.setattr(parts, "decay_groups", lambda decay: lambda *_: {"weight_decay": decay})
         run(tmp_path / "old", 1, weight_decay=0.0)
     assert run(tmp_path / "old", 2).parameters_sha256 == expected[1]
+
+
+@pytest.mark.ranks
+def test_ranks_that_the_default_batch_does_not_fit_go_on_with_the_checkpoints(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    run(folder, 1, ranks=8, grad_accum_steps=3)
+    report = run(folder, 2, ranks=2)
+    assert (report.config.batch_size, report.resumed_step) == (24, 1)
+
+
+@pytest.mark.ranks
+@pytest.mark.parametrize("given", [{}, {"batch_size": 16}])
+def test_ranks_that_do_not_divide_the_checkpoints_batch_are_told_so_once(given: dict[str, int], tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    run(folder, 1, ranks=2)
+    words = "saved with a batch_size of 12, which ranks 8 x accumulation 1 do not divide; give ranks"
+    with pytest.raises(InputError, match=words):
+        run(folder, 2, ranks=8, **given)
+    assert run(folder, 2, ranks=6).config.batch_size == 12
+
+
+def test_a_batch_that_nobody_gives_is_not_given() -> None:
+    config = make_config(ranks=8)
+    assert config.batch_size == 16 and "batch_size" not in config.model_fields_set
+    assert "batch_size" in make_config(ranks=8, batch_size=16).model_fields_set
+
+
+@pytest.mark.ranks
+def test_a_part_of_a_schedule_is_held_to_what_the_checkpoint_gives_of_it(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    run(folder, 1, lr=2.0, lr_schedule="cosine")
+    schedule = run(folder, 2, decay_steps=4, min_lr=1.0).config.schedule
+    assert (schedule.kind, schedule.lr, schedule.decay_steps, schedule.min_lr) == ("cosine", 2.0, 4, 1.0)
+    with pytest.raises(InputError, match="min_lr is 3 and lr 2; a schedule ends below lr"):
+        run(folder, 3, min_lr=3.0)
+
+
+def test_a_part_of_a_schedule_alone_is_refused_where_there_is_no_checkpoint_yet(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    with pytest.raises(InputError, match="decay_steps is 4 but the learning rate never falls"):
+        run(folder, 1, resume=folder, decay_steps=4)

@@ -72,9 +72,13 @@ def _find_start(config: TrainConfig, corpus: Corpus) -> Start:
                 f"resume is {str(folder)!r}, where there is no checkpoint; name a folder that has one, or leave it out "
                 "to begin anew"
             )
+        config.check_schedule()
         return Start(config, notes=(f"there is no checkpoint in {folder} yet, so the run begins anew",))
     manifest = read_manifest(found, remedy_for(found))
     saved = data_of(manifest, found)
+    if "batch_size" not in config.model_fields_set:
+        config = config.model_copy(update={"batch_size": saved["batch_size"]})
+    check_batch(config, saved["batch_size"], found)
     check_same(config, corpus, saved, found)
     taken = taken_over(config, saved)
     at = f"step {manifest.step} of {config.max_steps}"
@@ -132,6 +136,15 @@ def data_of(manifest: Manifest, found: Path) -> dict[str, Any]:
             "zerolab.checkpoint, or name another"
         )
     return {name: TrainConfig.model_fields[name].default for name in LATER} | manifest.data
+
+
+def check_batch(config: TrainConfig, saved: int, found: Path) -> None:
+    """Refuse ranks and micro-batches that cannot share the sequences of the checkpoint's steps."""
+    if saved % (config.ranks * config.grad_accum_steps):
+        raise InputError(
+            f"{found} was saved with a batch_size of {saved}, which ranks {config.ranks} x accumulation "
+            f"{config.grad_accum_steps} do not divide; give ranks and grad_accum_steps that do, or do not resume"
+        )
 
 
 def check_same(config: TrainConfig, corpus: Corpus, saved: dict[str, Any], found: Path) -> None:

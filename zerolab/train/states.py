@@ -155,7 +155,7 @@ class SavingSettings(BaseModel):
         None,
         description="go on from the newest checkpoint of a folder, or from the checkpoint that it is; --resume alone "
         "takes --save-folder and begins anew where there is none yet; --max-steps is the total; --lr, --weight-decay, "
-        "--beta1, --beta2, --eps, --dropout and the schedule are the checkpoint's unless they are given",
+        "--beta1, --beta2, --eps, --dropout, --batch-size and the schedule are the checkpoint's unless they are given",
     )
 
     zero3_save_16bit_model: bool = Field(
