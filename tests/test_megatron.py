@@ -231,6 +231,7 @@ MEANT: dict[str, dict[str, Any]] = {
     "--num-microbatches 2": {"grad_accum_steps": 2},
     "--global-batch-size 6": {"batch_size": 6},
     "--train-iters 7 --seq-length 32 --clip-grad 0.5": {"max_steps": "7", "seq_len": "32", "clip_norm": "0.5"},
+    "--clip-grad 1 --clip-norm 1.0": {"clip_norm": "1.0"},
     "--tensor-model-parallel-size 1 --pipeline_model_parallel_size 1 --expert-model-parallel-size 1": {},
     "--distributed-timeout-minutes 16666": {"collective_timeout": 999_960.0},
     "--initial-loss-scale 4294967296": {"initial_scale_power": 32},

@@ -11,6 +11,7 @@ import torch
 
 from zerolab.cli import main
 from zerolab.cli.tables import with_total
+from zerolab.cli.train import read_flags
 from zerolab.data import prepare
 from zerolab.dialects.assignments import read_assignments
 from zerolab.dialects.nanogpt import DEFAULTS, NanoGPT, find_nanogpt, read_nanogpt
@@ -145,9 +146,7 @@ def test_row_12_settings_mean_what_nanogpt_means_by_them(room: Path) -> None:
 
 def test_row_12_decay_is_for_two_dimensions_and_more() -> None:
     options = decay_groups(0.1)
-    assert [options("", torch.zeros(shape)) for shape in ((2, 2), (2,), ())] == [
-        {"weight_decay": rate} for rate in (0.1, 0.0, 0.0)
-    ]
+    assert [options("", torch.zeros(shape))["weight_decay"] for shape in ((2, 2), (2,), ())] == [0.1, 0.0, 0.0]
 
 
 def test_row_13_the_defaults_are_gpt_2_with_124_million_parameters(room: Path) -> None:
@@ -233,6 +232,22 @@ def test_a_configuration_that_cannot_be_is_a_sentence(
     said = capsys.readouterr().err.strip().splitlines()
     assert all(word in said[-1] for word in named), said
     assert len([line for line in said if line.startswith("zerolab train: ") and " is 10, but" not in line]) <= 3
+
+
+@pytest.mark.parametrize("flags", ["--lr 1.0e-2", "--lr 0.010", "--max-steps 04"])
+def test_a_flag_with_the_value_of_a_key_contradicts_nothing(flags: str, room: Path) -> None:
+    nano, rest = find_nanogpt(["config/fox.py", *flags.split()])
+    assert nano is not None
+    given, _ = read_flags(rest)
+    assert read_nanogpt(nano, 1, False).beside(given).items() >= given.items()
+
+
+def test_a_run_goes_on_from_a_folder_at_home(room: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(room / "home"))
+    line = ["train", "config/fox.py", "--out_dir=~/out", "--world", "lockstep"]
+    assert main([*line, "--max_iters=2"]) == 0
+    assert (room / "home" / "out").is_dir()
+    assert main([*line, "--max_iters=3", "--init_from=resume"]) == 0
 
 
 # Training

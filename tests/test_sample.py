@@ -101,6 +101,8 @@ def test_draws_are_the_seeds_within_top_k_and_among_known_tokens() -> None:
 
     assert {first(seed, top_k=3) for seed in range(60)} == set(likely)
     assert {first(seed, temperature=0.0) for seed in range(3)} == {likely[0]} == {first(9, top_k=1)}
+    # As cold as fp32 can say, and colder.
+    assert {first(seed, temperature=cold) for cold in (1e-30, 1e-40, 1e-320) for seed in range(3)} == {likely[0]}
     assert max(first(seed, known=5) for seed in range(60)) == 4
     runs = [list(generate(model, [1], 20, context=8, seed=seed)) for seed in (0, 0, 1)]
     assert runs[0] == runs[1] != runs[2]

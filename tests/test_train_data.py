@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
+import os
 import pickle
 from pathlib import Path
 from typing import Any
@@ -87,6 +89,25 @@ def test_what_cannot_be_prepared_is_a_sentence(
     assert main(["prepare", *flags.format(tmp_path, file, folder).split()]) == 2
     said = capsys.readouterr().err
     assert said.count("\n") == 1 and all(word in said for word in named), said
+
+
+def test_a_disk_that_becomes_full_is_left_without_half_a_data_set(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write = Path.write_bytes
+
+    def full(path: Path, data: bytes) -> int:
+        if "val" in path.name:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return write(path, data)
+
+    out = tmp_path / "out"
+    with monkeypatch.context() as on_full_disk:
+        on_full_disk.setattr(Path, "write_bytes", full)
+        assert main(["prepare", str(file), "--out", str(out)]) == 2
+    assert "No space left on device" in capsys.readouterr().err and [*out.iterdir()] == []
+    assert main(["prepare", str(file), "--out", str(out)]) == 0
+    assert sorted(path.name for path in out.iterdir()) == ["meta.json", "train.bin", "val.bin"]
 
 
 # Reading

@@ -91,6 +91,11 @@ REFUSED = {
     ),
     "a scale for bf16": (["--bf16", "--loss-scale=8"], "--loss-scale is 8.0 but no state is fp16"),
     "hysteresis without fp16": (["--hysteresis=3"], "hysteresis is 3 but no state is fp16"),
+    "a least scale above the first": (
+        ["--fp16", "--min-loss-scale=1e10"],
+        "--min-loss-scale is 1e+10, above the scale at the start, 2**16; give a smaller --min-loss-scale or a larger "
+        "--initial-scale-power",
+    ),
     "another fp8": (["--fp8", "--fp8-backend=transformer_engine"], "--fp8-backend is 'transformer_engine'"),
     "FSDP2's way at stage 2": (["--precision=fsdp2", "--zero-stage=2"], "--precision fsdp2 has no stage 2"),
     "parameters at stage 2": (["--zero-stage=2", "--offload-param=cpu"], "parameters can rest on the host at stage 3"),

@@ -27,9 +27,11 @@ def text_of(report: Report) -> str:
 
 
 def rendered(show: Callable[[Console], None]) -> str:
-    """What `show` prints, as standard output would show it; nothing is written there yet."""
+    """What `show` prints, as standard output would show it; nothing is written there yet. A path or a name stands there
+    as it is, whatever brackets and colons it has."""
     there, kept = Console(), io.StringIO()
-    show(Console(file=kept, highlight=False, width=there.width, force_terminal=there.is_terminal))
+    width, terminal = there.width, there.is_terminal
+    show(Console(file=kept, markup=False, emoji=False, highlight=False, width=width, force_terminal=terminal))
     return kept.getvalue()
 
 

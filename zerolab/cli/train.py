@@ -19,9 +19,10 @@ from zerolab.cli.parser import Parser, name_flags, with_dashes
 from zerolab.cli.tables import text_of
 from zerolab.dialects import megatron
 from zerolab.dialects.deepspeed import read_deepspeed
-from zerolab.dialects.nanogpt import find_nanogpt, read_nanogpt
+from zerolab.dialects.nanogpt import are_same, find_nanogpt, read_nanogpt
 from zerolab.errors import DiskError, InputError
 from zerolab.ranks.launchers import adopt
+from zerolab.ranks.torchrun import is_torchrun
 from zerolab.train import Report, TrainConfig, make_config, train
 from zerolab.train.debug import start_line
 from zerolab.train.evaluate import EvaluationSettings
@@ -73,7 +74,8 @@ def main(arguments: list[str]) -> int:
     nano, arguments = find_nanogpt(arguments)
     settings, foreign = read_flags(arguments)
     path = settings.pop("deepspeed_config", None)
-    speaks = os.environ.get("RANK", "0") == "0"
+    # A RANK alone may be left from anything; a rank of others has been told where they meet, too.
+    speaks = not is_torchrun() or os.environ["RANK"] == "0"
     flags, notes = set(settings), list[str]()
     if nano is not None:
         meant = read_nanogpt(nano, check_ranks(settings.get("ranks", 1)), torch.cuda.is_available())
@@ -143,8 +145,14 @@ def read_flags(arguments: list[str]) -> tuple[dict[str, Any], set[str]]:
     given = vars(make_parser().parse_args(with_dashes(arguments)))
     settings = {name: value for name, value in given.items() if value is not None}
     foreign = {name: settings.pop(FOREIGN + name) for name in megatron.FLAGS if FOREIGN + name in settings}
-    if "WORLD_SIZE" in os.environ and "ranks" not in settings:
-        settings["ranks"] = int(os.environ["WORLD_SIZE"])
+    if is_torchrun() and "ranks" not in settings:
+        size = os.environ["WORLD_SIZE"]
+        if not size.isdecimal() or int(size) < 1:
+            raise InputError(
+                f"WORLD_SIZE is {size!r} in the environment; it should be the number of ranks, so set it to that, or "
+                "unset it to train in one command"
+            )
+        settings["ranks"] = int(size)
     return with_megatron(settings, foreign) if foreign else settings, {*foreign}
 
 
@@ -152,15 +160,17 @@ def hand_over(report: Report) -> None:
     """Show the report and write the profile and the trace. What cannot go where it was meant to goes elsewhere, and the
     DiskError says where."""
     lost: list[str] = []
-    text = text_of(report)
     files = (
         ("profile", report.config.profile_json, json_of),
         ("trace", report.config.trace, trace_of),
     )
     try:
-        ending.show(text)
-    except OSError as error:
-        lost.append(str(rescued("the report", "standard output", error, text, "zerolab-report.txt")))
+        show_report(report)
+    except DiskError as error:
+        lost.append(str(error))
+    except Exception as error:
+        # What the run was made for is written all the same.
+        lost.append(f"the report could not be drawn ({type(error).__name__}: {error}); --profile-json has all of it")
     for what, path, made_of in files:
         if path is None:
             continue
@@ -174,6 +184,15 @@ def hand_over(report: Report) -> None:
             pass
     if lost:
         raise DiskError("; ".join(lost))
+
+
+def show_report(report: Report) -> None:
+    """Show the report on standard output. Raises a DiskError that says where it was written to instead."""
+    text = text_of(report)
+    try:
+        ending.show(text)
+    except OSError as error:
+        raise rescued("the report", "standard output", error, text, "zerolab-report.txt") from error
 
 
 def with_deepspeed(settings: dict[str, Any], path: Path) -> tuple[dict[str, Any], list[str]]:
@@ -191,14 +210,6 @@ def with_deepspeed(settings: dict[str, Any], path: Path) -> tuple[dict[str, Any]
     return {**read, **settings}, notes
 
 
-def are_same(one: Any, other: Any) -> bool:
-    """Whether two values are one, of which a flag's may be text."""
-    try:
-        return float(one) == float(other)
-    except (TypeError, ValueError):
-        return str(one) == str(other)
-
-
 def with_megatron(settings: dict[str, Any], flags: Mapping[str, Any]) -> dict[str, Any]:
     """Our flags beside Megatron-LM's; one that says something else than the others is refused."""
     ranks = settings.get("ranks", TrainConfig.model_fields["ranks"].default)
@@ -207,7 +218,7 @@ def with_megatron(settings: dict[str, Any], flags: Mapping[str, Any]) -> dict[st
         # There one says --bf16 besides; here fp8 says that the states are as in bf16.
         settings = {name: value for name, value in settings.items() if name != "bf16"}
     for name, value in settings.items():
-        if name in read and str(read[name]) != str(value):
+        if name in read and not are_same(read[name], value):
             raise InputError(
                 f"--{name.replace('_', '-')} is {value}, but Megatron-LM's flags beside it mean {read[name]}; leave "
                 "one of the two out"

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import secrets
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -117,12 +119,29 @@ def prepare(file: str, out: Path, tokens: str = "bytes", valid_fraction: float =
         raise InputError(f"{file} has {len(text)} characters, which cannot be cut in two; give a longer text")
     tokenizer: Tokenizer = ByteTokenizer() if tokens == "bytes" else CharacterTokenizer.of(text)
     parts = {TRAIN: tokenizer.encode(text[:at]), VALID: tokenizer.encode(text[at:])}
+    meta = {"vocab_size": tokenizer.vocab_size, "tokenizer": tokenizer.said()}
+    files = {name: numbers.to(torch.int32).numpy().astype("<u2").tobytes() for name, numbers in parts.items()}
+    files[META] = (json.dumps(meta, ensure_ascii=False) + "\n").encode()
     try:
         out.mkdir(parents=True, exist_ok=True)
-        for name, numbers in parts.items():
-            (out / name).write_bytes(numbers.to(torch.int32).numpy().astype("<u2").tobytes())
-        meta = {"vocab_size": tokenizer.vocab_size, "tokenizer": tokenizer.said()}
-        (out / META).write_text(json.dumps(meta, ensure_ascii=False) + "\n", encoding="utf-8")
+        write_together(out, files)
     except OSError as error:
         raise InputError(f"{out} cannot be written to ({error.strerror}); name another folder") from None
     return {"vocab_size": tokenizer.vocab_size, **{name: len(numbers) for name, numbers in parts.items()}}
+
+
+def write_together(folder: Path, files: Mapping[str, bytes]) -> None:
+    """Write all of the files, or, where one of them cannot be written, none."""
+    drafts = {name: folder / f".{name}.{secrets.token_hex(4)}.part" for name in files}
+    try:
+        for name, draft in drafts.items():
+            draft.write_bytes(files[name])
+        for name, draft in drafts.items():
+            draft.replace(folder / name)
+    except OSError:
+        for name, draft in drafts.items():
+            # One of the two is there, or neither.
+            for path in (draft, folder / name):
+                with suppress(OSError):
+                    path.unlink(missing_ok=True)
+        raise

@@ -95,12 +95,20 @@ class Meant:
         """All settings, with those of our own flags. Raises InputError where a flag and a given key say two things."""
         for name, value in flags.items():
             keys = [key for key in SOURCES.get(name, ()) if key in self.given]
-            if keys and str(self.settings.get(name)) != str(value):
+            if keys and not are_same(self.settings.get(name), value):
                 raise InputError(
                     f"--{name.replace('_', '-')} is {value}, but nanoGPT's {' and '.join(keys)} make it "
                     f"{self.settings.get(name)}; leave one of the two out"
                 )
         return {**self.settings, **flags}
+
+
+def are_same(one: Any, other: Any) -> bool:
+    """Whether two values are one, of which a flag's may be text."""
+    try:
+        return float(one) == float(other)
+    except (TypeError, ValueError):
+        return str(one) == str(other)
 
 
 def find_nanogpt(arguments: Sequence[str]) -> tuple[NanoGPT | None, list[str]]:
@@ -187,7 +195,7 @@ def settings_of(values: Mapping[str, Any], given: frozenset[str], ranks: int, gp
             "first evaluation comes before the first step"
         )
     own = start not in ("scratch", "resume")
-    if own and not (Path(start) / "config.json").is_file():
+    if own and not (Path(start).expanduser() / "config.json").is_file():
         raise InputError(
             f"init_from is {start!r}, and zerolab downloads no weights; save them with transformers' save_pretrained "
             "and give that folder, or 'scratch' or 'resume'"
@@ -202,7 +210,7 @@ def settings_of(values: Mapping[str, Any], given: frozenset[str], ranks: int, gp
         settings |= {"lr_schedule": "cosine", "warmup_steps": values["warmup_iters"]}
         settings |= {"decay_steps": values["lr_decay_iters"], "min_lr": values["min_lr"]}
     if start == "resume":
-        if find_latest(Path(values["out_dir"])) is None:
+        if find_latest(Path(values["out_dir"]).expanduser()) is None:
             raise InputError(f"init_from is 'resume', but {values['out_dir']} has no checkpoint; give 'scratch'")
         settings["resume"] = values["out_dir"]
     folder = find_dataset(values["dataset"])

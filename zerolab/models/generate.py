@@ -61,7 +61,8 @@ def _drawn(
         if temperature == 0:
             token = int(logits.argmax())
         else:
-            logits = logits / temperature
+            # The likeliest is 0 then, and what is colder than any number of fp32 is its coldest.
+            logits = (logits - logits.max()) / max(temperature, torch.finfo(logits.dtype).tiny)
             if top_k is not None and top_k < len(logits):
                 logits[logits < logits.topk(top_k).values[-1]] = -float("inf")
             token = int(torch.multinomial(logits.softmax(0), 1, generator=generator))

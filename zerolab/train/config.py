@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from pydantic import ConfigDict, Field, ValidationError, model_validator
+from pydantic import ConfigDict, Field, ModelWrapValidatorHandler, ValidationError, model_validator
 
 from zerolab.collectives import Link
 from zerolab.data import Corpus, check_division
@@ -88,13 +88,16 @@ class TrainConfig(
     bucket_numel: int | None = Field(None, ge=1, description="cut units into buckets of at most so many elements")
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="where the ranks compute")
 
-    @model_validator(mode="before")
+    @model_validator(mode="wrap")
     @classmethod
-    def _with_batch(cls, given: Any) -> Any:
-        """A batch that the ranks divide, where nobody says one."""
-        if isinstance(given, dict) and "batch_size" not in given and (batch := default_batch(given)) != SEQUENCES:
-            return {**given, "batch_size": batch}
-        return given
+    def _with_batch(cls, given: Any, made: ModelWrapValidatorHandler[TrainConfig]) -> TrainConfig:
+        """A batch that the ranks divide, where nobody says one; it does not count as given, so that a checkpoint's goes
+        before it."""
+        if not isinstance(given, dict) or "batch_size" in given:
+            return made(given)
+        config = made({**given, "batch_size": default_batch(given)})
+        config.model_fields_set.discard("batch_size")
+        return config
 
     @model_validator(mode="after")
     def _fits(self) -> TrainConfig:
@@ -109,7 +112,9 @@ class TrainConfig(
         self.check_simulation()
         self.check_reports()
         self.check_debug()
-        self.check_schedule()
+        if self.resume is None:
+            # Else a checkpoint may give a part of the schedule: find_start checks the whole.
+            self.check_schedule()
         self.check_stage()
         if self.offload_path is not None and "disk" not in (offload.optimizer, offload.parameters):
             raise InputError(

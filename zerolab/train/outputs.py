@@ -3,8 +3,10 @@ they were asked for, written elsewhere."""
 
 from __future__ import annotations
 
+import errno
 import os
 import secrets
+import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -13,21 +15,37 @@ from pathlib import Path
 from zerolab.errors import DiskError, InputError
 from zerolab.ranks.folders import reason
 
+PROBE, AT_ONCE = 1 << 26, 1 << 20
+"""Bytes that are written to see whether there is room, and how many of them at a time."""
+
 
 def check_output(flag: str, path: Path, nbytes: int) -> None:
-    """Raise an InputError if a file of so many bytes could not be written at `path` now. Nothing stays there."""
+    """Raise an InputError if a file of so many bytes could not be written at `path` now. Nothing stays there. Some of
+    it is written to see, the rest asked for: the report of a long run may be larger than the memory."""
     if path.is_dir():
         raise InputError(f"{flag}: {str(path)!r} is a folder; name a file in it")
     if not path.parent.is_dir():
         raise InputError(f"{flag}: there is no folder {str(path.parent)!r}; make it first")
     try:
         if is_device(path):
-            os.close(os.open(path, os.O_WRONLY))
+            if path.is_fifo():
+                # Who reads it would be told of its end, once it is opened and closed.
+                if not os.access(path, os.W_OK):
+                    raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+            else:
+                os.close(os.open(path, os.O_WRONLY))
             return
+        free = shutil.disk_usage(path.resolve().parent).free
+        if nbytes > max(free, PROBE):
+            raise InputError(
+                f"{flag}: {str(path)!r} cannot be written (it may need {nbytes / 1e9:.3g} GB, and "
+                f"{free / 1e9:.3g} GB are free there); name another place, or make the run smaller"
+            )
         draft = _draft(path)
         try:
             with open(draft, "xb") as file:
-                file.write(bytes(nbytes))
+                for at in range(0, min(nbytes, PROBE), AT_ONCE):
+                    file.write(bytes(min(AT_ONCE, min(nbytes, PROBE) - at)))
                 file.flush()
                 os.fsync(file.fileno())
         finally:

@@ -40,7 +40,7 @@ def make_engine(comm: Collectives, start: Start) -> ZeroEngine:
         spec.stage,
         optimizer=adamw(config),
         clip_norm=config.clip_norm or None,
-        groups=decay_groups(config.weight_decay if start.built is None else start.built),
+        groups=decay_groups(config.weight_decay),
         reduction=spec.reduction,
         overlap=config.overlap,
         overlap_gather=config.overlap,
@@ -63,8 +63,14 @@ def builds_by_unit(device: torch.device) -> bool:
 
 
 def decay_groups(weight_decay: float) -> Any:
-    """Weight decay for matrices only; the weights of norms and biases have none."""
-    return lambda _name, parameter: {"weight_decay": weight_decay if parameter.dim() >= 2 else 0.0}
+    """Weight decay for matrices only; the weights of norms and biases have none. Who decays is marked, so that the
+    groups are the same ones whatever the decay is, and a run goes on with another."""
+
+    def options(_name: str, parameter: Any) -> dict[str, Any]:
+        decays = parameter.dim() >= 2
+        return {"decays": decays, "weight_decay": weight_decay if decays else 0.0}
+
+    return options
 
 
 def adamw(config: TrainConfig) -> Factory:

@@ -37,14 +37,12 @@ class Start:
     """Where a run begins: after `step` steps, with the checkpoint in `folder`, or at 0 with none.
 
     config    the run's settings, with what was taken over
-    built     the weight decay that the optimizer's groups are built by, the checkpoint's; None: that of the config
     notes     what to tell whoever started it, a sentence each
     """
 
     config: TrainConfig
     step: int = 0
     folder: Path | None = None
-    built: float | None = None
     notes: tuple[str, ...] = ()
 
 
@@ -74,9 +72,13 @@ def _find_start(config: TrainConfig, corpus: Corpus) -> Start:
                 f"resume is {str(folder)!r}, where there is no checkpoint; name a folder that has one, or leave it out "
                 "to begin anew"
             )
+        config.check_schedule()
         return Start(config, notes=(f"there is no checkpoint in {folder} yet, so the run begins anew",))
     manifest = read_manifest(found, remedy_for(found))
     saved = data_of(manifest, found)
+    if "batch_size" not in config.model_fields_set:
+        config = config.model_copy(update={"batch_size": saved["batch_size"]})
+    check_batch(config, saved["batch_size"], found)
     check_same(config, corpus, saved, found)
     taken = taken_over(config, saved)
     at = f"step {manifest.step} of {config.max_steps}"
@@ -93,7 +95,6 @@ def _find_start(config: TrainConfig, corpus: Corpus) -> Start:
         config_now,
         manifest.step,
         found,
-        saved["weight_decay"] or None,
         (f"the run goes on from {found}, at {at}, with {options}",),
     )
 
@@ -135,6 +136,15 @@ def data_of(manifest: Manifest, found: Path) -> dict[str, Any]:
             "zerolab.checkpoint, or name another"
         )
     return {name: TrainConfig.model_fields[name].default for name in LATER} | manifest.data
+
+
+def check_batch(config: TrainConfig, saved: int, found: Path) -> None:
+    """Refuse ranks and micro-batches that cannot share the sequences of the checkpoint's steps."""
+    if saved % (config.ranks * config.grad_accum_steps):
+        raise InputError(
+            f"{found} was saved with a batch_size of {saved}, which ranks {config.ranks} x accumulation "
+            f"{config.grad_accum_steps} do not divide; give ranks and grad_accum_steps that do, or do not resume"
+        )
 
 
 def check_same(config: TrainConfig, corpus: Corpus, saved: dict[str, Any], found: Path) -> None:
@@ -189,7 +199,7 @@ class Saver:
         for group in self.engine.optimizer.param_groups:
             group["lr"] = start.config.lr
             group["betas"], group["eps"] = (start.config.beta1, start.config.beta2), start.config.eps
-            group["weight_decay"] = start.config.weight_decay if group["weight_decay"] else 0.0
+            group["weight_decay"] = start.config.weight_decay if group["decays"] else 0.0
 
     def is_due(self, step: int) -> bool:
         """Whether to save after so many steps of the run, with more to come."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import platform
 import re
@@ -238,8 +239,17 @@ def by_rank(records: list[dict[str, int]]) -> ByRank:
 
 
 def json_of(report: Report) -> str:
-    """The text of a profile."""
-    return json.dumps(report.as_json(), indent=1) + "\n"
+    """The text of a profile. Of a run that has diverged, what is no number any more is null, as JSON has it."""
+    return json.dumps(finite(report.as_json()), indent=1, allow_nan=False) + "\n"
+
+
+def finite(value: Any) -> Any:
+    """The same, with None in the place of each number that is infinite or none."""
+    if isinstance(value, dict):
+        return {name: finite(part) for name, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(part) for part in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def trace_of(report: Report) -> str:

@@ -78,6 +78,11 @@ class PrecisionSettings(BaseModel):
         """The loss scale where the precision has fp16. Raises InputError if one is asked for and there is no fp16."""
         precision = self.make_precision()
         if precision is not None and precision.scales_loss:
+            if not self.loss_scale and 2.0**self.initial_scale_power < self.min_loss_scale:
+                raise InputError(
+                    f"min_loss_scale is {self.min_loss_scale:g}, above the scale at the start, "
+                    f"2**{self.initial_scale_power}; give a smaller min_loss_scale or a larger initial_scale_power"
+                )
             return LossScaler(
                 self.initial_scale_power, self.loss_scale_window, self.hysteresis, self.min_loss_scale,
                 static=self.loss_scale or None,
@@ -155,7 +160,7 @@ class SavingSettings(BaseModel):
         None,
         description="go on from the newest checkpoint of a folder, or from the checkpoint that it is; --resume alone "
         "takes --save-folder and begins anew where there is none yet; --max-steps is the total; --lr, --weight-decay, "
-        "--beta1, --beta2, --eps, --dropout and the schedule are the checkpoint's unless they are given",
+        "--beta1, --beta2, --eps, --dropout, --batch-size and the schedule are the checkpoint's unless they are given",
     )
 
     zero3_save_16bit_model: bool = Field(
