@@ -64,6 +64,9 @@ def test_a_key_is_made_of_settings_however_they_are_written() -> None:
         ({"ranks": []}, "ranks is an empty list; give it a value or leave it out"),
         ({"cases": {"ranks": 2}}, "cases is {'ranks': 2}; give a list of settings, a line '- name: value' each"),
         ({"hosts": 2}, "hosts is 2 but no wire is shaped; give wire shaped, or leave it out"),
+        ({"clip_norm": ["none", 2]}, "clip_norm is none, and it has no such value; give another, or leave it out"),
+        ({"lr": None}, "lr is null, and it has no such value; give another, or leave it out"),
+        ({"models": "none"}, "models is none, and it has no such value; give another, or leave it out"),
         ({"ranks": [[2]]}, "ranks has the value [2]; give numbers or words, or a list of them"),
     ],
 )
@@ -71,6 +74,12 @@ def test_settings_that_no_sweep_has_are_refused_in_a_sentence(settings: dict[str
     with pytest.raises(InputError) as refused:
         make_cases(settings)
     assert str(refused.value) == said
+
+
+def test_none_is_a_value_of_settings_that_may_have_none_and_of_places() -> None:
+    may = {"gbit_per_s": "none", "precision": "none", "offload_optimizer": "none", "timeout": None}
+    (case,), (same,) = make_cases({**may, **SMALL}), make_cases(SMALL)
+    assert case.key == same.key
 
 
 def test_row_27_one_file_has_the_seven_configurations_that_guides_rank() -> None:

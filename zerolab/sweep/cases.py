@@ -23,7 +23,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
+from types import NoneType
+from typing import Any, get_args
 
 import yaml
 
@@ -174,14 +175,24 @@ def known_names() -> set[str]:
 
 
 def listed(name: str, value: Any) -> list[Any]:
-    """The values of a setting, at least one; the text none is no value."""
+    """The values of a setting, at least one. The text none is no value, for a setting that may have none."""
     all_of = value if isinstance(value, list) else [value]
     if not all_of:
         raise InputError(f"{name} is an empty list; give it a value or leave it out")
     for one in all_of:
         if isinstance(one, list | dict):
             raise InputError(f"{name} has the value {one}; give numbers or words, or a list of them")
+        if one in (None, "none") and not may_be_none(name):
+            said = "null" if one is None else one
+            raise InputError(f"{name} is {said}, and it has no such value; give another, or leave it out")
     return [None if one == "none" else one for one in all_of]
+
+
+def may_be_none(name: str) -> bool:
+    """Whether a setting may have no value, as a bandwidth, or "none" is one of its words, as of places."""
+    if name not in TrainConfig.model_fields:
+        return name == "hosts"
+    return bool({NoneType, "none"} & {*get_args(TrainConfig.model_fields[name].annotation)})
 
 
 def spelled_out(settings: Mapping[str, Any]) -> Settings:
