@@ -20,7 +20,7 @@ from zerolab.sweep import run as sweep_run
 from zerolab.sweep.machines import MACHINE
 from zerolab.sweep.measure import intersect, parts_of
 from zerolab.sweep.rows import LINES, TABLE, Rows, held, read_rows
-from zerolab.train import make_config
+from zerolab.train import make_config, train
 
 SMALL: dict[str, Any] = {"world": "lockstep", "model_size": "nano", "seq_len": 16, "batch_size": 4, "max_steps": 3}
 SWEPT = {"zero_stage": [0, 3], "gbit_per_s": ["none", 1], **SMALL}
@@ -207,6 +207,16 @@ def test_rows_have_predicted_beside_measured(whole: Path) -> None:
     table = [*csv.DictReader((whole / TABLE).open())]
     assert [line["zero_stage"] for line in table] == ["0", "0", "3", "3"]
     assert [float(line["step_seconds"]) for line in table] == [row["step_seconds"] for row in rows]
+
+
+def test_a_prepared_text_of_any_size_changes_no_peak(tmp_path: Path) -> None:
+    for name, size in (("train.bin", 5_000_000), ("val.bin", 3_000_000)):
+        (tmp_path / name).write_bytes(b"a\0" * (size // 2))
+    run = {**SMALL, "zero_stage": 1, "max_steps": 2, "dataset": str(tmp_path), "vocab_size": 256}
+    (row,) = sweep(make_cases(run), tmp_path / "out").rows
+    assert row["peak_bytes"] == pytest.approx(row["peak_bytes_predicted"], rel=1e-3)
+    peak = train(make_config(**run)).peak
+    assert peak["host:text"] == [8_000_000] * 2 and max(peak["other"]) < 1_000_000
 
 
 @pytest.fixture
