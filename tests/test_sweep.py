@@ -14,6 +14,7 @@ from benchmarks import tiers
 from zerolab import cli
 from zerolab.collectives import Span
 from zerolab.cost import Machine, Rate
+from zerolab.dialects.deepspeed import read_deepspeed
 from zerolab.errors import InputError
 from zerolab.sweep import machines, make_cases, read_file, sweep
 from zerolab.sweep import run as sweep_run
@@ -67,6 +68,7 @@ def test_a_key_is_made_of_settings_however_they_are_written() -> None:
         ({"clip_norm": ["none", 2]}, "clip_norm is none, and it has no such value; give another, or leave it out"),
         ({"lr": None}, "lr is null, and it has no such value; give another, or leave it out"),
         ({"models": "none"}, "models is none, and it has no such value; give another, or leave it out"),
+        ({"trace_steps": 2}, "trace_steps is 2, and a sweep traces as many steps as its figures need; leave it out"),
         ({"ranks": [[2]]}, "ranks has the value [2]; give numbers or words, or a list of them"),
     ],
 )
@@ -109,6 +111,10 @@ def test_entries_multiply_with_what_varies_outside_and_come_before_it() -> None:
         ("stages: [0, 1", "is no YAML (line 1: expected ',' or ']', but got '<stream end>'); write a line"),
         ("", "holds no settings; write a line 'name: value' for each"),
         ("- 1", "holds no settings; write a line 'name: value' for each"),
+        ("lr: 0.1\nseed: 1\nlr: 0.2", "sweep.yaml: line 3 says lr for the second time; leave one of the two out"),
+        ("cases:\n- {lr: 0.1, lr: 0.2}", "sweep.yaml: line 2 says lr for the second time; leave one of the two out"),
+        ("lr: 2020-13-45", "lr is '2020-13-45'; give a number"),
+        ("lr: !!timestamp 2020-13-45", "sweep.yaml cannot be read (month must be in 1..12); write a line"),
         ("zero_stgae: 1", "there is no setting 'zero_stgae' in a sweep; did you mean zero_stage?"),
     ],
 )
@@ -120,6 +126,20 @@ def test_row_20_bad_yaml_is_refused_in_one_sentence(
     assert cli.main(["sweep", str(file), "--out", str(tmp_path / "out")]) == 2
     error = capsys.readouterr().err
     assert said in error and error.count("\n") == 1 and not (tmp_path / "out").exists()
+
+
+def test_folders_and_files_of_a_sweep_may_begin_with_a_tilde(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "sweep.yaml").write_text(json.dumps({**SMALL, "max_steps": 1}))
+    (tmp_path / "ds.json").write_text('{"zero_optimization": {"stage": 1}}')
+    assert cli.main(["sweep", "~/sweep.yaml", "--out=~/out"]) == 0
+    assert cli.main(["sweep", "--plot=~/out"]) == 0
+    assert (tmp_path / "out" / LINES).exists() and [*(tmp_path / "out" / "plots").iterdir()]
+    assert read_deepspeed(Path("~/ds.json"), 2).settings["zero_stage"] == 1
+    assert not (tmp_path / "~").exists()
 
 
 def test_a_flag_that_entries_of_a_file_would_overrule_is_refused(

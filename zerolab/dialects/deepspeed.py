@@ -21,6 +21,7 @@ from zerolab.dialects.deepspeed_keys import HIDDEN, NOT_A_FIELD, TABLE, TELLS, K
 from zerolab.dialects.deepspeed_schedule import read_scheduler
 from zerolab.dialects.keys import Settings, whole_number, whole_run
 from zerolab.errors import InputError
+from zerolab.plan.bring import without_twins
 from zerolab.train.config import TrainConfig, wanted_of
 from zerolab.train.model import SIZES, ModelSettings
 
@@ -260,15 +261,6 @@ def renamed(config: dict[str, Any]) -> dict[str, Any]:
     if "bfloat16" in config and "bf16" not in config:
         config["bf16"] = config.pop("bfloat16")
     return config
-
-
-def without_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """A section, each of whose keys stands there once; DeepSpeed refuses others, too."""
-    section = dict(pairs)
-    for name in section:
-        if sum(name == other for other, _ in pairs) > 1:
-            raise InputError(f"{name} stands in one section twice; leave one of the two out")
-    return section
 
 
 def check_value(name: str, setting: str, value: Any) -> None:

@@ -76,10 +76,29 @@ class SweepCase:
         return title_of(self.varied)
 
 
+class SettingsLoader(yaml.SafeLoader):
+    """YAML whose sections have each name once, and whose values are numbers and words: no dates."""
+
+    yaml_implicit_resolvers = {
+        first: [(tag, form) for tag, form in forms if not tag.endswith(":timestamp")]
+        for first, forms in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        names = set[str]()
+        for key, _ in node.value:
+            if (name := str(key.value)) in names:
+                line = key.start_mark.line + 1
+                raise InputError(f"line {line} says {name} for the second time; leave one of the two out")
+            names.add(name)
+        return super().construct_mapping(node, deep)
+
+
 def read_file(path: Path) -> Settings:
-    """The settings in a file of YAML (which JSON is, too). Raises an InputError for one that has none."""
+    """The settings in a file of YAML (which JSON is, too). Raises an InputError for one that has none, or one twice."""
+    path = path.expanduser()
     try:
-        read = yaml.safe_load(path.read_text(encoding="utf-8"))
+        read = yaml.load(path.read_text(encoding="utf-8"), SettingsLoader)
     except OSError as error:
         raise InputError(f"{path} cannot be read ({error.strerror}); name a YAML file") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
@@ -87,6 +106,12 @@ def read_file(path: Path) -> Settings:
         where = f"line {mark.line + 1}" if mark is not None else "it is no text"
         why = getattr(error, "problem", None) or "it cannot be read"
         raise InputError(f"{path} is no YAML ({where}: {why}); write a line 'name: value' for each setting") from None
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from None
+    except (ValueError, RecursionError) as error:
+        # Numbers of thousands of digits, and thousands of brackets.
+        why = " ".join(str(error).split())
+        raise InputError(f"{path} cannot be read ({why}); write a line 'name: value' for each setting") from None
     if not isinstance(read, dict) or not read:
         raise InputError(f"{path} holds no settings; write a line 'name: value' for each, as zero_stage: [0, 1, 2, 3]")
     return {str(name): value for name, value in read.items()}
@@ -162,6 +187,8 @@ def named(settings: Mapping[str, Any]) -> Settings:
             raise InputError(f"{name} is {value}, and {own} is given, too; leave one of the two out")
         if own in SHARED:
             raise InputError(f"{name} is {value}, one place for the files of all cases; leave it out of a sweep")
+        if own == "trace_steps":
+            raise InputError(f"{name} is {value}, and a sweep traces as many steps as its figures need; leave it out")
         found[own] = value
     for one in sorted(MODELS - {"models"}):
         if "models" in found and one in found:
