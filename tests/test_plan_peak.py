@@ -46,6 +46,8 @@ CASES = {
     "one moment rests in fp16": replace(
         BASE, precision=replace(PRECISIONS["bf16"], exp_avg_sq="fp16"), micro_batch_size=1, seq_len=2
     ),
+    "dropout": replace(BASE, shape=DEEP, stage=2, precision="bf16", micro_batch_size=4, dropout=0.1),
+    "dropout, recomputed": replace(BASE, shape=DEEP, checkpoint_activations=True, micro_batch_size=4, dropout=0.1),
     "layers that stand for others": replace(BASE, shape=DEEP, stage=3, ranks=4, precision="bf16"),
     "a mixture of experts": replace(BASE, shape=MIXTURE, stage=3, precision="bf16"),
     "a relative of the llama": replace(BASE, shape=RELATIVE, stage=3, precision="bf16", checkpoint_activations=True),

@@ -239,6 +239,14 @@ def test_a_prepared_text_of_any_size_changes_no_peak(tmp_path: Path) -> None:
     assert peak["host:text"] == [8_000_000] * 2 and max(peak["other"]) < 1_000_000
 
 
+def test_the_peak_is_predicted_with_the_dropout_of_its_case(tmp_path: Path) -> None:
+    run = {**SMALL, "model": "gpt2", "max_steps": 2, "seq_len": 64, "dropout": [0.0, 0.1]}
+    none, some = sweep(make_cases(run), tmp_path).rows
+    assert some["peak_bytes"] > 1.05 * none["peak_bytes"]
+    for row in (none, some):
+        assert row["peak_bytes"] == pytest.approx(row["peak_bytes_predicted"], rel=0.01)
+
+
 @pytest.fixture
 def calibrated(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
     """Calibrations that a test asked for; each time the machine is slower, as one that others work on may be."""

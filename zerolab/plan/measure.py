@@ -65,7 +65,7 @@ def measure_rank(comm: Collectives, runs: Sequence[RunSpec]) -> list[Measured]:
 def measure_run(comm: Collectives, run: RunSpec) -> Measured:
     torch.manual_seed(0)
     config, scales = run.shape.config, run.dtypes is not None and run.dtypes.scales_loss
-    model = build_model(config, run.checkpoint_activations)
+    model = build_model(config, run.checkpoint_activations, run.dropout)
     shard, replicate = split(comm, run.instances)
     engine = ZeroEngine(
         model, shard, run.stage, 1e-3, clip_norm=1.0, groups=decay_of_train,

@@ -91,7 +91,11 @@ def layout_of(run: RunSpec) -> RunLayout:
 
 
 def work_of(run: RunSpec) -> Work:
-    return Work(run.micro_batch_size, run.seq_len, dtype_of(run), run.checkpoint_activations, run.attention)
+    # Torch's attention on CPUs keeps the scores where some of them are dropped.
+    attention = run.attention if run.on_gpus or not run.dropout else "eager"
+    return Work(
+        run.micro_batch_size, run.seq_len, dtype_of(run), run.checkpoint_activations, attention, run.dropout
+    )
 
 
 def on_device(states: dict[str, int]) -> dict[str, int]:

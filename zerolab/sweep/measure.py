@@ -67,7 +67,7 @@ def measured(report: Report, corpus: Corpus) -> Figures:
         "traffic_is_stated": report.traffic_is_stated,
         "state_bytes_predicted": most(on_device(report.memory_predicted)),
         "state_bytes": most(on_device(report.memory_measured, report.memory_predicted)),
-        "peak_bytes_predicted": gpu_bytes(replace(config.spec, on_gpus=on_gpus)),
+        "peak_bytes_predicted": gpu_bytes(replace(config.spec, on_gpus=on_gpus, dropout=config.dropout)),
         "peak_bytes": most(on_device(report.peak)) - text,
     }
     for place in OFFLOADED:
