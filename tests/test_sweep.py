@@ -247,6 +247,12 @@ def test_the_peak_is_predicted_with_the_dropout_of_its_case(tmp_path: Path) -> N
         assert row["peak_bytes"] == pytest.approx(row["peak_bytes_predicted"], rel=0.01)
 
 
+def test_buffers_through_which_parameters_pass_to_the_disk_are_in_the_hosts_ledger(tmp_path: Path) -> None:
+    run = {**SMALL, "max_steps": 2, "zero_stage": 3, "offload_param": "disk", "offload_path": str(tmp_path)}
+    (row,) = sweep(make_cases(run), tmp_path).rows
+    assert row["peak_bytes"] == pytest.approx(row["peak_bytes_predicted"], rel=1e-3)
+
+
 @pytest.fixture
 def calibrated(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
     """Calibrations that a test asked for; each time the machine is slower, as one that others work on may be."""
