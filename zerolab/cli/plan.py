@@ -95,8 +95,8 @@ def main(arguments: list[str]) -> int:
         ending.show(emitted(chosen or run, given))
         if given.emit == "deepspeed" and given.checkpoint_activations:
             ending.say(
-                "zerolab plan: --checkpoint-activations is in no DeepSpeed configuration; switch it on in the model, in "
-                "transformers by gradient_checkpointing_enable()"
+                "zerolab plan: --checkpoint-activations is in no DeepSpeed configuration; switch it on in the model, "
+                "in transformers by gradient_checkpointing_enable()"
             )
         if limit is not None and gpu_bytes(chosen or run) > limit:
             ending.say(f"zerolab plan: {verdict(chosen or run, limit, gpu)}")

@@ -61,8 +61,8 @@ def gpu_bytes(run: RunSpec) -> float:
 
 @lru_cache(maxsize=4096)
 def needs_of(run: RunSpec, rank: int = 0) -> Needs:
-    """The states of a rank, to the byte, and the moments of a step: of its first steps, the highest. (Where states rest as
-    the step uses them the first has no optimizer states yet.)"""
+    """The states of a rank, to the byte, and the moments of a step: of its first steps, the highest. (Where states rest
+    as the step uses them the first has no optimizer states yet.)"""
     layout = layout_of(run)
     states = predict_rank(layout.plans, run.stage, rank % run.sharing, ADAMW, run.dtypes, run.places.on(run.on_gpus))
     # The micro-batches of a step lie ready: tokens and targets, whole numbers of 8 bytes.
@@ -93,9 +93,7 @@ def layout_of(run: RunSpec) -> RunLayout:
 def work_of(run: RunSpec) -> Work:
     # Torch's attention on CPUs keeps the scores where some of them are dropped.
     attention = run.attention if run.on_gpus or not run.dropout else "eager"
-    return Work(
-        run.micro_batch_size, run.seq_len, dtype_of(run), run.checkpoint_activations, attention, run.dropout
-    )
+    return Work(run.micro_batch_size, run.seq_len, dtype_of(run), run.checkpoint_activations, attention, run.dropout)
 
 
 def on_device(states: dict[str, int]) -> dict[str, int]:

@@ -79,11 +79,6 @@ class SweepCase:
 class SettingsLoader(yaml.SafeLoader):
     """YAML whose sections have each name once, and whose values are numbers and words: no dates."""
 
-    yaml_implicit_resolvers = {
-        first: [(tag, form) for tag, form in forms if not tag.endswith(":timestamp")]
-        for first, forms in yaml.SafeLoader.yaml_implicit_resolvers.items()
-    }
-
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         names = set[str]()
         for key, _ in node.value:
@@ -92,6 +87,12 @@ class SettingsLoader(yaml.SafeLoader):
                 raise InputError(f"line {line} says {name} for the second time; leave one of the two out")
             names.add(name)
         return super().construct_mapping(node, deep)
+
+
+SettingsLoader.yaml_implicit_resolvers = {
+    first: [(tag, form) for tag, form in forms if not tag.endswith(":timestamp")]
+    for first, forms in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
 
 
 def read_file(path: Path) -> Settings:

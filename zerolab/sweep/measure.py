@@ -47,8 +47,8 @@ class StepParts:
 def measured(report: Report, corpus: Corpus) -> Figures:
     """The figures of a run of this text that was traced."""
     config = report.config
-    # A tracker sees the text, which no GPU would hold, where the ranks compute on the CPU; one that is mapped from files
-    # it does not count to the device.
+    # A tracker sees the text, which no GPU would hold, where the ranks compute on the CPU; one that is mapped from
+    # files it does not count to the device.
     on_gpus = torch.cuda.is_available() and config.device != "cpu"
     uncounted = on_gpus or isinstance(corpus, MappedCorpus)
     text = 0 if uncounted else corpus.train.nbytes + corpus.valid.nbytes
