@@ -23,7 +23,8 @@ from zerolab.dialects.deepspeed import at, leaves, read
 from zerolab.dialects.deepspeed_keys import TABLE, TELLS, as_markdown, is_on
 from zerolab.dialects.deepspeed_write import write
 from zerolab.errors import InputError
-from zerolab.models import build_model, config_of
+from zerolab.models import GPT2Config, build_model, config_of
+from zerolab.models.huggingface import export, save_folder
 from zerolab.train import TrainConfig, make_config
 
 ACCEPTED = [name for name, wild in WILD.items() if not wild.refused]
@@ -144,6 +145,14 @@ def test_row_22_the_other_keys_that_the_row_names_are_taken_with_a_note_or_refus
     assert read(sizes, 2).settings.items() >= {"batch_size": 24, "grad_accum_steps": 3}.items()
     with pytest.raises(InputError, match="train_batch_size is 24, but 4 sequences a micro-batch x 3"):
         read(sizes, 4)
+
+
+def test_auto_follows_from_the_width_that_the_model_is_given(tmp_path: Path) -> None:
+    config = {"zero_optimization": {"stage": 3, "stage3_param_persistence_threshold": "auto"}}
+    assert read(config, 2, {"dim": "64", "model_size": "nano"}).settings["param_persistence_threshold"] == 640
+    model = build_model(GPT2Config(256, 48, 1, 2, 16))
+    save_folder(tmp_path, model.config, export(model.config, model.state_dict().__getitem__))
+    assert read(config, 2, {"init_from": tmp_path}).settings["param_persistence_threshold"] == 480
 
 
 def test_row_22_auto_is_resolved_and_shown() -> None:

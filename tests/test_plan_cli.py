@@ -28,8 +28,9 @@ from zerolab.plan.guide import (
     seconds_on_links,
     traffic_bytes,
 )
+from zerolab.plan.instances import traffic_across
 from zerolab.plan.layout import lay_out_model
-from zerolab.plan.needs import at_stage, changed
+from zerolab.plan.needs import at_stage, changed, layout_of
 
 GPT2 = ["plan", "--model", "gpt2-124m", "--ranks", "4"]
 
@@ -323,6 +324,41 @@ def test_a_config_json_that_cannot_be_is_refused_by_its_field_alone(
     file.write_text(json.dumps({**EXACT["llama 2 7B"][1], **changed}))
     assert main(["plan", "--model", str(file)]) == 2
     assert capsys.readouterr().err.endswith(f"{says}\n")
+
+
+def test_a_config_json_that_says_a_size_twice_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps(EXACT["llama 2 7B"][1]).replace("{", '{"hidden_size": 32, ', 1))
+    assert main(["plan", "--model", str(file)]) == 2
+    said = capsys.readouterr().err
+    assert said == f"zerolab plan: {file}: hidden_size stands in one section twice; leave one of the two out\n"
+
+
+def test_a_plan_is_not_written_over_the_model_that_it_reads(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "config.json"
+    file.write_text(text := json.dumps(EXACT["llama 2 7B"][1]))
+    for model in (file, tmp_path):
+        assert main(["plan", "--model", str(model), "--json", str(tmp_path / "." / "config.json")]) == 2
+        assert "which is the model's own file; name another" in capsys.readouterr().err
+    assert file.read_text() == text
+
+
+def test_what_a_deepspeed_configuration_cannot_say_is_noted(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*GPT2, "--emit", "deepspeed"]) == 0 and capsys.readouterr().err == ""
+    assert main([*GPT2, "--emit", "deepspeed", "--checkpoint-activations"]) == 0
+    seen = capsys.readouterr()
+    assert json.loads(seen.out) and "--checkpoint-activations is in no DeepSpeed configuration" in seen.err
+
+
+@pytest.mark.timeout(20)
+def test_micro_batches_across_instances_are_multiplied_and_not_walked_through() -> None:
+    run = RunSpec(SHAPES["GPT-2 124M"], 4, 1, seq_len=64, instances=2, reduction="all_reduce")
+    one, most = (across(replace(run, micro_batches=count)) for count in (1, 2_000_000))
+    assert most == {name: [2_000_000 * nbytes for nbytes in sent] for name, sent in one.items()}
+
+
+def across(run: RunSpec) -> dict[str, list[int]]:
+    return traffic_across(layout_of(run).plans, run)
 
 
 def test_relatives_of_the_llama_are_planned_and_not_emitted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -35,6 +35,19 @@ CASES = {
     "sub-groups come to hand one after the other": replace(
         BASE, precision="bf16", micro_batch_size=1, seq_len=2, offload=Offload(sub_group_numel=12_000)
     ),
+    # In the first step torch makes both moments in fp32, beside their records.
+    "one moment rests in bf16": replace(
+        BASE, precision=replace(PRECISIONS["fp32"], exp_avg="bf16"), micro_batch_size=1, seq_len=2
+    ),
+    "moments rest in fp8": replace(BASE, precision="bf16_fp8_moments", micro_batch_size=1, seq_len=2),
+    "moments rest in fp8, by sub-groups": replace(
+        BASE, precision="bf16_fp8_moments", micro_batch_size=1, seq_len=2, offload=Offload(sub_group_numel=12_800)
+    ),
+    "one moment rests in fp16": replace(
+        BASE, precision=replace(PRECISIONS["bf16"], exp_avg_sq="fp16"), micro_batch_size=1, seq_len=2
+    ),
+    "dropout": replace(BASE, shape=DEEP, stage=2, precision="bf16", micro_batch_size=4, dropout=0.1),
+    "dropout, recomputed": replace(BASE, shape=DEEP, checkpoint_activations=True, micro_batch_size=4, dropout=0.1),
     "layers that stand for others": replace(BASE, shape=DEEP, stage=3, ranks=4, precision="bf16"),
     "a mixture of experts": replace(BASE, shape=MIXTURE, stage=3, precision="bf16"),
     "a relative of the llama": replace(BASE, shape=RELATIVE, stage=3, precision="bf16", checkpoint_activations=True),

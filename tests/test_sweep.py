@@ -14,13 +14,14 @@ from benchmarks import tiers
 from zerolab import cli
 from zerolab.collectives import Span
 from zerolab.cost import Machine, Rate
+from zerolab.dialects.deepspeed import read_deepspeed
 from zerolab.errors import InputError
 from zerolab.sweep import machines, make_cases, read_file, sweep
 from zerolab.sweep import run as sweep_run
 from zerolab.sweep.machines import MACHINE
 from zerolab.sweep.measure import intersect, parts_of
 from zerolab.sweep.rows import LINES, TABLE, Rows, held, read_rows
-from zerolab.train import make_config
+from zerolab.train import make_config, train
 
 SMALL: dict[str, Any] = {"world": "lockstep", "model_size": "nano", "seq_len": 16, "batch_size": 4, "max_steps": 3}
 SWEPT = {"zero_stage": [0, 3], "gbit_per_s": ["none", 1], **SMALL}
@@ -64,6 +65,10 @@ def test_a_key_is_made_of_settings_however_they_are_written() -> None:
         ({"ranks": []}, "ranks is an empty list; give it a value or leave it out"),
         ({"cases": {"ranks": 2}}, "cases is {'ranks': 2}; give a list of settings, a line '- name: value' each"),
         ({"hosts": 2}, "hosts is 2 but no wire is shaped; give wire shaped, or leave it out"),
+        ({"clip_norm": ["none", 2]}, "clip_norm is none, and it has no such value; give another, or leave it out"),
+        ({"lr": None}, "lr is null, and it has no such value; give another, or leave it out"),
+        ({"models": "none"}, "models is none, and it has no such value; give another, or leave it out"),
+        ({"trace_steps": 2}, "trace_steps is 2, and a sweep traces as many steps as its figures need; leave it out"),
         ({"ranks": [[2]]}, "ranks has the value [2]; give numbers or words, or a list of them"),
     ],
 )
@@ -71,6 +76,12 @@ def test_settings_that_no_sweep_has_are_refused_in_a_sentence(settings: dict[str
     with pytest.raises(InputError) as refused:
         make_cases(settings)
     assert str(refused.value) == said
+
+
+def test_none_is_a_value_of_settings_that_may_have_none_and_of_places() -> None:
+    may = {"gbit_per_s": "none", "precision": "none", "offload_optimizer": "none", "timeout": None}
+    (case,), (same,) = make_cases({**may, **SMALL}), make_cases(SMALL)
+    assert case.key == same.key
 
 
 def test_row_27_one_file_has_the_seven_configurations_that_guides_rank() -> None:
@@ -100,6 +111,10 @@ def test_entries_multiply_with_what_varies_outside_and_come_before_it() -> None:
         ("stages: [0, 1", "is no YAML (line 1: expected ',' or ']', but got '<stream end>'); write a line"),
         ("", "holds no settings; write a line 'name: value' for each"),
         ("- 1", "holds no settings; write a line 'name: value' for each"),
+        ("lr: 0.1\nseed: 1\nlr: 0.2", "sweep.yaml: line 3 says lr for the second time; leave one of the two out"),
+        ("cases:\n- {lr: 0.1, lr: 0.2}", "sweep.yaml: line 2 says lr for the second time; leave one of the two out"),
+        ("lr: 2020-13-45", "lr is '2020-13-45'; give a number"),
+        ("lr: !!timestamp 2020-13-45", "sweep.yaml cannot be read (month must be in 1..12); write a line"),
         ("zero_stgae: 1", "there is no setting 'zero_stgae' in a sweep; did you mean zero_stage?"),
     ],
 )
@@ -111,6 +126,20 @@ def test_row_20_bad_yaml_is_refused_in_one_sentence(
     assert cli.main(["sweep", str(file), "--out", str(tmp_path / "out")]) == 2
     error = capsys.readouterr().err
     assert said in error and error.count("\n") == 1 and not (tmp_path / "out").exists()
+
+
+def test_folders_and_files_of_a_sweep_may_begin_with_a_tilde(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "sweep.yaml").write_text(json.dumps({**SMALL, "max_steps": 1}))
+    (tmp_path / "ds.json").write_text('{"zero_optimization": {"stage": 1}}')
+    assert cli.main(["sweep", "~/sweep.yaml", "--out=~/out"]) == 0
+    assert cli.main(["sweep", "--plot=~/out"]) == 0
+    assert (tmp_path / "out" / LINES).exists() and [*(tmp_path / "out" / "plots").iterdir()]
+    assert read_deepspeed(Path("~/ds.json"), 2).settings["zero_stage"] == 1
+    assert not (tmp_path / "~").exists()
 
 
 def test_a_flag_that_entries_of_a_file_would_overrule_is_refused(
@@ -198,6 +227,30 @@ def test_rows_have_predicted_beside_measured(whole: Path) -> None:
     table = [*csv.DictReader((whole / TABLE).open())]
     assert [line["zero_stage"] for line in table] == ["0", "0", "3", "3"]
     assert [float(line["step_seconds"]) for line in table] == [row["step_seconds"] for row in rows]
+
+
+def test_a_prepared_text_of_any_size_changes_no_peak(tmp_path: Path) -> None:
+    for name, size in (("train.bin", 5_000_000), ("val.bin", 3_000_000)):
+        (tmp_path / name).write_bytes(b"a\0" * (size // 2))
+    run = {**SMALL, "zero_stage": 1, "max_steps": 2, "dataset": str(tmp_path), "vocab_size": 256}
+    (row,) = sweep(make_cases(run), tmp_path / "out").rows
+    assert row["peak_bytes"] == pytest.approx(row["peak_bytes_predicted"], rel=1e-3)
+    peak = train(make_config(**run)).peak
+    assert peak["host:text"] == [8_000_000] * 2 and max(peak["other"]) < 1_000_000
+
+
+def test_the_peak_is_predicted_with_the_dropout_of_its_case(tmp_path: Path) -> None:
+    run = {**SMALL, "model": "gpt2", "max_steps": 2, "seq_len": 64, "dropout": [0.0, 0.1]}
+    none, some = sweep(make_cases(run), tmp_path).rows
+    assert some["peak_bytes"] > 1.05 * none["peak_bytes"]
+    for row in (none, some):
+        assert row["peak_bytes"] == pytest.approx(row["peak_bytes_predicted"], rel=0.01)
+
+
+def test_buffers_through_which_parameters_pass_to_the_disk_are_in_the_hosts_ledger(tmp_path: Path) -> None:
+    run = {**SMALL, "max_steps": 2, "zero_stage": 3, "offload_param": "disk", "offload_path": str(tmp_path)}
+    (row,) = sweep(make_cases(run), tmp_path).rows
+    assert row["peak_bytes"] == pytest.approx(row["peak_bytes_predicted"], rel=1e-3)
 
 
 @pytest.fixture

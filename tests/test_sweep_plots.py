@@ -67,6 +67,15 @@ def test_row_21_memory_and_losses_are_told_to_the_digit() -> None:
     assert "not the same to the bit" in losses([*ROWS, {**ROWS[0], "parameters_sha256": "b"}]).text
 
 
+def test_rows_of_a_virtual_world_are_left_out_of_the_losses_since_it_computes_none() -> None:
+    virtual = [{**row(stage, None, 1.0, world="virtual"), "loss": [None, None], "parameters_sha256": None}
+               for stage in (0, 3)]  # fmt: skip
+    assert [plot.name for plot in plots_of(virtual)] == ["memory"]
+    computed = [{**one, "settings": {**one["settings"], "world": "lockstep"}} for one in ROWS]
+    plots = {plot.name: plot for plot in plots_of([*computed, *virtual])}
+    assert plots["loss"].text == losses(computed).text and "same to the bit" in plots["loss"].text
+
+
 def test_groups_are_named_by_what_differs_between_them() -> None:
     both = [*ROWS, *(row(0, gbit, 1.0, ranks=4) for gbit in (1.0, 2.0)), {"status": "failed", "settings": {}}]
     assert [*groups_of(both)] == ["ranks 2", "ranks 4"] and [*groups_of(ROWS)] == [""]

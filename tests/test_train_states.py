@@ -46,6 +46,15 @@ def test_a_run_agrees_with_both_ledgers_and_places_change_no_bit(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("stage", [0, 1, 2])
+def test_one_rank_cuts_its_step_into_the_sub_groups_that_it_is_told(stage: int) -> None:
+    run = {**SMALL, "ranks": 1, "world": "lockstep", "bf16": True, "max_steps": 2, "zero_stage": stage}
+    whole, cut = train(make_config(**run)), train(make_config(**run, sub_group_size=7000))
+    assert cut.memory_predicted == {kind: cut.memory_measured[kind] for kind in cut.memory_predicted}
+    assert cut.memory_predicted != whole.memory_predicted, "each sub-group has a step counter of its own"
+    assert cut.parameters_sha256 == whole.parameters_sha256
+
+
 @pytest.mark.timeout(100)
 def test_skipped_steps_are_logged_listed_and_counted_in_the_traffic(
     capfd: pytest.CaptureFixture[str], tmp_path: Path

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -82,6 +83,9 @@ def main(arguments: list[str]) -> int:
     if given.json is not None:
         from zerolab.train.outputs import check_output, write_or_rescue
 
+        given.json = given.json.expanduser()
+        if is_same_file(given.json, given.model):
+            raise InputError(f"--json is {str(given.json)!r}, which is the model's own file; name another")
         check_output("--json", given.json, 2**20)
     chosen, reasons = recommend(run, limit) if given.recommend and limit is not None else (None, [])
     if given.emit is not None and given.recommend and chosen is None:
@@ -89,6 +93,11 @@ def main(arguments: list[str]) -> int:
     timed = None if given.gpu is None or run.instances > 1 else Timed(run, given)
     if given.emit is not None:
         ending.show(emitted(chosen or run, given))
+        if given.emit == "deepspeed" and given.checkpoint_activations:
+            ending.say(
+                "zerolab plan: --checkpoint-activations is in no DeepSpeed configuration; switch it on in the model, "
+                "in transformers by gradient_checkpointing_enable()"
+            )
         if limit is not None and gpu_bytes(chosen or run) > limit:
             ending.say(f"zerolab plan: {verdict(chosen or run, limit, gpu)}")
     else:
@@ -112,6 +121,13 @@ def main(arguments: list[str]) -> int:
             }  # fmt: skip
         write_or_rescue("the plan", given.json, json.dumps(record, indent=1) + "\n")
     return 0
+
+
+def is_same_file(written: Path, model: str) -> bool:
+    """Whether a model is read from the file that is to be written."""
+    read = os.path.expanduser(model)
+    read = os.path.join(read, "config.json") if os.path.isdir(read) else read
+    return os.path.isfile(read) and os.path.isfile(written) and os.path.samefile(read, written)
 
 
 def emitted(run: RunSpec, given: Any) -> str:

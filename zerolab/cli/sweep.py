@@ -52,10 +52,10 @@ def main(arguments: list[str]) -> int:
         others = [name for name, value in beside.items() if value is not None]
         if others:
             raise InputError(f"--plot draws what is there and runs nothing; leave out {others[0]}")
-        return plot(Path(plotted))
+        return plot(Path(plotted).expanduser())
     if out is None:
         raise InputError("there is no --out; name a folder for the rows")
-    folder = Path(out)
+    folder = Path(out).expanduser()
     flags = {name: words(value) for name, value in given.items() if value is not None}
     if is_torchrun():
         raise InputError("a sweep starts its own ranks, and torchrun has started some; call it without torchrun")

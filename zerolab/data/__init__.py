@@ -113,6 +113,7 @@ __all__ = [
     "ByteTokenizer",
     "CharacterTokenizer",
     "Corpus",
+    "MappedCorpus",
     "Text",
     "check_division",
     "find_dataset",

@@ -21,9 +21,11 @@ from zerolab.dialects.deepspeed_keys import HIDDEN, NOT_A_FIELD, TABLE, TELLS, K
 from zerolab.dialects.deepspeed_schedule import read_scheduler
 from zerolab.dialects.keys import Settings, whole_number, whole_run
 from zerolab.errors import InputError
-from zerolab.models import config_of
+from zerolab.plan.bring import without_twins
 from zerolab.train.config import TrainConfig, wanted_of
+from zerolab.train.model import SIZES, ModelSettings
 
+SHAPED = ("model", "model_size", "init_from", *SIZES)
 ZERO, MICRO = "zero_optimization.", "train_micro_batch_size_per_gpu"
 
 
@@ -38,6 +40,7 @@ class FromDeepSpeed:
 def read_deepspeed(path: Path, ranks: int, given: Mapping[str, Any] | None = None) -> FromDeepSpeed:
     """The settings in a DeepSpeed configuration, for so many ranks. `given` are the run's other settings, from which
     "auto" is resolved. Raises InputError that names file and key."""
+    path = path.expanduser()
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -169,9 +172,11 @@ class _Reader:
             self.autos.append((name, setting, ""))
 
     def _hidden(self) -> int | None:
+        """The width of the model's hidden states."""
+        shaped = {name: self.run[name] for name in SHAPED}
         try:
-            return config_of(self.run["model"], self.run["model_size"]).dim
-        except InputError:
+            return ModelSettings.model_validate(shaped).shape_for(1).dim
+        except (InputError, ValidationError):
             # It is said where the run's settings are checked.
             return None
 
@@ -256,15 +261,6 @@ def renamed(config: dict[str, Any]) -> dict[str, Any]:
     if "bfloat16" in config and "bf16" not in config:
         config["bf16"] = config.pop("bfloat16")
     return config
-
-
-def without_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """A section, each of whose keys stands there once; DeepSpeed refuses others, too."""
-    section = dict(pairs)
-    for name in section:
-        if sum(name == other for other, _ in pairs) > 1:
-            raise InputError(f"{name} stands in one section twice; leave one of the two out")
-    return section
 
 
 def check_value(name: str, setting: str, value: Any) -> None:

@@ -34,7 +34,8 @@ activations            made while gradients are recorded: forward, and recomputa
 other                  gradients of activations, temporary results, what was there before and has no label
 
 A kind with a place before it ("host:gradients") is in the ledger of that place. Where the device is the CPU, both
-ledgers are of one memory.
+ledgers are of one memory. The host's alone has "host:swap_buffers", through which parameters pass to and from a disk,
+and "host:text", a run's text where that is mapped from files.
 """
 
 OFFLOADED = ("host:", "disk:")

@@ -121,8 +121,10 @@ def by_config(path: Path) -> Shape:
     """The shape of a Hugging Face config.json of one of `FAMILIES`. Fields that change no byte of training (how
     positions turn, how far a window reaches) are passed over."""
     try:
-        said = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        said = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=without_twins)
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from None
+    except (OSError, ValueError, RecursionError) as error:
         raise InputError(f"{path} cannot be read as JSON ({error}); name a config.json") from None
     if not isinstance(said, dict):
         raise InputError(f"{path} is no JSON object; name a config.json of Hugging Face")
@@ -139,6 +141,15 @@ def by_config(path: Path) -> Shape:
         why = str(error)
         raise InputError(f"{path}: {why.replace(NOT_OURS, sizes_instead(said))}") from None
     return shape_of(config, name or str(kind))
+
+
+def without_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A section of a JSON file, each of whose keys stands there once; DeepSpeed refuses others, too."""
+    section = dict(pairs)
+    for name in section:
+        if sum(name == other for other, _ in pairs) > 1:
+            raise InputError(f"{name} stands in one section twice; leave one of the two out")
+    return section
 
 
 def config_from(said: dict[str, Any], kind: str) -> Config:

@@ -56,18 +56,18 @@ def traffic_across(plans: Sequence[BucketPlan], spec: RunSpec, skipped: bool = F
             "all_reduce",
             plan.layout.shard_numel,
             plan.itemsize if spec.dtypes is None else spec.dtypes.itemsize("reduce"),
+            times * (plan.layout.ranks if all_shards else 1),
         )
         for plan in plans
         if plan.trainable
-        for _ in range(times * (plan.layout.ranks if all_shards else 1))
     ]
     if spec.places.on_disk and not skipped:
-        calls.append(("all_gather", instances, 8))
+        calls.append(("all_gather", instances, 8, 1))
     sent: dict[str, list[int]] = {}
-    for name, numel, itemsize in calls:
+    for name, numel, itemsize, how_often in calls:
         total = sent.setdefault(name, [0] * instances)
         for place in range(instances):
-            total[place] += wire_bytes(name, numel, itemsize, instances, place)
+            total[place] += how_often * wire_bytes(name, numel, itemsize, instances, place)
     # The ranks of an instance send alike.
     return {name: [nbytes for nbytes in total for _ in range(spec.sharing)] for name, total in sent.items()}
 

@@ -25,12 +25,12 @@ from zerolab.zero.labels import engine_labels
 
 @dataclass(frozen=True)
 class Measured:
-    """What one rank held in its second step.
+    """What one rank held in its first two steps.
 
     states  bytes between two steps by kind; one off the device has its place before its name
     peak    bytes on the device by kind, at the moment when these were most
     phase   in which that moment was
-    sent    bytes sent in the step, by phase and collective
+    sent    bytes sent in the second step, by phase and collective
     """
 
     states: dict[str, int]
@@ -65,7 +65,7 @@ def measure_rank(comm: Collectives, runs: Sequence[RunSpec]) -> list[Measured]:
 def measure_run(comm: Collectives, run: RunSpec) -> Measured:
     torch.manual_seed(0)
     config, scales = run.shape.config, run.dtypes is not None and run.dtypes.scales_loss
-    model = build_model(config, run.checkpoint_activations)
+    model = build_model(config, run.checkpoint_activations, run.dropout)
     shard, replicate = split(comm, run.instances)
     engine = ZeroEngine(
         model, shard, run.stage, 1e-3, clip_norm=1.0, groups=decay_of_train,
@@ -84,11 +84,11 @@ def measure_run(comm: Collectives, run: RunSpec) -> Measured:
         engine.step()
         engine.synchronize()
 
-    # The optimizer's states come with the first step.
-    step()
     assert comm.meter is not None
-    comm.meter.reset()
     with Tracker(engine_labels(engine)) as tracker:
+        # The optimizer's states come with the first step, which may take more than others, where states are encoded.
+        step()
+        comm.meter.reset()
         step()
     sent = {phase: nonzero(comm.meter.bytes_by_collective(phase)) for phase in PHASES}
     states = {kind: size for kind, size in tracker.now().items() if kind.partition(":")[2] or kind in KEPT}

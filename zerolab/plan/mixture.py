@@ -66,13 +66,13 @@ class Mixture(Llama):
             block.ffn = Experts(config)
 
 
-def build_model(config: Config, checkpoint: bool = False) -> LanguageModel:
-    """The model of a shape that the planner knows."""
+def build_model(config: Config, checkpoint: bool = False, dropout: float = 0.0) -> LanguageModel:
+    """The model of a shape that the planner knows; a GPT-2 may have dropout."""
     if isinstance(config, MixtureConfig):
         return Mixture(config, checkpoint)
     if isinstance(config, RelativeConfig):
         return Relative(config, checkpoint)
-    return models.build_model(config, checkpoint=checkpoint)
+    return models.build_model(config, checkpoint=checkpoint, dropout=dropout)
 
 
 def unit_parameters(config: Config) -> list[int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import product
@@ -14,7 +14,7 @@ from zerolab.memory.predict import predict_rank
 from zerolab.memory.states import ADAM, StateSize, predict_states
 from zerolab.models import Config
 from zerolab.offload.copies import AHEAD
-from zerolab.offload.formats import format_of, sub_group_limit
+from zerolab.offload.formats import StorageFormat, format_of, sub_group_limit
 from zerolab.plan.layout import RunLayout, lay_out_model
 from zerolab.plan.replay import Replay, StepMoment, Widths
 from zerolab.plan.spec import RunSpec
@@ -61,7 +61,8 @@ def gpu_bytes(run: RunSpec) -> float:
 
 @lru_cache(maxsize=4096)
 def needs_of(run: RunSpec, rank: int = 0) -> Needs:
-    """The states of a rank, to the byte, and the moments of its second step (the first has no optimizer states yet)."""
+    """The states of a rank, to the byte, and the moments of a step: of its first steps, the highest. (Where states rest
+    as the step uses them the first has no optimizer states yet.)"""
     layout = layout_of(run)
     states = predict_rank(layout.plans, run.stage, rank % run.sharing, ADAMW, run.dtypes, run.places.on(run.on_gpus))
     # The micro-batches of a step lie ready: tokens and targets, whole numbers of 8 bytes.
@@ -90,7 +91,9 @@ def layout_of(run: RunSpec) -> RunLayout:
 
 
 def work_of(run: RunSpec) -> Work:
-    return Work(run.micro_batch_size, run.seq_len, dtype_of(run), run.checkpoint_activations, run.attention)
+    # Torch's attention on CPUs keeps the scores where some of them are dropped.
+    attention = run.attention if run.on_gpus or not run.dropout else "eager"
+    return Work(run.micro_batch_size, run.seq_len, dtype_of(run), run.checkpoint_activations, attention, run.dropout)
 
 
 def on_device(states: dict[str, int]) -> dict[str, int]:
@@ -114,33 +117,48 @@ def shards(run: RunSpec) -> int:
 
 
 def step_buffers(run: RunSpec, layout: RunLayout, rank: int) -> int:
-    """The most bytes that the optimizer's step brings to hand on the device: of a sub-group the gradients and the
-    states that rest in another dtype than it computes in; and on a GPU the new parameters of a few sub-groups, while
-    they are copied to the host."""
+    """The most bytes that the optimizer's step brings to hand on the device: of a sub-group the gradients, and the
+    states where one of them rests in another dtype than the step computes in; what encoding these takes; and on a GPU
+    the new parameters of a few sub-groups, while they are copied to the host."""
     dtypes, places = run.dtypes, run.places.on(run.on_gpus)
     if places.optimizer != "device":
         return 0
     own = rank if shards(run) >= 1 else None
-    whole = largest = sum(segment.numel for plan in layout.plans for segment in plan.segments(own))
+    sizes = [segment.numel for plan in layout.plans for segment in plan.segments(own)]
+    whole = largest = sum(sizes)
     if (limit := sub_group_limit(dtypes, places)) is not None:
         # Sub-groups are filled to the last aligned element.
         align = layout.plans[0].layout.align
         largest = min(largest, max(limit // align, 1) * align)
+    if largest < whole:
+        # Of many sub-groups, the one with the longest segment, or a part of it.
+        longest = min(max(sizes), largest)
+        sizes = [longest, largest - longest]
     form = format_of(dtype_of(run), dtypes, places, ADAM)
     recipe = dtypes or Precision()
-    codecs = [*form.states.values(), *([form.main] if form.main else [])]
-    rests = [codec.dtype for codec in codecs] + [recipe.dtype("main_grads")]
     shard = recipe.dtype("main_params" if recipe.sharded_main else "params")
-    if form.main is None:
-        rests.append(shard)
-    # A codec with scales makes one more copy, of what it encodes.
-    copies = sum(dtype != form.step_dtype for dtype in rests) + any(codec.scaled for codec in codecs)
-    at_hand = largest * form.step_dtype.itemsize * copies
-    cast = {shard, *(codec.dtype for codec in codecs)} != {form.step_dtype}
+    at_hand = largest * form.step_dtype.itemsize * (recipe.dtype("main_grads") != form.step_dtype)
+    main = shard if form.main is None else form.main.dtype
+    if not form.is_plain or main != form.step_dtype:
+        # In the first step torch makes all moments beside the record in which they will rest.
+        decoded = largest * form.step_dtype.itemsize * (len(form.states) + (main != form.step_dtype))
+        at_hand = max(at_hand + decoded, decoded + encoding(form, sizes))
+    cast = {shard, main, *(codec.dtype for codec in form.states.values())} != {form.step_dtype}
     if run.on_gpus and places.parameters != "device" and cast:
         # Of one sub-group they are made while those before it are still on their way.
         at_hand += min((AHEAD + 1) * largest, whole) * shard.itemsize
     return at_hand
+
+
+def encoding(form: StorageFormat, sizes: Sequence[int]) -> int:
+    """The most bytes by which encoding a sub-group, whose segments have so many elements, goes beyond what is at hand
+    before it. The gradients are gone by then, and each moment is let go once it is encoded."""
+    width, freed, most = form.step_dtype.itemsize, 0, 0
+    moments = [(numel, codec) for numel in sizes for codec in form.states.values()]
+    for numel, codec in sorted(moments, key=lambda moment: -moment[1].width):
+        most = max(most, round(numel * codec.copies * width) - freed)
+        freed += numel * width
+    return most
 
 
 def told(where: str, layers: int) -> str:

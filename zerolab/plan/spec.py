@@ -44,6 +44,7 @@ class RunSpec:
     limits                  stage 3: which parameters stay, how much comes ahead and is kept
     instances               of the sharded states (hybrid sharding): so many groups of ranks / instances ranks, each of
                             which shares them out; 1: all ranks do
+    dropout                 the share of activations that a GPT-2's training leaves out
     on_gpus                 defaults are those of ranks on GPUs (`Offload.on`, `Stage3Limits.on`)
 
     Raises InputError for a count below 1, names that there are not, a sequence longer than the model's context, and
@@ -67,6 +68,7 @@ class RunSpec:
     limits: Stage3Limits = ANY
     instances: int = 1
     on_gpus: bool = False
+    dropout: float = 0.0
 
     def __post_init__(self) -> None:
         for what in ("ranks", "micro_batch_size", "seq_len", "micro_batches", "instances"):

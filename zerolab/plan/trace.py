@@ -40,6 +40,7 @@ class Work(NamedTuple):
     """What one micro-batch computes: `batch` sequences of `tokens`, in the dtype of the parameters.
 
     checkpoint  layers keep their input and are computed anew in backward
+    dropout     the share of activations that a GPT-2 leaves out; its masks are kept for backward
     attention   "flash": by a kernel that stores no scores; "eager": softmax(q k) v, with the scores kept for backward
     """
 
@@ -48,6 +49,7 @@ class Work(NamedTuple):
     dtype: torch.dtype = torch.float32
     checkpoint: bool = False
     attention: str = "flash"
+    dropout: float = 0.0
 
 
 class Swing(NamedTuple):
@@ -135,11 +137,14 @@ class MetaLedger(TorchDispatchMode):
 
 class Flash(TorchFunctionMode):
     """Attention by the kernel that stores no scores, which torch takes on CPUs and GPUs and has on the meta device, but
-    does not choose there."""
+    does not choose there. Dropout is that of GPUs, whose kernels keep a byte for each activation, and for scores none;
+    on CPUs torch has no such attention with dropout."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is F.scaled_dot_product_attention:
-            return torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(*args, **kwargs)[0]
+            return torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(*args, **{**kwargs, "dropout_p": 0.0})[0]
+        if func is F.dropout:
+            return torch.native_dropout(args[0], kwargs["p"], True)[0]
         return func(*args, **(kwargs or {}))
 
 
@@ -234,7 +239,7 @@ class Watch:
 def run_once(config: Config, work: Work) -> list[TracedPart]:
     """The parts of one micro-batch of this very model."""
     with META:
-        model = build_model(config, work.checkpoint).to(work.dtype)
+        model = build_model(config, work.checkpoint, work.dropout).to(work.dtype)
         inputs, targets = torch.empty(2, work.batch, work.tokens, dtype=torch.int64).unbind()
     watch = Watch(model)
     for module in model.units() if work.attention == "flash" else ():

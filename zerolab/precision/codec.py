@@ -47,6 +47,12 @@ class Codec:
         """Bytes of `numel` values (whole blocks), scales included."""
         return numel * self.dtype.itemsize + (4 * (numel // BLOCK) if self.scaled else 0)
 
+    @property
+    def copies(self) -> float:
+        """How many copies of the values `put` makes on its way, at most at a time: scaled ones before and after a
+        comparison; and for a root the root, and again two with the bytes of a comparison."""
+        return 0 if not self.scaled else 4.25 if self.root else 2
+
     def put(self, values: torch.Tensor, raw: torch.Tensor) -> None:
         """Encode `values` (1-D, fp32) into uint8 `raw` [nbytes(numel)]."""
         codes, scales = self._split(raw, values.numel())

@@ -23,7 +23,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
+from types import NoneType
+from typing import Any, get_args
 
 import yaml
 
@@ -75,10 +76,30 @@ class SweepCase:
         return title_of(self.varied)
 
 
+class SettingsLoader(yaml.SafeLoader):
+    """YAML whose sections have each name once, and whose values are numbers and words: no dates."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        names = set[str]()
+        for key, _ in node.value:
+            if (name := str(key.value)) in names:
+                line = key.start_mark.line + 1
+                raise InputError(f"line {line} says {name} for the second time; leave one of the two out")
+            names.add(name)
+        return super().construct_mapping(node, deep)
+
+
+SettingsLoader.yaml_implicit_resolvers = {
+    first: [(tag, form) for tag, form in forms if not tag.endswith(":timestamp")]
+    for first, forms in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+
+
 def read_file(path: Path) -> Settings:
-    """The settings in a file of YAML (which JSON is, too). Raises an InputError for one that has none."""
+    """The settings in a file of YAML (which JSON is, too). Raises an InputError for one that has none, or one twice."""
+    path = path.expanduser()
     try:
-        read = yaml.safe_load(path.read_text(encoding="utf-8"))
+        read = yaml.load(path.read_text(encoding="utf-8"), SettingsLoader)
     except OSError as error:
         raise InputError(f"{path} cannot be read ({error.strerror}); name a YAML file") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
@@ -86,6 +107,12 @@ def read_file(path: Path) -> Settings:
         where = f"line {mark.line + 1}" if mark is not None else "it is no text"
         why = getattr(error, "problem", None) or "it cannot be read"
         raise InputError(f"{path} is no YAML ({where}: {why}); write a line 'name: value' for each setting") from None
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from None
+    except (ValueError, RecursionError) as error:
+        # Numbers of thousands of digits, and thousands of brackets.
+        why = " ".join(str(error).split())
+        raise InputError(f"{path} cannot be read ({why}); write a line 'name: value' for each setting") from None
     if not isinstance(read, dict) or not read:
         raise InputError(f"{path} holds no settings; write a line 'name: value' for each, as zero_stage: [0, 1, 2, 3]")
     return {str(name): value for name, value in read.items()}
@@ -161,6 +188,8 @@ def named(settings: Mapping[str, Any]) -> Settings:
             raise InputError(f"{name} is {value}, and {own} is given, too; leave one of the two out")
         if own in SHARED:
             raise InputError(f"{name} is {value}, one place for the files of all cases; leave it out of a sweep")
+        if own == "trace_steps":
+            raise InputError(f"{name} is {value}, and a sweep traces as many steps as its figures need; leave it out")
         found[own] = value
     for one in sorted(MODELS - {"models"}):
         if "models" in found and one in found:
@@ -174,14 +203,24 @@ def known_names() -> set[str]:
 
 
 def listed(name: str, value: Any) -> list[Any]:
-    """The values of a setting, at least one; the text none is no value."""
+    """The values of a setting, at least one. The text none is no value, for a setting that may have none."""
     all_of = value if isinstance(value, list) else [value]
     if not all_of:
         raise InputError(f"{name} is an empty list; give it a value or leave it out")
     for one in all_of:
         if isinstance(one, list | dict):
             raise InputError(f"{name} has the value {one}; give numbers or words, or a list of them")
+        if one in (None, "none") and not may_be_none(name):
+            said = "null" if one is None else one
+            raise InputError(f"{name} is {said}, and it has no such value; give another, or leave it out")
     return [None if one == "none" else one for one in all_of]
+
+
+def may_be_none(name: str) -> bool:
+    """Whether a setting may have no value, as a bandwidth, or "none" is one of its words, as of places."""
+    if name not in TrainConfig.model_fields:
+        return name == "hosts"
+    return bool({NoneType, "none"} & {*get_args(TrainConfig.model_fields[name].annotation)})
 
 
 def spelled_out(settings: Mapping[str, Any]) -> Settings:

@@ -20,7 +20,7 @@ from zerolab import __version__
 from zerolab.collectives import Span
 from zerolab.collectives.tracer import merge
 from zerolab.cost import Machine
-from zerolab.data import Corpus
+from zerolab.data import Corpus, MappedCorpus
 from zerolab.memory.kinds import OFFLOADED
 from zerolab.plan import gpu_bytes
 from zerolab.plan.timing import predict_step
@@ -47,9 +47,11 @@ class StepParts:
 def measured(report: Report, corpus: Corpus) -> Figures:
     """The figures of a run of this text that was traced."""
     config = report.config
-    # A tracker sees the text, which no GPU would hold, where the ranks compute on the CPU.
+    # A tracker sees the text, which no GPU would hold, where the ranks compute on the CPU; one that is mapped from
+    # files it does not count to the device.
     on_gpus = torch.cuda.is_available() and config.device != "cpu"
-    text = 0 if on_gpus else corpus.train.nbytes + corpus.valid.nbytes
+    uncounted = on_gpus or isinstance(corpus, MappedCorpus)
+    text = 0 if uncounted else corpus.train.nbytes + corpus.valid.nbytes
     parts = mean_parts(report)
     seconds = step_seconds(report)
     found = {
@@ -65,7 +67,7 @@ def measured(report: Report, corpus: Corpus) -> Figures:
         "traffic_is_stated": report.traffic_is_stated,
         "state_bytes_predicted": most(on_device(report.memory_predicted)),
         "state_bytes": most(on_device(report.memory_measured, report.memory_predicted)),
-        "peak_bytes_predicted": gpu_bytes(replace(config.spec, on_gpus=on_gpus)),
+        "peak_bytes_predicted": gpu_bytes(replace(config.spec, on_gpus=on_gpus, dropout=config.dropout)),
         "peak_bytes": most(on_device(report.peak)) - text,
     }
     for place in OFFLOADED:

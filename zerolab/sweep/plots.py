@@ -32,7 +32,7 @@ class Plot:
 
 
 def plots_of(rows: Sequence[Row]) -> Iterator[Plot]:
-    """All pictures that these rows make."""
+    """All pictures that these rows make. A virtual world computes no losses, so it has no curve of them."""
     for title, group in groups_of(rows).items():
         if len({row["settings"]["gbit_per_s"] for row in group}) > 1:
             yield throughput(group, title)
@@ -40,7 +40,8 @@ def plots_of(rows: Sequence[Row]) -> Iterator[Plot]:
     for title, group in groups_of(rows, (*SAME_LOSS, "ranks")).items():
         yield memory(group, title)
     for title, group in groups_of(rows, SAME_LOSS).items():
-        yield losses(group, title)
+        if computed := [row for row in group if None not in row["loss"]]:
+            yield losses(computed, title)
 
 
 def write_plots(rows: Sequence[Row], folder: Path) -> list[Path]:

@@ -7,9 +7,9 @@ from typing import Any
 
 from zerolab.collectives import Collectives, phase
 from zerolab.collectives.records import gather_records
-from zerolab.data import Corpus
+from zerolab.data import Corpus, MappedCorpus
 from zerolab.errors import InputError
-from zerolab.memory import Tracker
+from zerolab.memory import Labels, Tracker
 from zerolab.ranks import Pace
 from zerolab.train.account import parameters_sha256, predictions
 from zerolab.train.debug import ZeroDebug
@@ -57,7 +57,7 @@ class Run:
         batches = held_out(comm, config, corpus)
         self.evaluator = Evaluator(comm, engine, batches, config.eval_every, config.eval_steps, steps, stop)
         clock = comm.transport.now if self.recorder.on else None
-        self.tracker = Tracker(engine_labels(engine), samples=self.recorder.on, clock=clock)
+        self.tracker = Tracker(with_text(engine_labels(engine), corpus), samples=self.recorder.on, clock=clock)
         self.peaks: list[dict[str, int]] = []
         self.kept: dict[str, int] = {}
         self.step, self.tracked = start.step, 0
@@ -152,6 +152,12 @@ class Run:
         if self.evaluator.is_due(self.step):
             self.loop.settle()
             self.evaluator.evaluate(self.step)
+
+
+def with_text(labels: Labels, corpus: Corpus) -> Labels:
+    """Labels that also name a text which is mapped from files: it is in the ledger of the host, not of the device."""
+    text = [corpus.train, corpus.valid]
+    return (lambda: {**labels(), "host:text": text}) if isinstance(corpus, MappedCorpus) else labels
 
 
 def check_same_start(comm: Collectives, start: Start, corpus: Corpus) -> None:

@@ -49,7 +49,7 @@ def make_stage(
         raise InputError(f"reduction is {reduction!r}; choose one of {', '.join(REDUCTIONS)}")
     if comm.size == 1 and not offload.moves and not (precision is not None and precision.sharded_main):
         # One rank owns every shard. What the stages do beyond stage 0 would cost copies and save nothing.
-        return Stage0(comm, replicate=replicate)
+        return Stage0(comm, offload, replicate)
     if stage == 1:
         return stage1(comm, offload, reduction, replicate)
     kinds: dict[int, Callable[..., Stage]] = {0: Stage0, 2: Stage2, 3: Stage3}

@@ -27,6 +27,7 @@ def engine_labels(engine: ZeroEngine) -> Labels:
             ledger(gradients, "gradients"): [bucket.gradients.reduced for bucket in buckets],
             ledger(memory, "optimizer_states"): [*step.resting()],
             ledger(memory, "step_buffers"): step.transient(),
+            "host:swap_buffers": [*engine.stage.store.buffers],
             "gathered_units": [bucket.whole for bucket in buckets],
             "gradient_buffers": [bucket.gradients.local for bucket in buckets],
         }

@@ -79,6 +79,11 @@ class DeviceStore:
         return 0
 
     @property
+    def buffers(self) -> list[Tensor]:
+        """Memory of the host through which parameters pass, for the ledger."""
+        return []
+
+    @property
     def lanes(self) -> list[Lane]:
         """What moves parameters to and from a disk."""
         return []
@@ -210,6 +215,10 @@ class DiskStore(HostStore):
 
     def disk_bytes(self) -> int:
         return self._file.measure() if self._file else 0
+
+    @property
+    def buffers(self) -> list[Tensor]:
+        return self.pool.buffers if self._file else []
 
     @property
     def lanes(self) -> list[Lane]:
