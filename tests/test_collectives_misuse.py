@@ -141,6 +141,21 @@ def test_calls_that_differ_are_named_whoever_waits(
         assert word in str(error.value)
 
 
+def test_an_error_that_nobody_waited_for_in_a_group_ends_the_world_all_the_same() -> None:
+    def attempt(comm: Collectives) -> bool:
+        own = from_process_group(collectives="shared")
+        group = own.split(0)
+        assert group is not None
+        group.all_reduce_async(torch.ones(4 + own.rank))
+        with pytest.raises(MismatchError) as said:
+            own.close()
+        with pytest.raises(StateError):
+            own.barrier()
+        return "all_reduce of 5" in str(said.value)
+
+    assert launch(attempt, ranks=2, collectives="shared", timeout=30) == [True] * 2
+
+
 @pytest.mark.parametrize("given", [dist.ReduceOp.SUM, dist.ReduceOp.MAX, "mean", 1, torch.ones(1), None])
 def test_what_is_no_bool_is_not_taken_for_average(given: Any) -> None:
     comm = LocalCollectives()

@@ -26,6 +26,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 import torch
@@ -277,10 +278,11 @@ class Collectives(ABC):
 
     def close(self) -> None:
         """End the communication lanes, of groups, too, if any were started. The transport stays with whoever opened
-        it."""
-        for group in self._groups:
-            group.close()
-        self._issuer.close()
+        it. Raises the error of a call that nobody has waited for, when all have ended."""
+        with ExitStack() as ending:
+            ending.callback(self._issuer.close)
+            for group in reversed(self._groups):
+                ending.callback(group.close)
 
     # How a call runs.
 
