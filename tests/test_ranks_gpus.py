@@ -306,7 +306,7 @@ def test_nccl_s_messages_are_batches_all_since_a_batch_and_a_single_message_neve
     monkeypatch.setattr(dist, "get_world_size", lambda group: 3)
     monkeypatch.setattr(dist, "P2POp", lambda op, tensor, group, group_peer: (op, group_peer))
     monkeypatch.setattr(dist, "batch_isend_irecv", lambda ops: posted.append(ops) or [SimpleNamespace(wait=bool)])
-    group: Any = "the group"
+    group: Any = SimpleNamespace(group_name="the group")
     comm = RingCollectives(ProcessTransport(group, torch.device("cuda", 0), nccl=True))
     with FakeTensorMode():
         for sent, received in [(1, 1), (1, 0), (0, 1), (0, 0)]:

@@ -46,9 +46,9 @@ def count_sleep() -> list[float]:
     """From here on this rank's seconds asleep in collectives of shared memory are added up, in the list's one place."""
     total, sleep = [0.0], peers.wait_for
 
-    def timed_sleep(*events: tuple[int, int]) -> None:
+    def timed_sleep(*events: tuple[int, int], seconds: float | None = None) -> None:
         start = time.perf_counter()
-        sleep(*events)
+        sleep(*events, seconds=seconds)
         total[0] += time.perf_counter() - start
 
     peers.wait_for = timed_sleep

@@ -44,6 +44,8 @@ class Pending:
 
     def __init__(self, request: Request) -> None:
         self._request: Request | None = request
+        self.is_heard = False
+        """Whether somebody was told that it failed."""
 
     @property
     def waited(self) -> bool:
@@ -52,6 +54,7 @@ class Pending:
 
     def wait(self) -> None:
         if self._request is not None:
+            self.is_heard = True
             self._request.wait()
             self._request = None
 
@@ -176,7 +179,7 @@ class Issuer:
             self._lane = self._transport.lane()
         carried = carry_context(lambda: self._run(call, work))
         self._last = Pending(self._lane.submit(carried))
-        while self._unheard and self._unheard[0].waited:
+        while self._unheard and self._unheard[0].is_heard:
             self._unheard.popleft()
         self._unheard.append(self._last)
         return Handle(result, self._last, streamed)
@@ -221,7 +224,9 @@ class Issuer:
             return
         try:
             while self._unheard:
-                self._unheard.popleft().wait()
+                pending = self._unheard.popleft()
+                if not pending.is_heard:
+                    pending.wait()
         finally:
             lane.close()
 

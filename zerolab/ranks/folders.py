@@ -98,16 +98,16 @@ def within(folder: Path) -> None:
 
 
 def forget() -> None:
-    """In a fork of the process that made them: these folders are not ours, nor are their locks, which last as long as
-    anybody has them open."""
-    for descriptor, _ in _held.values():
-        with suppress(OSError):
-            os.close(descriptor)
+    """In a fork of the process that made them: these folders are not ours."""
     _held.clear()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=forget)
+def forget_in_fork() -> None:
+    """The same, and let go of their locks, which last as long as anybody has them open."""
+    for descriptor, _ in _held.values():
+        with suppress(OSError):
+            os.close(descriptor)
+    forget()
 
 
 def sweep(newborn_seconds: float = NEWBORN_SECONDS) -> bool:

@@ -263,7 +263,9 @@ if "forkserver" in multiprocessing.get_all_start_methods():
 
     def _forget_server() -> None:
         """In a fork of this process: the server is the parent's, which alone can wait for it; whoever launches ranks
-        here gets one of its own. The locks may have been held by a thread that the fork does not have."""
+        here gets one of its own. The locks may have been held by a thread that the fork does not have. Its temporary
+        folders are the parent's, too."""
+        folders.forget_in_fork()
         alive = _server._forkserver_alive_fd  # type: ignore[attr-defined]
         if alive is not None:
             # The server shall see the end of the parent, and not wait for ours.

@@ -18,7 +18,7 @@ def hint_for(trouble: Trouble, case: Case) -> str:
     if kind == "DeadlockError":
         return f"{head}deadlock: {said}. {way_out(said)}"
     if kind == "MismatchError" and " is in #" in said:
-        return f"{head}the ranks part ways: {said}{lengths(said, case.ranks)}"
+        return f"{head}the ranks part ways: {said}{lengths(said, case.ranks)}{sources(said)}"
     if kind == "MismatchError":
         return f"{head}two ranks met with different messages: {said}. {alike(said)}"
     if kind == "TimeOut":
@@ -67,6 +67,13 @@ def way_out(said: str) -> str:
     if "waits to send" not in said:
         return "Everybody waits to receive: who has nothing to receive, and sends first?"
     return "Post a receive before you wait for a send: irecv, isend, then both wait()"
+
+
+def sources(said: str) -> str:
+    """What to say of broadcasts from several ranks."""
+    if len(set(re.findall(r" is in #\d+ broadcast of \d+ \w+ from (\d+)", said))) < 2:
+        return ""
+    return ". In a broadcast one rank sends and the others receive: all ranks must name the same src"
 
 
 def lengths(said: str, ranks: int) -> str:
