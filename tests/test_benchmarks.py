@@ -70,7 +70,7 @@ def test_the_watcher_sees_private_and_shared_memory_but_not_a_peers() -> None:
 
 
 def test_what_a_rank_sleeps_in_shared_memory_is_added_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(peers, "wait_for", lambda *events: time.sleep(0.02))
+    monkeypatch.setattr(peers, "wait_for", lambda *events, seconds=None: time.sleep(0.02))
     (total,) = slept = count_sleep()
     assert total == 0.0
     peers.wait_for((0, 1))
