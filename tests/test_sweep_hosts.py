@@ -14,9 +14,11 @@ import pytest
 
 from zerolab import cli
 from zerolab.collectives import Link
+from zerolab.cost import calibration
 from zerolab.errors import InputError, RankError
 from zerolab.sweep import make_cases
 from zerolab.sweep.hosts import leave_word, read_result, run_all
+from zerolab.sweep.machines import Machines
 from zerolab.sweep.rows import read_rows
 from zerolab.sweep.shaped import ShapedHosts
 from zerolab.sweep.shaping import host_end, switch, wire
@@ -112,6 +114,22 @@ def test_row_20_two_hosts_of_two_on_a_shaped_wire_end_with_the_bits_of_one_machi
 
 
 @pytest.mark.ranks
+def test_row_20_what_a_shaped_wire_takes_of_a_processor_is_measured_on_one(
+    hosts: ShapedHosts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(calibration, "CARRIED", (3, 1))
+    wired, simulated = make_cases({**SMALL, "ranks": 2, "bandwidth": 1, "wire": ["shaped", "simulated"]})
+    kept = Machines(tmp_path)
+    by_wire, by_us = kept.of(wired, hosts), kept.of(simulated, hosts)
+    assert by_wire is not None and by_us is not None and [*kept.by_name] == ["2 ranks, ring", "2 ranks, ring, 2 hosts"]
+    # Only who carries is another.
+    assert by_wire == by_us.at(collective=by_wire.collective) and by_wire != by_us
+    assert by_wire.collective.keys() == by_us.collective.keys() == {"all_reduce", "reduce_scatter", "all_gather"}
+    assert all(call + a_byte > 0 for call, a_byte in by_wire.collective.values())
+    assert Machines(tmp_path).by_name == kept.by_name
+
+
+@pytest.mark.ranks
 def test_row_20_a_rank_that_fails_on_a_host_says_why(hosts: ShapedHosts) -> None:
     (case,) = make_cases({**SHAPED, "data_mode": "/nowhere.txt"})
     with pytest.raises(InputError, match="there is no text file"):
@@ -128,6 +146,7 @@ def test_row_20_after_a_kill_nothing_is_left_of_hosts_and_wires(
     settings = {**make_cases(SHAPED)[0].config.model_dump(mode="json", exclude_defaults=True), "max_steps": 10_000}
     del settings["gbit_per_s"]
     job = {"hosts": 2, "ranks": 4, "link": [1.0, 0.0], "settings": settings, "folder": str(tmp_path), "trace": None}
+    job["carries"] = False
     process.stdin.write(json.dumps(job) + "\n")
     process.stdin.flush()
     server = psutil.Process(process.pid)

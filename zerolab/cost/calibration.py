@@ -19,6 +19,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+import psutil
 import torch
 import torch.nn.functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -77,7 +78,6 @@ def machine_from(seconds: dict[str, list[float]], ranks: int, crowd: float = 1.0
         taken = [max(one - least, 0.2 * one) for one in rising(seconds[kind])]
         return Rate(tuple((amount, amount / one) for amount, one in zip(amounts, taken, strict=True)))
 
-    collective = {name: fit(name, seconds[name]) for name in COLLECTIVES if name in seconds}
     optimizer, memory = rate("optimizer"), rate("memory")
     return Machine(
         f"this CPU, {ranks} ranks",
@@ -91,13 +91,23 @@ def machine_from(seconds: dict[str, list[float]], ranks: int, crowd: float = 1.0
         optimizer=optimizer,
         host_step=optimizer.points[-1][1],
         hook=ENGINE_CALLS * seconds["call"][0],
-        collective=collective,
+        collective=fits(seconds),
     )
+
+
+def on_wires(machine: Machine, seconds: dict[str, list[float]], ranks: int) -> Machine:
+    """The machine where messages travel as they did when `carried` took these seconds."""
+    return machine.at(collective=fits({name: [turns(ranks) * one for one in taken] for name, taken in seconds.items()}))
 
 
 def rising(seconds: list[float]) -> list[float]:
     """Seconds of rising amounts: one that took longer than a larger one was disturbed, and gets the larger one's."""
     return list(accumulate(reversed(seconds), min))[::-1]
+
+
+def fits(seconds: dict[str, list[float]]) -> dict[str, tuple[float, float]]:
+    """What each collective that was measured costs a call and a byte."""
+    return {name: fit(name, seconds[name]) for name in COLLECTIVES if name in seconds}
 
 
 def fit(name: str, seconds: list[float]) -> tuple[float, float]:
@@ -123,6 +133,8 @@ ENGINE_CALLS = 100
 and threads. Steps of eight and sixteen small layers, less those of the same layers alone, took 70 to 130."""
 WHOLES = (2**12, 2**21)
 """Elements of the tensors of collectives."""
+CARRIED = (200, 4)
+"""How many calls with each of them are measured together: what the system counts is hundredths of a second."""
 COLLECTIVES = ("all_reduce", "reduce_scatter", "all_gather")
 AMOUNTS: dict[str, tuple[float, ...]] = {
     "matmul": tuple(2.0 * ROWS * width**2 for width in WIDTHS),
@@ -192,6 +204,34 @@ def measure(comm: Collectives, disk: Path | None = None) -> dict[str, list[float
     if disk is not None:
         found["disk"] = [swapped(comm, disk)]
     return found
+
+
+def carried(comm: Collectives) -> dict[str, list[float]]:
+    """A rank's seconds of a processor for each collective where the kernel shapes the wires. It carries and delays
+    messages in no process's name, so all that the processors of this machine did meanwhile counts, shared out among the
+    ranks: nothing else should run."""
+    found = dict[str, list[float]]()
+    for name in COLLECTIVES:
+        found[name] = []
+        for numel, times in zip(WHOLES, CARRIED, strict=True):
+            call, taken = prepared(comm, name, numel), []
+            call()
+            for _ in range(3):
+                comm.barrier()
+                start = busy_seconds()
+                for _ in range(times):
+                    call()
+                comm.barrier()
+                taken.append((busy_seconds() - start) / times / comm.size)
+            found[name].append(median(taken))
+    return found
+
+
+def busy_seconds() -> float:
+    """For how long this machine's processors have worked, all together, since some moment."""
+    times = psutil.cpu_times()
+    idle = times.idle + getattr(times, "iowait", 0.0) + getattr(times, "steal", 0.0)
+    return float(time.monotonic() * (psutil.cpu_count() or 1) - idle)
 
 
 def swapped(comm: Collectives, folder: Path) -> float:

@@ -27,7 +27,7 @@ from typing import Any, NoReturn
 from zerolab.collectives import Link
 from zerolab.errors import InputError, RankError, ZerolabError
 from zerolab.ranks.warden import die_with_parent
-from zerolab.sweep.member import train_member
+from zerolab.sweep.member import carry_member, train_member
 from zerolab.sweep.shaping import DEVICE, Command, address, host_end, switch, wire
 
 NEW_USER, NEW_NETWORK = 0x10000000, 0x40000000
@@ -182,7 +182,8 @@ def start_host(job: Job, host: int, link: Link | None) -> int:
 def run_ranks(job: Job, host: int) -> None:
     """Run the ranks of this host, and end as they do."""
     count = job["ranks"] // job["hosts"]
-    ranks = range(host * count, (host + 1) * count) if job["settings"] is not None else range(0)
+    # Without one of both the network is made, to see whether it can be.
+    ranks = range(host * count, (host + 1) * count) if job["carries"] or job["settings"] is not None else range(0)
     for rank in ranks:
         fork(lambda rank=rank: be_rank(job, host, rank), [])  # type: ignore[misc]
     for _ in ranks:
@@ -202,7 +203,8 @@ def be_rank(job: Job, host: int, rank: int) -> None:
     # torch misses a host's name in each message that it writes of a connection.
     os.dup2(os.open(folder / f"said{rank}.txt", os.O_WRONLY | os.O_CREAT), 2)
     try:
-        figures = train_member(job["settings"], Path(job["trace"]) if job["trace"] and rank == 0 else None)
+        trace = Path(job["trace"]) if job["trace"] and rank == 0 else None
+        figures = carry_member() if job["carries"] else train_member(job["settings"], trace)
         if rank == 0:
             (folder / "row.json").write_text(json.dumps(figures), encoding="utf-8")
     except BaseException as error:

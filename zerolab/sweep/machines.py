@@ -7,12 +7,14 @@ taken anew.
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from zerolab.cost import Machine, calibrate
+from zerolab.cost.calibration import on_wires
 from zerolab.cost.machine import constant
 from zerolab.cost.record import machine_from_record, record_of
 from zerolab.errors import InputError
@@ -20,6 +22,7 @@ from zerolab.ranks.folders import reason
 from zerolab.sweep.cases import SweepCase
 from zerolab.sweep.measure import machine as this_machine
 from zerolab.sweep.rows import disk_errors
+from zerolab.sweep.shaped import ShapedHosts
 from zerolab.train import TrainConfig
 from zerolab.train.outputs import write_whole
 
@@ -37,9 +40,10 @@ class Machines:
         if read.get("machine") == self.here:
             self.by_name = {name: machine_from_record(record) for name, record in read["calibrated"].items()}
 
-    def of(self, case: SweepCase) -> Machine | None:
+    def of(self, case: SweepCase, hosts: ShapedHosts) -> Machine | None:
         """What computes in a case: in a world whose clock is virtual what its settings say, else the CPU as its ranks
-        share it, measured now if it was not (some seconds). None for GPUs, which nobody measures."""
+        share it, measured now if it was not (some seconds); on shaped wires with what these make it do, measured on
+        `hosts`. None for GPUs, which nobody measures."""
         config = case.config
         if config.world != "processes":
             return virtual_device(config)
@@ -50,8 +54,17 @@ class Machines:
         places = config.make_offload()
         disk = places.folder if places.on_disk else None
         name = f"{config.ranks} ranks, {collectives}" + ("" if disk is None else f", {disk}")
+        machine = self._kept(name, lambda: calibrate(config.ranks, collectives, disk))
+        if not case.hosts:
+            return machine
+        return self._kept(
+            f"{name}, {case.hosts} hosts",
+            lambda: on_wires(machine, hosts.carried(case.hosts, config.ranks), config.ranks),
+        )
+
+    def _kept(self, name: str, measure: Callable[[], Machine]) -> Machine:
         if name not in self.by_name:
-            self.by_name[name] = calibrate(config.ranks, collectives, disk)
+            self.by_name[name] = measure()
             records = {name: record_of(found) for name, found in self.by_name.items()}
             with disk_errors(self.path):
                 write_whole(self.path, json.dumps({"machine": self.here, "calibrated": records}, indent=1) + "\n")

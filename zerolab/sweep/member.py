@@ -1,13 +1,22 @@
-"""One rank of a case on shaped wires: trains in the world that its environment describes."""
+"""One rank on shaped wires, in the world that its environment describes: trains, or measures what the wires cost."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
+from zerolab.cost.calibration import carried
+from zerolab.ranks import launch
 from zerolab.sweep.measure import Figures, measured, write_trace
 from zerolab.train import make_config, train
 from zerolab.train.model import load_data
+
+
+def carry_member() -> dict[str, list[float]]:
+    """What collectives take of a rank's processor here."""
+    values = launch(carried, ranks=None, collectives="ring", device="cpu", prints="quiet")
+    # A process that joins a world has its own rank's value.
+    return next(value for value in values if value is not None)
 
 
 def train_member(settings: dict[str, Any], trace: Path | None = None) -> Figures:

@@ -61,7 +61,7 @@ def row_of(case: SweepCase, hosts: ShapedHosts, machines: Machines, trace: Path 
     are read by eye, too."""
     row: Row = {"key": case.key, "case": case.title, "status": DONE, "error": None, "settings": case.told}
     try:
-        predicted = predicted_times(case.config, machines.of(case))
+        predicted = predicted_times(case.config, machines.of(case, hosts))
         row |= predicted | (hosts.run(case, trace) if case.hosts else run_here(case.config, trace))
     except DiskError:
         raise

@@ -16,6 +16,8 @@ from zerolab.sweep.cases import SweepCase
 from zerolab.sweep.measure import Figures
 from zerolab.system import has
 
+WIRE = Link(1.0, 0.0)
+"""That on which it is measured what a processor has to do for messages on shaped wires."""
 LINK_SETTINGS = ("gbit_per_s", "latency_us")
 
 
@@ -50,6 +52,10 @@ class ShapedHosts:
         except InputError as error:
             raise InputError(f"no wire can be shaped on this machine: {error}; or take wire simulated") from None
 
+    def carried(self, hosts: int, ranks: int) -> dict[str, list[float]]:
+        """Seconds of a processor that each rank's collectives take on such wires."""
+        return dict(self._ask(hosts, ranks, WIRE, None, carries=True))
+
     def run(self, case: SweepCase, trace: Path | None = None) -> Figures:
         """The figures of a case; its trace goes to `trace`. Raises the InputError or RankError of the rank that failed
         first."""
@@ -60,13 +66,20 @@ class ShapedHosts:
         return self._ask(case.hosts, case.config.ranks, case.config.link, settings, trace)
 
     def _ask(
-        self, hosts: int, ranks: int, link: Link | None, settings: dict[str, Any] | None, trace: Path | None = None
+        self,
+        hosts: int,
+        ranks: int,
+        link: Link | None,
+        settings: dict[str, Any] | None,
+        trace: Path | None = None,
+        carries: bool = False,
     ) -> Any:
         process = self._started()
         assert process.stdin is not None
         with temporary_folder("launch") as folder:
             wire = None if link is None else [link.gbit_per_s, link.latency_us]
             job = {"hosts": hosts, "ranks": ranks, "link": wire, "settings": settings, "folder": str(folder)}
+            job["carries"] = carries
             job["trace"] = None if trace is None else str(trace.absolute())
             process.stdin.write(json.dumps(job) + "\n")
             process.stdin.flush()
