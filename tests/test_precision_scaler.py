@@ -238,6 +238,7 @@ def test_an_overflow_at_the_floor_says_what_to_do_and_changes_nothing() -> None:
         ({"min_scale": 32.0, "initial_power": 4}, r"min_scale is 32, above the scale at the start, 2\*\*4"),
         ({"static": 0}, "static is 0; give a finite number above 0 or None"),
         ({"static": 1e39}, "static is 1e\\+39, beyond fp32; give at most 2\\*\\*127"),
+        ({"static": 10**400}, "static is 1000*; give a finite number above 0 or None"),
         ({"static": "auto"}, "static is 'auto'"),
         ({"consecutive_hysteresis": 1}, "consecutive_hysteresis is 1; give True or False"),
     ],

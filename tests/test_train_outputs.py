@@ -133,3 +133,12 @@ def test_a_world_size_that_is_no_number_is_a_sentence(
         monkeypatch.setenv(name, value)
     assert main(["train", "--max-steps", "1"]) == 2
     assert "WORLD_SIZE is 'abc' in the environment" in capsys.readouterr().err
+
+
+def test_a_file_at_home_is_no_folder_to_save_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "run").write_text("a file")
+    assert main(["train", "--save-folder=~/run"]) == 2
+    assert "--save-folder is '~/run', which is no folder; name one" in capsys.readouterr().err

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from math import isfinite
+from sys import float_info
 
 from zerolab.errors import InputError, ZerolabError
 from zerolab.flat.layout import check_count
@@ -152,5 +153,5 @@ def _doubled(scale: float) -> float:
 
 
 def _check_scale(what: str, value: float, otherwise: str = "") -> None:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not isfinite(value) or value <= 0:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= float_info.max:
         raise InputError(f"{what} is {value!r}; give a finite number above 0{otherwise}")

@@ -172,7 +172,10 @@ class SavingSettings(BaseModel):
         for name in ("save_every", "keep", "zero3_save_16bit_model"):
             if self.save_folder is None and getattr(self, name):
                 raise InputError(f"{name} is {getattr(self, name)} but there is no folder to save to; give save_folder")
-        if self.save_folder is not None and self.save_folder.exists() and not self.save_folder.is_dir():
+        if self.save_folder is None:
+            return
+        folder = self.save_folder.expanduser()
+        if folder.exists() and not folder.is_dir():
             raise InputError(f"save_folder is {str(self.save_folder)!r}, which is no folder; name one")
 
 
