@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
-import resource
+import os
 import subprocess
 import sys
 import tempfile
@@ -33,14 +33,23 @@ def measure(stage: int, ranks: int, model_size: str, flags: list[str]) -> Row:
         command += ["--zero-stage", str(stage), "--bf16", "--model", "gpt2", "--model-size", model_size]
         command += ["--max-steps", "2", "--profile-json", str(profile), *flags]
         start = time.perf_counter()
-        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+        megabytes = peak_of(command)
         seconds = time.perf_counter() - start
         found = json.loads(profile.read_text())
-    # Of the largest process so far: stages are measured from the one that needs least.
-    megabytes = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1e3
     kinds = {kind: of_rank[0] for kind, of_rank in found["memory"]["peak"].items()}
     sent = sum(of_rank[0] for of_rank in found["traffic"]["measured"].values())
     return Row(stage, seconds, megabytes, sum(kinds.values()), kinds, sent)
+
+
+def peak_of(command: list[str]) -> float:
+    """Run a command; the most memory that its process had resident, in MB."""
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    _, status, usage = os.wait4(process.pid, 0)
+    # Nobody else may wait for it any more.
+    process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode:
+        raise subprocess.CalledProcessError(process.returncode, command)
+    return usage.ru_maxrss * 1024 / 1e6
 
 
 def table(rows: list[Row]) -> str:
