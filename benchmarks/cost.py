@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from itertools import product
 from pathlib import Path
-from statistics import median
+from statistics import fmean, median
 from typing import Any
 
 import torch
@@ -112,9 +112,18 @@ def merged(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     ]
 
 
+def between_rounds(rows: Sequence[dict[str, Any]], ranks: int) -> list[float]:
+    """By how much the longest of a case's rounds goes beyond its shortest, for each case."""
+    cases: dict[tuple[Any, ...], list[float]] = {}
+    for row in rows:
+        if row["ranks"] == ranks:
+            cases.setdefault((row["gbit_per_s"], row["model"], row["stage"]), []).append(row["measured"])
+    return [max(taken) / min(taken) - 1 for taken in cases.values()]
+
+
 def table(rows: Sequence[dict[str, Any]]) -> list[str]:
     """Lines of Markdown: a row a case, and the errors."""
-    rows = merged(rows)
+    rounds, rows = rows, merged(rows)
     lines = [
         "| model | ranks | Gbit/s | stage | measured, ms | least to most | predicted | waits | error |",
         "|---|---:|---:|---:|---:|---:|---:|---:|---:|",
@@ -128,8 +137,18 @@ def table(rows: Sequence[dict[str, Any]]) -> list[str]:
         )
     errors = sorted(abs(row["error"]) for row in rows)
     for ranks in sorted({row["ranks"] for row in rows}):
-        own = sorted(abs(row["error"]) for row in rows if row["ranks"] == ranks)
-        lines += ["", f"{ranks} ranks: median error {median(own):.1%}, worst {own[-1]:.1%}."]
+        of_ranks = [row for row in rows if row["ranks"] == ranks]
+        own = sorted(abs(row["error"]) for row in of_ranks)
+        quickest = sorted(row["least"] / row["predicted"] - 1 for row in of_ranks)
+        beyond, apart = sum(error > 0.25 for error in own), between_rounds(rounds, ranks)
+        mean = fmean(row["error"] for row in of_ranks)
+        lines += [
+            "",
+            f"{ranks} ranks: median error {median(own):.1%}, worst {own[-1]:.1%}, {beyond} of {len(own)} beyond 25 %; "
+            f"mean {mean:+.1%}. The quickest step is {median(quickest):+.1%} from its prediction by the median "
+            f"({quickest[0]:+.1%} to {quickest[-1]:+.1%}). A case's rounds differ by {median(apart):.0%}, at most by "
+            f"{max(apart):.0%}.",
+        ]
     within = sum(error <= 0.25 for error in errors)
     lines += [
         "",

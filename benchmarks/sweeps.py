@@ -55,9 +55,27 @@ def wires_table(rows: Sequence[Row]) -> list[str]:
     for wire in sorted({wire for _, _, wire in places}):
         errors = sorted(abs(error_of(row)) for row in rows if place(row)[2] == wire)
         lines[-1] += f" On {wire} wires the median error is {median(errors):.0%}, the worst {errors[-1]:.0%}."
+    lines[-1] += without_the_kernel(rows)
     for ranks, wire in sorted({(ranks, wire) for ranks, _, wire in places}):
         lines.append(crossing_line(ranks, wire, [row for row in rows if place(row)[::2] == (ranks, wire)]))
     return lines
+
+
+def without_the_kernel(rows: Sequence[Row]) -> str:
+    """How far shaped wires are from predictions that know nothing of the kernel's work, those for simulated wires."""
+    by_us = {(*place(row)[:2], stage_of(row)): row for row in rows if place(row)[2] == "simulated"}
+    shaped = [(row, by_us.get((*place(row)[:2], stage_of(row)))) for row in rows if place(row)[2] == "shaped"]
+    errors = sorted(abs(us["step_seconds_predicted"] / row["step_seconds"] - 1) for row, us in shaped if us is not None)
+    if not errors:
+        return ""
+    return (
+        f" From what is predicted for simulated wires, shaped ones are {median(errors):.0%} off by the median, and "
+        f"{errors[-1]:.0%} at worst."
+    )
+
+
+def stage_of(row: Row) -> int:
+    return int(row["settings"]["zero_stage"])
 
 
 def crossing_line(ranks: int, wire: str, rows: Sequence[Row]) -> str:

@@ -175,6 +175,9 @@ def test_a_sweep_of_wires_shows_each_time_the_errors_and_where_stages_cross() ->
         "| 2 | 1 | shaped | 500 / 400 | 300 |",
     ]
     assert lines[5].endswith("On shaped wires the median error is 38%, the worst 50%.")
+    simulated = [swept(0.9 * row["step_seconds"], 1.0, **{**row["settings"], "wire": "simulated"}) for row in rows[:3]]
+    said = next(line for line in wires_table(rows + simulated) if line.startswith("Milliseconds"))
+    assert said.endswith(" predicted for simulated wires, shaped ones are 10% off by the median, and 10% at worst.")
     assert lines[6].startswith("On 2 ranks and shaped wires there cross: stages 0 and 3 at 0.")
 
 

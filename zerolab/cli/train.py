@@ -19,7 +19,8 @@ from zerolab.cli.parser import Parser, name_flags, with_dashes
 from zerolab.cli.tables import text_of
 from zerolab.dialects import megatron
 from zerolab.dialects.deepspeed import read_deepspeed
-from zerolab.dialects.nanogpt import are_same, find_nanogpt, read_nanogpt
+from zerolab.dialects.keys import are_same
+from zerolab.dialects.nanogpt import find_nanogpt, read_nanogpt
 from zerolab.errors import DiskError, InputError
 from zerolab.ranks.launchers import adopt
 from zerolab.ranks.torchrun import is_torchrun

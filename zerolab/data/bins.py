@@ -11,7 +11,7 @@ import hashlib
 import json
 import secrets
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -136,12 +136,22 @@ def write_together(folder: Path, files: Mapping[str, bytes]) -> None:
     try:
         for name, draft in drafts.items():
             draft.write_bytes(files[name])
+    except OSError:
+        # What an earlier call has written stays.
+        remove(drafts.values())
+        raise
+    try:
         for name, draft in drafts.items():
             draft.replace(folder / name)
     except OSError:
-        for name, draft in drafts.items():
-            # One of the two is there, or neither.
-            for path in (draft, folder / name):
-                with suppress(OSError):
-                    path.unlink(missing_ok=True)
+        # Some may be new and some of an earlier call, which nobody could tell.
+        remove(drafts.values())
+        remove(folder / name for name in files)
         raise
+
+
+def remove(paths: Iterable[Path]) -> None:
+    """Take away those of the files that are there and can be taken away."""
+    for path in paths:
+        with suppress(OSError):
+            path.unlink(missing_ok=True)

@@ -51,3 +51,11 @@ def only(wanted: Any, why: str) -> Rule:
         return {}
 
     return rule
+
+
+def are_same(one: Any, other: Any) -> bool:
+    """Whether two values are one, of which a flag's may be text."""
+    try:
+        return float(one) == float(other)
+    except (TypeError, ValueError):
+        return str(one) == str(other)

@@ -18,7 +18,7 @@ from typing import Any
 from zerolab.checkpoint import find_latest
 from zerolab.data.bins import META, PICKLE, find_dataset
 from zerolab.dialects.assignments import read_assignments
-from zerolab.dialects.keys import Settings
+from zerolab.dialects.keys import Settings, are_same
 from zerolab.errors import InputError
 
 DEFAULTS: dict[str, Any] = {
@@ -101,14 +101,6 @@ class Meant:
                     f"{self.settings.get(name)}; leave one of the two out"
                 )
         return {**self.settings, **flags}
-
-
-def are_same(one: Any, other: Any) -> bool:
-    """Whether two values are one, of which a flag's may be text."""
-    try:
-        return float(one) == float(other)
-    except (TypeError, ValueError):
-        return str(one) == str(other)
 
 
 def find_nanogpt(arguments: Sequence[str]) -> tuple[NanoGPT | None, list[str]]:
