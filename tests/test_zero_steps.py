@@ -1,6 +1,8 @@
 """A step is right whatever led to it: several forwards or backwards, failures and repeats, clipping, any optimizer."""
 
 from collections.abc import Callable
+from contextlib import nullcontext
+from functools import partial
 from typing import Any
 
 import pytest
@@ -128,7 +130,7 @@ def break_forward(engine: ZeroEngine, x: torch.Tensor) -> None:
         with_hook.remove()
 
 
-def break_backward(engine: ZeroEngine, x: torch.Tensor) -> None:
+def break_backward(engine: ZeroEngine, x: torch.Tensor, by_engine: bool = True) -> None:
     """Fail half-way: the last layers have their gradients, and reductions are under way."""
 
     def spoil(_module: nn.Module, _args: Any, output: torch.Tensor) -> None:
@@ -142,7 +144,7 @@ def break_backward(engine: ZeroEngine, x: torch.Tensor) -> None:
         loss = loss_of(engine(x))
     finally:
         with_hook.remove()
-    engine.backward(loss)
+    engine.backward(loss) if by_engine else loss.backward()
 
 
 @pytest.mark.parametrize("reduce_first", [True, False])
@@ -204,22 +206,82 @@ def test_a_rank_with_a_micro_batch_more_than_the_others_is_named(stage: int, cli
         lockstep(run)
 
 
-def test_a_backward_of_ones_own_is_refused_and_can_be_repeated_rightly() -> None:
+# loss.backward()
+
+
+@pytest.mark.parametrize("precision", [None, "bf16"])
+@pytest.mark.parametrize("micro_batches", [1, 3])
+def test_loss_backward_has_the_bits_and_the_bytes_of_engine_backward(micro_batches: int, precision: str | None) -> None:
+    def run(comm: Collectives, new_engine: Callable[[], ZeroEngine]) -> list[Any]:
+        ended = []
+        for own in (False, True):
+            engine, before = new_engine(), sum(comm.meter.bytes_by_collective().values())
+            for step in range(2):
+                for at in range(micro_batches):
+                    with engine.no_sync() if at < micro_batches - 1 else nullcontext():
+                        loss = loss_of(engine(rows(comm.rank, micro_batches * step + at)).float())
+                        loss.backward() if own else engine.backward(loss)
+                engine.step()
+            ended.append((digest(engine.consolidate()), sum(comm.meter.bytes_by_collective().values()) - before))
+        return ended
+
+    for by_engine, by_loss in at_every_stage(run, precision=precision, clip_norm=0.5):
+        assert by_engine == by_loss
+
+
+def test_a_loss_backward_that_failed_is_repeated_after_zero_grad_and_leaves_no_trace() -> None:
+    def run(comm: Collectives, new_engine: Callable[[], ZeroEngine], fails: bool) -> str:
+        engine = new_engine()
+        if fails:
+            with pytest.raises(BreakError):
+                break_backward(engine, rows(comm.rank, 9), by_engine=False)
+            with pytest.raises(StateError, match="zero_grad"):
+                engine.step()
+            with pytest.raises(StateError, match="zero_grad"):
+                loss_of(engine(rows(comm.rank, 0))).backward()
+            engine.zero_grad()
+        loss_of(engine(rows(comm.rank, 0))).backward()
+        engine.step()
+        return digest(engine.consolidate())
+
+    assert len({*at_every_stage(partial(run, fails=True)), *at_every_stage(partial(run, fails=False))}) == 1
+
+
+def test_fp16_refuses_a_loss_backward_that_would_not_be_scaled() -> None:
     def run(comm: Collectives, new_engine: Callable[[], ZeroEngine]) -> str:
         engine = new_engine()
-        with pytest.raises(StateError, match=r"engine\.backward\(loss\)"):
-            loss_of(engine(rows(comm.rank, 0))).backward()
-        engine.backward(loss_of(engine(rows(comm.rank, 0))))
+        with pytest.raises(StateError, match=r"call engine\.backward\(loss\)") as refused:
+            loss_of(engine(rows(comm.rank, 0)).float()).backward()
+        engine.backward(loss_of(engine(rows(comm.rank, 0)).float()))
         engine.step()
-        return digest(engine.consolidate())
+        return str(refused.value)
 
-    def rightly(comm: Collectives, new_engine: Callable[[], ZeroEngine]) -> str:
+    assert all("fp16" in said for said in at_every_stage(run, precision="fp16"))
+
+
+def test_gradients_of_inputs_are_no_backward_and_a_penalty_on_them_trains() -> None:
+    """`torch.autograd.grad` brings no gradient to a parameter; with create_graph=True its result is part of a loss."""
+
+    def penalized(model: Any, rank: int) -> torch.Tensor:
+        x = rows(rank, 0).clone().requires_grad_()
+        out = model(x)
+        (gradient,) = torch.autograd.grad(out.sum(), x, create_graph=True)
+        return (gradient.norm(dim=1) - 1).square().mean() + loss_of(out)
+
+    def run(comm: Collectives, new_engine: Callable[[], ZeroEngine]) -> dict[str, torch.Tensor]:
         engine = new_engine()
-        engine.backward(loss_of(engine(rows(comm.rank, 0))))
+        before, x = comm.meter.bytes_by_collective(), rows(comm.rank, 1).clone().requires_grad_()
+        torch.autograd.grad(engine(x).sum(), x)
+        now = comm.meter.bytes_by_collective()
+        assert {name for name in now if now[name] != before.get(name)} <= {"all_gather"}
+        engine.backward(penalized(engine, comm.rank))
         engine.step()
-        return digest(engine.consolidate())
+        return engine.consolidate()
 
-    assert set(at_every_stage(run)) == set(at_every_stage(rightly))
+    ended = at_every_stage(run)
+    assert len({digest(state) for state in ended}) == 1
+    alone = step_of_torch(lambda model: (penalized(model, 0) + penalized(model, 1)) / 2)
+    assert largest_difference(ended[0], alone) < 1e-5
 
 
 @pytest.mark.parametrize("stage", range(4))

@@ -29,8 +29,7 @@ REMEDY = "load a checkpoint, into this engine or a new one (zerolab.checkpoint.l
 def changing(engine: ZeroEngine, what: str) -> Iterator[None]:
     """Within, `what` changes parameters or states; if it raises, the engine is broken. A collective at stage 3: other
     ranks may still read a shard of this one, and have done so before anything is written."""
-    for unit in engine.units:
-        engine.stage.settle(unit)
+    engine.residency.settle_all()
     try:
         yield
     except BaseException:

@@ -16,7 +16,8 @@ from torch import Tensor
 from torch._C import DisableTorchFunctionSubclass
 from torch.utils._pytree import tree_leaves
 
-from zerolab.zero.wrapped import HARMLESS, SHAPES, Wrapped, getters
+from zerolab.zero.away import HARMLESS, SHAPES, getters
+from zerolab.zero.wrapped import Wrapped
 
 WITHOUT_VALUES = (HARMLESS | SHAPES.keys() | {Tensor.stride, Tensor.storage_offset}) - {
     *(Tensor.__repr__, Tensor.__format__, Tensor.data_ptr, Tensor.untyped_storage, Tensor.as_subclass),

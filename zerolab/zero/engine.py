@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -30,6 +31,7 @@ from zerolab.precision.fp8 import advance, fp8_layers, fp8_linears
 from zerolab.precision.recipe import Precision, cast, find_precision
 from zerolab.precision.scaler import LossScaler
 from zerolab.zero import optimizer as optimizers
+from zerolab.zero.backward import check_together, reached, run_backward
 from zerolab.zero.changing import all_hear, changing
 from zerolab.zero.check import check_lookups, check_loss, check_model, engaged
 from zerolab.zero.choose import (
@@ -48,7 +50,6 @@ from zerolab.zero.gradients import Reducer
 from zerolab.zero.materialize import Init, Materializer, find_init
 from zerolab.zero.publishing import Publishing
 from zerolab.zero.residency import Residency
-from zerolab.zero.together import check_together, run_backward
 from zerolab.zero.units import GroupOf, Unit, find_units
 from zerolab.zero.wrapped import Held, Wrapped, count_write
 from zerolab.zero.wrapping import set_away, unwrap, wrap
@@ -155,13 +156,16 @@ class ZeroEngine(Gestures):
             for buffer in model.buffers():
                 buffer.copy_(self._of_rank_0(buffer))
         self.optimizer_step = make_step(self.stage, self.buckets, factory, self.precision, self.state_size)
+        self.optimizer_step.note_versions()
         self.optimizer = optimizers.guarded(self.optimizer_step.optimizer, weakref.ref(self))
         self.publishing = Publishing(self.stage, self.units)
         settle = self.publishing.settle
-        self.residency = Residency(model, self.stage, self.units, prefetch, limits, settle, self._fill)
+        begins = partial(reached, weakref.ref(self))
+        self.residency = Residency(model, self.stage, self.units, prefetch, limits, settle, self._fill, begins)
         taken = self.residency.taken if self.stage.shards_parameters else None
-        self.reducer = Reducer(self.stage, self.units, overlap, type(model).__name__, taken)
+        self.reducer = Reducer(self.stage, self.units, overlap, begins, taken)
         self._failed = self.stepping = self.closed = False
+        self.toggled: set[str] = set()  # parameters whose requires_grad is another one than when they were wrapped
         self.broken: str | None = None  # why all is refused but a load of a checkpoint (`changing.py`)
         self._wrap()
 
@@ -184,6 +188,7 @@ class ZeroEngine(Gestures):
         self._check_whole()
         self._refuse_strangers()
         self._refuse_lost()
+        self._refuse_unpublished()
         if self.precision is not None:
             args, kwargs = cast((args, kwargs), self.precision.dtype("params"))
         with phase("forward"):
@@ -293,8 +298,12 @@ class ZeroEngine(Gestures):
                 self.optimizer_step.step(factor)
         finally:
             self.stepping = False
-        self.forget_views()
         # What the step before published has come: its collectives ended before this step's reductions.
+        self._hand_around()
+
+    def _hand_around(self) -> None:
+        """Hand the new parameters around."""
+        self.forget_views()
         with phase("publish"):
             self.publishing.publish()
         if self.overlap_gather:
@@ -305,23 +314,9 @@ class ZeroEngine(Gestures):
     def forget_views(self) -> None:
         """Parameters have new values, by a step or from a checkpoint: views that somebody still has of them, in Python
         or in a graph, are of the old ones."""
+        self.optimizer_step.note_versions()
         self.residency.forget_values()
         count_write(self._trained, self._watched)
-
-    def check_between_steps(self, what: str, mends: bool = False) -> None:
-        """Raise a StateError unless the engine is between two steps. `what` is the name of the call that asks; one that
-        `mends` a broken engine may come after a step that ended half-way."""
-        if self.closed:
-            raise StateError(f"{what} of an engine that is closed; call it before close()")
-        if not mends:
-            self._check_whole()
-        self._refuse_lost()
-        if self._failed or any(bucket.gradients.any for bucket in self.reducer.order):
-            raise StateError(
-                f"{what} in the middle of a step, whose gradients no checkpoint keeps; call step() or zero_grad() first"
-            )
-        if self.residency.is_summoned or self.residency.in_forward:
-            raise StateError(f"{what} inside a forward or summon_full_params; call it between steps")
 
     def _wrap(self) -> None:
         """Guard the parameters, which are the engine's from here on."""
@@ -343,5 +338,6 @@ class ZeroEngine(Gestures):
         self._watched = [its._held for its in self._trained if isinstance(its, Wrapped) and its._held.watched]
 
     def _fill(self, unit: Unit) -> None:
-        """A unit gets no more gradients."""
-        self.reducer.fill(unit)
+        """A unit gets no more gradients in this backward."""
+        if self._failed:
+            self.reducer.fill(unit)

@@ -14,7 +14,7 @@ from torch.nn.modules.module import _IncompatibleKeys
 from zerolab.collectives import phase
 from zerolab.errors import InputError, StateError
 from zerolab.flat.views import shard_of, view
-from zerolab.zero.changing import changing
+from zerolab.zero.changing import all_hear, changing
 from zerolab.zero.clip import check_norm, clip_factor, gradient_norm
 from zerolab.zero.overwrite import overwrite_by
 from zerolab.zero.wrapped import written
@@ -22,6 +22,7 @@ from zerolab.zero.wrapped import written
 if TYPE_CHECKING:
     from zerolab.zero.engine import ZeroEngine
     from zerolab.zero.gradients import Reducer
+    from zerolab.zero.optimizer_step import OptimizerStep
     from zerolab.zero.publishing import Publishing
     from zerolab.zero.residency import Residency
     from zerolab.zero.stage import Stage
@@ -37,6 +38,9 @@ class Gestures:
     residency: Residency
     publishing: Publishing
     reducer: Reducer
+    optimizer_step: OptimizerStep
+    closed: bool
+    _failed: bool
     _given: Sequence[nn.Module] | None
     _apart: list[nn.Parameter]
     _known: set[int]
@@ -71,7 +75,7 @@ class Gestures:
 
         def _check_whole(self) -> None: ...
 
-        def check_between_steps(self, what: str, mends: bool = False) -> None: ...
+        def _hand_around(self) -> None: ...
 
     else:
 
@@ -119,6 +123,7 @@ class Gestures:
         is written would be lost: with a precision or an offload that keeps main parameters apart. A collective: every
         rank enters."""
         self._check_whole()
+        self._refuse_unpublished()
         with self.residency.summoned():
             try:
                 yield
@@ -133,6 +138,7 @@ class Gestures:
         """Copies of a unit's parameters by name, whole, on the CPU: on every rank, or on rank `to` alone, where the
         others get nothing. A collective: every rank calls it."""
         self._check_whole()
+        self._refuse_unpublished()
         self.publishing.settle(unit)
         with phase("consolidate"):
             self.stage.gather(unit)
@@ -147,11 +153,13 @@ class Gestures:
         then the others get nothing, and no memory is taken there but that of a unit. A tied parameter stands under its
         first name. One unit is gathered at a time. A collective: every rank calls it, with the same `to`."""
         self._check_whole()
+        self._refuse_unpublished()
         check_rank(to, self.stage.comm.size)
         with phase("consolidate"):
             state = {name: self._of_rank_0(buffer).cpu() for name, buffer in self.model.named_buffers()}
         for unit in self.units:
             state.update(self.parameters_of(unit, to))
+        self.residency.settle_all()
         return state if to in (None, self.stage.comm.rank) else {}
 
     def state_dict(self, to: int | None = None) -> dict[str, torch.Tensor]:
@@ -177,6 +185,19 @@ class Gestures:
         self.check_between_steps("load_state_dict")
         return overwrite_by(self, state_dict, strict)
 
+    @torch.no_grad()
+    def publish(self) -> None:
+        """Hand around what was written to the optimizer's own tensors, those of `engine.optimizer.param_groups`: each
+        rank's shard to all others and to what the model computes with. Schedule-free optimizers write to them in
+        `eval()` and `train()`. A collective: every rank calls it, between steps."""
+        if not self.optimizer_step.stays:
+            self._refuse_unpublished()
+        self.check_between_steps("publish", publishes=True)
+        self.publishing.settle_all()
+        with changing(cast("ZeroEngine", self), "publish"), all_hear(self.stage):
+            self.optimizer_step.write_back()
+        self._hand_around()
+
     def explain(self) -> str:
         """A text that lists the units, says who named them, and which parameters were asked for outside the forward of
         their unit so far, and how often."""
@@ -198,6 +219,24 @@ class Gestures:
                 if title.endswith(f"(unit {unit.name})")
             ]
         return "\n".join(lines)
+
+    def check_between_steps(self, what: str, mends: bool = False, publishes: bool = False) -> None:
+        """Raise a StateError unless the engine is between two steps. `what` is the name of the call that asks; one that
+        `mends` a broken engine may come after a step that ended half-way, and one that `publishes` what was written to
+        the optimizer's tensors, after such a write."""
+        if self.closed:
+            raise StateError(f"{what} of an engine that is closed; call it before close()")
+        if not mends:
+            self._check_whole()
+        if not (mends or publishes):
+            self._refuse_unpublished()
+        self._refuse_lost()
+        if self._failed or any(bucket.gradients.any for bucket in self.reducer.order):
+            raise StateError(
+                f"{what} in the middle of a step, whose gradients no checkpoint keeps; call step() or zero_grad() first"
+            )
+        if self.residency.is_summoned or self.residency.in_forward:
+            raise StateError(f"{what} inside a forward or summon_full_params; call it between steps")
 
     def _refuse_strangers(self) -> None:
         """Refuse a model that has got parameters which the engine does not know, or lost some."""
@@ -223,6 +262,21 @@ class Gestures:
                 new = shard_of(bucket.whole, bucket.layout, self.stage.comm.rank)
                 self.stage.store.open(bucket).copy_(new)
             self.stage.store.flush()
+
+    def _refuse_unpublished(self) -> None:
+        """Refuse writes to the optimizer's own tensors that the other ranks and the model do not have."""
+        if not self.optimizer_step.written():
+            return
+        kind, stays = type(self.optimizer_step.optimizer).__name__, self.optimizer_step.stays
+        raise StateError(
+            f"the tensors of {kind} were written to between steps, as its eval() or train() may do, "
+            + (
+                "and the model does not have that on all ranks: call engine.publish() after it, on every rank"
+                if stays
+                else "where they have no elements, since the states rest in another dtype or place: leave out what "
+                "stores them there (offload, state dtypes)"
+            )
+        )
 
     def _refuse_lost(self) -> None:
         """Refuse writes to parameters of which the engine updates copies, in another dtype or place: the next step

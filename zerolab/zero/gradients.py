@@ -43,14 +43,6 @@ SMALL = 1 << 16
 """Elements. On a GPU a gradient of at most so many waits, to be copied to its slot together with others."""
 
 
-class StrayError(StateError):
-    """A gradient came to `model`, told by its type, while its engine was in no backward."""
-
-    def __init__(self, model: str) -> None:
-        super().__init__("gradients came outside engine.backward; call engine.backward(loss), not loss.backward()")
-        self.model = model
-
-
 class Local(Enum):
     """What a bucket has of gradients of this rank alone:
 
@@ -151,7 +143,7 @@ class Reducer:
 
     units     in forward order
     overlap   reduce while backward goes on
-    model     the type of the model, for messages
+    reached   told of a gradient that comes outside a backward; begins one, or raises
     taken     told of a unit when one of its gradients has been taken
     """
 
@@ -160,14 +152,14 @@ class Reducer:
         stage: Stage,
         units: Sequence[Unit],
         overlap: bool,
-        model: str,
+        reached: Callable[[], None],
         taken: Callable[[Unit], None] | None = None,
     ) -> None:
         self.stage = stage
         self.overlap = overlap
         self.order = [bucket for unit in reversed(units) for bucket in reversed(unit.trainable)]
         self._position = {bucket: position for position, bucket in enumerate(self.order)}
-        self._model = model
+        self._reached = reached
         self._taken = taken
         # What copies gradients to the host, where they rest there and this rank computes on a GPU.
         self._copies = stage.store.copies if stage.shards_gradients and stage.offload.optimizer != "device" else None
@@ -257,6 +249,7 @@ class Reducer:
 
     def reset(self) -> None:
         """Forget the gradients of this step."""
+        self._in_backward = False
         while self._in_flight:
             _, handle, more = self._in_flight.popleft()
             for one in (*more, handle):
@@ -279,8 +272,11 @@ class Reducer:
             self, unit, bucket = self_(), unit_(), bucket_()
             assert self is not None and unit is not None and bucket is not None
             if not self._in_backward:
-                drop_gradients([parameter])
-                raise StrayError(self._model)
+                try:
+                    self._reached()
+                except BaseException:
+                    drop_gradients([parameter])
+                    raise
             self.on_gradient(bucket, parameter)
             if self._taken is not None:
                 self._taken(unit)

@@ -49,6 +49,13 @@ def once(tensor: torch.Tensor, hook: Callable[[torch.Tensor], None]) -> None:
     handle = tensor.register_hook(hooked)
 
 
+def nodes_of(outputs: list[torch.Tensor]) -> set[Any]:
+    """The nodes of autograd's graph that made these tensors. A view may lose its node to a later write in place; the
+    node of its base stays."""
+    made = [tensor for output in outputs for tensor in (output, output._base) if tensor is not None]
+    return {tensor.grad_fn for tensor in made if tensor.grad_fn is not None}
+
+
 def followed(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
     """Those whose gradients autograd will compute."""
     if not torch.is_grad_enabled():

@@ -121,12 +121,26 @@ class OptimizerStep:
                 self.optimizer.step()
             for segment in group:
                 segment.tensor.grad = None
-                target = segment.part(self.stage.store.open(segment.bucket))
-                if address(target) != address(segment.tensor):
-                    self._put(target, segment.tensor)
+            self._write_back(group)
         self._parts.end()
         self.hand = ()
         self.stage.store.flush()
+
+    def write_back(self) -> None:
+        """Write all main parameters to where parameters are stored, as a step does."""
+        self._write_back(self.segments)
+        self.stage.store.flush()
+
+    def note_versions(self) -> None:
+        """Main parameters are as the engine left them: from now on `written` tells of writes by others."""
+        self._versions = [segment.tensor._version for segment in self.segments]
+
+    def written(self) -> bool:
+        """Whether others wrote to main parameters since `note_versions`, and the model may lack what they wrote. At
+        stage 0 main parameters may be the model's own."""
+        if self.stage.shard_rank is None and self.stays and all(one.format.main is None for one in self.segments):
+            return False
+        return self._versions != [segment.tensor._version for segment in self.segments]
 
     # Where states rest: three ways.
 
@@ -138,7 +152,8 @@ class OptimizerStep:
         for segment in group:
             source = self.initial(segment)
             if segment.format.main is None:
-                segment.tensor = segment.part(self._kept(segment.bucket))
+                # `data` has a count of writes of its own (`note_versions`).
+                segment.tensor = segment.part(self._kept(segment.bucket)).data
             else:
                 segment.tensor = self._main_memory(segment, segment.format.main.dtype).copy_(source)
 
@@ -254,6 +269,12 @@ class OptimizerStep:
                 assert came is not None
                 door.finish(came)
                 yield gradients
+
+    def _write_back(self, segments: Iterable[ShardSegment]) -> None:
+        for segment in segments:
+            target = segment.part(self.stage.store.open(segment.bucket))
+            if address(target) != address(segment.tensor):
+                self._put(target, segment.tensor)
 
     def _put(self, target: torch.Tensor, values: torch.Tensor) -> None:
         """Write new parameters to where they rest."""

@@ -22,14 +22,14 @@ from torch import nn
 from zerolab.collectives import phase
 from zerolab.errors import StateError
 from zerolab.memory.limits import Stage3Limits
-from zerolab.zero.hooks import Hook, followed, once, tensors_in
+from zerolab.zero.away import refuse_written
+from zerolab.zero.hooks import Hook, followed, nodes_of, once, tensors_in
 from zerolab.zero.need import Need
-from zerolab.zero.passes import Pass, Passes
+from zerolab.zero.passes import Pass, Passes, current_backward
 from zerolab.zero.route import Route
 from zerolab.zero.stage import Stage
 from zerolab.zero.units import Presence, Unit
 from zerolab.zero.visits import Visits
-from zerolab.zero.wrapped import refuse_written
 from zerolab.zero.wrapping import set_away
 
 
@@ -45,6 +45,7 @@ class Residency:
         limits: Stage3Limits,
         settle: Callable[[Unit], None],
         fill: Callable[[Unit], None],
+        reached: Callable[[], None],
     ) -> None:
         self.stage = stage
         self.limits = limits
@@ -55,10 +56,9 @@ class Residency:
         self.is_summoned = False
         self.visits = Visits(self)
         self.route = Route(units)
-        # Told before a unit is used, so that new parameters on their way are awaited.
-        self._settle = settle
-        # Told of a unit that gets no more gradients: those that did not come are zero.
-        self._fill = fill
+        # Told before a unit is used, so that new parameters on their way are awaited; of a unit that gets no more
+        # gradients, of which those that did not come are zero; and when autograd comes to what the model gave.
+        self._settle, self._fill, self._reached = settle, fill, reached
         self.passes = Passes(self._through)
         self._needs = {unit: Need() for unit in units}
         # Runs whose forward has begun and not ended, the innermost last.
@@ -90,6 +90,11 @@ class Residency:
     def end_backward(self) -> None:
         self.in_loss = False
         self.let_go()
+
+    def settle_all(self) -> None:
+        """Return once no other rank reads this one's shards for what was gathered."""
+        for unit in self.units:
+            self.stage.settle(unit)
 
     def let_go(self) -> None:
         """Forget a backward that has ended or failed. (`in_loss` stays: another loss may wait for its backward.)"""
@@ -151,6 +156,9 @@ class Residency:
     # Forward.
 
     def _begin_forward(self) -> None:
+        if self.in_backward and current_backward() < 0:
+            # A pass that autograd began by itself, as in loss.backward(), has failed: nobody else notes its end.
+            self.let_go()
         if self.in_backward:
             return
         self.in_forward = True
@@ -174,14 +182,19 @@ class Residency:
             return
         self.in_forward = False
         self.in_loss |= torch.is_grad_enabled()
+        outputs = tensors_in(output)
+        for node in nodes_of(followed(outputs)):
+            node.register_prehook(lambda _: self._reached())
         if not self.stage.shards_parameters:
             return
         self.route.end_forward()
-        outputs = tensors_in(output)
         try:
             self.visits.end_forward(outputs)
         finally:
             self._release_all(but_kept=any(tensor.requires_grad for tensor in outputs))
+        if not torch.is_grad_enabled():
+            # Its caller may write to the shards next; after a backward that is known, too.
+            self.settle_all()
 
     def _before_forward(self, unit: Unit, inputs: Any) -> None:
         self._settle(unit)
@@ -257,11 +270,9 @@ class Residency:
         """When the gradient of an output arrives the unit must be here. Returns whether one will.
 
         The hook is one of the node that made the output, since a node's hooks run after its tensor's: the next
-        unit, whose input this is, hears first that it is done, and is released before this one is gathered. A
-        view may lose its node to a later write in place; the node of its base stays.
+        unit, whose input this is, hears first that it is done, and is released before this one is gathered.
         """
-        made = [tensor for output in outputs for tensor in (output, output._base) if tensor is not None]
-        nodes = {tensor.grad_fn for tensor in made if tensor.grad_fn is not None}
+        nodes = nodes_of(outputs)
         if nodes:
             self.route.returning.append(passing.unit)
         for node in nodes:
@@ -270,12 +281,15 @@ class Residency:
 
     def _before_backward(self, passing: Pass) -> None:
         unit = passing.unit
+        self._reached()
         with phase("backward"):
             if passing.begun:
                 self.stage.gather(unit)
                 return
             self.passes.begin(passing)
             self.stage.gather(unit)
+            if torch.is_grad_enabled():  # create_graph=True: the new graph has views of what is gathered now
+                self.visits.viewed[unit] = None
             need = self._needs[unit]
             need.begun = True
             need.passes += passing.missing > 0
@@ -289,9 +303,7 @@ class Residency:
     def release_if_done(self, unit: Unit) -> None:
         """In backward: release a unit that no pass and no missing gradient needs any more."""
         need = self._needs[unit]
-        if not need.begun or need.passes:
-            return
-        if all(bucket.gradients.complete for bucket in unit.trainable):
+        if need.begun and not need.passes and all(bucket.gradients.complete for bucket in unit.trainable):
             self._release(unit)
 
     def _through(self, unit: Unit) -> None:
@@ -303,6 +315,9 @@ class Residency:
     def returned(self, unit: Unit) -> None:
         """In backward: a gradient has come back to what was computed with the unit's parameters outside its forward. If
         all of them train, their own gradients tell when they are not needed any more, so its backward has begun."""
+        self._reached()
+        with phase("backward"):
+            self.stage.gather(unit)
         if unit not in self.visits.viewed and len(unit.trainable) == len(unit.buckets):
             self._needs[unit].begun = True
 

@@ -25,8 +25,8 @@ from torch._C import DisableTorchFunctionSubclass
 
 from zerolab.collectives import phase
 from zerolab.errors import StateError
+from zerolab.zero.away import HERE, no_elements, refuse_written
 from zerolab.zero.units import Unit
-from zerolab.zero.wrapped import HERE, no_elements, refuse_written
 
 if TYPE_CHECKING:
     from zerolab.zero.residency import Residency
@@ -81,7 +81,7 @@ class Visits:
         if self.residency.in_backward or not torch.is_grad_enabled():
             return
         for node in {tensor.grad_fn for tensor in outputs if tensor.grad_fn is not None}:
-            node.register_prehook(lambda _: self._return(unit))
+            node.register_prehook(lambda _: self.residency.returned(unit))
 
     def given(self, unit: Unit, tensors: Iterable[torch.Tensor]) -> list[torch.Tensor]:
         """Which of the tensors are views of the unit's parameters; the unit stays for them."""
@@ -93,11 +93,6 @@ class Visits:
     def forget(self) -> None:
         """Forget views that nobody has any more."""
         self.viewed = {unit: None for unit in self.viewed if holders(unit)}
-
-    def _return(self, unit: Unit) -> None:
-        with phase("backward"):
-            self.stage.gather(unit)
-        self.residency.returned(unit)
 
     def begin_forward(self) -> None:
         # Gloo and NCCL let go of what their own collectives were given when they like.

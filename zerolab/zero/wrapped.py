@@ -3,15 +3,14 @@
 Wrapped   at stages 0 to 2, and at stage 3 inside the forward of its unit: a parameter whose gradient, memory and
           requires_grad are the engine's
 Coming    a Wrapped one while its new values are on their way (`coming.py`)
-Away      at stage 3 everywhere else: without elements. An operation that asks for them has the unit gathered where
-          the values stay valid (in a forward, in a loss), else it is told where they are to be had
+Away      at stage 3 everywhere else: without elements (`away.py`)
 
 A parameter stays the same object and only changes its class, as torch's lazy modules do it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from weakref import ReferenceType
@@ -19,7 +18,6 @@ from weakref import ReferenceType
 import torch
 from torch import nn
 from torch._C import DisableTorchFunctionSubclass, TensorBase
-from torch.utils._pytree import tree_leaves
 
 from zerolab.errors import StateError
 
@@ -37,6 +35,12 @@ COPY = (
 MOVE = (
     "a model in a ZeroEngine keeps its dtype and its device: cast or move it before it is wrapped, or let "
     "ZeroEngine(precision=...) choose dtypes"
+)
+
+
+THAWED = (
+    "set requires_grad before the model is wrapped, whose buckets are cut by what trains (or close() the engine and "
+    "wrap the model again)"
 )
 
 
@@ -63,6 +67,25 @@ class Held:
         """Whether the engine has taken a gradient of it in this step."""
         bucket = self.bucket()
         return bucket is not None and bucket.gradients.any
+
+    def toggle(self, parameter: Tensor, wanted: bool) -> None:
+        """The parameter trains from here on, or not."""
+        engine, bucket = self.engine(), self.bucket()
+        if engine is None or bucket is None:
+            return
+        if wanted == bucket.trainable:
+            engine.toggled.discard(self.name)
+            return
+        if wanted and self.name not in engine.toggled:
+            # A graph that is made now may bring it a gradient after it was frozen again.
+            parameter.register_post_accumulate_grad_hook(self._refuse_gradient)
+        engine.toggled.add(self.name)
+
+    def _refuse_gradient(self, parameter: Tensor) -> None:
+        drop_gradients([parameter])
+        raise StateError(
+            f"a gradient came to {self.name}, which was frozen when its model went into a ZeroEngine; {THAWED}"
+        )
 
     def settle(self) -> None:
         """Return once the new values that a step has published are here."""
@@ -97,6 +120,7 @@ class Wrapped(nn.Parameter):
     """A parameter that an engine holds."""
 
     _held: Held
+    has_elements = True
 
     @property  # type: ignore[override]
     def grad(self) -> Tensor | None:
@@ -126,16 +150,10 @@ class Wrapped(nn.Parameter):
     @property  # type: ignore[override]
     def data(self) -> Tensor:
         # A detached tensor tells of what is written to it, which torch's own hides.
-        if isinstance(self, Away) and self._held.may_fetch():
-            return self.detach()
         with DisableTorchFunctionSubclass():
             if not self._held.watched:
                 return TensorBase.data.__get__(self)  # type: ignore[attr-defined, no-any-return]
-            alias = TensorBase.detach(self)
-            if isinstance(self, Away):
-                alias = alias.as_subclass(Nothing)
-                alias._held = self._held
-        return alias
+            return TensorBase.detach(self)
 
     @data.setter
     def data(self, new: Tensor) -> None:
@@ -145,7 +163,7 @@ class Wrapped(nn.Parameter):
                 raise StateError(f"{self._held.name} cannot become {brief(new)}: {MOVE}")
             if same_memory:
                 return
-            if isinstance(self, Away) or new.shape != self._held.shape:
+            if not self.has_elements or new.shape != self._held.shape:
                 raise StateError(
                     f"the memory of {self._held.name} belongs to the engine: write values of its shape "
                     f"{tuple(self._held.shape)} in place, at stage 3 inside `with engine.summon_full_params():`"
@@ -163,12 +181,10 @@ class Wrapped(nn.Parameter):
         self.requires_grad_(wanted)
 
     def requires_grad_(self, wanted: bool = True) -> Tensor:  # type: ignore[override]
-        if wanted != self.requires_grad:
-            raise StateError(
-                f"{self._held.name} was {'thawed' if wanted else 'frozen'} after its model went into a ZeroEngine, "
-                "whose buckets are cut by what trains: set requires_grad before, or close() the engine and wrap the "
-                "model again"
-            )
+        """Compared when a backward begins, not here: adapters are switched off for a forward and on again."""
+        with DisableTorchFunctionSubclass():
+            TensorBase.requires_grad_(self, wanted)
+            self._held.toggle(self, wanted)
         return self
 
     def __deepcopy__(self, memo: Any) -> Any:
@@ -176,107 +192,6 @@ class Wrapped(nn.Parameter):
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         raise StateError(COPY)
-
-
-def whole_shape(self: Tensor) -> torch.Size:
-    return self._held.shape  # type: ignore[attr-defined, no-any-return]
-
-
-def whole_size(self: Tensor, dim: int | None = None) -> Any:
-    return whole_shape(self) if dim is None else whole_shape(self)[dim]
-
-
-def said(self: Tensor, **_: Any) -> str:
-    held: Held = self._held  # type: ignore[attr-defined]
-    return f"{held.title}, {tuple(held.shape)} of {TensorBase.dtype.__get__(self)}, sharded by stage 3"  # type: ignore[attr-defined]
-
-
-def getters(*names: str) -> dict[Any, str]:
-    return {getattr(TensorBase, name).__get__: name for name in names}
-
-
-SHAPES: dict[Any, Callable[..., Any]] = {
-    Tensor.shape.__get__: whole_shape,  # type: ignore[attr-defined]
-    Tensor.size: whole_size,
-    Tensor.numel: lambda self: whole_shape(self).numel(),
-    Tensor.nelement: lambda self: whole_shape(self).numel(),
-    torch.numel: lambda self: whole_shape(self).numel(),
-    Tensor.dim: lambda self: len(whole_shape(self)),
-    Tensor.ndimension: lambda self: len(whole_shape(self)),
-    Tensor.ndim.__get__: lambda self: len(whole_shape(self)),  # type: ignore[attr-defined]
-    Tensor.nbytes.__get__: lambda self: whole_shape(self).numel() * self.itemsize,  # type: ignore[attr-defined]
-    Tensor.__len__: lambda self: whole_shape(self)[0],
-    Tensor.__repr__: said,
-    Tensor.__format__: lambda self, _: said(self),
-}
-"""What is answered as if the elements were here: a model counts its parameters so."""
-
-HARMLESS = {
-    *getters(
-        *("dtype", "device", "layout", "is_leaf", "grad_fn", "_version", "output_nr", "retains_grad", "itemsize"),
-        *("is_cpu", "is_cuda", "is_meta", "is_sparse", "is_quantized", "is_nested", "is_mkldnn"),
-        *("_backward_hooks", "_post_accumulate_grad_hooks", "requires_grad", "grad", "_base"),
-    ),
-    *(Tensor.register_hook, Tensor.register_post_accumulate_grad_hook, Tensor.get_device, Tensor.element_size),
-    *(Tensor.is_floating_point, Tensor.is_complex, torch.is_floating_point, torch.is_complex, Tensor.data_ptr),
-    *(torch._has_compatible_shallow_copy_type,),
-    *(Tensor.untyped_storage, Tensor.is_contiguous, Tensor.is_shared, Tensor.as_subclass, torch.get_device),
-}
-"""What needs no element."""
-
-
-class Away(Wrapped):
-    """A parameter whose elements are not here, or not for long."""
-
-    @classmethod
-    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        with DisableTorchFunctionSubclass():
-            if func in SHAPES:
-                return SHAPES[func](*args, **kwargs)
-            if func not in HARMLESS:
-                return operate(func, args, kwargs)
-            return func(*args, **kwargs)
-
-
-class Nothing(Away):
-    """What `data` of a parameter that is away gives: an alias without elements. model.to(device) asks it for the device
-    where it already is, and changes nothing; any other use of its elements is refused."""
-
-
-MOVES = {Tensor.to, Tensor.cpu, Tensor.cuda, Tensor.float, Tensor.double, Tensor.half, Tensor.bfloat16, Tensor.type}
-
-
-def operate(func: Any, args: Any, kwargs: Any) -> Any:
-    """An operation on elements of parameters that are away."""
-    leaves = {id(leaf): leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Away)}
-    if func in MOVES and ((len(args) == 1 and func is Tensor.type) or (func(*args, **kwargs)) is args[0]):
-        # As in model.to(device) for the device where it is; or no more than a question.
-        return func(*args, **kwargs)
-    helds = [leaf._held for leaf in leaves.values()]
-    name = getattr(func, "__name__", str(func))
-    if func in MOVES and not all(held.may_fetch() for held in helds):
-        raise StateError(f"{name} was asked of {helds[0].title}, and {MOVE}")
-    for leaf in leaves.values():
-        if isinstance(leaf, Nothing):
-            raise StateError(no_elements(name, leaf._held.title))
-        leaf._held.fetch(name, helds)
-    result = func(*args, **kwargs)
-    outputs = [leaf for leaf in tree_leaves(result) if isinstance(leaf, Tensor)]
-    for held in helds:
-        held.used(outputs)
-    refuse_written(leaves.values())
-    return result
-
-
-HERE = (
-    "read or write it inside `with engine.summon_full_params():`, which gathers all units and which every rank enters, "
-    "or take engine.state_dict()"
-)
-
-
-def no_elements(operation: str, title: str) -> str:
-    return f"{operation} was asked of {title}, which has elements in forward and backward only at stage 3: {HERE}"
 
 
 def gradient_of(parameter: Tensor) -> Tensor | None:
@@ -336,13 +251,3 @@ def count_write(parameters: Iterable[Tensor], watched: Iterable[Held]) -> None:
     torch.autograd.graph.increment_version(parameters)
     for held in watched:
         held.version += 1
-
-
-def refuse_written(parameters: Iterable[Tensor]) -> None:
-    """Refuse what an operation or a forward wrote to stage 3's parameters: what is gathered is a copy."""
-    for held in written(parameters):
-        raise StateError(
-            f"{held.title} was written to, and stage 3 would forget that when it lets the unit go: compute with a "
-            "changed copy, such as weight.clamp(...), in place of the weight, or write between steps, inside "
-            "`with engine.summon_full_params():`"
-        )

@@ -7,8 +7,9 @@ from collections.abc import Iterable
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor
 
+from zerolab.zero.away import Away
 from zerolab.zero.coming import Coming
-from zerolab.zero.wrapped import Away, Held, Wrapped
+from zerolab.zero.wrapped import Held, Wrapped
 
 
 class FakeWrapped(Wrapped, FakeTensor):
