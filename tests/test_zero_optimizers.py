@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,9 +11,12 @@ from torch import nn
 from zero_cases import adamw, decay_matrices, digest, largest_difference, sgd
 from zero_models import STAGES, at_every_stage, lockstep, loss_of, model, rows
 
+from zerolab.checkpoint import Checkpoints
 from zerolab.collectives import Collectives, LocalCollectives
-from zerolab.errors import InputError
+from zerolab.errors import InputError, StateError
 from zerolab.offload import Offload
+from zerolab.precision import Precision
+from zerolab.ranks import launch
 from zerolab.zero import ZeroEngine
 from zerolab.zero.clip import gradient_norm
 
@@ -420,3 +424,140 @@ def test_complex_gradients_are_clipped_by_their_absolute_values(norm_type: float
             for (name, value), parameter in zip(state.items(), alone.parameters(), strict=True):
                 lr = 0.1
                 assert torch.allclose(value, parameter.detach() - lr * parameter.grad / expected, rtol=1e-4), name
+
+
+# Writes to the optimizer's own tensors between steps
+
+
+class ScheduleFree(torch.optim.SGD):
+    """SGD that is evaluated at an average of where it was, as schedule-free optimizers are: `eval()` and `train()`
+    write to the parameters."""
+
+    def step(self, closure: Any = None) -> None:
+        super().step(closure)
+        for parameter in self._parameters():
+            state = self.state[parameter]
+            average = state.setdefault("average", parameter.clone())
+            average.lerp_(parameter, 0.5)
+
+    @torch.no_grad()
+    def eval(self) -> None:
+        for parameter in self._parameters():
+            self.state[parameter]["kept"] = parameter.clone()
+            parameter.copy_(self.state[parameter]["average"])
+
+    @torch.no_grad()
+    def train(self) -> None:
+        for parameter in self._parameters():
+            parameter.copy_(self.state[parameter]["kept"])
+
+    def _parameters(self) -> list[torch.Tensor]:
+        return [parameter for group in self.param_groups for parameter in group["params"]]
+
+
+def schedule_free(parameters: Any) -> ScheduleFree:
+    return ScheduleFree(parameters, lr=0.1)
+
+
+def evaluated_and_trained_on(comm: Collectives, engine: ZeroEngine) -> list[dict[str, torch.Tensor]]:
+    ended = []
+    for at in (0, 1):
+        engine.backward(loss_of(engine(rows(comm.rank, at)).float()))
+        engine.step()
+        engine.optimizer.eval()  # type: ignore[attr-defined]
+        engine.publish()
+        ended.append(engine.state_dict())
+        engine.optimizer.train()  # type: ignore[attr-defined]
+        engine.publish()
+    return [*ended, engine.state_dict()]
+
+
+@pytest.mark.parametrize("options", [{}, {"overlap_gather": True}, {"precision": "bf16"}], ids=str)
+def test_what_is_written_to_the_optimizers_tensors_is_published_to_all_ranks(options: dict[str, Any]) -> None:
+    def alone() -> list[dict[str, torch.Tensor]]:
+        whole, ended = model(), []
+        optimizer = schedule_free(whole.parameters())
+        for at in (0, 1):
+            optimizer.zero_grad()
+            (sum(loss_of(whole(rows(rank, at))) for rank in (0, 1)) / 2).backward()
+            optimizer.step()
+            optimizer.eval()
+            ended.append({name: value.clone() for name, value in whole.state_dict().items()})
+            optimizer.train()
+        return [*ended, whole.state_dict()]
+
+    def run(comm: Collectives, new_engine: Callable[[], ZeroEngine]) -> list[dict[str, torch.Tensor]]:
+        return evaluated_and_trained_on(comm, new_engine())
+
+    found = at_every_stage(run, optimizer=schedule_free, **options)
+    assert len({tuple(map(digest, states)) for states in found}) == 1
+    for state, expected in zip(found[0], alone(), strict=True):
+        named = {name: value.float() for name, value in state.items()}
+        assert largest_difference(named, expected) < (1e-2 if "precision" in options else 1e-5)
+
+
+@pytest.mark.parametrize(
+    ("options", "remedy"),
+    [
+        ({}, r"AdamW.*engine\.publish\(\)"),
+        ({"precision": "bf16"}, r"AdamW.*engine\.publish\(\)"),
+        ({"precision": Precision(exp_avg="fp8")}, r"AdamW.*leave out what stores them there"),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("ask", ["forward", "backward", "state_dict", "summon_full_params", "save"])
+def test_a_write_to_the_optimizers_tensors_is_refused_until_it_is_published(
+    options: dict[str, Any], remedy: str, ask: str, tmp_path: Path
+) -> None:
+    def asked(engine: ZeroEngine, loss: torch.Tensor, rank: int) -> None:
+        if ask == "forward":
+            engine(rows(rank, 0))
+        elif ask == "backward":
+            engine.backward(loss)
+        elif ask == "state_dict":
+            engine.state_dict()
+        elif ask == "summon_full_params":
+            with engine.summon_full_params():
+                pass
+        else:
+            Checkpoints(str(tmp_path / str(engine.stage.number))).save(engine, step=1)
+
+    def run(comm: Collectives) -> None:
+        # At stage 0, in the model's dtype, the optimizer's tensors are the model's own.
+        for stage in range(0 if options else 1, 4):
+            engine = ZeroEngine(model(), comm, stage, optimizer=adamw(), **options)
+            engine.backward(loss_of(engine(rows(comm.rank, 0)).float()))
+            engine.step()
+            loss = loss_of(engine(rows(comm.rank, 0)).float())
+            for group in engine.optimizer.param_groups:
+                for tensor in group["params"]:
+                    with torch.no_grad():
+                        tensor.mul_(0.5)
+            with pytest.raises(StateError, match=remedy):
+                asked(engine, loss, comm.rank)
+
+    lockstep(run)
+
+
+@pytest.mark.ranks
+def test_a_state_dict_has_no_value_that_a_peer_wrote_to_its_shard_after_it() -> None:
+    """A rank that is done may write to its shard while slower ones still read it, unless it waits for them."""
+
+    def run(comm: Collectives) -> float:
+        torch.manual_seed(0)
+        layers = nn.Sequential(*[nn.Linear(700, 700, bias=False) for _ in range(4)])
+        engine = ZeroEngine(layers, comm, 3, optimizer=sgd())
+        before, most = engine.state_dict(), 0.0
+        for _ in range(8):
+            comm.barrier()
+            with torch.no_grad():
+                engine(torch.ones(2, 700))
+            state = engine.state_dict()
+            for group in engine.optimizer.param_groups:
+                torch._foreach_zero_(group["params"])
+            most = max(most, largest_difference(state, before))
+            engine.publish()
+            engine.load_state_dict(before)
+        return most
+
+    assert launch(run, ranks=3, timeout=100) == [0.0] * 3

@@ -18,26 +18,34 @@ if TYPE_CHECKING:
     from zerolab.collectives.contract import Collectives
 
 LONGEST = 96
-"""Bytes of a label that an error shows."""
+"""Bytes of a line that an error shows."""
 
 
 def compare_labels(comm: Collectives, labels: list[str]) -> None:
-    """Raise a MismatchError, on every rank, if the ranks' labels differ. Two numbers a rank, if they do not."""
-    seen = told(comm, [zlib.crc32(repr(labels).encode()), len(labels)], "agree")
+    """Raise a MismatchError, on every rank, if the ranks' labels differ."""
+    compare_lines(
+        comm,
+        labels,
+        "the ranks gathered other units ({listed}: number {number} since they last agreed) and took each other's "
+        "values for their own; run the same units in the same order on every rank",
+    )
+
+
+def compare_lines(comm: Collectives, lines: list[str], differ: str) -> None:
+    """Raise a MismatchError, on every rank, if the ranks' lines differ. `differ` says so of the first that does: what
+    each rank has there (`listed`) and its `number`. Two numbers per rank travel if they do not."""
+    seen = told(comm, [zlib.crc32(repr(lines).encode()), len(lines)], "agree")
     if all(row == seen[0] for row in seen):
         return
     longest = max(count for _, count in seen)
-    sums = [zlib.crc32(label.encode()) for label in labels]
+    sums = [zlib.crc32(line.encode()) for line in lines]
     rows = told(comm, [*sums, *[-1] * (longest - len(sums))], "agree")
     at = next((at for at in range(longest) if len({row[at] for row in rows}) > 1), longest - 1)
-    words = labels[at].encode()[:LONGEST] if at < len(labels) else b"nothing"
+    words = lines[at].encode()[:LONGEST] if at < len(lines) else b"nothing"
     texts = told(comm, [*words, *[0] * (LONGEST - len(words))], "agree")
     named = [bytes(text).rstrip(b"\0").decode(errors="replace") for text in texts]
     listed = ", ".join(f"rank {rank} {name}" for rank, name in zip(comm.ranks, named, strict=True))
-    raise MismatchError(
-        f"the ranks gathered other units ({listed}: number {at + 1} since they last agreed) and took each other's "
-        "values for their own; run the same units in the same order on every rank"
-    )
+    raise MismatchError(differ.format(listed=listed, number=at + 1))
 
 
 def told(

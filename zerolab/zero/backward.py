@@ -101,7 +101,7 @@ def end(engine: ZeroEngine) -> None:
 
 def has_ended(engine: ZeroEngine) -> None:
     """A backward has ended well. From here on others may write to the shards."""
-    engine.residency.settle_all()
+    engine.stage.settle(engine.units)
     engine._failed = False
 
 
@@ -143,15 +143,11 @@ def at_end_of_pass(call: Callable[[], None]) -> None:
 
 def takes_gradients(engine: ZeroEngine) -> bool:
     """Whether the pass that runs now brings gradients to one of the engine's parameters."""
-    with DisableTorchFunctionSubclass():
-        nodes = [
-            get_gradient_edge(its).node
-            for bucket in engine.reducer.order
-            for its in bucket.parameters
-            if its.requires_grad
-        ]
     try:
-        return any(map(_will_engine_execute_node, nodes))
-    except RuntimeError:
-        # Torch refuses to say that of what torch.autograd.grad was asked for: it hands gradients to its caller.
+        with DisableTorchFunctionSubclass():
+            trained = [its for bucket in engine.reducer.order for its in bucket.parameters if its.requires_grad]
+            return any(_will_engine_execute_node(get_gradient_edge(parameter).node) for parameter in trained)
+    except (RuntimeError, AttributeError):
+        # Of what torch.autograd.grad was asked for torch does not say it, and in a transform of torch.func a parameter
+        # has no node: both hand gradients to their caller.
         return False

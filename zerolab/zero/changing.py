@@ -29,7 +29,7 @@ REMEDY = "load a checkpoint, into this engine or a new one (zerolab.checkpoint.l
 def changing(engine: ZeroEngine, what: str) -> Iterator[None]:
     """Within, `what` changes parameters or states; if it raises, the engine is broken. A collective at stage 3: other
     ranks may still read a shard of this one, and have done so before anything is written."""
-    engine.residency.settle_all()
+    engine.stage.settle(engine.units)
     try:
         yield
     except BaseException:

@@ -33,7 +33,7 @@ from zerolab.precision.scaler import LossScaler
 from zerolab.zero import optimizer as optimizers
 from zerolab.zero.backward import check_together, reached, run_backward
 from zerolab.zero.changing import all_hear, changing
-from zerolab.zero.check import check_lookups, check_loss, check_model, engaged
+from zerolab.zero.check import check_alike, check_lookups, check_loss, check_model, engaged
 from zerolab.zero.choose import (
     check_disk,
     check_kinds,
@@ -141,6 +141,10 @@ class ZeroEngine(Gestures):
         stays = limits.persistence_numel
         self.units = find_units(model, comm.size, units, groups, bucket_numel, align, self.precision, stays)
         self.buckets = [bucket for unit in self.units for bucket in unit.buckets]
+        options = dict(stage=stage, reduction=reduction, precision=self.precision, loss_scale=self.loss_scale)
+        options |= dict(clip_norm=clip_norm, norm_type=norm_type, overlap=overlap, overlap_gather=overlap_gather)
+        options |= dict(prefetch=prefetch, limits=limits, offload=(offload.optimizer, offload.parameters))
+        check_alike((comm, replicate), self.units, options | optimizers.describe(factory))
         check_disk(comm.rank, stage, self.plans, self.state_size, self.precision, offload)
         if self._computes_in_fp8 and not fp8_layers(model):
             fp8_linears(model)

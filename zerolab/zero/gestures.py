@@ -16,6 +16,7 @@ from zerolab.errors import InputError, StateError
 from zerolab.flat.views import shard_of, view
 from zerolab.zero.changing import all_hear, changing
 from zerolab.zero.clip import check_norm, clip_factor, gradient_norm
+from zerolab.zero.main_parameters import gather_main
 from zerolab.zero.overwrite import overwrite_by
 from zerolab.zero.wrapped import written
 
@@ -80,7 +81,13 @@ class Gestures:
     else:
 
         def __getattr__(self, name: str) -> Any:
-            """Say where a name is that the engine lacks and the model has, such as transformers' `generate`."""
+            """Say where a name is that the engine lacks and the model has, such as transformers' `generate`, or the
+            optimizer."""
+            if name == "param_groups":
+                raise AttributeError(
+                    "an engine is no optimizer: take engine.optimizer.param_groups; in place of torch's GradScaler say "
+                    'ZeroEngine(precision="fp16")'
+                )
             if not hasattr(self.__dict__.get("model"), name):
                 raise AttributeError(f"'{type(self).__name__}' object has no attribute '{name}'")
             raise AttributeError(
@@ -159,13 +166,16 @@ class Gestures:
             state = {name: self._of_rank_0(buffer).cpu() for name, buffer in self.model.named_buffers()}
         for unit in self.units:
             state.update(self.parameters_of(unit, to))
-        self.residency.settle_all()
+        self.stage.settle(self.units)
         return state if to in (None, self.stage.comm.rank) else {}
 
-    def state_dict(self, to: int | None = None) -> dict[str, torch.Tensor]:
+    def state_dict(self, to: int | None = None, *, main: bool = False) -> dict[str, torch.Tensor]:
         """The model's state_dict, whole, on the CPU of every rank, tied parameters and buffers included; or of rank
-        `to` alone, as `consolidate` gives it. A collective: every rank calls it."""
+        `to` alone, as `consolidate` gives it. In the dtypes in which the model computes, so rounded under bf16; with
+        `main`, in those in which the optimizer updates parameters (fp32). A collective: every rank calls it."""
         whole = self.consolidate(to)
+        if main:
+            whole |= gather_main(cast("ZeroEngine", self), to)
         if to not in (None, self.stage.comm.rank):
             return {}
         # A tied parameter or buffer stands in `whole` under its first name only.

@@ -195,7 +195,11 @@ class Reducer:
             )
         local = gradients.local if gradients.local is not None else self._open(bucket)
         gradient = take_gradient(parameter)
-        assert gradient is not None
+        if gradient is None:
+            raise StateError(
+                f"a hook of {slot.name} took its gradient before the engine could: set no gradient to None in a "
+                "register_post_accumulate_grad_hook, and step by engine.step()"
+            )
         if gradient.is_sparse:
             gradient = gradient.to_dense()
         if gradients.state is Local.WHOLE or key in gradients.arrived:

@@ -38,12 +38,27 @@ def build(factory: Factory, groups: Sequence[Any], owned: Sequence[tuple[Any, to
     return factory([{"params": those, **dict(group)} for group, those in tensors.items()] or [{"params": []}])
 
 
+def describe(factory: Factory) -> dict[str, Any]:
+    """The name and the options of what a factory makes."""
+    made = factory([{"params": [torch.zeros(1)]}])
+    return {"optimizer": type(made).__name__, **{f"optimizer's {name}": value for name, value in made.defaults.items()}}
+
+
 def guarded(optimizer: torch.optim.Optimizer, engine: ReferenceType[ZeroEngine]) -> torch.optim.Optimizer:
     """The optimizer, which refuses to step by itself, since gradients come to it in `engine.step()` only, and whose
     zero_grad forgets the engine's."""
 
+    # So torch's GradScaler goes straight to `step`, which says what to do in its place.
+    optimizer._step_supports_amp_scaling = True  # type: ignore[attr-defined]
+
     def check(*_: Any) -> None:
         if (its := engine()) is not None and not its.stepping:
+            if "grad_scale" in vars(optimizer):
+                del optimizer.grad_scale, optimizer.found_inf  # type: ignore[attr-defined]
+                raise StateError(
+                    "torch's GradScaler finds no gradients, which are the engine's: leave it out, and say "
+                    'ZeroEngine(precision="fp16"), which scales losses and skips steps on all ranks alike'
+                )
             raise StateError(
                 "engine.optimizer.step() has no gradients and would update nothing; call engine.step() instead"
             )

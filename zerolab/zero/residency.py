@@ -66,7 +66,7 @@ class Residency:
         hook = self._hook if stage.shards_parameters else self._hook_lightly
         self._handles = [handle for unit in units for module in unit.modules for handle in hook(unit, module)]
         # Registered last and put first: a forward begins before, and ends after, everything that its units do.
-        begin = Hook(lambda *_: self._begin_forward())
+        begin = Hook(lambda module, _: self._begin_forward(module))
         end = Hook(lambda _module, _args, output: self._end_forward(output))
         self._handles.append(model.register_forward_pre_hook(begin, prepend=True))
         self._handles.append(model.register_forward_hook(end, always_call=True))
@@ -90,11 +90,6 @@ class Residency:
     def end_backward(self) -> None:
         self.in_loss = False
         self.let_go()
-
-    def settle_all(self) -> None:
-        """Return once no other rank reads this one's shards for what was gathered."""
-        for unit in self.units:
-            self.stage.settle(unit)
 
     def let_go(self) -> None:
         """Forget a backward that has ended or failed. (`in_loss` stays: another loss may wait for its backward.)"""
@@ -155,12 +150,13 @@ class Residency:
 
     # Forward.
 
-    def _begin_forward(self) -> None:
+    def _begin_forward(self, model: nn.Module) -> None:
         if self.in_backward and current_backward() < 0:
-            # A pass that autograd began by itself, as in loss.backward(), has failed: nobody else notes its end.
-            self.let_go()
+            self.let_go()  # a loss.backward() has failed, of which nobody else notes the end
         if self.in_backward:
             return
+        if self.stage.shards_parameters:
+            self.visits.enter(model)
         self.in_forward = True
         if not self.stage.shards_parameters:
             return
@@ -178,7 +174,7 @@ class Residency:
 
     def _end_forward(self, output: Any) -> None:
         """Release what a forward left (a prefetched unit that was skipped, say), and learn the order of units."""
-        if self.in_backward:
+        if self.in_backward or not self.visits.leave():
             return
         self.in_forward = False
         self.in_loss |= torch.is_grad_enabled()
@@ -193,8 +189,7 @@ class Residency:
         finally:
             self._release_all(but_kept=any(tensor.requires_grad for tensor in outputs))
         if not torch.is_grad_enabled():
-            # Its caller may write to the shards next; after a backward that is known, too.
-            self.settle_all()
+            self.stage.settle(self.units)  # the caller may write to the shards next, as it may after a backward
 
     def _before_forward(self, unit: Unit, inputs: Any) -> None:
         self._settle(unit)
@@ -280,8 +275,8 @@ class Residency:
         return bool(nodes)
 
     def _before_backward(self, passing: Pass) -> None:
-        unit = passing.unit
         self._reached()
+        unit = passing.unit
         with phase("backward"):
             if passing.begun:
                 self.stage.gather(unit)

@@ -10,7 +10,7 @@ rest, on the device, on the host or on a disk, is the business of the stage's `s
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 
@@ -71,9 +71,9 @@ class Stage(ABC):
     def gather(self, unit: Unit) -> None:
         """Return once a unit's parameters are here."""
 
-    def settle(self, unit: Unit) -> None:
-        """Return once no collective uses the memory of its gathered parameters, and no rank reads this one's shards for
-        it."""
+    def settle(self, units: Iterable[Unit]) -> None:
+        """Return once no collective uses the memory of their gathered parameters, and no rank reads this one's shards
+        for them."""
 
     def release(self, unit: Unit) -> None:
         """Let a unit's gathered parameters go."""

@@ -18,9 +18,11 @@ from __future__ import annotations
 import gc
 from collections import Counter
 from collections.abc import Iterable
+from threading import get_ident
 from typing import TYPE_CHECKING
 
 import torch
+from torch import nn
 from torch._C import DisableTorchFunctionSubclass
 
 from zerolab.collectives import phase
@@ -38,6 +40,8 @@ class Visits:
     def __init__(self, residency: Residency) -> None:
         self.residency = residency
         self.stage = residency.stage
+        # The thread whose forward goes on.
+        self._thread: int | None = None
         # How often a parameter was asked for in all, by name.
         self.counts: Counter[str] = Counter()
         # Units whose gradients may come from elsewhere than their own forwards.
@@ -94,6 +98,26 @@ class Visits:
         """Forget views that nobody has any more."""
         self.viewed = {unit: None for unit in self.viewed if holders(unit)}
 
+    def enter(self, model: nn.Module) -> None:
+        """A forward begins. Refuse one beside that of another thread, and one of parameters that torch.func wraps."""
+        if not self.leave():
+            raise StateError(
+                "a forward began while another thread is in one, and stage 3 gathers units for one at a time: let "
+                "threads take turns (threading.Lock), or take stage 2"
+            )
+        self._thread = get_ident()
+        if not self.residency.is_summoned and torch._C._functorch.maybe_current_level() is not None:
+            for name, parameter in model.named_parameters():
+                if torch._C._functorch.is_functorch_wrapped_tensor(parameter):
+                    raise StateError(no_elements("a transform of torch.func", name))
+
+    def leave(self) -> bool:
+        """A forward has ended. Returns whether it was this thread's, or none goes on."""
+        if self._thread not in (None, get_ident()):
+            return False
+        self._thread = None
+        return True
+
     def begin_forward(self) -> None:
         # Gloo and NCCL let go of what their own collectives were given when they like.
         countable = self.stage.comm.device.type == "cpu" and not self.stage.comm.nominal
@@ -115,7 +139,7 @@ class Visits:
         """Refuse more views than so many, which a forward without gradients has not returned and not let go."""
         if holders(unit) > most:
             # A collective may still hold one for other ranks.
-            self.stage.settle(unit)
+            self.stage.settle([unit])
         if holders(unit) > most:
             # Or objects that are garbage and hold each other.
             gc.collect()

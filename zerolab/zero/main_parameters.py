@@ -1,0 +1,50 @@
+"""Main parameters, whole: what the optimizer updates, where a precision keeps it in another dtype than forward uses."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from zerolab.collectives import phase
+from zerolab.flat.views import view
+from zerolab.zero.overwrite import begin_of, owned
+from zerolab.zero.units import Bucket
+
+if TYPE_CHECKING:
+    from zerolab.zero.engine import ZeroEngine
+
+Tensor = torch.Tensor
+
+
+def gather_main(engine: ZeroEngine, to: int | None) -> dict[str, Tensor]:
+    """The main parameters by name, on the CPU of every rank, or of rank `to` alone; none of a bucket whose parameters
+    are updated in the dtype in which forward uses them. A collective."""
+    found: dict[str, Tensor] = {}
+    mine = to in (None, engine.comm.rank)
+    for bucket, own in own_main(engine).items():
+        with phase("consolidate"):
+            whole = own if own.numel() == bucket.layout.numel else engine.comm.all_gather(own.to(engine.comm.device))
+        if mine:
+            found |= {slot.name: view(whole, slot).cpu().clone() for slot in bucket.layout.slots}
+    return found
+
+
+def own_main(engine: ZeroEngine) -> dict[Bucket, Tensor]:
+    """What this rank updates of each bucket, in the dtype in which it does, on the CPU."""
+    rank, store = engine.stage.shard_rank, engine.stage.store
+    found = {}
+    for bucket in engine.buckets:
+        if bucket.trainable and bucket.dtypes.main != bucket.dtype:
+            begin, end = owned(bucket, rank)
+            found[bucket] = torch.zeros(end - begin, dtype=bucket.dtypes.main)
+            if bucket.dtypes.shard == bucket.dtypes.main:
+                # Stage 3 keeps its shards as main parameters.
+                found[bucket].copy_(store.fetch(bucket, torch.empty_like(found[bucket])))
+    for states in engine.optimizer_step.stored():
+        for segment, name, codec, raw in states:
+            if name == "main" and segment.bucket in found:
+                start = begin_of(segment, rank) - owned(segment.bucket, rank)[0]
+                values = codec.view(raw, segment.numel)
+                found[segment.bucket][start : start + segment.numel].copy_(values)
+    return found
