@@ -139,13 +139,26 @@ def test_a_shard_of_another_run_is_named(folder: Path) -> None:
         assert name in said and "is of another save" in said and changed == []
 
 
-def test_a_checkpoint_of_a_later_format_is_refused_by_its_version(folder: Path) -> None:
+def test_every_json_file_of_a_checkpoint_is_one_document(good: Path) -> None:
+    found = {path.name: json.loads(path.read_text()) for path in (good / "step-00000002").glob("*.json")}
+    assert found.keys() == {name for name in FILES if name.endswith(".json")}
+    assert found[MANIFEST]["step"] == 2
+
+
+@pytest.mark.parametrize("version", [1, 3])
+def test_a_checkpoint_in_another_version_of_the_format_is_refused_by_its_version(version: int, folder: Path) -> None:
     path = folder / "step-00000002" / MANIFEST
-    said = json.loads(path.read_text().partition("\n")[2])
-    text = json.dumps({**said, "version": 2, "something": "new"})
-    path.write_text(json.dumps({"crc32": zlib.crc32(text.encode())}) + "\n" + text + "\n")
-    for _, said, changed, _ in lockstep(attempt_load, folder, Way(3)):
-        assert "version 2" in said and "version 1" in said and changed == []
+    said = json.loads(path.read_text())
+    del said["crc32"]
+    text = json.dumps({**said, "version": version, "something": "other"}, indent=1)
+    if version == 1:
+        # Two documents, the checksum first.
+        path.write_text(json.dumps({"crc32": zlib.crc32(text.encode())}) + "\n" + text + "\n")
+    else:
+        rest = text.removeprefix("{\n")
+        path.write_text(f'{{"crc32": {zlib.crc32(rest.encode())},\n{rest}\n')
+    for _, refusal, changed, _ in lockstep(attempt_load, folder, Way(3)):
+        assert f"version {version}" in refusal and "version 2" in refusal and changed == []
 
 
 class Wider(Net):
