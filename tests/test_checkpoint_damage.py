@@ -422,6 +422,59 @@ def test_two_runs_do_not_save_to_one_folder(tmp_path: Path) -> None:
     assert found is not None and found.name == "step-00000001"
 
 
+def new_engine(comm: Collectives, seed: int = 0) -> ZeroEngine:
+    torch.manual_seed(seed)
+    return ZeroEngine(torch.nn.Linear(8, 8), comm, 2, lr=1e-2)
+
+
+@pytest.mark.parametrize("wait", [True, False])
+def test_two_engines_do_not_save_to_one_folder_on_any_rank(wait: bool, tmp_path: Path) -> None:
+    def train(comm: Collectives) -> tuple[str, str, bool]:
+        actor, target = new_engine(comm, 1), new_engine(comm, 2)
+        before = actor.consolidate()
+        with Checkpoints(tmp_path / "one") as checkpoints:
+            checkpoints.save(actor, 5, wait=wait)
+            # The weights alone are no reason to save in the place of the engine that has them.
+            checkpoints.wait()
+            checkpoints.load(new_engine(comm, 2), weights_only=True)
+            with pytest.raises(CheckpointError) as of_object:
+                checkpoints.save(target, 5, wait=wait)
+        save(tmp_path / "two", actor, 5)
+        with pytest.raises(CheckpointError) as of_function:
+            save(tmp_path / "two", target, 6)
+        save(tmp_path / "three", target, 5)
+        load(tmp_path / "one", target)
+        return str(of_object.value), str(of_function.value), differing(before, target.consolidate()) == []
+
+    for *refusals, is_actor in launch(train, ranks=2, timeout=60):
+        assert all("another engine of this process saves to" in said for said in refusals) and is_actor
+        assert all("give each engine a folder of its own" in said and "\n" not in said for said in refusals)
+    assert [path.name for path in sorted(tmp_path.glob("*/step-*"))] == ["step-00000005"] * 3
+
+
+def test_an_engine_saves_in_the_place_of_one_that_it_goes_on_from_or_that_has_ended(tmp_path: Path) -> None:
+    def train(comm: Collectives) -> None:
+        first, second = new_engine(comm), new_engine(comm)
+        with Checkpoints(tmp_path) as checkpoints:
+            for step in (1, 2, 2):
+                checkpoints.save(first, step)
+            # One that only looks at it leaves it to the first.
+            checkpoints.load(new_engine(comm))
+            checkpoints.save(first, 2)
+            # A run that is resumed does a step again.
+            checkpoints.load(second, folder=tmp_path / "step-00000001")
+            checkpoints.save(second, 2)
+            with pytest.raises(CheckpointError, match="another engine"):
+                checkpoints.save(first, 3)
+            second.close()
+            checkpoints.save(first, 3)
+            del first
+            checkpoints.save(new_engine(comm), 3)
+
+    launch(train, ranks=2, timeout=60)
+    lockstep(train)
+
+
 def full_disk(monkeypatch: pytest.MonkeyPatch, after: int) -> None:
     """From the `after`-th write on, there is no room."""
     write, count = os.pwrite, [0]
