@@ -25,7 +25,7 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
 import zerolab.checkpoint
-from zerolab.checkpoint import CheckpointError, Checkpoints, find_latest, load, save
+from zerolab.checkpoint import CheckpointError, Checkpoints, export, find_latest, load, save
 from zerolab.checkpoint.checksum import crc32
 from zerolab.checkpoint.manifest import MANIFEST
 from zerolab.checkpoint.reader import CheckpointReader
@@ -598,6 +598,83 @@ def test_options_are_saved_as_a_rank_has_them_that_owns_something_of_the_group(t
     ended = lockstep(run)
     assert ended[0][0] == [True, False], "rank 0 owns nothing of the second group"
     assert [counted for _, counted in ended] == [[3, 3], [3, 3]]
+
+
+class CountsInAnAttribute(torch.optim.Optimizer):
+    """Adam's first moment, with its bias corrected by a count that is neither in the state nor in the options."""
+
+    def __init__(self, groups: Any, lr: float = 1e-2) -> None:
+        super().__init__(groups, {"lr": lr})
+        self.count = 0
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        self.count += 1
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                mean = self.state[parameter].setdefault("mean", torch.zeros_like(parameter))
+                mean.lerp_(parameter.grad, 0.1)
+                parameter.sub_(group["lr"] * self.corrected(mean))
+
+    def corrected(self, mean: torch.Tensor) -> torch.Tensor:
+        return mean / (1 - 0.9**self.count)
+
+
+class CarriesItsCount(CountsInAnAttribute):
+    """Torch's own checkpoints have the count, on which nothing depends for the first hundred steps."""
+
+    def corrected(self, mean: torch.Tensor) -> torch.Tensor:
+        return mean if self.count < 100 else 0 * mean
+
+    def state_dict(self) -> dict[str, Any]:
+        return {**super().state_dict(), "count": self.count}
+
+    def load_state_dict(self, packed: dict[str, Any]) -> None:
+        packed = dict(packed)
+        self.count = packed.pop("count")
+        super().load_state_dict(packed)
+
+
+class WrapsAnother(torch.optim.Optimizer):
+    """The state is that of an optimizer inside."""
+
+    def __init__(self, groups: Any) -> None:
+        self.inner = torch.optim.AdamW(groups, lr=1e-2)
+        super().__init__(self.inner.param_groups, {})
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        self.inner.step()
+
+    def state_dict(self) -> dict[str, Any]:
+        return self.inner.state_dict()
+
+    def load_state_dict(self, packed: dict[str, Any]) -> None:
+        self.inner.load_state_dict(packed)
+
+
+@pytest.mark.parametrize("of", [CountsInAnAttribute, CarriesItsCount, WrapsAnother])
+def test_an_optimizer_of_which_a_checkpoint_would_lose_something_is_refused_at_save_and_load(
+    of: Callable[..., torch.optim.Optimizer], tmp_path: Path
+) -> None:
+    def attempt(comm: Collectives, folder: Path) -> tuple[str, str]:
+        engine = ZeroEngine(torch.nn.Linear(8, 8), comm, 2, optimizer=of)
+        engine.backward(engine(torch.ones(1, 8)).sum())
+        engine.step()
+        with pytest.raises(CheckpointError) as of_save:
+            save(folder, engine, 1)
+        fresh = ZeroEngine(torch.nn.Linear(8, 8), comm, 2, optimizer=of)
+        save(folder / "other", ZeroEngine(torch.nn.Linear(8, 8), comm, 2, lr=1e-2), 1)
+        with pytest.raises(CheckpointError) as of_load:
+            load(folder / "other", fresh)
+        assert load(folder / "other", fresh, weights_only=True).step == 1
+        export(engine, folder / "weights")
+        return str(of_save.value), str(of_load.value)
+
+    for refusals in lockstep(attempt, tmp_path):
+        for said in refusals:
+            assert said.startswith(f"{of.__name__} keeps something outside of its state and its options")
+            assert "take the weights alone" in said and "\n" not in said
+    assert find_latest(tmp_path) is None and (tmp_path / "weights" / "model.safetensors").exists()
 
 
 def test_options_that_no_file_can_hold_are_refused_on_all_ranks_and_numpy_s_numbers_are_kept(tmp_path: Path) -> None:
