@@ -25,7 +25,7 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
 import zerolab.checkpoint
-from zerolab.checkpoint import CheckpointError, Checkpoints, find_latest, load, save
+from zerolab.checkpoint import CheckpointError, Checkpoints, export, find_latest, load, save
 from zerolab.checkpoint.checksum import crc32
 from zerolab.checkpoint.manifest import MANIFEST
 from zerolab.checkpoint.reader import CheckpointReader
@@ -139,13 +139,26 @@ def test_a_shard_of_another_run_is_named(folder: Path) -> None:
         assert name in said and "is of another save" in said and changed == []
 
 
-def test_a_checkpoint_of_a_later_format_is_refused_by_its_version(folder: Path) -> None:
+def test_every_json_file_of_a_checkpoint_is_one_document(good: Path) -> None:
+    found = {path.name: json.loads(path.read_text()) for path in (good / "step-00000002").glob("*.json")}
+    assert found.keys() == {name for name in FILES if name.endswith(".json")}
+    assert found[MANIFEST]["step"] == 2
+
+
+@pytest.mark.parametrize("version", [1, 3])
+def test_a_checkpoint_in_another_version_of_the_format_is_refused_by_its_version(version: int, folder: Path) -> None:
     path = folder / "step-00000002" / MANIFEST
-    said = json.loads(path.read_text().partition("\n")[2])
-    text = json.dumps({**said, "version": 2, "something": "new"})
-    path.write_text(json.dumps({"crc32": zlib.crc32(text.encode())}) + "\n" + text + "\n")
-    for _, said, changed, _ in lockstep(attempt_load, folder, Way(3)):
-        assert "version 2" in said and "version 1" in said and changed == []
+    said = json.loads(path.read_text())
+    del said["crc32"]
+    text = json.dumps({**said, "version": version, "something": "other"}, indent=1)
+    if version == 1:
+        # Two documents, the checksum first.
+        path.write_text(json.dumps({"crc32": zlib.crc32(text.encode())}) + "\n" + text + "\n")
+    else:
+        rest = text.removeprefix("{\n")
+        path.write_text(f'{{"crc32": {zlib.crc32(rest.encode())},\n{rest}\n')
+    for _, refusal, changed, _ in lockstep(attempt_load, folder, Way(3)):
+        assert f"version {version}" in refusal and "version 2" in refusal and changed == []
 
 
 class Wider(Net):
@@ -409,6 +422,59 @@ def test_two_runs_do_not_save_to_one_folder(tmp_path: Path) -> None:
     assert found is not None and found.name == "step-00000001"
 
 
+def new_engine(comm: Collectives, seed: int = 0) -> ZeroEngine:
+    torch.manual_seed(seed)
+    return ZeroEngine(torch.nn.Linear(8, 8), comm, 2, lr=1e-2)
+
+
+@pytest.mark.parametrize("wait", [True, False])
+def test_two_engines_do_not_save_to_one_folder_on_any_rank(wait: bool, tmp_path: Path) -> None:
+    def train(comm: Collectives) -> tuple[str, str, bool]:
+        actor, target = new_engine(comm, 1), new_engine(comm, 2)
+        before = actor.consolidate()
+        with Checkpoints(tmp_path / "one") as checkpoints:
+            checkpoints.save(actor, 5, wait=wait)
+            # The weights alone are no reason to save in the place of the engine that has them.
+            checkpoints.wait()
+            checkpoints.load(new_engine(comm, 2), weights_only=True)
+            with pytest.raises(CheckpointError) as of_object:
+                checkpoints.save(target, 5, wait=wait)
+        save(tmp_path / "two", actor, 5)
+        with pytest.raises(CheckpointError) as of_function:
+            save(tmp_path / "two", target, 6)
+        save(tmp_path / "three", target, 5)
+        load(tmp_path / "one", target)
+        return str(of_object.value), str(of_function.value), differing(before, target.consolidate()) == []
+
+    for *refusals, is_actor in launch(train, ranks=2, timeout=60):
+        assert all("another engine of this process saves to" in said for said in refusals) and is_actor
+        assert all("give each engine a folder of its own" in said and "\n" not in said for said in refusals)
+    assert [path.name for path in sorted(tmp_path.glob("*/step-*"))] == ["step-00000005"] * 3
+
+
+def test_an_engine_saves_in_the_place_of_one_that_it_goes_on_from_or_that_has_ended(tmp_path: Path) -> None:
+    def train(comm: Collectives) -> None:
+        first, second = new_engine(comm), new_engine(comm)
+        with Checkpoints(tmp_path) as checkpoints:
+            for step in (1, 2, 2):
+                checkpoints.save(first, step)
+            # One that only looks at it leaves it to the first.
+            checkpoints.load(new_engine(comm))
+            checkpoints.save(first, 2)
+            # A run that is resumed does a step again.
+            checkpoints.load(second, folder=tmp_path / "step-00000001")
+            checkpoints.save(second, 2)
+            with pytest.raises(CheckpointError, match="another engine"):
+                checkpoints.save(first, 3)
+            second.close()
+            checkpoints.save(first, 3)
+            del first
+            checkpoints.save(new_engine(comm), 3)
+
+    launch(train, ranks=2, timeout=60)
+    lockstep(train)
+
+
 def full_disk(monkeypatch: pytest.MonkeyPatch, after: int) -> None:
     """From the `after`-th write on, there is no room."""
     write, count = os.pwrite, [0]
@@ -532,6 +598,83 @@ def test_options_are_saved_as_a_rank_has_them_that_owns_something_of_the_group(t
     ended = lockstep(run)
     assert ended[0][0] == [True, False], "rank 0 owns nothing of the second group"
     assert [counted for _, counted in ended] == [[3, 3], [3, 3]]
+
+
+class CountsInAnAttribute(torch.optim.Optimizer):
+    """Adam's first moment, with its bias corrected by a count that is neither in the state nor in the options."""
+
+    def __init__(self, groups: Any, lr: float = 1e-2) -> None:
+        super().__init__(groups, {"lr": lr})
+        self.count = 0
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        self.count += 1
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                mean = self.state[parameter].setdefault("mean", torch.zeros_like(parameter))
+                mean.lerp_(parameter.grad, 0.1)
+                parameter.sub_(group["lr"] * self.corrected(mean))
+
+    def corrected(self, mean: torch.Tensor) -> torch.Tensor:
+        return mean / (1 - 0.9**self.count)
+
+
+class CarriesItsCount(CountsInAnAttribute):
+    """Torch's own checkpoints have the count, on which nothing depends for the first hundred steps."""
+
+    def corrected(self, mean: torch.Tensor) -> torch.Tensor:
+        return mean if self.count < 100 else 0 * mean
+
+    def state_dict(self) -> dict[str, Any]:
+        return {**super().state_dict(), "count": self.count}
+
+    def load_state_dict(self, packed: dict[str, Any]) -> None:
+        packed = dict(packed)
+        self.count = packed.pop("count")
+        super().load_state_dict(packed)
+
+
+class WrapsAnother(torch.optim.Optimizer):
+    """The state is that of an optimizer inside."""
+
+    def __init__(self, groups: Any) -> None:
+        self.inner = torch.optim.AdamW(groups, lr=1e-2)
+        super().__init__(self.inner.param_groups, {})
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        self.inner.step()
+
+    def state_dict(self) -> dict[str, Any]:
+        return self.inner.state_dict()
+
+    def load_state_dict(self, packed: dict[str, Any]) -> None:
+        self.inner.load_state_dict(packed)
+
+
+@pytest.mark.parametrize("of", [CountsInAnAttribute, CarriesItsCount, WrapsAnother])
+def test_an_optimizer_of_which_a_checkpoint_would_lose_something_is_refused_at_save_and_load(
+    of: Callable[..., torch.optim.Optimizer], tmp_path: Path
+) -> None:
+    def attempt(comm: Collectives, folder: Path) -> tuple[str, str]:
+        engine = ZeroEngine(torch.nn.Linear(8, 8), comm, 2, optimizer=of)
+        engine.backward(engine(torch.ones(1, 8)).sum())
+        engine.step()
+        with pytest.raises(CheckpointError) as of_save:
+            save(folder, engine, 1)
+        fresh = ZeroEngine(torch.nn.Linear(8, 8), comm, 2, optimizer=of)
+        save(folder / "other", ZeroEngine(torch.nn.Linear(8, 8), comm, 2, lr=1e-2), 1)
+        with pytest.raises(CheckpointError) as of_load:
+            load(folder / "other", fresh)
+        assert load(folder / "other", fresh, weights_only=True).step == 1
+        export(engine, folder / "weights")
+        return str(of_save.value), str(of_load.value)
+
+    for refusals in lockstep(attempt, tmp_path):
+        for said in refusals:
+            assert said.startswith(f"{of.__name__} keeps something outside of its state and its options")
+            assert "take the weights alone" in said and "\n" not in said
+    assert find_latest(tmp_path) is None and (tmp_path / "weights" / "model.safetensors").exists()
 
 
 def test_options_that_no_file_can_hold_are_refused_on_all_ranks_and_numpy_s_numbers_are_kept(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from zerolab.checkpoint.agreement import agree, attempt
 from zerolab.checkpoint.folder import Folder, checkpoints_in, find_latest
 from zerolab.checkpoint.load import Load, Loaded
 from zerolab.checkpoint.manifest import Manifest, read_manifest
+from zerolab.checkpoint.owners import own, share
 from zerolab.checkpoint.save import Save
 from zerolab.checkpoint.whole import consolidate, export
 from zerolab.collectives import phase
@@ -82,10 +83,9 @@ class Checkpoints:
 
     def hold(self, engine: ZeroEngine) -> None:
         """Take the folder's lock now, as the first save would. A collective: raises a CheckpointError on every rank if
-        another run saves there, or if nobody can."""
-        first = engine.comm.rank == 0 and (engine.stage.replicate is None or engine.stage.replicate.rank == 0)
+        another run or another engine saves there, or if nobody can."""
         with phase("checkpoint"):
-            _, error = attempt(self._take_folder if first else lambda: None)
+            _, error = attempt(lambda: self._take_folder(engine) if _is_first(engine) else None)
             agree(engine, error)
 
     def wait(self) -> Path | None:
@@ -106,7 +106,10 @@ class Checkpoints:
         self.wait()
         with phase("checkpoint"):
             where = self.path if folder is None else Path(folder).expanduser()
-            return Load(engine, where, scheduler, weights_only).run()
+            loaded = Load(engine, where, scheduler, weights_only).run()
+        if _is_first(engine) and not weights_only:
+            share(loaded.folder.parent, engine)
+        return loaded
 
     def latest(self) -> Path | None:
         """The newest checkpoint, or None."""
@@ -131,9 +134,10 @@ class Checkpoints:
             # Ranks that failed do not meet any more; a save under way ends by itself or is swept away.
             self._folder.close()
 
-    def _take_folder(self) -> None:
+    def _take_folder(self, engine: ZeroEngine) -> None:
         if self._folder is None:
             self._folder = Folder(self.path)
+        own(self.path, engine)
 
 
 def save(folder: Path | str, engine: ZeroEngine, step: int, **options: Any) -> Path:
@@ -144,6 +148,11 @@ def save(folder: Path | str, engine: ZeroEngine, step: int, **options: Any) -> P
 def load(folder: Path | str, engine: ZeroEngine, **options: Any) -> Loaded:
     """The newest checkpoint in `folder`, or the one that it is; see `Checkpoints.load`."""
     return _once(folder, lambda checkpoints: checkpoints.load(engine, **options))
+
+
+def _is_first(engine: ZeroEngine) -> bool:
+    """Whether this rank is the one that makes checkpoints of all ranks' files."""
+    return engine.comm.rank == 0 and (engine.stage.replicate is None or engine.stage.replicate.rank == 0)
 
 
 def _once(folder: Path | str, work: Callable[[Checkpoints], Any]) -> Any:

@@ -24,7 +24,7 @@ from zerolab.checkpoint.folder import remedy_for, resolve
 from zerolab.checkpoint.manifest import NONPARAM, SCHEDULER, model_file, read_manifest
 from zerolab.checkpoint.reader import CheckpointReader
 from zerolab.checkpoint.shards import blocks_of, buffers_of, split, states_of, tied_names
-from zerolab.checkpoint.unsharded import group_keys, names_by_group
+from zerolab.checkpoint.unsharded import check_complete, group_keys, names_by_group
 from zerolab.errors import InputError, StateError
 from zerolab.precision.codec import Codec
 from zerolab.zero import ZeroEngine
@@ -148,6 +148,7 @@ class Load:
 
     def _check_optimizer(self) -> None:
         engine, manifest = self.engine, self.manifest
+        check_complete(engine)
         said = plain.parse(self.source.text(NONPARAM))
         self.loss_scaler, saved_groups = said["loss_scaler"], said["groups"]
         names = sorted(states_of(engine)) or sorted(manifest.states)

@@ -12,6 +12,7 @@ name. A state that is stored in scaled blocks (fp8 and fp16 moments) has its sca
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from math import prod
@@ -22,7 +23,7 @@ from zerolab.checkpoint.checksum import crc32
 from zerolab.errors import CheckpointError
 from zerolab.ranks.folders import reason
 
-FORMAT, VERSION = "zerolab checkpoint", 1
+FORMAT, VERSION = "zerolab checkpoint", 2
 MANIFEST = "optimizer_manifest.json"
 NONPARAM = "optimizer_nonparam.json"
 SCHEDULER = "scheduler.json"
@@ -125,14 +126,14 @@ class Manifest:
             name: {**asdict(saved), "stretches": [[s.start, s.stop, s.writer] for s in saved.stretches]}
             for name, saved in self.parameters.items()
         }
-        # Its own checksum stands first; it covers all that follows.
-        text = json.dumps(said, indent=1)
-        return json.dumps({"crc32": crc32(text.encode())}) + "\n" + text + "\n"
+        # The checksum on the first line covers all other lines.
+        rest = json.dumps(said, indent=1).removeprefix("{\n")
+        return f'{{"crc32": {crc32(rest.encode())},\n{rest}\n'
 
 
 def read_manifest(folder: Path, remedy: str = "take another checkpoint") -> Manifest:
     """The manifest of a checkpoint's folder. Raises a CheckpointError that names it if it is missing, damaged, written
-    by something else or by a later version."""
+    by something else, or in another version of the format."""
     path = folder / MANIFEST
     try:
         text = path.read_text(encoding="utf-8")
@@ -146,13 +147,13 @@ def read_manifest(folder: Path, remedy: str = "take another checkpoint") -> Mani
         said = reason(error) if isinstance(error, OSError) else "it is no text"
         raise CheckpointError(f"{path} cannot be read ({said}); {remedy}") from None
     first, _, rest = text.partition("\n")
-    try:
-        expected = json.loads(first)["crc32"]
-    except (ValueError, KeyError, TypeError):
-        raise CheckpointError(f"{path} was not written by zerolab, or is damaged; {remedy}") from None
-    if expected != crc32(rest.rstrip("\n").encode()):
+    checksum = re.fullmatch(r'\{"crc32": (\d{1,10})[,}]', first)
+    if checksum is None:
+        raise CheckpointError(f"{path} was not written by zerolab, or is damaged; {remedy}")
+    if int(checksum[1]) != crc32(rest.rstrip("\n").encode()):
         raise CheckpointError(f"{path} is damaged; {remedy}")
-    said = json.loads(rest)
+    # Version 1, refused below, had its checksum in a document of its own.
+    said = json.loads("{" + rest.removeprefix("{"))
     if said.pop("format", None) != FORMAT:
         raise CheckpointError(f"{path} was not written by zerolab; {remedy}")
     version = said.pop("version", None)

@@ -39,7 +39,7 @@ from zerolab.checkpoint.manifest import (
 )
 from zerolab.checkpoint.shards import Shards, buffers_of, digest, keeps_main, parameters_of, states_of, tied_names
 from zerolab.checkpoint.tensors import FileWriter
-from zerolab.checkpoint.unsharded import counters_of, merged, nonparam_text, options_of
+from zerolab.checkpoint.unsharded import check_complete, counters_of, merged, nonparam_text, options_of
 from zerolab.collectives import phase
 from zerolab.zero import ZeroEngine
 
@@ -107,6 +107,7 @@ class Save:
         """What the other ranks must hear of this one."""
         engine = self.engine
         engine.check_between_steps("save")
+        check_complete(engine)
         if scheduler is not None:
             plain.dump(scheduler.state_dict(), "the scheduler's state")
         plain.dump(data, "data")

@@ -27,6 +27,16 @@ def names_by_group(engine: ZeroEngine) -> list[list[str]]:
     return list(found.values()) or [[]]
 
 
+def check_complete(engine: ZeroEngine) -> None:
+    """Raise a CheckpointError if the optimizer keeps more than a checkpoint has of it."""
+    if not engine.state_size.complete:
+        raise CheckpointError(
+            f"{type(engine.optimizer).__name__} keeps something outside of its state and its options that its next "
+            "steps depend on, and a checkpoint has only those two: keep it there, such as a count in group['step'], or "
+            "take the weights alone (zerolab.checkpoint.export, load(weights_only=True))"
+        )
+
+
 def counters_of(engine: ZeroEngine) -> dict[str, Any]:
     """By the number of each of the optimizer's groups that this rank has something of: its step counters, as JSON."""
     step = engine.optimizer_step

@@ -32,11 +32,12 @@ SHARDED_FROM = {"parameters": 3, "gradients": 2, "optimizer_states": 1}
 @dataclass(frozen=True)
 class StateSize:
     """What an optimizer keeps for a tensor: tensors as long as it, by name if that matters, and tensors of fixed size
-    (a step counter)."""
+    (a step counter); and whether it keeps nothing else, such as a count in an attribute."""
 
     tensors_per_element: int
     bytes_per_tensor: int
     names: tuple[str, ...] = ()
+    complete: bool = True
 
     def __post_init__(self) -> None:
         if not self.names:

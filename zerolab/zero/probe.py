@@ -10,12 +10,16 @@ parameters and states from time to time:
 Where a rank steps some of its parameters after the other (sub-groups, of states that rest encoded or on the host), one
 optimizer of several slices is held to the same, too.
 
+In the end a new optimizer is given the state and the options, which are what a checkpoint has, and takes some more
+steps, as the old one does: if they differ, a checkpoint would lose something, such as a count in an attribute.
+
 Gradients are ordinary first, then zero, small and large; then the optimizer is told, through its state dict, that it
 has done many steps. What changes after more steps than that, and keeps no state that shows it, is not found.
 """
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Hashable
 from functools import partial
 from typing import Any
@@ -25,7 +29,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from zerolab.errors import InputError
 from zerolab.memory import StateSize
-from zerolab.zero.in_parts import StepInParts
+from zerolab.zero.in_parts import StepInParts, options_of, put
 
 Factory = Callable[..., torch.optim.Optimizer]
 
@@ -73,10 +77,10 @@ def probe(factory: Factory, device: torch.device = CPU, in_parts: bool = False) 
     gpus = [device.index or 0] if device.type == "cuda" else []
     with torch.random.fork_rng(devices=gpus), _disable_current_modes():
         if _is_default(factory):
-            whole = _stepped(factory, device)
+            size = _size(_stepped(factory, device), complete=True)
         else:
             whole, *_ = [_follow(factory, shape, device, in_parts) for shape in SHAPES]
-    size = _size(whole)
+            size = _size(whole, _complete(whole, factory))
     if key is not None:
         _found[key] = size
     return size
@@ -259,7 +263,25 @@ def _alike(one: Any, other: Any, even: bool, room: float) -> bool:
     return torch.allclose(one, other, rtol=1e-5, atol=1e-5 * room + 1e-6 * largest, equal_nan=True)
 
 
-def _size(whole: Stepped) -> StateSize:
+def _complete(whole: Stepped, factory: Factory) -> bool:
+    """Whether a new optimizer with the state and the options of `whole` steps as it does, to the bit, and the
+    optimizer's own `state_dict` has nothing else."""
+    if whole.optimizer.state_dict().keys() - {"state", "param_groups"}:
+        return False
+    try:
+        new = Stepped(factory, whole.tensor.clone())
+        new.optimizer.state[new.tensor] = copy.deepcopy(whole.state)
+        for group, its in zip(new.optimizer.param_groups, whole.optimizer.param_groups, strict=True):
+            put(group, options_of(its))
+        for _ in range(10):
+            for stepped in whole, new:
+                stepped.step(torch.ones_like(whole.tensor))
+    except Exception:
+        return False
+    return not _difference(whole, [new], room=0.0)
+
+
+def _size(whole: Stepped, complete: bool) -> StateSize:
     kept = {name: value for name, value in whole.state.items() if torch.is_tensor(value)}
     long = tuple(name for name, value in kept.items() if value.numel() == whole.tensor.numel())
-    return StateSize(len(long), sum(value.nbytes for name, value in kept.items() if name not in long), long)
+    return StateSize(len(long), sum(value.nbytes for name, value in kept.items() if name not in long), long, complete)
