@@ -28,7 +28,8 @@ RANKS, ROWS = 2, 8
 NAMES = {
     **{"F": F, "checkpoint": checkpoint, "clip_grad_norm_": clip_grad_norm_, "clip_grad_value_": clip_grad_value_},
     **{"copy": copy, "io": io, "nn": nn, "parameters_to_vector": parameters_to_vector, "pickle": pickle},
-    **{"torch": torch, "vector_to_parameters": vector_to_parameters},
+    **{"torch": torch, "vector_to_parameters": vector_to_parameters, "GradScaler": torch.amp.GradScaler},
+    **{"functional_call": torch.func.functional_call, "grad": torch.func.grad, "vmap": torch.func.vmap},
 }
 sgd = partial(torch.optim.SGD, lr=0.05)
 
@@ -150,7 +151,7 @@ def by_engine(comm: Collectives, row: Row, stage: int, settings: dict[str, Any])
             engine.step()
             if step == 0:
                 row.at(STEPS, row.code, names)
-    except RuntimeError as error:
+    except (RuntimeError, AttributeError) as error:
         return SimpleNamespace(seen=None, told=str(error), parameters={})
     return SimpleNamespace(seen=names.get("seen"), told="", parameters=engine.state_dict())
 

@@ -1,6 +1,7 @@
 """What an engine cannot use it refuses in one sentence, before it has moved a parameter or sent a byte."""
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
@@ -9,7 +10,8 @@ import torch
 from torch import nn
 
 from zerolab.collectives import Collectives, LocalCollectives
-from zerolab.errors import InputError, StateError
+from zerolab.errors import InputError, MismatchError, StateError
+from zerolab.offload import Offload
 from zerolab.ranks import launch
 from zerolab.zero import ZeroEngine, find_units
 
@@ -187,3 +189,88 @@ def test_an_embedding_that_rewrites_its_rows_is_refused_where_ranks_would_part()
     assert launch(build, ranks=1, world="lockstep", timeout=60) == [""]
     for said in launch(build, ranks=2, world="lockstep", timeout=60):
         assert said.startswith("0 has max_norm=1, by which a forward writes") and "summon_full_params" in said
+
+
+def layers_in_another_order(comm: Collectives, stage: int) -> ZeroEngine:
+    model = nn.Module()
+    for name in ("first", "second") if comm.rank == 0 else ("second", "first"):
+        setattr(model, name, nn.Linear(4, 4))
+    return ZeroEngine(model, comm, stage, lr=0.1)
+
+
+def frozen_on_a_rank(comm: Collectives, stage: int) -> ZeroEngine:
+    model = pair()
+    model[0].bias.requires_grad_(comm.rank == 0)
+    return ZeroEngine(model, comm, stage, lr=0.1)
+
+
+def optimizer_by_rank(comm: Collectives, stage: int) -> ZeroEngine:
+    kind = (torch.optim.SGD, torch.optim.Adam)[comm.rank]
+    return ZeroEngine(pair(), comm, stage, optimizer=partial(kind, lr=0.1))
+
+
+def decay_by_rank(comm: Collectives, stage: int) -> ZeroEngine:
+    return ZeroEngine(pair(), comm, stage, lr=0.1, groups=lambda name, parameter: {"weight_decay": 0.1 * comm.rank})
+
+
+@pytest.mark.parametrize("stage", [0, 3])
+@pytest.mark.parametrize(
+    ("build", "differ"),
+    [
+        (layers_in_another_order, ("first.weight", "second.weight")),
+        (frozen_on_a_rank, ("0.bias", "frozen")),
+        (optimizer_by_rank, ("SGD", "Adam")),
+        (decay_by_rank, ("weight_decay 0.0", "weight_decay 0.1")),
+        (lambda comm, stage: ZeroEngine(pair(), comm, stage, lr=0.1 + comm.rank), ("lr=0.1", "lr=1.1")),
+        (lambda comm, stage: ZeroEngine(pair(), comm, (stage + comm.rank) % 4, lr=0.1), ("stage=0",)),
+        (lambda comm, stage: ZeroEngine(nn.Linear(3, 4 + comm.rank), comm, stage, lr=0.1), ("[4, 3]", "[5, 3]")),
+        (
+            lambda comm, stage: ZeroEngine(pair(), comm, stage, lr=0.1, clip_norm=(None, 1.0)[comm.rank]),
+            ("clip_norm=None", "clip_norm=1.0"),
+        ),
+    ],
+)
+def test_ranks_that_build_different_engines_are_told_where_they_differ(
+    build: Callable[[Collectives, int], ZeroEngine], differ: tuple[str, ...], stage: int
+) -> None:
+    with pytest.raises(MismatchError, match="the same model with the same options") as refused:
+        launch(lambda comm: build(comm, stage) and None, ranks=2, world="lockstep", timeout=60)
+    assert all(words in str(refused.value) for words in ("rank 0", "rank 1", *differ))
+
+
+def test_a_hook_that_takes_a_gradient_before_the_engine_is_told_so() -> None:
+    for stage in range(4):
+        model = pair()
+        seen = []
+        model[0].bias.register_post_accumulate_grad_hook(lambda p, seen=seen: seen.append(p.grad.clone()))
+        model[1].bias.register_post_accumulate_grad_hook(lambda p: setattr(p, "grad", None))
+        its = engine(model, stage, offload=Offload(optimizer="host"))
+        with pytest.raises(StateError, match=r"a hook of 1\.bias took its gradient"):
+            its.backward(its(torch.ones(2, 3)).sum())
+        # One that only reads it works, as far as backward came.
+        assert len(seen) <= 1
+
+
+def test_forwards_of_several_threads_are_refused_at_stage_3_and_work_below() -> None:
+    def run(comm: Collectives, stage: int) -> str:
+        model, told = pair(), ""
+        its = ZeroEngine(model, comm, stage, lr=0.1)
+
+        def another(*_: Any) -> None:
+            nonlocal told
+            with ThreadPoolExecutor(1) as pool:
+                try:
+                    pool.submit(its, torch.ones(2, 3)).result(30)
+                except StateError as error:
+                    told = str(error)
+
+        hook = model[0].register_forward_pre_hook(another)
+        model[0].register_forward_pre_hook(lambda *_: hook.remove(), prepend=True)
+        with torch.no_grad():
+            its(torch.ones(2, 3))
+            its(torch.ones(2, 3))
+        return told
+
+    assert launch(run, 2, ranks=2, timeout=100) == ["", ""]
+    for told in launch(run, 3, ranks=2, timeout=100):
+        assert "another thread" in told and "take turns" in told

@@ -1,5 +1,6 @@
 """Any nn.Module trains as in plain torch, whatever its parameters are like; with the same bits at every stage."""
 
+import copy
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +12,7 @@ from zero_cases import VARIANTS, adamw, digest, largest_difference, sgd
 from zero_models import MODELS, WIDTH, Residual, build, loss_of
 
 from zerolab.collectives import Collectives, LocalCollectives
-from zerolab.errors import InputError, MismatchError, RankError
+from zerolab.errors import InputError, MismatchError, RankError, StateError
 from zerolab.ranks import launch
 from zerolab.zero import ZeroEngine, find_units
 
@@ -461,3 +462,82 @@ def test_an_engine_explains_its_units_and_what_was_asked_for_from_outside() -> N
     assert said[0] == "stage 3, units: 7, guessed"
     assert "  up: ModuleDict, 36 parameters, buckets: 1" in said
     assert any(line.startswith("    up.up.1 (unit up) was asked for outside the forward of its unit") for line in said)
+
+
+# What trains
+
+
+class Adapted(nn.Module):
+    """A frozen linear layer with two adapters, of which one is in use, as PEFT's LoRA has them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.base = nn.Linear(6, 6).requires_grad_(False)
+        self.adapters = nn.ModuleDict({"policy": nn.Linear(6, 6), "reference": nn.Linear(6, 6)})
+        self.head = nn.Linear(6, 4)
+        self.use("policy")
+
+    def use(self, name: str | None) -> None:
+        self.used = name
+        for other, adapter in self.adapters.items():
+            adapter.requires_grad_(other == name)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = self.base(x)
+        return self.head(h + self.adapters[self.used](x) if self.used else h)
+
+
+def preferred(call: Any, model: Adapted, x: torch.Tensor) -> torch.Tensor:
+    """A loss like DPO's: the policy beside the reference, and beside no adapter."""
+    model.use("reference")
+    with torch.no_grad():
+        reference = call(x)
+    model.use(None)
+    with torch.no_grad():
+        bare = call(x)
+    model.use("policy")
+    return (call(x) - reference - bare).square().mean()
+
+
+def test_adapters_that_are_switched_for_a_forward_and_back_train_as_in_torch() -> None:
+    torch.manual_seed(0)
+    batch, adapted = torch.randn(4, 6), Adapted()
+    alone = copy.deepcopy(adapted)
+    optimizer = torch.optim.SGD(alone.parameters(), lr=0.1)
+    for _ in range(2):
+        preferred(alone, alone, batch).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    def run(comm: Collectives, stage: int) -> dict[str, torch.Tensor]:
+        model = copy.deepcopy(adapted)
+        engine = ZeroEngine(model, comm, stage, optimizer=sgd(0.1))
+        for _ in range(2):
+            engine.backward(preferred(engine, model, batch[2 * comm.rank : 2 * comm.rank + 2]))
+            engine.step()
+        return engine.state_dict()
+
+    for stage in range(4):
+        torch.testing.assert_close(launch(run, stage, ranks=2, world="lockstep", timeout=60)[0], alone.state_dict())
+
+
+def test_what_trains_is_what_trained_when_the_model_was_wrapped() -> None:
+    def run(comm: Collectives, stage: int) -> list[str]:
+        told = []
+        for name in ("policy", "reference"):
+            engine = ZeroEngine(Adapted(), comm, stage, lr=0.1)
+            if name == "reference":  # thawed for a forward whose graph remembers it
+                engine.model.use("reference")
+            loss = engine(torch.ones(2, 6)).sum()
+            engine.model.use("policy")
+            if name == "policy":
+                engine.model.adapters["policy"].weight.requires_grad = False
+            with pytest.raises(StateError, match="before the model is wrapped") as refused:
+                engine.backward(loss)
+            told.append(str(refused.value))
+        return told
+
+    for stage in (0, 3):
+        frozen, thawed = launch(run, stage, ranks=2, world="lockstep", timeout=60)[0]
+        assert "requires_grad of adapters.policy.weight" in frozen
+        assert "a gradient came to adapters.reference." in thawed

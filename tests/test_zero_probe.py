@@ -222,6 +222,31 @@ def test_every_elementwise_optimizer_passes_in_all_its_settings(of: Callable[...
         assert probe(partial(of, **options)).complete
 
 
+def test_a_rule_that_sees_a_matrix_from_some_size_on_is_refused_as_one() -> None:
+    """As AdafactorBigVision of timm: from 128 rows and columns on it keeps a mean by row and one by column."""
+
+    class Factored(Own):
+        def update(self, p: torch.Tensor, g: torch.Tensor, state: dict[str, Any]) -> torch.Tensor:
+            return g / g.square().mean(1, keepdim=True).sqrt() if g.dim() == 2 and min(g.shape) >= 128 else g
+
+    with pytest.raises(InputError, match=r"not elementwise \(a parameter of shape \(160, 144\)"):
+        probe(Factored)
+
+
+def test_a_rule_that_needs_the_graph_of_a_gradient_is_refused_before_training() -> None:
+    """As AdaHessian and SophiaH of pytorch_optimizer, which find no graph in an engine and give NaN."""
+
+    class Curved(Own):
+        def update(self, p: torch.Tensor, g: torch.Tensor, state: dict[str, Any]) -> torch.Tensor:
+            if p.requires_grad:
+                with torch.enable_grad():
+                    torch.autograd.grad(g, p, torch.ones_like(g))
+            return g * float("nan")
+
+    with pytest.raises(InputError, match="refused a parameter of shape"):
+        probe(Curved)
+
+
 def test_muon_is_told_that_a_rank_holds_only_slices() -> None:
     if not hasattr(O, "Muon"):
         pytest.skip("this torch has no Muon")

@@ -33,11 +33,14 @@ from zerolab.zero.in_parts import StepInParts, options_of, put
 
 Factory = Callable[..., torch.optim.Optimizer]
 
-SHAPES = ((6, 16), (32,), (2, 3, 16))
+LARGE = (160, 144)
+"""Some treat a matrix as one only from some size on; Adafactor does from 128 rows and columns on."""
+SHAPES = ((6, 16), (32,), (2, 3, 16), LARGE)
 CUTS: dict[tuple[int, ...], tuple[tuple[int, ...], ...]] = {
     (6, 16): ((32, 64), (7, 30, 59)),
     (32,): ((5, 27),),
     (2, 3, 16): ((64, 32),),
+    LARGE: ((11_520, 11_520),),
 }
 EVEN = 32
 """Elements of fp32: torch's vector loops take two registers of up to 16 at a time; a scalar loop does the rest."""
@@ -166,7 +169,8 @@ def _follow(factory: Factory, shape: tuple[int, ...], device: torch.device, in_p
 
     values = drawn()
     try:
-        whole = Stepped(factory, values.clone())
+        # As in plain torch: one that wants the graph of a gradient (create_graph=True) says so here.
+        whole = Stepped(factory, values.clone().requires_grad_())
         whole.step(drawn())
     except Exception as error:
         raise InputError(
@@ -183,7 +187,7 @@ def _follow(factory: Factory, shape: tuple[int, ...], device: torch.device, in_p
             # The first cut again, with one optimizer.
             ways = (*ways, ways[0])
             cuts.append(_share(factory, [part.clone() for part in values.view(-1).split(ways[0])]))
-        for jump, scales in PHASES:
+        for jump, scales in ((None, (1.0,) * 4),) if shape == LARGE else PHASES:
             if jump is not None:
                 for stepped in [whole, *(part for parts in cuts for part in parts)]:
                     stepped.jump(jump)
