@@ -20,7 +20,8 @@ from zerolab import ZeroEngine, launch
 from zerolab.cli import main
 from zerolab.collectives import Collectives
 from zerolab.dialects.deepspeed import at, leaves, read
-from zerolab.dialects.deepspeed_keys import TABLE, TELLS, as_markdown, is_on
+from zerolab.dialects.deepspeed_keys import TABLE, TELLS, TORCH_ADAM, as_markdown, is_on
+from zerolab.dialects.deepspeed_schedule import DEFAULTS, PEAK
 from zerolab.dialects.deepspeed_write import write
 from zerolab.errors import InputError
 from zerolab.models import GPT2Config, build_model, config_of
@@ -46,7 +47,8 @@ def test_row_22_a_configuration_from_the_wild_is_read_or_refused_by_the_key_in_t
         assert str(caught.value).startswith(wild.refused)
         return
     reading = read(config, RANKS, GIVEN)
-    assert reading.settings == with_path(wild.settings, tmp_path)
+    said = {name: value for name, value in reading.settings.items() if name not in reading.missing}
+    assert said == with_path(wild.settings, tmp_path)
     # A run takes them; whole weights want a folder.
     make_config(**{**GIVEN, "save_folder": tmp_path / "saved", **reading.settings}, ranks=RANKS)
 
@@ -182,14 +184,61 @@ def test_what_changes_nothing_here_is_said_with_its_reason() -> None:
         "prescale_gradients: auto is false",
         "zero_optimization.stage3_max_live_parameters changes nothing here: it is for stage 3",
         f"steps_per_print, wall_clock_breakdown, tensorboard change nothing here: {TELLS}",
+        "optimizer.params.weight_decay is not given: weight_decay 0.0, DeepSpeed's default",
     ]
-    assert read({}, RANKS).notes == ["gradient_clipping is not given: clip_norm 1.0 (DeepSpeed clips nothing)"]
+
+
+def test_a_key_that_the_file_leaves_out_and_that_changes_the_numbers_has_deepspeeds_default() -> None:
+    adam = {"lr": 1e-3, "beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "weight_decay": 0.0}
+    config: dict[str, Any] = {"train_batch_size": 4, "optimizer": {"type": "AdamW", "params": {"lr": 3e-4}}}
+    reading = read(config, RANKS)
+    assert reading.settings == {**adam, "lr": 3e-4, "clip_norm": 1.0, "bf16": False, "fp16": False, "batch_size": 4}
+    assert reading.missing == reading.settings.keys() - {"lr", "batch_size"}
+    # What differs from zerolab's own default, or from an earlier DeepSpeed's, is said.
+    assert reading.notes == [
+        "gradient_clipping is not given: clip_norm 1.0, DeepSpeed's default since 0.19.3 (before, it clipped nothing)",
+        "optimizer.params.weight_decay is not given: weight_decay 0.0, DeepSpeed's default",
+    ]
+    beside = read(config, RANKS, {"weight_decay": "0.05", "clip_norm": "2"})
+    assert not beside.notes and not beside.settings.keys() & {"weight_decay", "clip_norm"}
+    config["optimizer"]["params"]["torch_adam"] = True
+    assert read(config, RANKS).settings["weight_decay"] == 0.01
+    config["optimizer"]["params"]["weight_decay"] = "auto"
+    assert "weight_decay" not in read(config, RANKS).settings
+    scale = {
+        "loss_scale": 0,
+        "initial_scale_power": 16,
+        "loss_scale_window": 1000,
+        "hysteresis": 2,
+        "min_loss_scale": 1,
+    }
+    assert read({"fp16": {"enabled": True}}, RANKS).settings.items() >= {"fp16": True, **adam, **scale}.items()
+    assert (
+        "neither train_batch_size nor train_micro_batch_size_per_gpu is given: batch_size 12; " in read({}, 2).notes[2]
+    )
+    # A flag enables fp16 where the file does not say whether.
+    assert read({"fp16": {"loss_scale": 128}}, RANKS, {"fp16": True}).settings["loss_scale"] == 128
+
+
+def test_a_decay_without_its_height_is_refused_where_deepspeeds_default_is_not_the_optimizers_rate() -> None:
+    config: dict[str, Any] = {
+        "optimizer": {"type": "AdamW", "params": {"lr": 3e-4}},
+        "scheduler": {"type": "WarmupDecayLR", "params": {"total_num_steps": 100, "warmup_num_steps": 10}},
+    }
+    with pytest.raises(InputError, match=r"warmup_max_lr is not given, and then WarmupDecayLR rises to 0.001"):
+        read(config, RANKS)
+    config["scheduler"]["params"]["warmup_max_lr"] = 3e-4
+    assert read(config, RANKS).settings["lr"] == 3e-4
+    config["scheduler"] = {"type": "WarmupLR"}
+    assert read(config, RANKS).settings["lr"] == 3e-4
 
 
 def test_a_batch_that_is_asked_for_beside_the_file_is_cut_into_its_micro_batches() -> None:
     config = {"train_micro_batch_size_per_gpu": 3, "gradient_clipping": 1.0, "scheduler": {}}
-    assert read(config, 2, {"batch_size": "24"}).settings == {"clip_norm": 1.0, "grad_accum_steps": 4}
-    assert read(config, 2, {"grad_accum_steps": "2"}).settings == {"clip_norm": 1.0, "batch_size": 12}
+    beside = read(config, 2, {"batch_size": "24"}).settings
+    assert beside["grad_accum_steps"] == 4 and "batch_size" not in beside
+    beside = read(config, 2, {"grad_accum_steps": "2"}).settings
+    assert beside["batch_size"] == 12 and "grad_accum_steps" not in beside
     with pytest.raises(
         InputError, match="train_batch_size is 20, but 3 sequences a micro-batch x 1 accumulation steps"
     ):
@@ -258,7 +307,7 @@ def test_what_is_written_reads_as_the_same_run(run: dict[str, Any], more: dict[s
         run.pop("reduction", None)
     config = json.loads(json.dumps(write(run)))
     reading = read(config, run["ranks"])
-    assert not [note for note in reading.notes if "auto" in note or "nothing" in note]
+    assert not reading.notes and reading.missing <= {"bf16", "fp16"}
     again = make_config(**reading.settings, ranks=run["ranks"])
     assert meaning(again) == meaning(make_config(**run))
 
@@ -343,7 +392,69 @@ def test_every_key_of_its_typed_sections_that_is_taken_is_one_that_deepspeed_has
     assert checked > 70
 
 
+def test_a_missing_key_has_the_default_that_deepspeed_itself_has() -> None:
+    pytest.importorskip("deepspeed", reason="DeepSpeed is in the bench extra: make bench-env")
+    from inspect import signature
+
+    from deepspeed.ops.adam import DeepSpeedCPUAdam, FusedAdam
+    from deepspeed.runtime.config import DeepSpeedConfig
+    from deepspeed.runtime.lr_schedules import WarmupCosineLR, WarmupDecayLR, WarmupLR
+
+    theirs = DeepSpeedConfig({"train_batch_size": 4})
+    sections = {"fp16": theirs.float16_config, "bf16": theirs.bfloat16_config, "zero_optimization": theirs.zero_config}
+    offload = DeepSpeedConfig(
+        {"train_batch_size": 4, "zero_optimization": {"stage": 3, "offload_optimizer": {}, "offload_param": {}}}
+    ).zero_config
+    sections["zero_optimization.offload_optimizer"] = offload.offload_optimizer
+    sections["zero_optimization.offload_param"] = offload.offload_param
+    steps = [{name: found.default for name, found in signature(kind).parameters.items()}
+             for kind in (FusedAdam, DeepSpeedCPUAdam)]  # fmt: skip
+    checked = set()
+    for name, key in TABLE.items():
+        section, _, last = name.rpartition(".")
+        ours = key.missing if key.missing is not None else json.loads(key.wanted) if key.wanted else None
+        if ours is None or (section == "" and not hasattr(theirs, last)):
+            continue
+        if section == "optimizer.params":
+            found = [step[last.replace("adam_w", "adamw")] if last not in step else step[last] for step in steps]
+        elif section in ("", *sections):
+            found = [getattr(sections.get(section, theirs), last.removeprefix("stage3_"))]
+        else:
+            continue
+        assert all(json.loads(json.dumps(value)) == ours for value in found), name
+        checked.add(name)
+    assert {name for name, key in TABLE.items() if key.missing is not None} <= checked and len(checked) > 35
+    of_torch = signature(torch.optim.AdamW).parameters
+    assert {"optimizer.params.weight_decay": of_torch["weight_decay"].default} == TORCH_ADAM
+    assert all(of_torch[name].default == steps[0][name] for name in ("lr", "betas", "eps"))
+    heights = {kind: signature(kind).parameters["warmup_max_lr"].default for kind in (WarmupLR, WarmupDecayLR)}
+    assert heights == {WarmupLR: None, WarmupDecayLR: PEAK}
+    cosine = signature(WarmupCosineLR).parameters
+    assert {name: cosine[name].default for name in DEFAULTS} == DEFAULTS
+
+
 # A run
+
+
+def test_a_run_without_weight_decay_in_its_file_has_none_and_says_so_and_a_checkpoint_keeps_its_own(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config, profile = tmp_path / "ds.json", tmp_path / "p.json"
+    config.write_text(json.dumps({"train_batch_size": 4, "optimizer": {"type": "AdamW", "params": {"lr": 3e-4}}}))
+    small = ["--model-size=nano", "--seq-len=16", "--world=lockstep", f"--profile-json={profile}"]
+    flags = ["train", *small, f"--deepspeed-config={config}"]
+
+    def decay(*more: str) -> tuple[float, str]:
+        assert main([*flags, *more]) == 0
+        return json.loads(profile.read_text())["config"]["weight_decay"], capsys.readouterr().err
+
+    decays, said = decay("--max-steps=1")
+    assert decays == 0.0 and "optimizer.params.weight_decay is not given: weight_decay 0.0" in said
+    decays, said = decay("--max-steps=1", "--weight-decay=0.05", f"--save-folder={tmp_path / 'saved'}")
+    assert decays == 0.05 and "weight_decay" not in said
+    decays, said = decay("--max-steps=2", f"--resume={tmp_path / 'saved'}")
+    assert decays == 0.05 and "unless the checkpoint has another" in said and "weight decay 0.05" in said
+
 
 CONFIG = {
     "train_micro_batch_size_per_gpu": 3,

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from zerolab.cli import main
-from zerolab.cli.parser import nearest
+from zerolab.cli.parser import ELSEWHERE, nearest
+from zerolab.cli.train import make_parser
 from zerolab.dialects.assignments import read_assignments
 from zerolab.dialects.deepspeed import read_deepspeed
 from zerolab.dialects.deepspeed_write import write
@@ -55,10 +57,28 @@ def refused(words: list[str], capsys: Captured) -> str:
         ("sample nowhere", "there is no folder 'nowhere'; name one that zerolab train has saved to"),
         ("sample runs --tok 3", "(did you mean --tokens?)"),
         ("launch x.py --collective ring", "--collective ring is no flag of zerolab launch"),
+        ("train --gpus 2", "unrecognized arguments: --gpus 2 (did you mean --ranks?)"),
+        ("train --nproc_per_node=2", "(did you mean --ranks?)"),
+        ("train --world-size 2", "(did you mean --ranks?)"),
+        ("train -n 2", "(did you mean --ranks?)"),
+        ("plan --model gpt-2-124m --num-gpus 8", "(did you mean --ranks?)"),
+        ("train --epochs 1", "(did you mean --max-steps, since steps are counted, not epochs?)"),
+        ("train --learning-rate 1e-3", "(did you mean --lr?)"),
+        ("train --zero 3", "(did you mean --zero-stage?)"),
+        ("train --config ds.json", "for a DeepSpeed configuration give --deepspeed-config ds.json"),
+        ("train --config=runs/ds.json --ranks 2", "give --deepspeed-config runs/ds.json"),
+        ("train ds.json", "unrecognized arguments: ds.json (did you mean --deepspeed-config ds.json?)"),
+        ("train --deepspeed ds.json", "(did you mean --deepspeed-config?)"),
     ],
 )
 def test_a_flag_is_written_out_and_another_is_refused_with_the_nearest(words: str, says: str, capsys: Captured) -> None:
     assert says in refused(words.split(), capsys)
+
+
+def test_what_other_tools_call_a_flag_leads_to_one_that_there_is() -> None:
+    ours = {*re.findall(r"--[\w-]+", make_parser().format_help())}
+    assert {re.split("[ ,]", meant)[0] for meant in ELSEWHERE.values()} <= ours
+    assert not {f"--{name}" for name in ELSEWHERE} & ours
 
 
 def test_the_nearest_word_begins_with_the_one_given_or_has_it_or_is_spelled_alike() -> None:
@@ -166,7 +186,8 @@ def test_row_22_an_empty_section_and_an_optimizer_without_a_type_are_read(tmp_pa
     path = tmp_path / "ds.json"
     path.write_text('{"bf16": {}, "optimizer": {"params": {"lr": 0.5}}, "zero_optimization": {}, "scheduler": {}}')
     reading = read_deepspeed(path, 2)
-    assert reading.settings == {"lr": 0.5} and "optimizer.type is not given: AdamW" in reading.notes
+    assert reading.settings["lr"] == 0.5 and {*reading.settings} - reading.missing == {"lr"}
+    assert "optimizer.type is not given: AdamW" in reading.notes
 
 
 @pytest.mark.parametrize("kind", ["WarmupLR", "WarmupDecayLR", "WarmupCosineLR"])

@@ -210,7 +210,11 @@ def test_the_page_says_what_becomes_of_every_key() -> None:
         ("config/fox.py --batch_size 4", ["key batch_size", "--batch_size=VALUE"]),
         ("config/fox.py --max-steps 9", ["--max-steps is 9", "max_iters", "make it 4"]),
         ("config/fox.py --use_zero1=True --zero-stage 2", ["--zero-stage is 2", "use_zero1", "make it 1"]),
-        ("config/fox.py --ranks 3", ["gradient_accumulation_steps is 2", "3 ranks do not", "multiple of 3"]),
+        (
+            "config/fox.py --ranks 3",
+            ["gradient_accumulation_steps is 2", "3 ranks do not", "add --gradient_accumulation_steps=3, with"],
+        ),
+        ("--learning_rate=1e-3", ["--learning_rate= is a key of nanoGPT's", "--help has our own", "is 'openwebtext'"]),
         ("config/fox.py --init_from=gpt2-xl", ["init_from is 'gpt2-xl'", "save_pretrained", "'scratch' or 'resume'"]),
         ("config/fox.py --eval_only=True", ["eval_only is True", "eval_interval"]),
         ("config/fox.py --device=mps", ["device is 'mps'", "'cpu' or 'cuda'"]),
@@ -232,6 +236,17 @@ def test_a_configuration_that_cannot_be_is_a_sentence(
     said = capsys.readouterr().err.strip().splitlines()
     assert all(word in said[-1] for word in named), said
     assert len([line for line in said if line.startswith("zerolab train: ") and " is 10, but" not in line]) <= 3
+
+
+def test_the_micro_batches_that_a_refusal_asks_for_train_on_these_ranks(
+    room: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flags = ["train", "config/fox.py", "--ranks=2", "--world=lockstep"]
+    assert main([*flags, "--gradient_accumulation_steps=1"]) == 2
+    said = capsys.readouterr().err
+    assert "with which a step has 6 sequences instead of 3" in said and len(said.splitlines()) == 1
+    remedy = next(word.rstrip(",") for word in said.split() if word.startswith("--gradient"))
+    assert main([*flags, remedy]) == 0
 
 
 @pytest.mark.parametrize("flags", ["--lr 1.0e-2", "--lr 0.010", "--max-steps 04"])

@@ -173,6 +173,8 @@ def test_a_deepspeed_configuration_becomes_settings(tmp_path: Path) -> None:
         "offload_optimizer": "nvme", "offload_path": ".", "buffer_count": 4, "offload_param": "cpu",
         "fp16": True, "loss_scale": 0, "initial_scale_power": 12, "loss_scale_window": 500,
         "hysteresis": 1, "lr": 0.01,
+        # What the file leaves out has DeepSpeed's defaults.
+        "min_loss_scale": 1.0, "bf16": False, "beta1": 0.9, "beta2": 0.999, "eps": 1e-8,
     }  # fmt: skip
     config = make_config(ranks=2, **settings)
     assert config.make_offload().optimizer == "disk" and config.make_scaler() is not None

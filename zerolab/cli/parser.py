@@ -19,6 +19,36 @@ REWORDED = (
 )
 """What Python says of a flag's value, and what we say."""
 
+ELSEWHERE = {
+    **dict.fromkeys(
+        ("n", "np", "nproc", "nprocs", "nproc-per-node", "num-processes", "gpus", "ngpus", "n-gpus", "n-gpu",
+         "num-gpus", "devices", "world-size"),
+        "--ranks",
+    ),
+    **dict.fromkeys(("gpu", "cuda"), "--device cuda"),
+    **dict.fromkeys(("deepspeed", "ds", "ds-config"), "--deepspeed-config"),
+    "zero": "--zero-stage",
+    "zero2": "--zero-stage 2",
+    **dict.fromkeys(("fsdp", "zero3"), "--zero-stage 3"),
+    **dict.fromkeys(("epochs", "num-epochs", "num-train-epochs"), "--max-steps, since steps are counted, not epochs"),
+    **dict.fromkeys(("iters", "max-iters", "iterations", "num-steps"), "--max-steps"),
+    **dict.fromkeys(("bs", "train-batch-size"), "--batch-size"),
+    **dict.fromkeys(("per-device-train-batch-size", "train-micro-batch-size-per-gpu"), "--micro-batch-size"),
+    "learning-rate": "--lr",
+    "wd": "--weight-decay",
+    **dict.fromkeys(("grad-clip", "gradient-clipping", "max-grad-norm"), "--clip-norm"),
+    "warmup-ratio": "--warmup-steps",
+    "amp": "--bf16",
+    **dict.fromkeys(("dtype", "mixed-precision"), "--precision"),
+    **dict.fromkeys(("gradient-checkpointing", "activation-checkpointing"), "--checkpoint-activations"),
+    **dict.fromkeys(("offload", "cpu-offload"), "--offload-optimizer cpu"),
+    **dict.fromkeys(("data", "data-path", "data-dir"), "--dataset"),
+    **dict.fromkeys(("output-dir", "out-dir", "save-dir", "checkpoint-dir"), "--save-folder"),
+    **dict.fromkeys(("model-name", "model-name-or-path"), "--model"),
+    "optimizer": "--lr, since the optimizer is always AdamW",
+}  # fmt: skip
+"""What other tools call a flag, without its dashes, and the flag that is meant here."""
+
 
 class Parser(argparse.ArgumentParser):
     """A parser whose help, usage and version end with status 2 where nobody hears them. A flag is written out: the
@@ -40,11 +70,16 @@ class Parser(argparse.ArgumentParser):
         raise SystemExit(MISUSED)
 
     def _meant(self, message: str) -> str:
-        """The flag that is nearest to one that there is not."""
-        if not message.startswith("unrecognized arguments: -"):
+        """The flag that is meant by one that there is not, or is nearest to it; what a file without a flag is for."""
+        if not message.startswith("unrecognized arguments: "):
             return ""
-        flag = "--" + message.split()[2].partition("=")[0].lstrip("-")
-        near = nearest(flag, [*self.also, *self._option_string_actions])
+        word, known = message.split()[2], [*self.also, *self._option_string_actions]
+        if not word.startswith("-"):
+            ours = word.endswith(".json") and "--deepspeed-config" in known
+            return f" (did you mean --deepspeed-config {word}?)" if ours else ""
+        name = word.partition("=")[0].lstrip("-")
+        meant = ELSEWHERE.get(name.lower().replace("_", "-"), "")
+        near = meant if re.split("[ ,]", meant)[0] in known else nearest(f"--{name}", known)
         return f" (did you mean {near}?)" if near else ""
 
     def show(self, what: str, text: str) -> None:

@@ -77,7 +77,7 @@ def main(arguments: list[str]) -> int:
     path = settings.pop("deepspeed_config", None)
     # A RANK alone may be left from anything; a rank of others has been told where they meet, too.
     speaks = not is_torchrun() or os.environ["RANK"] == "0"
-    flags, notes = set(settings), list[str]()
+    flags, notes, missing = set(settings), list[str](), set[str]()
     if nano is not None:
         meant = read_nanogpt(nano, check_ranks(settings.get("ranks", 1)), torch.cuda.is_available())
         settings, notes = meant.beside(settings), [*meant.notes]
@@ -86,10 +86,12 @@ def main(arguments: list[str]) -> int:
             raise InputError("--resume is given without a folder, and there is no --save-folder; name one of the two")
         settings["resume"] = settings["save_folder"]
     if path is not None:
-        settings, said = with_deepspeed(settings, Path(path))
+        settings, said, missing = with_deepspeed(settings, Path(path))
         notes = [*notes, *said]
     try:
         config = make_config(**settings)
+        # What nobody gives is the checkpoint's where the run resumes.
+        config.model_fields_set.difference_update(missing)
         if speaks and config.profile_json is not None:
             check_output("--profile-json", config.profile_json, most_json_bytes(config))
         if config.trace is not None and config.trace == config.profile_json:
@@ -196,9 +198,9 @@ def show_report(report: Report) -> None:
         raise rescued("the report", "standard output", error, text, "zerolab-report.txt") from error
 
 
-def with_deepspeed(settings: dict[str, Any], path: Path) -> tuple[dict[str, Any], list[str]]:
-    """Flags beside a DeepSpeed configuration, and what is to be said of it; a flag that says something else than the
-    file is refused."""
+def with_deepspeed(settings: dict[str, Any], path: Path) -> tuple[dict[str, Any], list[str], set[str]]:
+    """Flags beside a DeepSpeed configuration, what is to be said of it, and the settings that neither of them gives; a
+    flag that says something else than the file is refused."""
     ranks = settings.get("ranks", TrainConfig.model_fields["ranks"].default)
     reading = read_deepspeed(path, check_ranks(ranks), settings)
     read, notes = reading.settings, [f"{path}: {note}" for note in reading.notes]
@@ -208,7 +210,7 @@ def with_deepspeed(settings: dict[str, Any], path: Path) -> tuple[dict[str, Any]
     if read.get("zero3_save_16bit_model") and "save_folder" not in settings:
         del read["zero3_save_16bit_model"]
         notes.append("the whole weights in 16 bits are not written, since there is no folder; give --save-folder")
-    return {**read, **settings}, notes
+    return {**read, **settings}, notes, reading.missing
 
 
 def with_megatron(settings: dict[str, Any], flags: Mapping[str, Any]) -> dict[str, Any]:

@@ -2,7 +2,8 @@
 
 `deepspeed_keys.py` says key by key what becomes of it: it is honoured, refused by name, or taken with a note where it
 changes nothing; none is ignored. "auto" leaves a key to the run's own settings, as under Hugging Face's trainer, and
-what it became is said. A key that is not in the file is left to the run, too.
+what it became is said. A key that is not in the file and changes the numbers has DeepSpeed's default; other keys are
+left to the run.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Annotated, Any, get_args
 
 from pydantic import TypeAdapter, ValidationError
 
-from zerolab.dialects.deepspeed_keys import HIDDEN, NOT_A_FIELD, TABLE, TELLS, Key, is_on
+from zerolab.dialects.deepspeed_keys import HIDDEN, NOT_A_FIELD, TABLE, TELLS, TORCH_ADAM, Key, is_on
 from zerolab.dialects.deepspeed_schedule import read_scheduler
 from zerolab.dialects.keys import Settings, whole_number, whole_run
 from zerolab.errors import InputError
@@ -31,10 +32,12 @@ ZERO, MICRO = "zero_optimization.", "train_micro_batch_size_per_gpu"
 
 @dataclass
 class FromDeepSpeed:
-    """What was read: settings, and what is to be said of them at the start of a run, a sentence each."""
+    """What was read: settings, and what is to be said of them at the start of a run, a sentence each. `missing` are the
+    settings that the file does not give, which have DeepSpeed's defaults."""
 
     settings: Settings = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    missing: set[str] = field(default_factory=set)
 
 
 def read_deepspeed(path: Path, ranks: int, given: Mapping[str, Any] | None = None) -> FromDeepSpeed:
@@ -85,6 +88,7 @@ class _Reader:
         self._schedule()
         self._batch()
         self._report()
+        self._complete()
 
     def _entries(self) -> Iterator[tuple[str, Key, Any]]:
         """Each key that the table has with its value, or the section around it, once."""
@@ -141,7 +145,7 @@ class _Reader:
         """Whether a key has a meaning in this configuration. One of stage 3 or of nvme that has none is noted."""
         if key.when == "fp16":
             enabled = at(self.config, "fp16.enabled")
-            return bool(self.run["fp16"] if enabled == "auto" else enabled)
+            return bool(self.run["fp16"] if enabled in (None, "auto") else enabled)
         if key.when == "stage 3" and self.stage != 3:
             self._taken.setdefault("it is for stage 3", []).append(name)
             return False
@@ -251,8 +255,26 @@ class _Reader:
             notes.append(f"{name}: auto is {setting} {value or run[setting]}")
         for why, names in self._taken.items():
             notes.append(f"{', '.join(names)} {'changes' if len(names) == 1 else 'change'} nothing here: {why}")
-        if "gradient_clipping" not in self.config:
-            notes.append(f"gradient_clipping is not given: clip_norm {self.run['clip_norm']} (DeepSpeed clips nothing)")
+
+    def _complete(self) -> None:
+        """DeepSpeed's defaults for keys that are not in the file; a flag goes before them."""
+        settings, notes = self.reading.settings, self.reading.notes
+        by_torch = TORCH_ADAM if is_on(at(self.config, "optimizer.params.torch_adam")) else {}
+        unless = ", unless the checkpoint has another" if "resume" in self.given else ""
+        for name, key in TABLE.items():
+            if key.missing is None or at(self.config, name) is not None or not self._applies(name, key):
+                continue
+            since = " since 0.19.3 (before, it clipped nothing)" if name == "gradient_clipping" else ""
+            for setting, meant in key.rule(by_torch.get(name, key.missing)).items():
+                if setting in {**settings, **self.given}:
+                    continue
+                settings[setting] = meant
+                self.reading.missing.add(setting)
+                if since or meant != TrainConfig.model_fields[setting].default:
+                    notes.append(f"{name} is not given: {setting} {meant}, DeepSpeed's default{since or unless}")
+        if not (self.config.keys() | self.given.keys()) & {"train_batch_size", MICRO, "batch_size"}:
+            batch = f"batch_size {self.run['batch_size']}{unless}"
+            notes.append(f"neither train_batch_size nor {MICRO} is given: {batch}; DeepSpeed has no default")
 
 
 def renamed(config: dict[str, Any]) -> dict[str, Any]:

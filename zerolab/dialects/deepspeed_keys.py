@@ -32,6 +32,7 @@ class Key:
     wanted    the only value that there is, as JSON
     taken     it changes nothing here, for this reason, which is said at the start of a run; "" if it does
     when      it has a meaning only at stage 3 ("stage 3"), for a disk ("nvme"), or if fp16 is enabled ("fp16")
+    missing   its value where the file does not give it: DeepSpeed's default, for a key that changes the numbers
     """
 
     rule: Rule
@@ -40,10 +41,11 @@ class Key:
     wanted: str = ""
     taken: str = ""
     when: str = ""
+    missing: Any = None
 
 
-def honoured(setting: str, rule: Rule | None = None, when: str = "") -> Key:
-    return Key(rule or named(setting), f"`--{setting.replace('_', '-')}`", (setting,), when=when)
+def honoured(setting: str, rule: Rule | None = None, when: str = "", missing: Any = None) -> Key:
+    return Key(rule or named(setting), f"`--{setting.replace('_', '-')}`", (setting,), when=when, missing=missing)
 
 
 def counted(setting: str, least: int = 1, when: str = "") -> Key:
@@ -209,33 +211,38 @@ ZERO: dict[str, Key] = {
 }
 
 FP16 = {
-    "loss_scale": honoured("loss_scale"),
-    "initial_scale_power": honoured("initial_scale_power"),
-    "loss_scale_window": honoured("loss_scale_window"),
-    "hysteresis": honoured("hysteresis"),
-    "min_loss_scale": honoured("min_loss_scale"),
+    "loss_scale": honoured("loss_scale", missing=0.0),
+    "initial_scale_power": honoured("initial_scale_power", missing=16),
+    "loss_scale_window": honoured("loss_scale_window", missing=1000),
+    "hysteresis": honoured("hysteresis", missing=2),
+    "min_loss_scale": honoured("min_loss_scale", missing=1.0),
     "consecutive_hysteresis": fixed(False, "overflows are counted since the last change of the scale"),
     "auto_cast": taken("inputs are cast to the dtype of the parameters"),
     "fp16_master_weights_and_grads": fixed(False, PLAIN),
 }
 
+TORCH_ADAM = {"optimizer.params.weight_decay": 0.01}
+"""With torch_adam, torch's own default for a key that is missing."""
+
 TOP: dict[str, Key] = {
     "train_batch_size": counted("batch_size"),
     "train_micro_batch_size_per_gpu": Key(lambda value: {}, "`--batch-size` / (`--ranks` x `--grad-accum-steps`)"),
     "gradient_accumulation_steps": counted("grad_accum_steps"),
-    "gradient_clipping": honoured("clip_norm"),
-    "bf16.enabled": honoured("bf16", truth("bf16")),
+    "gradient_clipping": honoured("clip_norm", missing=1.0),
+    "bf16.enabled": honoured("bf16", truth("bf16"), missing=False),
     "bf16.immediate_grad_update": taken("each bucket is reduced when backward has filled it"),
     "bf16.check_grad_overflow": taken("a norm that is not finite makes all ranks skip the step"),
     "bf16.bf16_master_weights_and_grads": fixed(False, PLAIN),
     "bf16.bf16_optimizer_states": fixed(False, PLAIN),
-    "fp16.enabled": honoured("fp16", truth("fp16")),
+    "fp16.enabled": honoured("fp16", truth("fp16"), missing=False),
     **{f"fp16.{name}": replace(key, when="fp16") for name, key in FP16.items()},
     "optimizer.type": Key(optimizer, "Adam or AdamW, which are one in DeepSpeed, too"),
-    "optimizer.params.lr": honoured("lr"),
-    "optimizer.params.betas": Key(betas, "`--beta1`, `--beta2`", ("beta1", "beta2")),
-    "optimizer.params.eps": honoured("eps"),
-    "optimizer.params.weight_decay": honoured("weight_decay"),
+    "optimizer.params.lr": honoured("lr", missing=1e-3),
+    "optimizer.params.betas": Key(betas, "`--beta1`, `--beta2`", ("beta1", "beta2"), missing=[0.9, 0.999]),
+    "optimizer.params.eps": honoured("eps", missing=1e-8),
+    "optimizer.params.weight_decay": replace(
+        honoured("weight_decay", missing=0.0), says="`--weight-decay`, of matrices alone"
+    ),
     "optimizer.params.adam_w_mode": fixed(True, "weights decay apart from gradients, as AdamW has it"),
     "optimizer.params.bias_correction": fixed(True, "AdamW corrects the bias of its moments"),
     "optimizer.params.amsgrad": fixed(False, "zerolab train uses AdamW as it is"),
@@ -247,7 +254,7 @@ TOP: dict[str, Key] = {
     "data_types.grad_accum_dtype": honoured("main_grads_dtype", dtype("main_grads_dtype")),
     "prescale_gradients": fixed(False, "gradients are added up and then divided"),
     "gradient_predivide_factor": fixed(1.0, "gradients are added up and then divided"),
-    "gradient_allreduce_op": fixed("avg", "gradients are averaged over the ranks"),
+    "gradient_allreduce_op": fixed("mean", "gradients are averaged over the ranks"),
     "sparse_gradients": fixed(False, "gradients are dense; embeddings' too"),
     "disable_allgather": fixed(False, "new parameters are always handed around by all-gather"),
     "zero_allow_untested_optimizer": taken("every optimizer is probed for being elementwise"),
@@ -308,7 +315,9 @@ def as_markdown(table: Mapping[str, Key] = TABLE) -> str:
         condition = {"": "", "stage 3": " (at stage 3)", "nvme": " (for nvme)", "fp16": " (if fp16 is enabled)"}[
             key.when
         ]
-        lines.append(f"| `{name}` | {key.says}{condition} |")
+        without = "" if key.missing is None else f"; without it `{json.dumps(key.missing)}`"
+        without += f", with `torch_adam` `{TORCH_ADAM[name]}`" if name in TORCH_ADAM else ""
+        lines.append(f"| `{name}` | {key.says}{condition}{without} |")
     return "\n".join(
         [*lines, "| `scheduler.*` | `--lr-schedule`, `--warmup-steps`, `--warmup-shape`, `--decay-steps`, `--min-lr` |"]
     )

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from zerolab.dialects.keys import Settings, whole_number
+from zerolab.dialects.keys import Settings, are_same, whole_number
 from zerolab.errors import InputError
 
 KINDS = {"WarmupLR": "constant", "WarmupDecayLR": "linear", "WarmupCosineLR": "cosine"}
@@ -26,7 +26,9 @@ PARAMS = {
     "WarmupCosineLR": ("warmup_min_ratio", "cos_min_ratio", "total_num_steps", *COMMON),
 }
 DEFAULTS = {"warmup_num_steps": 1000, "cos_min_ratio": 0.0001}
-"""What DeepSpeed takes where a scheduler does not say it."""
+PEAK = 0.001
+"""What DeepSpeed takes where a scheduler does not say it; PEAK is WarmupDecayLR's warmup_max_lr, which to WarmupLR is
+the optimizer's lr."""
 
 
 def read_scheduler(section: Any, run: Mapping[str, Any], auto: Callable[[str, str], None]) -> Settings:
@@ -68,6 +70,11 @@ def read_scheduler(section: Any, run: Mapping[str, Any], auto: Callable[[str, st
             raise InputError(f"scheduler.params.total_num_steps is missing; {kind} wants it")
         if (total := number("total_num_steps", "max_steps", 1)) is not None:
             settings["decay_steps"] = total
+    if kind == "WarmupDecayLR" and peak is None and not are_same(run["lr"], PEAK):
+        raise InputError(
+            f"scheduler.params.warmup_max_lr is not given, and then {kind} rises to {PEAK} whatever the optimizer's lr "
+            f"is, which is {run['lr']} here; give warmup_max_lr"
+        )
     if kind == "WarmupCosineLR":
         ratio = params.get("cos_min_ratio", DEFAULTS["cos_min_ratio"])
         if isinstance(ratio, bool) or not isinstance(ratio, int | float) or not 0 <= ratio <= 1:

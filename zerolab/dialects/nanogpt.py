@@ -120,6 +120,12 @@ def find_nanogpt(arguments: Sequence[str]) -> tuple[NanoGPT | None, list[str]]:
             raise InputError("--config is given without a file; name one of nanoGPT's configurations")
         files.append(Path(word.partition("=")[2]))
         words.remove(word)
+    for path in files:
+        if path.suffix == ".json":
+            raise InputError(
+                f"--config {path} is JSON, and --config takes a nanoGPT configuration, which is a Python file; for a "
+                f"DeepSpeed configuration give --deepspeed-config {path}"
+            )
     for before, word in pairwise(words):
         # After a flag without its value it may be that, such as a data file: argparse knows.
         if word.endswith(".py") and not word.startswith("-") and ("=" in before or not before.startswith("--")):
@@ -147,7 +153,16 @@ def read_nanogpt(nano: NanoGPT, ranks: int, gpu: bool) -> Meant:
         values[key] = checked(key, literal(text, DEFAULTS[key]), "--")
         given.add(key)
     notes = ["what nanoGPT's keys leave out has the defaults of its train.py"] if not nano.files else []
-    return Meant(settings_of(values, frozenset(given), ranks, gpu, notes), frozenset(given), notes)
+    try:
+        settings = settings_of(values, frozenset(given), ranks, gpu, notes)
+    except InputError as error:
+        if nano.files:
+            raise
+        key = next(key for key in nano.overrides if key in OWN)
+        raise InputError(
+            f"--{key}= is a key of nanoGPT's (zerolab train --help has our own), so the run is nanoGPT's: {error}"
+        ) from None
+    return Meant(settings, frozenset(given), notes)
 
 
 def literal(text: str, default: Any) -> Any:
@@ -177,9 +192,11 @@ def settings_of(values: Mapping[str, Any], given: frozenset[str], ranks: int, gp
     settings = {setting: values[key] for key, setting in NAMED.items()}
     steps, start = values["gradient_accumulation_steps"], values["init_from"]
     if steps % ranks:
+        more = -(-steps // ranks) * ranks
         raise InputError(
             f"gradient_accumulation_steps is {steps}, which nanoGPT counts over all ranks and {ranks} ranks do not "
-            f"divide; give a multiple of {ranks}"
+            f"divide; add --gradient_accumulation_steps={more}, with which a step has {more * values['batch_size']} "
+            f"sequences instead of {steps * values['batch_size']}"
         )
     if values["eval_only"]:
         raise InputError(
