@@ -220,7 +220,7 @@ def decay_by_rank(comm: Collectives, stage: int) -> ZeroEngine:
         (layers_in_another_order, ("first.weight", "second.weight")),
         (frozen_on_a_rank, ("0.bias", "frozen")),
         (optimizer_by_rank, ("SGD", "Adam")),
-        (decay_by_rank, ("weight_decay 0.0", "weight_decay 0.1")),
+        (decay_by_rank, ("('weight_decay', 0.0)", "('weight_decay', 0.1)")),
         (lambda comm, stage: ZeroEngine(pair(), comm, stage, lr=0.1 + comm.rank), ("lr=0.1", "lr=1.1")),
         (lambda comm, stage: ZeroEngine(pair(), comm, (stage + comm.rank) % 4, lr=0.1), ("stage=0",)),
         (lambda comm, stage: ZeroEngine(nn.Linear(3, 4 + comm.rank), comm, stage, lr=0.1), ("[4, 3]", "[5, 3]")),

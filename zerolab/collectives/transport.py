@@ -294,7 +294,7 @@ TELL = 0x40000001
 
 def tell_all(transport: Transport, numbers: list[int], said: Said | None = None) -> list[list[int]]:
     """Every rank's numbers, in rank order, by log N messages between hosts: what a rank knows doubles with each. They
-    are not part of anybody's traffic."""
+    are not part of anybody's traffic, and take no time in lockstep."""
     transport = transport.bare()
     if (rows := transport.known(numbers, transport.size, said)) is not None:
         return rows

@@ -5,7 +5,8 @@ probe steps small parameters of several shapes whole, and slices of them by opti
 parameters and states from time to time:
 
     even cuts      at whole pairs of vector registers: slices must end with the same bits
-    uneven cuts    anywhere: slices may differ by rounding, which kernels do otherwise in a tensor's last few elements
+    uneven cuts    anywhere: slices may differ by rounding, which kernels do otherwise in a tensor's last few elements.
+                   One optimizer has them all, which must not take one's gradient for another's
 
 Where a rank steps some of its parameters after the other (sub-groups, of states that rest encoded or on the host), one
 optimizer of several slices is held to the same, too.
@@ -153,11 +154,18 @@ class Stepped:
         self.optimizer.load_state_dict(packed)
 
 
-def _share(factory: Factory, tensors: list[torch.Tensor]) -> list[Stepped]:
-    """Tensors with one optimizer."""
+def _cut(factory: Factory, values: torch.Tensor, cut: tuple[int, ...], together: bool) -> list[Stepped]:
+    """Slices of a tensor, with one optimizer, or with one each."""
+    tensors = [part.clone() for part in values.view(-1).split(cut)]
+    if not together:
+        return [Stepped(factory, tensor) for tensor in tensors]
     optimizer = factory([{"params": tensors}])
     parts = StepInParts(optimizer)
     return [Stepped(factory, tensor, (optimizer, parts)) for tensor in tensors]
+
+
+def uneven(cut: tuple[int, ...]) -> bool:
+    return any(numel % EVEN for numel in cut)
 
 
 def _follow(factory: Factory, shape: tuple[int, ...], device: torch.device, in_parts: bool) -> Stepped:
@@ -181,12 +189,12 @@ def _follow(factory: Factory, shape: tuple[int, ...], device: torch.device, in_p
     whole = Stepped(factory, values.clone())
     name = type(whole.optimizer).__name__
     try:
-        cuts = [[Stepped(factory, part.clone()) for part in values.view(-1).split(cut)] for cut in CUTS[shape]]
+        cuts = [_cut(factory, values, cut, together=uneven(cut)) for cut in CUTS[shape]]
         ways = CUTS[shape]
         if in_parts:
             # The first cut again, with one optimizer.
             ways = (*ways, ways[0])
-            cuts.append(_share(factory, [part.clone() for part in values.view(-1).split(ways[0])]))
+            cuts.append(_cut(factory, values, ways[0], together=True))
         for jump, scales in ((None, (1.0,) * 4),) if shape == LARGE else PHASES:
             if jump is not None:
                 for stepped in [whole, *(part for parts in cuts for part in parts)]:
@@ -198,6 +206,11 @@ def _follow(factory: Factory, shape: tuple[int, ...], device: torch.device, in_p
                     gradient.view(-1)[:EVEN] = 0
                 whole.step(gradient)
                 for cut, parts in zip(ways, cuts, strict=True):
+                    if uneven(cut):
+                        for part, its in zip(parts, gradient.view(-1).split(cut), strict=True):
+                            part.tensor.grad = its.clone()
+                        parts[0].optimizer.step()
+                        continue
                     parts[0].parts.begin(len(parts))
                     for part, its in zip(parts, gradient.view(-1).split(cut), strict=True):
                         part.step(its)
