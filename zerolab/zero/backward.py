@@ -117,9 +117,9 @@ def reached(its: ReferenceType[ZeroEngine]) -> None:
         engine.residency.begin_backward()
         at_end_of_pass(engine.residency.let_go)
         return
-    if engine.scaler is not None:
+    if engine.loss_scale != 1.0:
         raise StateError(
-            "loss.backward() brings gradients of a loss that is not scaled, and fp16 needs a scaled one; call "
+            f"loss.backward() takes the loss as it is, and fp16 scales it by {engine.loss_scale:g}; call "
             "engine.backward(loss)"
         )
     check_ready(engine)
