@@ -211,6 +211,14 @@ def returns_early(comm):
         comm.all_reduce(torch.ones(8))
 
 
+def has_one_batch_fewer(comm):
+    """On rank 1, which returns when the others are in their last call."""
+    for _ in range(3 - (comm.rank == 1)):
+        comm.all_reduce(torch.ones(8))
+    if comm.rank == 1:
+        time.sleep(0.3)
+
+
 def never_sent(comm):
     if comm.rank == 2:
         comm.recv(torch.ones(10), 1)
@@ -225,6 +233,18 @@ def spins_on_rank_1(comm):
         while True:
             pass
     comm.barrier()
+
+
+def spins_in_the_middle_of_a_call(comm, note):
+    """Rank 1 has begun it, so that rank 0 does its part and then waits for rank 1's."""
+    comm.barrier()
+    if comm.rank == 1:
+        comm.all_gather_async(torch.ones(4))
+        note.touch()
+        spins_on_rank_1(comm)
+    while not note.exists():
+        time.sleep(0.01)
+    comm.all_gather(torch.ones(4))
 
 
 def sleeps_on_rank_1(comm, seconds):

@@ -270,6 +270,22 @@ def test_a_rank_that_returned_before_its_group_s_call_is_named_with_the_group(wo
     assert "rank 2 has already returned" in str(error.value) or "rank 2 has returned" in str(error.value)
 
 
+@pytest.mark.ranks
+@pytest.mark.parametrize("collectives", ["auto", "ring", "torch"])
+def test_a_rank_that_makes_one_call_fewer_in_its_group_is_named_with_the_group(collectives: str) -> None:
+    def one_fewer(comm: Collectives) -> None:
+        group = comm.split(comm.rank // 3, name="dp")
+        assert group is not None
+        for _ in range(3 - (comm.rank == 1)):
+            group.all_reduce(torch.ones(6))
+
+    from zerolab.ranks import launch
+
+    with pytest.raises(DeadlockError) as error:
+        launch(one_fewer, ranks=4, collectives=collectives, timeout=50)
+    assert "#3 all_reduce of 6 float32 in dp (ranks 0, 1, 2), but rank 1 has already returned" in str(error.value)
+
+
 @pytest.fixture
 def board(tmp_path):
     board = Board.create(tmp_path / "board", 3)

@@ -101,6 +101,7 @@ def test_a_call_that_lasts_is_a_hang_and_messages_alike_one_after_the_other_are_
     first.entered(Call("all_reduce", 8, "float32", 4, 1))
     for now in range(20):
         # The second one receives ever again; the first sends within one call.
+        second.waits(0)
         second.waits(RECEIVE, 0, 4)
         first.waits(RECEIVE, 1, 4 * now)
         assert not hangs.found(board.read_all(), now)

@@ -228,8 +228,15 @@ def test_of_two_ranks_one_of_which_dies_of_a_call_of_another_size_both_calls_are
 
 @pytest.mark.parametrize("world", ["processes", "lockstep"])
 def test_a_rank_that_returned_early_is_named_at_once(world):
-    with pytest.raises(DeadlockError, match=r"rank 1 has (already )?returned"):
+    with pytest.raises(DeadlockError, match=r"^(?!the ranks did not finish).*rank 1 has (already )?returned"):
         launch(functions.returns_early, ranks=3, world=world, timeout=50)
+
+
+@pytest.mark.parametrize("collectives", ["auto", "ring", "torch"])
+def test_a_rank_that_returns_while_the_others_are_in_a_call_is_named_before_the_time_out(collectives):
+    """As with uneven batches. The report of the time-out begins with other words."""
+    with pytest.raises(DeadlockError, match=r"^rank [02] .* #3 all_reduce of 8 float32, but rank 1 has already return"):
+        launch(functions.has_one_batch_fewer, ranks=3, collectives=collectives, timeout=50)
 
 
 @pytest.mark.parametrize("world", ["processes", "lockstep"])
@@ -263,7 +270,7 @@ def test_messages_of_two_sizes_are_named(world, sent, received):
 @pytest.mark.parametrize("world", ["processes", "lockstep"])
 @pytest.mark.parametrize("collectives", ["auto", "ring"])
 def test_a_late_call_that_others_never_make_is_a_deadlock(world, collectives):
-    with pytest.raises(DeadlockError, match=r"rank 1 has (already )?returned"):
+    with pytest.raises(DeadlockError, match=r"^(?!the ranks did not finish).*rank 1 has (already )?returned"):
         launch(functions.calls_once_more_and_late, ranks=2, world=world, collectives=collectives, timeout=50)
 
 
@@ -296,6 +303,13 @@ def test_a_collective_that_hangs_is_reported_in_a_run_that_has_no_limit():
     with pytest.raises(RankError, match=r"a collective or a message did not end within 1.5 s") as caught:
         launch(functions.spins_on_rank_1, ranks=2, timeout=None, collective_timeout=1.5)
     assert "rank 0 waits to" in str(caught.value) and "in #1 barrier" in str(caught.value)
+    assert "rank 1 computes in spins_on_rank_1, line" in str(caught.value)
+
+
+def test_a_rank_that_hangs_in_the_middle_of_a_collective_is_reported_when_that_takes_too_long(tmp_path):
+    with pytest.raises(RankError, match=r"a collective or a message did not end within 1.5 s") as caught:
+        launch(functions.spins_in_the_middle_of_a_call, tmp_path / "note", ranks=2, timeout=30, collective_timeout=1.5)
+    assert "rank 0 waits to" in str(caught.value)
     assert "rank 1 computes in spins_on_rank_1, line" in str(caught.value)
 
 

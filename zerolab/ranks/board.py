@@ -146,6 +146,7 @@ class BoardPen:
         self._received_from = [0] * board.size
         self._calls: dict[int, list[Call]] = {}
         self._slot_of: dict[int, int] = {}
+        self._noted: dict[int, tuple[int, int, int]] = {}
         self._lock = threading.Lock()
 
     def state(self) -> RankState:
@@ -169,9 +170,13 @@ class BoardPen:
                 self._write_call(calls[-1] if calls else None)
 
     def waits(self, kind: int, peer: int = -1, nbytes: int = 0) -> None:
-        """A thread begins to wait for a peer (kind 1: send, 2: receive, 3: meet), or waits no more (0)."""
-        _WAIT.pack_into(self._map, self._slot() + _CALL.size, kind, peer, nbytes)
-        self._changed()
+        """A thread begins to wait for a peer (kind 1: send, 2: receive, 3: meet), or waits no more (0). Repeating the
+        note that is already there counts as no change, or a rank that waits in a loop would never seem stuck."""
+        slot, note = self._slot(), (kind, peer, nbytes)
+        if self._noted.get(slot) != note:
+            self._noted[slot] = note
+            _WAIT.pack_into(self._map, slot + _CALL.size, *note)
+            self._changed()
 
     def posted_send(self, peer: int) -> None:
         with self._lock:

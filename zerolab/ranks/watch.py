@@ -54,9 +54,10 @@ def waits_for_the_finished(
 
 def _missed(activity: Activity, gone: int, gone_state: RankState) -> bool:
     """Whether the finished rank never came to this call. The board does not say who is in a group; but a rank that
-    another waits for in a group's call belongs to it."""
+    another waits for in a group's call belongs to it, and so does one that has entered an earlier call of it."""
     last = gone_state.last_in(activity.group)
-    return (activity.group == 0 or activity.peer == gone) and last is not None and activity.number > last
+    belongs = activity.group == 0 or activity.peer == gone or bool(last)
+    return belongs and last is not None and activity.number > last
 
 
 def _unanswered(rank: int, state: RankState, gone: int, gone_state: RankState, activity: Activity) -> bool:
