@@ -282,41 +282,25 @@ def test_a_device_is_written_to_and_a_link_followed(tmp_path: Path) -> None:
     assert (tmp_path / "target").read_text() == "text" and not Path(os.devnull).is_file()
 
 
-def test_what_a_full_disk_refuses_at_the_end_is_kept_elsewhere(
+def test_what_a_full_disk_refuses_at_the_end_is_named_and_the_report_is_shown(
     report: Report, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    full, elsewhere = tmp_path / "full", tmp_path / "elsewhere"
-    full.mkdir()
-    elsewhere.mkdir()
-    monkeypatch.chdir(elsewhere)
     monkeypatch.setattr(train_command, "train", lambda config, *_: report_with(report, config))
-    full_disk(monkeypatch, full)
-    assert cli.main(["train", "--profile-json", str(full / "p.json")]) == 1
+    full_disk(monkeypatch, tmp_path)
+    assert cli.main(["train", "--profile-json", str(tmp_path / "p.json")]) == 1
     shown, said = capsys.readouterr()
-    (kept,) = elsewhere.iterdir()
-    assert report.parameters_sha256 in shown and report.parameters_sha256 in kept.read_text()
-    assert "No space left on device" in said and str(kept) in said and said.count("\n") == 1
-    assert list(full.iterdir()) == []
+    assert report.parameters_sha256 in shown
+    assert "the profile could not be written" in said and "No space left on device" in said and said.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
 
 
 def report_with(report: Report, config: object) -> Report:
     return Report(**{**vars(report), "config": config})
 
 
-def test_what_no_disk_takes_is_printed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    def full(path: Path, text: str) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(outputs, "write_whole", full)
-    printed: list[str] = []
-    with pytest.raises(DiskError, match=r"the profile .* written to standard output"):
-        outputs.write_or_rescue("the profile", tmp_path / "p.json", "{}", printed.append)
-    assert printed == ["{}"]
-
-
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no device that is always full")
 @pytest.mark.parametrize("stream", ["full", "closed"])
-def test_a_report_that_standard_output_does_not_take_is_kept(
+def test_a_profile_is_written_if_standard_output_does_not_take_the_report(
     stream: str, report: Report, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -326,9 +310,8 @@ def test_a_report_that_standard_output_does_not_take_is_kept(
         monkeypatch.setattr(sys, "stdout", full if stream == "full" else io.StringIO())
         assert cli.main(["train", "--profile-json", "p.json"]) == 1
     said = capsys.readouterr().err
-    (kept,) = tmp_path.glob("zerolab-report-*.txt")
-    assert report.parameters_sha256 in kept.read_text() and (tmp_path / "p.json").exists()
-    assert str(kept) in said and said.count("\n") == 1
+    assert report.parameters_sha256 in (tmp_path / "p.json").read_text()
+    assert "the report could not be shown" in said and "--profile-json" in said and said.count("\n") == 1
 
 
 def test_the_grades_of_a_class_are_kept_when_one_notebook_cannot_be_graded(

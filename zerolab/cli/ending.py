@@ -22,8 +22,6 @@ LONGEST = 400
 
 command = "zerolab"
 """Who speaks; with the command's name once it is known."""
-own_process = False
-"""Whether the process is there for the command alone, and ends with it."""
 TERMINATED = 128 + getattr(signal, "SIGTERM", 15)
 _told: list[Callable[[], None]] = []
 """What the next SIGTERM does in place of ending the command."""
@@ -33,8 +31,6 @@ _closed: set[int] = set()
 
 def take_signals() -> None:
     """End by a line and a status when a signal asks for it; one that this process was told to ignore stays ignored."""
-    global own_process
-    own_process = True
     for name in ("SIGINT", "SIGTERM", "SIGHUP"):
         number = getattr(signal, name, None)
         if number is not None and signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler):

@@ -24,7 +24,7 @@ from zerolab.cli.parser import Parser, with_dashes
 from zerolab.errors import ZerolabError
 from zerolab.offload.files import SwapFile
 from zerolab.system import THINGS, has
-from zerolab.train.outputs import check_output, write_or_rescue
+from zerolab.train.outputs import check_output, write_output
 
 Facts = dict[str, Any]
 VARIABLES = (
@@ -50,7 +50,7 @@ def main(arguments: list[str]) -> int:
     found = report()
     ending.show(text_of(found))
     if given.json is not None:
-        write_or_rescue("the report", given.json, json.dumps(found, indent=1) + "\n")
+        write_output("the report", given.json, json.dumps(found, indent=1) + "\n")
     return 0
 
 

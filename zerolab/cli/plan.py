@@ -41,7 +41,6 @@ from zerolab.plan.guide import (
 from zerolab.plan.needs import changed
 from zerolab.plan.shapes import SHAPES
 from zerolab.plan.trace import ATTENTION
-from zerolab.plan.uncompiled import ends_soon
 from zerolab.precision.recipe import PRECISIONS
 
 
@@ -70,8 +69,6 @@ examples:
 
 
 def main(arguments: list[str]) -> int:
-    if ending.own_process:
-        ends_soon()
     given = make_parser().parse_args(with_dashes(arguments))
     if given.emit is not None and given.emit not in DIALECTS:
         raise InputError(f"--emit is {given.emit!r}; choose one of {', '.join(DIALECTS)}")
@@ -81,7 +78,7 @@ def main(arguments: list[str]) -> int:
     except InputError as error:
         raise InputError(name_flags(str(error), vars(given))) from None
     if given.json is not None:
-        from zerolab.train.outputs import check_output, write_or_rescue
+        from zerolab.train.outputs import check_output, write_output
 
         given.json = given.json.expanduser()
         if is_same_file(given.json, given.model):
@@ -119,7 +116,7 @@ def main(arguments: list[str]) -> int:
                 "seconds_on_links": seconds_on_links(chosen or run),
                 "speed_remedies": [remedy_record(remedy, limit) for remedy in against_slowness(chosen or run)],
             }  # fmt: skip
-        write_or_rescue("the plan", given.json, json.dumps(record, indent=1) + "\n")
+        write_output("the plan", given.json, json.dumps(record, indent=1) + "\n")
     return 0
 
 

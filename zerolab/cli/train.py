@@ -22,13 +22,14 @@ from zerolab.dialects.deepspeed import read_deepspeed
 from zerolab.dialects.keys import are_same
 from zerolab.dialects.nanogpt import find_nanogpt, read_nanogpt
 from zerolab.errors import DiskError, InputError
+from zerolab.ranks.folders import reason
 from zerolab.ranks.launchers import adopt
 from zerolab.ranks.torchrun import is_torchrun
 from zerolab.train import Report, TrainConfig, make_config, train
 from zerolab.train.debug import start_line
 from zerolab.train.evaluate import EvaluationSettings
 from zerolab.train.model import ModelSettings, load_data
-from zerolab.train.outputs import check_output, rescued, write_or_rescue
+from zerolab.train.outputs import check_output, write_output
 from zerolab.train.progress import Stop
 from zerolab.train.resume import find_start
 from zerolab.train.run import json_of, most_json_bytes, most_trace_bytes, trace_of
@@ -160,17 +161,17 @@ def read_flags(arguments: list[str]) -> tuple[dict[str, Any], set[str]]:
 
 
 def hand_over(report: Report) -> None:
-    """Show the report and write the profile and the trace. What cannot go where it was meant to goes elsewhere, and the
-    DiskError says where."""
+    """Show the report and write the profile and the trace. What cannot be written is named by the DiskError that is
+    raised once all others are."""
     lost: list[str] = []
     files = (
         ("profile", report.config.profile_json, json_of),
         ("trace", report.config.trace, trace_of),
     )
     try:
-        show_report(report)
-    except DiskError as error:
-        lost.append(str(error))
+        ending.show(text_of(report))
+    except OSError as error:
+        lost.append(f"the report could not be shown ({reason(error)}); --profile-json has all of it")
     except Exception as error:
         # What the run was made for is written all the same.
         lost.append(f"the report could not be drawn ({type(error).__name__}: {error}); --profile-json has all of it")
@@ -178,7 +179,7 @@ def hand_over(report: Report) -> None:
         if path is None:
             continue
         try:
-            write_or_rescue(f"the {what}", path, made_of(report), ending.show)
+            write_output(f"the {what}", path, made_of(report))
             ending.show(f"{what} written to {path}\n")
         except DiskError as error:
             lost.append(str(error))
@@ -187,15 +188,6 @@ def hand_over(report: Report) -> None:
             pass
     if lost:
         raise DiskError("; ".join(lost))
-
-
-def show_report(report: Report) -> None:
-    """Show the report on standard output. Raises a DiskError that says where it was written to instead."""
-    text = text_of(report)
-    try:
-        ending.show(text)
-    except OSError as error:
-        raise rescued("the report", "standard output", error, text, "zerolab-report.txt") from error
 
 
 def with_deepspeed(settings: dict[str, Any], path: Path) -> tuple[dict[str, Any], list[str], set[str]]:

@@ -16,7 +16,6 @@ from zerolab.models import Config
 from zerolab.offload.formats import align_of
 from zerolab.plan.mixture import build_model
 from zerolab.plan.trace import TRACED_LAYERS
-from zerolab.plan.uncompiled import uncompiled
 from zerolab.precision.recipe import Precision
 from zerolab.zero.units import find_units
 
@@ -55,7 +54,7 @@ def lay_out_model(
 ) -> RunLayout:
     """What `find_units` makes of the whole model."""
     traced = min(config.layers, TRACED_LAYERS)
-    with uncompiled(), torch.device("meta"):
+    with torch.device("meta"):
         model = build_model(replace(config, layers=traced))
     modules = model.units()
     align = round_up(ALIGN, align_of(precision))

@@ -26,7 +26,6 @@ from zerolab.cost.machine import Operation, operation_of
 from zerolab.memory.track import birth_kind
 from zerolab.models import Config, LanguageModel
 from zerolab.plan.mixture import build_model
-from zerolab.plan.uncompiled import uncompiled
 
 META = torch.device("meta")
 TRACED_LAYERS = 3
@@ -235,7 +234,6 @@ class Watch:
         return hook
 
 
-@uncompiled()
 def run_once(config: Config, work: Work) -> list[TracedPart]:
     """The parts of one micro-batch of this very model."""
     with META:

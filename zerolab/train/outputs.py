@@ -1,5 +1,4 @@
-"""Files that a long run writes at its end: checked before it begins, written whole, and if they cannot be written where
-they were asked for, written elsewhere."""
+"""Files that a long run writes at its end: checked before it begins, and written whole."""
 
 from __future__ import annotations
 
@@ -7,21 +6,15 @@ import errno
 import os
 import secrets
 import shutil
-import tempfile
-from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
 from zerolab.errors import DiskError, InputError
 from zerolab.ranks.folders import reason
 
-PROBE, AT_ONCE = 1 << 26, 1 << 20
-"""Bytes that are written to see whether there is room, and how many of them at a time."""
-
 
 def check_output(flag: str, path: Path, nbytes: int) -> None:
-    """Raise an InputError if a file of so many bytes could not be written at `path` now. Nothing stays there. Some of
-    it is written to see, the rest asked for: the report of a long run may be larger than the memory."""
+    """Raise an InputError if a file of so many bytes could not be written at `path` now. Nothing stays there."""
     if path.is_dir():
         raise InputError(f"{flag}: {str(path)!r} is a folder; name a file in it")
     if not path.parent.is_dir():
@@ -36,7 +29,7 @@ def check_output(flag: str, path: Path, nbytes: int) -> None:
                 os.close(os.open(path, os.O_WRONLY))
             return
         free = shutil.disk_usage(path.resolve().parent).free
-        if nbytes > max(free, PROBE):
+        if nbytes > free:
             raise InputError(
                 f"{flag}: {str(path)!r} cannot be written (it may need {nbytes / 1e9:.3g} GB, and "
                 f"{free / 1e9:.3g} GB are free there); name another place, or make the run smaller"
@@ -44,8 +37,7 @@ def check_output(flag: str, path: Path, nbytes: int) -> None:
         draft = _draft(path)
         try:
             with open(draft, "xb") as file:
-                for at in range(0, min(nbytes, PROBE), AT_ONCE):
-                    file.write(bytes(min(AT_ONCE, min(nbytes, PROBE) - at)))
+                file.write(bytes(1))
                 file.flush()
                 os.fsync(file.fileno())
         finally:
@@ -70,38 +62,12 @@ def write_whole(path: Path, text: str) -> None:
             draft.unlink(missing_ok=True)
 
 
-def write_or_rescue(what: str, path: Path, text: str, last: Callable[[str], None] | None = None) -> None:
-    """Write a file, or, if that cannot be, another one, and raise a DiskError that says where. `last` shows the text
-    where no file at all can be written."""
+def write_output(what: str, path: Path, text: str) -> None:
+    """Write a file whole; raises a DiskError that says why it could not be."""
     try:
         write_whole(path, text)
     except OSError as error:
-        raise rescued(what, str(path), error, text, path.name, last) from error
-
-
-def rescued(
-    what: str, place: str, error: OSError, text: str, name: str, last: Callable[[str], None] | None = None
-) -> DiskError:
-    """Write to some other place what could not be written to `place`; the error that says where it is."""
-    lost = f"{what} could not be written to {place} ({reason(error)})"
-    for other in _other_places(Path(name)):
-        with suppress(OSError):
-            write_whole(other, text)
-            return DiskError(f"{lost}; it was written to {other} instead")
-    with suppress(OSError):
-        if last is not None:
-            last(text)
-            return DiskError(f"{lost}; it was written to standard output instead")
-    return DiskError(f"{lost}, nor anywhere else")
-
-
-def _other_places(name: Path) -> Iterator[Path]:
-    new = f"{name.stem}-{secrets.token_hex(4)}{name.suffix}"
-    yield Path.cwd() / new
-    with suppress(OSError):
-        yield Path(tempfile.gettempdir()) / new
-    with suppress(RuntimeError):
-        yield Path.home() / new
+        raise DiskError(f"{what} could not be written to {path} ({reason(error)})") from error
 
 
 def is_device(path: Path) -> bool:

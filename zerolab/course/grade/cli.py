@@ -16,8 +16,9 @@ from zerolab.course.grade.report import Graded, as_json, as_markdown, text_of, t
 from zerolab.course.grade.submission import Submission, find_notebooks, read_submission
 from zerolab.course.judge.case import legible
 from zerolab.errors import DiskError, InputError, ZerolabError
+from zerolab.ranks.folders import reason
 from zerolab.ranks.limits import check_open_files
-from zerolab.train.outputs import check_output, rescued, write_or_rescue
+from zerolab.train.outputs import check_output, write_output
 
 MOST_REPORT = 2**16
 """Bytes for which there must be room where grades are to be written."""
@@ -65,13 +66,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 def hand_over(
     results: Sequence[Graded], refused: Sequence[str], seed: int, json_path: Path | None, markdown: Path | None
 ) -> Iterator[str]:
-    """Show the grades and write them to files; yields a sentence for each place where that could not be, and says where
-    they went instead."""
+    """Show the grades and write them to files; yields a sentence for each place where that could not be."""
     text = text_of(results, seed)
     try:
         ending.show(text)
     except OSError as error:
-        yield str(rescued("the report", "standard output", error, text, "zerolab-grades.txt"))
+        yield f"the grades could not be shown ({reason(error)}); --json has all of them"
     written = (
         ("the grade in JSON", json_path, lambda: json.dumps(as_json(results, refused), indent=2) + "\n"),
         ("the grade in Markdown", markdown, lambda: as_markdown(results, refused)),
@@ -79,7 +79,7 @@ def hand_over(
     for what, path, make in written:
         if path is not None:
             try:
-                write_or_rescue(what, path, make(), ending.show)
+                write_output(what, path, make())
             except DiskError as error:
                 yield str(error)
 
