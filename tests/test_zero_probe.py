@@ -233,6 +233,20 @@ def test_a_rule_that_sees_a_matrix_from_some_size_on_is_refused_as_one() -> None
         probe(Factored)
 
 
+def test_a_rule_that_mixes_the_gradients_of_several_parameters_is_refused() -> None:
+    """As one that clips by the norm of all that it has, of which a rank has only its shard."""
+
+    class Clipped(O.SGD):
+        def step(self, closure: Any = None) -> None:  # type: ignore[override]
+            gradients = [p.grad for group in self.param_groups for p in group["params"] if p.grad is not None]
+            factor = min(1.0, 1.0 / float(nn.utils.get_total_norm(gradients)))
+            torch._foreach_mul_(gradients, factor)
+            super().step(closure)
+
+    with pytest.raises(InputError, match="not elementwise"):
+        probe(partial(Clipped, lr=0.1))
+
+
 def test_a_rule_that_needs_the_graph_of_a_gradient_is_refused_before_training() -> None:
     """As AdaHessian and SophiaH of pytorch_optimizer, which find no graph in an engine and give NaN."""
 

@@ -78,6 +78,9 @@ class Seen:
     """What one rank saw of a run."""
 
     digest: str
+    main: str
+    main_dtypes: set[torch.dtype]
+    rounds_to_params: bool
     losses: list[float]
     predicted: dict[str, int]
     tracked: dict[str, int]
@@ -113,9 +116,13 @@ def train(comm: Collectives, run: Run, folder: Path) -> Seen:
     sending = Sending(clip=True, precision=engine.precision, offload=engine.offload)
     traffic = predict_traffic(engine.plans, run.stage, comm.size, sending)
     state = engine.consolidate()
+    whole = engine.state_dict(main=True)
+    main = {name: whole[name] for name in state}
+    rounds = all(torch.equal(main[name].to(value.dtype), value) for name, value in state.items())
     engine.close()
     return Seen(
-        digest(state), losses, {kind: of[comm.rank] for kind, of in predicted.items()}, tracked,
+        digest(state), digest(main), {value.dtype for value in main.values()}, rounds, losses,
+        {kind: of[comm.rank] for kind, of in predicted.items()}, tracked,
         sent, {name: of[comm.rank] for name, of in traffic.items() if comm.size > 1},
     )  # fmt: skip
 
@@ -144,6 +151,18 @@ def test_stages_and_tiers_of_a_recipe_end_with_the_same_bits(seen: All, precisio
         assert len({one.digest for of in of_ranks for run, one in of.items() if run.precision == precision}) == 1
     on_three = {run.stage for run in seen[3][0] if run.precision == precision}
     assert on_three == {run.stage for run in RUNS if run.precision == precision}
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_main_parameters_are_the_same_at_every_stage_and_tier_and_round_to_those_of_the_model(
+    seen: All, precision: str
+) -> None:
+    wanted = PRECISIONS[precision].dtype("main_params")
+    for ranks in RANKS:
+        found = [one for rank in seen[ranks] for run, one in rank.items() if run.precision == precision]
+        assert len({one.main for one in found}) == 1
+        assert all(one.main_dtypes == {wanted} and one.rounds_to_params for one in found)
+        assert {one.main == one.digest for one in found} == {wanted == PRECISIONS[precision].dtype("params")}
 
 
 def test_recipes_differ(seen: All) -> None:
