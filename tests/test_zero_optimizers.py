@@ -509,6 +509,16 @@ def test_what_is_written_to_the_optimizers_tensors_is_published_to_all_ranks(opt
 def test_a_write_to_the_optimizers_tensors_is_refused_until_it_is_published(
     options: dict[str, Any], remedy: str, ask: str, tmp_path: Path
 ) -> None:
+    def write(tensor: torch.Tensor) -> None:
+        """By habit, in one of three ways."""
+        if ask in ("forward", "save"):
+            tensor.data.mul_(0.5)
+        elif ask == "backward":
+            tensor.data = tensor.data * 0.5
+        else:
+            with torch.no_grad():
+                tensor.mul_(0.5)
+
     def asked(engine: ZeroEngine, loss: torch.Tensor, rank: int) -> None:
         if ask == "forward":
             engine(rows(rank, 0))
@@ -531,8 +541,7 @@ def test_a_write_to_the_optimizers_tensors_is_refused_until_it_is_published(
             loss = loss_of(engine(rows(comm.rank, 0)).float())
             for group in engine.optimizer.param_groups:
                 for tensor in group["params"]:
-                    with torch.no_grad():
-                        tensor.mul_(0.5)
+                    write(tensor)
             with pytest.raises(StateError, match=remedy):
                 asked(engine, loss, comm.rank)
 

@@ -72,6 +72,20 @@ class ShardSegment:
         return flat[self.start : self.stop]
 
 
+class Owned(torch.Tensor):
+    """A main parameter between steps. What is written through its `data` counts as written, which torch's own hides."""
+
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
+
+    @property  # type: ignore[override]
+    def data(self) -> torch.Tensor:
+        return self.detach()
+
+    @data.setter
+    def data(self, new: torch.Tensor) -> None:
+        self.detach().copy_(new)
+
+
 class OptimizerStep:
     """The step where states rest in memory as it uses them; `EncodedStep` and `DiskStep` are the other two ways."""
 
@@ -107,6 +121,7 @@ class OptimizerStep:
     @torch.no_grad()
     def step(self, factor: float) -> None:
         """Update all parameters with their gradients, times `factor`."""
+        self._set_class(Owned, torch.Tensor)
         self._parts.begin(len(self.groups))
         # A rank that owns no parameters steps its optimizer, too: learning-rate schedulers count the steps.
         for group in self.at_hand() if self.groups else [[]]:
@@ -133,7 +148,13 @@ class OptimizerStep:
 
     def note_versions(self) -> None:
         """Main parameters are as the engine left them: from now on `written` tells of writes by others."""
+        self._set_class(torch.Tensor, Owned)
         self._versions = [segment.tensor._version for segment in self.segments]
+
+    def _set_class(self, before: type[torch.Tensor], now: type[torch.Tensor]) -> None:
+        for segment in self.segments:
+            if type(segment.tensor) is before:
+                segment.tensor.__class__ = now  # type: ignore[assignment]
 
     def written(self) -> bool:
         """Whether others wrote to main parameters since `note_versions`, and the model may lack what they wrote. At
