@@ -501,7 +501,7 @@ def test_what_is_written_to_the_optimizers_tensors_is_published_to_all_ranks(opt
     [
         ({}, r"AdamW.*engine\.publish\(\)"),
         ({"precision": "bf16"}, r"AdamW.*engine\.publish\(\)"),
-        ({"precision": Precision(exp_avg="fp8")}, r"AdamW.*leave out what stores them there"),
+        ({"precision": Precision(exp_avg="fp8")}, r"AdamW.*leave out offload and dtypes"),
     ],
     ids=str,
 )

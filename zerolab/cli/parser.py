@@ -31,13 +31,7 @@ ELSEWHERE = {
     **dict.fromkeys(("fsdp", "zero3"), "--zero-stage 3"),
     **dict.fromkeys(("epochs", "num-epochs", "num-train-epochs"), "--max-steps, since steps are counted, not epochs"),
     **dict.fromkeys(("iters", "max-iters", "iterations", "num-steps"), "--max-steps"),
-    **dict.fromkeys(("bs", "train-batch-size"), "--batch-size"),
-    **dict.fromkeys(("per-device-train-batch-size", "train-micro-batch-size-per-gpu"), "--micro-batch-size"),
     "learning-rate": "--lr",
-    **dict.fromkeys(("grad-clip", "gradient-clipping", "max-grad-norm"), "--clip-norm"),
-    **dict.fromkeys(("dtype", "mixed-precision"), "--precision"),
-    **dict.fromkeys(("gradient-checkpointing", "activation-checkpointing"), "--checkpoint-activations"),
-    **dict.fromkeys(("output-dir", "out-dir", "save-dir", "checkpoint-dir"), "--save-folder"),
 }  # fmt: skip
 """What other tools call a flag, without its dashes, and the flag that is meant here."""
 

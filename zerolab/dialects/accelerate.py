@@ -4,8 +4,9 @@ sizes, learning rate and clipping, which a script gives; they stand in its comme
 
 from __future__ import annotations
 
-import json
 from typing import Any
+
+import yaml
 
 from zerolab.dialects.keys import Settings, whole_run
 from zerolab.errors import InputError
@@ -39,7 +40,7 @@ def write(settings: Settings) -> str:
         keys |= fsdp(run, places)
     else:
         keys |= deepspeed(run, places)
-    return "".join(f"# {line}\n" for line in remarks(run, keys)) + yaml(keys)
+    return "".join(f"# {line}\n" for line in remarks(run, keys)) + yaml.safe_dump(keys, sort_keys=False)
 
 
 def mixed_precision(precision: Precision) -> str:
@@ -117,22 +118,3 @@ def remarks(run: Settings, keys: Keys) -> list[str]:
     if run["checkpoint_activations"] and keys["distributed_type"] != "FSDP":
         lines.append("  model.gradient_checkpointing_enable(), or torch.utils.checkpoint in the model")
     return lines
-
-
-def yaml(keys: Keys, indent: str = "") -> str:
-    """Mappings of plain values as YAML."""
-    lines = ""
-    for name, value in keys.items():
-        if isinstance(value, dict):
-            lines += f"{indent}{name}:\n" + yaml(value, indent + "  ")
-        else:
-            lines += f"{indent}{name}: {scalar(value)}\n"
-    return lines
-
-
-def scalar(value: Any) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    # Quoted where YAML would read a text as something else: there, no is false.
-    quoted = value == "no" or (isinstance(value, str) and not value.replace("_", "").isalnum())
-    return json.dumps(value) if quoted else str(value)

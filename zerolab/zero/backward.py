@@ -7,7 +7,7 @@ A pass that brings no gradients to parameters, as `torch.autograd.grad(loss, inp
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 from weakref import ReferenceType
 
@@ -20,6 +20,7 @@ from zerolab.collectives import phase
 from zerolab.collectives.call import backward_phase, current_phase, phase_now
 from zerolab.errors import InputError, StateError
 from zerolab.gpu import door
+from zerolab.zero.stage import settle_all
 from zerolab.zero.wrapped import THAWED
 
 if TYPE_CHECKING:
@@ -27,11 +28,7 @@ if TYPE_CHECKING:
 
 
 class StrayError(StateError):
-    """The gradients of one engine's backward went on to `model`, told by its type, which is in another engine."""
-
-    def __init__(self, model: str) -> None:
-        super().__init__(f"a backward went on into {model}, which is in another engine")
-        self.model = model
+    """The gradients of one engine's backward went on to a model, told by its type, that is in another engine."""
 
 
 def check_together(first: ZeroEngine, others: Sequence[ZeroEngine]) -> list[ZeroEngine]:
@@ -62,7 +59,7 @@ def run_backward(engines: Sequence[ZeroEngine], loss: torch.Tensor, reduce: bool
                 engine.reducer.finish()
     except StrayError as stray:
         raise StateError(
-            f"this backward of the engine of {type(first.model).__name__} went on into {stray.model}, which is in "
+            f"this backward of the engine of {type(first.model).__name__} went on into {stray}, which is in "
             "another engine: name that one, backward(loss, also=[engine]), or detach() the tensor between the two"
         ) from None
     finally:
@@ -101,7 +98,7 @@ def end(engine: ZeroEngine) -> None:
 
 def has_ended(engine: ZeroEngine) -> None:
     """A backward has ended well. From here on others may write to the shards."""
-    engine.stage.settle(engine.units)
+    settle_all(engine.stage, engine.units)
     engine._failed = False
 
 
@@ -113,6 +110,8 @@ def reached(its: ReferenceType[ZeroEngine]) -> None:
     if (phase_now() if door.drives(engine.comm.device) else current_phase.get()) == "backward":
         # Within engine.backward of another one. (Ranks that take turns have no GPU, whose threads have no context.)
         raise StrayError(type(engine.model).__name__)
+    # Autograd calls what is queued when the pass that runs now has ended well.
+    at_end_of_pass = Variable._execution_engine.queue_callback
     if not takes_gradients(engine):
         engine.residency.begin_backward()
         at_end_of_pass(engine.residency.let_go)
@@ -134,11 +133,6 @@ def reached(its: ReferenceType[ZeroEngine]) -> None:
         has_ended(engine)
 
     at_end_of_pass(finish)
-
-
-def at_end_of_pass(call: Callable[[], None]) -> None:
-    """Have autograd call it when the pass that runs now has ended well."""
-    Variable._execution_engine.queue_callback(call)  # type: ignore[attr-defined]
 
 
 def takes_gradients(engine: ZeroEngine) -> bool:

@@ -17,7 +17,7 @@ from zerolab.collectives import phase
 from zerolab.collectives.records import gather_records
 from zerolab.errors import OffloadError
 from zerolab.flat.values import numbers
-from zerolab.zero.stage import Stage
+from zerolab.zero.stage import Stage, settle_all
 
 if TYPE_CHECKING:
     from zerolab.zero.engine import ZeroEngine
@@ -29,7 +29,7 @@ REMEDY = "load a checkpoint, into this engine or a new one (zerolab.checkpoint.l
 def changing(engine: ZeroEngine, what: str) -> Iterator[None]:
     """Within, `what` changes parameters or states; if it raises, the engine is broken. A collective at stage 3: other
     ranks may still read a shard of this one, and have done so before anything is written."""
-    engine.stage.settle(engine.units)
+    settle_all(engine.stage, engine.units)
     try:
         yield
     except BaseException:

@@ -48,6 +48,7 @@ from zerolab.zero.clip import StepResult, check_norm, measure
 from zerolab.zero.gestures import Gestures, members
 from zerolab.zero.gradients import Reducer
 from zerolab.zero.materialize import Init, Materializer, find_init
+from zerolab.zero.owned import HandedOut
 from zerolab.zero.publishing import Publishing
 from zerolab.zero.residency import Residency
 from zerolab.zero.units import GroupOf, Unit, find_units
@@ -160,7 +161,7 @@ class ZeroEngine(Gestures):
             for buffer in model.buffers():
                 buffer.copy_(self._of_rank_0(buffer))
         self.optimizer_step = make_step(self.stage, self.buckets, factory, self.precision, self.state_size)
-        self.optimizer_step.note_versions()
+        self.handed_out = HandedOut(self.optimizer_step)
         self.optimizer = optimizers.guarded(self.optimizer_step.optimizer, weakref.ref(self))
         self.publishing = Publishing(self.stage, self.units)
         settle = self.publishing.settle
@@ -298,6 +299,7 @@ class ZeroEngine(Gestures):
     def _update(self, factor: float) -> None:
         self.stepping = True
         try:
+            self.handed_out.take_back()
             with changing(self, "a step"), all_hear(self.stage):
                 self.optimizer_step.step(factor)
         finally:
@@ -318,7 +320,7 @@ class ZeroEngine(Gestures):
     def forget_views(self) -> None:
         """Parameters have new values, by a step or from a checkpoint: views that somebody still has of them, in Python
         or in a graph, are of the old ones."""
-        self.optimizer_step.note_versions()
+        self.handed_out.note()
         self.residency.forget_values()
         count_write(self._trained, self._watched)
 

@@ -18,12 +18,14 @@ from zerolab.zero.changing import all_hear, changing
 from zerolab.zero.clip import check_norm, clip_factor, gradient_norm
 from zerolab.zero.main_parameters import gather_main
 from zerolab.zero.overwrite import overwrite_by
+from zerolab.zero.stage import settle_all
 from zerolab.zero.wrapped import written
 
 if TYPE_CHECKING:
     from zerolab.zero.engine import ZeroEngine
     from zerolab.zero.gradients import Reducer
     from zerolab.zero.optimizer_step import OptimizerStep
+    from zerolab.zero.owned import HandedOut
     from zerolab.zero.publishing import Publishing
     from zerolab.zero.residency import Residency
     from zerolab.zero.stage import Stage
@@ -40,6 +42,7 @@ class Gestures:
     publishing: Publishing
     reducer: Reducer
     optimizer_step: OptimizerStep
+    handed_out: HandedOut
     closed: bool
     _failed: bool
     _given: Sequence[nn.Module] | None
@@ -166,7 +169,7 @@ class Gestures:
             state = {name: self._of_rank_0(buffer).cpu() for name, buffer in self.model.named_buffers()}
         for unit in self.units:
             state.update(self.parameters_of(unit, to))
-        self.stage.settle(self.units)
+        settle_all(self.stage, self.units)
         return state if to in (None, self.stage.comm.rank) else {}
 
     def state_dict(self, to: int | None = None, *, main: bool = False) -> dict[str, torch.Tensor]:
@@ -205,7 +208,7 @@ class Gestures:
         self.check_between_steps("publish", publishes=True)
         self.publishing.settle_all()
         with changing(cast("ZeroEngine", self), "publish"), all_hear(self.stage):
-            self.optimizer_step.write_back()
+            self.handed_out.write_back()
         self._hand_around()
 
     def explain(self) -> str:
@@ -275,17 +278,14 @@ class Gestures:
 
     def _refuse_unpublished(self) -> None:
         """Refuse writes to the optimizer's own tensors that the other ranks and the model do not have."""
-        if not self.optimizer_step.written():
+        if not self.handed_out.written():
             return
-        kind, stays = type(self.optimizer_step.optimizer).__name__, self.optimizer_step.stays
+        remedy = "call engine.publish() after it, on every rank"
+        if not self.optimizer_step.stays:
+            remedy = "leave out offload and dtypes of states, with which these tensors are empty between steps"
         raise StateError(
-            f"the tensors of {kind} were written to between steps, as its eval() or train() may do, "
-            + (
-                "and the model does not have that on all ranks: call engine.publish() after it, on every rank"
-                if stays
-                else "where they have no elements, since the states rest in another dtype or place: leave out what "
-                "stores them there (offload, state dtypes)"
-            )
+            f"the tensors of {type(self.optimizer_step.optimizer).__name__} were written to between steps, as its "
+            f"eval() or train() may do, and the model does not have that on all ranks: {remedy}"
         )
 
     def _refuse_lost(self) -> None:

@@ -72,20 +72,6 @@ class ShardSegment:
         return flat[self.start : self.stop]
 
 
-class Owned(torch.Tensor):
-    """A main parameter between steps. What is written through its `data` counts as written, which torch's own hides."""
-
-    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
-
-    @property  # type: ignore[override]
-    def data(self) -> torch.Tensor:
-        return self.detach()
-
-    @data.setter
-    def data(self, new: torch.Tensor) -> None:
-        self.detach().copy_(new)
-
-
 class OptimizerStep:
     """The step where states rest in memory as it uses them; `EncodedStep` and `DiskStep` are the other two ways."""
 
@@ -121,7 +107,6 @@ class OptimizerStep:
     @torch.no_grad()
     def step(self, factor: float) -> None:
         """Update all parameters with their gradients, times `factor`."""
-        self._set_class(Owned, torch.Tensor)
         self._parts.begin(len(self.groups))
         # A rank that owns no parameters steps its optimizer, too: learning-rate schedulers count the steps.
         for group in self.at_hand() if self.groups else [[]]:
@@ -136,32 +121,12 @@ class OptimizerStep:
                 self.optimizer.step()
             for segment in group:
                 segment.tensor.grad = None
-            self._write_back(group)
+                target = segment.part(self.stage.store.open(segment.bucket))
+                if address(target) != address(segment.tensor):
+                    self._put(target, segment.tensor)
         self._parts.end()
         self.hand = ()
         self.stage.store.flush()
-
-    def write_back(self) -> None:
-        """Write all main parameters to where parameters are stored, as a step does."""
-        self._write_back(self.segments)
-        self.stage.store.flush()
-
-    def note_versions(self) -> None:
-        """Main parameters are as the engine left them: from now on `written` tells of writes by others."""
-        self._set_class(torch.Tensor, Owned)
-        self._versions = [segment.tensor._version for segment in self.segments]
-
-    def _set_class(self, before: type[torch.Tensor], now: type[torch.Tensor]) -> None:
-        for segment in self.segments:
-            if type(segment.tensor) is before:
-                segment.tensor.__class__ = now  # type: ignore[assignment]
-
-    def written(self) -> bool:
-        """Whether others wrote to main parameters since `note_versions`, and the model may lack what they wrote. At
-        stage 0 main parameters may be the model's own."""
-        if self.stage.shard_rank is None and self.stays and all(one.format.main is None for one in self.segments):
-            return False
-        return self._versions != [segment.tensor._version for segment in self.segments]
 
     # Where states rest: three ways.
 
@@ -173,7 +138,7 @@ class OptimizerStep:
         for segment in group:
             source = self.initial(segment)
             if segment.format.main is None:
-                # `data` has a count of writes of its own (`note_versions`).
+                # `data` has a count of writes of its own (`owned.py`).
                 segment.tensor = segment.part(self._kept(segment.bucket)).data
             else:
                 segment.tensor = self._main_memory(segment, segment.format.main.dtype).copy_(source)
@@ -290,12 +255,6 @@ class OptimizerStep:
                 assert came is not None
                 door.finish(came)
                 yield gradients
-
-    def _write_back(self, segments: Iterable[ShardSegment]) -> None:
-        for segment in segments:
-            target = segment.part(self.stage.store.open(segment.bucket))
-            if address(target) != address(segment.tensor):
-                self._put(target, segment.tensor)
 
     def _put(self, target: torch.Tensor, values: torch.Tensor) -> None:
         """Write new parameters to where they rest."""

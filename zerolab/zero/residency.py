@@ -27,7 +27,7 @@ from zerolab.zero.hooks import Hook, followed, nodes_of, once, tensors_in
 from zerolab.zero.need import Need
 from zerolab.zero.passes import Pass, Passes, current_backward
 from zerolab.zero.route import Route
-from zerolab.zero.stage import Stage
+from zerolab.zero.stage import Stage, settle_all
 from zerolab.zero.units import Presence, Unit
 from zerolab.zero.visits import Visits
 from zerolab.zero.wrapping import set_away
@@ -189,7 +189,7 @@ class Residency:
         finally:
             self._release_all(but_kept=any(tensor.requires_grad for tensor in outputs))
         if not torch.is_grad_enabled():
-            self.stage.settle(self.units)  # the caller may write to the shards next, as it may after a backward
+            settle_all(self.stage, self.units)  # the caller may write to the shards next, as it may after a backward
 
     def _before_forward(self, unit: Unit, inputs: Any) -> None:
         self._settle(unit)

@@ -71,9 +71,9 @@ class Stage(ABC):
     def gather(self, unit: Unit) -> None:
         """Return once a unit's parameters are here."""
 
-    def settle(self, units: Iterable[Unit]) -> None:
-        """Return once no collective uses the memory of their gathered parameters, and no rank reads this one's shards
-        for them."""
+    def settle(self, unit: Unit) -> None:
+        """Return once no collective uses the memory of its gathered parameters, and no rank reads this one's shards for
+        it."""
 
     def release(self, unit: Unit) -> None:
         """Let a unit's gathered parameters go."""
@@ -92,3 +92,8 @@ class Stage(ABC):
     def reduce(self, bucket: Bucket, overlap: bool) -> Handle:
         """Begin to average the local gradients over the ranks. The handle's result is the average: of the whole
         bucket, or of this rank's shard. `overlap`: beside the computation that follows."""
+
+
+def settle_all(stage: Stage, units: Iterable[Unit]) -> None:
+    for unit in units:
+        stage.settle(unit)

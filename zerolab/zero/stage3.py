@@ -11,7 +11,7 @@ one outside its unit's forward is heard (`wrapped.py`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import torch
 
@@ -93,14 +93,13 @@ class Stage3(Stage2):
             point(bucket.parameters, bucket.views)
         unit.presence = Presence.HERE
 
-    def settle(self, units: Iterable[Unit]) -> None:
-        for unit in units:
-            try:
-                for handle in unit.gathering:
-                    handle.wait()
-            except BaseException:
-                unit.gathering = []
-                raise
+    def settle(self, unit: Unit) -> None:
+        try:
+            for handle in unit.gathering:
+                handle.wait()
+        except BaseException:
+            unit.gathering = []
+            raise
 
     def release(self, unit: Unit) -> None:
         before, unit.presence = unit.presence, Presence.AWAY
@@ -108,7 +107,7 @@ class Stage3(Stage2):
             return
         if before is Presence.COMING:
             # A gather that nobody came for still writes; its buffer may go only when it has ended.
-            self.settle([unit])
+            self.settle(unit)
         for bucket in unit.gathered:
             self._empty(bucket)
 

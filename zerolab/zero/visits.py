@@ -139,7 +139,7 @@ class Visits:
         """Refuse more views than so many, which a forward without gradients has not returned and not let go."""
         if holders(unit) > most:
             # A collective may still hold one for other ranks.
-            self.stage.settle([unit])
+            self.stage.settle(unit)
         if holders(unit) > most:
             # Or objects that are garbage and hold each other.
             gc.collect()
