@@ -19,8 +19,9 @@ SAID = [
     ("01", "a circle of whole tensors is no better", "whole tensors, circle                    12  9.66    6"),
     ("01", "gloo begins at rank c-1 and goes down", "quarter 1  g2+g3+g0+g1  g0+g3+g2+g1"),
     ("01", "the all-reduce takes 4.9 ms, the computing 5 ms", "'9.9 ms one after the other, 5.0 ms together'"),
-    ("02", "nearly all of it is waiting",
-     "'6.16 ms, of which 6.00 waiting',\n 'as one': '0.46 ms, of which 0.30 waiting'}"),
+    ("02", "needs 0.16 ms for the same bytes, in many pieces or in one",
+     "tensor by tensor          6.16                    0.16        6.00\n"
+     "as one                    0.46                    0.16        0.30"),
     ("02", "the next multiple of `2 * 4` is 16",
      "rank 1          b  [0, 3) of 3      3     12\nrank 1    padding                   5"),
     ("02", "To all digits shown, for five steps",
@@ -30,8 +31,12 @@ SAID = [
     ("02", "One. The library's `Reducer`", "in order            5.44       0.20                 1"),
     ("02", "starts early enough and wastes little", "16 in a bucket   12.8          8            10.8             6"),
     ("02", "With all in one bucket nothing overlaps", "64 in a bucket   17.9          8             9.9             0"),
-    ("02", "Not at stages 0 and 1",
-     "stage 1            2.51          2.51\nstage 2            2.04          2.26"),
+    ("02", "Here half of the best size is nearly as good, and twice that size costs 11 %",
+     "250,000                                2 %\n500,000                                0 %\n"
+     "1,000,000                             11 %"),
+    ("02", "not at stages 0 and 1: gradients are whole",
+     "stage 1, 32 tokens            2.51          2.51\nstage 2, 32 tokens            2.04          2.26\n"
+     "stage 0, 2 tokens             3.01          3.06\nstage 2, 512 tokens          12.35         12.35"),
     ("03", "Not close: equal.", "the two rows are at most 0.0 apart"),
     ("03", "Only the optimizer's states, by four", "optimizer_states  263,436   65,932"),
     ("03", "the second lies on the first", "60 of 60 losses are equal to the last bit"),
