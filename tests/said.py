@@ -22,6 +22,13 @@ SAID = [
      "'2 ranks': 'claimed 1.0 times the bytes',\n '3 ranks': 'claimed 1.5 times the bytes'"),
     ("01", "A mesh of chunks sends as little as the ring", "chunks, mesh                              6  4.92    6"),
     ("01", "a circle of whole tensors is no better", "whole tensors, circle                    12  9.66    6"),
+    ("01", "The ring has four times the messages of the star",
+     "{'star': '6 messages', 'mesh': '12 messages', 'ring': '24"),
+    ("01", "no rank of the ring waits for anything but its own wires", "clock 4.920 ms, formula 4.920 ms"),
+    ("01", "three times as fast for small tensors, and for large ones hardly at all",
+     "100                    0.120              0.040     0.120\n"
+     "10,000                 0.168              0.088     0.168\n"
+     "1,000,000              4.920              4.840     4.920"),
     ("01", "gloo begins at rank c-1 and goes down", "quarter 1  g2+g3+g0+g1  g0+g3+g2+g1"),
     ("01", "the all-reduce takes 4.9 ms, the computing 5 ms", "'9.9 ms one after the other, 5.0 ms together'"),
     ("02", "needs 0.16 ms for the same bytes, in many pieces or in one",
