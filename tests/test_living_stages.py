@@ -1,14 +1,17 @@
 """The stages' scene replays a real step: what it draws adds up to what the tracker counted and the meter sent."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 from javascript import answers
+from matplotlib.colors import to_rgba
+from matplotlib.patches import Rectangle
 
 from zerolab.course import living
-from zerolab.course.viz.slices import AWAY, courses, flow_of, held, stops
-from zerolab.course.viz.stages import stage_moment
+from zerolab.course.viz.slices import AWAY, NEW, courses, flow_of, held, stops
+from zerolab.course.viz.stages import LEGEND, PLACE, draw_moment, stage_moment
 from zerolab.course.viz.step import StepRun, watch_step
 from zerolab.course.widgets import step_timeline
 from zerolab.errors import InputError
@@ -81,6 +84,28 @@ def test_the_still_picture_says_what_the_scene_says_at_that_moment(stage: int, m
     said = living.SCENES["stages"]()["stages"][stage]["moments"][moment]
     still = stage_moment(stage, moment)
     assert (said["verdict"], said["alt"], said["table"]) == (still.verdict, still.alt, still.numbers)
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_black_frame_is_a_slice_with_its_final_values_and_never_a_message(stage: int) -> None:
+    flow, bottom = flow_of(stage), max(top + 4 * height for top, height in PLACE.values())
+    in_flight = [(one.start + one.stop) / 2 for one in flow.messages]
+    for time in (*(stop.time for stop in stops(flow)), *in_flight[:: len(in_flight) // 8]):
+        patches = [one for one in draw_moment(flow, time).axes[0].patches if isinstance(one, Rectangle)]
+        framed = [
+            one
+            for one in patches
+            if one.get_y() < bottom and one.get_linewidth() > 1 and one.get_edgecolor() == to_rgba("black")
+        ]
+        last = [[state for state in one.states if state[0] <= time + 1e-12][-1][1] for one in courses(flow)]
+        assert len(framed) == last.count(NEW)
+
+
+def test_the_scene_frames_in_black_what_the_still_picture_does_and_both_have_one_legend() -> None:
+    style, script = ((Path(living.__file__).parent / name).read_text() for name in ("living.css", "stages.js"))
+    black = re.findall(r"svg\.step \.(\w+) \{[^}]*stroke: #000;", style)
+    assert black == ["new", "now"]  # and the line of the moment
+    assert re.findall(r'class: "start" \}, "(.*: .*)"\);', script)[-3:] == list(LEGEND)
 
 
 @pytest.mark.parametrize("moment", [-1, 40, True, 1.0])

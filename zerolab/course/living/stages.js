@@ -45,7 +45,7 @@ function render({ model, el }) {
 
 function picture(data, number) {
   const run = data.stages[number], ranks = 4;
-  const svg = make("svg", { viewBox: `0 0 ${WIDE} 427`, class: "step" });
+  const svg = make("svg", { viewBox: `0 0 ${WIDE} 442`, class: "step" });
   const { defs, boxes, layer } = hatched(data.looks);
   svg.append(defs());
   const add = (name, attributes, ...children) => svg.appendChild(make(name, attributes, ...children));
@@ -170,7 +170,8 @@ function legend(svg, add, boxes, data) {
     add("text", { x: x + 16, y: y + 9, class: "start" }, data.looks[kind].name);
   });
   add("text", { x: 6, y: PLOT.bottom + 76, class: "start" }, "a column: a unit (E embedding, 0 to 2 blocks, H head); a row: a quarter");
-  add("text", { x: 6, y: PLOT.bottom + 91, class: "start" }, "pale: memory that waits for values; black frame: new in this step");
+  add("text", { x: 6, y: PLOT.bottom + 91, class: "start" }, "pale: memory that waits for values; black frame: final values of this step");
+  add("text", { x: 6, y: PLOT.bottom + 106, class: "start" }, "white frame: on its way to the next rank; pale curve: still to come");
 }
 
 export default { render };

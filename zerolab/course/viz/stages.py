@@ -16,13 +16,19 @@ from zerolab.course.viz.slices import AWAY, BANDS, BRIEF, KEPT, NEW, courses, fl
 from zerolab.errors import InputError
 from zerolab.memory import KINDS, Sample
 
-WIDE, HIGH, ROOM = 400, 402, 88
+WIDE, HIGH, ROOM = 400, 442, 88
 """Of the drawing, and of the units of a rank, in its own units."""
 PLACE = {"parameters": (56, 7), "gradients": (102, 7), "optimizer_states": (148, 14)}
 """Of each band: its top, and the height of a slice. Areas are bytes."""
 LEFT, RIGHT, TOP, BOTTOM = 34, 318, 232, 330
 MOST_SECONDS, MOST_BYTES, MOST_SENT = 1.9e-3, 4e6, 2e6
 LETTERS = {"embedding": "E", "head": "H"}
+LEGEND = (
+    "a column: a unit (E embedding, 0 to 2 blocks, H head); a row: a quarter",
+    "pale: memory that waits for values; black frame: final values of this step",
+    "white frame: on its way to the next rank; pale curve: still to come",
+)
+"""What the colours' legend leaves unsaid; `living/stages.js` has the same lines."""
 
 
 def stage_moment(stage: int = 1, moment: int = 0) -> Picture:
@@ -121,7 +127,7 @@ def flying(flow: Flow, message: Sent, time: float, left: dict[str, tuple[float, 
     top, height = PLACE[band]
     rise = (14 if message.dst < message.src else 5) * np.sin(np.pi * smooth)
     corner = (x + 100 * (message.src + smooth * (message.dst - message.src)), top + height * message.chunk - rise)
-    return Rectangle(corner, width, height, facecolor=MEMORY[kind].colour, edgecolor="black", linewidth=1.2, zorder=5)
+    return Rectangle(corner, width, height, facecolor=MEMORY[kind].colour, edgecolor="white", linewidth=1.2, zorder=5)
 
 
 def across(seconds: Any) -> Any:
@@ -170,7 +176,8 @@ def draw_memory(axes: Any, flow: Flow, time: float, size: float) -> None:
             )
         )
         axes.text(x + 16, y + 9, MEMORY[kind].name, fontsize=size)
-    axes.text(246, BOTTOM + 59, "E embedding, H head", fontsize=size)
+    for number, line in enumerate(LEGEND):
+        axes.text(6, BOTTOM + 76 + 15 * number, line, fontsize=size)
 
 
 def layers(course: Iterable[Sample], seconds: float, kinds: Iterable[str]) -> Iterator[tuple[str, Any, Any]]:

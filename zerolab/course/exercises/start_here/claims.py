@@ -198,7 +198,7 @@ def stage_right(case: Case, seen: Observation) -> str | None:
         kept = f"and stage {want} keeps {each[want]} bytes"
         return f"{said}, {kept}. {why_no_stage(want)}, {by_kind(want, *case.args[0])}"
     fits = f"stage {want} fits already, with {each[want]} bytes"
-    return f"{said}, and {fits}: the lowest is asked for, it sends least, {by_kind(want, *case.args[0])}"
+    return f"{said}, and {fits}: the lowest is asked for, a higher one may send more, {by_kind(want, *case.args[0])}"
 
 
 def by_kind(stage: int, parameters: int, ranks: int, gpu_bytes: int, recipe: Recipe) -> str:
