@@ -1,8 +1,12 @@
 """Predicted traffic is the meter's, to the byte: every stage, 1 to 4 real ranks, sizes that do not divide."""
 
+import math
+
 import pytest
+import torch
 from memory_cases import TRAFFIC_CASES, Measured, by_day, measure_all
 
+from zerolab.collectives import Transport, build
 from zerolab.errors import InputError
 from zerolab.flat import BucketPlan, lay_out
 from zerolab.memory import Sending, predict_traffic
@@ -49,6 +53,40 @@ def test_ranks_send_as_much_as_the_formulas_say(by_rank: list[dict[tuple[str, in
     for stage, times in enumerate((2, 2, 2, 3)):
         sent = sum(sum(measured["once", stage].traffic.values()) for measured in by_rank)
         assert sent == times * whole * (ranks - 1)
+
+
+def elements_by_call(transport: Transport) -> dict[str, int]:
+    """What one step of DDP with torch's ZeroRedundancyOptimizer hands to each kind of collective, in elements."""
+    from torch.distributed.optim import ZeroRedundancyOptimizer
+
+    comm = build(transport, "torch")
+    torch.manual_seed(0)
+    layers = [torch.nn.Linear(64, 64, bias=False) for _ in range(8)]
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Sequential(*layers))
+    optimizer = ZeroRedundancyOptimizer(model.parameters(), torch.optim.AdamW, lr=1e-3)
+
+    def step() -> None:
+        model(torch.ones(1, 64)).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    step()
+    with torch.profiler.profile(record_shapes=True, activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        step()
+    found: dict[str, int] = {}
+    for event in profile.events():
+        # DDP settles its buckets in the second step; what is shorter than a layer is no gradient and no parameter.
+        if event.name.startswith("gloo:") and (numel := math.prod(event.input_shapes[0])) >= 64 * 64:
+            found[event.name] = found.get(event.name, 0) + numel
+    comm.close()
+    return found
+
+
+@pytest.mark.ranks
+def test_torchs_own_stage_1_all_reduces_all_gradients_and_broadcasts_all_parameters() -> None:
+    """Two for the all-reduce and one for the broadcasts: the 3Ψ that lesson 04 says of ZeroRedundancyOptimizer."""
+    for found in launch(elements_by_call, ranks=2, collectives="transport", device="cpu", timeout=100):
+        assert found == {"gloo:all_reduce": 8 * 64 * 64, "gloo:broadcast": 8 * 64 * 64}
 
 
 # Integers

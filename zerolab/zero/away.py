@@ -1,4 +1,5 @@
-"""A parameter at stage 3 outside the forward of its unit: it has no elements.
+"""A parameter at stage 3 outside the forward of its unit: to torch it has no elements, and no memory. Its shape,
+`numel()` and `nbytes` are still those of the whole.
 
 An operation that asks for them has the unit gathered where the values stay valid (in a forward, in a loss), else it is
 told where they are to be had (`visits.py`).

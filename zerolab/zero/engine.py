@@ -60,7 +60,8 @@ class ZeroEngine(Gestures):
     """A model, its gradients and its optimizer, sharded as `stage` says.
 
     model         any nn.Module on `comm.device` or the meta device; its parameters become views of flat buffers
-                  (all stages), and have no elements outside their unit's forward and backward (stage 3)
+                  (all stages), and have no memory outside their unit's forward and backward (stage 3), though
+                  their `shape`, `numel()` and `nbytes` stay those of the whole
     stage         0 nothing sharded · 1 optimizer states · 2 and gradients · 3 and parameters
     lr            learning rate of the default optimizer, fused AdamW; or give `optimizer`, which takes a list of
                   parameter groups and returns an elementwise torch optimizer
