@@ -26,7 +26,7 @@ SAID = [
     ("01", "a circle of whole tensors is no better", "whole tensors, circle                    12  9.66    6"),
     ("01", "The ring has four times the messages of the star",
      "{'star': '6 messages', 'mesh': '12 messages', 'ring': '24"),
-    ("01", "no rank of the ring waits for anything but its own wires", "clock 4.920 ms, formula 4.920 ms"),
+    ("01", "the wires of the ring never pause", "clock 4.920 ms, formula 4.920 ms"),
     ("01", "three times as fast for small tensors, and for large ones hardly at all",
      "100                    0.120              0.040     0.120\n"
      "10,000                 0.168              0.088     0.168\n"
