@@ -15,8 +15,10 @@ SAID = [
     ("00", "From 120 GB", "{'stage 0': '120.0 GB',"),
     ("00", "stages 2 and 3 hold more than stage 1", "3         620,332  620,332  620,332"),
     ("00", "75.6 GB here", "activations               77.39    77.39    74.77    75.57"),
-    ("00", "an attention that stores no scores",
-     "{'no scores stored': '75.6 GB of activations',\n 'scores stored': '240.6"),
+    ("00", "even 8,192 leave more than 80 GB on each",
+     "8 ranks, no scores stored             75.6    449.1\n8,192 ranks, no scores stored         75.6     99.3"),
+    ("00", "With stored scores activations are more than three times as much",
+     "8,192 ranks, scores stored           240.6    266.3\ns h (34 + 5 a s / h) a layer         275.4"),
     ("00", "keeps six megabytes", "6,000,012 bytes of activations"),
     ("01", "It is right for two ranks only",
      "'2 ranks': 'claimed 1.0 times the bytes',\n '3 ranks': 'claimed 1.5 times the bytes'"),
@@ -24,7 +26,7 @@ SAID = [
     ("01", "a circle of whole tensors is no better", "whole tensors, circle                    12  9.66    6"),
     ("01", "The ring has four times the messages of the star",
      "{'star': '6 messages', 'mesh': '12 messages', 'ring': '24"),
-    ("01", "no rank of the ring waits for anything but its own wires", "clock 4.920 ms, formula 4.920 ms"),
+    ("01", "the wires of the ring never pause", "clock 4.920 ms, formula 4.920 ms"),
     ("01", "three times as fast for small tensors, and for large ones hardly at all",
      "100                    0.120              0.040     0.120\n"
      "10,000                 0.168              0.088     0.168\n"
