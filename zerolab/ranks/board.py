@@ -1,7 +1,7 @@
 """A small shared file on which every rank notes what it is doing, so that the parent can say why a launch hangs.
 
 A rank writes its own region and nobody else's; the parent only reads. A note is one `pack_into` on a memory map,
-well under a microsecond, so that ranks can afford it at every blocking wait. A reader may catch a note half written,
+about a microsecond, so that ranks can afford it at every blocking wait. A reader may catch a note half written,
 which is why it trusts only what it has read twice.
 
 Region of a rank, bytes:
