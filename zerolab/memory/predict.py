@@ -21,7 +21,8 @@ from zerolab.offload.places import NOWHERE, Offload, ledger
 from zerolab.precision.recipe import Precision, find_precision
 
 IN_FLIGHT = 2
-"""Buckets under reduction at once while the next one fills, where gradients are sharded."""
+"""Buckets under reduction at once while the next one fills, where gradients are sharded. With buckets alike one would
+be as fast; the second lets backward go on while a large one, such as a head's, is reduced."""
 
 
 def predict(

@@ -45,7 +45,8 @@ class LossScaler:
     initial_power           the scale starts at 2**initial_power
     window                  clean steps in a row, after the first, before the scale doubles
     hysteresis              the overflow that halves the scale: with 2, one is forgiven and the second halves. The
-                            count goes on until the scale doubles, so that every later overflow halves, too
+                            count goes on until the scale doubles, so that every later overflow halves, too. The
+                            step of a forgiven overflow is skipped like that of any other
     min_scale               the scale is never below it
     static                  a fixed scale instead, which no overflow changes
     consecutive_hysteresis  a clean step, and not only a doubling, forgives all overflows before it
