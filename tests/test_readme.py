@@ -5,13 +5,18 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import numpy
 import pytest
 import torch
 from cover import NIGHTLY
+from matplotlib.colors import to_rgb
+from PIL import Image, ImageSequence
 
 from benchmarks.stages import MEGABYTE, STATES, max_total, most_sent
 from zerolab.course.exercises.zero_1.claims import adam
 from zerolab.course.grade import CheckFailed, checks
+from zerolab.course.viz import StepRun, step_skyline
+from zerolab.course.viz.looks import MEMORY
 from zerolab.train import make_config, train
 
 README = (Path(__file__).parent.parent / "README.md").read_text()
@@ -70,3 +75,49 @@ def test_the_library_example_runs() -> None:
     exec(example[1], shared)
     (results,) = printed
     assert [set(sent) for sent in results] == [{"all_gather", "reduce_scatter"}] * 2
+
+
+PICTURES = re.findall(r"\]\((docs/\w+\.(?:png|gif))\)", README)
+
+
+def colours(path: Path) -> set[tuple[int, ...]]:
+    """Those that a picture has in ten pixels or more; of a film, in one of every tenth frame."""
+    found: set[tuple[int, ...]] = set()
+    for number, frame in enumerate(ImageSequence.Iterator(Image.open(path))):
+        if number % 10 == 0:
+            every = frame.convert("RGB").getcolors(1 << 24) or []
+            found.update(colour for count, colour in every if count >= 10)
+    return found
+
+
+@pytest.mark.parametrize("name", PICTURES)
+def test_a_kind_of_memory_has_its_one_colour_in_every_picture(name: str) -> None:
+    shown = colours(Path(__file__).parent.parent / name)
+    missing = {
+        kind
+        for kind, look in MEMORY.items()
+        if kind != "step_buffers" and tuple(round(255 * part) for part in to_rgb(look.colour)) not in shown
+    }
+    assert not missing
+
+
+def test_the_timeline_is_the_step_as_it_runs_now(tmp_path: Path) -> None:
+    picture = step_skyline(StepRun(stage=3, ranks=4))
+    (tmp_path / "now.png").write_bytes(picture.png())
+    now, stored = (
+        numpy.asarray(Image.open(path).convert("L"), dtype=float)
+        for path in (tmp_path / "now.png", Path(__file__).parent.parent / "docs" / "timeline.png")
+    )
+    # Another version of a font's renderer moves edges a little; another step moves whole boxes.
+    assert now.shape == stored.shape and abs(now - stored).mean() < 2
+    peak = re.search(r"peak ([\d,]+) kB in backward blocks\.1", picture.alt)
+    assert peak is not None and f"peak at {peak[1]} kB in the backward pass of block 1" in README
+
+
+def test_virtual_time_is_that_of_the_device_that_is_named() -> None:
+    config = make_config(world="virtual")
+    named = re.search(
+        r"`--gflop-per-s` \((\d+) .*?`--gbyte-per-s` \((\d+)\) and `--gbit-per-s` \(if", README, re.DOTALL
+    )
+    assert named is not None
+    assert (config.gflop_per_s, config.gbyte_per_s, config.gbit_per_s) == (float(named[1]), float(named[2]), None)

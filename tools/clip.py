@@ -6,8 +6,10 @@ from pathlib import Path
 
 import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.colors import to_rgb
 from PIL import Image
 
+from zerolab.course.viz.looks import MEMORY
 from zerolab.course.viz.slices import computing, flow_of, sending
 from zerolab.course.viz.stages import draw_moment
 
@@ -32,10 +34,13 @@ def frames(stage: int) -> list[Image.Image]:
 
 def main() -> None:
     film = [frame for stage in STAGES for frame in frames(stage)]
-    # One palette for all: its colours are those of frames from both steps.
+    # One palette for all: its colours are those of frames from both steps, and those of all kinds of memory.
     some = film[:: len(film) // 6]
     all_of_them = Image.fromarray(np.concatenate([np.asarray(frame) for frame in some]))
-    palette = all_of_them.quantize(COLOURS, Image.Quantize.MEDIANCUT)
+    kinds = [round(255 * part) for look in MEMORY.values() for part in to_rgb(look.colour)]
+    found = all_of_them.quantize(COLOURS - len(MEMORY), Image.Quantize.MEDIANCUT).getpalette() or []
+    palette = Image.new("P", (1, 1))
+    palette.putpalette(found[: 3 * (COLOURS - len(MEMORY))] + kinds)
     pictures = [frame.quantize(palette=palette, dither=Image.Dither.NONE) for frame in film]
     pictures[0].save(
         CLIP, save_all=True, append_images=pictures[1:], duration=MILLIS_A_FRAME, loop=0, optimize=True
