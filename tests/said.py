@@ -225,7 +225,7 @@ SAID = [
     ("08", "the checkpoint is that of step 3", "in it are the parameters of step 3"),
     ("08", "All five, by name, with what to do instead", "a file is of step 3: step-00000006/optimizer_shard_rank1"),
     ("08", "And the engine is as it was", "the engine is as it was"),
-    ("08", "Always a whole one", "rank 0 is killed              1      14     0"),
+    ("08", "Always a whole one", "rank 0 is killed         1      14     0"),
     ("08", "And it is the same without syncs", "the same, without syncs       1      14     0"),
     ("08", "With syncs it is whole again", "the power fails               2      14     0"),
     ("08", "Without them it is not", "the same, without syncs       0      14     2"),
