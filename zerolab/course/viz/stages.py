@@ -16,11 +16,11 @@ from zerolab.course.viz.slices import AWAY, BANDS, BRIEF, KEPT, NEW, courses, fl
 from zerolab.errors import InputError
 from zerolab.memory import KINDS, Sample
 
-WIDE, HIGH, ROOM = 400, 442, 88
+WIDE, HIGH, ROOM = 400, 408, 88
 """Of the drawing, and of the units of a rank, in its own units."""
 PLACE = {"parameters": (56, 7), "gradients": (102, 7), "optimizer_states": (148, 14)}
 """Of each band: its top, and the height of a slice. Areas are bytes."""
-LEFT, RIGHT, TOP, BOTTOM = 34, 318, 232, 330
+LEFT, RIGHT, TOP, BOTTOM = 34, 318, 228, 306
 MOST_SECONDS, MOST_BYTES, MOST_SENT = 1.9e-3, 4e6, 2e6
 LETTERS = {"embedding": "E", "head": "H"}
 LEGEND = (
@@ -177,7 +177,7 @@ def draw_memory(axes: Any, flow: Flow, time: float, size: float) -> None:
         )
         axes.text(x + 16, y + 9, MEMORY[kind].name, fontsize=size)
     for number, line in enumerate(LEGEND):
-        axes.text(6, BOTTOM + 76 + 15 * number, line, fontsize=size)
+        axes.text(6, BOTTOM + 73 + 13 * number, line, fontsize=size)
 
 
 def layers(course: Iterable[Sample], seconds: float, kinds: Iterable[str]) -> Iterator[tuple[str, Any, Any]]:
