@@ -9,6 +9,7 @@ import json
 import os
 import pickle
 import shutil
+import time
 import zlib
 from collections.abc import Callable
 from functools import partial
@@ -29,6 +30,7 @@ from zerolab.checkpoint import CheckpointError, Checkpoints, export, find_latest
 from zerolab.checkpoint.checksum import crc32
 from zerolab.checkpoint.manifest import MANIFEST
 from zerolab.checkpoint.reader import CheckpointReader
+from zerolab.checkpoint.save import NOTE
 from zerolab.checkpoint.tensors import CHECKSUMS, FileReader, FileWriter
 from zerolab.collectives import Collectives, LocalCollectives
 from zerolab.errors import InputError, StateError
@@ -508,7 +510,8 @@ def test_a_disk_that_is_full_is_said_on_every_rank_and_the_last_good_checkpoint_
                 checkpoints.save(run.engine, 4, scheduler=run.scheduler)
             except CheckpointError as error:
                 said = str(error)
-            monkeypatch.undo()
+            finally:
+                monkeypatch.undo()  # each rank has its own: a function travels with what it holds
             run.train(4, 5)
             checkpoints.save(run.engine, 5, scheduler=run.scheduler)
         return said, run.losses[-1]
@@ -552,6 +555,38 @@ def test_a_rank_that_can_leave_no_note_ends_the_save_on_all_ranks(
     assert "No space left on device" in own and "the last good one is as it was" in own
     assert all(said.startswith("rank 1 failed: ") and "No space left" in said for said in others)
     assert {path.name for path in folder.iterdir()} == {".lock", "latest", "step-00000001", "step-00000002"}
+
+
+def test_a_rank_whose_thread_fails_is_named_though_the_note_of_its_failure_is_slow(folder: Path) -> None:
+    """Rank 0 looks for that note meanwhile, and must not read one that is half written."""
+    write, write_text = os.pwrite, Path.write_text
+
+    def pwrite(descriptor: int, data: Any, at: int) -> int:
+        if "rank1" in os.readlink(f"/proc/self/fd/{descriptor}"):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return write(descriptor, data, at)
+
+    def slow(path: Path, text: str, **options: Any) -> int:
+        if text == "null":
+            path.touch()
+            while not (path.parent / NOTE.format(0)).exists():
+                time.sleep(0.01)
+            time.sleep(0.3)
+        return write_text(path, text, **options)
+
+    def attempt(comm: Collectives) -> str:
+        run, _ = load_at(comm, Way(3), folder)
+        with pytest.MonkeyPatch.context() as patch, Checkpoints(folder) as checkpoints:
+            patch.setattr(os, "pwrite", pwrite)
+            patch.setattr(Path, "write_text", slow)
+            checkpoints.save(run.engine, 3, scheduler=run.scheduler, wait=False)
+            time.sleep(1)  # until rank 0 has looked
+            with pytest.raises(CheckpointError) as caught:
+                checkpoints.wait()
+        return str(caught.value)
+
+    others, own = launch(attempt, ranks=2, timeout=60)
+    assert "No space left on device" in own and others.startswith("rank 1 failed: ") and "No space left" in others
 
 
 @pytest.mark.parametrize("wait", [True, False])

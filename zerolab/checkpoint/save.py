@@ -227,7 +227,7 @@ class Save:
             writer.close()
         if self.error is not None:
             with suppress(OSError):
-                (self.draft / NOTE.format(self.writer)).write_text("null")
+                self._leave_note(None)
         self._parts_done.set()
         if self.writer == 0 and self.error is None:
             self._publish()
@@ -255,7 +255,7 @@ class Save:
 
     # Making a checkpoint of all ranks' files.
 
-    def _leave_note(self, files: Mapping[str, Any]) -> None:
+    def _leave_note(self, files: Mapping[str, Any] | None) -> None:
         note = self.draft / NOTE.format(self.writer)
         part = note.with_suffix(".part")
         part.write_text(json.dumps(files))
