@@ -154,7 +154,7 @@ def observe(exercise: Exercise, fn: Callable[..., Any], case: Case) -> Observati
     warm_up()
     begin = time.process_time()
     seen = observe_once(exercise, fn, case, CASE_SECONDS)
-    idle = time.process_time() - begin < CASE_SECONDS / 2
+    idle = time.process_time() - begin < 0.75 * CASE_SECONDS
     if seen.trouble and seen.trouble.kind == "TimeOut" and idle and case.world == "lockstep":
         # The clock ran out while others had the processor: that says nothing of the answer.
         return observe_once(exercise, fn, case, 4 * CASE_SECONDS)
