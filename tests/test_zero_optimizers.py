@@ -549,6 +549,32 @@ def test_a_write_to_the_optimizers_tensors_is_refused_until_it_is_published(
 
 
 @pytest.mark.ranks
+@pytest.mark.parametrize("training", [True, False], ids=["gradients of inputs", "a loss of validation"])
+def test_what_no_reduction_ends_has_no_value_that_a_peer_wrote_to_its_shard_after_it(training: bool) -> None:
+    def run(comm: Collectives) -> list[float]:
+        found = []
+        for _ in range(6):
+            torch.manual_seed(0)
+            layers = nn.Sequential(*[nn.Linear(700, 700, bias=False) for _ in range(6)])
+            engine = ZeroEngine(layers, comm, 3, optimizer=sgd())
+            engine.model.train(training)
+            inputs = torch.ones(2, 700, requires_grad=training)
+            comm.barrier()
+            result = engine(inputs)
+            if training:
+                comm.barrier()
+                (result,) = torch.autograd.grad(result.sum(), inputs)
+            for group in engine.optimizer.param_groups:
+                torch._foreach_zero_(group["params"])
+            found.append(result.double().sum().item())
+            engine.publish()
+        return found
+
+    right = lockstep(run, ranks=3)[0]
+    assert launch(run, ranks=3, timeout=100) == [right] * 3
+
+
+@pytest.mark.ranks
 def test_a_state_dict_has_no_value_that_a_peer_wrote_to_its_shard_after_it() -> None:
     """A rank that is done may write to its shard while slower ones still read it, unless it waits for them."""
 

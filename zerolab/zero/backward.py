@@ -114,7 +114,12 @@ def reached(its: ReferenceType[ZeroEngine]) -> None:
     at_end_of_pass = Variable._execution_engine.queue_callback
     if not takes_gradients(engine):
         engine.residency.begin_backward()
-        at_end_of_pass(engine.residency.let_go)
+
+        def let_go() -> None:
+            engine.residency.let_go()
+            settle_all(engine.stage, engine.units)
+
+        at_end_of_pass(let_go)
         return
     if engine.loss_scale != 1.0:
         raise StateError(

@@ -67,7 +67,7 @@ class Residency:
         self._handles = [handle for unit in units for module in unit.modules for handle in hook(unit, module)]
         # Registered last and put first: a forward begins before, and ends after, everything that its units do.
         begin = Hook(lambda module, _: self._begin_forward(module))
-        end = Hook(lambda _module, _args, output: self._end_forward(output))
+        end = Hook(lambda module, _args, output: self._end_forward(module, output))
         self._handles.append(model.register_forward_pre_hook(begin, prepend=True))
         self._handles.append(model.register_forward_hook(end, always_call=True))
 
@@ -172,7 +172,7 @@ class Residency:
         self._entered.clear()
         self.route.begin_forward()
 
-    def _end_forward(self, output: Any) -> None:
+    def _end_forward(self, model: nn.Module, output: Any) -> None:
         """Release what a forward left (a prefetched unit that was skipped, say), and learn the order of units."""
         if self.in_backward or not self.visits.leave():
             return
@@ -188,7 +188,7 @@ class Residency:
             self.visits.end_forward(outputs)
         finally:
             self._release_all(but_kept=any(tensor.requires_grad for tensor in outputs))
-        if not torch.is_grad_enabled():
+        if not (torch.is_grad_enabled() and model.training):
             settle_all(self.stage, self.units)  # the caller may write to the shards next, as it may after a backward
 
     def _before_forward(self, unit: Unit, inputs: Any) -> None:
