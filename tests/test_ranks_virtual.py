@@ -49,7 +49,7 @@ def trained(comm: Collectives, stage: int, name: str = "llama", micro_batches: i
     kept = tracker.now() | engine.disk_bytes()
     engine.close()
     return {
-        "peak": (tracker.peak, tracker.peak_phase),
+        "peak": tracker.peak,
         "kept": kept,
         "traffic": dict(comm.meter.bytes),
         "calls": dict(comm.meter.calls),

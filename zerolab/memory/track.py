@@ -130,12 +130,6 @@ class Tracker(TorchDispatchMode):
         self._settle()
         return dict(self._skyline.peak.bytes)
 
-    @property
-    def peak_phase(self) -> str:
-        """The phase in which the highest total came."""
-        self._settle()
-        return self._skyline.peak.phase
-
     def peak_of(self, kind: str) -> int:
         """The most bytes of one kind at any moment."""
         self._settle()

@@ -6,6 +6,7 @@ import errno
 import os
 import secrets
 import shutil
+import tempfile
 from contextlib import suppress
 from pathlib import Path
 
@@ -34,14 +35,10 @@ def check_output(flag: str, path: Path, nbytes: int) -> None:
                 f"{flag}: {str(path)!r} cannot be written (it may need {nbytes / 1e9:.3g} GB, and "
                 f"{free / 1e9:.3g} GB are free there); name another place, or make the run smaller"
             )
-        draft = _draft(path)
-        try:
-            with open(draft, "xb") as file:
-                file.write(bytes(1))
-                file.flush()
-                os.fsync(file.fileno())
-        finally:
-            draft.unlink(missing_ok=True)
+        with tempfile.TemporaryFile(dir=path.resolve().parent) as draft:
+            draft.write(bytes(1))
+            draft.flush()
+            os.fsync(draft.fileno())
     except OSError as error:
         raise InputError(f"{flag}: {str(path)!r} cannot be written ({reason(error)}); name another place") from None
 
