@@ -204,9 +204,9 @@ def test_processes_that_a_failed_rank_started_end_with_it(tmp_path):
 )
 @pytest.mark.parametrize("function", [functions.other_collective, functions.other_size])
 def test_different_collectives_are_named_at_once(world, collectives, function):
-    """In shared memory the first two ranks that see it, whichever they are."""
+    """Between processes, by the first two that see it, whichever they are."""
     named = r"rank 0 is in #1 all_reduce of 8 float32 while rank 1 is in #1 all_"
-    if collectives == "shared":
+    if world == "processes":
         named = r"rank [01] is in #1 all_\w+ of \d+ float32 while rank [12] is in #1 all_\w+ of \d+ float32"
     with pytest.raises(MismatchError, match=named):
         launch(function, ranks=3, world=world, collectives=collectives, timeout=50)
