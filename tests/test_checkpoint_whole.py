@@ -264,7 +264,10 @@ def test_the_example_of_the_page_runs(tmp_path: Path, monkeypatch: pytest.Monkey
     exec(code, {"__name__": "example"})
     said = capsys.readouterr().out.strip()
     assert said == code.rpartition("# ")[2].strip() == "[0, 0, 0, 0] [3, 3]"
-    assert sorted(path.name for path in (tmp_path / "runs" / "a").glob("step-*")) == ["step-00000004", "step-00000005"]
+    assert sorted(path.name for path in (tmp_path / "runs" / "linear").glob("step-*")) == [
+        "step-00000004",
+        "step-00000005",
+    ]
 
 
 def test_the_command_writes_a_run_of_zerolab_train_as_a_folder_of_hugging_face_s(tmp_path: Path, capsys: Any) -> None:
