@@ -198,22 +198,22 @@ def host_waits_once(place: Place) -> Outcome:
     claim = "the host waits for the GPU at most once a step"
     if place.device == "cpu":
         return Outcome(name, [Finding(name, claim, None, "a CPU is not waited for")])
+    # Ranks that share a GPU wait for each message, which goes by the host: there one rank is looked at alone.
+    ranks, impls = (place.ranks, place.impls) if place.joined else (1, ("torch",))
     findings = []
-    for impl in place.impls if place.joined else ():
-        found = place.start(training.waits, impl, tuple(WAITING.values()), host_waits)
+    for impl in impls:
+        found = place.start(training.waits, impl, tuple(WAITING.values()), host_waits, ranks=ranks)
         for at, case in enumerate(WAITING):
             most = max((of[at] for of in found), key=lambda seen: sum(seen.values()))
             where = ", ".join(f"{site} {count}" for site, count in most.items())
             findings.append(
                 Finding(
                     name,
-                    f"{claim} ({case}, {place.words(impl)})",
+                    f"{claim} ({case}, {place.words(impl)}, {ranks} rank{'s' * (ranks > 1)})",
                     sum(most.values()) <= 1,
                     f"{sum(most.values())}: {where or 'nowhere'}",
                 )
             )
-    if not findings:
-        findings = [Finding(name, claim, None, "ranks that share a GPU wait for each message, which goes by the host")]
     return Outcome(name, findings)
 
 

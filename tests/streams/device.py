@@ -34,6 +34,15 @@ class Stream:
     def __init__(self, name: str) -> None:
         self.name, self.device = name, GPU
 
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+    def __ne__(self, other: object) -> bool:
+        """As torch has it: `None != stream` is False, too."""
+        return other is not None and self is not other
+
+    __hash__ = object.__hash__
+
 
 class Event:
     """What had happened when it was recorded, and which of whose operations recorded it."""

@@ -72,7 +72,8 @@ class Turn:
 
     def wait(self, current: torch.cuda.Stream) -> None:
         """What `current` does next comes after the call."""
-        if self.waiting != current:
+        # Torch says that None != stream is False.
+        if self.waiting is None or self.waiting != current:
             door.wait(current, self.done)
             self.waiting = current
 
