@@ -65,7 +65,7 @@ def test_layers_with_unused_experts_leave_in_their_turn_of_backward(name: str) -
         loss = experts.loss(engine, part(experts.batch(0), comm.rank))
         found: set[str] = set()
         engine.model.first.weight.register_hook(
-            lambda _: found.update(unit.name for unit in engine.units if unit.presence is Presence.HERE)
+            lambda _: found.update(unit.name for unit in engine.units if unit.presence is Presence.GATHERED)
         )
         engine.backward(loss)
         return found

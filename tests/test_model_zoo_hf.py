@@ -101,7 +101,7 @@ def test_generate_of_other_lengths_on_the_ranks_works_in_summon_full_params() ->
 
 def test_save_pretrained_writes_what_from_pretrained_reads(tmp_path: Path) -> None:
     def save(engine: Any, comm: Collectives) -> bool:
-        kind, here = type(engine.model), tmp_path / f"{engine.stage.number}-{comm.rank}"
+        kind, here = type(engine.model), tmp_path / f"{engine.stage}-{comm.rank}"
         state = engine.state_dict()
         engine.model.save_pretrained(here / "state", state_dict=state)
         with engine.summon_full_params():

@@ -168,7 +168,7 @@ def test_a_gather_that_fails_half_way_leaves_no_copy_to_memory_that_it_gives_bac
         def fail(*_: object) -> None:
             raise OffloadError("the disk is gone")
 
-        monkeypatch.setattr(engine.stage.store, "_read", fail)
+        monkeypatch.setattr(engine.tier, "_read", fail)
         with pytest.raises(OffloadError, match="the disk is gone"):
             engine(torch.ones(4, 8).to(GPU))
         assert checker.races == {}
@@ -277,7 +277,7 @@ def test_a_gpu_steps_in_large_sub_groups_unless_it_is_told_otherwise(
         fake = FakeDoor(checker)
         fake.put_in(monkeypatch)
         engine = make_engine(Case(2, settings={"precision": "bf16", "offload": said}), fake)
-    assert engine.offload.sub_group_numel == numel == engine.stage.offload.sub_group_numel
+    assert engine.offload.sub_group_numel == numel == engine.offload.sub_group_numel
     assert ZeroEngine(Net(), LocalCollectives(), 2, lr=1e-2, precision="bf16").offload == Offload()
 
 

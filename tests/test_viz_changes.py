@@ -3,14 +3,14 @@
 from pathlib import Path
 
 import pytest
-
-from zerolab.course.grade.cells import read_notebook
-from zerolab.course.viz import Changes
-from zerolab.errors import InputError
 from zerolab.zero.stage0 import Stage0
 from zerolab.zero.stage1 import Stage1ReduceScatter
 from zerolab.zero.stage2 import Stage2
 from zerolab.zero.stage3 import Stage3
+
+from zerolab.course.grade.cells import read_notebook
+from zerolab.course.viz import Changes
+from zerolab.errors import InputError
 
 LESSONS = Path(__file__).resolve().parent.parent / "notebooks"
 SCREEN = 58

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+from functools import partial
 from itertools import product
 
 import pytest
@@ -132,7 +133,8 @@ def test_a_compiled_model_waits_for_new_parameters_wherever_it_reads_them(monkey
     model = Peeks()
     model.compile(backend="eager")
     engine = ZeroEngine(model, LocalCollectives(), 2, lr=0.1, overlap_gather=True)
-    monkeypatch.setattr(engine.stage, "publish", Late)
+    for bucket in engine.buckets:
+        monkeypatch.setattr(bucket, "publish", partial(Late, bucket))
     for _ in range(3):
         loss = engine(torch.ones(4, 8)).square().mean()
         assert loss.isfinite()

@@ -11,7 +11,7 @@ from torch import nn
 from zerolab.collectives import Collectives
 from zerolab.ranks import launch
 from zerolab.zero import ZeroEngine
-from zerolab.zero.gradients import GradientBuffer
+from zerolab.zero.bucket import GradientBuffer
 from zerolab.zero.units import Unit
 
 WIDTH = 8
@@ -73,6 +73,6 @@ def test_local_gradients_go_through_the_states_that_are_drawn(stage: int) -> Non
 def test_units_go_through_the_states_that_are_drawn() -> None:
     with changes(Unit, "presence") as seen:
         launch(train, 3, ranks=2, world="lockstep")
-    drawn = {("AWAY", "COMING"), ("COMING", "HERE"), ("HERE", "AWAY")}
-    left = {("COMING", "AWAY"), ("AWAY", "AWAY")}
+    drawn = {("SHARDED", "GATHERING"), ("GATHERING", "GATHERED"), ("GATHERED", "SHARDED")}
+    left = {("GATHERING", "SHARDED"), ("SHARDED", "SHARDED")}
     assert seen == drawn | left

@@ -200,7 +200,7 @@ def test_what_is_kept_is_forgotten_when_its_values_change() -> None:
         # Without gradients nothing is kept, since no backward comes.
         with torch.no_grad():
             found.append(torch.equal(engine(x), alone(x)))
-        return [*found, not any(unit.presence is Presence.HERE for unit in engine.units)]
+        return [*found, not any(unit.presence is Presence.GATHERED for unit in engine.units)]
 
     assert launch(run, ranks=2, world="lockstep", timeout=60) == [[True] * 3] * 2
 

@@ -25,8 +25,9 @@ from zerolab.offload import Offload
 from zerolab.precision import LossScaler, Precision
 from zerolab.precision.scaler import ScaleError
 from zerolab.ranks import launch
-from zerolab.zero import ZeroEngine, encoded_step
+from zerolab.zero import ZeroEngine
 from zerolab.zero.clip import gradient_norm
+from zerolab.zero.tiers import encoded_step
 
 pytestmark = pytest.mark.timeout(100)
 
@@ -38,7 +39,7 @@ SICK = 1
 
 def states_of(engine: ZeroEngine) -> str:
     """A digest of all that a step changes on this rank: parameters, main parameters and moments, as they rest."""
-    kept = [bucket.shard if engine.stage.shards_parameters else bucket.whole for bucket in engine.buckets]
+    kept = [bucket.shard if engine.shards_parameters else bucket.whole for bucket in engine.buckets]
     tensors = [*kept, *engine.optimizer_step.resting()]
     return digest({str(at): tensor.detach().clone() for at, tensor in enumerate(tensors)})
 
@@ -332,7 +333,7 @@ def sums(comm: Collectives, reduce: str) -> list[list[float]]:
     for stage, variant in VARIANTS:
         engine = ZeroEngine(Weights(), comm, stage, optimizer=sgd(), precision=recipe, **variant)
         engine.backward(engine(torch.full((64,), 256.0 if comm.rank == 0 else 1.0)))
-        found.append(engine.buckets[0].gradients.for_step(engine.stage.shard_rank).tolist())
+        found.append(engine.buckets[0].for_step().tolist())
     return found
 
 

@@ -737,7 +737,7 @@ def test_an_engine_is_mended_as_often_as_it_breaks_and_holds_no_buffer_in_betwee
     """The optimizer's file fails while a shard of the parameters is being written, or either file does."""
     places = {"optimizer": "disk", "parameters": "disk", "sub_group_numel": 32, "buffer_count": 1}
     engine = ZeroEngine(model(), LocalCollectives(), 3, optimizer=adamw(1e-2), offload=offload(tmp_path, places))
-    pool, ended = engine.stage.store.pool, []  # type: ignore[attr-defined]
+    pool, ended = engine.tier.pool, []  # type: ignore[attr-defined]
     engine.backward(loss_of(engine(rows(0, 0))))
     engine.step()
     save(tmp_path / "kept", engine, 1)

@@ -47,8 +47,8 @@ def test_a_nan_in_one_ranks_shard_is_the_norm_on_every_rank(norm_type: float) ->
         for sick in (0, 1):
             engine.backward(loss_of(engine(rows(comm.rank, 0))))
             if comm.rank == sick:
-                engine.buckets[0].gradients.for_step(engine.stage.shard_rank)[0] = float("nan")
-            if sick == 0 or engine.stage.shards_optimizer:
+                engine.buckets[0].for_step()[0] = float("nan")
+            if sick == 0 or engine.owner is not None:
                 norms.append(gradient_norm(comm, engine.buckets, norm_type))
             engine.zero_grad()
         return norms
@@ -113,7 +113,7 @@ def padding_of(rank: int, engine: ZeroEngine) -> float:
     """The sum of what this rank's padding holds, in parameters and optimizer states."""
     total = 0.0
     for own in engine.optimizer_step.segments:
-        first = own.start + (own.bucket.layout.shard(rank)[0] if engine.stage.shards_optimizer else 0)
+        first = own.start + (own.bucket.layout.shard(rank)[0] if engine.owner is not None else 0)
         kept = [own.tensor, *(s for s in engine.optimizer.state[own.tensor].values() if torch.is_tensor(s) and s.dim())]
         for start, stop in own.bucket.layout.gaps():
             total += sum(t[max(0, start - first) : max(0, stop - first)].abs().sum().item() for t in kept)
@@ -530,7 +530,7 @@ def test_a_write_to_the_optimizers_tensors_is_refused_until_it_is_published(
             with engine.summon_full_params():
                 pass
         else:
-            Checkpoints(str(tmp_path / str(engine.stage.number))).save(engine, step=1)
+            Checkpoints(str(tmp_path / str(engine.stage))).save(engine, step=1)
 
     def run(comm: Collectives) -> None:
         # At stage 0, in the model's dtype, the optimizer's tensors are the model's own.

@@ -143,8 +143,8 @@ def test_no_step_is_applied_after_other_units_came_back_in_backward(made: str) -
         before = [owned.tensor.clone() for owned in engine.optimizer_step.segments]
         # What a checkpoint would gather again, in an order of its own on each rank.
         for unit in engine.units[:2] if comm.rank else engine.units[1::-1]:
-            engine.stage.gather(unit)
-            engine.stage.release(unit)
+            unit.gather()
+            unit.release()
         try:
             engine.step()
             said = ""

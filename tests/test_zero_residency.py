@@ -3,6 +3,7 @@
 import random
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -19,8 +20,7 @@ from zerolab.collectives.transport import Transport, WrappedTransport
 from zerolab.memory import Stage3Limits
 from zerolab.ranks import launch
 from zerolab.zero import Unit, ZeroEngine
-from zerolab.zero.gradients import IN_FLIGHT
-from zerolab.zero.stage3 import Stage3
+from zerolab.zero.reducer import IN_FLIGHT
 from zerolab.zero.units import Presence
 
 pytestmark = pytest.mark.timeout(150)
@@ -55,15 +55,16 @@ class Watched:
 
     def __init__(self, engine: ZeroEngine) -> None:
         self.seen: list[list[str]] = []
-        for name in ("_start_gathering", "gather", "release"):
-            method = getattr(engine.stage, name)
+        for unit in engine.units:
+            for name in ("start_gather", "gather", "release"):
+                method = getattr(unit, name)
 
-            def noted(unit: Unit, method: Any = method) -> None:
-                self.seen.append(here(engine))
-                method(unit)
-                self.seen.append(here(engine))
+                def noted(method: Any = method) -> None:
+                    self.seen.append(here(engine))
+                    method()
+                    self.seen.append(here(engine))
 
-            setattr(engine.stage, name, noted)
+                setattr(unit, name, noted)
 
     @property
     def most(self) -> int:
@@ -256,15 +257,14 @@ def test_a_unit_fetched_for_nothing_stays_until_it_has_come() -> None:
         digests, early = set(), []
         for comm in (build(transport), build(Delayed(transport, 0, 5e-3))):
             engine = ZeroEngine(Changing(), comm, 3, optimizer=adamw())
-            stage = engine.stage
-            assert isinstance(stage, Stage3)
 
-            def watched(unit: Unit, release: Any = stage.release) -> None:
-                handles = unit.gathering if unit.presence is Presence.COMING else []
-                release(unit)
+            def watched(unit: Unit, release: Any) -> None:
+                handles = unit.gathering if unit.presence is Presence.GATHERING else []
+                release()
                 early.append(any(not handle._pending.waited for handle in handles))
 
-            stage.release = watched  # type: ignore[method-assign]
+            for unit in engine.units:
+                unit.release = partial(watched, unit, unit.release)  # type: ignore[method-assign]
             for step in range(6):
                 engine.backward(loss_of(engine(torch.ones(4, WIDTH), step % 3)))
                 assert not here(engine)
@@ -427,7 +427,8 @@ def late_engine(model: nn.Module, monkeypatch: pytest.MonkeyPatch, fails: int = 
     """After a step whose new parameters have not come."""
     engine = ZeroEngine(model, LocalCollectives(), 2, lr=1e-2, overlap_gather=True)
     engine.backward(engine(torch.ones(4, 8)).sum())
-    monkeypatch.setattr(engine.stage, "publish", lambda bucket: Late(bucket, fails))
+    for bucket in engine.buckets:
+        monkeypatch.setattr(bucket, "publish", partial(Late, bucket, fails))
     engine.step()
     return engine
 

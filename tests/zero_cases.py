@@ -12,7 +12,7 @@ from torch import nn
 from zerolab.collectives import Collectives, Handle
 from zerolab.models import GPT2, GPT2Config, Llama, LlamaConfig
 from zerolab.zero import StepResult, ZeroEngine
-from zerolab.zero.units import Bucket
+from zerolab.zero.bucket import Bucket
 
 ROWS, LENGTH, VOCABULARY = 24, 8, 31
 VARIANTS: tuple[tuple[int, dict[str, Any]], ...] = (

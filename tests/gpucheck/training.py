@@ -227,7 +227,7 @@ def our_memory(transport: Transport, size: Size, impl: str, stages: tuple[int, .
         with Tracker(engine_labels(engine)) as tracker:
             step_of(engine, inputs, targets)
             engine.synchronize()
-        books = predict(engine.plans, engine.stage.number, engine.state_size)
+        books = predict(engine.plans, engine.stage, engine.state_size)
         of_stage["ledger"] = sum(tracker.peak.values())
         of_stage["predicted"] = sum(by_rank[comm.rank] for by_rank in books.values())
         of_stage["buffers"] = sum(buffer.nbytes for buffer in engine.model.buffers())

@@ -152,7 +152,7 @@ def load(folder: Path | str, engine: ZeroEngine, **options: Any) -> Loaded:
 
 def _is_first(engine: ZeroEngine) -> bool:
     """Whether this rank is the one that makes checkpoints of all ranks' files."""
-    return engine.comm.rank == 0 and (engine.stage.replicate is None or engine.stage.replicate.rank == 0)
+    return engine.comm.rank == 0 and (engine.replicate is None or engine.replicate.rank == 0)
 
 
 def _once(folder: Path | str, work: Callable[[Checkpoints], Any]) -> Any:

@@ -14,9 +14,9 @@ from zerolab.zero import ZeroEngine
 def all_records(engine: ZeroEngine, record: Any) -> list[Any]:
     """Every rank's record, also of the groups that hold the same shards as this one, in the order of writers."""
     rows = gather_records(engine.comm, record)
-    if engine.stage.replicate is None:
+    if engine.replicate is None:
         return rows
-    return [row for rows in gather_records(engine.stage.replicate, rows) for row in rows]
+    return [row for rows in gather_records(engine.replicate, rows) for row in rows]
 
 
 def agree(engine: ZeroEngine, error: BaseException | None, record: Any = None) -> list[Any]:

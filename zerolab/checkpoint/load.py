@@ -28,10 +28,10 @@ from zerolab.checkpoint.unsharded import check_complete, group_keys, names_by_gr
 from zerolab.errors import InputError, StateError
 from zerolab.precision.codec import Codec
 from zerolab.zero import ZeroEngine
+from zerolab.zero.bucket import Bucket
 from zerolab.zero.changing import changing
 from zerolab.zero.optimizer_step import ShardSegment
-from zerolab.zero.overwrite import Overlap, begin_of, gather_parameters, overlaps, owned, write_main, write_parameters
-from zerolab.zero.units import Bucket
+from zerolab.zero.overwrite import Overlap, gather_parameters, overlaps, write_main, write_parameters
 
 Tensor = torch.Tensor
 HOW = ("fused", "foreach", "capturable", "differentiable")
@@ -60,8 +60,7 @@ class Load:
     def __init__(self, engine: ZeroEngine, path: Path, scheduler: Any, weights_only: bool) -> None:
         self.engine, self.scheduler, self.weights_only = engine, scheduler, weights_only
         self.notes: list[str] = []
-        rank = engine.stage.shard_rank
-        self.rank = rank
+        self.rank = engine.owner
 
         def find() -> str:
             engine.check_between_steps("load", mends=True)
@@ -213,10 +212,10 @@ class Load:
     def _wanted(self) -> Iterator[tuple[str, str, int, int]]:
         """Which elements of which state this rank will read."""
         for bucket in self.engine.buckets:
-            for lap in overlaps(bucket.layout, *owned(bucket, self.rank)):
+            for lap in overlaps(bucket.layout, *bucket.owned):
                 yield self._parameter_state(lap.slot.name, bucket), lap.slot.name, lap.start, lap.stop
         for segment in self.engine.optimizer_step.segments:
-            begin = begin_of(segment, self.rank)
+            begin = segment.begin
             for name in self._states_of(segment):
                 for lap in overlaps(segment.bucket.layout, begin, begin + segment.numel):
                     state = self._main_state(lap.slot.name) if name == "main" else name
@@ -237,7 +236,7 @@ class Load:
     def _writer(self) -> int:
         """Whose buffers this rank takes over: its own, or rank 0's where the number of ranks is another. Then it takes
         over nobody's random generators."""
-        engine, replicate = self.engine, self.engine.stage.replicate
+        engine, replicate = self.engine, self.engine.replicate
         own = engine.comm.rank + (0 if replicate is None else replicate.rank * engine.comm.size)
         writers = engine.comm.size * (1 if replicate is None else replicate.size)
         self.same_world = (engine.comm.size, writers) == (self.manifest.ranks, self.manifest.writers)
@@ -276,7 +275,7 @@ class Load:
                     self._state(*state)
 
     def _state(self, segment: ShardSegment, name: str, codec: Codec, raw: Tensor) -> None:
-        begin = begin_of(segment, self.rank)
+        begin = segment.begin
         codes, scales = split(codec, raw, segment.numel)
         saved = self.manifest.states.get(name)
         alike = saved is not None and Codec(_dtype(saved["dtype"]), saved["scaled"], saved["root"]) == codec

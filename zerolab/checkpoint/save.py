@@ -60,7 +60,7 @@ class Save:
         keep: int | None,
         path: Path,
     ) -> None:
-        replicate = engine.stage.replicate
+        replicate = engine.replicate
         self.engine, self.folder, self.step, self.keep = engine, folder, step, keep
         self.copy = 0 if replicate is None else replicate.rank
         self.writer = self.copy * engine.comm.size + engine.comm.rank
@@ -129,7 +129,7 @@ class Save:
             save=self.token,
             step=self.step,
             ranks=engine.comm.size,
-            stage=engine.stage.number,
+            stage=engine.stage,
             replicas=self.writers // engine.comm.size,
             precision=None if engine.precision is None else asdict(engine.precision),
             offload={"optimizer": engine.offload.optimizer, "parameters": engine.offload.parameters},

@@ -18,7 +18,7 @@ from zerolab.errors import CheckpointError
 from zerolab.precision.codec import BLOCK, Codec
 from zerolab.zero import ZeroEngine
 from zerolab.zero.optimizer_step import ShardSegment
-from zerolab.zero.overwrite import begin_of, overlaps
+from zerolab.zero.overwrite import overlaps
 
 Tensor = torch.Tensor
 
@@ -56,9 +56,9 @@ class Shards:
         for bucket in self.engine.buckets:
             first, last = bucket.layout.shard(self.rank)
             room = torch.empty(0, dtype=bucket.dtypes.shard)
-            if self.engine.stage.shards_parameters:
+            if self.engine.shards_parameters:
                 room = room.new_empty(bucket.layout.shard_numel, device=_room_device(self.engine))
-                shard = self.engine.stage.store.fetch(bucket, room)
+                shard = self.engine.tier.fetch(bucket, room)
             else:
                 shard = bucket.whole[first:last]
             for lap in overlaps(bucket.layout, first, last):
@@ -95,7 +95,7 @@ class Shards:
     def _parts_of(self, segment: ShardSegment, name: str, codec: Codec, raw: Tensor) -> Iterator[tuple[str, Tensor]]:
         layout = segment.bucket.layout
         codes, scales = split(codec, raw, segment.numel)
-        begin = begin_of(segment, self.engine.stage.shard_rank)
+        begin = segment.begin
         low, high = layout.shard(self.rank)
         # At stage 0 a segment may lie in the shards of several ranks.
         first, last = max(begin, low), min(begin + segment.numel, high)

@@ -55,3 +55,24 @@ def point(parameters: Iterable[Tensor], tensors: Iterable[Tensor]) -> None:
     with DisableTorchFunctionSubclass():
         for parameter, tensor in zip(parameters, tensors, strict=True):
             set_data(parameter, tensor)
+
+
+def gradient_of(parameter: Tensor) -> Tensor | None:
+    """The gradient that torch has left at a parameter."""
+    with DisableTorchFunctionSubclass():
+        return TensorBase.grad.__get__(parameter)  # type: ignore[union-attr, no-any-return]
+
+
+def take_gradient(parameter: Tensor) -> Tensor | None:
+    """The gradient that torch has left at a parameter, which has none after."""
+    with DisableTorchFunctionSubclass():
+        gradient: Tensor | None = TensorBase.grad.__get__(parameter)  # type: ignore[union-attr]
+        TensorBase.grad.__set__(parameter, None)  # type: ignore[union-attr]
+    return gradient
+
+
+def drop_gradients(parameters: Iterable[Tensor]) -> None:
+    drop = TensorBase.grad.__set__  # type: ignore[union-attr]
+    with DisableTorchFunctionSubclass():
+        for parameter in parameters:
+            drop(parameter, None)

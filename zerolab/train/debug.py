@@ -57,26 +57,26 @@ class ZeroDebug:
         return {name: (calls.get(name, 0), sent.get(name, 0)) for name in COUNTED}
 
     def _init_line(self) -> str:
-        engine, stage = self.engine, self.engine.stage
+        engine, rank = self.engine, self.engine.owner
         layouts = [plan.layout for plan in engine.plans]
         trained = [plan.layout for plan in engine.plans if plan.trainable]
-        if stage.shard_rank is None:
+        if rank is None:
             updated = sum(layout.used for layout in trained)
         else:
-            updated = sum(piece.numel for layout in trained for piece in layout.pieces(stage.shard_rank))
+            updated = sum(piece.numel for layout in trained for piece in layout.pieces(rank))
         return (
-            f"init strategy={STRATEGIES[stage.number]} zero_stage={stage.number} ranks={self.comm.size} "
+            f"init strategy={STRATEGIES[engine.stage]} zero_stage={engine.stage} ranks={self.comm.size} "
             f"instances={self.config.num_distributed_optimizer_instances} reduction={self._reduction()} "
             f"buckets={len(layouts)} parameters={sum(layout.used for layout in layouts)} updated_here={updated}"
         )
 
     def _reduction(self) -> str:
-        return ["all_reduce", self.config.reduction, "reduce_scatter", "reduce_scatter"][self.engine.stage.number]
+        return ["all_reduce", self.config.reduction, "reduce_scatter", "reduce_scatter"][self.engine.stage]
 
     def _map_lines(self) -> list[str]:
         """Which part of each parameter this rank's optimizer updates, of the first few parameters."""
         lines: list[str] = []
-        rank = self.engine.stage.shard_rank
+        rank = self.engine.owner
         for plan in self.engine.plans:
             layout = plan.layout
             owned = {} if rank is None else {piece.slot.name: piece for piece in layout.pieces(rank)}

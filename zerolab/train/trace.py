@@ -67,7 +67,7 @@ class Recorder:
         if self._tracer is not None:
             self._tracer.record_waits = True
             self._tracer.spans.clear()
-            for lane in (*engine.stage.store.lanes, *engine.optimizer_step.lanes):
+            for lane in (*engine.tier.lanes, *engine.optimizer_step.lanes):
                 lane.watch = self._transferred
 
     @property

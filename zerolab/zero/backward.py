@@ -20,7 +20,7 @@ from zerolab.collectives import phase
 from zerolab.collectives.call import backward_phase, current_phase, phase_now
 from zerolab.errors import InputError, StateError
 from zerolab.gpu import door
-from zerolab.zero.stage import settle_all
+from zerolab.zero.units import settle_all
 from zerolab.zero.wrapped import THAWED
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ def end(engine: ZeroEngine) -> None:
 
 def has_ended(engine: ZeroEngine) -> None:
     """A backward has ended well. From here on others may write to the shards."""
-    settle_all(engine.stage, engine.units)
+    settle_all(engine.units)
     engine._failed = False
 
 
@@ -117,7 +117,7 @@ def reached(its: ReferenceType[ZeroEngine]) -> None:
 
         def let_go() -> None:
             engine.residency.let_go()
-            settle_all(engine.stage, engine.units)
+            settle_all(engine.units)
 
         at_end_of_pass(let_go)
         return

@@ -17,7 +17,7 @@ from zerolab.collectives import phase
 from zerolab.collectives.records import gather_records
 from zerolab.errors import OffloadError
 from zerolab.flat.values import numbers
-from zerolab.zero.stage import Stage, settle_all
+from zerolab.zero.units import settle_all
 
 if TYPE_CHECKING:
     from zerolab.zero.engine import ZeroEngine
@@ -29,19 +29,19 @@ REMEDY = "load a checkpoint, into this engine or a new one (zerolab.checkpoint.l
 def changing(engine: ZeroEngine, what: str) -> Iterator[None]:
     """Within, `what` changes parameters or states; if it raises, the engine is broken. A collective at stage 3: other
     ranks may still read a shard of this one, and have done so before anything is written."""
-    settle_all(engine.stage, engine.units)
+    settle_all(engine.units)
     try:
         yield
     except BaseException:
         engine.broken = f"{what} ended half-way, so some values here are new and some old; {REMEDY}"
         engine.optimizer_step.forget()
-        engine.stage.store.forget()
+        engine.tier.forget()
         engine._forget()
         raise
 
 
 @contextmanager
-def all_hear(stage: Stage) -> Iterator[None]:
+def all_hear(engine: ZeroEngine) -> Iterator[None]:
     """Within, transfers may fail on one rank; then every rank raises the same OffloadError. A collective, where states
     rest on a disk: 8 bytes a rank travel if none failed."""
     error: OffloadError | None = None
@@ -49,9 +49,9 @@ def all_hear(stage: Stage) -> Iterator[None]:
         yield
     except OffloadError as failed:
         error = failed
-    if not stage.offload.on_disk:
+    if not engine.offload.on_disk:
         return
-    groups = [group for group in (stage.comm, stage.replicate) if group is not None]
+    groups = [group for group in (engine.comm, engine.replicate) if group is not None]
     with phase("norm"):
         flag = float(error is not None)
         for group in groups:
@@ -59,7 +59,7 @@ def all_hear(stage: Stage) -> Iterator[None]:
             flag = max(numbers(group.all_gather(own), instead=[flag]))
         if not flag:
             return
-        said: list[Any] | None = None if error is None else [stage.comm.ranks[stage.comm.rank], str(error)]
+        said: list[Any] | None = None if error is None else [engine.comm.ranks[engine.comm.rank], str(error)]
         for group in groups:
             said = next((row for row in gather_records(group, said) if row is not None), None)
     assert said is not None

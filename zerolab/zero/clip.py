@@ -15,7 +15,7 @@ from zerolab.collectives import Collectives, phase
 from zerolab.errors import InputError
 from zerolab.flat.values import numbers, values_here
 from zerolab.precision.scaler import LossScaler
-from zerolab.zero.units import Bucket
+from zerolab.zero.bucket import Bucket
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ def _partial(comm: Collectives, buckets: list[Bucket], norm_type: float) -> torc
     norms = []
     for bucket in buckets:
         start, _ = bucket.layout.shard(comm.rank)
-        shard = bucket.gradients.for_step(comm.rank)
+        shard = bucket.reduced_shard()
         pieces = [shard[piece.start - start : piece.stop - start] for piece in bucket.layout.pieces(comm.rank)]
         norms += [piece.abs() if piece.is_complex() else piece for piece in pieces]
     if not norms:

@@ -23,6 +23,7 @@ from zerolab.collectives import Collectives, phase
 from zerolab.errors import InputError, StateError
 from zerolab.flat import ALIGN, BucketPlan
 from zerolab.flat.layout import round_up
+from zerolab.flat.views import fill
 from zerolab.gpu import door
 from zerolab.memory.limits import ANY, Stage3Limits, check_limits
 from zerolab.offload.formats import align_of, sub_group_limit
@@ -30,27 +31,32 @@ from zerolab.offload.places import NOWHERE, Offload, ledger
 from zerolab.precision.fp8 import advance, fp8_layers, fp8_linears
 from zerolab.precision.recipe import Precision, cast, find_precision
 from zerolab.precision.scaler import LossScaler
+from zerolab.ranks.pages import Pages
 from zerolab.zero import optimizer as optimizers
 from zerolab.zero.backward import check_together, reached, run_backward
+from zerolab.zero.bucket import Bucket
 from zerolab.zero.changing import all_hear, changing
 from zerolab.zero.check import check_alike, check_lookups, check_loss, check_model, engaged
 from zerolab.zero.choose import (
     check_disk,
     check_kinds,
     check_replicas,
+    effective_stage,
     keeps_main,
     make_scaler,
-    make_stage,
     make_step,
+    rows_of,
     step_device,
 )
 from zerolab.zero.clip import StepResult, check_norm, measure
 from zerolab.zero.gestures import Gestures, members
-from zerolab.zero.gradients import Reducer
 from zerolab.zero.materialize import Init, Materializer, find_init
 from zerolab.zero.owned import HandedOut
 from zerolab.zero.publishing import Publishing
+from zerolab.zero.reducer import Reducer
 from zerolab.zero.residency import Residency
+from zerolab.zero.table import STAGES
+from zerolab.zero.tiers.tiers import make_tier
 from zerolab.zero.units import GroupOf, Unit, find_units
 from zerolab.zero.wrapped import Held, Wrapped, count_write
 from zerolab.zero.wrapping import set_away, unwrap, wrap
@@ -124,7 +130,7 @@ class ZeroEngine(Gestures):
             check_norm(clip_norm, norm_type)
         check_model(model, comm.device)
         check_lookups(model, comm.size)
-        self.model, self.comm, self._given = model, comm, units
+        self.model, self.comm, self.replicate, self._given = model, comm, replicate, units
         self.clip_norm, self.norm_type = clip_norm, norm_type
         self.overlap_gather = overlap_gather
         self.precision = find_precision(precision)
@@ -133,7 +139,8 @@ class ZeroEngine(Gestures):
         init = find_init(model, init)
         self.offload = offload = offload.on(door.drives(comm.device))
         self.scaler = make_scaler(self.precision, scaler)
-        self.stage = make_stage(stage, comm, reduction, self.precision, offload, replicate)
+        self.stage = effective_stage(stage, comm, reduction, self.precision, offload)
+        self.shards_parameters = bool(STAGES[self.stage][0])
         factory = optimizer if lr is None else optimizers.default_factory(lr)
         assert factory is not None
         in_parts = sub_group_limit(self.precision, offload) is not None
@@ -152,24 +159,26 @@ class ZeroEngine(Gestures):
             fp8_linears(model)
         engaged.add(model)
         with phase("setup"), torch.no_grad():
-            self.stage.store.prepare([bucket for bucket in self.buckets if not bucket.persistent])
+            self._place(reduction)
             materializer = Materializer(model, self.units, comm, init)
             for unit in self.units:
                 flats = materializer.bring(unit)
                 for bucket in unit.buckets:
-                    self.stage.flatten(bucket, flats.pop(bucket, None))
+                    self._overwrite(bucket, flats.pop(bucket, None))
             materializer.bring_rest()
             for buffer in model.buffers():
                 buffer.copy_(self._of_rank_0(buffer))
-        self.optimizer_step = make_step(self.stage, self.buckets, factory, self.precision, self.state_size)
+        self.optimizer_step = make_step(self.tier, offload, self.buckets, factory, self.precision, self.state_size)
         self.handed_out = HandedOut(self.optimizer_step)
         self.optimizer = optimizers.guarded(self.optimizer_step.optimizer, weakref.ref(self))
-        self.publishing = Publishing(self.stage, self.units)
+        self.publishing = Publishing(self.units)
         settle = self.publishing.settle
         begins = partial(reached, weakref.ref(self))
-        self.residency = Residency(model, self.stage, self.units, prefetch, limits, settle, self._fill, begins)
-        taken = self.residency.taken if self.stage.shards_parameters else None
-        self.reducer = Reducer(self.stage, self.units, overlap, begins, taken)
+        self.residency = Residency(
+            model, self.units, self.shards_parameters, prefetch, limits, settle, self._fill, begins
+        )
+        taken = self.residency.taken if self.shards_parameters else None
+        self.reducer = Reducer(comm, replicate, self.units, overlap, begins, taken)
         self._failed = self.stepping = self.closed = False
         self.toggled: set[str] = set()  # parameters whose requires_grad is another one than when they were wrapped
         self.broken: str | None = None  # why all is refused but a load of a checkpoint (`changing.py`)
@@ -179,6 +188,11 @@ class ZeroEngine(Gestures):
     def plans(self) -> list[BucketPlan]:
         """The geometry of all buckets, from which memory and traffic are predicted."""
         return [bucket.plan for bucket in self.buckets]
+
+    @property
+    def owner(self) -> int | None:
+        """The rank whose shard of each bucket this rank updates, and saves: its own; None: it updates all."""
+        return self.comm.rank if STAGES[self.stage][2] else None
 
     @property
     def loss_scale(self) -> float:
@@ -262,7 +276,7 @@ class ZeroEngine(Gestures):
         self.synchronize()
         self._forget()
         self.closed = True
-        if not self.stage.shards_parameters:
+        if not self.shards_parameters:
             engaged.discard(self.model)
             for bucket in self.buckets:
                 for parameter in bucket.parameters:
@@ -270,18 +284,18 @@ class ZeroEngine(Gestures):
         self.residency.remove()
         self.reducer.remove()
         self.optimizer_step.close()
-        self.stage.store.close()
+        self.tier.close()
 
     def disk_bytes(self) -> dict[str, int]:
         """Bytes of states in this rank's files, as the file system has them, under the names of `memory.predict`."""
-        found = {"parameters": self.stage.store.disk_bytes(), "optimizer_states": self.optimizer_step.disk_bytes()}
+        found = {"parameters": self.tier.disk_bytes(), "optimizer_states": self.optimizer_step.disk_bytes()}
         return {ledger("disk", kind): nbytes for kind, nbytes in found.items() if nbytes}
 
     # Parts of a step.
 
     def _agree(self) -> None:
         """See that all ranks gathered the same units. Where none are gathered a rank may run forwards alone."""
-        if self.stage.shards_parameters:
+        if self.shards_parameters:
             self.comm.agree()
 
     def _check_whole(self) -> None:
@@ -295,13 +309,39 @@ class ZeroEngine(Gestures):
 
     @torch.no_grad()
     def _of_rank_0(self, buffer: torch.Tensor) -> torch.Tensor:
-        return self.stage.overwrite_by_rank_0(buffer.clone(memory_format=torch.contiguous_format))
+        tensor = buffer.clone(memory_format=torch.contiguous_format)
+        for group in (self.comm, self.replicate):
+            if group is not None:
+                group.broadcast(tensor)
+        return tensor
+
+    def _place(self, reduction: str) -> None:
+        """Give each bucket its table, and the tier where it is stored."""
+        self.tier = make_tier(self.comm, self.offload)
+        memory = Pages(self.comm.device)
+        for bucket in self.buckets:
+            bucket.rows = rows_of(bucket, self.stage, reduction, self.offload, self.comm, self.replicate)
+            bucket.comm, bucket.tier, bucket.memory = self.comm, self.tier, memory
+        for unit in self.units:
+            unit.place()
+        self.tier.prepare([bucket for unit in self.units for bucket in unit.gathered])
+
+    def _overwrite(self, bucket: Bucket, values: torch.Tensor | None) -> None:
+        """Move a bucket's parameters into one flat buffer, rank 0's values on every rank. `values` is that buffer, if
+        they lie in it already."""
+        if values is None:
+            values = self.comm.allocate(bucket.layout.numel, bucket.dtypes.main)
+            fill(values, bucket.layout, bucket.parameters)
+        for group in (self.comm, self.replicate):
+            if group is not None:
+                group.broadcast(values)
+        bucket.overwrite(values)
 
     def _update(self, factor: float) -> None:
         self.stepping = True
         try:
             self.handed_out.take_back()
-            with changing(self, "a step"), all_hear(self.stage):
+            with changing(self, "a step"), all_hear(self):
                 self.optimizer_step.step(factor)
         finally:
             self.stepping = False
@@ -330,10 +370,10 @@ class ZeroEngine(Gestures):
         self._apart, self._known = [], set()
         self._parts = list(self.model.modules())
         self._members = members(self._parts)
-        sharded = self.stage.shards_parameters
+        sharded = self.shards_parameters
         for unit in self.units:
             for bucket in unit.buckets:
-                apart = keeps_main(bucket, self.stage, self.precision, self.state_size)
+                apart = keeps_main(bucket, self.offload, self.precision, self.state_size)
                 self._apart += bucket.parameters if apart else []
                 self._known |= set(map(id, bucket.parameters))
                 refs = weakref.ref(self), weakref.ref(unit), weakref.ref(bucket)

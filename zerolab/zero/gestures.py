@@ -11,24 +11,24 @@ import torch
 from torch import nn
 from torch.nn.modules.module import _IncompatibleKeys
 
-from zerolab.collectives import phase
+from zerolab.collectives import Collectives, phase
 from zerolab.errors import InputError, StateError
 from zerolab.flat.views import shard_of, view
 from zerolab.zero.changing import all_hear, changing
 from zerolab.zero.clip import check_norm, clip_factor, gradient_norm
 from zerolab.zero.main_parameters import gather_main
 from zerolab.zero.overwrite import overwrite_by
-from zerolab.zero.stage import settle_all
+from zerolab.zero.units import settle_all
 from zerolab.zero.wrapped import written
 
 if TYPE_CHECKING:
     from zerolab.zero.engine import ZeroEngine
-    from zerolab.zero.gradients import Reducer
     from zerolab.zero.optimizer_step import OptimizerStep
     from zerolab.zero.owned import HandedOut
     from zerolab.zero.publishing import Publishing
+    from zerolab.zero.reducer import Reducer
     from zerolab.zero.residency import Residency
-    from zerolab.zero.stage import Stage
+    from zerolab.zero.tier import DeviceTier
     from zerolab.zero.units import Unit
 
 
@@ -37,7 +37,10 @@ class Gestures:
 
     model: nn.Module
     units: list[Unit]
-    stage: Stage
+    stage: int
+    comm: Collectives
+    tier: DeviceTier
+    shards_parameters: bool
     residency: Residency
     publishing: Publishing
     reducer: Reducer
@@ -119,11 +122,11 @@ class Gestures:
         if not all(bucket.gradients.ready for bucket in buckets):
             raise StateError("there are no reduced gradients to clip; call clip_grad_norm_ after backward(loss)")
         scale = self.loss_scale
-        norm = gradient_norm(self.stage.comm, buckets, norm_type) / scale
+        norm = gradient_norm(self.comm, buckets, norm_type) / scale
         factor = clip_factor(norm, max_norm)
         if factor != 1.0 and norm < float("inf"):
             for bucket in buckets:
-                bucket.gradients.for_step(self.stage.shard_rank).mul_(factor)
+                bucket.for_step().mul_(factor)
         return norm
 
     @contextmanager
@@ -151,9 +154,9 @@ class Gestures:
         self._refuse_unpublished()
         self.publishing.settle(unit)
         with phase("consolidate"):
-            self.stage.gather(unit)
+            unit.gather()
         slots = [(slot, bucket) for bucket in unit.buckets for slot in bucket.layout.slots]
-        mine = to is None or to == self.stage.comm.rank
+        mine = to is None or to == self.comm.rank
         copies = {slot.name: view(bucket.whole, slot).cpu().clone() for slot, bucket in slots} if mine else {}
         self.residency.release_after_visit(unit)
         return copies
@@ -164,13 +167,13 @@ class Gestures:
         first name. One unit is gathered at a time. A collective: every rank calls it, with the same `to`."""
         self._check_whole()
         self._refuse_unpublished()
-        check_rank(to, self.stage.comm.size)
+        check_rank(to, self.comm.size)
         with phase("consolidate"):
             state = {name: self._of_rank_0(buffer).cpu() for name, buffer in self.model.named_buffers()}
         for unit in self.units:
             state.update(self.parameters_of(unit, to))
-        settle_all(self.stage, self.units)
-        return state if to in (None, self.stage.comm.rank) else {}
+        settle_all(self.units)
+        return state if to in (None, self.comm.rank) else {}
 
     def state_dict(self, to: int | None = None, *, main: bool = False) -> dict[str, torch.Tensor]:
         """The model's state_dict, whole, on the CPU of every rank, tied parameters and buffers included; or of rank
@@ -179,7 +182,7 @@ class Gestures:
         whole = self.consolidate(to)
         if main:
             whole |= gather_main(cast("ZeroEngine", self), to)
-        if to not in (None, self.stage.comm.rank):
+        if to not in (None, self.comm.rank):
             return {}
         # A tied parameter or buffer stands in `whole` under its first name only.
         values = {id(tensor): whole[name] for name, tensor in self.model.named_parameters()}
@@ -207,7 +210,7 @@ class Gestures:
             self._refuse_unpublished()
         self.check_between_steps("publish", publishes=True)
         self.publishing.settle_all()
-        with changing(cast("ZeroEngine", self), "publish"), all_hear(self.stage):
+        with changing(cast("ZeroEngine", self), "publish"), all_hear(cast("ZeroEngine", self)):
             self.handed_out.write_back()
         self._hand_around()
 
@@ -216,7 +219,7 @@ class Gestures:
         their unit so far, and how often."""
         own = callable(getattr(self.model, "units", None))
         source = "as given" if self._given is not None else "as model.units() says" if own else "guessed"
-        lines = [f"stage {self.stage.number}, units: {len(self.units)}, {source}"]
+        lines = [f"stage {self.stage}, units: {len(self.units)}, {source}"]
         for unit in self.units:
             numel = sum(parameter.numel() for bucket in unit.buckets for parameter in bucket.parameters)
             kinds = ", ".join(type(module).__name__ for module in unit.modules)
@@ -224,7 +227,7 @@ class Gestures:
             kept = sum(
                 parameter.numel() for bucket in unit.buckets if bucket.persistent for parameter in bucket.parameters
             )
-            if kept and self.stage.shards_parameters:
+            if kept and self.shards_parameters:
                 lines.append(f"    {kept:,} of its parameters stay whole on every rank")
             lines += [
                 f"    {title} was asked for outside the forward of its unit, which was gathered for it (times: {times})"
@@ -267,14 +270,14 @@ class Gestures:
 
     def _keep_written(self) -> None:
         """Take what was written to gathered parameters into the shards."""
-        if not self.stage.shards_parameters:
+        if not self.shards_parameters:
             return
         buckets = [bucket for unit in self.units for bucket in unit.buckets if written(bucket.parameters)]
         with changing(cast("ZeroEngine", self), "a write in summon_full_params"):
             for bucket in buckets:
-                new = shard_of(bucket.whole, bucket.layout, self.stage.comm.rank)
-                self.stage.store.open(bucket).copy_(new)
-            self.stage.store.flush()
+                new = shard_of(bucket.whole, bucket.layout, self.comm.rank)
+                self.tier.open(bucket).copy_(new)
+            self.tier.flush()
 
     def _refuse_unpublished(self) -> None:
         """Refuse writes to the optimizer's own tensors that the other ranks and the model do not have."""

@@ -7,6 +7,7 @@ import torch
 from zerolab.memory import Labels
 from zerolab.offload.places import ledger
 from zerolab.zero.engine import ZeroEngine
+from zerolab.zero.table import STAGES
 
 
 def engine_labels(engine: ZeroEngine) -> Labels:
@@ -15,7 +16,7 @@ def engine_labels(engine: ZeroEngine) -> Labels:
     offload, step = engine.offload, engine.optimizer_step
     memory = "device" if offload.optimizer == "device" else "host"
     parameters = "device" if offload.parameters == "device" else "host"
-    gradients = memory if engine.stage.shards_gradients else "device"
+    gradients = memory if STAGES[engine.stage][1] else "device"
 
     def labels() -> dict[str, list[torch.Tensor | None]]:
         buckets = engine.buckets
@@ -27,7 +28,7 @@ def engine_labels(engine: ZeroEngine) -> Labels:
             ledger(gradients, "gradients"): [bucket.gradients.reduced for bucket in buckets],
             ledger(memory, "optimizer_states"): [*step.resting()],
             ledger(memory, "step_buffers"): step.transient(),
-            "host:swap_buffers": [*engine.stage.store.buffers],
+            "host:swap_buffers": [*engine.tier.buffers],
             "gathered_units": [bucket.whole for bucket in buckets],
             "gradient_buffers": [bucket.gradients.local for bucket in buckets],
         }

@@ -8,8 +8,7 @@ import torch
 
 from zerolab.collectives import phase
 from zerolab.flat.views import view
-from zerolab.zero.overwrite import begin_of, owned
-from zerolab.zero.units import Bucket
+from zerolab.zero.bucket import Bucket
 
 if TYPE_CHECKING:
     from zerolab.zero.engine import ZeroEngine
@@ -32,19 +31,18 @@ def gather_main(engine: ZeroEngine, to: int | None) -> dict[str, Tensor]:
 
 def own_main(engine: ZeroEngine) -> dict[Bucket, Tensor]:
     """What this rank updates of each bucket, in the dtype in which it does, on the CPU."""
-    rank, store = engine.stage.shard_rank, engine.stage.store
     found = {}
     for bucket in engine.buckets:
         if bucket.trainable and bucket.dtypes.main != bucket.dtype:
-            begin, end = owned(bucket, rank)
+            begin, end = bucket.owned
             found[bucket] = torch.zeros(end - begin, dtype=bucket.dtypes.main)
             if bucket.dtypes.shard == bucket.dtypes.main:
                 # Stage 3 keeps its shards as main parameters.
-                found[bucket].copy_(store.fetch(bucket, torch.empty_like(found[bucket])))
+                found[bucket].copy_(engine.tier.fetch(bucket, torch.empty_like(found[bucket])))
     for states in engine.optimizer_step.stored():
         for segment, name, codec, raw in states:
             if name == "main" and segment.bucket in found:
-                start = begin_of(segment, rank) - owned(segment.bucket, rank)[0]
+                start = segment.start
                 values = codec.view(raw, segment.numel)
                 found[segment.bucket][start : start + segment.numel].copy_(values)
     return found

@@ -24,7 +24,8 @@ from zerolab.collectives import Collectives
 from zerolab.errors import InputError
 from zerolab.flat.values import values_here
 from zerolab.flat.views import view, zero_gaps
-from zerolab.zero.units import Bucket, Unit
+from zerolab.zero.bucket import Bucket
+from zerolab.zero.units import Unit
 
 Init = Callable[[nn.Module], object]
 Tensor = torch.Tensor

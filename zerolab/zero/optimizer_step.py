@@ -26,13 +26,14 @@ from zerolab.offload.copies import Copies
 from zerolab.offload.formats import StorageFormat, format_of, sub_group_limit
 from zerolab.offload.groups import sub_groups
 from zerolab.offload.lane import Lane
+from zerolab.offload.places import Offload, host_empty
 from zerolab.precision.codec import Codec
 from zerolab.precision.recipe import Precision
 from zerolab.ranks.malloc import hand_back
 from zerolab.zero import optimizer as optimizers
-from zerolab.zero.in_parts import StepInParts
-from zerolab.zero.stage import Stage
-from zerolab.zero.units import Bucket
+from zerolab.zero.bucket import Bucket
+from zerolab.zero.tier import DeviceTier
+from zerolab.zero.tiers.in_parts import StepInParts
 
 
 class StoredState(NamedTuple):
@@ -67,6 +68,11 @@ class ShardSegment:
     def numel(self) -> int:
         return self.stop - self.start
 
+    @property
+    def begin(self) -> int:
+        """Where in its bucket it begins."""
+        return self.bucket.owned[0] + self.start
+
     def part(self, flat: torch.Tensor) -> torch.Tensor:
         """This segment of a tensor as long as the rank's shard of the bucket."""
         return flat[self.start : self.stop]
@@ -82,15 +88,16 @@ class OptimizerStep:
 
     def __init__(
         self,
-        stage: Stage,
+        tier: DeviceTier,
+        offload: Offload,
         buckets: Sequence[Bucket],
         factory: optimizers.Factory,
         precision: Precision | None,
         state_size: StateSize,
     ) -> None:
-        self.stage = stage
-        self.device = stage.comm.device if stage.offload.optimizer == "device" else torch.device("cpu")
-        self.groups = cut_segments(stage, buckets, precision, state_size, self.device)
+        self.tier, self.offload, self.comm = tier, offload, tier.comm
+        self.device = tier.comm.device if offload.optimizer == "device" else torch.device("cpu")
+        self.groups = cut_segments(offload, buckets, precision, state_size, self.device)
         self.segments = [segment for group in self.groups for segment in group]
         self.prepare()
         for group in self.groups:
@@ -121,12 +128,10 @@ class OptimizerStep:
                 self.optimizer.step()
             for segment in group:
                 segment.tensor.grad = None
-                target = segment.part(self.stage.store.open(segment.bucket))
-                if address(target) != address(segment.tensor):
-                    self._put(target, segment.tensor)
+                self.write_back(segment)
         self._parts.end()
         self.hand = ()
-        self.stage.store.flush()
+        self.tier.flush()
 
     # Where states rest: three ways.
 
@@ -218,18 +223,18 @@ class OptimizerStep:
         """Memory for main parameters on the step's device: on the host page-locked only if a GPU's shard is copied from
         them as they are (`Copies.put`)."""
         shard = segment.bucket.shard
-        if self.stage.offload.optimizer != "device" and door.holds(shard) and shard.dtype == dtype:
-            return self.stage.host_memory(segment.numel, dtype)
+        if self.offload.optimizer != "device" and door.holds(shard) and shard.dtype == dtype:
+            return host_empty(segment.numel, dtype, self.comm.device)
         return torch.empty(segment.numel, dtype=dtype, device=self.device)
 
     def _kept(self, bucket: Bucket) -> torch.Tensor:
         """What this rank updates of the parameters."""
-        return self.stage.store.open(bucket)
+        return self.tier.open(bucket)
 
     def _gradients(self, group: list[ShardSegment]) -> list[torch.Tensor]:
         """The gradients of a sub-group for the step, on its device and in its dtype."""
-        copies = self.stage.store.copies
-        if copies is None or self.stage.shards_gradients or not group:
+        copies = getattr(self.tier, "copies", None)
+        if copies is None or not group or group[0].bucket.gradients_stay_apart:
             return [self._reduced(segment).to(self.device, segment.format.step_dtype) for segment in group]
         if group is self.groups[0]:
             self._arriving = self._bring(copies)
@@ -237,7 +242,7 @@ class OptimizerStep:
         return [arrived.pop(0).to(segment.format.step_dtype) for segment in group]
 
     def _reduced(self, segment: ShardSegment) -> torch.Tensor:
-        return segment.part(segment.bucket.gradients.for_step(self.stage.shard_rank))
+        return segment.part(segment.bucket.for_step())
 
     def _bring(self, copies: Copies) -> Iterator[list[torch.Tensor]]:
         """Sub-group by sub-group, its gradients from a GPU on the host, to be taken out of the list; while one steps,
@@ -256,37 +261,34 @@ class OptimizerStep:
                 door.finish(came)
                 yield gradients
 
-    def _put(self, target: torch.Tensor, values: torch.Tensor) -> None:
-        """Write new parameters to where they rest."""
-        copies = self.stage.store.copies
-        if copies is None:
-            target.copy_(values)
-        else:
-            copies.put(target, values, self.stays)
+    def write_back(self, segment: ShardSegment) -> None:
+        """Write new parameters to where they are stored."""
+        target = segment.part(self.tier.open(segment.bucket))
+        if address(target) != address(segment.tensor):
+            self.tier.put(target, segment.tensor, self.stays)
 
 
 def cut_segments(
-    stage: Stage,
+    offload: Offload,
     buckets: Sequence[Bucket],
     precision: Precision | None,
     state_size: StateSize,
     device: torch.device,
 ) -> list[list[ShardSegment]]:
     """What this rank updates, by sub-groups: its shards' segments, or all of them at stage 0."""
-    rank = stage.shard_rank
 
     def runs() -> Iterator[Any]:
         for number, bucket in enumerate(buckets):
-            for run in bucket.plan.segments(rank):
+            for run in bucket.plan.segments(bucket.owner):
                 yield number, run, bucket.layout.align
 
     groups = []
-    for parts in sub_groups(runs(), sub_group_limit(precision, stage.offload)):
+    for parts in sub_groups(runs(), sub_group_limit(precision, offload)):
         group = []
         for number, run in parts:
             bucket = buckets[number]
-            offset = 0 if rank is None else bucket.layout.shard(rank)[0]
-            form = format_of(bucket.dtype, precision, stage.offload, state_size.names, bucket.persistent)
+            offset = bucket.owned[0]
+            form = format_of(bucket.dtype, precision, offload, state_size.names, bucket.persistent)
             nothing = torch.empty(0, dtype=form.step_dtype, device=device)
             start, stop = run.start - offset, run.stop - offset
             inside = ((max(a, run.start), min(b, run.stop)) for a, b in bucket.layout.gaps())

@@ -17,9 +17,9 @@ from zerolab.errors import InputError
 from zerolab.flat import Layout
 from zerolab.flat.layout import Slot
 from zerolab.flat.values import address
+from zerolab.zero.bucket import Bucket
 from zerolab.zero.changing import all_hear, changing
-from zerolab.zero.optimizer_step import ShardSegment, StoredState
-from zerolab.zero.units import Bucket
+from zerolab.zero.optimizer_step import StoredState
 
 if TYPE_CHECKING:
     from zerolab.zero.engine import ZeroEngine
@@ -50,41 +50,28 @@ def overlaps(layout: Layout, begin: int, end: int) -> Iterator[Overlap]:
             yield Overlap(slot, low - slot.start, high - slot.start, low - begin, high - begin)
 
 
-def owned(bucket: Bucket, rank: int | None) -> tuple[int, int]:
-    """Where in the bucket what `rank` updates begins and ends: its shard, or, for None, all."""
-    return (0, bucket.layout.numel) if rank is None else bucket.layout.shard(rank)
-
-
-def begin_of(segment: ShardSegment, rank: int | None) -> int:
-    """Where in its bucket a segment begins."""
-    return owned(segment.bucket, rank)[0] + segment.start
-
-
 def write_parameters(engine: ZeroEngine, read: Read, stays: Callable[[str], bool] = lambda name: False) -> None:
     """Overwrite this rank's part of the parameters that rest, but for those of which `read` writes nothing, since their
     name `stays`. What the others have of it changes by `gather_parameters`."""
-    stage = engine.stage
-    rank = stage.shard_rank
     for bucket in engine.buckets:
-        target = _opened(engine, bucket, stays) if stage.shards_parameters else bucket.shard
-        for lap in overlaps(bucket.layout, *owned(bucket, rank)):
+        target = _opened(engine, bucket, stays) if engine.shards_parameters else bucket.shard
+        for lap in overlaps(bucket.layout, *bucket.owned):
             read(bucket, lap.slot.name, lap.start, target[lap.first : lap.last])
-    stage.store.flush()
+    engine.tier.flush()
 
 
 def gather_parameters(engine: ZeroEngine) -> None:
     """Bring what every rank has written to its part to all of them, where parameters are whole between steps. A
     collective: ranks call it once they know that none of them has failed."""
-    stage = engine.stage
     for bucket in engine.buckets:
-        if stage.shards_optimizer and (bucket.persistent or not stage.shards_parameters):
-            stage.comm.all_gather(bucket.shard, out=bucket.whole)
+        if bucket.rows.owned > bucket.rows.parameters.depth:
+            engine.comm.all_gather(bucket.shard, out=bucket.whole)
 
 
 def _opened(engine: ZeroEngine, bucket: Bucket, stays: Callable[[str], bool]) -> Tensor:
     """Stage 3's shard of a bucket, to be written. What a disk hands out to be written is empty, so that what stays is
     read first."""
-    store = engine.stage.store
+    store = engine.tier
     if not any(stays(slot.name) for slot in bucket.layout.slots):
         return store.open(bucket)
     device = engine.comm.device if engine.offload.parameters == "device" else torch.device("cpu")
@@ -97,7 +84,7 @@ def write_main(engine: ZeroEngine, state: StoredState, read: Read) -> None:
     """Overwrite the main parameters of a segment, as `OptimizerStep.stored` gives them."""
     segment, _, codec, raw = state
     values = codec.view(raw, segment.numel)
-    begin = begin_of(segment, engine.stage.shard_rank)
+    begin = segment.begin
     for lap in overlaps(segment.bucket.layout, begin, begin + segment.numel):
         read(segment.bucket, lap.slot.name, lap.start, values[lap.first : lap.last])
 
@@ -137,7 +124,7 @@ def overwrite_by(engine: Any, state: Mapping[str, Tensor], strict: bool) -> _Inc
 
     engine.synchronize()
     with changing(engine, "load_state_dict"):
-        with all_hear(engine.stage):
+        with all_hear(engine):
             write_parameters(engine, read, lambda name: first[name] is None)
             for states in engine.optimizer_step.stored(writing=True):
                 for stored in states:

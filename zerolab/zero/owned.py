@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import torch
 
-from zerolab.flat.values import address
 from zerolab.zero.optimizer_step import OptimizerStep
 
 
@@ -47,15 +46,14 @@ class HandedOut:
         """Whether others wrote to them, and the model may lack what they wrote. At stage 0 they may be the model's own
         memory."""
         apart = not self.step.stays or any(one.format.main is not None for one in self.step.segments)
-        return (apart or self.step.stage.shard_rank is not None) and self._versions != self._count()
+        sharded = any(one.bucket.rows.owned for one in self.step.segments)
+        return (apart or sharded) and self._versions != self._count()
 
     def write_back(self) -> None:
         """Write them to where parameters are stored, as a step does."""
         for segment in self.step.segments:
-            target = segment.part(self.step.stage.store.open(segment.bucket))
-            if address(target) != address(segment.tensor):
-                self.step._put(target, segment.tensor)
-        self.step.stage.store.flush()
+            self.step.write_back(segment)
+        self.step.tier.flush()
 
     def _count(self) -> list[int]:
         return [segment.tensor._version for segment in self.step.segments]

@@ -30,7 +30,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from zerolab.errors import InputError
 from zerolab.memory import StateSize
-from zerolab.zero.in_parts import StepInParts, options_of, put
+from zerolab.zero.tiers.in_parts import StepInParts, options_of, put
 
 Factory = Callable[..., torch.optim.Optimizer]
 

@@ -9,22 +9,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from zerolab.collectives import Handle
-from zerolab.zero.stage import Stage
-from zerolab.zero.units import Bucket, Unit
+from zerolab.zero.bucket import Bucket
+from zerolab.zero.units import Unit
 from zerolab.zero.wrapping import set_coming
 
 
 class Publishing:
     """What one engine's step has published, by unit, until it has come."""
 
-    def __init__(self, stage: Stage, units: Sequence[Unit]) -> None:
-        self.stage, self.units = stage, units
+    def __init__(self, units: Sequence[Unit]) -> None:
+        self.units = units
         self.coming: dict[Unit, list[tuple[Bucket, Handle]]] = {}
 
     def publish(self) -> None:
         """Begin to hand this rank's new parameters to the others, and to get theirs."""
         for unit in self.units:
-            begun = [(bucket, self.stage.publish(bucket)) for bucket in unit.trainable]
+            begun = [(bucket, bucket.publish()) for bucket in unit.trainable]
             if coming := [(bucket, handle) for bucket, handle in begun if handle is not None]:
                 self.coming[unit] = coming
 

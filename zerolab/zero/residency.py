@@ -27,8 +27,7 @@ from zerolab.zero.hooks import Hook, followed, nodes_of, once, tensors_in
 from zerolab.zero.need import Need
 from zerolab.zero.passes import Pass, Passes, current_backward
 from zerolab.zero.route import Route
-from zerolab.zero.stage import Stage, settle_all
-from zerolab.zero.units import Presence, Unit
+from zerolab.zero.units import Presence, Unit, settle_all
 from zerolab.zero.visits import Visits
 from zerolab.zero.wrapping import set_away
 
@@ -39,15 +38,15 @@ class Residency:
     def __init__(
         self,
         model: nn.Module,
-        stage: Stage,
         units: list[Unit],
+        shards_parameters: bool,
         prefetch: bool,
         limits: Stage3Limits,
         settle: Callable[[Unit], None],
         fill: Callable[[Unit], None],
         reached: Callable[[], None],
     ) -> None:
-        self.stage = stage
+        self.shards_parameters = shards_parameters
         self.limits = limits
         self.units = units
         self.prefetch = prefetch
@@ -63,7 +62,7 @@ class Residency:
         self._needs = {unit: Need() for unit in units}
         # Runs whose forward has begun and not ended, the innermost last.
         self._entered: list[Pass] = []
-        hook = self._hook if stage.shards_parameters else self._hook_lightly
+        hook = self._hook if shards_parameters else self._hook_lightly
         self._handles = [handle for unit in units for module in unit.modules for handle in hook(unit, module)]
         # Registered last and put first: a forward begins before, and ends after, everything that its units do.
         begin = Hook(lambda module, _: self._begin_forward(module))
@@ -106,7 +105,7 @@ class Residency:
             handle.remove()
 
     def _release_all(self, but_kept: bool = False) -> None:
-        if not self.stage.shards_parameters:
+        if not self.shards_parameters:
             return
         self.visits.forget()
         for unit in self.units:
@@ -117,7 +116,7 @@ class Residency:
         """Release a unit, unless somebody may have a view of one of its parameters."""
         self._needs[unit].kept = False
         if not self.is_summoned and unit not in self.visits.viewed:
-            self.stage.release(unit)
+            unit.release()
 
     def forget_values(self) -> None:
         """Parameters have new values: what is gathered has the old ones, and so has every view."""
@@ -138,7 +137,7 @@ class Residency:
         try:
             for unit in self.units:
                 self._settle(unit)
-                self.stage.gather(unit)
+                unit.gather()
                 self._set_away(unit, False)
             self.is_summoned = True
             yield
@@ -155,10 +154,10 @@ class Residency:
             self.let_go()  # a loss.backward() has failed, of which nobody else notes the end
         if self.in_backward:
             return
-        if self.stage.shards_parameters:
+        if self.shards_parameters:
             self.visits.enter(model)
         self.in_forward = True
-        if not self.stage.shards_parameters:
+        if not self.shards_parameters:
             return
         if self.is_summoned and torch.is_grad_enabled():
             # Summoned parameters do not notice who uses them, so each may be used outside its unit's forward.
@@ -181,7 +180,7 @@ class Residency:
         outputs = tensors_in(output)
         for node in nodes_of(followed(outputs)):
             node.register_prehook(lambda _: self._reached())
-        if not self.stage.shards_parameters:
+        if not self.shards_parameters:
             return
         self.route.end_forward()
         try:
@@ -189,7 +188,7 @@ class Residency:
         finally:
             self._release_all(but_kept=any(tensor.requires_grad for tensor in outputs))
         if not (torch.is_grad_enabled() and model.training):
-            settle_all(self.stage, self.units)  # the caller may write to the shards next, as it may after a backward
+            settle_all(self.units)  # the caller may write to the shards next, as it may after a backward
 
     def _before_forward(self, unit: Unit, inputs: Any) -> None:
         self._settle(unit)
@@ -197,7 +196,7 @@ class Residency:
             if self.in_backward:
                 self.passes.again(unit)
             self._make_room(unit)
-            self.stage.gather(unit)
+            unit.gather()
             self._enter(unit)
             if self.in_backward:
                 return
@@ -239,7 +238,7 @@ class Residency:
                     refuse_written(bucket.parameters)
 
     def _set_away(self, unit: Unit, away: bool) -> None:
-        if self.stage.shards_parameters and not self.is_summoned:
+        if self.shards_parameters and not self.is_summoned:
             for bucket in unit.gathered:
                 set_away(bucket.parameters, away)
 
@@ -279,10 +278,10 @@ class Residency:
         unit = passing.unit
         with phase("backward"):
             if passing.begun:
-                self.stage.gather(unit)
+                unit.gather()
                 return
             self.passes.begin(passing)
-            self.stage.gather(unit)
+            unit.gather()
             if torch.is_grad_enabled():  # create_graph=True: the new graph has views of what is gathered now
                 self.visits.viewed[unit] = None
             need = self._needs[unit]
@@ -298,7 +297,7 @@ class Residency:
     def release_if_done(self, unit: Unit) -> None:
         """In backward: release a unit that no pass and no missing gradient needs any more."""
         need = self._needs[unit]
-        if need.begun and not need.passes and all(bucket.gradients.complete for bucket in unit.trainable):
+        if need.begun and not need.passes and all(bucket.complete for bucket in unit.trainable):
             self._release(unit)
 
     def _through(self, unit: Unit) -> None:
@@ -312,7 +311,7 @@ class Residency:
         all of them train, their own gradients tell when they are not needed any more, so its backward has begun."""
         self._reached()
         with phase("backward"):
-            self.stage.gather(unit)
+            unit.gather()
         if unit not in self.visits.viewed and len(unit.trainable) == len(unit.buckets):
             self._needs[unit].begun = True
 
@@ -323,9 +322,14 @@ class Residency:
             if self.limits.prefetch_numel is None:
                 # The next is gathered, and the one after it read, should it rest on a disk.
                 coming = coming[:2]
-            present = [number for number, unit in enumerate(coming) if unit.presence is not Presence.AWAY]
+            present = [number for number, unit in enumerate(coming) if unit.presence is not Presence.SHARDED]
             count = self.limits.ahead([unit.numel for unit in coming], self._live(), present)
-            self.stage.prefetch(coming, count)
+            for unit in coming[:count]:
+                unit.start_gather()
+            for unit in coming[count : count + 1]:
+                if unit.presence is Presence.SHARDED:
+                    for bucket in unit.gathered:
+                        bucket.tier.prefetch(bucket)
 
     def _is_soon_used_again(self, unit: Unit) -> bool:
         between = self.route.until_reuse(unit) if self.limits.reuse_numel else None
@@ -334,7 +338,7 @@ class Residency:
     def _make_room(self, unit: Unit) -> None:
         """Before a forward gathers a unit: let go of what an earlier one kept, if both are too much."""
         if (
-            unit.presence is Presence.AWAY
+            unit.presence is Presence.SHARDED
             and not self.in_backward
             and not self.limits.has_room(self._live(), unit.numel)
         ):
@@ -346,4 +350,4 @@ class Residency:
         """Elements that are here, or on their way; 0 if they are not limited."""
         if self.limits.live_numel is None:
             return 0
-        return sum(unit.numel for unit in self.units if unit.presence is not Presence.AWAY)
+        return sum(unit.numel for unit in self.units if unit.presence is not Presence.SHARDED)

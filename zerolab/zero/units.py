@@ -7,8 +7,7 @@ their own, so that no byte is reduced or updated for nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from enum import Enum
 from typing import Any
 
@@ -18,36 +17,13 @@ from torch import nn
 from zerolab.collectives import Handle
 from zerolab.errors import InputError
 from zerolab.flat import ALIGN, BucketPlan, lay_out, split_by_size
+from zerolab.flat.views import point
 from zerolab.precision.recipe import Precision
-from zerolab.zero.gradients import GradientBuffer
+from zerolab.zero.bucket import Bucket
+from zerolab.zero.table import Dtypes
 
 GroupOf = Callable[[str, nn.Parameter], Mapping[str, Any]]
 """Optimizer options of a parameter, such as {"weight_decay": 0.0}; those alike share a group."""
-
-
-@dataclass(frozen=True)
-class Dtypes:
-    """The dtypes of a bucket's states.
-
-    params      parameters as the model computes with them
-    main        master weights: parameters as the optimizer updates them
-    grads       gradients of this rank alone, as backward brings them
-    reduce      gradients as they travel and are added up over the ranks
-    main_grads  averaged gradients, until the step
-    shard       the shard of the parameters that stage 3 keeps
-    """
-
-    params: torch.dtype
-    main: torch.dtype
-    grads: torch.dtype
-    reduce: torch.dtype
-    main_grads: torch.dtype
-    shard: torch.dtype
-
-    @property
-    def one_gradient(self) -> bool:
-        """Whether gradients can be reduced where they stay."""
-        return self.grads == self.reduce == self.main_grads
 
 
 def dtypes_of(dtype: torch.dtype, precision: Precision | None, persistent: bool = False) -> Dtypes:
@@ -60,54 +36,22 @@ def dtypes_of(dtype: torch.dtype, precision: Precision | None, persistent: bool 
     return Dtypes(of("params"), of("main_params"), of("grads"), of("reduce"), of("main_grads"), shard)
 
 
-class Bucket:
-    """One flat buffer of parameters of one dtype, and its tensors on this rank.
-
-    whole    all parameters. At stage 3 its storage is empty except while the unit is gathered.
-    shard    what this rank's optimizer updates: `whole` at stage 0, a view of it at 1 and 2, a tensor of its own at 3
-    views    stage 3: the parameters' places in `whole`, and `nothings`, tensors without elements; a parameter points to
-             one or the other
-    initial  the parameters as the model had them, where `whole` rounds them: until the main ones are made from it
-    gradients  those of this step (`gradients.py`)
-    """
-
-    def __init__(self, plan: BucketPlan, parameters: list[nn.Parameter], dtypes: Dtypes) -> None:
-        self.plan = plan
-        self.layout = plan.layout
-        self.parameters = parameters
-        self.slots = dict(zip(map(id, parameters), plan.layout.slots, strict=True))
-        self.dtype = dtypes.params
-        self.dtypes = dtypes
-        self.trainable = plan.trainable
-        self.persistent = plan.persistent
-        self.whole: torch.Tensor
-        self.shard: torch.Tensor
-        self.views: list[torch.Tensor] = []
-        self.nothings: list[torch.Tensor] = []
-        self.initial: torch.Tensor | None = None
-        self.gradients = GradientBuffer(plan.layout)
-
-    @property
-    def name(self) -> str:
-        return f"{self.plan.unit}: {self.layout.slots[0].name} ..."
-
-
 class Presence(Enum):
-    """Where the whole parameters of a unit are at stage 3. (At stages 0 to 2 they are always here.)
+    """Where the whole parameters of a unit are that are stored as shards. (Others are always gathered.)
 
-    AWAY --prefetch or gather--> COMING --gather--> HERE --release--> AWAY
-                                   +--- failed, or released: nobody came for it ---> AWAY
+    SHARDED --prefetch or gather--> GATHERING --gather--> GATHERED --release--> SHARDED
+                                        +--- failed, or released: nobody came for it ---> SHARDED
     """
 
-    AWAY = "each rank has its shard"
-    COMING = "an all-gather writes them"
-    HERE = "all are here"
+    SHARDED = "each rank has its shard"
+    GATHERING = "an all-gather writes them"
+    GATHERED = "all are here"
 
 
 class Unit:
     """Modules whose parameters are gathered and released together.
 
-    gathered   the buckets that come and go at stage 3: all but the persistent ones
+    gathered   the buckets that come and go: those that are stored as shards
     numel      their elements, padding included
     gathering  the calls by which they came last, or are coming; none of those that failed
     """
@@ -117,10 +61,89 @@ class Unit:
         self.modules = modules
         self.buckets = buckets
         self.trainable = [bucket for bucket in buckets if bucket.trainable]
-        self.gathered = [bucket for bucket in buckets if not bucket.persistent]
-        self.numel = sum(bucket.layout.numel for bucket in self.gathered)
-        self.presence = Presence.AWAY
+        self.gathered: list[Bucket] = []
+        self.presence = Presence.SHARDED
         self.gathering: list[Handle] = []
+
+    @property
+    def numel(self) -> int:
+        return sum(bucket.layout.numel for bucket in self.gathered)
+
+    def place(self) -> None:
+        """The buckets have their tables."""
+        self.gathered = [bucket for bucket in self.buckets if bucket.rows.parameters.depth]
+        if not self.gathered:
+            self.presence = Presence.GATHERED
+
+    def start_gather(self) -> None:
+        """Start to gather the parameters, unless they are here or on their way."""
+        if self.presence is not Presence.SHARDED:
+            return
+        for bucket in self.gathered:
+            bucket.memory.fill(bucket.whole.untyped_storage(), bucket.layout.numel * bucket.dtype.itemsize)
+        with self.gathered[0].tier.beside:
+            # The unit's name keeps ranks that run different units from taking each other's for their own.
+            self.gathering = [
+                bucket.gather(shard, self.name) for bucket, shard in zip(self.gathered, self._shards(), strict=True)
+            ]
+        self.presence = Presence.GATHERING
+
+    def gather(self) -> None:
+        """Return once the parameters are here."""
+        if self.presence is Presence.GATHERED:
+            return
+        self.start_gather()
+        try:
+            for handle in self.gathering:
+                # What the others sent is here. They may still read this rank's shard: whoever writes to it calls
+                # `settle` first (`changing.py`).
+                handle.arrived()
+        except BaseException:
+            # A failure is said once: nobody waits for these calls again.
+            self.presence, self.gathering = Presence.SHARDED, []
+            raise
+        for bucket in self.gathered:
+            point(bucket.parameters, bucket.views)
+        self.presence = Presence.GATHERED
+
+    def settle(self) -> None:
+        """Return once no collective uses the memory of the gathered parameters, and no rank reads this one's shards."""
+        try:
+            for handle in self.gathering:
+                handle.wait()
+        except BaseException:
+            self.gathering = []
+            raise
+
+    def release(self) -> None:
+        """Let the gathered parameters go."""
+        if not self.gathered:
+            return
+        before, self.presence = self.presence, Presence.SHARDED
+        if before is Presence.SHARDED:
+            return
+        if before is Presence.GATHERING:
+            # A gather that nobody came for still writes; its buffer may go only when it has ended.
+            self.settle()
+        for bucket in self.gathered:
+            bucket.release()
+
+    def _shards(self) -> list[torch.Tensor]:
+        """This rank's shards, all of them before the first is sent: one that cannot be read from the disk must not
+        leave this rank half-way into a unit."""
+        try:
+            return [bucket.tier.fetch(bucket, bucket.own_part(bucket.whole)) for bucket in self.gathered]
+        except Exception:
+            for bucket in self.gathered:
+                bucket.tier.forget()
+                bucket.release()
+            raise
+
+
+def settle_all(units: Iterable[Unit]) -> None:
+    """Return once no rank reads this one's shards."""
+    for unit in units:
+        unit.settle()
 
 
 def find_units(

@@ -39,7 +39,6 @@ class Visits:
 
     def __init__(self, residency: Residency) -> None:
         self.residency = residency
-        self.stage = residency.stage
         # The thread whose forward goes on.
         self._thread: int | None = None
         # How often a parameter was asked for in all, by name.
@@ -71,7 +70,7 @@ class Visits:
         for before in self._last - together:
             self.residency.release_after_visit(before)
         with phase("backward" if self.residency.in_backward else "forward"):
-            self.stage.gather(unit)
+            unit.gather()
         self._last = self._last & together | {unit}
         self._asked[unit] = None
         self.visited.add(unit)
@@ -120,7 +119,8 @@ class Visits:
 
     def begin_forward(self) -> None:
         # Gloo and NCCL let go of what their own collectives were given when they like.
-        countable = self.stage.comm.device.type == "cpu" and not self.stage.comm.nominal
+        comm = self.residency.units[0].buckets[0].comm
+        countable = comm.device.type == "cpu" and not comm.nominal
         counts = countable and not torch.is_grad_enabled()
         self._before = {unit: holders(unit) for unit in self.residency.units} if counts else {}
 
@@ -139,7 +139,7 @@ class Visits:
         """Refuse more views than so many, which a forward without gradients has not returned and not let go."""
         if holders(unit) > most:
             # A collective may still hold one for other ranks.
-            self.stage.settle(unit)
+            unit.settle()
         if holders(unit) > most:
             # Or objects that are garbage and hold each other.
             gc.collect()

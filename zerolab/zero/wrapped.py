@@ -20,6 +20,7 @@ from torch import nn
 from torch._C import DisableTorchFunctionSubclass, TensorBase
 
 from zerolab.errors import StateError
+from zerolab.flat.views import drop_gradients, gradient_of
 
 if TYPE_CHECKING:
     from zerolab.zero.engine import ZeroEngine
@@ -192,27 +193,6 @@ class Wrapped(nn.Parameter):
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         raise StateError(COPY)
-
-
-def gradient_of(parameter: Tensor) -> Tensor | None:
-    """The gradient that torch has left at a parameter."""
-    with DisableTorchFunctionSubclass():
-        return TensorBase.grad.__get__(parameter)  # type: ignore[union-attr, no-any-return]
-
-
-def take_gradient(parameter: Tensor) -> Tensor | None:
-    """The gradient that torch has left at a parameter, which has none after."""
-    with DisableTorchFunctionSubclass():
-        gradient: Tensor | None = TensorBase.grad.__get__(parameter)  # type: ignore[union-attr]
-        TensorBase.grad.__set__(parameter, None)  # type: ignore[union-attr]
-    return gradient
-
-
-def drop_gradients(parameters: Iterable[Tensor]) -> None:
-    drop = TensorBase.grad.__set__  # type: ignore[union-attr]
-    with DisableTorchFunctionSubclass():
-        for parameter in parameters:
-            drop(parameter, None)
 
 
 def brief(tensor: Tensor) -> str:

@@ -1,7 +1,7 @@
 """Gradients of one step, from the parameter where backward leaves them to the average that the optimizer uses.
 
-    parameter.grad  --on_gradient-->  local  --stage.reduce-->  reduced  -->  the optimizer step
-    one parameter's                   of this rank alone        averaged over the ranks
+    parameter.grad  --on_gradient-->  local  --bucket.reduce-->  reduced  -->  the optimizer step
+    one parameter's                   of this rank alone         averaged over the ranks
 
 Backward brings gradients one parameter at a time. Each is copied to its slot in the bucket's local buffer and
 dropped; when a bucket is complete its reduction starts, while backward goes on with the units before it.
@@ -16,8 +16,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from enum import Enum
-from typing import TYPE_CHECKING
 from weakref import ref
 
 import torch
@@ -25,117 +23,16 @@ import torch
 from zerolab.collectives import Collectives, Handle, phase
 from zerolab.errors import StateError
 from zerolab.flat import Layout
-from zerolab.flat.values import address
-from zerolab.flat.views import shard_of, view, zero_gaps
+from zerolab.flat.views import drop_gradients, take_gradient, view
 from zerolab.gpu import door
 from zerolab.memory.predict import IN_FLIGHT
-from zerolab.offload.copies import Copies
-from zerolab.zero.across import Across
-from zerolab.zero.wrapped import drop_gradients, take_gradient
-
-if TYPE_CHECKING:
-    from zerolab.zero.stage import Stage
-    from zerolab.zero.units import Bucket, Unit
+from zerolab.zero.bucket import Bucket, Local
+from zerolab.zero.units import Unit
 
 Tensor = torch.Tensor
 
 SMALL = 1 << 16
 """Elements. On a GPU a gradient of at most so many waits, to be copied to its slot together with others."""
-
-
-class Local(Enum):
-    """What a bucket has of gradients of this rank alone:
-
-          first gradient        backward ended        the next backward adds to them
-    NONE ----------------> PARTIAL ------------> WHOLE ------------------------------> WHOLE
-      ^                       | the last one came  |
-      |                       v                    v  the order's turn
-      +------ collected --- TRAVELLING <-----------+
-
-    Forgotten (`zero_grad`, or a step that is done), it is NONE from any state.
-    """
-
-    NONE = "no buffer"
-    PARTIAL = "slots of the parameters in `arrived` are written; the others hold what memory held before"
-    WHOLE = "every slot is written, with zeros where no gradient came"
-    TRAVELLING = "a reduction reads the buffer"
-
-
-class GradientBuffer:
-    """The gradients of one bucket in this step.
-
-    state     of the local gradients, see `Local`
-    local     their buffer, as long as the bucket, until they are reduced; None in the state NONE
-    arrived   id of each parameter whose gradient this backward has brought
-    reduced   gradients averaged over the ranks: as long as the bucket at stages 0 and 1, as a shard at 2 and 3. The
-              memory stays from step to step
-    summed    whether `reduced` holds gradients of this step, to which those of later micro-batches are added
-    """
-
-    def __init__(self, layout: Layout) -> None:
-        self.layout = layout
-        self.state = Local.NONE
-        self.local: Tensor | None = None
-        self.arrived: set[int] = set()
-        self.reduced: Tensor | None = None
-        self.summed = False
-
-    @property
-    def complete(self) -> bool:
-        """Whether this backward has brought the gradient of every parameter."""
-        return len(self.arrived) == len(self.layout.slots)
-
-    @property
-    def any(self) -> bool:
-        """Whether there are gradients of this step, in whatever state."""
-        return self.summed or self.state is not Local.NONE
-
-    @property
-    def waits(self) -> bool:
-        """Whether a backward has left local gradients for a later one to reduce."""
-        return self.state is Local.WHOLE
-
-    @property
-    def ready(self) -> bool:
-        """Whether all gradients of this step are reduced."""
-        return self.summed and not self.waits
-
-    def for_step(self, rank: int | None) -> Tensor:
-        """The reduced gradients of the shard of `rank`, or all of them."""
-        assert self.reduced is not None
-        if rank is None or self.reduced.numel() == self.layout.shard_numel:
-            return self.reduced
-        return shard_of(self.reduced, self.layout, rank)
-
-    def whole_buffer(self, comm: Collectives, dtype: torch.dtype) -> Tensor:
-        """Memory as long as the bucket, its padding zero."""
-        buffer = comm.allocate(self.layout.numel, dtype)
-        zero_gaps(buffer, self.layout)
-        return buffer
-
-    def cast_local(self, comm: Collectives, dtype: torch.dtype) -> Tensor:
-        """`local` in the dtype in which it travels and is added up; the buffer of another one is let go."""
-        assert self.local is not None
-        if self.local.dtype != dtype:
-            self.local = comm.allocate(self.layout.numel, dtype).copy_(self.local)
-        return self.local
-
-    def collect(self, handle: Handle, rank: int | None, copies: Copies | None = None) -> None:
-        """Once reduced: add the average to `reduced`, unless it was written there, and let `local` go. An average
-        as long as a shard is that of the shard of `rank`. `copies` bring it from a GPU to the host, to rest there."""
-        average = handle.wait()
-        if average is not self.reduced:
-            total = self.for_step(None if average.numel() == self.layout.numel else rank)
-            if copies is not None:
-                copies.bring(total, average, self.summed)
-            elif address(total) != address(average):
-                add(total, average, self.summed)
-        self.local, self.state, self.summed = None, Local.NONE, True
-
-    def forget(self) -> None:
-        """Drop the gradients of this step; the memory of `reduced` stays."""
-        self.local, self.state, self.summed = None, Local.NONE, False
-        self.arrived.clear()
 
 
 class Reducer:
@@ -149,28 +46,26 @@ class Reducer:
 
     def __init__(
         self,
-        stage: Stage,
+        comm: Collectives,
+        replicate: Collectives | None,
         units: Sequence[Unit],
         overlap: bool,
         reached: Callable[[], None],
         taken: Callable[[Unit], None] | None = None,
     ) -> None:
-        self.stage = stage
         self.overlap = overlap
         self.order = [bucket for unit in reversed(units) for bucket in reversed(unit.trainable)]
         self._position = {bucket: position for position, bucket in enumerate(self.order)}
         self._reached = reached
         self._taken = taken
-        # What copies gradients to the host, where they rest there and this rank computes on a GPU.
-        self._copies = stage.store.copies if stage.shards_gradients and stage.offload.optimizer != "device" else None
         # Slots, and the small gradients that wait for their copy: on a GPU a kernel for each costs more than its bytes.
-        self._small: list[tuple[Tensor, Tensor]] | None = [] if door.drives(stage.comm.device) else None
+        self._small: list[tuple[Tensor, Tensor]] | None = [] if door.drives(comm.device) else None
         self._in_backward = self._reducing = False
         # How many buckets of `order` this backward has begun to reduce.
         self._next = 0
         # A bucket's reduction, and those of its average across the groups that shard.
         self._in_flight: deque[tuple[Bucket, Handle, list[Handle]]] = deque()
-        self._across = Across(stage.replicate)
+        self._replicas = Replicas(replicate)
         self._hooks = [
             parameter.register_post_accumulate_grad_hook(self._hook(unit, bucket))
             for unit in units
@@ -211,9 +106,9 @@ class Reducer:
         else:
             view(local, slot).copy_(gradient)
         gradients.arrived.add(key)
-        if self._small and gradients.complete:
+        if self._small and bucket.complete:
             self._copy_small()
-        if self._reducing and gradients.complete:
+        if self._reducing and bucket.complete:
             with phase("backward"):
                 self._start_complete()
 
@@ -224,7 +119,7 @@ class Reducer:
         if self._small:
             self._copy_small()
         for bucket in unit.trainable:
-            if not bucket.persistent and not bucket.gradients.complete:
+            if not bucket.persistent and not bucket.complete:
                 self._fill_missing(bucket)
                 bucket.gradients.arrived.update(bucket.slots)
         if self._reducing:
@@ -248,8 +143,8 @@ class Reducer:
         self._in_backward = False
         if self._small:
             self._small.clear()
-        if self._copies is not None:
-            self._copies.finish()
+        for bucket in self.order[:1]:
+            bucket.tier.await_gradients()
 
     def reset(self) -> None:
         """Forget the gradients of this step."""
@@ -288,7 +183,7 @@ class Reducer:
         return hook
 
     def _open(self, bucket: Bucket) -> Tensor:
-        bucket.gradients.local = local = self.stage.local_buffer(bucket)
+        bucket.gradients.local = local = bucket.local_buffer()
         bucket.gradients.state = Local.PARTIAL
         return local
 
@@ -300,7 +195,7 @@ class Reducer:
         self._small.clear()
 
     def _start_complete(self) -> None:
-        while self._next < len(self.order) and self.order[self._next].gradients.complete:
+        while self._next < len(self.order) and self.order[self._next].complete:
             self._start(self.order[self._next])
 
     def _start(self, bucket: Bucket) -> None:
@@ -309,15 +204,15 @@ class Reducer:
         if frees and len(self._in_flight) >= IN_FLIGHT:
             self._collect()
         gradients.state = Local.TRAVELLING
-        handle = self.stage.reduce(bucket, self.overlap)
-        self._in_flight.append((bucket, handle, self._across.start(handle, bucket.layout)))
+        handle = bucket.reduce(self.overlap)
+        self._in_flight.append((bucket, handle, self._replicas.start(handle, bucket.layout)))
         self._next += 1
 
     def _collect(self) -> None:
         bucket, handle, more = self._in_flight.popleft()
         with torch.no_grad():
-            self._across.finish(more, handle, bucket.layout)
-            bucket.gradients.collect(handle, self.stage.shard_rank, self._copies)
+            self._replicas.finish(more, handle, bucket.layout)
+            bucket.collect(handle.wait())
 
     @torch.no_grad()
     def _fill_missing(self, bucket: Bucket) -> None:
@@ -330,10 +225,43 @@ class Reducer:
         gradients.state = Local.WHOLE
 
 
-def add(total: Tensor, more: Tensor, begun: bool) -> None:
-    """Add to a sum of gradients, wherever it lies and whatever its dtype; or begin it."""
-    more = more.to(total.device)
-    if begun:
-        total.add_(more)
-    else:
-        total.copy_(more)
+class Replicas:
+    """Hybrid sharding: what was averaged over the ranks that shard together is averaged once more, over those that hold
+    the same shards. Each shard is averaged by itself: a rank whose average is as long as the bucket then adds in the
+    same order as one that has only its own shard, and both end with the same bits.
+
+    On a CPU that comes when the first average is collected. On a GPU it is queued right behind the first, on streams of
+    its own: neither the host nor what computes waits before the bucket is collected.
+    """
+
+    def __init__(self, comm: Collectives | None) -> None:
+        self._comm = comm
+        # Waits for reductions, in the place of the stream that computes.
+        self._stream: torch.cuda.Stream | None = None
+
+    def start(self, reduction: Handle, layout: Layout) -> list[Handle]:
+        """Queue averages behind a reduction that is queued on a GPU, to be waited for with it; none for any other."""
+        if self._comm is None or not reduction.queued:
+            return []
+        if self._stream is None:
+            self._stream = door.stream(self._comm.device)
+        average = reduction.behind(self._stream)
+        with door.on(self._stream):
+            return [self._comm.all_reduce_async(shard, average=True) for shard in shards(average, layout)]
+
+    def finish(self, started: list[Handle], reduction: Handle, layout: Layout) -> None:
+        """Return once a reduction's result is averaged, in place."""
+        for handle in started:
+            handle.wait()
+        if self._comm is not None and not started:
+            for shard in shards(reduction.wait(), layout):
+                self._comm.all_reduce(shard, average=True)
+
+
+def shards(average: Tensor, layout: Layout) -> tuple[Tensor, ...]:
+    """Views of the shards in `average`: all of the layout's where it is as long as the bucket, else the one shard that
+    it is; none of a bucket without elements."""
+    if not average.numel():
+        return ()
+    count = layout.numel // layout.shard_numel if average.numel() == layout.numel else 1
+    return average.split(average.numel() // count)

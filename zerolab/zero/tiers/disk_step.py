@@ -14,8 +14,8 @@ from zerolab.offload.buffers import aligned
 from zerolab.offload.lane import Lane, Transfer
 from zerolab.offload.pipeline import Trace, pipeline
 from zerolab.offload.unwritten import open_file
-from zerolab.zero.encoded_step import EncodedStep, fields, record_bytes
 from zerolab.zero.optimizer_step import ShardSegment, StoredState
+from zerolab.zero.tiers.encoded_step import EncodedStep, fields, record_bytes
 
 Tensor = torch.Tensor
 
@@ -28,9 +28,9 @@ class DiskStep(EncodedStep):
     _walk: Generator[tuple[int, int]] | None = None
 
     def prepare(self) -> None:
-        offload = self.stage.offload
+        offload = self.offload
         sizes = [record_bytes(group) for group in self.groups]
-        self.file = open_file(offload.folder, f"optimizer-rank{self.stage.comm.rank}", sizes) if sizes else None
+        self.file = open_file(offload.folder, f"optimizer-rank{self.comm.rank}", sizes) if sizes else None
         self._lane = Lane([self.file] if self.file else [])
         count = min(offload.buffer_count, len(sizes))
         largest = max((self.file.span(k) for k in range(len(sizes))), default=0) if self.file else 0

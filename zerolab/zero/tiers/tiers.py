@@ -1,8 +1,8 @@
-"""Where parameters rest on a rank, from where a unit is gathered and to where the optimizer step writes new values.
+"""Where states are stored off the device, and where they are on it beside others that are not.
 
-    DeviceStore   on the device: stages 0 to 2 always, stage 3 if nothing else is said
-    HostStore     stage 3: a rank's shards in the host's memory
-    DiskStore     stage 3: in a file of this rank's own
+    Tier        parameters on the device; what the optimizer has may be on the host
+    HostTier    stage 3: a rank's shards in the host's memory
+    DiskTier    stage 3: in a file of this rank's own
 
 From a file a shard passes through one of a few host buffers, both when its unit is gathered and after the optimizer
 has updated it. Reads begin ahead (`prefetch`), as far as there are free buffers. A read that failed may be repeated; a
@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
 
 import torch
 
@@ -29,82 +28,67 @@ from zerolab.offload.files import SwapFile
 from zerolab.offload.lane import Lane, Transfer
 from zerolab.offload.places import Offload, host_empty
 from zerolab.offload.unwritten import open_file
-from zerolab.zero.units import Bucket
+from zerolab.zero.tier import DeviceTier, Stored
 
 Tensor = torch.Tensor
 
 
-class DeviceStore:
-    """Parameters on the device. `copies`, if there are any, go between a GPU and the host. Who fetches a shard, and
-    starts what reads it, does both within `beside`: on the stream of the copies, where parameters rest off the GPU."""
+class Tier(DeviceTier):
+    """Parameters on the device. `copies`, if there are any, go between a GPU and the host."""
 
-    def __init__(self, comm: Collectives, copies: Copies | None = None) -> None:
-        self.comm, self.copies = comm, copies
-        self.beside: AbstractContextManager[None] = nullcontext()
+    def __init__(self, comm: Collectives, offload: Offload, copies: Copies | None = None) -> None:
+        super().__init__(comm)
+        self.offload, self.copies = offload, copies
+        self._brought = False
 
-    def prepare(self, buckets: Sequence[Bucket]) -> None:
-        """Before the first `keep`."""
-
-    def keep(self, bucket: Bucket, shard: Tensor) -> Tensor:
-        """Stage 3: take a shard; returns what of it stays in memory."""
-        return self.comm.allocate(shard.numel(), bucket.dtypes.shard).copy_(shard)
-
-    def prefetch(self, bucket: Bucket) -> None:
-        """The shard will soon be fetched: begin to read it, if that takes long."""
-
-    def fetch(self, bucket: Bucket, mine: Tensor) -> Tensor:
-        """The shard as it travels when the unit is gathered. Where it rests elsewhere or in a wider dtype that is a
-        copy in `mine`, this rank's part of the gathered bucket."""
-        return bucket.shard if bucket.shard.dtype == mine.dtype else mine.copy_(bucket.shard)
-
-    def open(self, bucket: Bucket) -> Tensor:
-        """What this rank's optimizer updates of the parameters, to be written; buckets come one after the other."""
-        return bucket.shard
+    def put(self, target: Tensor, values: Tensor, stays: bool) -> None:
+        if self.copies is None:
+            target.copy_(values)
+        else:
+            self.copies.put(target, values, stays)
 
     def flush(self) -> None:
-        """After the last one is written: return once all is where it rests."""
         if self.copies is not None:
             self.copies.finish()
 
     def forget(self) -> None:
-        """When what writes here ends half-way: wait for transfers under way, and let their buffers go."""
         if self.copies is not None:
             self.copies.finish()
 
-    def close(self) -> None:
-        """Let go what outlives tensors: files and threads."""
+    def allocate_gradients(self, numel: int, dtype: torch.dtype) -> Tensor:
+        if self.offload.optimizer == "device":
+            return super().allocate_gradients(numel, dtype)
+        return host_empty(numel, dtype, self.comm.device)
 
-    def disk_bytes(self) -> int:
-        """Bytes of parameters on the disk, as the file system has them."""
-        return 0
+    def add_gradients(self, total: Tensor, more: Tensor, begun: bool) -> None:
+        if self.copies is not None and door.holds(more) and not door.holds(total):
+            self._brought = True
+            self.copies.bring(total, more, begun)
+        else:
+            super().add_gradients(total, more.to(total.device), begun)
 
-    @property
-    def buffers(self) -> list[Tensor]:
-        """Memory of the host through which parameters pass, for the ledger."""
-        return []
-
-    @property
-    def lanes(self) -> list[Lane]:
-        """What moves parameters to and from a disk."""
-        return []
+    def await_gradients(self) -> None:
+        if self.copies is not None and self._brought:
+            self._brought = False
+            self.copies.finish()
 
 
-class HostStore(DeviceStore):
+class HostTier(Tier):
     """Shards in the host's memory."""
 
-    def __init__(self, comm: Collectives, copies: Copies | None = None) -> None:
-        super().__init__(comm, copies)
+    def __init__(self, comm: Collectives, offload: Offload, copies: Copies | None = None) -> None:
+        super().__init__(comm, offload, copies)
         self._is_read = False  # copies to the GPU may be under way
         if copies is not None:
             self.beside = copies
 
-    def keep(self, bucket: Bucket, shard: Tensor) -> Tensor:
+    def keep(self, bucket: Stored, shard: Tensor) -> Tensor:
         return host_empty(shard.numel(), bucket.dtypes.shard, self.comm.device).copy_(shard)
 
-    def fetch(self, bucket: Bucket, mine: Tensor) -> Tensor:
+    def fetch(self, bucket: Stored, mine: Tensor) -> Tensor:
         return self._send(mine, bucket.shard)
 
-    def open(self, bucket: Bucket) -> Tensor:
+    def open(self, bucket: Stored) -> Tensor:
         self._wait_for_readers()
         return super().open(bucket)
 
@@ -126,21 +110,20 @@ class HostStore(DeviceStore):
             self.copies.finish()
 
 
-class DiskStore(HostStore):
+class DiskTier(HostTier):
     """Shards in a file; as many elements as `max_in_cpu` says, of the first buckets, stay on the host."""
 
     def __init__(self, comm: Collectives, offload: Offload, copies: Copies | None = None) -> None:
-        super().__init__(comm, copies)
-        self.offload = offload
+        super().__init__(comm, offload, copies)
         # What a copy to a GPU may still read.
         self._lent: Tensor | None = None
-        self._numbers: dict[Bucket, int] = {}
+        self._numbers: dict[Stored, int] = {}
         self._file: SwapFile | None = None
-        self._coming: dict[Bucket, tuple[Transfer, Tensor]] = {}
+        self._coming: dict[Stored, tuple[Transfer, Tensor]] = {}
         self._leaving: list[tuple[Transfer, Tensor]] = []
-        self._open: tuple[Bucket, Tensor] | None = None
+        self._open: tuple[Stored, Tensor] | None = None
 
-    def prepare(self, buckets: Sequence[Bucket]) -> None:
+    def prepare(self, buckets: Sequence[Stored]) -> None:
         on_disk = self.offload.shards_on_disk(bucket.layout.shard_numel for bucket in buckets)
         self._numbers = {buckets[at]: number for number, at in enumerate(on_disk)}
         sizes = [bucket.layout.shard_numel * bucket.dtypes.shard.itemsize for bucket in self._numbers]
@@ -151,21 +134,21 @@ class DiskStore(HostStore):
             self.pool = Pool(max(2, self.offload.buffer_count), largest, pin=door.drives(self.comm.device))
         self._lane = Lane([self._file] if self._file else [])
 
-    def keep(self, bucket: Bucket, shard: Tensor) -> Tensor:
+    def keep(self, bucket: Stored, shard: Tensor) -> Tensor:
         if bucket not in self._numbers:
             return super().keep(bucket, shard)
         self.open(bucket).copy_(shard)
         self.flush()
         return torch.empty(0, dtype=bucket.dtypes.shard)
 
-    def prefetch(self, bucket: Bucket) -> None:
+    def prefetch(self, bucket: Stored) -> None:
         if bucket in self._numbers and bucket not in self._coming:
             if not self.pool.free:
                 self._take_back()
             if self.pool.free:
                 self._read(bucket)
 
-    def fetch(self, bucket: Bucket, mine: Tensor) -> Tensor:
+    def fetch(self, bucket: Stored, mine: Tensor) -> Tensor:
         if bucket not in self._numbers:
             return super().fetch(bucket, mine)
         self._take_back()
@@ -182,7 +165,7 @@ class DiskStore(HostStore):
             else:
                 self._lent = buffer
 
-    def open(self, bucket: Bucket) -> Tensor:
+    def open(self, bucket: Stored) -> Tensor:
         if bucket not in self._numbers:
             return super().open(bucket)
         if self._open is None or self._open[0] is not bucket:
@@ -224,11 +207,11 @@ class DiskStore(HostStore):
     def lanes(self) -> list[Lane]:
         return [self._lane]
 
-    def _values(self, bucket: Bucket, buffer: Tensor) -> Tensor:
+    def _values(self, bucket: Stored, buffer: Tensor) -> Tensor:
         dtype = bucket.dtypes.shard
         return buffer[: bucket.layout.shard_numel * dtype.itemsize].view(dtype)
 
-    def _read(self, bucket: Bucket) -> None:
+    def _read(self, bucket: Stored) -> None:
         assert self._file is not None
         buffer = self.pool.take()
         self._coming[bucket] = self._lane.read(self._file, self._numbers[bucket], buffer), buffer
@@ -278,8 +261,9 @@ class DiskStore(HostStore):
         self._coming.clear()
 
 
-def make_store(comm: Collectives, offload: Offload) -> DeviceStore:
+def make_tier(comm: Collectives, offload: Offload) -> DeviceTier:
+    if not offload.moves:
+        return DeviceTier(comm)
     copies = make_copies(comm.device, offload)
-    if offload.parameters == "disk":
-        return DiskStore(comm, offload, copies)
-    return HostStore(comm, copies) if offload.parameters == "host" else DeviceStore(comm, copies)
+    kinds = {"device": Tier, "host": HostTier, "disk": DiskTier}
+    return kinds[offload.parameters](comm, offload, copies)

@@ -1,0 +1,281 @@
+"""A bucket: one flat buffer of parameters, its states on one rank, and the moves of ZeRO between their depths.
+
+    gather     before use: all-gather parameters that are stored as shards; `release` frees them after use
+    reduce     from this rank's gradients to their average over the ranks, as deep as the optimizer needs it
+    publish    all-gather updated parameters up to where they are stored
+    overwrite  write given values to every state that holds parameters
+
+(The fifth verb, update, goes over many buckets at once: `step.py`.) No verb knows a stage: each reads its depths from
+the table (`table.py`).
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Protocol
+
+import torch
+
+from zerolab.collectives import Collectives, Handle
+from zerolab.flat import BucketPlan
+from zerolab.flat.values import address
+from zerolab.flat.views import nothings, point, point_at, shard_of, view, zero_gaps
+from zerolab.zero.table import Dtypes, Rows
+from zerolab.zero.tier import DeviceTier
+
+Tensor = torch.Tensor
+
+
+class Memory(Protocol):
+    """How the storage of gathered parameters gets its memory, and leaves it."""
+
+    def fill(self, storage: torch.UntypedStorage, nbytes: int) -> None: ...
+
+    def empty(self, storage: torch.UntypedStorage) -> None: ...
+
+
+class TorchMemory:
+    """By torch's allocator."""
+
+    def fill(self, storage: torch.UntypedStorage, nbytes: int) -> None:
+        storage.resize_(nbytes)
+
+    def empty(self, storage: torch.UntypedStorage) -> None:
+        storage.resize_(0)
+
+
+class Bucket:
+    """One flat buffer of parameters of one dtype, and its tensors on this rank.
+
+    whole      all parameters. Where they are stored as shards its storage is empty except while the unit is gathered
+    shard      what this rank owns of them: `whole` at depth 0, a view of it where they are stored whole, else a tensor
+               of its own, or what the store says
+    views      the parameters' places in `whole`, and `nothings`, tensors without elements: where parameters are stored
+               as shards they point to one or the other
+    initial    the parameters as the model had them, where `whole` rounds them: until the main ones are made from it
+    gradients  those of this step
+    """
+
+    rows: Rows
+    comm: Collectives
+    tier: DeviceTier
+    memory: Memory
+    whole: Tensor
+    shard: Tensor
+
+    def __init__(self, plan: BucketPlan, parameters: list[torch.nn.Parameter], dtypes: Dtypes) -> None:
+        self.plan = plan
+        self.layout = plan.layout
+        self.parameters = parameters
+        self.slots = dict(zip(map(id, parameters), plan.layout.slots, strict=True))
+        self.dtype = dtypes.params
+        self.dtypes = dtypes
+        self.trainable = plan.trainable
+        self.persistent = plan.persistent
+        self.views: list[Tensor] = []
+        self.nothings: list[Tensor] = []
+        self.initial: Tensor | None = None
+        self.gradients = GradientBuffer()
+
+    @property
+    def name(self) -> str:
+        return f"{self.plan.unit}: {self.layout.slots[0].name} ..."
+
+    @property
+    def complete(self) -> bool:
+        """Whether this backward has brought the gradient of every parameter."""
+        return len(self.gradients.arrived) == len(self.layout.slots)
+
+    @property
+    def owner(self) -> int | None:
+        """The rank of `comm` whose shard this rank updates, and saves: its own; None: it updates all."""
+        return self.comm.rank if self.rows.owned else None
+
+    @property
+    def owned(self) -> tuple[int, int]:
+        """Where what this rank updates, and saves, begins and ends."""
+        return self.layout.shard(self.comm.rank) if self.rows.owned else (0, self.layout.numel)
+
+    def own_part(self, whole: Tensor) -> Tensor:
+        """What this rank owns of a buffer as long as the bucket."""
+        start, stop = self.owned
+        return whole[start:stop]
+
+    # The verbs.
+
+    def gather(self, shard: Tensor, label: str) -> Handle:
+        """Start to fill `whole` with all ranks' shards. Ranks meet under the same `label`."""
+        return self.comm.all_gather_async(shard, out=self.whole, label=label)
+
+    def release(self) -> None:
+        """Free the gathered parameters. Autograd saves views of them for backward (a linear layer saves its weight
+        transposed); those share the storage, so they find the values again when backward gathers the bucket."""
+        point(self.parameters, self.nothings)
+        self.memory.empty(self.whole.untyped_storage())
+
+    def reduce(self, overlap: bool) -> Handle:
+        """Start to average the local gradients over the ranks. The handle's result is the average: of the whole bucket,
+        or of what this rank owns. `overlap`: beside the computation that follows."""
+        local = self.gradients.local = self._as_they_travel()
+        if not self.rows.reduced:
+            return self.comm.all_reduce_async(local, average=True, now=not overlap)
+        return self.comm.reduce_scatter_async(local, average=True, out=self._landing(local), now=not overlap)
+
+    def publish(self) -> Handle | None:
+        """Start to hand this rank's new parameters to the others, where all of them have them whole."""
+        return self.comm.all_gather_async(self.shard, out=self.whole) if self.rows.publishes else None
+
+    def overwrite(self, values: Tensor) -> None:
+        """Give the parameters memory, and these values ([numel], `dtypes.main`, the same on all ranks) to every state
+        that holds them. `values` may become the memory of `whole`."""
+        rows = self.rows
+        self.whole = values
+        if self.dtypes.main != self.dtype:
+            self.whole = self.comm.allocate(self.layout.numel, self.dtype).copy_(values)
+            if self.trainable:
+                self.initial = self.own_part(values).clone() if rows.owned else values
+        point_at(self.whole, self.layout, self.parameters)
+        self.shard = self.own_part(self.whole)
+        if rows.parameters.depth:
+            del values
+            self._store_shard()
+
+    def _store_shard(self) -> None:
+        shard = self.shard
+        if self.dtypes.shard != self.dtype and self.initial is not None:
+            shard = self.initial
+        elif self.trainable and self.initial is None and self.rows.parameters.tier == "disk":
+            self.initial = shard.clone()
+        self.shard = self.tier.keep(self, shard)
+        # From here on the storage of `whole` is emptied and filled again. It is a new one: others may have the old one,
+        # and they and the shard let go of it first, so that the two are never held at once.
+        del shard
+        self.nothings = nothings(self.parameters)
+        point(self.parameters, self.nothings)
+        self.whole = self.whole.new_empty(0)
+        self.whole = self.whole.new_empty(self.layout.numel)
+        self.views = [view(self.whole, slot) for slot in self.layout.slots]
+        self.whole.untyped_storage().resize_(0)
+
+    # Gradients.
+
+    def local_buffer(self) -> Tensor:
+        """A buffer as long as the bucket for the gradients of this rank alone."""
+        gradients, dtypes = self.gradients, self.dtypes
+        assert self.rows.gradients is not None
+        if not self.rows.gradients.depth:
+            if gradients.reduced is None:
+                gradients.reduced = self._whole_buffer(dtypes.main_grads)
+            # The first gradients of a step may be reduced where they stay; later ones must not mix with their sum.
+            if dtypes.one_gradient and not gradients.summed:
+                return gradients.reduced
+        return self._whole_buffer(dtypes.grads)
+
+    def collect(self, average: Tensor) -> None:
+        """Once reduced: add the average to the gradients of this step, unless it was written there, and let the local
+        ones go."""
+        gradients = self.gradients
+        if average is not gradients.reduced:
+            assert gradients.reduced is not None
+            total = gradients.reduced if average.numel() == self.layout.numel else self.for_step()
+            if address(total) != address(average):
+                self.tier.add_gradients(total, average, gradients.summed)
+        gradients.local, gradients.state, gradients.summed = None, Local.NONE, True
+
+    def for_step(self) -> Tensor:
+        """The averaged gradients of what this rank owns."""
+        assert self.gradients.reduced is not None
+        return self.reduced_shard() if self.rows.owned else self.gradients.reduced
+
+    @property
+    def gradients_stay_apart(self) -> bool:
+        """Whether averaged gradients are stored as shards."""
+        return self.rows.gradients is not None and self.rows.gradients.depth > 0
+
+    def reduced_shard(self) -> Tensor:
+        """The averaged gradients of this rank's shard, of which no other rank has one, whatever it owns."""
+        reduced = self.gradients.reduced
+        assert reduced is not None
+        return shard_of(reduced, self.layout, self.comm.rank) if reduced.numel() == self.layout.numel else reduced
+
+    def _whole_buffer(self, dtype: torch.dtype) -> Tensor:
+        """Memory as long as the bucket, its padding zero."""
+        buffer = self.comm.allocate(self.layout.numel, dtype)
+        zero_gaps(buffer, self.layout)
+        return buffer
+
+    def _as_they_travel(self) -> Tensor:
+        """The local gradients in the dtype in which they are added up; the buffer of another one is let go."""
+        local = self.gradients.local
+        assert local is not None
+        if local.dtype != self.dtypes.reduce:
+            return self.comm.allocate(self.layout.numel, self.dtypes.reduce).copy_(local)
+        return local
+
+    def _landing(self, local: Tensor) -> Tensor:
+        """Where the average of this rank's part is written."""
+        gradients, row, numel = self.gradients, self.rows.gradients, self.layout.shard_numel
+        assert row is not None
+        if not row.depth:
+            return shard_of(local, self.layout, self.comm.rank)
+        if gradients.reduced is None:
+            gradients.reduced = self.tier.allocate_gradients(numel, row.dtype)
+        # The first sum of a step may come where it stays; later ones are added to it.
+        stays = not gradients.summed and row.tier == "device" and row.dtype == self.dtypes.reduce
+        return gradients.reduced if stays else local.new_empty(numel)
+
+
+class Local(Enum):
+    """What a bucket has of gradients of this rank alone:
+
+          first gradient        backward ended        the next backward adds to them
+    NONE ----------------> PARTIAL ------------> WHOLE ------------------------------> WHOLE
+      ^                       | the last one came  |
+      |                       v                    v  the order's turn
+      +------ collected --- TRAVELLING <-----------+
+
+    Forgotten (`zero_grad`, or a step that is done), it is NONE from any state.
+    """
+
+    NONE = "no buffer"
+    PARTIAL = "slots of the parameters in `arrived` are written; the others hold what memory held before"
+    WHOLE = "every slot is written, with zeros where no gradient came"
+    TRAVELLING = "a reduction reads the buffer"
+
+
+class GradientBuffer:
+    """The gradients of one bucket in this step.
+
+    state     of the local gradients, see `Local`
+    local     their buffer, as long as the bucket, until they are reduced; None in the state NONE
+    arrived   id of each parameter whose gradient this backward has brought
+    reduced   gradients averaged over the ranks, as deep as the table says. The memory stays from step to step
+    summed    whether `reduced` holds gradients of this step, to which those of later micro-batches are added
+    """
+
+    def __init__(self) -> None:
+        self.state = Local.NONE
+        self.local: Tensor | None = None
+        self.arrived: set[int] = set()
+        self.reduced: Tensor | None = None
+        self.summed = False
+
+    @property
+    def any(self) -> bool:
+        """Whether there are gradients of this step, in whatever state."""
+        return self.summed or self.state is not Local.NONE
+
+    @property
+    def waits(self) -> bool:
+        """Whether a backward has left local gradients for a later one to reduce."""
+        return self.state is Local.WHOLE
+
+    @property
+    def ready(self) -> bool:
+        """Whether all gradients of this step are reduced."""
+        return self.summed and not self.waits
+
+    def forget(self) -> None:
+        """Drop the gradients of this step; the memory of `reduced` stays."""
+        self.local, self.state, self.summed = None, Local.NONE, False
+        self.arrived.clear()

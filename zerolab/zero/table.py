@@ -1,0 +1,182 @@
+"""ZeRO as a table: for each state of a bucket how deep it is cut, in which dtype it is stored, and on which tier.
+
+A bucket of n elements is cut along one data-parallel axis after the other, the one with the highest stage first (of
+equals the innermost). A state is then sharded along the first few axes, and one number says along which, its depth:
+
+    depth 0   |------------------ n ------------------|      whole on every rank
+    depth 1   |---- rank 0 ----|---- rank 1 ----|            sharded along the first axis
+    depth 2   | 0, 0 |  0, 1   | 1, 0 |  1, 1   |            sharded along both
+
+What a rank has at depth d contains what it has at depth d + 1. So all that ZeRO moves is a move between depths: up by
+an all-gather along one axis, down by a reduce-scatter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import prod
+
+import torch
+
+WHOLE, SHARD = 0, 1
+STAGES = {
+    # parameters, gradients, main parameters and moments
+    0: (WHOLE, WHOLE, WHOLE),
+    1: (WHOLE, WHOLE, SHARD),
+    2: (WHOLE, SHARD, SHARD),
+    3: (SHARD, SHARD, SHARD),
+}
+"""What each stage shards along an axis (ZeRO paper, arXiv 1910.02054, section 5)."""
+
+
+@dataclass(frozen=True)
+class Dtypes:
+    """The dtypes of a bucket's states.
+
+    params      parameters as the model computes with them
+    main        main parameters (master weights): parameters as the optimizer updates them
+    grads       gradients of this rank alone, as backward brings them
+    reduce      gradients as they travel and are added up over the ranks
+    main_grads  averaged gradients, until the step
+    shard       the shard of the parameters that stage 3 stores
+    """
+
+    params: torch.dtype
+    main: torch.dtype
+    grads: torch.dtype
+    reduce: torch.dtype
+    main_grads: torch.dtype
+    shard: torch.dtype
+
+    @property
+    def one_gradient(self) -> bool:
+        """Whether gradients can be reduced where they stay."""
+        return self.grads == self.reduce == self.main_grads
+
+
+@dataclass(frozen=True)
+class Row:
+    """How one state is stored between uses."""
+
+    depth: int
+    dtype: torch.dtype
+    tier: str = "device"
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The table of one bucket.
+
+    sizes       ranks along each axis, in the order of the cuts
+    parameters  as they are stored; the model computes with them in `dtypes.params`
+    gradients   between micro-batches; None where nothing trains
+    optimizer   main parameters and moments; None where nothing trains
+    owned       the depth of what this rank updates, and saves
+    all_reduce  gradients are added up whole even where the optimizer needs a shard of them
+    """
+
+    sizes: tuple[int, ...]
+    dtypes: Dtypes
+    parameters: Row
+    gradients: Row | None
+    optimizer: Row | None
+    owned: int
+    all_reduce: bool = False
+
+    @property
+    def reduced(self) -> int:
+        """The depth at which gradients are complete after a reduction along the first axis."""
+        if self.gradients is None or self.all_reduce:
+            return WHOLE
+        return max(self.gradients.depth, self.owned)
+
+    @property
+    def publishes(self) -> bool:
+        """Whether ranks hand updated parameters to each other, since they are stored less deep than they are owned."""
+        return self.optimizer is not None and self.owned > self.parameters.depth
+
+    def numel(self, row: Row, whole: int) -> int:
+        """Elements that a rank stores of a state with `whole` elements."""
+        return whole // prod(self.sizes[: row.depth])
+
+    def nbytes(self, whole: int, states: Callable[[int], int], updated: int | None = None) -> dict[str, int]:
+        """Bytes that a rank stores between two steps, by state: "host:gradients" where the tier is not the device.
+
+        whole    elements of the bucket
+        states   bytes of main parameters (where they are stored apart) and moments of so many elements
+        updated  elements that this rank's optimizer has, where padding is left out; default: all it owns
+        """
+        named = {"parameters": self.parameters, "gradients": self.gradients, "optimizer_states": self.optimizer}
+        found = {}
+        for name, row in named.items():
+            if row is not None:
+                numel = self.numel(row, whole)
+                own = states(numel if updated is None else updated)
+                nbytes = own if name == "optimizer_states" else numel * row.dtype.itemsize
+                found[name if row.tier == "device" else f"{row.tier}:{name}"] = nbytes
+        return found
+
+    def sent(self, whole: int, uses: int = 1, micro_batches: int = 1) -> list[int]:
+        """Bytes that a rank sends in a step, along each axis. `uses`: how often each micro-batch gathers the bucket.
+
+        A move between depth d and d + 1 along an axis of k ranks sends (k - 1) / k of what the rank has at depth d.
+        """
+        sent = [0] * len(self.sizes)
+
+        def move(start: int, stop: int, dtype: torch.dtype, times: int = 1) -> None:
+            for depth in range(min(start, stop), max(start, stop)):
+                part = whole // prod(self.sizes[: depth + 1])
+                sent[depth] += times * (self.sizes[depth] - 1) * part * dtype.itemsize
+
+        move(self.parameters.depth, WHOLE, self.dtypes.params, uses * micro_batches)
+        if self.gradients is not None:
+            end = len(self.sizes)
+            move(WHOLE, end, self.dtypes.reduce, micro_batches)
+            move(end, self.reduced, self.dtypes.reduce, micro_batches)
+        if self.publishes:
+            move(self.owned, self.parameters.depth, self.parameters.dtype)
+        return sent
+
+    def explain(self, axes: Sequence[str]) -> str:
+        """The table as text, a line a state; `axes` are the names of the axes in the order of the cuts."""
+        lines = [f"{'':15}" + "".join(f"{name:11}" for name in axes) + f"{'dtype':10}tier"]
+        named = {"parameters": self.parameters, "gradients": self.gradients, "main, moments": self.optimizer}
+        for name, row in named.items():
+            if row is not None:
+                cells = "".join(f"{'shard' if cut < row.depth else 'whole':11}" for cut in range(len(axes)))
+                lines.append(f"{name:15}{cells}{str(row.dtype).removeprefix('torch.'):10}{row.tier}")
+        return "\n".join(lines)
+
+
+def order_of_cuts(stages: Sequence[int]) -> list[int]:
+    """The axes in the order in which they are cut; `stages` are given from the outermost axis to the innermost."""
+    return sorted(range(len(stages)), key=lambda axis: (-stages[axis], -axis))
+
+
+def make_rows(
+    stages: Sequence[int],
+    sizes: Sequence[int],
+    dtypes: Dtypes,
+    trains: bool = True,
+    tiers: tuple[str, str] = ("device", "device"),
+    all_reduce: bool = False,
+) -> Rows:
+    """The table of a bucket, from one stage and one number of ranks for each axis, the outermost first. `tiers` are
+    those of sharded parameters, and of the optimizer's states with the sharded gradients that it uses there."""
+    order = order_of_cuts(stages)
+    parameters, gradients, owned = (
+        sum(column) for column in zip(*(STAGES[stages[axis]] for axis in order), strict=True)
+    )
+    stored, used = tiers
+    return Rows(
+        tuple(sizes[axis] for axis in order),
+        dtypes,
+        Row(parameters, dtypes.shard if parameters else dtypes.params, stored if parameters else "device"),
+        Row(gradients, dtypes.main_grads, "device" if used == "device" or not gradients else "host")
+        if trains
+        else None,
+        Row(owned, dtypes.main, used) if trains else None,
+        owned,
+        all_reduce,
+    )
