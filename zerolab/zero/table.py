@@ -165,17 +165,15 @@ def make_rows(
     """The table of a bucket, from one stage and one number of ranks for each axis, the outermost first. `tiers` are
     those of sharded parameters, and of the optimizer's states with the sharded gradients that it uses there."""
     order = order_of_cuts(stages)
-    parameters, gradients, owned = (
-        sum(column) for column in zip(*(STAGES[stages[axis]] for axis in order), strict=True)
-    )
+    cuts = [STAGES[stages[axis]] for axis in order]
+    parameters, gradients, owned = (sum(column) for column in zip(*cuts, strict=True))
     stored, used = tiers
+    summed_on = "host" if gradients and used != "device" else "device"
     return Rows(
         tuple(sizes[axis] for axis in order),
         dtypes,
         Row(parameters, dtypes.shard if parameters else dtypes.params, stored if parameters else "device"),
-        Row(gradients, dtypes.main_grads, "device" if used == "device" or not gradients else "host")
-        if trains
-        else None,
+        Row(gradients, dtypes.main_grads, summed_on) if trains else None,
         Row(owned, dtypes.main, used) if trains else None,
         owned,
         all_reduce,
