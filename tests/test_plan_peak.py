@@ -18,6 +18,7 @@ from zerolab.plan.mixture import MixtureConfig
 from zerolab.plan.relatives import RelativeConfig
 from zerolab.plan.trace import Work, run_once, trace_layers
 from zerolab.precision import PRECISIONS
+from zerolab.zero.choose import dtypes_from
 from zerolab.zero.units import find_units
 
 NANO = shape_of(config_of("llama", "nano", max_seq_len=TOKENS), "llama nano")
@@ -138,7 +139,7 @@ def test_three_laid_out_layers_say_where_all_of_them_lie(tied: bool, precision: 
     with torch.device("meta"):
         model = build_model(config)
     align = 128 if precision == "bf16_fp8_moments" else 16
-    units = find_units(model, 4, None, decay_of, 4000, align, recipe)
+    units = find_units(model, 4, None, decay_of, 4000, align, dtypes_from(recipe))
     assert found.plans == [bucket.plan for unit in units for bucket in unit.buckets]
     assert [found.owner[number] for number in (0, 1, 7, 8)] == [0, 1, 7, 0 if tied else 8]
 

@@ -260,7 +260,7 @@ def stepped(comm: Collectives, model: torch.nn.Module, **options: Any) -> Any:
     engine.backward(engine(tokens, targets))
     engine.step()
     assert comm.meter is not None
-    counts = dict(engine.residency.visits.counts)
+    counts = dict(engine.uses_outside)
     return comm.meter.calls, comm.meter.bytes, sum(parameter.numel() for parameter in model.parameters()), counts
 
 

@@ -30,8 +30,8 @@ from zerolab.precision.codec import Codec
 from zerolab.zero import ZeroEngine
 from zerolab.zero.bucket import Bucket
 from zerolab.zero.changing import changing
-from zerolab.zero.optimizer_step import ShardSegment
 from zerolab.zero.overwrite import Overlap, gather_parameters, overlaps, write_main, write_parameters
+from zerolab.zero.tiers.stored_step import StoredSegment
 
 Tensor = torch.Tensor
 HOW = ("fused", "foreach", "capturable", "differentiable")
@@ -221,7 +221,7 @@ class Load:
                     state = self._main_state(lap.slot.name) if name == "main" else name
                     yield state, lap.slot.name, lap.start, lap.stop
 
-    def _states_of(self, segment: ShardSegment) -> list[str]:
+    def _states_of(self, segment: StoredSegment) -> list[str]:
         names = list(segment.format.states) if self.manifest.states and not self.weights_only else []
         return names + (["main"] if segment.format.main is not None else [])
 
@@ -274,7 +274,7 @@ class Load:
                 elif state.name in self._states_of(state.segment):
                     self._state(*state)
 
-    def _state(self, segment: ShardSegment, name: str, codec: Codec, raw: Tensor) -> None:
+    def _state(self, segment: StoredSegment, name: str, codec: Codec, raw: Tensor) -> None:
         begin = segment.begin
         codes, scales = split(codec, raw, segment.numel)
         saved = self.manifest.states.get(name)
@@ -311,7 +311,7 @@ class Load:
             buffer.copy_(
                 self.source.tensor(model_file(self.manifest.buffers[name][writer]), f"buffer/{name}").view_as(buffer)
             )
-        engine.forget_views()
+        engine.new_values()
         if self.weights_only:
             return
         for group, saved in zip(engine.optimizer.param_groups, self.groups, strict=True):

@@ -17,8 +17,8 @@ from zerolab.checkpoint.manifest import SavedParameter, Stretch, tensor_name
 from zerolab.errors import CheckpointError
 from zerolab.precision.codec import BLOCK, Codec
 from zerolab.zero import ZeroEngine
-from zerolab.zero.optimizer_step import ShardSegment
 from zerolab.zero.overwrite import overlaps
+from zerolab.zero.tiers.stored_step import StoredSegment
 
 Tensor = torch.Tensor
 
@@ -92,7 +92,7 @@ class Shards:
                     continue
                 yield from self._parts_of(*state)
 
-    def _parts_of(self, segment: ShardSegment, name: str, codec: Codec, raw: Tensor) -> Iterator[tuple[str, Tensor]]:
+    def _parts_of(self, segment: StoredSegment, name: str, codec: Codec, raw: Tensor) -> Iterator[tuple[str, Tensor]]:
         layout = segment.bucket.layout
         codes, scales = split(codec, raw, segment.numel)
         begin = segment.begin

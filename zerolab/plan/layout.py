@@ -17,6 +17,7 @@ from zerolab.offload.formats import align_of
 from zerolab.plan.mixture import build_model
 from zerolab.plan.trace import TRACED_LAYERS
 from zerolab.precision.recipe import Precision
+from zerolab.zero.choose import dtypes_from
 from zerolab.zero.units import find_units
 
 
@@ -58,7 +59,7 @@ def lay_out_model(
         model = build_model(replace(config, layers=traced))
     modules = model.units()
     align = round_up(ALIGN, align_of(precision))
-    units = find_units(model, ranks, None, decay_of, bucket_numel, align, precision, persistence_numel)
+    units = find_units(model, ranks, None, decay_of, bucket_numel, align, dtypes_from(precision), persistence_numel)
     owner = {id(module): number for number, unit in enumerate(units) for module in unit.modules}
     owners = [owner[id(module)] for module in modules]
     slots = [

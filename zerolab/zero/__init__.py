@@ -2,8 +2,8 @@
 
 from zerolab.memory.states import STAGES
 from zerolab.zero.clip import StepResult
-from zerolab.zero.engine import ZeroEngine
 from zerolab.zero.labels import engine_labels
 from zerolab.zero.units import Bucket, Unit, find_units
+from zerolab.zero.zero_engine import ZeroEngine
 
 __all__ = ["STAGES", "Bucket", "StepResult", "Unit", "ZeroEngine", "engine_labels", "find_units"]

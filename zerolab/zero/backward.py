@@ -7,9 +7,7 @@ A pass that brings no gradients to parameters, as `torch.autograd.grad(loss, inp
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
-from weakref import ReferenceType
+from collections.abc import Callable, Sequence
 
 import torch
 from torch._C import DisableTorchFunctionSubclass, _will_engine_execute_node
@@ -18,135 +16,119 @@ from torch.autograd.graph import get_gradient_edge
 
 from zerolab.collectives import phase
 from zerolab.collectives.call import backward_phase, current_phase, phase_now
-from zerolab.errors import InputError, StateError
+from zerolab.errors import StateError
 from zerolab.gpu import door
+from zerolab.zero.reducer import Reducer
+from zerolab.zero.schedule import GatherSchedule
 from zerolab.zero.units import settle_all
-from zerolab.zero.wrapped import THAWED
-
-if TYPE_CHECKING:
-    from zerolab.zero.engine import ZeroEngine
 
 
 class StrayError(StateError):
     """The gradients of one engine's backward went on to a model, told by its type, that is in another engine."""
 
 
-def check_together(first: ZeroEngine, others: Sequence[ZeroEngine]) -> list[ZeroEngine]:
-    """The engines of one backward, each once."""
-    engines = list(dict.fromkeys([first, *others]))
-    for engine in engines:
-        if not isinstance(engine, type(first)):
-            raise InputError(f"also names a {type(engine).__name__}; give a list of ZeroEngines")
-        if engine.loss_scale != first.loss_scale:
-            raise InputError(
-                f"losses are scaled by {first.loss_scale:g} in one engine and by {engine.loss_scale:g} in another, and "
-                "one loss cannot be for both; give both one scale by ZeroEngine(scaler=LossScaler(static=...))"
+class Backward:
+    """The backwards of one engine.
+
+    check    called before one begins: raises if the engine cannot take it
+    scale    what the next loss is multiplied by
+    reduces  whether gradients are averaged over the ranks, or wait for a later backward's
+    failed   one has begun and not ended well
+    """
+
+    def __init__(
+        self,
+        name: str,
+        device: torch.device,
+        reducer: Reducer,
+        schedule: GatherSchedule,
+        check: Callable[[], None],
+        scale: Callable[[], float],
+    ) -> None:
+        self.name, self.device, self.reducer, self.schedule = name, device, reducer, schedule
+        self.check, self.scale = check, scale
+        self.reduces, self.failed = True, False
+        reducer.reached = schedule.reached = self.reached
+
+    def begin(self, reduce: bool) -> None:
+        self.failed = True
+        self.schedule.begin_backward()
+        self.reducer.begin(reduce)
+
+    def end(self) -> None:
+        self.reducer.end()
+        self.schedule.end_backward()
+
+    def has_ended(self) -> None:
+        """It has ended well. From here on others may write to the shards."""
+        settle_all(self.schedule.units)
+        self.failed = False
+
+    def reached(self) -> None:
+        """Autograd has come to what the model gave, or to one of its parameters: in no backward yet, one begins."""
+        if self.schedule.in_backward:
+            return
+        if (phase_now() if door.drives(self.device) else current_phase.get()) == "backward":
+            # Within engine.backward of another one. (Ranks that take turns have no GPU, whose threads have no context.)
+            raise StrayError(self.name)
+        # Autograd calls what is queued when the pass that runs now has ended well.
+        at_end_of_pass = Variable._execution_engine.queue_callback
+        if not self._takes_gradients():
+            self.schedule.begin_backward()
+            at_end_of_pass(self._let_go)
+            return
+        if self.scale() != 1.0:
+            raise StateError(
+                f"loss.backward() takes the loss as it is, and fp16 scales it by {self.scale():g}; call "
+                "engine.backward(loss)"
             )
-    return engines
+        self.check()
+        self.begin(self.reduces)
+        at_end_of_pass(self._finish)
 
+    def _let_go(self) -> None:
+        self.schedule.let_go()
+        settle_all(self.schedule.units)
 
-def run_backward(engines: Sequence[ZeroEngine], loss: torch.Tensor, reduce: bool | None) -> None:
-    """Bring the gradients of `loss` to the parameters of all these engines, of which the first scales it."""
-    first = engines[0]
-    for engine in engines:
-        check_ready(engine)
-    for engine in engines:
-        begin(engine, engine._reduces if reduce is None else reduce)
-    try:
-        with backward_phase("backward"):
-            (loss if first.scaler is None else loss.float() * first.scaler.scale).backward()
-            for engine in engines:
-                engine.reducer.finish()
-    except StrayError as stray:
-        raise StateError(
-            f"this backward of the engine of {type(first.model).__name__} went on into {stray}, which is in "
-            "another engine: name that one, backward(loss, also=[engine]), or detach() the tensor between the two"
-        ) from None
-    finally:
-        for engine in engines:
-            end(engine)
-    for engine in engines:
-        has_ended(engine)
-
-
-def check_ready(engine: ZeroEngine) -> None:
-    """Refuse a backward that an engine cannot take."""
-    if engine.closed:
-        raise StateError("this engine was closed and takes no gradients; wrap the model again in a new ZeroEngine")
-    if engine._failed:
-        raise StateError("an earlier backward failed half-way; call zero_grad() and repeat the whole step")
-    engine._check_whole()
-    engine._refuse_lost()
-    engine._refuse_unpublished()
-    for name in sorted(engine.toggled):
-        raise StateError(
-            f"requires_grad of {name} is not what it was when its model went into a ZeroEngine: set it back before "
-            f"backward, or {THAWED}"
-        )
-
-
-def begin(engine: ZeroEngine, reduce: bool) -> None:
-    engine._failed = True
-    engine.residency.begin_backward()
-    engine.reducer.begin(reduce)
-
-
-def end(engine: ZeroEngine) -> None:
-    engine.reducer.end()
-    engine.residency.end_backward()
-
-
-def has_ended(engine: ZeroEngine) -> None:
-    """A backward has ended well. From here on others may write to the shards."""
-    settle_all(engine.units)
-    engine._failed = False
-
-
-def reached(its: ReferenceType[ZeroEngine]) -> None:
-    """Autograd has come to an engine's output or to one of its parameters: in no backward yet, one begins."""
-    engine = its()
-    if engine is None or engine.residency.in_backward:
-        return
-    if (phase_now() if door.drives(engine.comm.device) else current_phase.get()) == "backward":
-        # Within engine.backward of another one. (Ranks that take turns have no GPU, whose threads have no context.)
-        raise StrayError(type(engine.model).__name__)
-    # Autograd calls what is queued when the pass that runs now has ended well.
-    at_end_of_pass = Variable._execution_engine.queue_callback
-    if not takes_gradients(engine):
-        engine.residency.begin_backward()
-
-        def let_go() -> None:
-            engine.residency.let_go()
-            settle_all(engine.units)
-
-        at_end_of_pass(let_go)
-        return
-    if engine.loss_scale != 1.0:
-        raise StateError(
-            f"loss.backward() takes the loss as it is, and fp16 scales it by {engine.loss_scale:g}; call "
-            "engine.backward(loss)"
-        )
-    check_ready(engine)
-    begin(engine, engine._reduces)
-
-    def finish() -> None:
+    def _finish(self) -> None:
         try:
             with phase("backward"):
-                engine.reducer.finish()
+                self.reducer.finish()
         finally:
-            end(engine)
-        has_ended(engine)
+            self.end()
+        self.has_ended()
 
-    at_end_of_pass(finish)
+    def _takes_gradients(self) -> bool:
+        """Whether the pass that runs now brings gradients to one of the parameters."""
+        try:
+            with DisableTorchFunctionSubclass():
+                trained = [its for bucket in self.reducer.order for its in bucket.parameters if its.requires_grad]
+                return any(_will_engine_execute_node(get_gradient_edge(parameter).node) for parameter in trained)
+        except (RuntimeError, AttributeError):
+            # Of what torch.autograd.grad was asked for torch does not say it, and in a transform of torch.func a
+            # parameter has no node: both hand gradients to their caller.
+            return False
 
 
-def takes_gradients(engine: ZeroEngine) -> bool:
-    """Whether the pass that runs now brings gradients to one of the engine's parameters."""
+def run_backward(backwards: Sequence[Backward], loss: torch.Tensor, reduce: bool | None) -> None:
+    """Bring the gradients of `loss` to the parameters of all these engines, of which the first scales it."""
+    first = backwards[0]
+    for one in backwards:
+        one.check()
+    for one in backwards:
+        one.begin(one.reduces if reduce is None else reduce)
     try:
-        with DisableTorchFunctionSubclass():
-            trained = [its for bucket in engine.reducer.order for its in bucket.parameters if its.requires_grad]
-            return any(_will_engine_execute_node(get_gradient_edge(parameter).node) for parameter in trained)
-    except (RuntimeError, AttributeError):
-        # Of what torch.autograd.grad was asked for torch does not say it, and in a transform of torch.func a parameter
-        # has no node: both hand gradients to their caller.
-        return False
+        with backward_phase("backward"):
+            (loss if first.scale() == 1.0 else loss.float() * first.scale()).backward()
+            for one in backwards:
+                one.reducer.finish()
+    except StrayError as stray:
+        raise StateError(
+            f"this backward of the engine of {first.name} went on into {stray}, which is in another engine: name that "
+            "one, backward(loss, also=[engine]), or detach() the tensor between the two"
+        ) from None
+    finally:
+        for one in backwards:
+            one.end()
+    for one in backwards:
+        one.has_ended()

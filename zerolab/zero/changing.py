@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -17,16 +17,14 @@ from zerolab.collectives import phase
 from zerolab.collectives.records import gather_records
 from zerolab.errors import OffloadError
 from zerolab.flat.values import numbers
+from zerolab.zero.engine import Engine
 from zerolab.zero.units import settle_all
-
-if TYPE_CHECKING:
-    from zerolab.zero.engine import ZeroEngine
 
 REMEDY = "load a checkpoint, into this engine or a new one (zerolab.checkpoint.load)"
 
 
 @contextmanager
-def changing(engine: ZeroEngine, what: str) -> Iterator[None]:
+def changing(engine: Engine, what: str) -> Iterator[None]:
     """Within, `what` changes parameters or states; if it raises, the engine is broken. A collective at stage 3: other
     ranks may still read a shard of this one, and have done so before anything is written."""
     settle_all(engine.units)
@@ -36,12 +34,12 @@ def changing(engine: ZeroEngine, what: str) -> Iterator[None]:
         engine.broken = f"{what} ended half-way, so some values here are new and some old; {REMEDY}"
         engine.optimizer_step.forget()
         engine.tier.forget()
-        engine._forget()
+        engine.forget()
         raise
 
 
 @contextmanager
-def all_hear(engine: ZeroEngine) -> Iterator[None]:
+def all_hear(engine: Engine) -> Iterator[None]:
     """Within, transfers may fail on one rank; then every rank raises the same OffloadError. A collective, where states
     rest on a disk: 8 bytes a rank travel if none failed."""
     error: OffloadError | None = None
@@ -49,7 +47,7 @@ def all_hear(engine: ZeroEngine) -> Iterator[None]:
         yield
     except OffloadError as failed:
         error = failed
-    if not engine.offload.on_disk:
+    if "disk" not in engine.sharding.tiers:
         return
     groups = [group for group in (engine.comm, engine.replicate) if group is not None]
     with phase("norm"):

@@ -22,14 +22,14 @@ from zerolab.precision.recipe import Precision
 from zerolab.precision.scaler import LossScaler
 from zerolab.zero import optimizer as optimizers
 from zerolab.zero.bucket import Bucket
-from zerolab.zero.optimizer_step import OptimizerStep
-from zerolab.zero.table import Rows, make_rows
+from zerolab.zero.sharding import REDUCTIONS
+from zerolab.zero.table import Dtypes
 from zerolab.zero.tier import DeviceTier
 from zerolab.zero.tiers.disk_step import DiskStep
 from zerolab.zero.tiers.encoded_step import EncodedStep
+from zerolab.zero.tiers.stored_step import StoredStep
 
 NORMS = (nn.modules.batchnorm._BatchNorm, nn.modules.instancenorm._InstanceNorm)
-REDUCTIONS = ("reduce_scatter", "all_reduce")
 
 
 def effective_stage(
@@ -46,20 +46,13 @@ def effective_stage(
     return stage
 
 
-def rows_of(
-    bucket: Bucket, stage: int, reduction: str, offload: Offload, comm: Collectives, replicate: Collectives | None
-) -> Rows:
-    """The table of a bucket. A persistent one is stage 2's at stage 3."""
-    sizes = [comm.size] if replicate is None else [replicate.size, comm.size]
-    stages = [min(stage, 2) if bucket.persistent else stage]
-    return make_rows(
-        stages if replicate is None else [0, *stages],
-        sizes,
-        bucket.dtypes,
-        bucket.trainable,
-        (offload.parameters, offload.optimizer),
-        reduction == "all_reduce" and stage == 1,
-    )
+def dtypes_from(precision: Precision | None) -> Dtypes | None:
+    """The dtypes that a recipe gives the states of floating-point parameters."""
+    if precision is None:
+        return None
+    of = precision.dtype
+    shard = of("main_params") if precision.sharded_main else of("params")
+    return Dtypes(of("params"), of("main_params"), of("grads"), of("reduce"), of("main_grads"), shard)
 
 
 def check_replicas(comm: Collectives, replicate: Collectives | None) -> None:
@@ -137,11 +130,11 @@ def make_step(
     factory: optimizers.Factory,
     precision: Precision | None,
     state_size: StateSize,
-) -> OptimizerStep:
+) -> StoredStep:
     if offload.optimizer == "disk":
-        kind: type[OptimizerStep] = DiskStep
+        kind: type[StoredStep] = DiskStep
     elif all(stored_as_used(bucket, offload, precision, state_size) for bucket in buckets):
-        kind = OptimizerStep
+        kind = StoredStep
     else:
         kind = EncodedStep
     return kind(tier, offload, buckets, factory, precision, state_size)
@@ -150,12 +143,6 @@ def make_step(
 def step_device(device: torch.device, offload: Offload) -> torch.device:
     """Where the optimizer steps: on the ranks' device, or on the host beside its states."""
     return device if offload.optimizer == "device" else torch.device("cpu")
-
-
-def keeps_main(bucket: Bucket, offload: Offload, precision: Precision | None, state_size: StateSize) -> bool:
-    """Whether a bucket has main parameters beside those that the model computes with."""
-    form = format_of(bucket.dtype, precision, offload, state_size.names, bucket.persistent)
-    return bucket.trainable and form.main is not None
 
 
 def stored_as_used(bucket: Bucket, offload: Offload, precision: Precision | None, state_size: StateSize) -> bool:

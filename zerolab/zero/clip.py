@@ -14,7 +14,6 @@ import torch
 from zerolab.collectives import Collectives, phase
 from zerolab.errors import InputError
 from zerolab.flat.values import numbers, values_here
-from zerolab.precision.scaler import LossScaler
 from zerolab.zero.bucket import Bucket
 
 
@@ -56,12 +55,13 @@ def clip_factor(norm: float | None, max_norm: float | None) -> float:
 
 
 def measure(
-    comm: Collectives, buckets: list[Bucket], clip_norm: float | None, norm_type: float, scaler: LossScaler | None
+    comm: Collectives, buckets: list[Bucket], clip_norm: float | None, norm_type: float, scale: float | None = None
 ) -> tuple[StepResult, float]:
-    """Whether to step, which all ranks see alike, and the factor that unscales and clips the gradients."""
-    if clip_norm is None and scaler is None:
+    """Whether to step, which all ranks see alike, and the factor that unscales and clips the gradients. `scale`: what
+    the loss was multiplied by; None: by nothing, so that no gradient can overflow because of it."""
+    if clip_norm is None and scale is None:
         return StepResult(), 1.0
-    scale = 1.0 if scaler is None else scaler.scale
+    scale = 1.0 if scale is None else scale
     # Without clipping the largest gradient is enough to see an overflow.
     norm = gradient_norm(comm, buckets, float("inf") if clip_norm is None else norm_type) / scale
     clipped = None if clip_norm is None else norm

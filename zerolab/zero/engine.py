@@ -1,188 +1,130 @@
 """Training with ZeRO: one path for all stages.
 
-    engine = ZeroEngine(model, comm, stage=2, lr=1e-3)
+    engine = Engine(model, comm, Sharding(stage=2), optimizer)
     loss = engine(tokens, targets)          # forward of the model, on this rank's part of the batch
     engine.backward(loss)                   # gradients, averaged over the ranks
     engine.step()                           # clip, update, hand the new parameters around
 
 Every rank makes the same calls. The mean loss of equal parts makes N ranks on parts equal one process on the
-whole batch; with the ring, stages 0 to 3 end with the same bits.
+whole batch; with the ring, stages 0 to 3 end with the same bits. `ZeroEngine` (`zero_engine.py`) is this engine with
+all that one wants around it.
 """
 
 from __future__ import annotations
 
-import weakref
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import nn
 
 from zerolab.collectives import Collectives, phase
-from zerolab.errors import InputError, StateError
-from zerolab.flat import ALIGN, BucketPlan
-from zerolab.flat.layout import round_up
+from zerolab.errors import StateError
+from zerolab.flat import BucketPlan
 from zerolab.flat.views import fill
-from zerolab.gpu import door
-from zerolab.memory.limits import ANY, Stage3Limits, check_limits
-from zerolab.offload.formats import align_of, sub_group_limit
-from zerolab.offload.places import NOWHERE, Offload, ledger
-from zerolab.precision.fp8 import advance, fp8_layers, fp8_linears
-from zerolab.precision.recipe import Precision, cast, find_precision
-from zerolab.precision.scaler import LossScaler
-from zerolab.ranks.pages import Pages
-from zerolab.zero import optimizer as optimizers
-from zerolab.zero.backward import check_together, reached, run_backward
-from zerolab.zero.bucket import Bucket
-from zerolab.zero.changing import all_hear, changing
-from zerolab.zero.check import check_alike, check_lookups, check_loss, check_model, engaged
-from zerolab.zero.choose import (
-    check_disk,
-    check_kinds,
-    check_replicas,
-    effective_stage,
-    keeps_main,
-    make_scaler,
-    make_step,
-    rows_of,
-    step_device,
-)
-from zerolab.zero.clip import StepResult, check_norm, measure
-from zerolab.zero.gestures import Gestures, members
-from zerolab.zero.materialize import Init, Materializer, find_init
-from zerolab.zero.owned import HandedOut
+from zerolab.zero.backward import Backward, run_backward
+from zerolab.zero.bucket import Bucket, Memory, TorchMemory
+from zerolab.zero.clip import StepResult, measure
+from zerolab.zero.guard import Guard
 from zerolab.zero.publishing import Publishing
 from zerolab.zero.reducer import Reducer
-from zerolab.zero.residency import Residency
-from zerolab.zero.table import STAGES
-from zerolab.zero.tiers.tiers import make_tier
+from zerolab.zero.schedule import GatherSchedule
+from zerolab.zero.sharding import Sharding
+from zerolab.zero.step import OptimizerStep
+from zerolab.zero.table import STAGES, make_rows
+from zerolab.zero.tier import DeviceTier
 from zerolab.zero.units import GroupOf, Unit, find_units
-from zerolab.zero.wrapped import Held, Wrapped, count_write
-from zerolab.zero.wrapping import set_away, unwrap, wrap
+
+Factory = Callable[..., torch.optim.Optimizer]
 
 
-class ZeroEngine(Gestures):
-    """A model, its gradients and its optimizer, sharded as `stage` says.
+class Engine:
+    """A model, its gradients and its optimizer, sharded as `sharding` says.
 
-    model         any nn.Module on `comm.device` or the meta device; its parameters become views of flat buffers
-                  (all stages), and have no memory outside their unit's forward and backward (stage 3), though
-                  their `shape`, `numel()` and `nbytes` stay those of the whole
-    stage         0 nothing sharded · 1 optimizer states · 2 and gradients · 3 and parameters
-    lr            learning rate of the default optimizer, fused AdamW; or give `optimizer`, which takes a list of
-                  parameter groups and returns an elementwise torch optimizer
-    clip_norm     scale gradients down to this global norm (of type `norm_type`); a norm that is not finite makes
-                  all ranks skip the step
-    groups        optimizer options per parameter: groups(name, parameter) -> {"weight_decay": 0.0, ...}
-    reduction     stage 1 only: "reduce_scatter" (2Ψ on the wire) or "all_reduce" (3Ψ, as most texts have it)
-    precision     dtypes of the states, by name or as a Precision (`zerolab.precision`); None: as the model has them
-    scaler        how losses are scaled where the precision has fp16; default: LossScaler()
-    offload       where the states rest (`zerolab.offload`); default: all on the device
-    overlap       reduce gradients while backward runs on
-    overlap_gather  let step() return before all new parameters have come (stages 1 and 2, and what stays at stage 3).
-                  A unit waits for its own when it runs, and so does whoever reads or writes a parameter elsewhere; to
-                  read by a view that you took before the step, call `synchronize()` first
-    prefetch      stage 3: gather the next unit while this one computes
-    limits        stage 3: which parameters stay, how much comes ahead and is kept (`memory.Stage3Limits`, with
-                  DeepSpeed's names)
-    units         the modules that are gathered as one; default: model.units(), or a guess (`units.py`)
-    bucket_numel  cut units into buckets of at most so many elements
-    align         slots and shards start at multiples of so many fp32 elements, or as many bytes of a narrower
-                  dtype; with fewer than 16, some optimizers round differently at the ends of shards
-    replicate     hold the same shards as the other ranks of this group, and average gradients over it after `comm`
-                  (hybrid sharding): shard within a machine, say, and replicate across machines
-    init          for a model on the meta device: init(module) writes first values, after the module's own
-                  reset_parameters; default: model.init_module, if there is one (`materialize.py`)
+    model      any nn.Module on `comm.device`; its parameters become views of flat buffers, and where they are stored as
+               shards they have no memory outside their unit's forward and backward
+    optimizer  takes a list of parameter groups and returns an elementwise torch optimizer
+    units      the modules that are gathered as one; default: model.units(), or a guess (`units.py`)
+    groups     optimizer options per parameter: groups(name, parameter) -> {"weight_decay": 0.0, ...}
+    replicate  hold the same shards as the other ranks of this group, and average gradients over it after `comm`
+    guards     what is attached from outside (`guard.py`)
 
     A parameter that a backward does not reach counts as one whose gradient is zero. At stage 3 all ranks must run
-    the same units in the same order, since they gather them together. What else one does with a model, its parameters
-    and its optimizer works as in plain torch or is refused by name: docs/gestures.md has the list.
+    the same units in the same order, since they gather them together.
     """
+
+    broken: str | None = None
+    """Why all is refused but a load of a checkpoint (`changing.py`)."""
 
     def __init__(
         self,
         model: nn.Module,
         comm: Collectives,
-        stage: int,
-        lr: float | None = None,
+        sharding: Sharding,
+        optimizer: Factory,
         *,
-        optimizer: optimizers.Factory | None = None,
-        clip_norm: float | None = None,
-        norm_type: float = 2.0,
-        groups: GroupOf | None = None,
-        reduction: str = "reduce_scatter",
-        precision: Precision | str | None = None,
-        scaler: LossScaler | None = None,
-        offload: Offload = NOWHERE,
-        overlap: bool = True,
-        overlap_gather: bool = False,
-        prefetch: bool = True,
-        limits: Stage3Limits = ANY,
         units: Sequence[nn.Module] | None = None,
-        bucket_numel: int | None = None,
-        align: int = ALIGN,
-        init: Init | None = None,
+        groups: GroupOf | None = None,
         replicate: Collectives | None = None,
+        guards: Sequence[Callable[[], Guard]] = (),
     ) -> None:
-        if (lr is None) == (optimizer is None):
-            raise InputError(f"lr is {lr!r} and optimizer is {optimizer!r}; give exactly one of the two")
-        if clip_norm is not None:
-            check_norm(clip_norm, norm_type)
-        check_model(model, comm.device)
-        check_lookups(model, comm.size)
-        self.model, self.comm, self.replicate, self._given = model, comm, replicate, units
-        self.clip_norm, self.norm_type = clip_norm, norm_type
-        self.overlap_gather = overlap_gather
-        self.precision = find_precision(precision)
-        check_kinds(model, self.precision)
-        check_replicas(comm, replicate)
-        init = find_init(model, init)
-        self.offload = offload = offload.on(door.drives(comm.device))
-        self.scaler = make_scaler(self.precision, scaler)
-        self.stage = effective_stage(stage, comm, reduction, self.precision, offload)
+        self.model, self.comm, self.replicate, self.sharding = model, comm, replicate, sharding
+        self.stage = sharding.stage
         self.shards_parameters = bool(STAGES[self.stage][0])
-        factory = optimizer if lr is None else optimizers.default_factory(lr)
-        assert factory is not None
-        in_parts = sub_group_limit(self.precision, offload) is not None
-        self.state_size = optimizers.probe(factory, step_device(comm.device, offload), in_parts)
-        align = round_up(align, align_of(self.precision))
-        limits = check_limits(limits).on(door.drives(comm.device))
-        stays = limits.persistence_numel
-        self.units = find_units(model, comm.size, units, groups, bucket_numel, align, self.precision, stays)
+        self.units = find_units(
+            model, comm.size, units, groups, sharding.bucket_numel, sharding.align, sharding.dtypes,
+            sharding.limits.persistence_numel,
+        )  # fmt: skip
         self.buckets = [bucket for unit in self.units for bucket in unit.buckets]
-        options = dict(stage=stage, reduction=reduction, precision=self.precision, loss_scale=self.loss_scale)
-        options |= dict(clip_norm=clip_norm, norm_type=norm_type, overlap=overlap, overlap_gather=overlap_gather)
-        options |= dict(prefetch=prefetch, limits=limits, offload=(offload.optimizer, offload.parameters))
-        check_alike((comm, replicate), self.units, options | optimizers.describe(factory))
-        check_disk(comm.rank, stage, self.plans, self.state_size, self.precision, offload)
-        if self._computes_in_fp8 and not fp8_layers(model):
-            fp8_linears(model)
-        engaged.add(model)
+        self.guards = [make() for make in guards]
+        self.tier = self.make_tier()
+        self._place()
         with phase("setup"), torch.no_grad():
-            self._place(reduction)
-            materializer = Materializer(model, self.units, comm, init)
-            for unit in self.units:
-                flats = materializer.bring(unit)
-                for bucket in unit.buckets:
-                    self._overwrite(bucket, flats.pop(bucket, None))
-            materializer.bring_rest()
+            self.fill_buckets()
             for buffer in model.buffers():
-                buffer.copy_(self._of_rank_0(buffer))
-        self.optimizer_step = make_step(self.tier, offload, self.buckets, factory, self.precision, self.state_size)
-        self.handed_out = HandedOut(self.optimizer_step)
-        self.optimizer = optimizers.guarded(self.optimizer_step.optimizer, weakref.ref(self))
-        self.publishing = Publishing(self.units)
-        settle = self.publishing.settle
-        begins = partial(reached, weakref.ref(self))
-        self.residency = Residency(
-            model, self.units, self.shards_parameters, prefetch, limits, settle, self._fill, begins
+                buffer.copy_(self.of_rank_0(buffer))
+        self.optimizer_step = self.make_step(optimizer)
+        self.optimizer = self.optimizer_step.optimizer
+        self.publishing = Publishing(self.units, self.guards)
+        self.schedule = GatherSchedule(
+            model, self.units, self.shards_parameters, sharding.prefetch, sharding.limits, self.guards,
+            self.publishing.settle, self._fill,
+        )  # fmt: skip
+        taken = self.schedule.release_if_done if self.shards_parameters else None
+        self.reducer = Reducer(comm, replicate, self.units, sharding.overlap, taken)
+        self.passing = Backward(
+            type(model).__name__, comm.device, self.reducer, self.schedule, self._check_ready, lambda: self.loss_scale
         )
-        taken = self.residency.taken if self.shards_parameters else None
-        self.reducer = Reducer(comm, replicate, self.units, overlap, begins, taken)
-        self._failed = self.stepping = self.closed = False
-        self.toggled: set[str] = set()  # parameters whose requires_grad is another one than when they were wrapped
-        self.broken: str | None = None  # why all is refused but a load of a checkpoint (`changing.py`)
-        self._wrap()
+        self.closed = self.stepping = False
+        for guard in self.guards:
+            guard.attach(self)
+
+    # What others put something else in the place of.
+
+    def make_tier(self) -> DeviceTier:
+        """Where parameters and gradients are stored."""
+        return DeviceTier(self.comm)
+
+    def make_memory(self) -> Memory:
+        """How gathered parameters get their memory."""
+        return TorchMemory()
+
+    def make_step(self, factory: Factory) -> OptimizerStep:
+        """What updates this rank's part of the parameters."""
+        return OptimizerStep(self.tier, self.buckets, factory)
+
+    def fill_buckets(self) -> None:
+        """Move all parameters into their buckets."""
+        for bucket in self.buckets:
+            bucket.overwrite(self.first_values(bucket))
+
+    @property
+    def loss_scale(self) -> float:
+        """What the next loss is multiplied by."""
+        return 1.0
+
+    # Training.
 
     @property
     def plans(self) -> list[BucketPlan]:
@@ -194,29 +136,15 @@ class ZeroEngine(Gestures):
         """The rank whose shard of each bucket this rank updates, and saves: its own; None: it updates all."""
         return self.comm.rank if STAGES[self.stage][2] else None
 
-    @property
-    def loss_scale(self) -> float:
-        """What the next loss is multiplied by."""
-        return 1.0 if self.scaler is None else self.scaler.scale
-
-    @property
-    def _computes_in_fp8(self) -> bool:
-        return self.precision is not None and self.precision.fp8
-
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """The model's forward. A precision casts arguments to the dtype of its parameters, as FSDP2 does."""
-        self._check_whole()
-        self._refuse_strangers()
-        self._refuse_lost()
-        self._refuse_unpublished()
-        if self.precision is not None:
-            args, kwargs = cast((args, kwargs), self.precision.dtype("params"))
+        """The model's forward."""
+        self.check_whole()
         with phase("forward"):
             output = self.model(*args, **kwargs)
             self._agree()
             return output
 
-    def backward(self, loss: torch.Tensor, reduce: bool | None = None, also: Sequence[ZeroEngine] = ()) -> None:
+    def backward(self, loss: torch.Tensor, reduce: bool | None = None, also: Sequence[Engine] = ()) -> None:
         """Add the gradients of `loss` (a scalar) to those of this step.
 
         With `reduce`, as outside `no_sync`, they (and those of earlier calls with reduce=False) are averaged over the
@@ -226,8 +154,17 @@ class ZeroEngine(Gestures):
         `also` names the other engines whose models the loss went through: they take gradients, too, and each steps, or
         forgets them by `zero_grad()`, by itself.
         """
-        check_loss(loss)
-        run_backward(check_together(self, also), loss, reduce)
+        run_backward([engine.passing for engine in dict.fromkeys([self, *also])], loss, reduce)
+
+    @contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """Within, `backward(loss)` leaves gradients on this rank, as `backward(loss, reduce=False)` does. The last
+        backward of a step stands outside."""
+        before, self.passing.reduces = self.passing.reduces, False
+        try:
+            yield
+        finally:
+            self.passing.reduces = before
 
     @torch.no_grad()
     def step(self) -> StepResult:
@@ -235,34 +172,34 @@ class ZeroEngine(Gestures):
         StateError where gradients are missing, are not reduced, or come from a backward that failed, and OffloadError,
         on every rank, where a disk fails."""
         trainable = self.reducer.order
-        self._check_whole()
-        if self._failed:
+        self.check_whole()
+        if self.passing.failed:
             raise StateError("a backward failed half-way; call zero_grad() and repeat the whole step")
         if any(bucket.gradients.waits for bucket in trainable):
             raise StateError("gradients were not reduced; make the last backward of a step with reduce=True")
         if not all(bucket.gradients.summed for bucket in trainable):
             raise StateError("there are no gradients to step with; call backward(loss) first")
-        self._refuse_lost()
-        if self.residency.is_summoned:
+        for guard in self.guards:
+            guard.before_step()
+        if self.schedule.is_summoned:
             raise StateError(
                 "step() was called inside summon_full_params, whose parameters it would not reach; leave first"
             )
         self._agree()
-        result, factor = measure(self.comm, trainable, self.clip_norm, self.norm_type, self.scaler)
+        result, factor = self.measure()
         if not result.skipped:
             self._update(factor)
-        self._forget()
-        if self._computes_in_fp8:
-            # Each rank scales by what it has seen itself, so nothing travels.
-            advance(self.model)
-        if self.scaler is not None:
-            self.scaler.update(result.skipped)
+        self.forget()
         return result
+
+    def measure(self) -> tuple[StepResult, float]:
+        """Whether to step, and the factor that clips the gradients."""
+        return measure(self.comm, self.reducer.order, self.sharding.clip_norm, self.sharding.norm_type)
 
     def zero_grad(self) -> None:
         """Forget the gradients of this step, and let go what a failed forward or backward left here."""
-        self._check_whole()
-        self._forget()
+        self.check_whole()
+        self.forget()
 
     def synchronize(self) -> None:
         """Return once all parameters that a step published have come."""
@@ -274,117 +211,110 @@ class ZeroEngine(Gestures):
         if self.closed:
             return
         self.synchronize()
-        self._forget()
+        self.forget()
         self.closed = True
-        if not self.shards_parameters:
-            engaged.discard(self.model)
-            for bucket in self.buckets:
-                for parameter in bucket.parameters:
-                    unwrap(parameter)
-        self.residency.remove()
+        for guard in self.guards:
+            guard.detach(self)
+        self.schedule.remove()
         self.reducer.remove()
         self.optimizer_step.close()
         self.tier.close()
 
-    def disk_bytes(self) -> dict[str, int]:
-        """Bytes of states in this rank's files, as the file system has them, under the names of `memory.predict`."""
-        found = {"parameters": self.tier.disk_bytes(), "optimizer_states": self.optimizer_step.disk_bytes()}
-        return {ledger("disk", kind): nbytes for kind, nbytes in found.items() if nbytes}
-
     # Parts of a step.
+
+    def check_whole(self) -> None:
+        """Raise a StateError if a step, a load or a write has ended half-way."""
+        if self.broken is not None:
+            raise StateError(self.broken)
+
+    def forget(self) -> None:
+        """Forget the gradients of this step."""
+        self.reducer.reset()
+        self.schedule.let_go()
+        self.passing.failed = False
 
     def _agree(self) -> None:
         """See that all ranks gathered the same units. Where none are gathered a rank may run forwards alone."""
         if self.shards_parameters:
             self.comm.agree()
 
-    def _check_whole(self) -> None:
-        if self.broken is not None:
-            raise StateError(self.broken)
+    def _check_ready(self) -> None:
+        if self.closed:
+            raise StateError("this engine was closed and takes no gradients; wrap the model again in a new ZeroEngine")
+        if self.passing.failed:
+            raise StateError("an earlier backward failed half-way; call zero_grad() and repeat the whole step")
+        self.check_whole()
+        for guard in self.guards:
+            guard.before_backward()
 
-    def _forget(self) -> None:
-        self.reducer.reset()
-        self.residency.let_go()
-        self._failed = False
+    def _fill(self, unit: Unit) -> None:
+        """A unit gets no more gradients in this backward."""
+        if self.passing.failed:
+            self.reducer.fill(unit)
 
-    @torch.no_grad()
-    def _of_rank_0(self, buffer: torch.Tensor) -> torch.Tensor:
-        tensor = buffer.clone(memory_format=torch.contiguous_format)
-        for group in (self.comm, self.replicate):
-            if group is not None:
-                group.broadcast(tensor)
-        return tensor
+    def _update(self, factor: float) -> None:
+        for guard in self.guards:
+            guard.before_update()
+        self.stepping = True
+        try:
+            self.update(factor)
+        finally:
+            self.stepping = False
+        # What the step before published has come: its collectives ended before this step's reductions.
+        self.hand_around()
 
-    def _place(self, reduction: str) -> None:
+    def update(self, factor: float) -> None:
+        """Step the optimizer over what this rank owns, once no rank reads its shards any more."""
+        for unit in self.units:
+            unit.settle()
+        self.optimizer_step.step(factor)
+
+    def hand_around(self) -> None:
+        """Hand the new parameters around."""
+        self.new_values()
+        with phase("publish"):
+            self.publishing.publish()
+        if self.sharding.overlap_gather:
+            self.publishing.leave()
+        else:
+            self.publishing.settle_all()
+
+    def new_values(self) -> None:
+        """Parameters have new values, by a step or from a checkpoint: views that somebody still has of them, in Python
+        or in a graph, are of the old ones."""
+        self.schedule.new_values()
+        for guard in self.guards:
+            guard.new_values()
+
+    # Parameters into buckets.
+
+    def _place(self) -> None:
         """Give each bucket its table, and the tier where it is stored."""
-        self.tier = make_tier(self.comm, self.offload)
-        memory = Pages(self.comm.device)
+        memory, sharding = self.make_memory(), self.sharding
+        sizes = [self.comm.size] if self.replicate is None else [self.replicate.size, self.comm.size]
         for bucket in self.buckets:
-            bucket.rows = rows_of(bucket, self.stage, reduction, self.offload, self.comm, self.replicate)
+            # Persistent parameters have stage 2's rows.
+            stages = [min(sharding.stage, 2) if bucket.persistent else sharding.stage]
+            stages = stages if self.replicate is None else [0, *stages]
+            bucket.rows = make_rows(stages, sizes, bucket.dtypes, bucket.trainable, sharding.tiers, sharding.all_reduce)
             bucket.comm, bucket.tier, bucket.memory = self.comm, self.tier, memory
         for unit in self.units:
             unit.place()
         self.tier.prepare([bucket for unit in self.units for bucket in unit.gathered])
 
-    def _overwrite(self, bucket: Bucket, values: torch.Tensor | None) -> None:
-        """Move a bucket's parameters into one flat buffer, rank 0's values on every rank. `values` is that buffer, if
-        they lie in it already."""
-        if values is None:
-            values = self.comm.allocate(bucket.layout.numel, bucket.dtypes.main)
-            fill(values, bucket.layout, bucket.parameters)
+    def first_values(self, bucket: Bucket, flat: torch.Tensor | None = None) -> torch.Tensor:
+        """Rank 0's values of a bucket in one flat buffer, on every rank; in `flat`, if they lie there already."""
+        if flat is None:
+            flat = self.comm.allocate(bucket.layout.numel, bucket.dtypes.main)
+            fill(flat, bucket.layout, bucket.parameters)
+        return self.of_rank_0(flat, copy=False)
+
+    @torch.no_grad()
+    def of_rank_0(self, tensor: torch.Tensor, copy: bool = True) -> torch.Tensor:
+        """The first rank's values, on every rank: in a copy, or written to the tensor."""
+        if copy:
+            tensor = tensor.clone(memory_format=torch.contiguous_format)
         for group in (self.comm, self.replicate):
             if group is not None:
-                group.broadcast(values)
-        bucket.overwrite(values)
-
-    def _update(self, factor: float) -> None:
-        self.stepping = True
-        try:
-            self.handed_out.take_back()
-            with changing(self, "a step"), all_hear(self):
-                self.optimizer_step.step(factor)
-        finally:
-            self.stepping = False
-        # What the step before published has come: its collectives ended before this step's reductions.
-        self._hand_around()
-
-    def _hand_around(self) -> None:
-        """Hand the new parameters around."""
-        self.forget_views()
-        with phase("publish"):
-            self.publishing.publish()
-        if self.overlap_gather:
-            self.publishing.mark()
-        else:
-            self.publishing.settle_all()
-
-    def forget_views(self) -> None:
-        """Parameters have new values, by a step or from a checkpoint: views that somebody still has of them, in Python
-        or in a graph, are of the old ones."""
-        self.handed_out.note()
-        self.residency.forget_values()
-        count_write(self._trained, self._watched)
-
-    def _wrap(self) -> None:
-        """Guard the parameters, which are the engine's from here on."""
-        self._apart, self._known = [], set()
-        self._parts = list(self.model.modules())
-        self._members = members(self._parts)
-        sharded = self.shards_parameters
-        for unit in self.units:
-            for bucket in unit.buckets:
-                apart = keeps_main(bucket, self.offload, self.precision, self.state_size)
-                self._apart += bucket.parameters if apart else []
-                self._known |= set(map(id, bucket.parameters))
-                refs = weakref.ref(self), weakref.ref(unit), weakref.ref(bucket)
-                away = sharded and not bucket.persistent
-                for slot, parameter in zip(bucket.layout.slots, bucket.parameters, strict=True):
-                    wrap(parameter, Held(slot.name, torch.Size(slot.shape), *refs, apart or away))
-                set_away(bucket.parameters, away)
-        self._trained = [parameter for bucket in self.reducer.order for parameter in bucket.parameters]
-        self._watched = [its._held for its in self._trained if isinstance(its, Wrapped) and its._held.watched]
-
-    def _fill(self, unit: Unit) -> None:
-        """A unit gets no more gradients in this backward."""
-        if self._failed:
-            self.reducer.fill(unit)
+                group.broadcast(tensor)
+        return tensor

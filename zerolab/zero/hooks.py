@@ -10,7 +10,11 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from zerolab.errors import StateError
-from zerolab.zero.wrapped import COPY
+
+COPY = (
+    "a copy or a pickle of a model that is in a ZeroEngine would be parted from it: take engine.state_dict(), which "
+    "every rank calls, and load it into a new model"
+)
 
 
 class Hook:

@@ -6,8 +6,8 @@ import torch
 
 from zerolab.memory import Labels
 from zerolab.offload.places import ledger
-from zerolab.zero.engine import ZeroEngine
 from zerolab.zero.table import STAGES
+from zerolab.zero.zero_engine import ZeroEngine
 
 
 def engine_labels(engine: ZeroEngine) -> Labels:

@@ -8,18 +8,13 @@ finds out before training.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
-from weakref import ReferenceType
+from typing import Any
 
 import torch
 
-from zerolab.errors import InputError, StateError
+from zerolab.errors import InputError
 from zerolab.zero.probe import Factory, probe
-
-if TYPE_CHECKING:
-    from zerolab.zero.engine import ZeroEngine
 
 
 def default_factory(lr: float, **options: Any) -> Factory:
@@ -29,57 +24,10 @@ def default_factory(lr: float, **options: Any) -> Factory:
     return partial(torch.optim.AdamW, lr=lr, fused=True, **options)
 
 
-def build(factory: Factory, groups: Sequence[Any], owned: Sequence[tuple[Any, torch.Tensor]]) -> torch.optim.Optimizer:
-    """An optimizer over this rank's (group, tensor) pairs. It has a parameter group for each of `groups`, in their
-    order, also where this rank owns nothing of it: a scheduler does the same on every rank."""
-    tensors: dict[Any, list[torch.Tensor]] = {group: [] for group in groups}
-    for group, tensor in owned:
-        tensors[group].append(tensor)
-    return factory([{"params": those, **dict(group)} for group, those in tensors.items()] or [{"params": []}])
-
-
 def describe(factory: Factory) -> dict[str, Any]:
     """The name and the options of what a factory makes."""
     made = factory([{"params": [torch.zeros(1)]}])
     return {"optimizer": type(made).__name__, **{f"optimizer's {name}": value for name, value in made.defaults.items()}}
 
 
-def guarded(optimizer: torch.optim.Optimizer, engine: ReferenceType[ZeroEngine]) -> torch.optim.Optimizer:
-    """The optimizer, which refuses to step by itself, since gradients come to it in `engine.step()` only, and whose
-    zero_grad forgets the engine's."""
-
-    # So torch's GradScaler goes straight to `step`, which says what to do in its place.
-    optimizer._step_supports_amp_scaling = True  # type: ignore[attr-defined]
-
-    def check(*_: Any) -> None:
-        if (its := engine()) is not None and not its.stepping:
-            if "grad_scale" in vars(optimizer):
-                del optimizer.grad_scale, optimizer.found_inf  # type: ignore[attr-defined]
-                raise StateError(
-                    "torch's GradScaler finds no gradients, which are the engine's: leave it out, and say "
-                    'ZeroEngine(precision="fp16"), which scales losses and skips steps on all ranks alike'
-                )
-            raise StateError(
-                "engine.optimizer.step() has no gradients and would update nothing; call engine.step() instead"
-            )
-
-    def zero_grad(set_to_none: bool = True) -> None:
-        if (its := engine()) is not None:
-            its.zero_grad()
-
-    def state_dict(*_: Any) -> Any:
-        raise StateError(
-            "engine.optimizer has the states of this rank's shards alone, without names; save by zerolab.checkpoint"
-        )
-
-    def load_state_dict(*_: Any) -> Any:
-        raise StateError("engine.optimizer has flat shards, which no state_dict fits; load by zerolab.checkpoint")
-
-    optimizer.register_step_pre_hook(check)
-    optimizer.state_dict = state_dict  # type: ignore[method-assign]
-    optimizer.load_state_dict = load_state_dict  # type: ignore[method-assign,assignment]
-    optimizer.zero_grad = zero_grad  # type: ignore[method-assign]
-    return optimizer
-
-
-__all__ = ["Factory", "build", "default_factory", "guarded", "probe"]
+__all__ = ["Factory", "default_factory", "probe"]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch.nn.modules.module import _IncompatibleKeys
@@ -19,10 +19,8 @@ from zerolab.flat.layout import Slot
 from zerolab.flat.values import address
 from zerolab.zero.bucket import Bucket
 from zerolab.zero.changing import all_hear, changing
-from zerolab.zero.optimizer_step import StoredState
-
-if TYPE_CHECKING:
-    from zerolab.zero.engine import ZeroEngine
+from zerolab.zero.engine import Engine
+from zerolab.zero.tiers.stored_step import StoredState
 
 Tensor = torch.Tensor
 Read = Callable[[Bucket, str, int, Tensor], None]
@@ -50,7 +48,7 @@ def overlaps(layout: Layout, begin: int, end: int) -> Iterator[Overlap]:
             yield Overlap(slot, low - slot.start, high - slot.start, low - begin, high - begin)
 
 
-def write_parameters(engine: ZeroEngine, read: Read, stays: Callable[[str], bool] = lambda name: False) -> None:
+def write_parameters(engine: Engine, read: Read, stays: Callable[[str], bool] = lambda name: False) -> None:
     """Overwrite this rank's part of the parameters that rest, but for those of which `read` writes nothing, since their
     name `stays`. What the others have of it changes by `gather_parameters`."""
     for bucket in engine.buckets:
@@ -60,7 +58,7 @@ def write_parameters(engine: ZeroEngine, read: Read, stays: Callable[[str], bool
     engine.tier.flush()
 
 
-def gather_parameters(engine: ZeroEngine) -> None:
+def gather_parameters(engine: Engine) -> None:
     """Bring what every rank has written to its part to all of them, where parameters are whole between steps. A
     collective: ranks call it once they know that none of them has failed."""
     for bucket in engine.buckets:
@@ -68,19 +66,19 @@ def gather_parameters(engine: ZeroEngine) -> None:
             engine.comm.all_gather(bucket.shard, out=bucket.whole)
 
 
-def _opened(engine: ZeroEngine, bucket: Bucket, stays: Callable[[str], bool]) -> Tensor:
+def _opened(engine: Engine, bucket: Bucket, stays: Callable[[str], bool]) -> Tensor:
     """Stage 3's shard of a bucket, to be written. What a disk hands out to be written is empty, so that what stays is
     read first."""
     store = engine.tier
     if not any(stays(slot.name) for slot in bucket.layout.slots):
         return store.open(bucket)
-    device = engine.comm.device if engine.offload.parameters == "device" else torch.device("cpu")
+    device = engine.comm.device if engine.sharding.tiers[0] == "device" else torch.device("cpu")
     before = store.fetch(bucket, torch.empty(bucket.layout.shard_numel, dtype=bucket.dtypes.shard, device=device))
     target = store.open(bucket)
     return target if address(target) == address(before) else target.copy_(before)
 
 
-def write_main(engine: ZeroEngine, state: StoredState, read: Read) -> None:
+def write_main(engine: Engine, state: StoredState, read: Read) -> None:
     """Overwrite the main parameters of a segment, as `OptimizerStep.stored` gives them."""
     segment, _, codec, raw = state
     values = codec.view(raw, segment.numel)
@@ -90,7 +88,7 @@ def write_main(engine: ZeroEngine, state: StoredState, read: Read) -> None:
 
 
 def overwrite_by(engine: Any, state: Mapping[str, Tensor], strict: bool) -> _IncompatibleKeys:
-    """What `ZeroEngine.load_state_dict` does."""
+    """What `Engine.load_state_dict` does."""
     model = engine.model
     wanted = model.state_dict(keep_vars=True)
     missing, unexpected = [name for name in wanted if name not in state], [name for name in state if name not in wanted]
@@ -134,5 +132,5 @@ def overwrite_by(engine: Any, state: Mapping[str, Tensor], strict: bool) -> _Inc
     for buffer, given in buffers:
         if given is not None:
             buffer.copy_(state[given])
-    engine.forget_views()
+    engine.new_values()
     return _IncompatibleKeys(missing, unexpected)

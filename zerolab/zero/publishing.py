@@ -1,7 +1,7 @@
 """What a step hands around, and who waits for it.
 
 With `overlap_gather` a step returns before the new parameters have come. What runs through a unit's own modules is
-awaited by their hooks (`residency.py`); whoever asks for a parameter elsewhere is heard by its class (`coming.py`).
+awaited by their hooks (`schedule.py`); who asks for a parameter elsewhere is made to wait by a guard.
 """
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ from collections.abc import Sequence
 
 from zerolab.collectives import Handle
 from zerolab.zero.bucket import Bucket
+from zerolab.zero.guard import Guard
 from zerolab.zero.units import Unit
-from zerolab.zero.wrapping import set_coming
 
 
 class Publishing:
     """What one engine's step has published, by unit, until it has come."""
 
-    def __init__(self, units: Sequence[Unit]) -> None:
-        self.units = units
+    def __init__(self, units: Sequence[Unit], guards: Sequence[Guard]) -> None:
+        self.units, self.guards = units, guards
         self.coming: dict[Unit, list[tuple[Bucket, Handle]]] = {}
 
     def publish(self) -> None:
@@ -28,12 +28,11 @@ class Publishing:
             if coming := [(bucket, handle) for bucket, handle in begun if handle is not None]:
                 self.coming[unit] = coming
 
-    def mark(self) -> None:
-        """From here on, whoever asks for a parameter whose new values are on their way waits for them."""
+    def leave(self) -> None:
+        """The step returns: from here on, whoever asks for a parameter that is on its way waits for it."""
         for unit, coming in list(self.coming.items()):
-            # A parameter of a class of the user's own keeps it and cannot make anybody wait: its unit is awaited now.
-            if not all([set_coming(bucket.parameters, True) for bucket, _ in coming]):
-                self.settle(unit)
+            for guard in self.guards:
+                guard.published(unit, [bucket for bucket, _ in coming])
 
     def settle(self, unit: Unit) -> None:
         """Return once a unit's new parameters are here."""
@@ -44,8 +43,8 @@ class Publishing:
             handle.wait()
         # Only now: if a wait failed, the unit still counts as on its way.
         del self.coming[unit]
-        for bucket, _ in coming:
-            set_coming(bucket.parameters, False)
+        for guard in self.guards:
+            guard.arrived([bucket for bucket, _ in coming])
 
     def settle_all(self) -> None:
         # Wait for the last call first: calls run in order, so all those before it are done by then.

@@ -50,13 +50,12 @@ class Reducer:
         replicate: Collectives | None,
         units: Sequence[Unit],
         overlap: bool,
-        reached: Callable[[], None],
         taken: Callable[[Unit], None] | None = None,
     ) -> None:
         self.overlap = overlap
         self.order = [bucket for unit in reversed(units) for bucket in reversed(unit.trainable)]
         self._position = {bucket: position for position, bucket in enumerate(self.order)}
-        self._reached = reached
+        self.reached: Callable[[], None] = nothing
         self._taken = taken
         # Slots, and the small gradients that wait for their copy: on a GPU a kernel for each costs more than its bytes.
         self._small: list[tuple[Tensor, Tensor]] | None = [] if door.drives(comm.device) else None
@@ -172,7 +171,7 @@ class Reducer:
             assert self is not None and unit is not None and bucket is not None
             if not self._in_backward:
                 try:
-                    self._reached()
+                    self.reached()
                 except BaseException:
                     drop_gradients([parameter])
                     raise
@@ -223,6 +222,10 @@ class Reducer:
                 if id(parameter) not in gradients.arrived:
                     view(local, bucket.slots[id(parameter)]).zero_()
         gradients.state = Local.WHOLE
+
+
+def nothing() -> None:
+    """Nobody listens."""
 
 
 class Replicas:

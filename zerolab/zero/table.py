@@ -92,6 +92,13 @@ class Rows:
         return max(self.gradients.depth, self.owned)
 
     @property
+    def keeps_main(self) -> bool:
+        """Whether main parameters are stored beside the parameters, since dtype or tier differ, or on a disk, which
+        cannot be updated in place. Else they are a view of them, since what a rank owns is a part of what it stores."""
+        stored, own = self.parameters, self.optimizer
+        return own is not None and not (own.tier == stored.tier != "disk" and own.dtype == stored.dtype)
+
+    @property
     def publishes(self) -> bool:
         """Whether ranks hand updated parameters to each other, since they are stored less deep than they are owned."""
         return self.optimizer is not None and self.owned > self.parameters.depth

@@ -8,6 +8,7 @@ their own, so that no byte is reduced or updated for nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from enum import Enum
 from typing import Any
 
@@ -18,7 +19,6 @@ from zerolab.collectives import Handle
 from zerolab.errors import InputError
 from zerolab.flat import ALIGN, BucketPlan, lay_out, split_by_size
 from zerolab.flat.views import point
-from zerolab.precision.recipe import Precision
 from zerolab.zero.bucket import Bucket
 from zerolab.zero.table import Dtypes
 
@@ -26,14 +26,12 @@ GroupOf = Callable[[str, nn.Parameter], Mapping[str, Any]]
 """Optimizer options of a parameter, such as {"weight_decay": 0.0}; those alike share a group."""
 
 
-def dtypes_of(dtype: torch.dtype, precision: Precision | None, persistent: bool = False) -> Dtypes:
-    """What a recipe makes of parameters of some dtype. Without one, and for whole numbers, all is as it was. What is
-    `persistent` rests as forward uses it."""
-    if precision is None or not dtype.is_floating_point:
+def dtypes_of(dtype: torch.dtype, wanted: Dtypes | None, persistent: bool = False) -> Dtypes:
+    """The dtypes of the states of parameters in `dtype`. Without `wanted`, and for whole numbers, all is as the model
+    has it. What is `persistent` is stored as forward uses it."""
+    if wanted is None or not dtype.is_floating_point:
         return Dtypes(*[dtype] * 6)
-    of = precision.dtype
-    shard = of("main_params") if precision.sharded_main and not persistent else of("params")
-    return Dtypes(of("params"), of("main_params"), of("grads"), of("reduce"), of("main_grads"), shard)
+    return replace(wanted, shard=wanted.params) if persistent else wanted
 
 
 class Presence(Enum):
@@ -87,6 +85,12 @@ class Unit:
                 bucket.gather(shard, self.name) for bucket, shard in zip(self.gathered, self._shards(), strict=True)
             ]
         self.presence = Presence.GATHERING
+
+    def prefetch(self) -> None:
+        """Begin to read the shards, should they be on a disk."""
+        if self.presence is Presence.SHARDED:
+            for bucket in self.gathered:
+                bucket.tier.prefetch(bucket)
 
     def gather(self) -> None:
         """Return once the parameters are here."""
@@ -153,7 +157,7 @@ def find_units(
     group_of: GroupOf | None = None,
     bucket_numel: int | None = None,
     align: int = ALIGN,
-    precision: Precision | None = None,
+    dtypes: Dtypes | None = None,
     persistence_numel: int = 0,
 ) -> list[Unit]:
     """Cut `model` into units, in forward order, and lay each one out for `ranks`. The model may lie on the meta
@@ -169,7 +173,7 @@ def find_units(
     units = []
     for members, owned in join_tied(model, modules):
         name = names[id(members[0])] or "root"
-        buckets = cut_buckets(name, owned, ranks, group_of, bucket_numel, align, precision, persistence_numel)
+        buckets = cut_buckets(name, owned, ranks, group_of, bucket_numel, align, dtypes, persistence_numel)
         units.append(Unit(name, members, buckets))
     if not units:
         raise InputError(f"{type(model).__name__} has no parameters; there is nothing to shard")
@@ -242,7 +246,7 @@ def cut_buckets(
     group_of: GroupOf | None,
     bucket_numel: int | None,
     align: int,
-    precision: Precision | None,
+    wanted: Dtypes | None,
     persistence_numel: int,
 ) -> list[Bucket]:
     """Buckets of one unit: by dtype, by whether they train and by whether they are persistent, each of at most
@@ -250,7 +254,7 @@ def cut_buckets(
     kinds: dict[tuple[Dtypes, bool, bool], dict[str, nn.Parameter]] = {}
     for name, parameter in parameters:
         persistent = persistence_numel > 0 and parameter.numel() <= persistence_numel
-        key = dtypes_of(parameter.dtype, precision, persistent), parameter.requires_grad, persistent
+        key = dtypes_of(parameter.dtype, wanted, persistent), parameter.requires_grad, persistent
         kinds.setdefault(key, {})[name] = parameter
     buckets = []
     for (dtypes, trainable, persistent), named in kinds.items():

@@ -14,8 +14,8 @@ from zerolab.offload.buffers import aligned
 from zerolab.offload.lane import Lane, Transfer
 from zerolab.offload.pipeline import Trace, pipeline
 from zerolab.offload.unwritten import open_file
-from zerolab.zero.optimizer_step import ShardSegment, StoredState
 from zerolab.zero.tiers.encoded_step import EncodedStep, fields, record_bytes
+from zerolab.zero.tiers.stored_step import StoredSegment, StoredState
 
 Tensor = torch.Tensor
 
@@ -36,14 +36,14 @@ class DiskStep(EncodedStep):
         largest = max((self.file.span(k) for k in range(len(sizes))), default=0) if self.file else 0
         self._buffers = [aligned(largest) for _ in range(count)]
 
-    def begin(self, group: list[ShardSegment]) -> None:
+    def begin_group(self, group: list[StoredSegment]) -> None:
         number, buffer = self.groups.index(group), self._buffers[0]
         buffer.zero_()
         self.write_main(group, buffer)
         self.stand_in(group)
         self._write(number, 0).wait()
 
-    def at_hand(self) -> Iterator[list[ShardSegment]]:
+    def at_hand(self) -> Iterator[list[StoredSegment]]:
         self._walk = pipeline(range(len(self.groups)), self._read, self._write, len(self._buffers), self._note)
         for number, at in self._walk:
             group, buffer = self.groups[number], self._buffers[at]

@@ -16,12 +16,12 @@ import torch
 
 from zerolab.flat.values import address
 from zerolab.precision.codec import Codec
-from zerolab.zero.optimizer_step import OptimizerStep, ShardSegment, StoredState
+from zerolab.zero.tiers.stored_step import StoredSegment, StoredState, StoredStep
 
 Tensor = torch.Tensor
 
 
-class EncodedStep(OptimizerStep):
+class EncodedStep(StoredStep):
     """The step where states rest in memory, encoded."""
 
     stays = False
@@ -34,19 +34,19 @@ class EncodedStep(OptimizerStep):
     def prepare(self) -> None:
         self._records: list[Tensor] = []
 
-    def begin(self, group: list[ShardSegment]) -> None:
+    def begin_group(self, group: list[StoredSegment]) -> None:
         raw = torch.empty(record_bytes(group), dtype=torch.uint8, device=self.device)
         self._records.append(raw)
         self.write_main(group, raw)
         self.stand_in(group)
 
-    def stand_in(self, group: list[ShardSegment]) -> None:
+    def stand_in(self, group: list[StoredSegment]) -> None:
         """One element for each segment: an optimizer that makes its states at once (Adagrad) shows on it what they
         begin with."""
         for segment in group:
-            segment.tensor = torch.zeros(1, dtype=segment.format.step_dtype, device=self.device)
+            segment.tensor = torch.zeros(1, dtype=segment.dtype, device=self.device)
 
-    def at_hand(self) -> Iterator[list[ShardSegment]]:
+    def at_hand(self) -> Iterator[list[StoredSegment]]:
         for group, raw in zip(self.groups, self._records, strict=True):
             self.decode(group, raw)
             yield group
@@ -68,37 +68,35 @@ class EncodedStep(OptimizerStep):
         )
         return [value for values in of_each for value in values if isinstance(value, Tensor)]
 
-    def _states(self) -> list[tuple[ShardSegment, dict[str, Any]]]:
+    def _states(self) -> list[tuple[StoredSegment, dict[str, Any]]]:
         return [(segment, self.optimizer.state.get(segment.tensor, {})) for segment in self.segments]
 
     def stored(self, writing: bool = False) -> Iterator[list[StoredState]]:
         for group, raw in zip(self.groups, self._records, strict=True):
             yield [StoredState(*field) for field in fields(group, raw)]
 
-    def has_begun(self, segment: ShardSegment) -> bool:
+    def has_begun(self, segment: StoredSegment) -> bool:
         # After a step they are in the record, and none is at hand.
         state = self.optimizer.state.get(segment.tensor, {})
         return super().has_begun(segment) and not any(state[name].numel() for name in segment.format.states)
 
-    def go_on(self, segment: ShardSegment, counters: dict[str, Any]) -> None:
+    def go_on(self, segment: StoredSegment, counters: dict[str, Any]) -> None:
         nothing = {name: segment.tensor.new_empty(0) for name in segment.format.states}
         self.optimizer.state[segment.tensor] = {**counters, **nothing}
 
     # Between a record and the hand.
 
-    def write_main(self, group: list[ShardSegment], raw: Tensor) -> None:
+    def write_main(self, group: list[StoredSegment], raw: Tensor) -> None:
         """Put the first main parameters into a record; the optimizer has not made its states yet."""
         for segment, name, codec, stored in fields(group, raw):
             if name == "main":
-                codec.put(self.initial(segment).to(self.device, segment.format.step_dtype), stored)
+                codec.put(self.initial(segment).to(self.device, segment.dtype), stored)
 
-    def decode(self, group: list[ShardSegment], raw: Tensor) -> None:
+    def decode(self, group: list[StoredSegment], raw: Tensor) -> None:
         self.hand = group
         for segment in group:
             if segment.format.main is None:
-                segment.tensor.data = segment.part(self._kept(segment.bucket)).to(
-                    self.device, segment.format.step_dtype
-                )
+                segment.tensor.data = segment.part(self._kept(segment.bucket)).to(self.device, segment.dtype)
         for segment, name, codec, stored in fields(group, raw):
             state: dict[str, Any] = self.optimizer.state[segment.tensor]
             if name == "main":
@@ -109,7 +107,7 @@ class EncodedStep(OptimizerStep):
                 if beginning.numel() == 1:
                     state[name].fill_(beginning.view(()))
 
-    def encode(self, group: list[ShardSegment], raw: Tensor) -> None:
+    def encode(self, group: list[StoredSegment], raw: Tensor) -> None:
         for segment, name, codec, stored in fields(group, raw):
             state = self.optimizer.state[segment.tensor]
             value = segment.tensor if name == "main" else state[name]
@@ -125,9 +123,9 @@ class EncodedStep(OptimizerStep):
             segment.tensor.data = segment.tensor.data.new_empty(0)
 
 
-def fields(group: list[ShardSegment], raw: Tensor) -> Iterator[tuple[ShardSegment, str, Codec, Tensor]]:
+def fields(group: list[StoredSegment], raw: Tensor) -> Iterator[tuple[StoredSegment, str, Codec, Tensor]]:
     """Whose state, its name, its codec and its bytes, in the order of the record."""
-    all_fields: list[tuple[ShardSegment, str, Codec]] = []
+    all_fields: list[tuple[StoredSegment, str, Codec]] = []
     for segment in group:
         if segment.format.main is not None:
             all_fields.append((segment, "main", segment.format.main))
@@ -139,14 +137,14 @@ def fields(group: list[ShardSegment], raw: Tensor) -> Iterator[tuple[ShardSegmen
         at += nbytes
 
 
-def record_bytes(group: list[ShardSegment]) -> int:
+def record_bytes(group: list[StoredSegment]) -> int:
     return sum(segment.format.nbytes(segment.numel) for segment in group)
 
 
-def decoded(codec: Codec, stored: Tensor, segment: ShardSegment) -> Tensor:
+def decoded(codec: Codec, stored: Tensor, segment: StoredSegment) -> Tensor:
     """A state at hand: in the record itself if it is stored as the step uses it, else decoded."""
-    if codec.dtype == segment.format.step_dtype:
+    if codec.dtype == segment.dtype:
         return codec.view(stored, segment.numel)
-    out = stored.new_empty(segment.numel, dtype=segment.format.step_dtype)
+    out = stored.new_empty(segment.numel, dtype=segment.dtype)
     codec.get(stored, out)
     return out

@@ -17,9 +17,8 @@ from __future__ import annotations
 
 import gc
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from threading import get_ident
-from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
@@ -27,26 +26,20 @@ from torch._C import DisableTorchFunctionSubclass
 
 from zerolab.collectives import phase
 from zerolab.errors import StateError
-from zerolab.zero.away import HERE, no_elements, refuse_written
+from zerolab.zero.guards.sharded import HERE, no_elements, refuse_written
+from zerolab.zero.schedule import GatherSchedule
 from zerolab.zero.units import Unit
 
-if TYPE_CHECKING:
-    from zerolab.zero.residency import Residency
 
-
-class Visits:
+class OutOfUnitAccess:
     """Uses of one engine's parameters outside the forward of their unit."""
 
-    def __init__(self, residency: Residency) -> None:
-        self.residency = residency
+    def __init__(self, schedule: GatherSchedule) -> None:
+        self.schedule = schedule
         # The thread whose forward goes on.
         self._thread: int | None = None
         # How often a parameter was asked for in all, by name.
         self.counts: Counter[str] = Counter()
-        # Units whose gradients may come from elsewhere than their own forwards.
-        self.visited: set[Unit] = set()
-        # Units of which somebody may have a view. They are here.
-        self.viewed: dict[Unit, None] = {}
         # Units asked for in this forward; those that the last operation asked for are not released yet.
         self._asked: dict[Unit, None] = {}
         self._last: set[Unit] = set()
@@ -55,12 +48,12 @@ class Visits:
 
     @property
     def _computing(self) -> bool:
-        return self.residency.in_forward or self.residency.in_backward
+        return self.schedule.in_forward or self.schedule.in_backward
 
     @property
     def welcome(self) -> bool:
         """Whether it is a time to ask: in a forward, in its loss, in a backward."""
-        return self._computing or (self.residency.in_loss and torch.is_grad_enabled())
+        return self._computing or (self.schedule.in_loss and torch.is_grad_enabled())
 
     def fetch(self, unit: Unit, title: str, operation: str, together: set[Unit]) -> None:
         """An operation needs the elements of a parameter: gather its unit, or say where they are. It needs all the
@@ -68,12 +61,12 @@ class Visits:
         if not self.welcome:
             raise StateError(no_elements(operation, title))
         for before in self._last - together:
-            self.residency.release_after_visit(before)
-        with phase("backward" if self.residency.in_backward else "forward"):
+            self.schedule.release_after_use(before)
+        with phase("backward" if self.schedule.in_backward else "forward"):
             unit.gather()
         self._last = self._last & together | {unit}
         self._asked[unit] = None
-        self.visited.add(unit)
+        self.schedule.open.add(unit)
         self.counts[title] += 1
 
     def used(self, unit: Unit, title: str, outputs: list[torch.Tensor]) -> None:
@@ -81,52 +74,48 @@ class Visits:
         views = self.given(unit, outputs)
         if views and not self._computing and not any(view.requires_grad for view in views):
             raise StateError(f"a view of {title} would lose its elements to stage 3 before it is read: {HERE}")
-        if self.residency.in_backward or not torch.is_grad_enabled():
+        if self.schedule.in_backward or not torch.is_grad_enabled():
             return
         for node in {tensor.grad_fn for tensor in outputs if tensor.grad_fn is not None}:
-            node.register_prehook(lambda _: self.residency.returned(unit))
+            node.register_prehook(lambda _: self.schedule.returned(unit))
 
     def given(self, unit: Unit, tensors: Iterable[torch.Tensor]) -> list[torch.Tensor]:
         """Which of the tensors are views of the unit's parameters; the unit stays for them."""
         views = views_among(tensors, unit)
         if views:
-            self.viewed[unit] = None
+            self.schedule.pinned[unit] = None
         return views
 
     def forget(self) -> None:
         """Forget views that nobody has any more."""
-        self.viewed = {unit: None for unit in self.viewed if holders(unit)}
+        pinned = self.schedule.pinned
+        for unit in [unit for unit in pinned if not holders(unit)]:
+            del pinned[unit]
 
     def enter(self, model: nn.Module) -> None:
         """A forward begins. Refuse one beside that of another thread, and one of parameters that torch.func wraps."""
-        if not self.leave():
+        if self._thread not in (None, get_ident()):
             raise StateError(
                 "a forward began while another thread is in one, and stage 3 gathers units for one at a time: let "
                 "threads take turns (threading.Lock), or take stage 2"
             )
-        self._thread = get_ident()
-        if not self.residency.is_summoned and torch._C._functorch.maybe_current_level() is not None:
+        if not self.schedule.is_summoned and torch._C._functorch.maybe_current_level() is not None:
             for name, parameter in model.named_parameters():
                 if torch._C._functorch.is_functorch_wrapped_tensor(parameter):
                     raise StateError(no_elements("a transform of torch.func", name))
+        self._thread = get_ident()
+        self._begin_forward()
 
-    def leave(self) -> bool:
-        """A forward has ended. Returns whether it was this thread's, or none goes on."""
-        if self._thread not in (None, get_ident()):
-            return False
-        self._thread = None
-        return True
-
-    def begin_forward(self) -> None:
+    def _begin_forward(self) -> None:
         # Gloo and NCCL let go of what their own collectives were given when they like.
-        comm = self.residency.units[0].buckets[0].comm
+        comm = self.schedule.units[0].buckets[0].comm
         countable = comm.device.type == "cpu" and not comm.nominal
         counts = countable and not torch.is_grad_enabled()
-        self._before = {unit: holders(unit) for unit in self.residency.units} if counts else {}
+        self._before = {unit: holders(unit) for unit in self.schedule.units} if counts else {}
 
-    def end_forward(self, outputs: list[torch.Tensor]) -> None:
+    def end_forward(self, outputs: Sequence[torch.Tensor]) -> None:
         """`outputs` are those of the model; none if it failed."""
-        asked, self._asked, self._last = list(self._asked), {}, set()
+        asked, self._asked, self._last, self._thread = list(self._asked), {}, set(), None
         before, self._before = self._before, {}
         for unit in asked:
             for bucket in unit.gathered:

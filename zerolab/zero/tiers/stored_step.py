@@ -1,11 +1,11 @@
-"""The optimizer step over what one rank owns, wherever that rests and in whatever dtype.
+"""The optimizer step where states are stored elsewhere or otherwise than it uses them, and what a checkpoint keeps.
 
-    at rest    main parameters (master weights) and moments: in their storage format (`zerolab/offload/formats.py`), on
+    stored     main parameters (master weights) and moments: in their storage format (`zerolab/offload/formats.py`), on
                the device, the host or a disk
     at hand    transient: a sub-group of them in fp32, with its gradients, where the step is computed
 
 A step brings one sub-group after the other to hand, gives it its gradients, lets torch's optimizer update it, writes
-the new parameters to the rank's shard and puts the states back to rest. Where states rest as the step uses them, all
+the new parameters to the rank's shard and puts the states back. Where states are stored as the step uses them, all
 sub-groups are at hand all the time.
 """
 
@@ -13,12 +13,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import torch
 
-from zerolab.flat.values import address
 from zerolab.gpu import door
 from zerolab.memory import StateSize
 from zerolab.memory.kinds import state_tensors
@@ -30,8 +29,8 @@ from zerolab.offload.places import Offload, host_empty
 from zerolab.precision.codec import Codec
 from zerolab.precision.recipe import Precision
 from zerolab.ranks.malloc import hand_back
-from zerolab.zero import optimizer as optimizers
 from zerolab.zero.bucket import Bucket
+from zerolab.zero.step import Factory, OptimizerStep, ShardSegment
 from zerolab.zero.tier import DeviceTier
 from zerolab.zero.tiers.in_parts import StepInParts
 
@@ -40,105 +39,73 @@ class StoredState(NamedTuple):
     """One state of a segment as it rests: its name ("main", "exp_avg", ...), its codec, and its bytes (uint8, on the
     device or the host)."""
 
-    segment: ShardSegment
+    segment: StoredSegment
     name: str
     codec: Codec
     raw: torch.Tensor
 
 
 @dataclass(eq=False)
-class ShardSegment:
-    """What torch's optimizer updates as one tensor: the elements `[start, stop)` of this rank's shard of a bucket.
+class StoredSegment(ShardSegment):
+    """One whose states are stored in a format. `gaps`: the padding in it, as ranges of its elements."""
 
-    group   the optimizer's options for its parameters
-    format  how its states are stored
-    tensor  its main parameters while they are at hand, else without elements
-    gaps    the padding in it, as ranges of its elements
-    """
-
-    bucket: Bucket
-    group: Any
-    start: int
-    stop: int
     format: StorageFormat
-    tensor: torch.Tensor
-    gaps: list[tuple[int, int]]
+    gaps: list[tuple[int, int]] = field(default_factory=list)
 
     @property
-    def numel(self) -> int:
-        return self.stop - self.start
-
-    @property
-    def begin(self) -> int:
-        """Where in its bucket it begins."""
-        return self.bucket.owned[0] + self.start
-
-    def part(self, flat: torch.Tensor) -> torch.Tensor:
-        """This segment of a tensor as long as the rank's shard of the bucket."""
-        return flat[self.start : self.stop]
+    def dtype(self) -> torch.dtype:
+        return self.format.step_dtype
 
 
-class OptimizerStep:
-    """The step where states rest in memory as it uses them; `EncodedStep` and `DiskStep` are the other two ways."""
+class StoredStep(OptimizerStep):
+    """The step where states are in memory as it uses them; `EncodedStep` and `DiskStep` are the other two ways."""
 
-    stays = True
-    """Whether main parameters keep their memory after the step of their sub-group, so that a copy may still read it."""
-    hand: Sequence[ShardSegment] = ()
-    """The sub-group that is stepped now: only its segments have gradients and decoded states at this moment."""
+    segments: Sequence[StoredSegment]
+    hand: Sequence[StoredSegment]
 
     def __init__(
         self,
         tier: DeviceTier,
         offload: Offload,
         buckets: Sequence[Bucket],
-        factory: optimizers.Factory,
+        factory: Factory,
         precision: Precision | None,
         state_size: StateSize,
     ) -> None:
-        self.tier, self.offload, self.comm = tier, offload, tier.comm
+        self.offload, self._settings = offload, (precision, state_size)
         self.device = tier.comm.device if offload.optimizer == "device" else torch.device("cpu")
-        self.groups = cut_segments(offload, buckets, precision, state_size, self.device)
-        self.segments = [segment for group in self.groups for segment in group]
-        self.prepare()
-        for group in self.groups:
-            self.begin(group)
-        for bucket in buckets:
-            bucket.initial = None
+        super().__init__(tier, buckets, factory)
         # What the whole model took does not come again.
         hand_back()
-        in_order = [group for bucket in buckets if bucket.trainable for group in bucket.plan.groups]
-        tensors = [(segment.group, segment.tensor) for segment in self.segments]
-        self.optimizer = optimizers.build(factory, in_order, tensors)
         self._parts = StepInParts(self.optimizer)
 
     @torch.no_grad()
     def step(self, factor: float) -> None:
         """Update all parameters with their gradients, times `factor`."""
         self._parts.begin(len(self.groups))
-        # A rank that owns no parameters steps its optimizer, too: learning-rate schedulers count the steps.
-        for group in self.at_hand() if self.groups else [[]]:
-            self.hand = group
-            gradients = self._gradients(group)
-            if gradients and factor != 1.0:
-                torch._foreach_mul_(gradients, factor)
-            for segment in reversed(group):
-                # The list gives its reference up, so that the gradient's memory is free before the next sub-group's.
-                segment.tensor.grad = gradients.pop()
-            with self._parts.only([segment.tensor for segment in group]):
-                self.optimizer.step()
-            for segment in group:
-                segment.tensor.grad = None
-                self.write_back(segment)
+        super().step(factor)
         self._parts.end()
-        self.hand = ()
-        self.tier.flush()
 
-    # Where states rest: three ways.
+    def call(self, group: Sequence[ShardSegment]) -> None:
+        with self._parts.only([segment.tensor for segment in group]):
+            self.optimizer.step()
+
+    def cut(self, buckets: Sequence[Bucket]) -> list[StoredSegment]:
+        precision, state_size = self._settings
+        self.groups = cut_segments(self.offload, buckets, precision, state_size, self.device)
+        return [segment for group in self.groups for segment in group]
+
+    def begin(self) -> None:
+        self.prepare()
+        for group in self.groups:
+            self.begin_group(group)
+
+    # Where states are stored: three ways.
 
     def prepare(self) -> None:
-        """Before the first `begin`."""
+        """Before the first `begin_group`."""
 
-    def begin(self, group: list[ShardSegment]) -> None:
+    def begin_group(self, group: list[StoredSegment]) -> None:
         """Make the main parameters of a group from the parameters."""
         for segment in group:
             source = self.initial(segment)
@@ -148,9 +115,9 @@ class OptimizerStep:
             else:
                 segment.tensor = self._main_memory(segment, segment.format.main.dtype).copy_(source)
 
-    def at_hand(self) -> Iterable[list[ShardSegment]]:
-        """The sub-groups, each at hand until the next is asked for."""
-        return self.groups
+    def at_hand(self) -> Iterable[list[StoredSegment]]:
+        # A rank that owns no parameters steps its optimizer, too: learning-rate schedulers count the steps.
+        return self.groups or [[]]
 
     def resting(self) -> list[torch.Tensor]:
         """States that rest in memory, for the ledger."""
@@ -179,26 +146,21 @@ class OptimizerStep:
                 ]
             yield of_group
 
-    def counters(self, segment: ShardSegment) -> dict[str, Any]:
+    def counters(self, segment: StoredSegment) -> dict[str, Any]:
         """What the optimizer keeps of a segment beside its long states: the step counter. Empty before its first
         step."""
         state = self.optimizer.state.get(segment.tensor, {})
         return {name: value for name, value in state.items() if name not in segment.format.states}
 
-    def has_begun(self, segment: ShardSegment) -> bool:
+    def has_begun(self, segment: StoredSegment) -> bool:
         """Whether the optimizer has made its long states for a segment."""
         return segment.format.states.keys() <= self.optimizer.state.get(segment.tensor, {}).keys()
 
-    def go_on(self, segment: ShardSegment, counters: dict[str, Any]) -> None:
+    def go_on(self, segment: StoredSegment, counters: dict[str, Any]) -> None:
         """Have states for a segment as after some steps, of which `counters` are known. The long ones are zero until
         they are written (`stored`)."""
         long = {name: torch.zeros_like(segment.tensor) for name in segment.format.states}
         self.optimizer.state[segment.tensor] = {**counters, **long}
-
-    def forget(self) -> None:
-        """When a step ends half-way: let go what it had begun."""
-        for segment in self.segments:
-            segment.tensor.grad = None
 
     def disk_bytes(self) -> int:
         """Bytes of states on the disk, as the file system has them."""
@@ -209,17 +171,9 @@ class OptimizerStep:
         """What moves states to and from a disk."""
         return []
 
-    def close(self) -> None:
-        """Let go what outlives tensors."""
-
     # Helpers.
 
-    def initial(self, segment: ShardSegment) -> torch.Tensor:
-        """The parameters of a segment as the model had them."""
-        bucket = segment.bucket
-        return segment.part(self._kept(bucket) if bucket.initial is None else bucket.initial)
-
-    def _main_memory(self, segment: ShardSegment, dtype: torch.dtype) -> torch.Tensor:
+    def _main_memory(self, segment: StoredSegment, dtype: torch.dtype) -> torch.Tensor:
         """Memory for main parameters on the step's device: on the host page-locked only if a GPU's shard is copied from
         them as they are (`Copies.put`)."""
         shard = segment.bucket.shard
@@ -231,15 +185,14 @@ class OptimizerStep:
         """What this rank updates of the parameters."""
         return self.tier.open(bucket)
 
-    def _gradients(self, group: list[ShardSegment]) -> list[torch.Tensor]:
-        """The gradients of a sub-group for the step, on its device and in its dtype."""
+    def gradients_of(self, group: Sequence[ShardSegment]) -> list[torch.Tensor]:
         copies = getattr(self.tier, "copies", None)
         if copies is None or not group or group[0].bucket.gradients_stay_apart:
-            return [self._reduced(segment).to(self.device, segment.format.step_dtype) for segment in group]
+            return [self._reduced(segment).to(self.device, segment.dtype) for segment in group]
         if group is self.groups[0]:
             self._arriving = self._bring(copies)
         arrived = next(self._arriving)
-        return [arrived.pop(0).to(segment.format.step_dtype) for segment in group]
+        return [arrived.pop(0).to(segment.dtype) for segment in group]
 
     def _reduced(self, segment: ShardSegment) -> torch.Tensor:
         return segment.part(segment.bucket.for_step())
@@ -261,12 +214,6 @@ class OptimizerStep:
                 door.finish(came)
                 yield gradients
 
-    def write_back(self, segment: ShardSegment) -> None:
-        """Write new parameters to where they are stored."""
-        target = segment.part(self.tier.open(segment.bucket))
-        if address(target) != address(segment.tensor):
-            self.tier.put(target, segment.tensor, self.stays)
-
 
 def cut_segments(
     offload: Offload,
@@ -274,7 +221,7 @@ def cut_segments(
     precision: Precision | None,
     state_size: StateSize,
     device: torch.device,
-) -> list[list[ShardSegment]]:
+) -> list[list[StoredSegment]]:
     """What this rank updates, by sub-groups: its shards' segments, or all of them at stage 0."""
 
     def runs() -> Iterator[Any]:
@@ -293,6 +240,6 @@ def cut_segments(
             start, stop = run.start - offset, run.stop - offset
             inside = ((max(a, run.start), min(b, run.stop)) for a, b in bucket.layout.gaps())
             gaps = [(a - run.start, b - run.start) for a, b in inside if a < b]
-            group.append(ShardSegment(bucket, run.group, start, stop, form, nothing, gaps))
+            group.append(StoredSegment(bucket, run.group, start, stop, nothing, form, gaps))
         groups.append(group)
     return groups

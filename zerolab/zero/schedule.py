@@ -1,39 +1,65 @@
-"""When a unit's parameters must be here: hooks on its modules, and units fetched ahead.
+"""When a unit's parameters must be here: hooks on its modules, and units gathered ahead.
 
 Forward     before a module: gather its unit. After it: release, once all modules of the unit have run, unless
-            backward uses it soon (`memory.Stage3Limits`).
+            backward uses it soon (`limits.py`).
 Backward    when the gradient of a module's output arrives: gather again. When the gradients of all its inputs
             and of all its parameters are known: release. (That a parameter gets none is known when backward comes to
-            an earlier run, see `passes.py`; if its unit was also used elsewhere, when backward has ended.)
+            an earlier run, see `order.py`; if its unit was also used elsewhere, when backward has ended.)
 Recompute   a checkpointed module runs its forward again inside backward: its unit is gathered, if it is not
             here, and stays.
-Elsewhere   an operation asks for a parameter outside its unit's forward: see `visits.py`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from threading import get_ident
 from typing import Any
 
 import torch
 from torch import nn
+from torch._C import _current_graph_task_id as current_backward
 
 from zerolab.collectives import phase
 from zerolab.errors import StateError
 from zerolab.memory.limits import Stage3Limits
-from zerolab.zero.away import refuse_written
+from zerolab.zero.guard import Guard
 from zerolab.zero.hooks import Hook, followed, nodes_of, once, tensors_in
-from zerolab.zero.need import Need
-from zerolab.zero.passes import Pass, Passes, current_backward
-from zerolab.zero.route import Route
+from zerolab.zero.order import ExecutionOrder, Run, Runs
+from zerolab.zero.reducer import nothing
 from zerolab.zero.units import Presence, Unit, settle_all
-from zerolab.zero.visits import Visits
-from zerolab.zero.wrapping import set_away
 
 
-class Residency:
-    """Gathers and releases units around their modules' forward and backward."""
+class Need:
+    """What keeps one unit's parameters here, where they are stored as shards. It is needed
+
+    forward     from its first run until each of its modules has run
+    backward    from the gradient of a run's output until the gradients of all inputs of its runs and of all its
+                parameters are known, at the latest until backward ends
+
+    inside    how many runs have begun and not ended; while there are any, everybody may use its parameters
+    ran       how many runs have ended in this forward
+    passes    how many runs are in the middle of their backward
+    begun     whether its backward has begun. (A reentrant checkpoint's is not noticed: the unit stays to the end.)
+    kept      whether it stays after its forward for its backward, though nobody computes with it now
+    """
+
+    __slots__ = ("begun", "inside", "kept", "passes", "ran")
+
+    def __init__(self) -> None:
+        self.inside = self.ran = self.passes = 0
+        self.begun = self.kept = False
+
+
+class GatherSchedule:
+    """Gathers and releases units around their modules' forward and backward.
+
+    arrive   called before a unit is used: new parameters on their way are awaited
+    fill     called of a unit that gets no more gradients in this backward: those that did not come are zero
+    reached  called when autograd comes to what the model gave
+    pinned   units that stay until parameters have new values: somebody may have views of them
+    open     units whose gradients may come from elsewhere than their own runs
+    """
 
     def __init__(
         self,
@@ -42,26 +68,25 @@ class Residency:
         shards_parameters: bool,
         prefetch: bool,
         limits: Stage3Limits,
-        settle: Callable[[Unit], None],
+        guards: Sequence[Guard],
+        arrive: Callable[[Unit], None],
         fill: Callable[[Unit], None],
-        reached: Callable[[], None],
     ) -> None:
-        self.shards_parameters = shards_parameters
-        self.limits = limits
-        self.units = units
-        self.prefetch = prefetch
+        self.units, self.shards_parameters = units, shards_parameters
+        self.prefetch, self.limits, self.guards = prefetch, limits, guards
+        self._arrive, self._fill = arrive, fill
+        self.reached: Callable[[], None] = nothing
         # In the loss: a forward has ended whose backward has not.
         self.in_forward = self.in_loss = self.in_backward = False
         self.is_summoned = False
-        self.visits = Visits(self)
-        self.route = Route(units)
-        # Told before a unit is used, so that new parameters on their way are awaited; of a unit that gets no more
-        # gradients, of which those that did not come are zero; and when autograd comes to what the model gave.
-        self._settle, self._fill, self._reached = settle, fill, reached
-        self.passes = Passes(self._through)
+        self.pinned: dict[Unit, None] = {}
+        self.open: set[Unit] = set()
+        self.order = ExecutionOrder(units)
+        self._runs = Runs(self._through)
         self._needs = {unit: Need() for unit in units}
         # Runs whose forward has begun and not ended, the innermost last.
-        self._entered: list[Pass] = []
+        self._entered: list[Run] = []
+        self._thread: int | None = None
         hook = self._hook if shards_parameters else self._hook_lightly
         self._handles = [handle for unit in units for module in unit.modules for handle in hook(unit, module)]
         # Registered last and put first: a forward begins before, and ends after, everything that its units do.
@@ -81,7 +106,7 @@ class Residency:
     def _hook_lightly(self, unit: Unit, module: nn.Module) -> list[Any]:
         """Stages 0 to 2, whose units are always here: only wait for new parameters. The hook also ends a compiled graph
         at each unit; one graph of the whole model would bring all its gradients at once, at the end."""
-        return [module.register_forward_pre_hook(Hook(lambda *_: self._settle(unit)), prepend=True)]
+        return [module.register_forward_pre_hook(Hook(lambda *_: self._arrive(unit)), prepend=True)]
 
     def begin_backward(self) -> None:
         self.in_backward = True
@@ -93,9 +118,10 @@ class Residency:
     def let_go(self) -> None:
         """Forget a backward that has ended or failed. (`in_loss` stays: another loss may wait for its backward.)"""
         self.in_backward = False
-        self.visits.end_backward()
-        self.route.end_backward()
-        self.passes.end_backward()
+        for guard in self.guards:
+            guard.after_backward()
+        self.order.end_backward()
+        self._runs.end_backward()
         for need in self._needs.values():
             need.passes, need.begun = 0, False
         self._release_all()
@@ -107,23 +133,23 @@ class Residency:
     def _release_all(self, but_kept: bool = False) -> None:
         if not self.shards_parameters:
             return
-        self.visits.forget()
+        for guard in self.guards:
+            guard.before_release()
         for unit in self.units:
             if not (but_kept and self._needs[unit].kept):
                 self._release(unit)
 
     def _release(self, unit: Unit) -> None:
-        """Release a unit, unless somebody may have a view of one of its parameters."""
         self._needs[unit].kept = False
-        if not self.is_summoned and unit not in self.visits.viewed:
+        if not self.is_summoned and unit not in self.pinned:
             unit.release()
 
-    def forget_values(self) -> None:
+    def new_values(self) -> None:
         """Parameters have new values: what is gathered has the old ones, and so has every view."""
-        self.visits.viewed.clear()
+        self.pinned.clear()
         self._release_all()
 
-    def release_after_visit(self, unit: Unit) -> None:
+    def release_after_use(self, unit: Unit) -> None:
         """Release a unit that somebody asked for outside its forward and has used, unless it runs just now."""
         need = self._needs[unit]
         if not (self.in_backward or need.inside or need.kept):
@@ -136,15 +162,15 @@ class Residency:
             raise StateError("summon_full_params was entered inside a forward, a backward or itself; enter it between")
         try:
             for unit in self.units:
-                self._settle(unit)
+                self._arrive(unit)
                 unit.gather()
-                self._set_away(unit, False)
+                self._lend(unit, True)
             self.is_summoned = True
             yield
         finally:
             self.is_summoned = False
             for unit in self.units:
-                self._set_away(unit, True)
+                self._lend(unit, False)
             self._release_all()
 
     # Forward.
@@ -154,53 +180,51 @@ class Residency:
             self.let_go()  # a loss.backward() has failed, of which nobody else notes the end
         if self.in_backward:
             return
-        if self.shards_parameters:
-            self.visits.enter(model)
-        self.in_forward = True
+        for guard in self.guards:
+            guard.before_forward(model)
+        self._thread, self.in_forward = get_ident(), True
         if not self.shards_parameters:
             return
         if self.is_summoned and torch.is_grad_enabled():
-            # Summoned parameters do not notice who uses them, so each may be used outside its unit's forward.
-            self.visits.visited.update(self.units)
-        self.visits.begin_forward()
+            # Whoever uses summoned parameters is not noticed, so each may be used outside its unit's forward.
+            self.open.update(self.units)
         for unit, need in self._needs.items():
             if need.inside:
                 # The last forward failed half-way.
-                self._set_away(unit, True)
+                self._lend(unit, False)
             need.inside = need.ran = 0
         self._entered.clear()
-        self.route.begin_forward()
+        self.order.begin_forward()
 
     def _end_forward(self, model: nn.Module, output: Any) -> None:
         """Release what a forward left (a prefetched unit that was skipped, say), and learn the order of units."""
-        if self.in_backward or not self.visits.leave():
+        if self.in_backward or self._thread != get_ident():
             return
-        self.in_forward = False
+        self._thread, self.in_forward = None, False
         self.in_loss |= torch.is_grad_enabled()
         outputs = tensors_in(output)
         for node in nodes_of(followed(outputs)):
-            node.register_prehook(lambda _: self._reached())
+            node.register_prehook(lambda _: self.reached())
         if not self.shards_parameters:
             return
-        self.route.end_forward()
+        self.order.end_forward()
         try:
-            self.visits.end_forward(outputs)
+            for guard in self.guards:
+                guard.after_forward(outputs)
         finally:
             self._release_all(but_kept=any(tensor.requires_grad for tensor in outputs))
         if not (torch.is_grad_enabled() and model.training):
             settle_all(self.units)  # the caller may write to the shards next, as it may after a backward
 
     def _before_forward(self, unit: Unit, inputs: Any) -> None:
-        self._settle(unit)
+        self._arrive(unit)
         with phase("backward" if self.in_backward else "forward"):
-            if self.in_backward:
-                self.passes.again(unit)
             self._make_room(unit)
             unit.gather()
             self._enter(unit)
             if self.in_backward:
                 return
-            self._gather_ahead(self.route.next_in_forward(unit))
+            self._gather_ahead(self.order.next_in_forward(unit))
         self._entered.append(self._watch_inputs(unit, followed(tensors_in(inputs))))
 
     def _after_forward(self, unit: Unit, output: Any) -> None:
@@ -208,10 +232,11 @@ class Residency:
         if self.in_backward or not self._entered:
             return
         outputs = tensors_in(output)
-        passing = self._entered.pop()
-        returns = self._watch_outputs(passing, followed(outputs))
-        self.passes.leave(passing, returns)
-        self.visits.given(unit, outputs)
+        run = self._entered.pop()
+        returns = self._watch_outputs(run, followed(outputs))
+        self._runs.leave(run, returns)
+        for guard in self.guards:
+            guard.after_unit(unit, outputs)
         need = self._needs[unit]
         need.ran += 1
         if need.ran % len(unit.modules) == 0:
@@ -222,45 +247,41 @@ class Residency:
     def _enter(self, unit: Unit) -> None:
         need = self._needs[unit]
         if not need.inside:
-            self._set_away(unit, False)
+            self._lend(unit, True)
         need.inside += 1
 
     def _leave(self, unit: Unit) -> None:
         """A module of the unit has run, or failed."""
         need = self._needs[unit]
-        if not need.inside:
-            return
-        need.inside -= 1
-        if not need.inside:
-            self._set_away(unit, True)
-            if not self.is_summoned:
-                for bucket in unit.gathered:
-                    refuse_written(bucket.parameters)
+        if need.inside:
+            need.inside -= 1
+            if not need.inside:
+                self._lend(unit, False)
 
-    def _set_away(self, unit: Unit, away: bool) -> None:
+    def _lend(self, unit: Unit, lent: bool) -> None:
         if self.shards_parameters and not self.is_summoned:
-            for bucket in unit.gathered:
-                set_away(bucket.parameters, away)
+            for guard in self.guards:
+                (guard.lend if lent else guard.take_back)(unit)
 
     # Backward.
 
-    def _watch_inputs(self, unit: Unit, inputs: list[torch.Tensor]) -> Pass:
-        """A pass is over when the gradients of all its inputs are known. Watched before the module runs, which may
+    def _watch_inputs(self, unit: Unit, inputs: list[torch.Tensor]) -> Run:
+        """A run is over when the gradients of all its inputs are known. Watched before the module runs, which may
         overwrite its inputs."""
-        passing = self.passes.enter(unit)
-        passing.missing = len(inputs)
+        run = self._runs.enter(unit)
+        run.missing = len(inputs)
 
         def known(_: torch.Tensor) -> None:
-            passing.missing -= 1
-            if passing.missing == 0 and passing.begun:
+            run.missing -= 1
+            if run.missing == 0 and run.begun:
                 self._needs[unit].passes -= 1
                 self.release_if_done(unit)
 
         for tensor in inputs:
             once(tensor, known)
-        return passing
+        return run
 
-    def _watch_outputs(self, passing: Pass, outputs: list[torch.Tensor]) -> bool:
+    def _watch_outputs(self, run: Run, outputs: list[torch.Tensor]) -> bool:
         """When the gradient of an output arrives the unit must be here. Returns whether one will.
 
         The hook is one of the node that made the output, since a node's hooks run after its tensor's: the next
@@ -268,51 +289,46 @@ class Residency:
         """
         nodes = nodes_of(outputs)
         if nodes:
-            self.route.returning.append(passing.unit)
+            self.order.returning.append(run.unit)
         for node in nodes:
-            node.register_prehook(lambda _: self._before_backward(passing))
+            node.register_prehook(lambda _: self._before_backward(run))
         return bool(nodes)
 
-    def _before_backward(self, passing: Pass) -> None:
-        self._reached()
-        unit = passing.unit
+    def _before_backward(self, run: Run) -> None:
+        self.reached()
+        unit = run.unit
         with phase("backward"):
-            if passing.begun:
+            if run.begun:
                 unit.gather()
                 return
-            self.passes.begin(passing)
+            self._runs.begin(run)
             unit.gather()
             if torch.is_grad_enabled():  # create_graph=True: the new graph has views of what is gathered now
-                self.visits.viewed[unit] = None
+                self.pinned[unit] = None
             need = self._needs[unit]
             need.begun = True
-            need.passes += passing.missing > 0
-            self._gather_ahead(self.route.next_in_backward(unit))
-
-    def taken(self, unit: Unit) -> None:
-        """In backward: one of a unit's gradients has been taken."""
-        self.passes.gradient()
-        self.release_if_done(unit)
+            need.passes += run.missing > 0
+            self._gather_ahead(self.order.next_in_backward(unit))
 
     def release_if_done(self, unit: Unit) -> None:
-        """In backward: release a unit that no pass and no missing gradient needs any more."""
+        """In backward: release a unit that no run and no missing gradient needs any more."""
         need = self._needs[unit]
         if need.begun and not need.passes and all(bucket.complete for bucket in unit.trainable):
             self._release(unit)
 
     def _through(self, unit: Unit) -> None:
         """In backward: nothing that a unit's own forwards made is left to compute."""
-        if unit not in self.visits.visited:
+        if unit not in self.open:
             self._fill(unit)
             self.release_if_done(unit)
 
     def returned(self, unit: Unit) -> None:
         """In backward: a gradient has come back to what was computed with the unit's parameters outside its forward. If
         all of them train, their own gradients tell when they are not needed any more, so its backward has begun."""
-        self._reached()
+        self.reached()
         with phase("backward"):
             unit.gather()
-        if unit not in self.visits.viewed and len(unit.trainable) == len(unit.buckets):
+        if unit not in self.pinned and len(unit.trainable) == len(unit.buckets):
             self._needs[unit].begun = True
 
     # Within limits.
@@ -327,12 +343,10 @@ class Residency:
             for unit in coming[:count]:
                 unit.start_gather()
             for unit in coming[count : count + 1]:
-                if unit.presence is Presence.SHARDED:
-                    for bucket in unit.gathered:
-                        bucket.tier.prefetch(bucket)
+                unit.prefetch()
 
     def _is_soon_used_again(self, unit: Unit) -> bool:
-        between = self.route.until_reuse(unit) if self.limits.reuse_numel else None
+        between = self.order.until_reuse(unit) if self.limits.reuse_numel else None
         return between is not None and self.limits.keeps(unit.numel, [(other, other.numel) for other in between])
 
     def _make_room(self, unit: Unit) -> None:

@@ -7,9 +7,13 @@ noticed, by torch's count of writes, and refused until `engine.publish()` hands 
 
 from __future__ import annotations
 
+from typing import Any
+from weakref import ReferenceType
+
 import torch
 
-from zerolab.zero.optimizer_step import OptimizerStep
+from zerolab.errors import StateError
+from zerolab.zero.tiers.stored_step import StoredStep
 
 
 class Owned(torch.Tensor):
@@ -29,7 +33,7 @@ class Owned(torch.Tensor):
 class HandedOut:
     """The tensors of one engine's optimizer."""
 
-    def __init__(self, step: OptimizerStep) -> None:
+    def __init__(self, step: StoredStep) -> None:
         self.step = step
         self.note()
 
@@ -49,12 +53,6 @@ class HandedOut:
         sharded = any(one.bucket.rows.owned for one in self.step.segments)
         return (apart or sharded) and self._versions != self._count()
 
-    def write_back(self) -> None:
-        """Write them to where parameters are stored, as a step does."""
-        for segment in self.step.segments:
-            self.step.write_back(segment)
-        self.step.tier.flush()
-
     def _count(self) -> list[int]:
         return [segment.tensor._version for segment in self.step.segments]
 
@@ -62,3 +60,41 @@ class HandedOut:
         for segment in self.step.segments:
             if type(segment.tensor) is before:
                 segment.tensor.__class__ = now  # type: ignore[assignment]
+
+
+def guarded(optimizer: torch.optim.Optimizer, engine: ReferenceType[Any]) -> torch.optim.Optimizer:
+    """The optimizer, which refuses to step by itself, since gradients come to it in `engine.step()` only, and whose
+    zero_grad forgets the engine's."""
+
+    # So torch's GradScaler goes straight to `step`, which says what to do in its place.
+    optimizer._step_supports_amp_scaling = True  # type: ignore[attr-defined]
+
+    def check(*_: Any) -> None:
+        if (its := engine()) is not None and not its.stepping:
+            if "grad_scale" in vars(optimizer):
+                del optimizer.grad_scale, optimizer.found_inf  # type: ignore[attr-defined]
+                raise StateError(
+                    "torch's GradScaler finds no gradients, which are the engine's: leave it out, and say "
+                    'ZeroEngine(precision="fp16"), which scales losses and skips steps on all ranks alike'
+                )
+            raise StateError(
+                "engine.optimizer.step() has no gradients and would update nothing; call engine.step() instead"
+            )
+
+    def zero_grad(set_to_none: bool = True) -> None:
+        if (its := engine()) is not None:
+            its.zero_grad()
+
+    def state_dict(*_: Any) -> Any:
+        raise StateError(
+            "engine.optimizer has the states of this rank's shards alone, without names; save by zerolab.checkpoint"
+        )
+
+    def load_state_dict(*_: Any) -> Any:
+        raise StateError("engine.optimizer has flat shards, which no state_dict fits; load by zerolab.checkpoint")
+
+    optimizer.register_step_pre_hook(check)
+    optimizer.state_dict = state_dict  # type: ignore[method-assign]
+    optimizer.load_state_dict = load_state_dict  # type: ignore[method-assign,assignment]
+    optimizer.zero_grad = zero_grad  # type: ignore[method-assign]
+    return optimizer

@@ -7,26 +7,26 @@ from collections.abc import Iterable
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor
 
-from zerolab.zero.away import Away
-from zerolab.zero.coming import Coming
-from zerolab.zero.wrapped import Held, Wrapped
+from zerolab.zero.guards.arriving import ArrivingParameter
+from zerolab.zero.guards.parameters import Held, Wrapped
+from zerolab.zero.guards.sharded import ShardedParameter
 
 
 class FakeWrapped(Wrapped, FakeTensor):
     """A parameter without values, in a virtual world."""
 
 
-class FakeAway(Away, FakeTensor):
+class FakeSharded(ShardedParameter, FakeTensor):
     """One whose elements are not here, either."""
 
 
-class FakeComing(Coming, FakeTensor):
+class FakeArriving(ArrivingParameter, FakeTensor):
     """One whose new values are on their way."""
 
 
 FORMS: dict[type[Tensor], tuple[type[Tensor], type[Tensor], type[Tensor]]] = {
-    nn.Parameter: (Wrapped, Away, Coming),
-    FakeTensor: (FakeWrapped, FakeAway, FakeComing),
+    nn.Parameter: (Wrapped, ShardedParameter, ArrivingParameter),
+    FakeTensor: (FakeWrapped, FakeSharded, FakeArriving),
 }
 """By the class of a parameter before: those that it has while it is here, away, and on its way."""
 
@@ -51,7 +51,7 @@ def unwrap(parameter: nn.Parameter) -> None:
         del parameter._held  # type: ignore[attr-defined]
 
 
-def set_away(parameters: Iterable[nn.Parameter], away: bool) -> None:
+def set_sharded(parameters: Iterable[nn.Parameter], away: bool) -> None:
     """Mark parameters as away, or as here, where everybody may use their elements."""
     forms = AWAY if away else HERE
     for parameter in parameters:
@@ -60,7 +60,7 @@ def set_away(parameters: Iterable[nn.Parameter], away: bool) -> None:
             parameter.__class__ = form  # type: ignore[assignment]
 
 
-def set_coming(parameters: Iterable[nn.Parameter], coming: bool) -> bool:
+def set_arriving(parameters: Iterable[nn.Parameter], coming: bool) -> bool:
     """Mark parameters as coming (their new values are on their way), or as here. Returns False if one of them cannot be
     marked, since it has a class of the user's own."""
     forms = COMING if coming else COME

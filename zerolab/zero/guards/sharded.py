@@ -15,7 +15,7 @@ from torch._C import DisableTorchFunctionSubclass, TensorBase
 from torch.utils._pytree import tree_leaves
 
 from zerolab.errors import StateError
-from zerolab.zero.wrapped import MOVE, Held, Wrapped, written
+from zerolab.zero.guards.parameters import MOVE, Held, Wrapped, written
 
 Tensor = torch.Tensor
 
@@ -67,7 +67,7 @@ HARMLESS = {
 """What needs no element."""
 
 
-class Away(Wrapped):
+class ShardedParameter(Wrapped):
     """A parameter whose elements are not here, or not for long."""
 
     has_elements = False
@@ -77,7 +77,7 @@ class Away(Wrapped):
         if self._held.may_fetch():
             return self.detach()
         with DisableTorchFunctionSubclass():
-            alias = TensorBase.detach(self).as_subclass(Nothing)
+            alias = TensorBase.detach(self).as_subclass(EmptyAlias)
             alias._held = self._held
         return alias
 
@@ -96,7 +96,7 @@ class Away(Wrapped):
             return func(*args, **kwargs)
 
 
-class Nothing(Away):
+class EmptyAlias(ShardedParameter):
     """What `data` of a parameter that is away gives: an alias without elements. model.to(device) asks it for the device
     where it already is, and changes nothing; any other use of its elements is refused."""
 
@@ -106,7 +106,7 @@ MOVES = {Tensor.to, Tensor.cpu, Tensor.cuda, Tensor.float, Tensor.double, Tensor
 
 def operate(func: Any, args: Any, kwargs: Any) -> Any:
     """An operation on elements of parameters that are away."""
-    leaves = {id(leaf): leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Away)}
+    leaves = {id(leaf): leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, ShardedParameter)}
     if func in MOVES and ((len(args) == 1 and func is Tensor.type) or (func(*args, **kwargs)) is args[0]):
         # As in model.to(device) for the device where it is; or no more than a question.
         return func(*args, **kwargs)
@@ -115,7 +115,7 @@ def operate(func: Any, args: Any, kwargs: Any) -> Any:
     if func in MOVES and not all(held.may_fetch() for held in helds):
         raise StateError(f"{name} was asked of {helds[0].title}, and {MOVE}")
     for leaf in leaves.values():
-        if isinstance(leaf, Nothing):
+        if isinstance(leaf, EmptyAlias):
             raise StateError(no_elements(name, leaf._held.title))
         leaf._held.fetch(name, helds)
     result = func(*args, **kwargs)

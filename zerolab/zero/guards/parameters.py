@@ -2,8 +2,8 @@
 
 Wrapped   at stages 0 to 2, and at stage 3 inside the forward of its unit: a parameter whose gradient, memory and
           requires_grad are the engine's
-Coming    a Wrapped one while its new values are on their way (`coming.py`)
-Away      at stage 3 everywhere else: without elements (`away.py`)
+ArrivingParameter    a Wrapped one while its new values are on their way (`coming.py`)
+ShardedParameter      at stage 3 everywhere else: without elements (`away.py`)
 
 A parameter stays the same object and only changes its class, as torch's lazy modules do it.
 """
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 from weakref import ReferenceType
 
 import torch
@@ -21,17 +21,11 @@ from torch._C import DisableTorchFunctionSubclass, TensorBase
 
 from zerolab.errors import StateError
 from zerolab.flat.views import drop_gradients, gradient_of
-
-if TYPE_CHECKING:
-    from zerolab.zero.engine import ZeroEngine
-    from zerolab.zero.units import Bucket, Unit
+from zerolab.zero.bucket import Bucket
+from zerolab.zero.hooks import COPY
+from zerolab.zero.units import Unit
 
 Tensor = torch.Tensor
-
-COPY = (
-    "a copy or a pickle of a model that is in a ZeroEngine would be parted from it: take engine.state_dict(), which "
-    "every rank calls, and load it into a new model"
-)
 
 MOVE = (
     "a model in a ZeroEngine keeps its dtype and its device: cast or move it before it is wrapped, or let "
@@ -45,6 +39,22 @@ THAWED = (
 )
 
 
+class Keeper(Protocol):
+    """What a parameter asks the guard of its engine."""
+
+    @property
+    def toggled(self) -> set[str]: ...
+
+    @property
+    def may_fetch(self) -> bool: ...
+
+    def fetch(self, unit: Unit, title: str, operation: str, together: set[Unit]) -> None: ...
+
+    def used(self, unit: Unit, title: str, outputs: list[Tensor]) -> None: ...
+
+    def settle(self, unit: Unit) -> None: ...
+
+
 @dataclass
 class Held:
     """What a parameter knows of the engine that holds it. `shape` is its shape with all elements. `version` is torch's
@@ -53,7 +63,7 @@ class Held:
 
     name: str
     shape: torch.Size
-    engine: ReferenceType[ZeroEngine]
+    keeper: ReferenceType[Keeper]
     unit: ReferenceType[Unit]
     bucket: ReferenceType[Bucket]
     watched: bool
@@ -71,16 +81,16 @@ class Held:
 
     def toggle(self, parameter: Tensor, wanted: bool) -> None:
         """The parameter trains from here on, or not."""
-        engine, bucket = self.engine(), self.bucket()
-        if engine is None or bucket is None:
+        keeper, bucket = self.keeper(), self.bucket()
+        if keeper is None or bucket is None:
             return
         if wanted == bucket.trainable:
-            engine.toggled.discard(self.name)
+            keeper.toggled.discard(self.name)
             return
-        if wanted and self.name not in engine.toggled:
+        if wanted and self.name not in keeper.toggled:
             # A graph that is made now may bring it a gradient after it was frozen again.
             parameter.register_post_accumulate_grad_hook(self._refuse_gradient)
-        engine.toggled.add(self.name)
+        keeper.toggled.add(self.name)
 
     def _refuse_gradient(self, parameter: Tensor) -> None:
         drop_gradients([parameter])
@@ -90,31 +100,31 @@ class Held:
 
     def settle(self) -> None:
         """Return once the new values that a step has published are here."""
-        engine, unit = self.engine(), self.unit()
-        if engine is not None and unit is not None:
-            engine.publishing.settle(unit)
+        keeper, unit = self.keeper(), self.unit()
+        if keeper is not None and unit is not None:
+            keeper.settle(unit)
 
     def may_fetch(self) -> bool:
         """Whether values that are gathered now stay valid."""
-        engine = self.engine()
-        return engine is not None and not engine.closed and engine.residency.visits.welcome
+        keeper = self.keeper()
+        return keeper is not None and keeper.may_fetch
 
     def fetch(self, operation: str, helds: Iterable[Held]) -> None:
         """Have the unit gathered for an operation, beside those of all `helds`, or say why not."""
-        engine, unit = self.engine(), self.unit()
-        if engine is None or unit is None or engine.closed:
+        keeper, unit = self.keeper(), self.unit()
+        if keeper is None or unit is None:
             raise StateError(
                 f"{self.name} went with its engine, which kept it in shards (stage 3): take engine.state_dict() before "
                 "the end, and load it into a new model"
             )
         together = {its for held in helds if (its := held.unit()) is not None}
-        engine.residency.visits.fetch(unit, self.title, operation, together)
+        keeper.fetch(unit, self.title, operation, together)
 
     def used(self, outputs: list[Tensor]) -> None:
         """The operation gave those tensors."""
-        engine, unit = self.engine(), self.unit()
-        if engine is not None and unit is not None:
-            engine.residency.visits.used(unit, self.title, outputs)
+        keeper, unit = self.keeper(), self.unit()
+        if keeper is not None and unit is not None:
+            keeper.used(unit, self.title, outputs)
 
 
 class Wrapped(nn.Parameter):

@@ -1,0 +1,245 @@
+"""The engine with all around it: precision, a loss scaler, offloading, models from the meta device, checks and guards.
+
+engine = ZeroEngine(model, comm, stage=2, lr=1e-3)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import fields
+from typing import Any
+
+import torch
+from torch import nn
+
+from zerolab.collectives import Collectives
+from zerolab.errors import InputError
+from zerolab.flat import ALIGN
+from zerolab.flat.layout import round_up
+from zerolab.gpu import door
+from zerolab.memory.limits import ANY, Stage3Limits, check_limits
+from zerolab.offload.formats import align_of, sub_group_limit
+from zerolab.offload.places import NOWHERE, Offload, ledger
+from zerolab.precision.fp8 import advance, fp8_layers, fp8_linears
+from zerolab.precision.recipe import Precision, cast, find_precision
+from zerolab.precision.scaler import LossScaler
+from zerolab.ranks.pages import Pages
+from zerolab.zero import optimizer as optimizers
+from zerolab.zero.bucket import Memory
+from zerolab.zero.changing import all_hear, changing
+from zerolab.zero.check import check_alike, check_lookups, check_loss, check_model, engaged
+from zerolab.zero.choose import (
+    check_disk,
+    check_kinds,
+    check_replicas,
+    dtypes_from,
+    effective_stage,
+    make_scaler,
+    make_step,
+    step_device,
+)
+from zerolab.zero.clip import StepResult, check_norm, measure
+from zerolab.zero.engine import Engine
+from zerolab.zero.guard import Guard
+from zerolab.zero.guards import DEFAULT
+from zerolab.zero.materialize import Init, Materializer, find_init
+from zerolab.zero.sharding import Sharding
+from zerolab.zero.tier import DeviceTier
+from zerolab.zero.tiers.stored_step import StoredStep
+from zerolab.zero.tiers.tiers import make_tier
+from zerolab.zero.units import GroupOf
+from zerolab.zero.whole import WholeParameters
+
+
+class ZeroEngine(WholeParameters):
+    """A model, its gradients and its optimizer, sharded as `stage` says.
+
+    model         any nn.Module on `comm.device` or the meta device; its parameters become views of flat buffers
+                  (all stages), and have no memory outside their unit's forward and backward (stage 3), though
+                  their `shape`, `numel()` and `nbytes` stay those of the whole
+    stage         0 nothing sharded · 1 optimizer states · 2 and gradients · 3 and parameters
+    lr            learning rate of the default optimizer, fused AdamW; or give `optimizer`, which takes a list of
+                  parameter groups and returns an elementwise torch optimizer
+    clip_norm     scale gradients down to this global norm (of type `norm_type`); a norm that is not finite makes
+                  all ranks skip the step
+    groups        optimizer options per parameter: groups(name, parameter) -> {"weight_decay": 0.0, ...}
+    reduction     stage 1 only: "reduce_scatter" (2Ψ on the wire) or "all_reduce" (3Ψ, as most texts have it)
+    precision     dtypes of the states, by name or as a Precision (`zerolab.precision`); None: as the model has them
+    scaler        how losses are scaled where the precision has fp16; default: LossScaler()
+    offload       where the states rest (`zerolab.offload`); default: all on the device
+    overlap       reduce gradients while backward runs on
+    overlap_gather  let step() return before all new parameters have come (stages 1 and 2, and what stays at stage 3).
+                  A unit waits for its own when it runs, and so does whoever reads or writes a parameter elsewhere; to
+                  read by a view that you took before the step, call `synchronize()` first
+    prefetch      stage 3: gather the next unit while this one computes
+    limits        stage 3: which parameters stay, how much comes ahead and is kept (`memory.Stage3Limits`, with
+                  DeepSpeed's names)
+    units         the modules that are gathered as one; default: model.units(), or a guess (`units.py`)
+    bucket_numel  cut units into buckets of at most so many elements
+    align         slots and shards start at multiples of so many fp32 elements, or as many bytes of a narrower
+                  dtype; with fewer than 16, some optimizers round differently at the ends of shards
+    replicate     hold the same shards as the other ranks of this group, and average gradients over it after `comm`
+                  (hybrid sharding): shard within a machine, say, and replicate across machines
+    init          for a model on the meta device: init(module) writes first values, after the module's own
+                  reset_parameters; default: model.init_module, if there is one (`materialize.py`)
+
+    guards        what is attached from outside (`guards/`); () for models that use weights inside their unit only
+
+    A parameter that a backward does not reach counts as one whose gradient is zero. At stage 3 all ranks must run
+    the same units in the same order, since they gather them together. What else one does with a model, its parameters
+    and its optimizer works as in plain torch or is refused by name: docs/gestures.md has the list.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        comm: Collectives,
+        stage: int,
+        lr: float | None = None,
+        *,
+        optimizer: optimizers.Factory | None = None,
+        clip_norm: float | None = None,
+        norm_type: float = 2.0,
+        groups: GroupOf | None = None,
+        reduction: str = "reduce_scatter",
+        precision: Precision | str | None = None,
+        scaler: LossScaler | None = None,
+        offload: Offload = NOWHERE,
+        overlap: bool = True,
+        overlap_gather: bool = False,
+        prefetch: bool = True,
+        limits: Stage3Limits = ANY,
+        units: Sequence[nn.Module] | None = None,
+        bucket_numel: int | None = None,
+        align: int = ALIGN,
+        init: Init | None = None,
+        replicate: Collectives | None = None,
+        guards: Sequence[Callable[[], Guard]] = DEFAULT,
+    ) -> None:
+        if (lr is None) == (optimizer is None):
+            raise InputError(f"lr is {lr!r} and optimizer is {optimizer!r}; give exactly one of the two")
+        if clip_norm is not None:
+            check_norm(clip_norm, norm_type)
+        check_model(model, comm.device)
+        check_lookups(model, comm.size)
+        self._given, self.init = units, find_init(model, init)
+        self.precision = find_precision(precision)
+        check_kinds(model, self.precision)
+        check_replicas(comm, replicate)
+        self.offload = offload.on(door.drives(comm.device))
+        self.scaler = make_scaler(self.precision, scaler)
+        factory = optimizer if lr is None else optimizers.default_factory(lr)
+        assert factory is not None
+        in_parts = sub_group_limit(self.precision, self.offload) is not None
+        self.state_size = optimizers.probe(factory, step_device(comm.device, self.offload), in_parts)
+        sharding = Sharding(
+            effective_stage(stage, comm, reduction, self.precision, self.offload),
+            reduction,
+            dtypes_from(self.precision),
+            (self.offload.parameters, self.offload.optimizer),
+            clip_norm,
+            norm_type,
+            overlap,
+            overlap_gather,
+            prefetch,
+            check_limits(limits).on(door.drives(comm.device)),
+            bucket_numel,
+            round_up(align, align_of(self.precision)),
+        )
+        self._asked_stage, self._factory = stage, factory
+        super().__init__(model, comm, sharding, factory, units=units, groups=groups, replicate=replicate, guards=guards)
+
+    @property
+    def loss_scale(self) -> float:
+        """What the next loss is multiplied by."""
+        return 1.0 if self.scaler is None else self.scaler.scale
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """The model's forward. A precision casts arguments to the dtype of its parameters, as FSDP2 does."""
+        if self.precision is not None:
+            args, kwargs = cast((args, kwargs), self.precision.dtype("params"))
+        return super().__call__(*args, **kwargs)
+
+    def backward(self, loss: torch.Tensor, reduce: bool | None = None, also: Sequence[Engine] = ()) -> None:
+        check_loss(loss)
+        check_together(self, also)
+        super().backward(loss, reduce, also)
+
+    backward.__doc__ = Engine.backward.__doc__
+
+    def step(self) -> StepResult:
+        result = super().step()
+        if self._computes_in_fp8:
+            # Each rank scales by what it has seen itself, so nothing travels.
+            advance(self.model)
+        if self.scaler is not None:
+            self.scaler.update(result.skipped)
+        return result
+
+    step.__doc__ = Engine.step.__doc__
+
+    def close(self) -> None:
+        super().close()
+        if not self.shards_parameters:
+            engaged.discard(self.model)
+
+    close.__doc__ = Engine.close.__doc__
+
+    def disk_bytes(self) -> dict[str, int]:
+        """Bytes of states in this rank's files, as the file system has them, under the names of `memory.predict`."""
+        found = {"parameters": self.tier.disk_bytes(), "optimizer_states": self.optimizer_step.disk_bytes()}
+        return {ledger("disk", kind): nbytes for kind, nbytes in found.items() if nbytes}
+
+    # In the place of the engine's own.
+
+    def measure(self) -> tuple[StepResult, float]:
+        scale = None if self.scaler is None else self.scaler.scale
+        return measure(self.comm, self.reducer.order, self.sharding.clip_norm, self.sharding.norm_type, scale)
+
+    def update(self, factor: float) -> None:
+        with changing(self, "a step"), all_hear(self):
+            self.optimizer_step.step(factor)
+
+    def make_tier(self) -> DeviceTier:
+        return make_tier(self.comm, self.offload)
+
+    def make_memory(self) -> Memory:
+        return Pages(self.comm.device)
+
+    def make_step(self, factory: optimizers.Factory) -> StoredStep:
+        return make_step(self.tier, self.offload, self.buckets, factory, self.precision, self.state_size)
+
+    def fill_buckets(self) -> None:
+        self._check_alike()
+        check_disk(self.comm.rank, self._asked_stage, self.plans, self.state_size, self.precision, self.offload)
+        if self._computes_in_fp8 and not fp8_layers(self.model):
+            fp8_linears(self.model)
+        engaged.add(self.model)
+        materializer = Materializer(self.model, self.units, self.comm, self.init)
+        for unit in self.units:
+            flats = materializer.bring(unit)
+            for bucket in unit.buckets:
+                bucket.overwrite(self.first_values(bucket, flats.pop(bucket, None)))
+        materializer.bring_rest()
+
+    def _check_alike(self) -> None:
+        """See that all ranks build the same engine."""
+        options = {field.name: getattr(self.sharding, field.name) for field in fields(self.sharding)}
+        options |= dict(stage=self._asked_stage, precision=self.precision, loss_scale=self.loss_scale)
+        check_alike((self.comm, self.replicate), self.units, options | optimizers.describe(self._factory))
+
+    @property
+    def _computes_in_fp8(self) -> bool:
+        return self.precision is not None and self.precision.fp8
+
+
+def check_together(first: ZeroEngine, others: Sequence[Engine]) -> None:
+    """Refuse other engines of one backward that cannot take the loss as it is scaled."""
+    for engine in others:
+        if not isinstance(engine, Engine):
+            raise InputError(f"also names a {type(engine).__name__}; give a list of ZeroEngines")
+        if engine.loss_scale != first.loss_scale:
+            raise InputError(
+                f"losses are scaled by {first.loss_scale:g} in one engine and by {engine.loss_scale:g} in another, and "
+                "one loss cannot be for both; give both one scale by ZeroEngine(scaler=LossScaler(static=...))"
+            )
