@@ -33,8 +33,8 @@ from benchmarks.peers.report import machine, ratio
 from benchmarks.peers.workload import WORKLOADS
 from zerolab.errors import ZerolabError
 from zerolab.memory import predict
-from zerolab.memory.states import StateSize
 from zerolab.offload import Offload
+from zerolab.offload.formats import StateSize
 from zerolab.ranks import launch
 from zerolab.zero import find_units
 

@@ -15,7 +15,7 @@ from zerolab.course.viz.stages import LEGEND, PLACE, draw_moment, stage_moment
 from zerolab.course.viz.step import StepRun, watch_step
 from zerolab.course.widgets import step_timeline
 from zerolab.errors import InputError
-from zerolab.memory.states import STAGES
+from zerolab.zero.table import STAGES
 
 
 @pytest.mark.parametrize("stage", STAGES)

@@ -13,16 +13,13 @@ import torch
 
 from zerolab.errors import InputError
 from zerolab.flat import BucketPlan
-from zerolab.memory.limits import ANY, Stage3Limits, Walk
-from zerolab.memory.states import StateSize, check_places, check_stage
-from zerolab.offload.formats import format_of, sub_group_limit
+from zerolab.memory.limits import NO_LIMITS, Stage3Limits, Walk
+from zerolab.offload.formats import StateSize, check_places, format_of, sub_group_limit
 from zerolab.offload.groups import count_parts, on_disk, sub_groups
 from zerolab.offload.places import NOWHERE, Offload, ledger
 from zerolab.precision.recipe import Precision, find_precision
-
-IN_FLIGHT = 2
-"""Buckets under reduction at once while the next one fills, where gradients are sharded. With buckets alike one would
-be as fast; the second lets backward go on while a large one, such as a head's, is reduced."""
+from zerolab.zero.limits import IN_FLIGHT
+from zerolab.zero.table import check_stage
 
 
 def predict(
@@ -76,7 +73,7 @@ def predict_peaks(
     prefetch: bool = True,
     clip: bool = False,
     resident: Collection[str] = (),
-    limits: Stage3Limits = ANY,
+    limits: Stage3Limits = NO_LIMITS,
 ) -> dict[str, list[int]]:
     """The most bytes of each kind that comes and goes within a step, at one moment of it, by rank:
 

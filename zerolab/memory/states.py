@@ -12,36 +12,18 @@ layout.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 
-from zerolab.errors import InputError
 from zerolab.flat.layout import check_count
-from zerolab.offload.formats import format_of
+from zerolab.offload.formats import check_places, format_of
 from zerolab.offload.places import NOWHERE, Offload, ledger
 from zerolab.precision.recipe import Precision, find_precision
+from zerolab.zero.table import check_stage
 
-STAGES = (0, 1, 2, 3)
 ADAM = ("exp_avg", "exp_avg_sq")
 """What torch's Adam and AdamW call their two moments."""
 SHARDED_FROM = {"parameters": 3, "gradients": 2, "optimizer_states": 1}
 """The first stage at which a rank keeps only its own shard."""
-
-
-@dataclass(frozen=True)
-class StateSize:
-    """What an optimizer keeps for a tensor: tensors as long as it, by name if that matters, and tensors of fixed size
-    (a step counter); and whether it keeps nothing else, such as a count in an attribute."""
-
-    tensors_per_element: int
-    bytes_per_tensor: int
-    names: tuple[str, ...] = ()
-    complete: bool = True
-
-    def __post_init__(self) -> None:
-        if not self.names:
-            object.__setattr__(self, "names", tuple(f"state {at}" for at in range(self.tensors_per_element)))
 
 
 def state_widths(precision: Precision, offload: Offload = NOWHERE) -> dict[str, int]:
@@ -87,22 +69,3 @@ def predict_states(
         ledger(places[kind], kind): parameters * width / (ranks if stage >= SHARDED_FROM[kind] else 1)
         for kind, width in state_widths(precision or Precision(), offload).items()
     }
-
-
-def check_places(stage: int, precision: Precision | None, offload: Offload) -> None:
-    """Refuse what a stage cannot do: parameters rest elsewhere, or are cast when they are gathered, at stage 3 only."""
-    if offload.parameters != "device" and stage != 3:
-        raise InputError(
-            f"parameters can rest on the {offload.parameters} at stage 3, where nobody keeps them whole, not at stage "
-            f"{stage}; offload the optimizer, or take stage 3"
-        )
-    if precision is not None and stage not in precision.stages:
-        raise InputError(
-            f"precision {precision.name} has no stage {stage}, since main parameters can be what is sharded at stage 3 "
-            "only; take stage 3, or another precision"
-        )
-
-
-def check_stage(stage: int) -> None:
-    if isinstance(stage, bool) or stage not in STAGES:
-        raise InputError(f"there is no ZeRO stage {stage!r}; choose 0, 1, 2 or 3")

@@ -9,13 +9,11 @@ from zerolab.collectives import wire_bytes
 from zerolab.errors import InputError
 from zerolab.flat import BucketPlan
 from zerolab.flat.layout import check_count
-from zerolab.memory.limits import ANY, Stage3Limits
+from zerolab.memory.limits import NO_LIMITS, Stage3Limits
 from zerolab.memory.predict import by_unit, check_plans, walk_of
 from zerolab.offload.places import NOWHERE, Offload
 from zerolab.precision.recipe import Precision, find_precision
-
-REDUCTIONS = ("reduce_scatter", "all_reduce")
-"""How stage 1 may reduce gradients."""
+from zerolab.zero.sharding import REDUCTIONS
 
 Sent = tuple[str, int, int]
 """One collective: its name, the elements of its whole tensor, bytes an element."""
@@ -50,7 +48,7 @@ class Sending:
     precision: Precision | str | None = None
     offload: Offload = NOWHERE
     skipped: bool = False
-    limits: Stage3Limits = ANY
+    limits: Stage3Limits = NO_LIMITS
     resident: Collection[str] = ()
 
     def __post_init__(self) -> None:

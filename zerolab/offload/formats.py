@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
+from zerolab.errors import InputError
 from zerolab.offload.places import NOWHERE, SUB_GROUP, Offload
 from zerolab.precision.codec import BLOCK, Codec, codec_of
 from zerolab.precision.recipe import Precision
@@ -67,4 +68,33 @@ def align_of(precision: Precision | None) -> int:
     return BLOCK if scaled else 1
 
 
-__all__ = ["NOWHERE", "StorageFormat", "align_of", "format_of", "sub_group_limit"]
+@dataclass(frozen=True)
+class StateSize:
+    """What an optimizer keeps for a tensor: tensors as long as it, by name if that matters, and tensors of fixed size
+    (a step counter); and whether it keeps nothing else, such as a count in an attribute."""
+
+    tensors_per_element: int
+    bytes_per_tensor: int
+    names: tuple[str, ...] = ()
+    complete: bool = True
+
+    def __post_init__(self) -> None:
+        if not self.names:
+            object.__setattr__(self, "names", tuple(f"state {at}" for at in range(self.tensors_per_element)))
+
+
+def check_places(stage: int, precision: Precision | None, offload: Offload) -> None:
+    """Refuse what a stage cannot do: parameters rest elsewhere, or are cast when they are gathered, at stage 3 only."""
+    if offload.parameters != "device" and stage != 3:
+        raise InputError(
+            f"parameters can rest on the {offload.parameters} at stage 3, where nobody keeps them whole, not at stage "
+            f"{stage}; offload the optimizer, or take stage 3"
+        )
+    if precision is not None and stage not in precision.stages:
+        raise InputError(
+            f"precision {precision.name} has no stage {stage}, since main parameters can be what is sharded at stage 3 "
+            "only; take stage 3, or another precision"
+        )
+
+
+__all__ = ["NOWHERE", "StateSize", "StorageFormat", "align_of", "check_places", "format_of", "sub_group_limit"]

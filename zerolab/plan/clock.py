@@ -14,7 +14,7 @@ from typing import NamedTuple
 from zerolab.collectives import Link
 from zerolab.cost import Machine, Network, Operation
 from zerolab.flat import BucketPlan
-from zerolab.memory.limits import ANY, Stage3Limits
+from zerolab.memory.limits import NO_LIMITS, Stage3Limits
 from zerolab.memory.predict import kept
 from zerolab.offload.places import NOWHERE, Offload
 from zerolab.plan.layout import RunLayout
@@ -78,7 +78,7 @@ class TimedReplay(Replay):
         wire: Carrier,
         prefetch: bool = True,
         places: Offload = NOWHERE,
-        limits: Stage3Limits = ANY,
+        limits: Stage3Limits = NO_LIMITS,
         reduction: str = "reduce_scatter",
         overlap: bool = True,
     ) -> None:

@@ -11,10 +11,10 @@ import torch
 
 from zerolab.memory.kinds import KINDS, OFFLOADED
 from zerolab.memory.predict import predict_rank
-from zerolab.memory.states import ADAM, StateSize, predict_states
+from zerolab.memory.states import ADAM, predict_states
 from zerolab.models import Config
 from zerolab.offload.copies import AHEAD
-from zerolab.offload.formats import StorageFormat, format_of, sub_group_limit
+from zerolab.offload.formats import StateSize, StorageFormat, format_of, sub_group_limit
 from zerolab.plan.layout import RunLayout, lay_out_model
 from zerolab.plan.replay import Replay, StepMoment, Widths
 from zerolab.plan.spec import RunSpec

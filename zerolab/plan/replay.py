@@ -17,10 +17,11 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from zerolab.flat import BucketPlan
-from zerolab.memory.limits import ANY, Stage3Limits
-from zerolab.memory.predict import IN_FLIGHT, kept, ring_scratch
+from zerolab.memory.limits import NO_LIMITS, Stage3Limits
+from zerolab.memory.predict import kept, ring_scratch
 from zerolab.plan.layout import RunLayout
 from zerolab.plan.trace import Computing, Mark, Swing, Trace
+from zerolab.zero.limits import IN_FLIGHT
 
 
 class StepMoment(NamedTuple):
@@ -109,7 +110,7 @@ class Replay:
         prefetch: bool = True,
         on_host: bool = False,
         live: Mapping[str, int] = {},
-        limits: Stage3Limits = ANY,
+        limits: Stage3Limits = NO_LIMITS,
     ) -> None:
         modules = Counter(layout.owner)
         self.units = [

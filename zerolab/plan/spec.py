@@ -6,14 +6,15 @@ from dataclasses import dataclass
 
 from zerolab.errors import InputError
 from zerolab.flat.layout import check_count
-from zerolab.memory.limits import ANY, Stage3Limits, check_limits
-from zerolab.memory.states import check_places, check_stage
+from zerolab.memory.limits import NO_LIMITS, Stage3Limits, check_limits
 from zerolab.memory.traffic import check_reduction
+from zerolab.offload.formats import check_places
 from zerolab.offload.places import NOWHERE, Offload
 from zerolab.plan.instances import check_instances
 from zerolab.plan.shapes import Shape
 from zerolab.plan.trace import ATTENTION
 from zerolab.precision.recipe import Precision, find_precision
+from zerolab.zero.table import check_stage
 
 OFFLOADS = {
     "nothing": NOWHERE,
@@ -65,7 +66,7 @@ class RunSpec:
     attention: str = "flash"
     prefetch: bool = True
     bucket_numel: int | None = None
-    limits: Stage3Limits = ANY
+    limits: Stage3Limits = NO_LIMITS
     instances: int = 1
     on_gpus: bool = False
     dropout: float = 0.0

@@ -20,7 +20,7 @@ from zerolab.collectives import Collectives, Handle
 from zerolab.flat import BucketPlan
 from zerolab.flat.values import address
 from zerolab.flat.views import nothings, point, point_at, shard_of, view, zero_gaps
-from zerolab.zero.table import Dtypes, Rows
+from zerolab.zero.table import Dtypes, StateTable
 from zerolab.zero.tier import DeviceTier
 
 Tensor = torch.Tensor
@@ -56,7 +56,7 @@ class Bucket:
     gradients  those of this step
     """
 
-    rows: Rows
+    rows: StateTable
     comm: Collectives
     tier: DeviceTier
     memory: Memory

@@ -10,20 +10,16 @@ from torch import nn
 from zerolab.collectives import Collectives
 from zerolab.collectives.agree import told
 from zerolab.errors import InputError
-from zerolab.flat import BucketPlan
 from zerolab.flat.values import values_here
-from zerolab.memory import StateSize
-from zerolab.memory.predict import predict
-from zerolab.memory.states import check_places, check_stage
 from zerolab.offload.files import check_folder
-from zerolab.offload.formats import format_of
+from zerolab.offload.formats import StateSize, check_places, format_of
 from zerolab.offload.places import Offload
 from zerolab.precision.recipe import Precision
 from zerolab.precision.scaler import LossScaler
 from zerolab.zero import optimizer as optimizers
 from zerolab.zero.bucket import Bucket
 from zerolab.zero.sharding import REDUCTIONS
-from zerolab.zero.table import Dtypes
+from zerolab.zero.table import Dtypes, check_stage
 from zerolab.zero.tier import DeviceTier
 from zerolab.zero.tiers.disk_step import DiskStep
 from zerolab.zero.tiers.encoded_step import EncodedStep
@@ -72,18 +68,11 @@ def check_replicas(comm: Collectives, replicate: Collectives | None) -> None:
         )
 
 
-def check_disk(
-    rank: int,
-    stage: int,
-    plans: Sequence[BucketPlan],
-    state_size: StateSize,
-    precision: Precision | None,
-    offload: Offload,
-) -> None:
-    """Refuse buffers too short for a rank's shards, and a folder that cannot take its files, while the model
-    is as it was."""
+def check_disk(buckets: Sequence[Bucket], names: Sequence[str], precision: Precision | None, offload: Offload) -> None:
+    """Refuse buffers too short for a rank's shards, and a folder that cannot take its files, while the model is as it
+    was. `names` are the optimizer's long states."""
     if offload.parameters == "disk" and offload.buffer_numel is not None:
-        numels = [plan.layout.shard_numel for plan in plans if not plan.persistent]
+        numels = [bucket.layout.shard_numel for bucket in buckets if not bucket.persistent]
         largest = max((numels[at] for at in offload.shards_on_disk(numels)), default=0)
         if offload.buffer_numel < largest:
             raise InputError(
@@ -91,8 +80,12 @@ def check_disk(
                 "elements; make buffers larger, or buckets smaller (bucket_numel)"
             )
     if offload.on_disk and values_here():
-        books = predict(plans, stage, state_size, precision, offload)
-        check_folder(offload.folder, sum(of_rank[rank] for kind, of_rank in books.items() if kind.startswith("disk:")))
+        needed = 0
+        for bucket in buckets:
+            form = format_of(bucket.dtype, precision, offload, names, bucket.persistent)
+            stored = bucket.rows.nbytes(bucket.layout.numel, form.nbytes)
+            needed += sum(nbytes for kind, nbytes in stored.items() if kind.startswith("disk:"))
+        check_folder(offload.folder, needed)
 
 
 def check_kinds(model: nn.Module, precision: Precision | None) -> None:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 
-from zerolab.memory import Labels
 from zerolab.offload.places import ledger
 from zerolab.zero.table import STAGES
 from zerolab.zero.zero_engine import ZeroEngine
 
 
-def engine_labels(engine: ZeroEngine) -> Labels:
+def engine_labels(engine: ZeroEngine) -> Callable[[], dict[str, list[torch.Tensor | None]]]:
     """Labels for a tracker. Where two tensors are in one storage, the kind that stays is named first: a bucket's
     `shard` is a part of `whole` at stages 0 to 2, and local gradients may be reduced where they lie at 0 and 1."""
     offload, step = engine.offload, engine.optimizer_step

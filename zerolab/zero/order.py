@@ -61,7 +61,7 @@ class ExecutionOrder:
         return self.last[at:] if self.last[at - 1 : at] == self.running[-1:] else []
 
 
-class Run:
+class UnitRun:
     """One call of one of a unit's modules, on its way back through backward.
 
     entered, left   when its forward began and ended, counted over all runs
@@ -88,22 +88,22 @@ class Runs:
         self._through = through
         self._clock = 0
         # Runs to which backward may still come, as long as a graph holds them; and those to which it has come.
-        self._ahead: defaultdict[Unit, WeakSet[Run]] = defaultdict(WeakSet)
-        self._begun: list[Run] = []
+        self._ahead: defaultdict[Unit, WeakSet[UnitRun]] = defaultdict(WeakSet)
+        self._begun: list[UnitRun] = []
 
-    def enter(self, unit: Unit) -> Run:
+    def enter(self, unit: Unit) -> UnitRun:
         """A forward of one of the unit's modules begins."""
         self._clock += 1
-        return Run(unit, self._clock)
+        return UnitRun(unit, self._clock)
 
-    def leave(self, run: Run, returns: bool) -> None:
+    def leave(self, run: UnitRun, returns: bool) -> None:
         """It has ended; `returns`: backward may come to its outputs."""
         self._clock += 1
         run.left = self._clock
         if returns:
             self._ahead[run.unit].add(run)
 
-    def begin(self, run: Run) -> None:
+    def begin(self, run: UnitRun) -> None:
         """Backward comes to the outputs of a run. Told before anything is gathered for it, so that all ranks start the
         same reductions before the same gathers, whichever gradients each of them got."""
         run.begun = True

@@ -29,7 +29,7 @@ import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
 from zerolab.errors import InputError
-from zerolab.memory import StateSize
+from zerolab.offload.formats import StateSize
 from zerolab.zero.tiers.in_parts import StepInParts, options_of, put
 
 Factory = Callable[..., torch.optim.Optimizer]

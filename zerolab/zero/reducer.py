@@ -25,8 +25,8 @@ from zerolab.errors import StateError
 from zerolab.flat import Layout
 from zerolab.flat.views import drop_gradients, take_gradient, view
 from zerolab.gpu import door
-from zerolab.memory.predict import IN_FLIGHT
 from zerolab.zero.bucket import Bucket, Local
+from zerolab.zero.limits import IN_FLIGHT
 from zerolab.zero.units import Unit
 
 Tensor = torch.Tensor

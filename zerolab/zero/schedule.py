@@ -22,10 +22,10 @@ from torch._C import _current_graph_task_id as current_backward
 
 from zerolab.collectives import phase
 from zerolab.errors import StateError
-from zerolab.memory.limits import Stage3Limits
 from zerolab.zero.guard import Guard
 from zerolab.zero.hooks import Hook, followed, nodes_of, once, tensors_in
-from zerolab.zero.order import ExecutionOrder, Run, Runs
+from zerolab.zero.limits import Stage3Limits
+from zerolab.zero.order import ExecutionOrder, Runs, UnitRun
 from zerolab.zero.reducer import nothing
 from zerolab.zero.units import Presence, Unit, settle_all
 
@@ -85,7 +85,7 @@ class GatherSchedule:
         self._runs = Runs(self._through)
         self._needs = {unit: Need() for unit in units}
         # Runs whose forward has begun and not ended, the innermost last.
-        self._entered: list[Run] = []
+        self._entered: list[UnitRun] = []
         self._thread: int | None = None
         hook = self._hook if shards_parameters else self._hook_lightly
         self._handles = [handle for unit in units for module in unit.modules for handle in hook(unit, module)]
@@ -265,7 +265,7 @@ class GatherSchedule:
 
     # Backward.
 
-    def _watch_inputs(self, unit: Unit, inputs: list[torch.Tensor]) -> Run:
+    def _watch_inputs(self, unit: Unit, inputs: list[torch.Tensor]) -> UnitRun:
         """A run is over when the gradients of all its inputs are known. Watched before the module runs, which may
         overwrite its inputs."""
         run = self._runs.enter(unit)
@@ -281,7 +281,7 @@ class GatherSchedule:
             once(tensor, known)
         return run
 
-    def _watch_outputs(self, run: Run, outputs: list[torch.Tensor]) -> bool:
+    def _watch_outputs(self, run: UnitRun, outputs: list[torch.Tensor]) -> bool:
         """When the gradient of an output arrives the unit must be here. Returns whether one will.
 
         The hook is one of the node that made the output, since a node's hooks run after its tensor's: the next
@@ -294,7 +294,7 @@ class GatherSchedule:
             node.register_prehook(lambda _: self._before_backward(run))
         return bool(nodes)
 
-    def _before_backward(self, run: Run) -> None:
+    def _before_backward(self, run: UnitRun) -> None:
         self.reached()
         unit = run.unit
         with phase("backward"):

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from zerolab.flat import ALIGN
-from zerolab.memory.limits import ANY, Stage3Limits
+from zerolab.zero.limits import NO_LIMITS, Stage3Limits
 from zerolab.zero.table import Dtypes
 
 REDUCTIONS = ("reduce_scatter", "all_reduce")
+"""How stage 1 may reduce gradients."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,7 @@ class Sharding:
     overlap: bool = True
     overlap_gather: bool = False
     prefetch: bool = True
-    limits: Stage3Limits = ANY
+    limits: Stage3Limits = NO_LIMITS
     bucket_numel: int | None = None
     align: int = ALIGN
 

@@ -19,6 +19,8 @@ from math import prod
 
 import torch
 
+from zerolab.errors import InputError
+
 WHOLE, SHARD = 0, 1
 STAGES = {
     # parameters, gradients, main parameters and moments
@@ -65,7 +67,7 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Rows:
+class StateTable:
     """The table of one bucket.
 
     sizes       ranks along each axis, in the order of the cuts
@@ -168,7 +170,7 @@ def make_rows(
     trains: bool = True,
     tiers: tuple[str, str] = ("device", "device"),
     all_reduce: bool = False,
-) -> Rows:
+) -> StateTable:
     """The table of a bucket, from one stage and one number of ranks for each axis, the outermost first. `tiers` are
     those of sharded parameters, and of the optimizer's states with the sharded gradients that it uses there."""
     order = order_of_cuts(stages)
@@ -176,7 +178,7 @@ def make_rows(
     parameters, gradients, owned = (sum(column) for column in zip(*cuts, strict=True))
     stored, used = tiers
     summed_on = "host" if gradients and used != "device" else "device"
-    return Rows(
+    return StateTable(
         tuple(sizes[axis] for axis in order),
         dtypes,
         Row(parameters, dtypes.shard if parameters else dtypes.params, stored if parameters else "device"),
@@ -185,3 +187,8 @@ def make_rows(
         owned,
         all_reduce,
     )
+
+
+def check_stage(stage: int) -> None:
+    if isinstance(stage, bool) or stage not in STAGES:
+        raise InputError(f"there is no ZeRO stage {stage!r}; choose 0, 1, 2 or 3")

@@ -17,7 +17,6 @@ from zerolab.errors import InputError
 from zerolab.flat import ALIGN
 from zerolab.flat.layout import round_up
 from zerolab.gpu import door
-from zerolab.memory.limits import ANY, Stage3Limits, check_limits
 from zerolab.offload.formats import align_of, sub_group_limit
 from zerolab.offload.places import NOWHERE, Offload, ledger
 from zerolab.precision.fp8 import advance, fp8_layers, fp8_linears
@@ -42,6 +41,7 @@ from zerolab.zero.clip import StepResult, check_norm, measure
 from zerolab.zero.engine import Engine
 from zerolab.zero.guard import Guard
 from zerolab.zero.guards import DEFAULT
+from zerolab.zero.limits import NO_LIMITS, Stage3Limits, check_limits
 from zerolab.zero.materialize import Init, Materializer, find_init
 from zerolab.zero.sharding import Sharding
 from zerolab.zero.tier import DeviceTier
@@ -108,7 +108,7 @@ class ZeroEngine(WholeParameters):
         overlap: bool = True,
         overlap_gather: bool = False,
         prefetch: bool = True,
-        limits: Stage3Limits = ANY,
+        limits: Stage3Limits = NO_LIMITS,
         units: Sequence[nn.Module] | None = None,
         bucket_numel: int | None = None,
         align: int = ALIGN,
@@ -211,7 +211,7 @@ class ZeroEngine(WholeParameters):
 
     def fill_buckets(self) -> None:
         self._check_alike()
-        check_disk(self.comm.rank, self._asked_stage, self.plans, self.state_size, self.precision, self.offload)
+        check_disk(self.buckets, self.state_size.names, self.precision, self.offload)
         if self._computes_in_fp8 and not fp8_layers(self.model):
             fp8_linears(self.model)
         engaged.add(self.model)

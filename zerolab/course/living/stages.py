@@ -8,7 +8,7 @@ from typing import Any
 from zerolab.course.viz.looks import MEMORY
 from zerolab.course.viz.slices import courses, flow_of, stop_text, stops
 from zerolab.memory import KINDS, Sample
-from zerolab.memory.states import STAGES
+from zerolab.zero.table import STAGES
 
 
 def micros(seconds: float) -> float:

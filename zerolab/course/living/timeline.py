@@ -12,7 +12,7 @@ from zerolab.course.viz.picture import text_table
 from zerolab.course.viz.skyline import peak_name
 from zerolab.course.viz.slices import kb, nice
 from zerolab.course.viz.step import StepRun
-from zerolab.memory.states import STAGES
+from zerolab.zero.table import STAGES
 
 PLAIN = StepRun(stage=0)
 """What every setting is compared with."""

@@ -14,7 +14,7 @@ from zerolab.course.viz.looks import COMPUTING, MEMORY, TRAVELLING, named
 from zerolab.course.viz.picture import Picture, blank, text_table
 from zerolab.course.viz.step import StepOfRank, StepRun, watch_step
 from zerolab.memory import KINDS, Sample
-from zerolab.memory.states import STAGES
+from zerolab.zero.table import STAGES
 
 LOOKS = {name: look for name, look in {**COMPUTING, **TRAVELLING}.items() if name != "compute"}
 INCHES = 6.6

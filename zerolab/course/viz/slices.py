@@ -18,7 +18,7 @@ from zerolab.course.viz.picture import text_table
 from zerolab.course.viz.step import StepRun
 from zerolab.errors import InputError
 from zerolab.memory import KINDS, Sample
-from zerolab.memory.states import STAGES
+from zerolab.zero.table import STAGES
 
 BANDS = ("parameters", "gradients", "optimizer_states")
 AWAY, KEPT, HERE, NEW = range(4)

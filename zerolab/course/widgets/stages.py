@@ -7,7 +7,7 @@ from ipywidgets import IntSlider, Layout, SelectionSlider
 from zerolab.course.viz.slices import flow_of, stops
 from zerolab.course.viz.stages import stage_moment
 from zerolab.course.widgets.living import Living
-from zerolab.memory.states import STAGES
+from zerolab.zero.table import STAGES
 
 WIDE = {"style": {"description_width": "80px"}, "layout": Layout(width="300px")}
 

@@ -8,7 +8,7 @@ from zerolab.course.viz.picture import Picture
 from zerolab.course.viz.skyline import step_skyline
 from zerolab.course.viz.step import StepRun
 from zerolab.course.widgets.living import Living
-from zerolab.memory.states import STAGES
+from zerolab.zero.table import STAGES
 
 WIDE = {"style": {"description_width": "115px"}, "layout": Layout(width="320px")}
 

@@ -19,10 +19,8 @@ from typing import Any, NamedTuple
 import torch
 
 from zerolab.gpu import door
-from zerolab.memory import StateSize
-from zerolab.memory.kinds import state_tensors
 from zerolab.offload.copies import Copies
-from zerolab.offload.formats import StorageFormat, format_of, sub_group_limit
+from zerolab.offload.formats import StateSize, StorageFormat, format_of, sub_group_limit
 from zerolab.offload.groups import sub_groups
 from zerolab.offload.lane import Lane
 from zerolab.offload.places import Offload, host_empty
@@ -122,7 +120,8 @@ class StoredStep(OptimizerStep):
     def resting(self) -> list[torch.Tensor]:
         """States that rest in memory, for the ledger."""
         main = [segment.tensor for segment in self.segments if segment.format.main is not None]
-        return [*main, *state_tensors(self.optimizer)]
+        states = (value for state in self.optimizer.state.values() for value in state.values())
+        return [*main, *(value for value in states if isinstance(value, torch.Tensor))]
 
     def transient(self) -> list[torch.Tensor | None]:
         """What is in memory only while a step goes on, for the ledger."""

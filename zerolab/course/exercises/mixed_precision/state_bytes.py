@@ -13,9 +13,10 @@ from zerolab.course.judge.claims import untouched
 from zerolab.course.judge.exercise import Claim, Exercise
 from zerolab.course.judge.mistakes import amount
 from zerolab.course.judge.same import alike
-from zerolab.memory.states import STAGES, predict_states
+from zerolab.memory.states import predict_states
 from zerolab.precision import PRECISIONS, Precision
 from zerolab.precision.recipe import BYTES
+from zerolab.zero.table import STAGES
 
 STATES = ("params", "main_grads", "main_params", "exp_avg", "exp_avg_sq")
 FIRST = {"params": 3, "main_grads": 2, "main_params": 1, "exp_avg": 1, "exp_avg_sq": 1}
