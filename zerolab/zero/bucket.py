@@ -16,8 +16,9 @@ from typing import Protocol
 
 import torch
 
-from zerolab.collectives import Collectives, Handle
-from zerolab.flat import BucketPlan
+from zerolab.collectives.contract import Collectives
+from zerolab.collectives.handle import Handle
+from zerolab.flat.layout import BucketPlan
 from zerolab.flat.values import address
 from zerolab.flat.views import nothings, point, point_at, shard_of, view, zero_gaps
 from zerolab.zero.table import Dtypes, StateTable

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 import torch
 
-from zerolab.collectives import Collectives, phase
+from zerolab.collectives.call import phase
+from zerolab.collectives.contract import Collectives
 from zerolab.errors import InputError
 from zerolab.flat.values import numbers, values_here
 from zerolab.zero.bucket import Bucket

@@ -19,11 +19,11 @@ from typing import Any
 import torch
 from torch import nn
 
-from zerolab.collectives import Collectives, phase
+from zerolab.collectives.call import backward_phase, phase
+from zerolab.collectives.contract import Collectives
 from zerolab.errors import StateError
-from zerolab.flat import BucketPlan
+from zerolab.flat.layout import BucketPlan
 from zerolab.flat.views import fill
-from zerolab.zero.backward import Backward, run_backward
 from zerolab.zero.bucket import Bucket, Memory, TorchMemory
 from zerolab.zero.clip import StepResult, measure
 from zerolab.zero.guard import Guard
@@ -34,7 +34,7 @@ from zerolab.zero.sharding import Sharding
 from zerolab.zero.step import OptimizerStep
 from zerolab.zero.table import STAGES, make_rows
 from zerolab.zero.tier import DeviceTier
-from zerolab.zero.units import GroupOf, Unit, find_units
+from zerolab.zero.units import GroupOf, Unit, find_units, settle_all
 
 Factory = Callable[..., torch.optim.Optimizer]
 
@@ -93,10 +93,8 @@ class Engine:
         )  # fmt: skip
         taken = self.schedule.release_if_done if self.shards_parameters else None
         self.reducer = Reducer(comm, replicate, self.units, sharding.overlap, taken)
-        self.passing = Backward(
-            type(model).__name__, comm.device, self.reducer, self.schedule, self._check_ready, lambda: self.loss_scale
-        )
-        self.closed = self.stepping = False
+        self.reducer.reached = self.schedule.reached = self.reached
+        self.reduces, self.failed, self.closed, self.stepping = True, False, False, False
         for guard in self.guards:
             guard.attach(self)
 
@@ -144,27 +142,32 @@ class Engine:
             self._agree()
             return output
 
-    def backward(self, loss: torch.Tensor, reduce: bool | None = None, also: Sequence[Engine] = ()) -> None:
+    def backward(self, loss: torch.Tensor, reduce: bool | None = None) -> None:
         """Add the gradients of `loss` (a scalar) to those of this step.
 
         With `reduce`, as outside `no_sync`, they (and those of earlier calls with reduce=False) are averaged over the
         ranks. Without, they stay on this rank, whole at every stage, until a later call reduces them: less traffic
         over several micro-batches, more memory at stages 2 and 3.
-
-        `also` names the other engines whose models the loss went through: they take gradients, too, and each steps, or
-        forgets them by `zero_grad()`, by itself.
         """
-        run_backward([engine.passing for engine in dict.fromkeys([self, *also])], loss, reduce)
+        self.check_ready()
+        self.begin_backward(reduce)
+        try:
+            with backward_phase("backward"):
+                self.scaled(loss).backward()
+                self.reducer.finish()
+        finally:
+            self.end_backward()
+        self.settle_backward()
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
         """Within, `backward(loss)` leaves gradients on this rank, as `backward(loss, reduce=False)` does. The last
         backward of a step stands outside."""
-        before, self.passing.reduces = self.passing.reduces, False
+        before, self.reduces = self.reduces, False
         try:
             yield
         finally:
-            self.passing.reduces = before
+            self.reduces = before
 
     @torch.no_grad()
     def step(self) -> StepResult:
@@ -173,7 +176,7 @@ class Engine:
         on every rank, where a disk fails."""
         trainable = self.reducer.order
         self.check_whole()
-        if self.passing.failed:
+        if self.failed:
             raise StateError("a backward failed half-way; call zero_grad() and repeat the whole step")
         if any(bucket.gradients.waits for bucket in trainable):
             raise StateError("gradients were not reduced; make the last backward of a step with reduce=True")
@@ -231,25 +234,49 @@ class Engine:
         """Forget the gradients of this step."""
         self.reducer.reset()
         self.schedule.let_go()
-        self.passing.failed = False
+        self.failed = False
 
     def _agree(self) -> None:
         """See that all ranks gathered the same units. Where none are gathered a rank may run forwards alone."""
         if self.shards_parameters:
             self.comm.agree()
 
-    def _check_ready(self) -> None:
+    def check_ready(self) -> None:
+        """Raise a StateError if the engine cannot take a backward."""
         if self.closed:
             raise StateError("this engine was closed and takes no gradients; wrap the model again in a new ZeroEngine")
-        if self.passing.failed:
+        if self.failed:
             raise StateError("an earlier backward failed half-way; call zero_grad() and repeat the whole step")
         self.check_whole()
         for guard in self.guards:
             guard.before_backward()
 
+    def reached(self) -> None:
+        """Autograd has come to what the model gave, or to one of its parameters."""
+        if not self.schedule.in_backward:
+            raise StateError("gradients came outside of engine.backward(loss), which says when all are here; call it")
+
+    def scaled(self, loss: torch.Tensor) -> torch.Tensor:
+        return loss if self.loss_scale == 1.0 else loss.float() * self.loss_scale
+
+    def begin_backward(self, reduce: bool | None = None) -> None:
+        self.failed = True
+        self.schedule.begin_backward()
+        self.reducer.begin(self.reduces if reduce is None else reduce)
+
+    def end_backward(self) -> None:
+        """It has ended, or failed."""
+        self.reducer.end()
+        self.schedule.end_backward()
+
+    def settle_backward(self) -> None:
+        """It has ended well. From here on others may write to the shards."""
+        settle_all(self.units)
+        self.failed = False
+
     def _fill(self, unit: Unit) -> None:
         """A unit gets no more gradients in this backward."""
-        if self.passing.failed:
+        if self.failed:
             self.reducer.fill(unit)
 
     def _update(self, factor: float) -> None:
@@ -265,8 +292,7 @@ class Engine:
 
     def update(self, factor: float) -> None:
         """Step the optimizer over what this rank owns, once no rank reads its shards any more."""
-        for unit in self.units:
-            unit.settle()
+        settle_all(self.units)
         self.optimizer_step.step(factor)
 
     def hand_around(self) -> None:

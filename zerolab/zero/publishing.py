@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from zerolab.collectives import Handle
+from zerolab.collectives.handle import Handle
 from zerolab.zero.bucket import Bucket
 from zerolab.zero.guard import Guard
 from zerolab.zero.units import Unit

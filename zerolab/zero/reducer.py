@@ -20,9 +20,11 @@ from weakref import ref
 
 import torch
 
-from zerolab.collectives import Collectives, Handle, phase
+from zerolab.collectives.call import phase
+from zerolab.collectives.contract import Collectives
+from zerolab.collectives.handle import Handle
 from zerolab.errors import StateError
-from zerolab.flat import Layout
+from zerolab.flat.layout import Layout
 from zerolab.flat.views import drop_gradients, take_gradient, view
 from zerolab.gpu import door
 from zerolab.zero.bucket import Bucket, Local

@@ -11,8 +11,7 @@ Recompute   a checkpointed module runs its forward again inside backward: its un
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from threading import get_ident
 from typing import Any
 
@@ -20,8 +19,7 @@ import torch
 from torch import nn
 from torch._C import _current_graph_task_id as current_backward
 
-from zerolab.collectives import phase
-from zerolab.errors import StateError
+from zerolab.collectives.call import phase
 from zerolab.zero.guard import Guard
 from zerolab.zero.hooks import Hook, followed, nodes_of, once, tensors_in
 from zerolab.zero.limits import Stage3Limits
@@ -74,7 +72,7 @@ class GatherSchedule:
     ) -> None:
         self.units, self.shards_parameters = units, shards_parameters
         self.prefetch, self.limits, self.guards = prefetch, limits, guards
-        self._arrive, self._fill = arrive, fill
+        self.arrive, self._fill = arrive, fill
         self.reached: Callable[[], None] = nothing
         # In the loss: a forward has ended whose backward has not.
         self.in_forward = self.in_loss = self.in_backward = False
@@ -83,7 +81,7 @@ class GatherSchedule:
         self.open: set[Unit] = set()
         self.order = ExecutionOrder(units)
         self._runs = Runs(self._through)
-        self._needs = {unit: Need() for unit in units}
+        self.needs = {unit: Need() for unit in units}
         # Runs whose forward has begun and not ended, the innermost last.
         self._entered: list[UnitRun] = []
         self._thread: int | None = None
@@ -106,7 +104,7 @@ class GatherSchedule:
     def _hook_lightly(self, unit: Unit, module: nn.Module) -> list[Any]:
         """Stages 0 to 2, whose units are always here: only wait for new parameters. The hook also ends a compiled graph
         at each unit; one graph of the whole model would bring all its gradients at once, at the end."""
-        return [module.register_forward_pre_hook(Hook(lambda *_: self._arrive(unit)), prepend=True)]
+        return [module.register_forward_pre_hook(Hook(lambda *_: self.arrive(unit)), prepend=True)]
 
     def begin_backward(self) -> None:
         self.in_backward = True
@@ -122,56 +120,34 @@ class GatherSchedule:
             guard.after_backward()
         self.order.end_backward()
         self._runs.end_backward()
-        for need in self._needs.values():
+        for need in self.needs.values():
             need.passes, need.begun = 0, False
-        self._release_all()
+        self.release_all()
 
     def remove(self) -> None:
         for handle in self._handles:
             handle.remove()
 
-    def _release_all(self, but_kept: bool = False) -> None:
+    def release_all(self, but_kept: bool = False) -> None:
+        """Release all units that nobody needs."""
         if not self.shards_parameters:
             return
         for guard in self.guards:
             guard.before_release()
         for unit in self.units:
-            if not (but_kept and self._needs[unit].kept):
-                self._release(unit)
+            if not (but_kept and self.needs[unit].kept):
+                self.release(unit)
 
-    def _release(self, unit: Unit) -> None:
-        self._needs[unit].kept = False
+    def release(self, unit: Unit) -> None:
+        """Release a unit, unless somebody may have a view of its parameters."""
+        self.needs[unit].kept = False
         if not self.is_summoned and unit not in self.pinned:
             unit.release()
 
     def new_values(self) -> None:
         """Parameters have new values: what is gathered has the old ones, and so has every view."""
         self.pinned.clear()
-        self._release_all()
-
-    def release_after_use(self, unit: Unit) -> None:
-        """Release a unit that somebody asked for outside its forward and has used, unless it runs just now."""
-        need = self._needs[unit]
-        if not (self.in_backward or need.inside or need.kept):
-            self._release(unit)
-
-    @contextmanager
-    def summoned(self) -> Iterator[None]:
-        """All units gathered, their parameters for everybody to use."""
-        if self.is_summoned or self.in_backward or self.in_forward:
-            raise StateError("summon_full_params was entered inside a forward, a backward or itself; enter it between")
-        try:
-            for unit in self.units:
-                self._arrive(unit)
-                unit.gather()
-                self._lend(unit, True)
-            self.is_summoned = True
-            yield
-        finally:
-            self.is_summoned = False
-            for unit in self.units:
-                self._lend(unit, False)
-            self._release_all()
+        self.release_all()
 
     # Forward.
 
@@ -188,10 +164,10 @@ class GatherSchedule:
         if self.is_summoned and torch.is_grad_enabled():
             # Whoever uses summoned parameters is not noticed, so each may be used outside its unit's forward.
             self.open.update(self.units)
-        for unit, need in self._needs.items():
+        for unit, need in self.needs.items():
             if need.inside:
                 # The last forward failed half-way.
-                self._lend(unit, False)
+                self.lend(unit, False)
             need.inside = need.ran = 0
         self._entered.clear()
         self.order.begin_forward()
@@ -212,12 +188,12 @@ class GatherSchedule:
             for guard in self.guards:
                 guard.after_forward(outputs)
         finally:
-            self._release_all(but_kept=any(tensor.requires_grad for tensor in outputs))
+            self.release_all(but_kept=any(tensor.requires_grad for tensor in outputs))
         if not (torch.is_grad_enabled() and model.training):
             settle_all(self.units)  # the caller may write to the shards next, as it may after a backward
 
     def _before_forward(self, unit: Unit, inputs: Any) -> None:
-        self._arrive(unit)
+        self.arrive(unit)
         with phase("backward" if self.in_backward else "forward"):
             self._make_room(unit)
             unit.gather()
@@ -237,28 +213,29 @@ class GatherSchedule:
         self._runs.leave(run, returns)
         for guard in self.guards:
             guard.after_unit(unit, outputs)
-        need = self._needs[unit]
+        need = self.needs[unit]
         need.ran += 1
         if need.ran % len(unit.modules) == 0:
             need.kept = returns and self._is_soon_used_again(unit)
             if not need.kept:
-                self._release(unit)
+                self.release(unit)
 
     def _enter(self, unit: Unit) -> None:
-        need = self._needs[unit]
+        need = self.needs[unit]
         if not need.inside:
-            self._lend(unit, True)
+            self.lend(unit, True)
         need.inside += 1
 
     def _leave(self, unit: Unit) -> None:
         """A module of the unit has run, or failed."""
-        need = self._needs[unit]
+        need = self.needs[unit]
         if need.inside:
             need.inside -= 1
             if not need.inside:
-                self._lend(unit, False)
+                self.lend(unit, False)
 
-    def _lend(self, unit: Unit, lent: bool) -> None:
+    def lend(self, unit: Unit, lent: bool) -> None:
+        """Let everybody use the gathered parameters of a unit, or no longer."""
         if self.shards_parameters and not self.is_summoned:
             for guard in self.guards:
                 (guard.lend if lent else guard.take_back)(unit)
@@ -274,7 +251,7 @@ class GatherSchedule:
         def known(_: torch.Tensor) -> None:
             run.missing -= 1
             if run.missing == 0 and run.begun:
-                self._needs[unit].passes -= 1
+                self.needs[unit].passes -= 1
                 self.release_if_done(unit)
 
         for tensor in inputs:
@@ -305,31 +282,22 @@ class GatherSchedule:
             unit.gather()
             if torch.is_grad_enabled():  # create_graph=True: the new graph has views of what is gathered now
                 self.pinned[unit] = None
-            need = self._needs[unit]
+            need = self.needs[unit]
             need.begun = True
             need.passes += run.missing > 0
             self._gather_ahead(self.order.next_in_backward(unit))
 
     def release_if_done(self, unit: Unit) -> None:
         """In backward: release a unit that no run and no missing gradient needs any more."""
-        need = self._needs[unit]
+        need = self.needs[unit]
         if need.begun and not need.passes and all(bucket.complete for bucket in unit.trainable):
-            self._release(unit)
+            self.release(unit)
 
     def _through(self, unit: Unit) -> None:
         """In backward: nothing that a unit's own forwards made is left to compute."""
         if unit not in self.open:
             self._fill(unit)
             self.release_if_done(unit)
-
-    def returned(self, unit: Unit) -> None:
-        """In backward: a gradient has come back to what was computed with the unit's parameters outside its forward. If
-        all of them train, their own gradients tell when they are not needed any more, so its backward has begun."""
-        self.reached()
-        with phase("backward"):
-            unit.gather()
-        if unit not in self.pinned and len(unit.trainable) == len(unit.buckets):
-            self._needs[unit].begun = True
 
     # Within limits.
 
@@ -356,9 +324,9 @@ class GatherSchedule:
             and not self.in_backward
             and not self.limits.has_room(self._live(), unit.numel)
         ):
-            for other, need in self._needs.items():
+            for other, need in self.needs.items():
                 if need.kept:
-                    self._release(other)
+                    self.release(other)
 
     def _live(self) -> int:
         """Elements that are here, or on their way; 0 if they are not limited."""

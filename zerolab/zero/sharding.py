@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from zerolab.flat import ALIGN
+from zerolab.flat.layout import ALIGN
 from zerolab.zero.limits import NO_LIMITS, Stage3Limits
 from zerolab.zero.table import Dtypes
 

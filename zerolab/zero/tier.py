@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 
-from zerolab.collectives import Collectives
-from zerolab.flat import Layout
+from zerolab.collectives.contract import Collectives
+from zerolab.flat.layout import Layout
 from zerolab.zero.table import Dtypes
 
 Tensor = torch.Tensor
@@ -84,17 +84,3 @@ class DeviceTier:
 
     def close(self) -> None:
         """Let go what outlives tensors: files and threads."""
-
-    def disk_bytes(self) -> int:
-        """Bytes of parameters on the disk, as the file system has them."""
-        return 0
-
-    @property
-    def lanes(self) -> Sequence[Any]:
-        """What moves parameters to and from a disk."""
-        return []
-
-    @property
-    def buffers(self) -> list[Tensor]:
-        """Memory of the host through which parameters pass, for the ledger."""
-        return []

@@ -15,9 +15,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from zerolab.collectives import Handle
+from zerolab.collectives.handle import Handle
 from zerolab.errors import InputError
-from zerolab.flat import ALIGN, BucketPlan, lay_out, split_by_size
+from zerolab.flat.layout import ALIGN, BucketPlan, lay_out, split_by_size
 from zerolab.flat.views import point
 from zerolab.zero.bucket import Bucket
 from zerolab.zero.table import Dtypes

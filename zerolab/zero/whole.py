@@ -26,6 +26,7 @@ from zerolab.zero.guards.parameters import written
 from zerolab.zero.main_parameters import gather_main
 from zerolab.zero.overwrite import overwrite_by
 from zerolab.zero.tiers.stored_step import StoredStep
+from zerolab.zero.tiers.tiers import Tier
 from zerolab.zero.units import Unit, settle_all
 
 
@@ -34,6 +35,7 @@ class WholeParameters(Engine):
 
     _given: Sequence[nn.Module] | None
     optimizer_step: StoredStep
+    tier: Tier
 
     def train(self, mode: bool = True) -> Any:
         """`model.train(mode)`; returns the engine."""
@@ -97,7 +99,7 @@ class WholeParameters(Engine):
         self.check_whole()
         self._before_read()
         before = {bucket: versions(bucket.parameters) for bucket in self.buckets}
-        with self.schedule.summoned():
+        with self._summoned():
             try:
                 yield
             except BaseException:
@@ -118,7 +120,9 @@ class WholeParameters(Engine):
         slots = [(slot, bucket) for bucket in unit.buckets for slot in bucket.layout.slots]
         mine = to is None or to == self.comm.rank
         copies = {slot.name: view(bucket.whole, slot).cpu().clone() for slot, bucket in slots} if mine else {}
-        self.schedule.release_after_use(unit)
+        need = self.schedule.needs[unit]
+        if not (self.schedule.in_backward or need.inside or need.kept):
+            self.schedule.release(unit)
         return copies
 
     def consolidate(self, to: int | None = None) -> dict[str, torch.Tensor]:
@@ -198,6 +202,25 @@ class WholeParameters(Engine):
             ]
         return "\n".join(lines)
 
+    @contextmanager
+    def _summoned(self) -> Iterator[None]:
+        """All units gathered, their parameters for everybody to use."""
+        schedule = self.schedule
+        if schedule.is_summoned or schedule.in_backward or schedule.in_forward:
+            raise StateError("summon_full_params was entered inside a forward, a backward or itself; enter it between")
+        try:
+            for unit in self.units:
+                self.publishing.settle(unit)
+                unit.gather()
+                schedule.lend(unit, True)
+            schedule.is_summoned = True
+            yield
+        finally:
+            schedule.is_summoned = False
+            for unit in self.units:
+                schedule.lend(unit, False)
+            schedule.release_all()
+
     @property
     def uses_outside(self) -> Mapping[str, int]:
         """How often each parameter was asked for outside the forward of its unit, by name and unit."""
@@ -223,7 +246,7 @@ class WholeParameters(Engine):
         if not (mends or publishes):
             self._before_read()
         self._before_step()
-        if self.passing.failed or any(bucket.gradients.any for bucket in self.reducer.order):
+        if self.failed or any(bucket.gradients.any for bucket in self.reducer.order):
             raise StateError(
                 f"{what} in the middle of a step, whose gradients no checkpoint keeps; call step() or zero_grad() first"
             )

@@ -24,6 +24,7 @@ from zerolab.precision.recipe import Precision, cast, find_precision
 from zerolab.precision.scaler import LossScaler
 from zerolab.ranks.pages import Pages
 from zerolab.zero import optimizer as optimizers
+from zerolab.zero.autograd import reached, run_backward
 from zerolab.zero.bucket import Memory
 from zerolab.zero.changing import all_hear, changing
 from zerolab.zero.check import check_alike, check_lookups, check_loss, check_model, engaged
@@ -44,9 +45,8 @@ from zerolab.zero.guards import DEFAULT
 from zerolab.zero.limits import NO_LIMITS, Stage3Limits, check_limits
 from zerolab.zero.materialize import Init, Materializer, find_init
 from zerolab.zero.sharding import Sharding
-from zerolab.zero.tier import DeviceTier
 from zerolab.zero.tiers.stored_step import StoredStep
-from zerolab.zero.tiers.tiers import make_tier
+from zerolab.zero.tiers.tiers import Tier, make_tier
 from zerolab.zero.units import GroupOf
 from zerolab.zero.whole import WholeParameters
 
@@ -161,11 +161,21 @@ class ZeroEngine(WholeParameters):
         return super().__call__(*args, **kwargs)
 
     def backward(self, loss: torch.Tensor, reduce: bool | None = None, also: Sequence[Engine] = ()) -> None:
+        """Add the gradients of `loss` (a scalar) to those of this step.
+
+        With `reduce`, as outside `no_sync`, they (and those of earlier calls with reduce=False) are averaged over the
+        ranks. Without, they stay on this rank, whole at every stage, until a later call reduces them: less traffic
+        over several micro-batches, more memory at stages 2 and 3.
+
+        `also` names the other engines whose models the loss went through: they take gradients, too, and each steps, or
+        forgets them by `zero_grad()`, by itself.
+        """
         check_loss(loss)
         check_together(self, also)
-        super().backward(loss, reduce, also)
+        run_backward(list(dict.fromkeys([self, *also])), loss, reduce)
 
-    backward.__doc__ = Engine.backward.__doc__
+    def reached(self) -> None:
+        reached(self)
 
     def step(self) -> StepResult:
         result = super().step()
@@ -200,7 +210,7 @@ class ZeroEngine(WholeParameters):
         with changing(self, "a step"), all_hear(self):
             self.optimizer_step.step(factor)
 
-    def make_tier(self) -> DeviceTier:
+    def make_tier(self) -> Tier:
         return make_tier(self.comm, self.offload)
 
     def make_memory(self) -> Memory:

@@ -72,6 +72,20 @@ class Tier(DeviceTier):
             self._brought = False
             self.copies.finish()
 
+    def disk_bytes(self) -> int:
+        """Bytes of parameters on the disk, as the file system has them."""
+        return 0
+
+    @property
+    def lanes(self) -> list[Lane]:
+        """What moves parameters to and from a disk."""
+        return []
+
+    @property
+    def buffers(self) -> list[Tensor]:
+        """Memory of the host through which parameters pass, for the ledger."""
+        return []
+
 
 class HostTier(Tier):
     """Shards in the host's memory."""
@@ -261,9 +275,7 @@ class DiskTier(HostTier):
         self._coming.clear()
 
 
-def make_tier(comm: Collectives, offload: Offload) -> DeviceTier:
-    if not offload.moves:
-        return DeviceTier(comm)
+def make_tier(comm: Collectives, offload: Offload) -> Tier:
     copies = make_copies(comm.device, offload)
     kinds = {"device": Tier, "host": HostTier, "disk": DiskTier}
     return kinds[offload.parameters](comm, offload, copies)
