@@ -293,7 +293,7 @@ def copies(call: ast.Call) -> bool:
 def test_no_copy_is_begun_that_nobody_waits_for() -> None:
     """Copies between host and GPU block, but where an event says that they have ended (tests/test_streams.py): whoever
     reads what came elsewhere needs none, and finds no half of it."""
-    waited = ["copies.py", "gpu.py", "readback.py", "stores.py", "stores.py"]
+    waited = ["copies.py", "gpu.py", "readback.py", "tiers.py", "tiers.py"]
     begun = []
     for path in Path(zerolab.__file__).parent.rglob("*.py"):
         for call in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):

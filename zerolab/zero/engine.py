@@ -80,7 +80,9 @@ class Engine:
         self.guards = [make() for make in guards]
         self.tier = self.make_tier()
         self._place()
+        self.before_setup()
         with phase("setup"), torch.no_grad():
+            self.tier.prepare([bucket for unit in self.units for bucket in unit.gathered])
             self.fill_buckets()
             for buffer in model.buffers():
                 buffer.copy_(self.of_rank_0(buffer))
@@ -112,6 +114,9 @@ class Engine:
         """What updates this rank's part of the parameters."""
         return OptimizerStep(self.tier, self.buckets, factory)
 
+    def before_setup(self) -> None:
+        """Units and tables are there; the model is as it was."""
+
     def fill_buckets(self) -> None:
         """Move all parameters into their buckets."""
         for bucket in self.buckets:
@@ -137,6 +142,8 @@ class Engine:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """The model's forward."""
         self.check_whole()
+        for guard in self.guards:
+            guard.before_call()
         with phase("forward"):
             output = self.model(*args, **kwargs)
             self._agree()
@@ -326,7 +333,6 @@ class Engine:
             bucket.comm, bucket.tier, bucket.memory = self.comm, self.tier, memory
         for unit in self.units:
             unit.place()
-        self.tier.prepare([bucket for unit in self.units for bucket in unit.gathered])
 
     def first_values(self, bucket: Bucket, flat: torch.Tensor | None = None) -> torch.Tensor:
         """Rank 0's values of a bucket in one flat buffer, on every rank; in `flat`, if they lie there already."""

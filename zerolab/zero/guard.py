@@ -21,6 +21,9 @@ class Guard:
     def detach(self, engine: Any) -> None:
         """The engine is closed."""
 
+    def before_call(self) -> None:
+        """The engine is called."""
+
     def before_forward(self, model: nn.Module) -> None:
         """The model's forward begins."""
 

@@ -189,9 +189,9 @@ class ZeroEngine(WholeParameters):
     step.__doc__ = Engine.step.__doc__
 
     def close(self) -> None:
-        super().close()
-        if not self.shards_parameters:
+        if not (self.closed or self.shards_parameters):
             engaged.discard(self.model)
+        super().close()
 
     close.__doc__ = Engine.close.__doc__
 
@@ -219,12 +219,14 @@ class ZeroEngine(WholeParameters):
     def make_step(self, factory: optimizers.Factory) -> StoredStep:
         return make_step(self.tier, self.offload, self.buckets, factory, self.precision, self.state_size)
 
-    def fill_buckets(self) -> None:
+    def before_setup(self) -> None:
         self._check_alike()
         check_disk(self.buckets, self.state_size.names, self.precision, self.offload)
         if self._computes_in_fp8 and not fp8_layers(self.model):
             fp8_linears(self.model)
         engaged.add(self.model)
+
+    def fill_buckets(self) -> None:
         materializer = Materializer(self.model, self.units, self.comm, self.init)
         for unit in self.units:
             flats = materializer.bring(unit)

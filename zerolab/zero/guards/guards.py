@@ -49,8 +49,10 @@ class ParameterGuard(Guard):
                 for parameter in bucket.parameters:
                     unwrap(parameter)
 
-    def before_forward(self, model: nn.Module) -> None:
+    def before_call(self) -> None:
         self._refuse_lost()
+
+    def before_forward(self, model: nn.Module) -> None:
         if self._shards:
             self.outside.enter(model)
 
@@ -143,7 +145,7 @@ class OptimizerGuard(Guard):
         self.handed_out = HandedOut(engine.optimizer_step)
         guarded(engine.optimizer, weakref.ref(engine))
 
-    def before_forward(self, model: nn.Module) -> None:
+    def before_call(self) -> None:
         self.before_read()
 
     def before_backward(self) -> None:
@@ -178,7 +180,7 @@ class ModelGuard(Guard):
         self._members = members(self._parts)
         self._known = {id(parameter) for bucket in engine.buckets for parameter in bucket.parameters}
 
-    def before_forward(self, model: nn.Module) -> None:
+    def before_call(self) -> None:
         found = members(self._parts)
         if len(found) == len(self._members) and all(map(is_, found, self._members)):
             return

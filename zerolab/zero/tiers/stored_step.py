@@ -80,6 +80,10 @@ class StoredStep(OptimizerStep):
     @torch.no_grad()
     def step(self, factor: float) -> None:
         """Update all parameters with their gradients, times `factor`."""
+        if not self.groups:
+            # A rank that owns no parameters steps its optimizer, too: learning-rate schedulers count the steps.
+            self.optimizer.step()
+            return
         self._parts.begin(len(self.groups))
         super().step(factor)
         self._parts.end()
@@ -114,8 +118,7 @@ class StoredStep(OptimizerStep):
                 segment.tensor = self._main_memory(segment, segment.format.main.dtype).copy_(source)
 
     def at_hand(self) -> Iterable[list[StoredSegment]]:
-        # A rank that owns no parameters steps its optimizer, too: learning-rate schedulers count the steps.
-        return self.groups or [[]]
+        return self.groups
 
     def resting(self) -> list[torch.Tensor]:
         """States that rest in memory, for the ledger."""
