@@ -12,6 +12,7 @@ the table (`table.py`).
 from __future__ import annotations
 
 from enum import Enum
+from functools import cached_property
 from typing import Protocol
 
 import torch
@@ -87,12 +88,12 @@ class Bucket:
         """Whether this backward has brought the gradient of every parameter."""
         return len(self.gradients.arrived) == len(self.layout.slots)
 
-    @property
+    @cached_property
     def owner(self) -> int | None:
         """The rank of `comm` whose shard this rank updates, and saves: its own; None: it updates all."""
         return self.comm.rank if self.rows.owned else None
 
-    @property
+    @cached_property
     def owned(self) -> tuple[int, int]:
         """Where what this rank updates, and saves, begins and ends."""
         return self.layout.shard(self.comm.rank) if self.rows.owned else (0, self.layout.numel)

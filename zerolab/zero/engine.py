@@ -26,7 +26,7 @@ from zerolab.flat.layout import BucketPlan
 from zerolab.flat.views import fill
 from zerolab.zero.bucket import Bucket, Memory, TorchMemory
 from zerolab.zero.clip import StepResult, measure
-from zerolab.zero.guard import Guard
+from zerolab.zero.guard import Guards
 from zerolab.zero.publishing import Publishing
 from zerolab.zero.reducer import Reducer
 from zerolab.zero.schedule import GatherSchedule
@@ -67,7 +67,7 @@ class Engine:
         units: Sequence[nn.Module] | None = None,
         groups: GroupOf | None = None,
         replicate: Collectives | None = None,
-        guards: Sequence[Callable[[], Guard]] = (),
+        guards: Sequence[Callable[[], Any]] = (),
     ) -> None:
         self.model, self.comm, self.replicate, self.sharding = model, comm, replicate, sharding
         self.stage = sharding.stage
@@ -77,7 +77,7 @@ class Engine:
             sharding.limits.persistence_numel,
         )  # fmt: skip
         self.buckets = [bucket for unit in self.units for bucket in unit.buckets]
-        self.guards = [make() for make in guards]
+        self.guards = Guards([make() for make in guards])
         self.tier = self.make_tier()
         self._place()
         self.before_setup()
@@ -97,8 +97,7 @@ class Engine:
         self.reducer = Reducer(comm, replicate, self.units, sharding.overlap, taken)
         self.reducer.reached = self.schedule.reached = self.reached
         self.reduces, self.failed, self.closed, self.stepping = True, False, False, False
-        for guard in self.guards:
-            guard.attach(self)
+        self.guards.tell("attach", self)
 
     # What others put something else in the place of.
 
@@ -142,8 +141,7 @@ class Engine:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """The model's forward."""
         self.check_whole()
-        for guard in self.guards:
-            guard.before_call()
+        self.guards.tell("before_call")
         with phase("forward"):
             output = self.model(*args, **kwargs)
             self._agree()
@@ -189,8 +187,7 @@ class Engine:
             raise StateError("gradients were not reduced; make the last backward of a step with reduce=True")
         if not all(bucket.gradients.summed for bucket in trainable):
             raise StateError("there are no gradients to step with; call backward(loss) first")
-        for guard in self.guards:
-            guard.before_step()
+        self.guards.tell("before_step")
         if self.schedule.is_summoned:
             raise StateError(
                 "step() was called inside summon_full_params, whose parameters it would not reach; leave first"
@@ -223,8 +220,7 @@ class Engine:
         self.synchronize()
         self.forget()
         self.closed = True
-        for guard in self.guards:
-            guard.detach(self)
+        self.guards.tell("detach", self)
         self.schedule.remove()
         self.reducer.remove()
         self.optimizer_step.close()
@@ -255,8 +251,7 @@ class Engine:
         if self.failed:
             raise StateError("an earlier backward failed half-way; call zero_grad() and repeat the whole step")
         self.check_whole()
-        for guard in self.guards:
-            guard.before_backward()
+        self.guards.tell("before_backward")
 
     def reached(self) -> None:
         """Autograd has come to what the model gave, or to one of its parameters."""
@@ -287,8 +282,7 @@ class Engine:
             self.reducer.fill(unit)
 
     def _update(self, factor: float) -> None:
-        for guard in self.guards:
-            guard.before_update()
+        self.guards.tell("before_update")
         self.stepping = True
         try:
             self.update(factor)
@@ -316,8 +310,7 @@ class Engine:
         """Parameters have new values, by a step or from a checkpoint: views that somebody still has of them, in Python
         or in a graph, are of the old ones."""
         self.schedule.new_values()
-        for guard in self.guards:
-            guard.new_values()
+        self.guards.tell("new_values")
 
     # Parameters into buckets.
 

@@ -10,14 +10,14 @@ from collections.abc import Sequence
 
 from zerolab.collectives.handle import Handle
 from zerolab.zero.bucket import Bucket
-from zerolab.zero.guard import Guard
+from zerolab.zero.guard import Guards
 from zerolab.zero.units import Unit
 
 
 class Publishing:
     """What one engine's step has published, by unit, until it has come."""
 
-    def __init__(self, units: Sequence[Unit], guards: Sequence[Guard]) -> None:
+    def __init__(self, units: Sequence[Unit], guards: Guards) -> None:
         self.units, self.guards = units, guards
         self.coming: dict[Unit, list[tuple[Bucket, Handle]]] = {}
 
@@ -31,8 +31,7 @@ class Publishing:
     def leave(self) -> None:
         """The step returns: from here on, whoever asks for a parameter that is on its way waits for it."""
         for unit, coming in list(self.coming.items()):
-            for guard in self.guards:
-                guard.published(unit, [bucket for bucket, _ in coming])
+            self.guards.tell("published", unit, [bucket for bucket, _ in coming])
 
     def settle(self, unit: Unit) -> None:
         """Return once a unit's new parameters are here."""
@@ -43,8 +42,7 @@ class Publishing:
             handle.wait()
         # Only now: if a wait failed, the unit still counts as on its way.
         del self.coming[unit]
-        for guard in self.guards:
-            guard.arrived([bucket for bucket, _ in coming])
+        self.guards.tell("arrived", [bucket for bucket, _ in coming])
 
     def settle_all(self) -> None:
         # Wait for the last call first: calls run in order, so all those before it are done by then.

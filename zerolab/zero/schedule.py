@@ -11,7 +11,7 @@ Recompute   a checkpointed module runs its forward again inside backward: its un
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from threading import get_ident
 from typing import Any
 
@@ -20,7 +20,7 @@ from torch import nn
 from torch._C import _current_graph_task_id as current_backward
 
 from zerolab.collectives.call import phase
-from zerolab.zero.guard import Guard
+from zerolab.zero.guard import Guards
 from zerolab.zero.hooks import Hook, followed, nodes_of, once, tensors_in
 from zerolab.zero.limits import Stage3Limits
 from zerolab.zero.order import ExecutionOrder, Runs, UnitRun
@@ -66,7 +66,7 @@ class GatherSchedule:
         shards_parameters: bool,
         prefetch: bool,
         limits: Stage3Limits,
-        guards: Sequence[Guard],
+        guards: Guards,
         arrive: Callable[[Unit], None],
         fill: Callable[[Unit], None],
     ) -> None:
@@ -116,8 +116,7 @@ class GatherSchedule:
     def let_go(self) -> None:
         """Forget a backward that has ended or failed. (`in_loss` stays: another loss may wait for its backward.)"""
         self.in_backward = False
-        for guard in self.guards:
-            guard.after_backward()
+        self.guards.tell("after_backward")
         self.order.end_backward()
         self._runs.end_backward()
         for need in self.needs.values():
@@ -132,8 +131,7 @@ class GatherSchedule:
         """Release all units that nobody needs."""
         if not self.shards_parameters:
             return
-        for guard in self.guards:
-            guard.before_release()
+        self.guards.tell("before_release")
         for unit in self.units:
             if not (but_kept and self.needs[unit].kept):
                 self.release(unit)
@@ -156,8 +154,7 @@ class GatherSchedule:
             self.let_go()  # a loss.backward() has failed, of which nobody else notes the end
         if self.in_backward:
             return
-        for guard in self.guards:
-            guard.before_forward(model)
+        self.guards.tell("before_forward", model)
         self._thread, self.in_forward = get_ident(), True
         if not self.shards_parameters:
             return
@@ -185,8 +182,7 @@ class GatherSchedule:
             return
         self.order.end_forward()
         try:
-            for guard in self.guards:
-                guard.after_forward(outputs)
+            self.guards.tell("after_forward", outputs)
         finally:
             self.release_all(but_kept=any(tensor.requires_grad for tensor in outputs))
         if not (torch.is_grad_enabled() and model.training):
@@ -211,8 +207,7 @@ class GatherSchedule:
         run = self._entered.pop()
         returns = self._watch_outputs(run, followed(outputs))
         self._runs.leave(run, returns)
-        for guard in self.guards:
-            guard.after_unit(unit, outputs)
+        self.guards.tell("after_unit", unit, outputs)
         need = self.needs[unit]
         need.ran += 1
         if need.ran % len(unit.modules) == 0:
@@ -237,8 +232,7 @@ class GatherSchedule:
     def lend(self, unit: Unit, lent: bool) -> None:
         """Let everybody use the gathered parameters of a unit, or no longer."""
         if self.shards_parameters and not self.is_summoned:
-            for guard in self.guards:
-                (guard.lend if lent else guard.take_back)(unit)
+            self.guards.tell("lend" if lent else "take_back", unit)
 
     # Backward.
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from math import prod
 
 import torch
@@ -86,21 +87,21 @@ class StateTable:
     owned: int
     all_reduce: bool = False
 
-    @property
+    @cached_property
     def reduced(self) -> int:
         """The depth at which gradients are complete after a reduction along the first axis."""
         if self.gradients is None or self.all_reduce:
             return WHOLE
         return max(self.gradients.depth, self.owned)
 
-    @property
+    @cached_property
     def keeps_main(self) -> bool:
         """Whether main parameters are stored beside the parameters, since dtype or tier differ, or on a disk, which
         cannot be updated in place. Else they are a view of them, since what a rank owns is a part of what it stores."""
         stored, own = self.parameters, self.optimizer
         return own is not None and not (own.tier == stored.tier != "disk" and own.dtype == stored.dtype)
 
-    @property
+    @cached_property
     def publishes(self) -> bool:
         """Whether ranks hand updated parameters to each other, since they are stored less deep than they are owned."""
         return self.optimizer is not None and self.owned > self.parameters.depth

@@ -60,16 +60,14 @@ class Unit:
         self.buckets = buckets
         self.trainable = [bucket for bucket in buckets if bucket.trainable]
         self.gathered: list[Bucket] = []
+        self.numel = 0
         self.presence = Presence.SHARDED
         self.gathering: list[Handle] = []
-
-    @property
-    def numel(self) -> int:
-        return sum(bucket.layout.numel for bucket in self.gathered)
 
     def place(self) -> None:
         """The buckets have their tables."""
         self.gathered = [bucket for bucket in self.buckets if bucket.rows.parameters.depth]
+        self.numel = sum(bucket.layout.numel for bucket in self.gathered)
         if not self.gathered:
             self.presence = Presence.GATHERED
 

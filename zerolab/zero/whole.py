@@ -97,7 +97,7 @@ class WholeParameters(Engine):
         is written would be lost: with a precision or an offload that keeps main parameters apart. A collective: every
         rank enters."""
         self.check_whole()
-        self._before_read()
+        self.guards.tell("before_read")
         before = {bucket: versions(bucket.parameters) for bucket in self.buckets}
         with self._summoned():
             try:
@@ -106,14 +106,14 @@ class WholeParameters(Engine):
                 # As at the other stages, what was written until then stays.
                 self._keep_written(before)
                 raise
-            self._before_step()
+            self.guards.tell("before_step")
             self._keep_written(before)
 
     def parameters_of(self, unit: Unit, to: int | None = None) -> dict[str, torch.Tensor]:
         """Copies of a unit's parameters by name, whole, on the CPU: on every rank, or on rank `to` alone, where the
         others get nothing. A collective: every rank calls it."""
         self.check_whole()
-        self._before_read()
+        self.guards.tell("before_read")
         self.publishing.settle(unit)
         with phase("consolidate"):
             unit.gather()
@@ -130,7 +130,7 @@ class WholeParameters(Engine):
         then the others get nothing, and no memory is taken there but that of a unit. A tied parameter stands under its
         first name. One unit is gathered at a time. A collective: every rank calls it, with the same `to`."""
         self.check_whole()
-        self._before_read()
+        self.guards.tell("before_read")
         check_rank(to, self.comm.size)
         with phase("consolidate"):
             state = {name: self.of_rank_0(buffer).cpu() for name, buffer in self.model.named_buffers()}
@@ -171,7 +171,7 @@ class WholeParameters(Engine):
         rank's shard to all others and to what the model computes with. Schedule-free optimizers write to them in
         `eval()` and `train()`. A collective: every rank calls it, between steps."""
         if not self.optimizer_step.stays:
-            self._before_read()
+            self.guards.tell("before_read")
         self.check_between_steps("publish", publishes=True)
         self.publishing.settle_all()
         with changing(self, "publish"), all_hear(self):
@@ -224,16 +224,8 @@ class WholeParameters(Engine):
     @property
     def uses_outside(self) -> Mapping[str, int]:
         """How often each parameter was asked for outside the forward of its unit, by name and unit."""
-        guards = [guard for guard in self.guards if isinstance(guard, ParameterGuard)]
+        guards = [guard for guard in self.guards.guards if isinstance(guard, ParameterGuard)]
         return guards[0].outside.counts if guards else {}
-
-    def _before_read(self) -> None:
-        for guard in self.guards:
-            guard.before_read()
-
-    def _before_step(self) -> None:
-        for guard in self.guards:
-            guard.before_step()
 
     def check_between_steps(self, what: str, mends: bool = False, publishes: bool = False) -> None:
         """Raise a StateError unless the engine is between two steps. `what` is the name of the call that asks; one that
@@ -244,8 +236,8 @@ class WholeParameters(Engine):
         if not mends:
             self.check_whole()
         if not (mends or publishes):
-            self._before_read()
-        self._before_step()
+            self.guards.tell("before_read")
+        self.guards.tell("before_step")
         if self.failed or any(bucket.gradients.any for bucket in self.reducer.order):
             raise StateError(
                 f"{what} in the middle of a step, whose gradients no checkpoint keeps; call step() or zero_grad() first"

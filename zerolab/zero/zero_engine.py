@@ -40,7 +40,6 @@ from zerolab.zero.choose import (
 )
 from zerolab.zero.clip import StepResult, check_norm, measure
 from zerolab.zero.engine import Engine
-from zerolab.zero.guard import Guard
 from zerolab.zero.guards import DEFAULT
 from zerolab.zero.limits import NO_LIMITS, Stage3Limits, check_limits
 from zerolab.zero.materialize import Init, Materializer, find_init
@@ -114,7 +113,7 @@ class ZeroEngine(WholeParameters):
         align: int = ALIGN,
         init: Init | None = None,
         replicate: Collectives | None = None,
-        guards: Sequence[Callable[[], Guard]] = DEFAULT,
+        guards: Sequence[Callable[[], Any]] = DEFAULT,
     ) -> None:
         if (lr is None) == (optimizer is None):
             raise InputError(f"lr is {lr!r} and optimizer is {optimizer!r}; give exactly one of the two")

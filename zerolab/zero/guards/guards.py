@@ -12,7 +12,6 @@ from torch import nn
 
 from zerolab.errors import StateError
 from zerolab.zero.bucket import Bucket
-from zerolab.zero.guard import Guard
 from zerolab.zero.guards.forms import set_arriving, set_sharded, unwrap, wrap
 from zerolab.zero.guards.optimizer import HandedOut, guarded
 from zerolab.zero.guards.outside import OutOfUnitAccess
@@ -21,7 +20,7 @@ from zerolab.zero.guards.sharded import refuse_written
 from zerolab.zero.units import Unit
 
 
-class ParameterGuard(Guard):
+class ParameterGuard:
     """The parameters. `toggled`: those whose requires_grad is another one than when they were wrapped."""
 
     def attach(self, engine: Any) -> None:
@@ -138,7 +137,7 @@ class ParameterGuard(Guard):
             )
 
 
-class OptimizerGuard(Guard):
+class OptimizerGuard:
     """The optimizer's own tensors."""
 
     def attach(self, engine: Any) -> None:
@@ -171,7 +170,7 @@ class OptimizerGuard(Guard):
         )
 
 
-class ModelGuard(Guard):
+class ModelGuard:
     """The model's parameters and modules."""
 
     def attach(self, engine: Any) -> None:
