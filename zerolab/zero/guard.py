@@ -14,7 +14,7 @@ class Guards:
     before_call()                             the engine is called
     before_forward(model), after_forward(outputs)    of the model; no outputs if it failed
     before_backward(), after_backward()       the latter also if it failed
-    before_step(), before_update()            a step begins, or parameters are overwritten; the optimizer is about to run
+    before_step(), before_update()            a step or an overwrite begins; the optimizer is about to run
     before_read()                             parameters are about to be saved, or handed out whole
     new_values()                              parameters have new values, by a step or because they were overwritten
     lend(unit), take_back(unit)               everybody may use the gathered parameters of a unit, and no longer

@@ -12,11 +12,22 @@ from torch import nn
 
 from zerolab.errors import StateError
 from zerolab.zero.bucket import Bucket
-from zerolab.zero.guards.forms import set_arriving, set_sharded, unwrap, wrap
 from zerolab.zero.guards.optimizer import HandedOut, guarded
 from zerolab.zero.guards.outside import OutOfUnitAccess
-from zerolab.zero.guards.parameters import THAWED, Held, Keeper, Wrapped, count_write, written
-from zerolab.zero.guards.sharded import refuse_written
+from zerolab.zero.guards.parameters import (
+    ARRIVING,
+    HERE,
+    SHARDED,
+    THAWED,
+    Held,
+    Wrapped,
+    change,
+    count_write,
+    refuse_written,
+    unwrap,
+    wrap,
+    written,
+)
 from zerolab.zero.units import Unit
 
 
@@ -30,15 +41,15 @@ class ParameterGuard:
         self._buckets = engine.buckets
         # Parameters of which the engine updates copies, in another dtype or place.
         self._apart: list[nn.Parameter] = []
-        keeper: weakref.ReferenceType[Keeper] = weakref.ref(self)
+        itself = weakref.ref(self)
         for unit in engine.units:
             for bucket in unit.buckets:
                 apart, sharded = bucket.rows.keeps_main, bucket.rows.parameters.depth > 0
                 self._apart += bucket.parameters if apart else []
                 for slot, parameter in zip(bucket.layout.slots, bucket.parameters, strict=True):
-                    refs = keeper, weakref.ref(unit), weakref.ref(bucket)
+                    refs = itself, weakref.ref(unit), weakref.ref(bucket)
                     wrap(parameter, Held(slot.name, torch.Size(slot.shape), *refs, apart or sharded))
-                set_sharded(bucket.parameters, sharded)
+                change(bucket.parameters, SHARDED if sharded else HERE)
         self._trained = [parameter for bucket in engine.reducer.order for parameter in bucket.parameters]
         self._watched = [its._held for its in self._trained if isinstance(its, Wrapped) and its._held.watched]
 
@@ -52,7 +63,7 @@ class ParameterGuard:
         self._refuse_lost()
 
     def before_forward(self, model: nn.Module) -> None:
-        if self._shards:
+        if self.outside.schedule.shards_parameters:
             self.outside.enter(model)
 
     def after_forward(self, outputs: Sequence[torch.Tensor]) -> None:
@@ -77,11 +88,11 @@ class ParameterGuard:
 
     def lend(self, unit: Unit) -> None:
         for bucket in unit.gathered:
-            set_sharded(bucket.parameters, False)
+            change(bucket.parameters, HERE)
 
     def take_back(self, unit: Unit) -> None:
         for bucket in unit.gathered:
-            set_sharded(bucket.parameters, True)
+            change(bucket.parameters, SHARDED)
         for bucket in unit.gathered:
             refuse_written(bucket.parameters)
 
@@ -93,40 +104,29 @@ class ParameterGuard:
 
     def published(self, unit: Unit, buckets: Sequence[Bucket]) -> None:
         # A parameter of a class of the user's own keeps it and cannot make anybody wait: its unit is awaited now.
-        if not all([set_arriving(bucket.parameters, True) for bucket in buckets]):
+        if not all([change(bucket.parameters, ARRIVING) for bucket in buckets]):
             self.settle(unit)
 
     def arrived(self, buckets: Sequence[Bucket]) -> None:
         for bucket in buckets:
-            set_arriving(bucket.parameters, False)
+            change(bucket.parameters, HERE)
 
-    # What parameters ask (`parameters.Keeper`).
+    # What parameters ask.
+
+    @property
+    def is_closed(self) -> bool:
+        engine = self._engine()
+        return engine is None or engine.closed
 
     @property
     def may_fetch(self) -> bool:
-        engine = self._engine()
-        return engine is not None and not engine.closed and self.outside.welcome
-
-    def fetch(self, unit: Unit, title: str, operation: str, together: set[Unit]) -> None:
-        engine = self._engine()
-        if engine is None or engine.closed:
-            raise StateError(
-                f"{title} went with its engine, which kept it in shards (stage 3): take engine.state_dict() before the "
-                "end, and load it into a new model"
-            )
-        self.outside.fetch(unit, title, operation, together)
-
-    def used(self, unit: Unit, title: str, outputs: list[torch.Tensor]) -> None:
-        self.outside.used(unit, title, outputs)
+        return not self.is_closed and self.outside.welcome
 
     def settle(self, unit: Unit) -> None:
+        """Return once new values that a step has published are here."""
         engine = self._engine()
         if engine is not None:
             engine.publishing.settle(unit)
-
-    @property
-    def _shards(self) -> bool:
-        return self.outside.schedule.shards_parameters
 
     def _refuse_lost(self) -> None:
         """Refuse writes to parameters of which the engine updates copies: the next step would overwrite them."""

@@ -26,7 +26,7 @@ from torch._C import DisableTorchFunctionSubclass
 
 from zerolab.collectives import phase
 from zerolab.errors import StateError
-from zerolab.zero.guards.sharded import HERE, no_elements, refuse_written
+from zerolab.zero.guards.parameters import WHERE, no_elements, refuse_written
 from zerolab.zero.schedule import GatherSchedule
 from zerolab.zero.units import Unit
 
@@ -73,7 +73,7 @@ class OutOfUnitAccess:
         """The operation gave these tensors, which may be views."""
         views = self.given(unit, outputs)
         if views and not self._computing and not any(view.requires_grad for view in views):
-            raise StateError(f"a view of {title} would lose its elements to stage 3 before it is read: {HERE}")
+            raise StateError(f"a view of {title} would lose its elements to stage 3 before it is read: {WHERE}")
         if self.schedule.in_backward or not torch.is_grad_enabled():
             return
         for node in {tensor.grad_fn for tensor in outputs if tensor.grad_fn is not None}:
