@@ -20,7 +20,7 @@ from zerolab.collectives.transport import Transport, WrappedTransport
 from zerolab.memory import Stage3Limits
 from zerolab.ranks import launch
 from zerolab.zero import Unit, ZeroEngine
-from zerolab.zero.limits import IN_FLIGHT
+from zerolab.zero.reducer import IN_FLIGHT
 from zerolab.zero.units import Presence
 
 pytestmark = pytest.mark.timeout(150)

@@ -18,7 +18,7 @@ from zerolab.offload.formats import StateSize, check_places, format_of, sub_grou
 from zerolab.offload.groups import count_parts, on_disk, sub_groups
 from zerolab.offload.places import NOWHERE, Offload, ledger
 from zerolab.precision.recipe import Precision, find_precision
-from zerolab.zero.limits import IN_FLIGHT
+from zerolab.zero.reducer import IN_FLIGHT
 from zerolab.zero.table import check_stage
 
 

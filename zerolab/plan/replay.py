@@ -21,7 +21,7 @@ from zerolab.memory.limits import NO_LIMITS, Stage3Limits
 from zerolab.memory.predict import kept, ring_scratch
 from zerolab.plan.layout import RunLayout
 from zerolab.plan.trace import Computing, Mark, Swing, Trace
-from zerolab.zero.limits import IN_FLIGHT
+from zerolab.zero.reducer import IN_FLIGHT
 
 
 class StepMoment(NamedTuple):

@@ -49,7 +49,7 @@ def _traffic(engine: ZeroEngine, config: TrainConfig, skipped: bool, rank: int |
         precision=spec.precision,
         offload=engine.offload,
         skipped=skipped,
-        limits=engine.sharding.limits,
+        limits=engine.limits,
         resident=[unit.name for unit in engine.units if len(unit.modules) > 1],
     )
     across = instances.traffic_across(engine.plans, spec, skipped)

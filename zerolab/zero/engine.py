@@ -27,7 +27,6 @@ from zerolab.flat.views import fill
 from zerolab.zero.bucket import Bucket, Memory, TorchMemory
 from zerolab.zero.clip import StepResult, measure
 from zerolab.zero.guard import Guards
-from zerolab.zero.publishing import Publishing
 from zerolab.zero.reducer import Reducer
 from zerolab.zero.schedule import GatherSchedule
 from zerolab.zero.sharding import Sharding
@@ -74,7 +73,7 @@ class Engine:
         self.shards_parameters = bool(STAGES[self.stage][0])
         self.units = find_units(
             model, comm.size, units, groups, sharding.bucket_numel, sharding.align, sharding.dtypes,
-            sharding.limits.persistence_numel,
+            sharding.persistence_numel,
         )  # fmt: skip
         self.buckets = [bucket for unit in self.units for bucket in unit.buckets]
         self.guards = Guards([make() for make in guards])
@@ -88,13 +87,17 @@ class Engine:
                 buffer.copy_(self.of_rank_0(buffer))
         self.optimizer_step = self.make_step(optimizer)
         self.optimizer = self.optimizer_step.optimizer
-        self.publishing = Publishing(self.units, self.guards)
-        self.schedule = GatherSchedule(
-            model, self.units, self.shards_parameters, sharding.prefetch, sharding.limits, self.guards,
-            self.publishing.settle, self._fill,
-        )  # fmt: skip
+        self.schedule = self.make_schedule(
+            model,
+            self.units,
+            self.shards_parameters,
+            sharding.prefetch,
+            self.guards,
+            self.arrive,
+            self._fill,
+        )
         taken = self.schedule.release_if_done if self.shards_parameters else None
-        self.reducer = Reducer(comm, replicate, self.units, sharding.overlap, taken)
+        self.reducer = self.make_reducer(comm, self.units, sharding.overlap, taken)
         self.reducer.reached = self.schedule.reached = self.reached
         self.reduces, self.failed, self.closed, self.stepping = True, False, False, False
         self.guards.tell("attach", self)
@@ -108,6 +111,14 @@ class Engine:
     def make_memory(self) -> Memory:
         """How gathered parameters get their memory."""
         return TorchMemory()
+
+    def make_schedule(self, *settings: Any) -> GatherSchedule:
+        """When units are gathered and released."""
+        return GatherSchedule(*settings)
+
+    def make_reducer(self, *settings: Any) -> Reducer:
+        """What takes gradients and reduces them."""
+        return Reducer(*settings)
 
     def make_step(self, factory: Factory) -> OptimizerStep:
         """What updates this rank's part of the parameters."""
@@ -208,16 +219,11 @@ class Engine:
         self.check_whole()
         self.forget()
 
-    def synchronize(self) -> None:
-        """Return once all parameters that a step published have come."""
-        self.publishing.settle_all()
-
     def close(self) -> None:
         """Take the engine's hooks off the model. At stages 0 to 2 it keeps its parameters and may go into another
         engine; at stage 3 it keeps none, so `consolidate` first."""
         if self.closed:
             return
-        self.synchronize()
         self.forget()
         self.closed = True
         self.guards.tell("detach", self)
@@ -297,14 +303,16 @@ class Engine:
         self.optimizer_step.step(factor)
 
     def hand_around(self) -> None:
-        """Hand the new parameters around."""
+        """All-gather the new parameters up to where they are stored."""
         self.new_values()
         with phase("publish"):
-            self.publishing.publish()
-        if self.sharding.overlap_gather:
-            self.publishing.leave()
-        else:
-            self.publishing.settle_all()
+            started = [bucket.publish() for bucket in self.buckets]
+            # Calls run in order: once the last has ended, so have those before it.
+            for handle in filter(None, reversed(started)):
+                handle.wait()
+
+    def arrive(self, unit: Unit) -> None:
+        """A unit is about to be used: return once its new parameters are here."""
 
     def new_values(self) -> None:
         """Parameters have new values, by a step or from a checkpoint: views that somebody still has of them, in Python

@@ -11,10 +11,8 @@ from dataclasses import dataclass, replace
 
 from zerolab.errors import InputError
 from zerolab.flat.layout import check_count
-
-IN_FLIGHT = 2
-"""Buckets under reduction at once while the next one fills, where gradients are sharded. With buckets alike one would
-be as fast; the second lets backward go on while a large one, such as a head's, is reduced."""
+from zerolab.zero.schedule import GatherSchedule
+from zerolab.zero.units import Presence, Unit
 
 
 @dataclass(frozen=True)
@@ -91,3 +89,43 @@ def check_limits(limits: Stage3Limits) -> Stage3Limits:
     if not isinstance(limits, Stage3Limits):
         raise InputError(f"limits is {limits!r}; give a Stage3Limits")
     return limits
+
+
+class LimitedSchedule(GatherSchedule):
+    """Gathers ahead, and keeps, within limits."""
+
+    limits = NO_LIMITS
+
+    def gather_ahead(self, coming: list[Unit]) -> None:
+        if self.limits.prefetch_numel is None:
+            # The next is gathered, and the one after it read, should it rest on a disk.
+            coming = coming[:2]
+        present = [number for number, unit in enumerate(coming) if unit.presence is not Presence.SHARDED]
+        count = self.limits.ahead([unit.numel for unit in coming], self._live(), present)
+        for unit in coming[:count]:
+            unit.start_gather()
+        for unit in coming[count : count + 1]:
+            unit.prefetch()
+
+    def keeps(self, unit: Unit) -> bool:
+        running, last = self.order.running, self.order.last
+        if not self.limits.reuse_numel or not running or last[len(running) - 1 : len(running)] != running[-1:]:
+            # Not known when it is used again, or not asked.
+            return False
+        following = self.order.following()
+        between = [*following, *reversed(following)]
+        between = between[: between.index(unit)] if unit in following else between
+        return self.limits.keeps(unit.numel, [(other, other.numel) for other in between])
+
+    def make_room(self, unit: Unit) -> None:
+        """Let go of what earlier units kept, if this one beside them is too much."""
+        if unit.presence is Presence.SHARDED and not self.limits.has_room(self._live(), unit.numel):
+            for other, need in self.needs.items():
+                if need.kept:
+                    self.release(other)
+
+    def _live(self) -> int:
+        """Elements that are here, or on their way; 0 if they are not limited."""
+        if self.limits.live_numel is None:
+            return 0
+        return sum(unit.numel for unit in self.units if unit.presence is not Presence.SHARDED)

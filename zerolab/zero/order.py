@@ -34,16 +34,7 @@ class ExecutionOrder:
         """`unit` runs. Returns the units that followed it at this point of the last forward; none if another unit ran
         there, and none in the first forward."""
         self.running.append(unit)
-        return [] if self._is_guess else self._following()
-
-    def until_reuse(self, unit: Unit) -> list[Unit] | None:
-        """`unit` has run, and its backward will come. Returns the units that run until it is used again, by a later run
-        or by its backward; None if that is not known."""
-        if not self.running or self.last[len(self.running) - 1 : len(self.running)] != self.running[-1:]:
-            return None
-        following = self._following()
-        coming = [*following, *reversed(following)]
-        return coming[: coming.index(unit)] if unit in following else coming
+        return [] if self._is_guess else self.following()
 
     def next_in_backward(self, unit: Unit) -> list[Unit]:
         """The backward of one run of `unit` begins, the latest that had not begun. Returns the units of the runs before
@@ -56,7 +47,8 @@ class ExecutionOrder:
     def end_backward(self) -> None:
         self.returning.clear()
 
-    def _following(self) -> list[Unit]:
+    def following(self) -> list[Unit]:
+        """The units that followed the one that runs, at this point of the last forward."""
         at = len(self.running)
         return self.last[at:] if self.last[at - 1 : at] == self.running[-1:] else []
 

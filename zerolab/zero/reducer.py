@@ -24,15 +24,16 @@ from zerolab.collectives.call import phase
 from zerolab.collectives.contract import Collectives
 from zerolab.collectives.handle import Handle
 from zerolab.errors import StateError
-from zerolab.flat.layout import Layout
 from zerolab.flat.views import drop_gradients, take_gradient, view
 from zerolab.gpu import door
 from zerolab.zero.bucket import Bucket, Local
-from zerolab.zero.limits import IN_FLIGHT
 from zerolab.zero.units import Unit
 
 Tensor = torch.Tensor
 
+IN_FLIGHT = 2
+"""Buckets under reduction at once while the next one fills, where gradients are sharded. With buckets alike one would
+be as fast; the second lets backward go on while a large one, such as a head's, is reduced."""
 SMALL = 1 << 16
 """Elements. On a GPU a gradient of at most so many waits, to be copied to its slot together with others."""
 
@@ -49,7 +50,6 @@ class Reducer:
     def __init__(
         self,
         comm: Collectives,
-        replicate: Collectives | None,
         units: Sequence[Unit],
         overlap: bool,
         taken: Callable[[Unit], None] | None = None,
@@ -64,9 +64,7 @@ class Reducer:
         self._in_backward = self._reducing = False
         # How many buckets of `order` this backward has begun to reduce.
         self._next = 0
-        # A bucket's reduction, and those of its average across the groups that shard.
-        self._in_flight: deque[tuple[Bucket, Handle, list[Handle]]] = deque()
-        self._replicas = Replicas(replicate)
+        self._in_flight: deque[tuple[Bucket, Handle]] = deque()
         self._hooks = [
             parameter.register_post_accumulate_grad_hook(self._hook(unit, bucket))
             for unit in units
@@ -151,9 +149,7 @@ class Reducer:
         """Forget the gradients of this step."""
         self._in_backward = False
         while self._in_flight:
-            _, handle, more = self._in_flight.popleft()
-            for one in (*more, handle):
-                one.wait()
+            self.settle(self._in_flight.popleft()[1])
         for bucket in self.order:
             bucket.gradients.forget()
         # A backward that failed may have left some behind; the next would add to them.
@@ -205,15 +201,28 @@ class Reducer:
         if frees and len(self._in_flight) >= IN_FLIGHT:
             self._collect()
         gradients.state = Local.TRAVELLING
-        handle = bucket.reduce(self.overlap)
-        self._in_flight.append((bucket, handle, self._replicas.start(handle, bucket.layout)))
+        self._in_flight.append((bucket, self.start(bucket)))
         self._next += 1
 
     def _collect(self) -> None:
-        bucket, handle, more = self._in_flight.popleft()
+        bucket, handle = self._in_flight.popleft()
         with torch.no_grad():
-            self._replicas.finish(more, handle, bucket.layout)
-            bucket.collect(handle.wait())
+            bucket.collect(self.average(bucket, handle))
+
+    # A reduction. (`replicas.py` averages over a second group.)
+
+    def start(self, bucket: Bucket) -> Handle:
+        """Start to average a bucket's gradients."""
+        return bucket.reduce(self.overlap)
+
+    def average(self, bucket: Bucket, handle: Handle) -> Tensor:
+        """Return the average once it is here."""
+        average: Tensor = handle.wait()
+        return average
+
+    def settle(self, handle: Handle) -> None:
+        """Return once a reduction that nobody collects uses no memory any more."""
+        handle.wait()
 
     @torch.no_grad()
     def _fill_missing(self, bucket: Bucket) -> None:
@@ -228,45 +237,3 @@ class Reducer:
 
 def nothing() -> None:
     """Nobody listens."""
-
-
-class Replicas:
-    """Hybrid sharding: what was averaged over the ranks that shard together is averaged once more, over those that hold
-    the same shards. Each shard is averaged by itself: a rank whose average is as long as the bucket then adds in the
-    same order as one that has only its own shard, and both end with the same bits.
-
-    On a CPU that comes when the first average is collected. On a GPU it is queued right behind the first, on streams of
-    its own: neither the host nor what computes waits before the bucket is collected.
-    """
-
-    def __init__(self, comm: Collectives | None) -> None:
-        self._comm = comm
-        # Waits for reductions, in the place of the stream that computes.
-        self._stream: torch.cuda.Stream | None = None
-
-    def start(self, reduction: Handle, layout: Layout) -> list[Handle]:
-        """Queue averages behind a reduction that is queued on a GPU, to be waited for with it; none for any other."""
-        if self._comm is None or not reduction.queued:
-            return []
-        if self._stream is None:
-            self._stream = door.stream(self._comm.device)
-        average = reduction.behind(self._stream)
-        with door.on(self._stream):
-            return [self._comm.all_reduce_async(shard, average=True) for shard in shards(average, layout)]
-
-    def finish(self, started: list[Handle], reduction: Handle, layout: Layout) -> None:
-        """Return once a reduction's result is averaged, in place."""
-        for handle in started:
-            handle.wait()
-        if self._comm is not None and not started:
-            for shard in shards(reduction.wait(), layout):
-                self._comm.all_reduce(shard, average=True)
-
-
-def shards(average: Tensor, layout: Layout) -> tuple[Tensor, ...]:
-    """Views of the shards in `average`: all of the layout's where it is as long as the bucket, else the one shard that
-    it is; none of a bucket without elements."""
-    if not average.numel():
-        return ()
-    count = layout.numel // layout.shard_numel if average.numel() == layout.numel else 1
-    return average.split(average.numel() // count)

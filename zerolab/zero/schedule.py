@@ -1,7 +1,7 @@
 """When a unit's parameters must be here: hooks on its modules, and units gathered ahead.
 
 Forward     before a module: gather its unit. After it: release, once all modules of the unit have run, unless
-            backward uses it soon (`limits.py`).
+            it is kept for its backward.
 Backward    when the gradient of a module's output arrives: gather again. When the gradients of all its inputs
             and of all its parameters are known: release. (That a parameter gets none is known when backward comes to
             an earlier run, see `order.py`; if its unit was also used elsewhere, when backward has ended.)
@@ -22,10 +22,9 @@ from torch._C import _current_graph_task_id as current_backward
 from zerolab.collectives.call import phase
 from zerolab.zero.guard import Guards
 from zerolab.zero.hooks import Hook, followed, nodes_of, once, tensors_in
-from zerolab.zero.limits import Stage3Limits
 from zerolab.zero.order import ExecutionOrder, Runs, UnitRun
 from zerolab.zero.reducer import nothing
-from zerolab.zero.units import Presence, Unit, settle_all
+from zerolab.zero.units import Unit, settle_all
 
 
 class Need:
@@ -65,13 +64,12 @@ class GatherSchedule:
         units: list[Unit],
         shards_parameters: bool,
         prefetch: bool,
-        limits: Stage3Limits,
         guards: Guards,
         arrive: Callable[[Unit], None],
         fill: Callable[[Unit], None],
     ) -> None:
         self.units, self.shards_parameters = units, shards_parameters
-        self.prefetch, self.limits, self.guards = prefetch, limits, guards
+        self.prefetch, self.guards = prefetch, guards
         self.arrive, self._fill = arrive, fill
         self.reached: Callable[[], None] = nothing
         # In the loss: a forward has ended whose backward has not.
@@ -191,12 +189,15 @@ class GatherSchedule:
     def _before_forward(self, unit: Unit, inputs: Any) -> None:
         self.arrive(unit)
         with phase("backward" if self.in_backward else "forward"):
-            self._make_room(unit)
+            if not self.in_backward:
+                self.make_room(unit)
             unit.gather()
             self._enter(unit)
             if self.in_backward:
                 return
-            self._gather_ahead(self.order.next_in_forward(unit))
+            following = self.order.next_in_forward(unit)
+            if self.prefetch:
+                self.gather_ahead(following)
         self._entered.append(self._watch_inputs(unit, followed(tensors_in(inputs))))
 
     def _after_forward(self, unit: Unit, output: Any) -> None:
@@ -211,7 +212,7 @@ class GatherSchedule:
         need = self.needs[unit]
         need.ran += 1
         if need.ran % len(unit.modules) == 0:
-            need.kept = returns and self._is_soon_used_again(unit)
+            need.kept = returns and self.keeps(unit)
             if not need.kept:
                 self.release(unit)
 
@@ -279,7 +280,9 @@ class GatherSchedule:
             need = self.needs[unit]
             need.begun = True
             need.passes += run.missing > 0
-            self._gather_ahead(self.order.next_in_backward(unit))
+            before = self.order.next_in_backward(unit)
+            if self.prefetch:
+                self.gather_ahead(before)
 
     def release_if_done(self, unit: Unit) -> None:
         """In backward: release a unit that no run and no missing gradient needs any more."""
@@ -293,37 +296,18 @@ class GatherSchedule:
             self._fill(unit)
             self.release_if_done(unit)
 
-    # Within limits.
+    # How much is here at a time. (`limits.py` has other answers.)
 
-    def _gather_ahead(self, coming: list[Unit]) -> None:
-        if self.prefetch and coming:
-            if self.limits.prefetch_numel is None:
-                # The next is gathered, and the one after it read, should it rest on a disk.
-                coming = coming[:2]
-            present = [number for number, unit in enumerate(coming) if unit.presence is not Presence.SHARDED]
-            count = self.limits.ahead([unit.numel for unit in coming], self._live(), present)
-            for unit in coming[:count]:
-                unit.start_gather()
-            for unit in coming[count : count + 1]:
-                unit.prefetch()
+    def gather_ahead(self, coming: list[Unit]) -> None:
+        """Start to gather the next of the units to come, and to read the one after it, should it be on a disk."""
+        for unit in coming[:1]:
+            unit.start_gather()
+        for unit in coming[1:2]:
+            unit.prefetch()
 
-    def _is_soon_used_again(self, unit: Unit) -> bool:
-        between = self.order.until_reuse(unit) if self.limits.reuse_numel else None
-        return between is not None and self.limits.keeps(unit.numel, [(other, other.numel) for other in between])
+    def keeps(self, unit: Unit) -> bool:
+        """Whether a unit that has run in forward stays until its backward."""
+        return False
 
-    def _make_room(self, unit: Unit) -> None:
-        """Before a forward gathers a unit: let go of what an earlier one kept, if both are too much."""
-        if (
-            unit.presence is Presence.SHARDED
-            and not self.in_backward
-            and not self.limits.has_room(self._live(), unit.numel)
-        ):
-            for other, need in self.needs.items():
-                if need.kept:
-                    self.release(other)
-
-    def _live(self) -> int:
-        """Elements that are here, or on their way; 0 if they are not limited."""
-        if self.limits.live_numel is None:
-            return 0
-        return sum(unit.numel for unit in self.units if unit.presence is not Presence.SHARDED)
+    def make_room(self, unit: Unit) -> None:
+        """A forward is about to gather a unit."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from zerolab.flat.layout import ALIGN
-from zerolab.zero.limits import NO_LIMITS, Stage3Limits
 from zerolab.zero.table import Dtypes
 
 REDUCTIONS = ("reduce_scatter", "all_reduce")
@@ -24,7 +23,7 @@ class Sharding:
     overlap       reduce gradients while backward runs on
     overlap_gather  let a step return before all new parameters have come
     prefetch      gather the next unit while this one computes
-    limits        which parameters stay whole, how much comes ahead and is kept
+    persistence_numel  parameters of at most so many elements stay whole at stage 3, as at stage 2
     bucket_numel  cut units into buckets of at most so many elements
     align         slots and shards start at multiples of so many fp32 elements, or as many bytes of a narrower dtype
     """
@@ -38,7 +37,7 @@ class Sharding:
     overlap: bool = True
     overlap_gather: bool = False
     prefetch: bool = True
-    limits: Stage3Limits = NO_LIMITS
+    persistence_numel: int = 0
     bucket_numel: int | None = None
     align: int = ALIGN
 

@@ -25,6 +25,7 @@ from zerolab.zero.guards import ParameterGuard
 from zerolab.zero.guards.parameters import written
 from zerolab.zero.main_parameters import gather_main
 from zerolab.zero.overwrite import overwrite_by
+from zerolab.zero.publishing import Publishing
 from zerolab.zero.tiers.stored_step import StoredStep
 from zerolab.zero.tiers.tiers import Tier
 from zerolab.zero.units import Unit, settle_all
@@ -36,6 +37,7 @@ class WholeParameters(Engine):
     _given: Sequence[nn.Module] | None
     optimizer_step: StoredStep
     tier: Tier
+    publishing: Publishing
 
     def train(self, mode: bool = True) -> Any:
         """`model.train(mode)`; returns the engine."""
@@ -71,6 +73,10 @@ class WholeParameters(Engine):
                 f"{name} is the model's, so take engine.model.{name}; at stage 3 what reads parameters outside a "
                 "forward stands inside `with engine.summon_full_params():`, which every rank enters"
             )
+
+    def synchronize(self) -> None:
+        """Return once all parameters that a step published have come."""
+        self.publishing.settle_all()
 
     @torch.no_grad()
     def clip_grad_norm_(self, max_norm: float, norm_type: float = 2.0) -> float:

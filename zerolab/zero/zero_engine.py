@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from zerolab.collectives import Collectives
+from zerolab.collectives import Collectives, phase
 from zerolab.errors import InputError
 from zerolab.flat import ALIGN
 from zerolab.flat.layout import round_up
@@ -41,12 +41,15 @@ from zerolab.zero.choose import (
 from zerolab.zero.clip import StepResult, check_norm, measure
 from zerolab.zero.engine import Engine
 from zerolab.zero.guards import DEFAULT
-from zerolab.zero.limits import NO_LIMITS, Stage3Limits, check_limits
+from zerolab.zero.limits import NO_LIMITS, LimitedSchedule, Stage3Limits, check_limits
 from zerolab.zero.materialize import Init, Materializer, find_init
+from zerolab.zero.publishing import Publishing
+from zerolab.zero.reducer import Reducer
+from zerolab.zero.replicas import ReplicatedReducer
 from zerolab.zero.sharding import Sharding
 from zerolab.zero.tiers.stored_step import StoredStep
 from zerolab.zero.tiers.tiers import Tier, make_tier
-from zerolab.zero.units import GroupOf
+from zerolab.zero.units import GroupOf, Unit
 from zerolab.zero.whole import WholeParameters
 
 
@@ -125,6 +128,7 @@ class ZeroEngine(WholeParameters):
         self.precision = find_precision(precision)
         check_kinds(model, self.precision)
         check_replicas(comm, replicate)
+        self.limits = check_limits(limits).on(door.drives(comm.device))
         self.offload = offload.on(door.drives(comm.device))
         self.scaler = make_scaler(self.precision, scaler)
         factory = optimizer if lr is None else optimizers.default_factory(lr)
@@ -141,7 +145,7 @@ class ZeroEngine(WholeParameters):
             overlap,
             overlap_gather,
             prefetch,
-            check_limits(limits).on(door.drives(comm.device)),
+            self.limits.persistence_numel,
             bucket_numel,
             round_up(align, align_of(self.precision)),
         )
@@ -188,6 +192,8 @@ class ZeroEngine(WholeParameters):
     step.__doc__ = Engine.step.__doc__
 
     def close(self) -> None:
+        if not self.closed:
+            self.synchronize()
         if not (self.closed or self.shards_parameters):
             engaged.discard(self.model)
         super().close()
@@ -215,6 +221,26 @@ class ZeroEngine(WholeParameters):
     def make_memory(self) -> Memory:
         return Pages(self.comm.device)
 
+    def make_schedule(self, *settings: Any) -> LimitedSchedule:
+        schedule = LimitedSchedule(*settings)
+        schedule.limits = self.limits
+        return schedule
+
+    def make_reducer(self, *settings: Any) -> Reducer:
+        return Reducer(*settings) if self.replicate is None else ReplicatedReducer(self.replicate, *settings)
+
+    def hand_around(self) -> None:
+        self.new_values()
+        with phase("publish"):
+            self.publishing.publish()
+        if self.sharding.overlap_gather:
+            self.publishing.leave()
+        else:
+            self.publishing.settle_all()
+
+    def arrive(self, unit: Unit) -> None:
+        self.publishing.settle(unit)
+
     def make_step(self, factory: optimizers.Factory) -> StoredStep:
         return make_step(self.tier, self.offload, self.buckets, factory, self.precision, self.state_size)
 
@@ -226,6 +252,7 @@ class ZeroEngine(WholeParameters):
         engaged.add(self.model)
 
     def fill_buckets(self) -> None:
+        self.publishing = Publishing(self.units, self.guards)
         materializer = Materializer(self.model, self.units, self.comm, self.init)
         for unit in self.units:
             flats = materializer.bring(unit)
@@ -236,7 +263,9 @@ class ZeroEngine(WholeParameters):
     def _check_alike(self) -> None:
         """See that all ranks build the same engine."""
         options = {field.name: getattr(self.sharding, field.name) for field in fields(self.sharding)}
-        options |= dict(stage=self._asked_stage, precision=self.precision, loss_scale=self.loss_scale)
+        options |= dict(
+            stage=self._asked_stage, limits=self.limits, precision=self.precision, loss_scale=self.loss_scale
+        )
         check_alike((self.comm, self.replicate), self.units, options | optimizers.describe(self._factory))
 
     @property
