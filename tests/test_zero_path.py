@@ -1,8 +1,7 @@
-"""Who follows a gradient at stage 2, from backward's hook to the wire and into the step, opens few files."""
+"""Who follows a gradient at stage 2, or a forward at stage 3, opens so many files of the library and no more."""
 
-import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -16,61 +15,56 @@ from zerolab.ranks import launch
 from zerolab.zero import ZeroEngine
 
 ROOT = Path(zerolab.__file__).parent
-DESIGN = ROOT.parent / "docs" / "design.md"
-MOST = 6
-TRANSPORT = ("collectives/transport.py", "collectives/meter.py", "collectives/link.py", "ranks/")
+MOST = {"a gradient of stage 2": 26, "a forward of stage 3": 23}
+APART = ("collectives/transport.py", "collectives/observe/", "collectives/meter.py", "ranks/")
+"""Where two ranks meet the transport does much else."""
 
 
-def ours(frame: FrameType | None) -> Iterator[tuple[str, str]]:
-    """(file, function) of the library's frames, from this one outward."""
-    while frame is not None:
-        path = Path(frame.f_code.co_filename)
-        if path.is_relative_to(ROOT):
-            yield str(path.relative_to(ROOT)), frame.f_code.co_name
-        frame = frame.f_back
-
-
-def files_of_a_step(comm: Collectives, stage: int) -> tuple[list[str], list[str]]:
-    """The files that hand the gradients of one bucket on, in the order of the way; and those that they ask besides."""
-    model = nn.Linear(16, 16)
-    engine = ZeroEngine(model, comm, stage, lr=1e-3, overlap=False)
-    loss = engine(torch.ones(2, 16)).mean()
-    way: list[str] = []
-    run: list[str] = []
+def entered(run: Callable[[], Any], since: str = "", until: str = "") -> list[str]:
+    """Every file of the library of which `run` enters a function, from the call of `since` to the last of `until`."""
+    found: list[str] = []
+    kept = [0, not since]
 
     def watch(frame: FrameType, event: str, _: Any) -> None:
-        if event != "call" or not (stack := list(ours(frame))):
+        path = Path(frame.f_code.co_filename)
+        if event != "call" or not path.is_relative_to(ROOT):
             return
-        files, names = zip(*stack, strict=True)
-        if names[0] == "exchange" and "hook" in names:
-            # All that stands between the hook and the wire.
-            way.extend(reversed(files[: names.index("hook") + 1]))
-        elif names[0] in ("collect", "for_step"):
-            way.extend(reversed(files[:2]))
-        if {"hook", "collect", "for_step"} & set(names):
-            run.append(files[0])
+        kept[1] = kept[1] or frame.f_code.co_name == since
+        if kept[1]:
+            found.append(str(path.relative_to(ROOT)))
+        if frame.f_code.co_name == until:
+            kept[0] = len(found)
 
     sys.setprofile(watch)
     try:
-        engine.backward(loss)
-        engine.step()
+        run()
     finally:
         sys.setprofile(None)
-    passed = [file for file in dict.fromkeys(way) if not file.startswith(TRANSPORT)]
-    # Where two ranks meet, the transport does much else.
-    asked = [file for file in dict.fromkeys(run) if not file.startswith(TRANSPORT)]
-    return passed, [file for file in asked if file not in passed]
+    return [file for file in dict.fromkeys(found[: kept[0]] if until else found) if not file.startswith(APART)]
 
 
-def told() -> tuple[list[str], list[str]]:
-    """The same as docs/design.md tells it."""
-    (section,) = re.findall(r"^### Following stage 2's reduce-scatter\n(.*?)^#", DESIGN.read_text(), re.M | re.S)
-    steps, besides = section.split("\nBesides")
-    return re.findall(r"^\d+\. `([\w/]+\.py)`", steps, re.M), re.findall(r"`([\w/]+\.py)`", besides)
+def warm(model: nn.Module, comm: Collectives, stage: int) -> ZeroEngine:
+    engine = ZeroEngine(model, comm, stage, lr=1e-3, overlap=False)
+    for _ in range(2):
+        engine.backward(engine(torch.ones(2, 16)).mean())
+        engine.step()
+    return engine
 
 
-def test_a_gradient_of_stage_2_passes_the_files_that_the_design_names_and_no_more() -> None:
-    by_rank = launch(files_of_a_step, 2, ranks=2, world="lockstep", collectives="ring")
-    way, besides = by_rank[0]
-    assert len(way) <= MOST
-    assert (way, sorted(besides)) == (told()[0], sorted(told()[1])) and by_rank[0] == by_rank[1]
+def files(comm: Collectives) -> dict[str, list[str]]:
+    engine = warm(nn.Linear(16, 16), comm, 2)
+    loss = engine(torch.ones(2, 16)).mean()
+
+    def step() -> None:
+        engine.backward(loss)
+        engine.step()
+
+    gradient = entered(step, since="hook", until="write_back")
+    engine = warm(nn.Sequential(nn.Linear(16, 16), nn.Linear(16, 16)), comm, 3)
+    return {"a gradient of stage 2": gradient, "a forward of stage 3": entered(lambda: engine(torch.ones(2, 16)))}
+
+
+def test_the_way_of_a_gradient_and_of_a_forward_leads_through_few_files() -> None:
+    for found in launch(files, ranks=2, world="lockstep", collectives="ring"):
+        for way, most in MOST.items():
+            assert 5 < len(found[way]) <= most, (way, len(found[way]), found[way])

@@ -50,10 +50,10 @@ from zerolab.zero.sharding import Sharding
 from zerolab.zero.tiers.stored_step import StoredStep
 from zerolab.zero.tiers.tiers import Tier, make_tier
 from zerolab.zero.units import GroupOf, Unit
-from zerolab.zero.whole import WholeParameters
+from zerolab.zero.full_parameters import FullParameters
 
 
-class ZeroEngine(WholeParameters):
+class ZeroEngine(FullParameters):
     """A model, its gradients and its optimizer, sharded as `stage` says.
 
     model         any nn.Module on `comm.device` or the meta device; its parameters become views of flat buffers

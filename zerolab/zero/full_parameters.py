@@ -31,7 +31,7 @@ from zerolab.zero.tiers.tiers import Tier
 from zerolab.zero.units import Unit, settle_all
 
 
-class WholeParameters(Engine):
+class FullParameters(Engine):
     """The part of `ZeroEngine` that reads and writes whole parameters."""
 
     _given: Sequence[nn.Module] | None
