@@ -29,7 +29,8 @@ def train(transport, stage):
     torch.manual_seed(0)
     model = nn.Sequential(*(nn.Linear(16, 16) for _ in range(4)), nn.Linear(16, 1))
     comm = RingCollectives(transport)
-    engine = Engine(model, comm, Sharding(stage=stage, clip_norm=0.5), lambda groups: torch.optim.AdamW(groups, lr=1e-2))
+    sharding = Sharding(stage=stage, clip_norm=0.5)
+    engine = Engine(model, comm, sharding, lambda groups: torch.optim.AdamW(groups, lr=1e-2))
     for step in range(4):
         for micro_batch in range(2):
             torch.manual_seed(100 * step + 10 * micro_batch + comm.rank)

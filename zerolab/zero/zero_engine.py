@@ -40,6 +40,7 @@ from zerolab.zero.choose import (
 )
 from zerolab.zero.clip import StepResult, check_norm, measure
 from zerolab.zero.engine import Engine
+from zerolab.zero.full_parameters import FullParameters
 from zerolab.zero.guards import DEFAULT
 from zerolab.zero.limits import NO_LIMITS, LimitedSchedule, Stage3Limits, check_limits
 from zerolab.zero.materialize import Init, Materializer, find_init
@@ -50,7 +51,6 @@ from zerolab.zero.sharding import Sharding
 from zerolab.zero.tiers.stored_step import StoredStep
 from zerolab.zero.tiers.tiers import Tier, make_tier
 from zerolab.zero.units import GroupOf, Unit
-from zerolab.zero.full_parameters import FullParameters
 
 
 class ZeroEngine(FullParameters):
