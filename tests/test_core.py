@@ -19,16 +19,14 @@ TRAIN = """
 import torch
 from torch import nn
 
-from zerolab.collectives.ring import RingCollectives
 from zerolab.collectives.threads import launch_threads
 from zerolab.zero.engine import Engine
 from zerolab.zero.sharding import Sharding
 
 
-def train(transport, stage):
+def train(comm, stage):
     torch.manual_seed(0)
     model = nn.Sequential(*(nn.Linear(16, 16) for _ in range(4)), nn.Linear(16, 1))
-    comm = RingCollectives(transport)
     sharding = Sharding(stage=stage, clip_norm=0.5)
     engine = Engine(model, comm, sharding, lambda groups: torch.optim.AdamW(groups, lr=1e-2))
     for step in range(4):
@@ -36,7 +34,6 @@ def train(transport, stage):
             torch.manual_seed(100 * step + 10 * micro_batch + comm.rank)
             engine.backward(engine(torch.randn(8, 16)).square().mean() / 2)
         engine.step()
-    shapes = [tuple(parameter.shape) for parameter in model.parameters()]
     for unit in engine.units:
         unit.gather()
     return torch.cat([parameter.detach().reshape(-1).clone() for parameter in model.parameters()])
