@@ -25,14 +25,17 @@ from zerolab.zero.sharding import Sharding
 
 
 def train(comm, stage):
-    torch.manual_seed(0)
+    # Threads share torch's own generator.
+    generator = torch.Generator().manual_seed(comm.rank)
     model = nn.Sequential(*(nn.Linear(16, 16) for _ in range(4)), nn.Linear(16, 1))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.copy_(torch.randn(parameter.shape, generator=generator) / 4)
     sharding = Sharding(stage=stage, clip_norm=0.5)
     engine = Engine(model, comm, sharding, lambda groups: torch.optim.AdamW(groups, lr=1e-2))
     for step in range(4):
         for micro_batch in range(2):
-            torch.manual_seed(100 * step + 10 * micro_batch + comm.rank)
-            engine.backward(engine(torch.randn(8, 16)).square().mean() / 2)
+            engine.backward(engine(torch.randn(8, 16, generator=generator)).square().mean() / 2)
         engine.step()
     for unit in engine.units:
         unit.gather()
