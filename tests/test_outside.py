@@ -207,10 +207,11 @@ def test_a_temporary_folder_without_room_is_a_sentence(monkeypatch: pytest.Monke
         folders.make_folder("launch")
 
 
-def test_a_result_that_no_disk_has_room_for_travels_all_the_same(tmp_path: Path) -> None:
+def test_a_result_that_no_disk_has_room_for_is_an_error_that_says_so(tmp_path: Path) -> None:
     job = Job(1, 1.0, "ring", ("cpu",), "gloo", 1, 10**6, directory=tmp_path / "is not there")
-    outcome = Outcome(b"hours of work")
-    assert child.read_report(child.write_report(job, 3, outcome)) == (3, outcome)
+    rank, outcome = child.read_report(child.write_report(job, 3, Outcome(b"hours of work")))
+    assert (rank, outcome.error) == (3, "FileNotFoundError")
+    assert outcome.message == "its result cannot be written (No such file or directory)"
 
 
 def test_a_full_disk_stops_the_bar_and_not_the_run() -> None:

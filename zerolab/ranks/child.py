@@ -79,28 +79,16 @@ def main(job: Job, rank: int, lifeline: Connection, report: Connection) -> None:
 
 
 def write_report(job: Job, rank: int, outcome: Outcome) -> bytes:
-    """Write the outcome where the parent can read it, and return the message that says where: a file, or, where the
-    disk has no room for one, the memory of this process, which lives until the parent has read. If neither can be
-    written, the message carries an outcome that says so."""
+    """Write the outcome where the parent can read it, and return the message that says where. If the disk has no room
+    for it, the message carries an outcome that says so."""
     packed = pickle.dumps(outcome)
     try:
         job.outcome_file(rank).write_bytes(packed)
         return pickle.dumps((rank, job.outcome_file(rank)))
     except OSError as error:
-        if has("memfd"):
-            with suppress(OSError):
-                return pickle.dumps((rank, _in_memory(packed)))
         if not outcome.error:
             outcome = replace(failed(error), message=f"its result cannot be written ({folders.reason(error)})")
         return pickle.dumps((rank, replace(outcome, message=outcome.message[:500], traceback="")))
-
-
-def _in_memory(packed: bytes) -> Path:
-    """A file of these bytes that is on no disk (Linux), by a path under which others find it as long as we live."""
-    descriptor = os.memfd_create("outcome")
-    with open(descriptor, "wb", closefd=False) as file:
-        file.write(packed)
-    return Path(f"/proc/{os.getpid()}/fd/{descriptor}")
 
 
 def read_report(message: bytes) -> tuple[int, Outcome]:

@@ -21,7 +21,6 @@ from zerolab.ranks.folders import reason, temporary_folder
 from zerolab.ranks.forkserver import new_process, process_table
 from zerolab.ranks.job import Job, Outcome
 from zerolab.ranks.leave import farewells
-from zerolab.ranks.limits import check_open_files, files_of_launch
 from zerolab.ranks.printing import Printer, read_files
 from zerolab.system import has
 
@@ -35,8 +34,7 @@ LEAVE_SECONDS = 2.0
 def run_processes(job: Job, function: bytes, prints: str) -> tuple[list[Outcome], list[str]]:
     """Run a job; the outcome and the printed text of each rank, in rank order. Raises a RankError if any rank failed.
     When this returns or raises, no process, pipe or file of the launch is left. Raises a DiskError where its files have
-    no room, and an InputError where fewer files may be open than it needs."""
-    check_open_files(files_of_launch(job.ranks), f"a launch of {job.ranks} rank{'s' * (job.ranks > 1)}")
+    no room."""
     with temporary_folder("launch") as directory:
         job = replace(job, directory=directory)
         files = [job.printed_file(rank) for rank in range(job.ranks)]
