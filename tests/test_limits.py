@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import born
 import pytest
 
 from zerolab import cli
@@ -19,8 +17,8 @@ from zerolab.course.grade import doubt, referee
 from zerolab.course.grade.submission import read_submission
 from zerolab.course.judge.case import Observation, Trouble
 from zerolab.course.judge.verdict import Finding
-from zerolab.errors import DiskError, RankError
-from zerolab.ranks import failure, forkserver
+from zerolab.errors import RankError
+from zerolab.ranks import failure
 from zerolab.train.progress import Bar
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -110,48 +108,6 @@ def test_less_memory_than_an_answer_may_have_takes_no_points(monkeypatch: pytest
 
 
 # While it runs
-
-
-@LINUX
-@pytest.mark.timeout(60)
-def test_a_folder_is_taken_away_where_no_more_files_may_be_open(tmp_path: Path) -> None:
-    code = """
-import os, resource
-from zerolab.ranks import folders
-folder = folders.make_folder("launch")
-(folder / "file").touch()
-free = os.dup(0)
-os.close(free)
-resource.setrlimit(resource.RLIMIT_NOFILE, (free, free))
-folders.remove_folder(folder)
-"""
-    environment = {**os.environ, "TMPDIR": str(tmp_path)}
-    born.ran("-c", code, env=environment, check=True, timeout=60, server="own")
-    assert list(tmp_path.iterdir()) == []
-
-
-@LINUX
-@pytest.mark.parametrize("length", [1, 60, 200])
-def test_a_socket_is_made_in_a_folder_of_any_length(length: int, tmp_path: Path) -> None:
-    folder = tmp_path / ("d" * length)
-    folder.mkdir()
-    place = forkserver.sockets_place(folder)
-    with socket.socket(socket.AF_UNIX) as listener, socket.socket(socket.AF_UNIX) as caller:
-        listener.bind(f"{place}/listener-01234567")
-        listener.listen()
-        caller.connect(f"{place}/listener-01234567")
-    assert [path.name for path in folder.iterdir()] == ["listener-01234567"]
-    if place.startswith("/proc"):
-        os.close(int(Path(place).name))
-
-
-def test_a_folder_with_too_long_a_name_for_sockets_is_a_sentence(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (folder := tmp_path / ("d" * 100)).mkdir()
-    monkeypatch.setattr(os.path, "exists", lambda path: False)
-    with pytest.raises(DiskError, match=r"has a name of \d+ characters, too long for the socket .* in TMPDIR"):
-        forkserver.sockets_place(folder)
 
 
 def test_a_rank_that_cannot_begin_says_why() -> None:

@@ -21,8 +21,7 @@ from jupyter_client.manager import start_new_kernel
 from nbclient import NotebookClient
 
 from zerolab.errors import InputError, RankError
-from zerolab.ranks import launch, warden
-from zerolab.ranks.interrupts import interrupts_held
+from zerolab.ranks import launch
 
 pytestmark = [pytest.mark.ranks, pytest.mark.timeout(100)]
 
@@ -149,20 +148,11 @@ launch(rank_functions.note_and_sleep, {str(short)!r}, ranks=2, timeout=80)
     assert temporary_folders(short) == []
 
 
-def test_an_interrupt_that_is_held_back_comes_at_the_end():
-    before, done = signal.getsignal(signal.SIGINT), []
-    with pytest.raises(KeyboardInterrupt), interrupts_held():
-        signal.raise_signal(signal.SIGINT)
-        done.append("all of it")
-    held, _ = signal.getsignal(signal.SIGINT), signal.signal(signal.SIGINT, before)
-    assert done == ["all of it"] and held is before
-
-
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux gives orphans to an ancestor that asks for them")
 def test_what_a_rank_started_ends_with_the_server_though_the_rank_has_left_before(tmp_path):
     source = """
 import os, subprocess
-from zerolab.ranks import warden
+from zerolab.ranks import forkserver
 ready, begun = os.pipe(), os.pipe()
 if os.fork() == 0:
     # A rank, which leaves by itself as soon as the end has begun.
@@ -171,25 +161,12 @@ if os.fork() == 0:
     os.read(begun[0], 1)
     os._exit(0)
 print(os.read(ready[0], 20).decode(), flush=True)
-reap = warden._reap
-warden._reap = lambda: (os.write(begun[1], b"x"), reap())[1]
-warden.end_children(os.getpid())
+reap = forkserver._reap
+forkserver._reap = lambda: (os.write(begun[1], b"x"), reap())[1]
+forkserver.end_children(os.getpid(), lambda: None)
 """
     done = run_script(tmp_path, source)
     assert_all_end([int(done.stdout)])
-
-
-def test_a_server_whose_client_is_just_ending_looks_again_for_what_that_leaves(monkeypatch):
-    """It closes its pipe, by which the server knows, before it gives up its folders."""
-    owned, ended = [True, False, True], []
-    monkeypatch.setattr(warden.folders, "sweep", lambda: owned.pop(0))
-    monkeypatch.setattr(warden, "_descendants", list)
-    monkeypatch.setattr(warden, "_reap", lambda: False)
-    monkeypatch.setattr(warden, "gather_descendants", lambda: None)
-    monkeypatch.setattr(warden.signal, "signal", lambda *_: None)
-    monkeypatch.setattr(warden.os, "_exit", ended.append)
-    warden.end_children(os.getpid())
-    assert (owned, ended) == ([True], [0])
 
 
 def test_a_lockstep_world_can_be_interrupted(tmp_path):

@@ -50,10 +50,6 @@ THINGS = {
         "ranks outlive a fork server that is killed for as long as their parent lives; what an answer started and let "
         "go of is found by its folder alone",
     ),
-    "mallopt": Thing(
-        lambda: _LINUX and all(hasattr(ctypes.CDLL(None), name) for name in ("mallopt", "malloc_trim")),
-        "the allocator hands memory back to the system as it likes",
-    ),
     "mremap": Thing(
         lambda: _LINUX and hasattr(ctypes.CDLL(None), "mremap"),
         "gathered units come from the allocator, and the places where they were stay resident",

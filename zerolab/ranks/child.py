@@ -11,6 +11,7 @@ import faulthandler
 import linecache
 import os
 import pickle
+import shutil
 import signal
 import socket
 import sys
@@ -34,7 +35,7 @@ from zerolab.ranks.board import Board, BoardPen
 from zerolab.ranks.failure import ResultRefused, is_secondary, said_by, traceback_text
 from zerolab.ranks.job import Job, Outcome
 from zerolab.ranks.leave import leave
-from zerolab.ranks.malloc import keep_freed_memory
+from zerolab.ranks.pages import begin_heap
 from zerolab.ranks.pickling import dumps, is_too_deep, loads
 from zerolab.ranks.process_transport import ProcessTransport
 from zerolab.ranks.seeds import seed_all
@@ -57,7 +58,7 @@ def main(job: Job, rank: int, lifeline: Connection, report: Connection) -> None:
     watch = threading.Thread(target=_watch, args=(lifeline, job, finished, released), daemon=True)
     watch.start()
     try:
-        keep_freed_memory()
+        begin_heap()
         torch.set_num_threads(job.threads)
         seed_all()
         transport = _join(job, rank)
@@ -215,5 +216,5 @@ def _watch(lifeline: Connection, job: Job, finished: threading.Event, released: 
         released.set()
     else:
         # A parent that lives has read what it needs; one that was killed cannot clean up.
-        folders.take_away(job.directory)
+        shutil.rmtree(job.directory, ignore_errors=True)
         leave(1)

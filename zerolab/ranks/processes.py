@@ -18,7 +18,7 @@ from zerolab.ranks import child, watch
 from zerolab.ranks.board import Board, RankState
 from zerolab.ranks.failure import RankFailure, died, rank_failure
 from zerolab.ranks.folders import reason, temporary_folder
-from zerolab.ranks.forkserver import new_process, process_table
+from zerolab.ranks.forkserver import new_process, process_table, start
 from zerolab.ranks.job import Job, Outcome
 from zerolab.ranks.leave import farewells
 from zerolab.ranks.printing import Printer, read_files
@@ -80,8 +80,13 @@ class Crew:
 
     def start(self) -> None:
         for process in self._processes:
-            with process_table:
-                process.start()
+            try:
+                start(process)
+            except (EOFError, OSError) as error:
+                raise RankError(
+                    f"the process that ranks are forked from does not serve ({error}); see whether memory, open files "
+                    "and processes are limited, and raise the limit"
+                ) from error
         # Only ranks hold these ends now.
         self._lifeline.close()
         self._report_end.close()

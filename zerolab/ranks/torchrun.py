@@ -34,7 +34,6 @@ from zerolab.ranks.failure import is_secondary, rank_failure, said_by, traceback
 from zerolab.ranks.folders import reason, remove_all, temporary_folder
 from zerolab.ranks.job import Job
 from zerolab.ranks.leave import leave
-from zerolab.ranks.malloc import keep_freed_memory
 from zerolab.ranks.process_transport import ProcessTransport
 from zerolab.ranks.seeds import seed_all
 from zerolab.ranks.watch import Hangs
@@ -108,7 +107,6 @@ def _run(
         job.collectives, "processes", job.devices, os.environ, job.link is not None, nccl=transport.queues
     ))  # fmt: skip
     torch.set_num_threads(threads or threads_per_rank(int(os.environ.get("LOCAL_WORLD_SIZE", "1"))))
-    keep_freed_memory()
     seed_all()
     rank = transport.rank
     with _reported_when_overdue(job, transport):

@@ -28,7 +28,7 @@ from zerolab.offload.groups import sub_groups
 from zerolab.offload.lane import Lane
 from zerolab.precision.codec import Codec
 from zerolab.precision.recipe import Precision
-from zerolab.ranks.malloc import hand_back
+from zerolab.ranks.pages import hand_back
 from zerolab.zero import optimizer as optimizers
 from zerolab.zero.in_parts import StepInParts
 from zerolab.zero.stage import Stage
