@@ -19,8 +19,7 @@ RECEIVE = 2
 @pytest.fixture
 def board(tmp_path):
     board = Board.create(tmp_path / "board", 3)
-    yield board
-    board.close()
+    return board
 
 
 def pens(board):

@@ -129,7 +129,6 @@ class Crew:
                 except KeyboardInterrupt as again:
                     interrupt, deadline = again, 0.0
         self._reports.close()
-        self._board.close()
         if interrupt is not None:
             raise interrupt
 
