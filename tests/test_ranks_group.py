@@ -15,9 +15,10 @@ import torch.distributed as dist
 from zerolab.collectives import Link, build, torch_
 from zerolab.collectives.transport import WrappedTransport, tell_all
 from zerolab.errors import InputError, MismatchError
-from zerolab.ranks import from_process_group, launch, process_group, torchrun
+from zerolab.ranks import from_process_group, launch
 from zerolab.ranks.child import SPARE_SECONDS
 from zerolab.ranks.job import Job
+from zerolab.ranks.join import process_group, torchrun
 from zerolab.ranks.process_transport import ProcessTransport
 
 pytestmark = [pytest.mark.ranks, pytest.mark.timeout(240)]

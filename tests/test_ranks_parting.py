@@ -8,8 +8,8 @@ import torch.distributed as dist
 
 from zerolab import cli
 from zerolab.cli import ending
-from zerolab.ranks import torchrun
 from zerolab.ranks.failure import PeerLost, RankFailure
+from zerolab.ranks.join import torchrun
 
 
 class Left(BaseException):

@@ -181,7 +181,7 @@ def house() -> dict[str, set[str]]:
 
 def test_imports_lead_to_the_file_that_defines_a_name_and_not_through_a_package(house: dict[str, set[str]]) -> None:
     assert {"zerolab/ranks/launch.py", "zerolab/ranks/job.py", "tests/cover.py"} <= house["tests/test_suite.py"]
-    assert "zerolab/ranks/torchrun.py" not in house["tests/test_suite.py"]
+    assert "zerolab/ranks/join/torchrun.py" not in house["tests/test_suite.py"]
     far = quick.distances(["zerolab/flat/layout.py"], house)
     assert far["zerolab/flat/layout.py"] == 0 and far["tests/test_flat.py"] == 1
 

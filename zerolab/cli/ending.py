@@ -90,7 +90,7 @@ def _end_ranks() -> None:
 def part(status: int) -> None:
     """Leave at once with a status of failure where this process is a rank that torchrun has started and that has joined
     the others: to end in order would be to wait for them."""
-    torchrun = sys.modules.get("zerolab.ranks.torchrun")
+    torchrun = sys.modules.get("zerolab.ranks.join.torchrun")
     if status and torchrun is not None and torchrun.made_world():
         torchrun.leave_world(status)
 
