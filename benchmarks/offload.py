@@ -28,7 +28,7 @@ from typing import Any
 from tqdm import tqdm
 
 from benchmarks.peers.contenders import OFFLOADED, OURS, PEERS, SWAP, is_installed
-from benchmarks.peers.measure import timed
+from benchmarks.peers.measure import keep_freed_memory, timed
 from benchmarks.peers.report import machine, ratio
 from benchmarks.peers.workload import WORKLOADS
 from zerolab.errors import ZerolabError
@@ -72,7 +72,7 @@ def measure(names: list[str], options: Any) -> Seconds:
             continue
         env = {"DS_ACCELERATOR": "cpu", SWAP: options.folder}
         # As peers run under torchrun; ours keep freed memory.
-        env["ZEROLAB_KEEP_FREED_MEMORY"] = "1" if name.startswith("zerolab") else "0"
+        keep_freed_memory(name.startswith("zerolab"))
         try:
             by_rank = launch(
                 timed, ("stack", options.rows), name, options.steps, ranks=options.ranks, collectives="transport",

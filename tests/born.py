@@ -33,8 +33,7 @@ import numpy
 import torch.multiprocessing
 from cover import NIGHTLY
 
-from zerolab.ranks import folders, forkserver
-from zerolab.ranks.warden import end_children
+from zerolab.ranks import forkserver
 from zerolab.system import has
 
 CLONE_NEWNET = 0x40000000
@@ -80,7 +79,7 @@ def spawn(function: Callable[..., None], *args: Any, ranks: int) -> None:
         return
     begun = [forkserver.new_process(function, (rank, *args), f"rank {rank}") for rank in range(ranks)]
     for process in begun:
-        process.start()
+        forkserver.start(process)
     for process in begun:
         process.join()
     assert [process.exitcode for process in begun] == [0] * ranks
@@ -105,7 +104,7 @@ class Program(subprocess.Popen[Any]):
             (args, os.path.abspath(cwd or "."), environment, self._how, *map(Descriptor, streams)),
             "program",
         )
-        self._born.start()
+        forkserver.start(self._born)
         self.pid = self._born.pid or 0
         self._child_created = True
         # Whoever asks for its process group now, to send that a signal, shall not get the server's.
@@ -194,8 +193,9 @@ def settle(directory: str, environment: Mapping[str, str], streams: tuple[int, .
     tempfile.tempdir = None
     random.seed()
     numpy.random.seed()
-    atexit.unregister(end_children)
-    folders.forget()
+    atexit.unregister(forkserver.end_children)
+    # Where sockets are made.
+    processes.current_process()._config.pop("tempdir", None)  # type: ignore[attr-defined]
 
 
 def enter(network: str) -> None:

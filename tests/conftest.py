@@ -31,8 +31,7 @@ pace.stretch()
 os.environ.setdefault("ZEROLAB_DEVICE", "cpu")
 
 # A rank imports the file of the function that it runs, and so pytest, which takes it five times what its birth takes.
-if forkserver._server is not None:
-    forkserver._server.set_forkserver_preload(["pytest", "hypothesis", *forkserver.PRELOAD])
+forkserver.PRELOAD[:0] = ["pytest", "hypothesis"]
 
 # It parses a grammar for seconds, in each process that imports nbformat, for a format that no notebook asks for.
 sys.modules.setdefault("rfc3987_syntax", None)  # type: ignore[arg-type]

@@ -31,6 +31,6 @@ def begun(words: list[str], **options: Any) -> Any:
 def pytest_configure(config: pytest.Config) -> None:
     launcher.Popen = begun  # type: ignore[misc]
     if born.FORKS:
-        forkserver._server.set_forkserver_preload([*forkserver.PRELOAD, *LESSONS_IMPORT])
+        forkserver.PRELOAD += LESSONS_IMPORT
         if hasattr(config, "workerinput"):
             forkserver.start_server()

@@ -2,7 +2,6 @@
 
 import contextlib
 import gc
-import multiprocessing
 import os
 import random
 import resource
@@ -17,18 +16,6 @@ import torch
 
 from zerolab.course.grade import cage
 from zerolab.ranks import forkserver, launch
-
-
-class PipeOfTheServer:
-    """Travels to a new process as what that process was given, when it was forked, in the place of the pipe by which a
-    server sees its client's end."""
-
-    def __reduce__(self):
-        return _pipe_of_the_server, ()
-
-
-def _pipe_of_the_server():
-    return os.readlink(f"/proc/self/fd/{multiprocessing.forkserver._forkserver._forkserver_alive_fd}")
 
 
 def limits_itself_in_limits(path):

@@ -21,7 +21,7 @@ from cover import NIGHTLY
 from nbconvert import HTMLExporter
 
 from zerolab.course import widgets
-from zerolab.ranks.warden import die_with_parent
+from zerolab.ranks.forkserver import die_with_parent
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(180)]
 

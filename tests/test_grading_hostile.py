@@ -105,7 +105,7 @@ def test_what_got_away_from_its_session_and_its_parent_is_ended(tmp_path: Path) 
     code = f"""
 import os, signal, time
 os.setsid()
-from zerolab.ranks.warden import gather_descendants
+from zerolab.ranks.forkserver import gather_descendants
 gather_descendants()
 os.chdir({str(tmp_path)!r})
 for _ in range(2):

@@ -1,17 +1,14 @@
-"""Where the system gives too little, a command says so in one sentence, before it starts or in the place of a grade."""
+"""Where the system gives too little, a command says so in one sentence, or in the place of a grade."""
 
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import born
 import pytest
 
 from zerolab import cli
@@ -20,8 +17,8 @@ from zerolab.course.grade import doubt, referee
 from zerolab.course.grade.submission import read_submission
 from zerolab.course.judge.case import Observation, Trouble
 from zerolab.course.judge.verdict import Finding
-from zerolab.errors import DiskError, InputError, RankError
-from zerolab.ranks import failure, forkserver, launch, limits
+from zerolab.errors import RankError
+from zerolab.ranks import failure
 from zerolab.train.progress import Bar
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -31,56 +28,7 @@ FULL = pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no device tha
 
 
 def limited(monkeypatch: pytest.MonkeyPatch, **given: int) -> None:
-    monkeypatch.setattr(limits, "given", given.get)
-
-
-# Before it starts
-
-
-def test_a_grading_with_too_few_open_files_is_refused_in_one_sentence(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr("zerolab.course.grade.cli.grade", lambda *args: pytest.fail("it has begun"))
-    limited(monkeypatch, RLIMIT_NOFILE=63)
-    assert cli.main(["grade", str(SOLUTION)]) == 2
-    said = capsys.readouterr().err
-    assert said == (
-        "zerolab grade: open files are limited to 63, and grading needs 64; raise the limit, with ulimit -n 64\n"
-    )
-
-
-def test_a_launch_with_too_few_open_files_is_refused_before_anything_is_made(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    limited(monkeypatch, RLIMIT_NOFILE=27)
-    with pytest.raises(InputError, match=r"limited to 27, and a launch of 4 ranks needs 28; .* ulimit -n 28$"):
-        launch(lambda comm: None, ranks=4)
-    assert list(tmp_path.iterdir()) == []
-
-
-@LINUX
-@pytest.mark.timeout(60)
-def test_a_limit_is_read_from_the_system_and_said_in_words() -> None:
-    code = """
-import resource
-from zerolab.ranks import limits
-resource.setrlimit(resource.RLIMIT_NOFILE, (50, 50))
-resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
-limits.check_open_files(50, "this")
-try:
-    limits.check_open_files(51, "this")
-except ValueError as error:
-    print(error, limits.in_words(), sep="; ")
-"""
-    ran = born.ran("-c", code, capture_output=True, text=True, timeout=60, server="own")
-    assert ran.stdout.startswith("open files are limited to 50, and this needs 51; raise the limit"), ran.stderr
-    assert "open files 50 (ulimit -n)" in ran.stdout and "size of files in bytes 1000 (ulimit -f)" in ran.stdout
-
-
-def test_limits_that_are_no_matter_are_not_listed(monkeypatch: pytest.MonkeyPatch) -> None:
-    limited(monkeypatch, RLIMIT_NOFILE=20000, RLIMIT_NPROC=96365)
-    assert limits.in_words() == "no limit of this process is low"
+    monkeypatch.setattr(doubt, "given", given.get)
 
 
 # In the place of a grade
@@ -106,8 +54,7 @@ def test_a_right_answer_that_the_machine_does_not_let_run_costs_no_points(monkey
     short = Short.__iter__
     monkeypatch.setattr(Short, "__iter__", lambda self: (ran.append(1) or line for line in short(self)))
     monkeypatch.setattr(referee, "Worker", Short)
-    limited(monkeypatch, RLIMIT_NOFILE=70)
-    says = r"the model answer to lay_out fails here, too .*Too many open files.*nobody's points.*open files 70 "
+    says = r"the model answer to lay_out fails here, too .*Too many open files.*nobody's points.*ulimit -a"
     with pytest.raises(RankError, match=says):
         referee.grade(read_submission(SOLUTION), 0)
     # Two lines for each of six answers, and for one model answer.
@@ -161,48 +108,6 @@ def test_less_memory_than_an_answer_may_have_takes_no_points(monkeypatch: pytest
 
 
 # While it runs
-
-
-@LINUX
-@pytest.mark.timeout(60)
-def test_a_folder_is_taken_away_where_no_more_files_may_be_open(tmp_path: Path) -> None:
-    code = """
-import os, resource
-from zerolab.ranks import folders
-folder = folders.make_folder("launch")
-(folder / "file").touch()
-free = os.dup(0)
-os.close(free)
-resource.setrlimit(resource.RLIMIT_NOFILE, (free, free))
-folders.remove_folder(folder)
-"""
-    environment = {**os.environ, "TMPDIR": str(tmp_path)}
-    born.ran("-c", code, env=environment, check=True, timeout=60, server="own")
-    assert list(tmp_path.iterdir()) == []
-
-
-@LINUX
-@pytest.mark.parametrize("length", [1, 60, 200])
-def test_a_socket_is_made_in_a_folder_of_any_length(length: int, tmp_path: Path) -> None:
-    folder = tmp_path / ("d" * length)
-    folder.mkdir()
-    place = forkserver.sockets_place(folder)
-    with socket.socket(socket.AF_UNIX) as listener, socket.socket(socket.AF_UNIX) as caller:
-        listener.bind(f"{place}/listener-01234567")
-        listener.listen()
-        caller.connect(f"{place}/listener-01234567")
-    assert [path.name for path in folder.iterdir()] == ["listener-01234567"]
-    if place.startswith("/proc"):
-        os.close(int(Path(place).name))
-
-
-def test_a_folder_with_too_long_a_name_for_sockets_is_a_sentence(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (folder := tmp_path / ("d" * 100)).mkdir()
-    monkeypatch.setattr(os.path, "exists", lambda path: False)
-    with pytest.raises(DiskError, match=r"has a name of \d+ characters, too long for the socket .* in TMPDIR"):
-        forkserver.sockets_place(folder)
 
 
 def test_a_rank_that_cannot_begin_says_why() -> None:

@@ -97,20 +97,9 @@ def test_a_report_counts_as_left_behind_unless_it_was_asked_for_and_is_whole(tmp
 @LINUX
 @pytest.mark.ranks
 @pytest.mark.timeout(60)
-def test_a_process_that_stands_still_at_its_birth_keeps_no_server_waiting(tmp_path: Path) -> None:
-    seen = tmp_path / "seen"
-    process = forkserver.new_process(functions.write_down, (functions.PipeOfTheServer(), str(seen)), "newborn")
-    process.start()
-    process.join()
-    assert seen.read_text() == os.devnull
-
-
-@LINUX
-@pytest.mark.ranks
-@pytest.mark.timeout(60)
 def test_limits_that_the_grader_was_given_cost_no_points(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     process = forkserver.new_process(functions.limits_itself_in_limits, (str(tmp_path / "seen"),), "limited")
-    process.start()
+    forkserver.start(process)
     process.join()
     assert (tmp_path / "seen").read_text() == "1000000"
 
@@ -126,76 +115,16 @@ def test_a_process_that_ends_before_any_answer_runs_costs_no_points(monkeypatch:
 # Temporary folders
 
 
-def folder_of_another(kind: str, then: str) -> Path:
-    """A folder that another process has made, which then does something."""
-    code = f"import time; from zerolab.ranks import folders; print(folders.make_folder({kind!r}), flush=True); {then}"
-    environment = {**os.environ, "TMPDIR": tempfile.gettempdir()}
-    with born.python("-c", code, env=environment, stdout=subprocess.PIPE, text=True, server="own") as process:
-        assert process.stdout is not None
-        path = Path(process.stdout.readline().strip())
-        if "sleep" in then:
-            assert folders.sweep() and path.exists(), "its owner lives"
-            process.kill()
-        process.wait(60)
-    return path
-
-
-def test_folders_of_dead_owners_are_swept_and_no_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    dead = folder_of_another("launch", "time.sleep(60)")
-    (dead / "deep").mkdir()
-    (dead / "deep" / "file").touch()
-    (dead / "deep").chmod(0o500)
-    mine = folders.make_folder("progress")
-    (tmp_path / "zerolab-notes").mkdir()
-    (tmp_path / "zerolab-launch-abcdefgh").mkdir()  # made a moment ago, by somebody who has not locked it yet
-    (tmp_path / "zerolab-launch-ijklmnop").mkdir()
-    (tmp_path / "zerolab-launch-ijklmnop" / "somebody's").touch()
-    os.utime(tmp_path / "zerolab-launch-ijklmnop", (0, 0))
-    assert dead.exists()
-    for _ in range(200):
-        folders.sweep()
-        left = {path.name for path in tmp_path.iterdir()}
-        # The dead process's server is told of the death, and ends a moment after it.
-        if not any(name.startswith("zerolab-server") for name in left):
-            break
-        time.sleep(0.05)
-    assert left == {mine.name, "zerolab-notes", "zerolab-launch-abcdefgh", "zerolab-launch-ijklmnop"}
-    folders.sweep(newborn_seconds=-1.0)
-    assert not (tmp_path / "zerolab-launch-abcdefgh").exists()
-    folders.remove_folder(mine)
-    assert not mine.exists()
-
-
-@LINUX
-def test_a_folder_of_another_user_is_not_swept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    dead = folder_of_another("launch", "import os; os.kill(os.getpid(), 9)")
-    me = os.getuid()
-    with monkeypatch.context() as patched:
-        patched.setattr(os, "getuid", lambda: me + 1)
-        folders.sweep()
-    assert dead.exists()
-    assert not folders.sweep()
-    assert not dead.exists()
-
-
-def test_a_fork_does_not_take_the_folders_of_its_parent_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    mine = folders.make_folder("progress")
-    of_parent = dict(folders._held)
-    folders.forget()
-    folders.remove_all()
-    assert mine.exists()
-    folders._held.update(of_parent)
-    folders.remove_folder(mine)
-    assert not mine.exists()
-
-
-def test_a_folder_ends_with_a_process_that_ends_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    path = folder_of_another("launch", "raise SystemExit")
-    assert not path.exists()
+def test_a_folder_ends_with_a_process_that_ends_well(tmp_path: Path) -> None:
+    code = """
+from zerolab.ranks import folders
+with folders.temporary_folder("launch") as path:
+    print(path, flush=True)
+    raise SystemExit
+"""
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    ran = born.ran("-c", code, env=environment, capture_output=True, text=True, timeout=60, server="own")
+    assert Path(ran.stdout.strip()).parent == tmp_path and not list(tmp_path.glob("zerolab-*"))
 
 
 def test_a_temporary_folder_without_room_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -203,14 +132,15 @@ def test_a_temporary_folder_without_room_is_a_sentence(monkeypatch: pytest.Monke
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(tempfile, "mkdtemp", full)
-    with pytest.raises(DiskError, match=r"No space left on device.*TMPDIR"):
-        folders.make_folder("launch")
+    with pytest.raises(DiskError, match=r"No space left on device.*TMPDIR"), folders.temporary_folder("launch"):
+        pass
 
 
-def test_a_result_that_no_disk_has_room_for_travels_all_the_same(tmp_path: Path) -> None:
+def test_a_result_that_no_disk_has_room_for_is_an_error_that_says_so(tmp_path: Path) -> None:
     job = Job(1, 1.0, "ring", ("cpu",), "gloo", 1, 10**6, directory=tmp_path / "is not there")
-    outcome = Outcome(b"hours of work")
-    assert child.read_report(child.write_report(job, 3, outcome)) == (3, outcome)
+    rank, outcome = child.read_report(child.write_report(job, 3, Outcome(b"hours of work")))
+    assert (rank, outcome.error) == (3, "FileNotFoundError")
+    assert outcome.message == "its result cannot be written (No such file or directory)"
 
 
 def test_a_full_disk_stops_the_bar_and_not_the_run() -> None:

@@ -1,9 +1,6 @@
 """The board and what is concluded from it, without a process."""
 
 import math
-import threading
-from contextlib import nullcontext
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -14,7 +11,6 @@ from zerolab.errors import DeadlockError, MismatchError, RankError
 from zerolab.gpu import door
 from zerolab.ranks.board import Board, BoardPen
 from zerolab.ranks.process_transport import ProcessTransport
-from zerolab.ranks.unfinished import Unfinished
 from zerolab.ranks.watch import Hangs, certain_failure, overdue
 
 RECEIVE = 2
@@ -23,8 +19,7 @@ RECEIVE = 2
 @pytest.fixture
 def board(tmp_path):
     board = Board.create(tmp_path / "board", 3)
-    yield board
-    board.close()
+    return board
 
 
 def pens(board):
@@ -114,54 +109,6 @@ def test_a_call_that_lasts_is_a_hang_and_messages_alike_one_after_the_other_are_
     second.waits(RECEIVE, 0, 4)
     assert [hangs.found(board.read_all(), now) for now in (31, 40, 41)] == [False, False, True]
     assert not Hangs(math.inf).found(board.read_all(), 1e9)
-
-
-def test_a_collective_that_a_gpu_does_not_end_is_noted_for_the_rank_that_computes_beside_it(board, monkeypatch):
-    """Its events are told here: an event that has happened is True."""
-    monkeypatch.setattr(door, "happened", lambda event: event[0])
-    pen, events = pens(board)[0], [[False] for _ in range(3)]
-    unfinished = Unfinished(pen)
-    monkeypatch.setattr(threading.Thread, "start", lambda thread: None)
-    unfinished._thread = threading.Thread()
-    for number, event in enumerate(events, start=1):
-        unfinished.add(Call("all_gather", 8, "float32", 4, number), event)
-    said = []
-    for ended in (0, 0, 0, 2, 2, 3):
-        for event in events[:ended]:
-            event[0] = True
-        unfinished.look()
-        said.append(pen.state().describe())
-    first, third = "is in #1 all_gather of 8 float32", "is in #3 all_gather of 8 float32"
-    assert said == ["", first, first, "", third, ""]
-
-
-def test_a_rank_on_nccl_has_each_of_its_calls_watched(board, monkeypatch):
-    """A stand-in for a GPU's tensor: a call beside others runs on a stream of its own, and one that is waited for on
-    the rank's. What is under way is asked by its event."""
-    done, asked = [], []
-    monkeypatch.setattr(door, "holds", lambda tensor: True)
-    for name in ("wait", "keep", "record"):
-        monkeypatch.setattr(door, name, lambda *_: None)
-    monkeypatch.setattr(door, "on", lambda stream: nullcontext())
-    monkeypatch.setattr(door, "stream", lambda device: SimpleNamespace(device=device))
-    monkeypatch.setattr(door, "current", lambda device: "the rank's")
-    monkeypatch.setattr(door, "event", lambda: done.append([False]) or done[-1])
-    monkeypatch.setattr(Unfinished, "add", lambda self, call, event: asked.append((call.number, event)))
-
-    class Queueing(LocalTransport):
-        def __init__(self):
-            self.unfinished = Unfinished(pens(board)[0])
-
-        queued = ProcessTransport.queued
-        _unfinished = property(lambda self: self.unfinished)
-
-    comm = LocalCollectives(Queueing())
-    comm.all_reduce(torch.ones(2))
-    handle = comm.all_reduce_async(torch.ones(2))
-    handle.wait()
-    comm.close()
-    assert [number for number, _ in asked] == [1, 2]
-    assert all(event in done for _, event in asked)
 
 
 @pytest.mark.parametrize("beside_others", [False, True], ids=["alone", "after a call under way"])

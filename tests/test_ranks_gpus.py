@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import ast
-import itertools
 import re
 import sys
 import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -27,11 +24,8 @@ from zerolab.collectives.transport import LocalTransport, Transport
 from zerolab.errors import InputError
 from zerolab.flat.values import same_device
 from zerolab.gpu import door
-from zerolab.ranks import launch, torchrun
+from zerolab.ranks import launch
 from zerolab.ranks.devices import choose_devices, device_of_rank
-from zerolab.ranks.job import Job
-from zerolab.ranks.launchers import adopt, tasks_by_node
-from zerolab.ranks.own_gpus import each_has_its_own
 from zerolab.ranks.process_transport import ProcessTransport
 from zerolab.ranks.requests import OpenRequests
 from zerolab.train import make_config
@@ -39,15 +33,6 @@ from zerolab.zero.check import check_model
 
 ROOT = Path(__file__).resolve().parents[1]
 MEETING = {"MASTER_ADDR": "a", "MASTER_PORT": "29500"}
-SLURM = {
-    "SLURM_PROCID": "11", "SLURM_STEP_NUM_TASKS": "16", "SLURM_LOCALID": "3", "SLURM_NODEID": "1",
-    "SLURM_STEP_TASKS_PER_NODE": "8(x2)", "SLURM_NTASKS": "16",
-}  # fmt: skip
-OPEN_MPI = {
-    "OMPI_COMM_WORLD_RANK": "11", "OMPI_COMM_WORLD_SIZE": "16", "OMPI_COMM_WORLD_LOCAL_RANK": "3",
-    "OMPI_COMM_WORLD_LOCAL_SIZE": "8",
-}  # fmt: skip
-MPICH = {"PMI_RANK": "11", "PMI_SIZE": "16", "MPI_LOCALRANKID": "3", "MPI_LOCALNRANKS": "8"}
 TOLD = {"RANK": "11", "WORLD_SIZE": "16", "LOCAL_RANK": "3", "LOCAL_WORLD_SIZE": "8"}
 
 
@@ -55,43 +40,6 @@ TOLD = {"RANK": "11", "WORLD_SIZE": "16", "LOCAL_RANK": "3", "LOCAL_WORLD_SIZE":
 def eight_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 8)
     monkeypatch.delenv("ZEROLAB_DEVICE", raising=False)
-
-
-def adopted(environment: dict[str, str]) -> dict[str, str]:
-    adopt(environment)
-    return {name: environment[name] for name in TOLD if name in environment}
-
-
-@pytest.mark.parametrize("said", [SLURM, OPEN_MPI, MPICH, TOLD], ids=["srun", "Open MPI", "MPICH", "torchrun"])
-def test_a_rank_of_two_machines_finds_its_gpu_whoever_started_it(said: dict[str, str]) -> None:
-    found = adopted({**said, **MEETING})
-    assert found == TOLD
-    devices, _ = choose_devices("auto", 16)
-    assert str(device_of_rank(devices, found)) == "cuda:3"
-
-
-def test_a_job_script_that_sets_rank_itself_has_the_local_one_from_srun() -> None:
-    exported = {"RANK": "11", "WORLD_SIZE": "16", **SLURM, **MEETING}
-    assert adopted(exported) == TOLD
-
-
-def test_an_outer_launcher_of_one_process_a_machine_says_nothing_of_torchrun_s_ranks() -> None:
-    torchrun_within = {**TOLD, **SLURM, "SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "2", "SLURM_LOCALID": "0"}
-    assert adopted(torchrun_within) == TOLD
-
-
-def test_a_batch_script_is_no_rank() -> None:
-    batch = {"SLURM_PROCID": "0", "SLURM_NTASKS": "16", "SLURM_LOCALID": "0"}
-    one_task = {"SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "1", "SLURM_LOCALID": "0"}
-    assert adopted(batch) == adopted(one_task) == {}
-
-
-@pytest.mark.parametrize(("said", "who"), [(SLURM, "srun"), (OPEN_MPI, "Open MPI's mpirun"), (MPICH, "mpirun")])
-def test_ranks_that_cannot_meet_are_told_instead_of_training_alone(said: dict[str, str], who: str) -> None:
-    with pytest.raises(InputError, match=f"^{who} has started this process as rank 11 of 16, and MASTER_ADDR and"):
-        adopt({**said})
-    with pytest.raises(InputError, match="and MASTER_PORT is not set"):
-        adopt({**said, "MASTER_ADDR": "a"})
 
 
 def test_a_rank_that_does_not_know_its_number_on_the_machine_is_refused_where_it_would_take_the_first_gpu(
@@ -107,11 +55,6 @@ def test_a_rank_that_does_not_know_its_number_on_the_machine_is_refused_where_it
     assert str(device_of_rank(devices, unknown)) == "cuda:0"
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
     assert [str(device_of_rank(devices, {"LOCAL_RANK": str(rank)})) for rank in (3, 4)] == ["cuda:3", "cuda:0"]
-
-
-def test_slurm_s_tasks_by_node_are_read() -> None:
-    assert tasks_by_node("8(x2),4") == [8, 8, 4]
-    assert tasks_by_node("") == tasks_by_node("8(x") == []
 
 
 @pytest.mark.parametrize("world", ["lockstep", "virtual"])
@@ -177,15 +120,14 @@ def test_the_lane_of_a_rank_works_on_the_rank_s_gpu_and_opens_no_context_on_the_
 def test_a_rank_function_has_ended_when_its_gpu_has_and_an_error_there_is_its_own(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Before other ranks may end NCCL, and while hangs are still looked for."""
+    """Before other ranks may end NCCL."""
     done: list[str] = []
     transport = object.__new__(ProcessTransport)
     transport._open = OpenRequests()
-    transport._unfinished = SimpleNamespace(close=lambda: done.append("watch closed"))  # type: ignore[assignment]
     transport.device = torch.device("cuda:1")
     monkeypatch.setattr(door, "drain", lambda device: done.append(f"{device} drained"))
     transport.check_waited()
-    assert done == ["cuda:1 drained", "watch closed"]
+    assert done == ["cuda:1 drained"]
 
     def fails(device: torch.device) -> None:
         raise RuntimeError("CUDA error: an illegal memory access was encountered")
@@ -193,7 +135,6 @@ def test_a_rank_function_has_ended_when_its_gpu_has_and_an_error_there_is_its_ow
     monkeypatch.setattr(door, "drain", fails)
     with pytest.raises(RuntimeError, match="illegal memory access"):
         transport.check_waited()
-    assert done[2:] == ["watch closed"]
     transport.device = torch.device("cpu")
     transport.check_waited()
 
@@ -248,55 +189,6 @@ def test_a_tensor_or_a_model_on_another_gpu_is_refused() -> None:
             check_model(model, torch.device("cuda:0"))
 
 
-# Ranks of two machines that a launcher has started, and who carries their tensors.
-
-
-def together(gpus: list[str]) -> list[bool | str]:
-    """What ranks on these GPUs, "" for the CPU, hear of NCCL, each in a thread of its own, or how they are refused."""
-    store = dist.HashStore()
-    store.set_timeout(timedelta(seconds=20))
-
-    def hears(rank: int) -> bool | str:
-        try:
-            return each_has_its_own(store, rank, len(gpus), gpus[rank])
-        except InputError as error:
-            return str(error)
-
-    with ThreadPoolExecutor(len(gpus)) as ranks:
-        return [*ranks.map(hears, range(len(gpus)))]
-
-
-OWN = [f"gpu {rank}" for rank in range(16)]
-
-
-def test_all_ranks_hear_alike_whether_each_has_a_gpu_and_rank_0_says_who_shares_one(
-    capfd: pytest.CaptureFixture[str],
-) -> None:
-    assert together(OWN) == [True] * 16
-    assert together([""] * 16) == [False] * 16
-    # On the CPU there is nothing to say.
-    assert capfd.readouterr().err == ""
-    assert together([*OWN[:15], "gpu 3"]) == [False] * 16
-    (shared,) = capfd.readouterr().err.splitlines()
-    assert shared.startswith("zerolab: ranks 3 and 15 share a GPU, so NCCL cannot join the ranks and messages go by ")
-
-
-@pytest.mark.parametrize(
-    ("gpus", "blind", "other"),
-    [([*OWN[:15], ""], 15, 0), (["", *OWN[1:]], 0, 1), ([""] * 4 + OWN[4:], 0, 4), ([*OWN[:3], "", *OWN[:12]], 3, 0)],
-    ids=["the last", "the first", "four", "one of several that share"],
-)
-def test_a_rank_that_sees_no_gpu_where_others_do_is_named_to_all_of_them(
-    gpus: list[str], blind: int, other: int
-) -> None:
-    """Each by itself would choose: shared memory on the CPU, the ring on the GPUs."""
-    refused = together(gpus)
-    assert len({*refused}) == 1
-    assert str(refused[0]).startswith(
-        f"rank {blind} is on the CPU, since it sees no GPU or was told so, and rank {other} is on a GPU; give each rank"
-    )
-
-
 def test_nccl_s_messages_are_batches_all_since_a_batch_and_a_single_message_never_meet(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -313,52 +205,6 @@ def test_nccl_s_messages_are_batches_all_since_a_batch_and_a_single_message_neve
             comm._pass_on(torch.empty(sent, device="cuda:0"), torch.empty(received, device="cuda:0"))
     to, from_ = (dist.isend, 1), (dist.irecv, 2)
     assert posted == [[from_, to], [to], [from_]]
-
-
-UUIDS = {"each sees all eight": (8, "cuda:3", True), "each sees one of its own": (1, "cuda:0", True),
-         "all see the same one": (1, "cuda:0", False)}  # fmt: skip
-
-
-@pytest.mark.parametrize("seen", UUIDS)
-@pytest.mark.parametrize("there", [False, True], ids=["a new world", "the script's world"])
-def test_rank_11_of_two_machines_joins_by_nccl_on_a_gpu_of_its_own_whatever_number_that_has(
-    seen: str, there: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    count, device, own = UUIDS[seen]
-    told: dict[str, Any] = {}
-    store = dist.HashStore()
-    for rank in range(16):
-        store.set(f"zerolab-gpus-0/{rank}", f"gpu {rank}")
-    store.set("zerolab-gpus-0/verdict", "nccl " if own else "host ranks 0 and 1 share a GPU")
-    world = SimpleNamespace(WORLD="the world")
-    for name, value in {**TOLD, **MEETING}.items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.setattr(dist, "is_initialized", lambda: there)
-    monkeypatch.setattr(dist, "init_process_group", lambda backend, **more: told.update(more, backend=backend))
-    monkeypatch.setattr(dist, "group", world)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
-    monkeypatch.setattr(torch.cuda, "set_device", lambda device: told.update(set=str(device)))
-    monkeypatch.setattr(torchrun.distributed_c10d, "_get_default_store", lambda: store)
-    for name, put in {
-        "_launches": itertools.count(), "_meeting_place": lambda *_: store, "name_of": lambda device: "gpu 11",
-        "carriers": lambda group, nccl: (f"{group} by {'NCCL' if nccl else 'gloo'}", "host"),
-        "connect": lambda group, device: told.update(connected=f"{group} from {device}"),
-        "_private_pen": lambda size, rank: None,
-        "ProcessTransport": lambda group, device, nccl, pen, host: (group, str(device), nccl, host),
-    }.items():  # fmt: skip
-        monkeypatch.setattr(torchrun, name, put)
-    monkeypatch.setattr(dist, "get_rank", lambda *_: 11)
-    monkeypatch.setattr(torchrun.parting, "join", lambda: None)
-    job = Job(16, 60.0, "auto", choose_devices("cuda", 16)[0], "never read", 1, 1)
-    assert torchrun._join(job) == (f"the world by {'NCCL' if own else 'gloo'}", device, own, "host")
-    assert told.pop("set") == device
-    if there:
-        # Only where a world may not be connected yet.
-        assert told == ({"connected": f"the world by NCCL from {device}"} if own else {})
-    else:
-        assert (told["rank"], told["world_size"]) == (11, 16)
-        assert told["backend"] == ("cpu:gloo,cuda:nccl" if own else "gloo")
-        assert told["device_id"] == (torch.device(device) if own else None)
 
 
 @pytest.mark.parametrize("ranks", ["8", "16", "24"])

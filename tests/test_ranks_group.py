@@ -15,9 +15,10 @@ import torch.distributed as dist
 from zerolab.collectives import Link, build, torch_
 from zerolab.collectives.transport import WrappedTransport, tell_all
 from zerolab.errors import InputError, MismatchError
-from zerolab.ranks import from_process_group, launch, process_group, torchrun
+from zerolab.ranks import from_process_group, launch
 from zerolab.ranks.child import SPARE_SECONDS
 from zerolab.ranks.job import Job
+from zerolab.ranks.join import process_group, torchrun
 from zerolab.ranks.process_transport import ProcessTransport
 
 pytestmark = [pytest.mark.ranks, pytest.mark.timeout(240)]
@@ -207,11 +208,11 @@ def test_each_launch_under_torchrun_has_its_own_time_out_though_the_world_is_tha
     told = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
     for name, value in told.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(torchrun.parting, "join", lambda: None)
-    monkeypatch.setattr(torchrun.parting, "is_joined", lambda: True)
+    monkeypatch.setattr(torchrun, "_end_with_world", lambda: None)
+    monkeypatch.setattr(torchrun, "_made_world", True)
     found = []
     for seconds in (5.0, 500.0):
-        torchrun._join(Job(1, seconds, "ring", ("cpu",), "gloo", 1, 1)).close()
+        torchrun._join(Job(1, seconds, "ring", ("cpu",), "gloo", 1, 1))
         found.append(torch_.timeout_of(dist.group.WORLD).total_seconds())
     dist.destroy_process_group()
     assert found == [5 + SPARE_SECONDS, 500 + SPARE_SECONDS]
@@ -236,13 +237,12 @@ def test_a_rank_that_would_take_rank_0_s_gpu_is_told(monkeypatch):
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 8)
     both = {"cpu": "gloo", "cuda": "nccl"}
-    for name in ("LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK"):
-        with monkeypatch.context() as there:
-            there.setenv(name, "3")
-            with pytest.raises(InputError, match=r"rank 3 of this machine would compute on cuda:0.*set_device\(3\)"):
-                process_group._choose_device("cuda", both)
-            assert str(process_group._choose_device("cuda:3", both)) == "cuda:3"
-            assert str(process_group._choose_device("cuda", {"cuda": "gloo"})) == "cuda:0"
+    with monkeypatch.context() as there:
+        there.setenv("LOCAL_RANK", "3")
+        with pytest.raises(InputError, match=r"rank 3 of this machine would compute on cuda:0.*set_device\(3\)"):
+            process_group._choose_device("cuda", both)
+        assert str(process_group._choose_device("cuda:3", both)) == "cuda:3"
+        assert str(process_group._choose_device("cuda", {"cuda": "gloo"})) == "cuda:0"
     assert str(process_group._choose_device("cuda", both)) == "cuda:0"
 
 

@@ -191,7 +191,7 @@ def test_a_fork_of_a_process_that_has_launched_may_launch_and_leaves_the_others_
 
 def test_a_rank_of_a_server_that_was_forked_may_launch(tmp_path):
     process = forkserver.new_process(functions.launches_by_a_forked_server, (str(tmp_path / "seen"),), "forked")
-    process.start()
+    forkserver.start(process)
     process.join()
     assert (tmp_path / "seen").read_text() == "[(0, 2), (1, 2)]"
 
@@ -344,6 +344,4 @@ def test_memory_that_a_rank_frees_is_there_for_its_next_tensor():
         return sum([counted(10_000_000) for _ in range(20)][-8:])
 
     kept = launch(faults, ranks=2, timeout=30)
-    handed_back = launch(faults, ranks=2, timeout=30, env={"ZEROLAB_KEEP_FREED_MEMORY": "0"})
-    assert min(handed_back) > 8 * 40_000_000 // 4096 * 0.9
-    assert max(kept) < min(handed_back) / 2
+    assert max(kept) < 8 * 40_000_000 // 4096 / 2

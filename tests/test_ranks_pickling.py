@@ -6,7 +6,6 @@ import sys
 from types import ModuleType
 from typing import Any, ClassVar
 
-import born
 import cloudpickle
 import pytest
 import torch
@@ -104,12 +103,6 @@ functions = torch._C._functions
 def f(comm):
     return functions is torch._C._functions
 """,
-    ("operations of torch", (2.0, 3.0)): """
-import torch
-overload, packet = torch.ops.aten.add.Tensor, torch.ops.aten.mul
-def f(comm):
-    return overload(torch.ones(1), torch.ones(1)).item(), packet(torch.ones(1), 3).item()
-""",
     ("locks, and what is made of them", (True, 1, False)): """
 import queue, threading
 lock, waiting, event = threading.Lock(), queue.Queue(), threading.Event()
@@ -124,55 +117,6 @@ own = threading.local()
 def f(comm):
     own.x = 3
     return own.x
-""",
-    ("a context variable of its own", ("start", "unset")): """
-import contextvars
-one, other = contextvars.ContextVar("one", default="start"), contextvars.ContextVar("other")
-one.set("changed")
-def f(comm):
-    return one.get(), other.get("unset")
-""",
-    ("a context variable of the library", "backward"): """
-from zerolab.collectives import phase
-from zerolab.collectives.call import current_phase
-def f(comm):
-    with phase("backward"):
-        return current_phase.get()
-""",
-    ("weak references", (True, True, 1, 7)): """
-import weakref
-class Thing:
-    def seven(self):
-        return 7
-kept, lost = Thing(), Thing()
-living, dead = weakref.ref(kept), weakref.ref(lost)
-by_key, method = weakref.WeakKeyDictionary({kept: 1}), weakref.WeakMethod(kept.seven)
-del lost
-def f(comm):
-    return living() is kept, dead() is None, by_key[kept], method()()
-""",
-    ("a weak reference that tells of its end", (True, 0, 1)): """
-import weakref
-class Thing:
-    pass
-kept, told = [Thing()], []
-watched = weakref.ref(kept[0], lambda _: told.append("gone"))
-def f(comm):
-    alive, before = watched() is kept[0], len(told)
-    kept.clear()
-    return alive, before, len(told)
-""",
-    ("singledispatch", ("any", "int")): """
-import functools
-@functools.singledispatch
-def kind(x):
-    return "any"
-@kind.register
-def _(x: int):
-    return "int"
-kind("warm")
-def f(comm):
-    return kind("text"), kind(1)
 """,
     ("a tracker made outside", 8): """
 import torch
@@ -389,16 +333,6 @@ def test_a_rank_may_return_a_cached_function() -> None:
 
 def cache_of(comm: Any, function: Any) -> Any:
     return function.__globals__["fib"]
-
-
-def test_a_script_may_hold_what_a_cell_may(tmp_path: Any) -> None:
-    """Its module has a name that each rank has, too, for another module."""
-    held = [("a cached function that calls itself", 6765), ("a context variable of its own", ("start", "unset"))]
-    lines = [f"{TRAVELS[what]}\nprint(launch(f, ranks=2, timeout=50))\n" for what in held]
-    script = tmp_path / "script.py"
-    script.write_text("from zerolab.ranks import launch\n" + "".join(lines))
-    done = born.ran(script, capture_output=True, text=True, timeout=55)
-    assert done.stdout == "".join(f"{[answer] * 2}\n" for _, answer in held), done.stderr
 
 
 def test_the_pickler_is_cloudpickles_for_all_else() -> None:

@@ -6,7 +6,7 @@ import torch
 from zerolab.collectives import Collectives, Link
 from zerolab.course.viz.timeline import messages
 from zerolab.ranks import launch, spend
-from zerolab.ranks.wires import Wire, Wires
+from zerolab.ranks.lockstep.wires import Wire, Wires
 
 BIT = Link(gbit_per_s=1.0)
 MILLION_BITS = 31_250

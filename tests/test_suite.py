@@ -101,20 +101,6 @@ def test_a_fork_with_a_session_of_its_own_has_it_from_the_start() -> None:
     assert group == process.pid
 
 
-@pytest.mark.skipif(not born.FORKS, reason="here each program is a new Python already")
-def test_what_a_forked_server_s_children_print_before_they_have_streams_is_not_shown() -> None:
-    code = """
-import os
-from zerolab.ranks import forkserver
-newborn = forkserver.new_process(os.write, (2, b"a cry"), "newborn")
-newborn.start()
-newborn.join()
-print(forkserver._server.said.read_text())
-"""
-    ran = born.ran("-c", code, capture_output=True, timeout=60)
-    assert (ran.stdout, ran.stderr) == (b"a cry\n", b"")
-
-
 @pytest.mark.skipif(not born.FORKS, reason="here each kernel is a new Python already")
 def test_a_kernel_is_a_fork_with_a_server_of_its_own_and_leaves_ours_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(forked_kernels.launcher, "Popen", forked_kernels.begun)
@@ -195,7 +181,7 @@ def house() -> dict[str, set[str]]:
 
 def test_imports_lead_to_the_file_that_defines_a_name_and_not_through_a_package(house: dict[str, set[str]]) -> None:
     assert {"zerolab/ranks/launch.py", "zerolab/ranks/job.py", "tests/cover.py"} <= house["tests/test_suite.py"]
-    assert "zerolab/ranks/torchrun.py" not in house["tests/test_suite.py"]
+    assert "zerolab/ranks/join/torchrun.py" not in house["tests/test_suite.py"]
     far = quick.distances(["zerolab/flat/layout.py"], house)
     assert far["zerolab/flat/layout.py"] == 0 and far["tests/test_flat.py"] == 1
 

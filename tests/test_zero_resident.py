@@ -13,8 +13,8 @@ from torch.nn import functional as F
 from benchmarks.peers.measure import held_bytes
 from zerolab.collectives import Collectives
 from zerolab.memory import Tracker
-from zerolab.ranks import launch, malloc
-from zerolab.ranks.pages import LEAST, Pages
+from zerolab.ranks import forkserver, launch
+from zerolab.ranks.pages import LEAST, Pages, hand_back
 from zerolab.zero import ZeroEngine, engine_labels
 
 pytestmark = [
@@ -98,7 +98,7 @@ def test_pages_aside_are_given_back_with_their_owner_and_beyond_three_of_the_lar
         seen.append(grown(before))
         for tensor in tensors:
             pages.empty(tensor.untyped_storage())
-        malloc.hand_back()
+        hand_back()
         seen.append(grown(before))
         del pages
         seen.append(grown(before))
@@ -118,7 +118,6 @@ def test_pages_stay_where_they_are_unless_the_process_keeps_what_it_frees() -> N
         pages.empty(storage)
         return pages.move, nbytes - storage.nbytes()
 
-    assert launch(run, ranks=1, timeout=60, env={"ZEROLAB_KEEP_FREED_MEMORY": "0"}) == [(False, 4 * LEAST)]
     assert launch(run, ranks=1, world="lockstep", timeout=60) == [(False, 4 * LEAST)]
     assert launch(run, ranks=1, timeout=60) == [(True, 4 * LEAST)]
 
@@ -140,17 +139,17 @@ def test_what_is_freed_when_a_model_is_sharded_goes_back_to_the_system() -> None
         assert sharded == pytest.approx(101 / 2 + 4.2, abs=5)
 
 
-def test_the_server_of_ranks_has_no_cache_of_small_blocks_and_programs_of_ranks_have_theirs() -> None:
+def test_ranks_are_born_with_settings_of_malloc_and_programs_that_they_start_are_not() -> None:
     def run(comm: Collectives) -> tuple[bool, bool]:
         born_with = Path("/proc/self/environ").read_bytes()
-        return b"glibc.malloc.tcache_count=0" in born_with, "GLIBC_TUNABLES" in os.environ
+        return b"glibc.malloc.mmap_max=0" in born_with, "GLIBC_TUNABLES" in os.environ
 
     assert launch(run, ranks=1, timeout=60) == [(True, "GLIBC_TUNABLES" in os.environ)]
 
 
 def test_the_tunables_that_somebody_has_set_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GLIBC_TUNABLES", "glibc.malloc.perturb=1")
-    ours = "glibc.malloc.perturb=1:glibc.malloc.tcache_count=0"
-    assert malloc.environment() == {"GLIBC_TUNABLES": ours}
+    ours = forkserver.malloc_settings()["GLIBC_TUNABLES"]
+    assert ours.startswith("glibc.malloc.perturb=1:glibc.malloc.tcache_count=0:")
     monkeypatch.setenv("ZEROLAB_KEEP_FREED_MEMORY", "0")
-    assert malloc.environment() == {}
+    assert forkserver.malloc_settings() == {}

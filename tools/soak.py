@@ -175,10 +175,8 @@ def run(moment: Moment, folder: Path, python: Callable[..., subprocess.Popen[str
         faults.append("not a word")
     if status == 130 and [line for line in remains.said.splitlines() if "running" not in line][1:]:
         faults.append("more than one line")
-    files = sorted(path.name for path in temporary.iterdir())
-    if files and status == -9:
-        _sweep(environment, python)
-        files = sorted(path.name for path in temporary.iterdir())
+    # What is killed before its server has begun leaves its folder.
+    files = sorted(path.name for path in temporary.iterdir()) if status != -9 else []
     # What was asked for may be there, whole, also where the end came right after it; and so may what could not be
     # written where it was asked for.
     files += sorted(path.name for path in here.iterdir() if not _is_asked_for(path) and path.name not in remains.said)
@@ -254,19 +252,6 @@ def marked(mark: str, folder: Path) -> Iterator[psutil.Process]:
             here = process.environ().get(MARK) == mark or Path(process.cwd()).is_relative_to(folder)
             if here and process.status() != psutil.STATUS_ZOMBIE:
                 yield process
-
-
-def _sweep(environment: dict[str, str], python: Callable[..., subprocess.Popen[str]] | None) -> None:
-    """What the start of the next command does; here a folder that was made a moment ago counts, too."""
-    words = ["-c", "from zerolab.ranks import folders; folders.sweep(newborn_seconds=0)"]
-    with (
-        python(*words, env=environment)
-        if python
-        else subprocess.Popen(  # type: ignore[attr-defined]
-            [sys.executable, *words], env=environment
-        ) as process
-    ):
-        assert process.wait(120) == 0
 
 
 def drawn(moments: int, seed: int) -> Iterator[Moment]:

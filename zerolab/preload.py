@@ -4,9 +4,11 @@ the processes that run learners' answers.
 
 import atexit
 import gc
+import glob
 import importlib.util
 import os
 import select
+import shutil
 import signal
 import sys
 import threading
@@ -31,12 +33,21 @@ def end_with(client: int, imported: threading.Event) -> None:
     """While this process imports, it hears nothing; if its client ends meanwhile, so does it."""
     while not imported.is_set():
         if select.select([client], [], [], 0.05)[0]:
+            remove_leftovers()
             os._exit(0)
+
+
+def remove_leftovers() -> None:
+    """Remove what the client, if it was killed, has left of temporary files."""
+    for path in glob.glob(os.environ.get("ZEROLAB_LEFTOVERS", "")):
+        shutil.rmtree(path, ignore_errors=True)
 
 
 client = pipe_of_the_client()
 if client is not None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # It was blocked while the server was started, and is not to be in what the server forks.
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     imported = threading.Event()
     thread = threading.Thread(target=end_with, args=(client, imported))
     thread.start()
@@ -48,7 +59,7 @@ import torch._dynamo  # noqa: E402
 
 # Most of what rank functions use.
 import zerolab.train  # noqa: E402, F401
-from zerolab.ranks.warden import end_children  # noqa: E402
+from zerolab.ranks.forkserver import end_children, silence  # noqa: E402
 
 # What checks of exercises use, so that a learner does not wait for it. Named, not imported: the library stands without
 # the course.
@@ -60,8 +71,9 @@ if client is not None:
     # A fork shall find one thread only.
     imported.set()
     thread.join()
+    silence()
     # Run when the server ends; what it forks ends without.
-    atexit.register(end_children, os.getpid())
+    atexit.register(end_children, os.getpid(), remove_leftovers)
     # A rank that looks for garbage leaves these objects alone, and their pages shared.
     gc.freeze()
 if searched:

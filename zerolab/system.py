@@ -34,8 +34,7 @@ class Thing:
 THINGS = {
     "memfd": Thing(
         lambda: hasattr(os, "memfd_create") and os.path.isdir("/proc/self/fd"),
-        "ranks send messages around a ring instead of sharing memory; if the disk is too full for a rank's result, the "
-        "result is lost, and an error says so",
+        "ranks send messages around a ring instead of sharing memory",
     ),
     "proc": Thing(
         lambda: _LINUX and os.path.isdir("/proc/self/task"),
@@ -51,10 +50,6 @@ THINGS = {
         "ranks outlive a fork server that is killed for as long as their parent lives; what an answer started and let "
         "go of is found by its folder alone",
     ),
-    "mallopt": Thing(
-        lambda: _LINUX and all(hasattr(ctypes.CDLL(None), name) for name in ("mallopt", "malloc_trim")),
-        "the allocator hands memory back to the system as it likes",
-    ),
     "mremap": Thing(
         lambda: _LINUX and hasattr(ctypes.CDLL(None), "mremap"),
         "gathered units come from the allocator, and the places where they were stay resident",
@@ -65,7 +60,7 @@ THINGS = {
     ),
     "limits": Thing(
         lambda: importlib.util.find_spec("resource") is not None,
-        "a limit that is too low is met half-way instead of being said before anything starts",
+        "grading does not know that a limit on memory is lower than an answer may take",
     ),
     "groups": Thing(
         lambda: hasattr(os, "setpgid") and hasattr(os, "setsid") and hasattr(os, "killpg"),

@@ -10,7 +10,7 @@ what another left behind. There are rounds: in each, every contender starts, mak
 the round's figure. The order turns from round to round. A ratio compares figures of one round; tables give the median
 over the rounds, with the smallest and largest.
 
-Ranks of zerolab keep freed memory (`zerolab/ranks/malloc.py`), which `launch` sees to. The others run with glibc as
+Ranks of zerolab keep freed memory (`zerolab/ranks/forkserver.py`), which `launch` sees to. The others run with glibc as
 it is, as they do when torchrun starts them; `--same-malloc` gives all of them zerolab's setting.
 
 The floor of a stage is what it cannot do without: forward and backward alone, fused AdamW alone on a rank's share (all
@@ -40,7 +40,7 @@ from typing import Any
 from tqdm import tqdm
 
 from benchmarks.peers.contenders import OURS, PARTS, PEERS, RINGS, is_installed
-from benchmarks.peers.measure import Watcher, allocated, timed, watched
+from benchmarks.peers.measure import Watcher, allocated, keep_freed_memory, timed, watched
 from benchmarks.peers.report import Case, draw, machine, tables
 from benchmarks.peers.workload import DEFAULT_ROWS, WORKLOADS
 from zerolab.ranks import launch
@@ -83,7 +83,8 @@ def measure(case: Case, names: list[str], rounds: int, steps: int, same_malloc: 
 
     def start(fn: Any, name: str, *args: Any) -> list[Any]:
         keeps = same_malloc or name not in PEERS
-        env = {"DS_ACCELERATOR": case.device, "ZEROLAB_KEEP_FREED_MEMORY": "1" if keeps else "0"}
+        keep_freed_memory(keeps)
+        env = {"DS_ACCELERATOR": case.device}
         return launch(
             fn,
             work,

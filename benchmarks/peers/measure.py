@@ -16,8 +16,19 @@ from benchmarks.peers.contenders import CONTENDERS
 from benchmarks.peers.workload import WORKLOADS, Workload
 from zerolab.collectives.shared import peers
 from zerolab.collectives.transport import Transport
+from zerolab.ranks import forkserver, launch
 
 WARM_UP = 3
+
+
+def keep_freed_memory(keeps: bool) -> None:
+    """Whether ranks of the next launches keep what they free. They are born with that, so their server starts anew."""
+    asked = "1" if keeps else "0"
+    if os.environ.get("ZEROLAB_KEEP_FREED_MEMORY") != asked:
+        forkserver.end_server()
+        os.environ["ZEROLAB_KEEP_FREED_MEMORY"] = asked
+        # So that its imports are done when the next launch begins.
+        launch(lambda comm: None, ranks=1, device="cpu", prints="quiet")
 
 
 def timed(transport: Transport, workload: tuple[str, int], name: str, steps: int) -> dict[str, list[float]]:

@@ -88,11 +88,11 @@ def _end_ranks() -> None:
 
 
 def part(status: int) -> None:
-    """Leave at once with a status of failure where this process is a rank that a launcher has started and that has
-    joined the others: to end in order would be to wait for them."""
-    parting = sys.modules.get("zerolab.ranks.parting")
-    if status and parting is not None and parting.is_joined():
-        parting.leave_failed(status)
+    """Leave at once with a status of failure where this process is a rank that torchrun has started and that has joined
+    the others: to end in order would be to wait for them."""
+    torchrun = sys.modules.get("zerolab.ranks.join.torchrun")
+    if status and torchrun is not None and torchrun.made_world():
+        torchrun.leave_world(status)
 
 
 def open_streams() -> None:

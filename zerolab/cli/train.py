@@ -23,8 +23,7 @@ from zerolab.dialects.keys import are_same
 from zerolab.dialects.nanogpt import find_nanogpt, read_nanogpt
 from zerolab.errors import DiskError, InputError
 from zerolab.ranks.folders import reason
-from zerolab.ranks.launchers import adopt
-from zerolab.ranks.torchrun import is_torchrun
+from zerolab.ranks.join.torchrun import is_torchrun
 from zerolab.train import Report, TrainConfig, make_config, train
 from zerolab.train.debug import start_line
 from zerolab.train.evaluate import EvaluationSettings
@@ -72,7 +71,6 @@ FOREIGN = "megatron "
 
 def main(arguments: list[str]) -> int:
     """Train, print the table, write the profile. The status is 143 where a SIGTERM ended the run after a save."""
-    adopt(os.environ)
     nano, arguments = find_nanogpt(arguments)
     settings, foreign = read_flags(arguments)
     path = settings.pop("deepspeed_config", None)

@@ -202,26 +202,6 @@ def timeout_of(group: dist.ProcessGroup) -> timedelta | None:
     return times.pop() if len(times) == 1 else None
 
 
-_carrying: Counter[str] = Counter()
-"""How many transports of this process use a process group, by its name."""
-
-
-def note_carrier(group: dist.ProcessGroup) -> None:
-    """A transport uses this group."""
-    _carrying[group.group_name] += 1
-
-
-def own_carrier(group: dist.ProcessGroup) -> dist.ProcessGroup:
-    """The group itself, or, where another transport uses it, a new one of the same ranks: calls of two comms carry the
-    same numbers, and would take each other's messages. All of its ranks call it, alike often."""
-    used = _carrying[group.group_name]
-    if not used:
-        return group
-    number = zlib.crc32(f"{group.group_name} {used}".encode())
-    note_carrier(group)
-    return new_group(dist.get_process_group_ranks(group), number, dist.get_backend_config(group))
-
-
 _beside: dict[tuple[str, str], dist.ProcessGroup] = {}
 
 

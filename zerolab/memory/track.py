@@ -29,7 +29,7 @@ from zerolab.errors import InputError
 from zerolab.memory import resizes
 from zerolab.memory.kinds import Labels
 from zerolab.memory.skyline import Changes, Sample, Skyline, StorageRecord
-from zerolab.ranks.lockstep import Stopped
+from zerolab.ranks.lockstep.scheduler import Stopped
 
 COUNT_EVERY = 4096
 """Operations after which the log is counted at the latest, so that it stays short in a long run. What is counted

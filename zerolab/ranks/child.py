@@ -11,6 +11,7 @@ import faulthandler
 import linecache
 import os
 import pickle
+import shutil
 import signal
 import socket
 import sys
@@ -34,7 +35,7 @@ from zerolab.ranks.board import Board, BoardPen
 from zerolab.ranks.failure import ResultRefused, is_secondary, said_by, traceback_text
 from zerolab.ranks.job import Job, Outcome
 from zerolab.ranks.leave import leave
-from zerolab.ranks.malloc import keep_freed_memory
+from zerolab.ranks.pages import begin_heap
 from zerolab.ranks.pickling import dumps, is_too_deep, loads
 from zerolab.ranks.process_transport import ProcessTransport
 from zerolab.ranks.seeds import seed_all
@@ -57,7 +58,7 @@ def main(job: Job, rank: int, lifeline: Connection, report: Connection) -> None:
     watch = threading.Thread(target=_watch, args=(lifeline, job, finished, released), daemon=True)
     watch.start()
     try:
-        keep_freed_memory()
+        begin_heap()
         torch.set_num_threads(job.threads)
         seed_all()
         transport = _join(job, rank)
@@ -79,28 +80,16 @@ def main(job: Job, rank: int, lifeline: Connection, report: Connection) -> None:
 
 
 def write_report(job: Job, rank: int, outcome: Outcome) -> bytes:
-    """Write the outcome where the parent can read it, and return the message that says where: a file, or, where the
-    disk has no room for one, the memory of this process, which lives until the parent has read. If neither can be
-    written, the message carries an outcome that says so."""
+    """Write the outcome where the parent can read it, and return the message that says where. If the disk has no room
+    for it, the message carries an outcome that says so."""
     packed = pickle.dumps(outcome)
     try:
         job.outcome_file(rank).write_bytes(packed)
         return pickle.dumps((rank, job.outcome_file(rank)))
     except OSError as error:
-        if has("memfd"):
-            with suppress(OSError):
-                return pickle.dumps((rank, _in_memory(packed)))
         if not outcome.error:
             outcome = replace(failed(error), message=f"its result cannot be written ({folders.reason(error)})")
         return pickle.dumps((rank, replace(outcome, message=outcome.message[:500], traceback="")))
-
-
-def _in_memory(packed: bytes) -> Path:
-    """A file of these bytes that is on no disk (Linux), by a path under which others find it as long as we live."""
-    descriptor = os.memfd_create("outcome")
-    with open(descriptor, "wb", closefd=False) as file:
-        file.write(packed)
-    return Path(f"/proc/{os.getpid()}/fd/{descriptor}")
 
 
 def read_report(message: bytes) -> tuple[int, Outcome]:
@@ -227,5 +216,5 @@ def _watch(lifeline: Connection, job: Job, finished: threading.Event, released: 
         released.set()
     else:
         # A parent that lives has read what it needs; one that was killed cannot clean up.
-        folders.take_away(job.directory)
+        shutil.rmtree(job.directory, ignore_errors=True)
         leave(1)

@@ -9,7 +9,6 @@ import torch
 
 from zerolab.collectives.shared.peers import is_possible
 from zerolab.errors import InputError
-from zerolab.ranks.launchers import LOCAL_RANK
 from zerolab.system import has
 
 WANTED, DEVICE = "ZEROLAB_COLLECTIVES", "ZEROLAB_DEVICE"
@@ -62,11 +61,11 @@ def device_of_rank(devices: Sequence[str], joined: Mapping[str, str]) -> torch.d
     """
     if not devices[0].startswith("cuda"):
         return torch.device("cpu")
-    gpus, said = torch.cuda.device_count(), joined.get(LOCAL_RANK)
+    gpus, said = torch.cuda.device_count(), joined.get("LOCAL_RANK")
     if said is None and gpus > 1:
         raise InputError(
-            f"rank {joined['RANK']} of {joined['WORLD_SIZE']} sees {gpus} GPUs, and {LOCAL_RANK} is not set, so it "
-            f"does not know which is its own; set {LOCAL_RANK} to its number on this machine, as torchrun does"
+            f"rank {joined['RANK']} of {joined['WORLD_SIZE']} sees {gpus} GPUs, and LOCAL_RANK is not set, so it "
+            "does not know which is its own; set LOCAL_RANK to its number on this machine, as torchrun does"
         )
     return torch.device("cuda", int(said or 0) % gpus)
 

@@ -23,11 +23,11 @@ from zerolab.ranks.arguments import MAX_RANKS, MAX_VIRTUAL_RANKS, check_argument
 from zerolab.ranks.devices import check_timed, choose_collectives, choose_devices, threads_per_rank, wanted
 from zerolab.ranks.folders import reason
 from zerolab.ranks.job import Job, Outcome
-from zerolab.ranks.lockstep_world import run_lockstep
+from zerolab.ranks.join.torchrun import is_torchrun, run_torchrun, world_size
+from zerolab.ranks.lockstep.virtual import run_virtual
+from zerolab.ranks.lockstep.world import run_lockstep
 from zerolab.ranks.processes import run_processes
 from zerolab.ranks.results import Results
-from zerolab.ranks.torchrun import is_torchrun, run_torchrun, world_size
-from zerolab.ranks.virtual_world import run_virtual
 
 if TYPE_CHECKING:
     from zerolab.collectives import Link

@@ -23,7 +23,7 @@ from torch.utils.flop_counter import flop_registry
 
 from zerolab.collectives import Collectives, Span
 from zerolab.errors import InputError
-from zerolab.ranks.lockstep_world import spend
+from zerolab.ranks.lockstep.world import spend
 
 CPU_FLASH = "_scaled_dot_product_flash_attention_for_cpu"
 FREE = {"_unsafe_view", "empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided"}

@@ -12,12 +12,13 @@ from __future__ import annotations
 import ctypes
 import mmap
 import weakref
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from zerolab.flat.values import values_here
-from zerolab.ranks import malloc
 from zerolab.system import has
 
 PAGE = mmap.PAGESIZE
@@ -40,13 +41,11 @@ class Pages:
 
     Torch alone fills and empties storages elsewhere: on a GPU, where it keeps memory for the next tensor of that size;
     in a virtual world, where tensors have no values; and where malloc was not asked to keep what is freed
-    (`malloc.py`), as in lockstep, or there is no mremap."""
+    (`forkserver.py`), as in lockstep, or there is no mremap."""
 
     def __init__(self, device: torch.device) -> None:
         real = values_here()
-        self.move = (
-            real and device.type == "cpu" and malloc.keeps_freed_memory() and has("mremap") and _mremap is not None
-        )
+        self.move = real and device.type == "cpu" and keeps_freed_memory() and has("mremap") and _mremap is not None
         self._aside: list[Piece] = []
         # The pieces of each filled storage, by its address. Each lies in one mapping: mremap moves no range of two.
         self._inside: dict[int, list[Piece]] = {}
@@ -58,9 +57,7 @@ class Pages:
         if not self.move or nbytes < LEAST:
             storage.resize_(nbytes)
             return
-        # Where malloc has no free place, in a mapping of its own.
-        with malloc.mapped(LEAST):
-            storage.resize_(nbytes)
+        storage.resize_(nbytes)
         self._largest = max(self._largest, nbytes)
         pieces = self._inside[storage.data_ptr()] = []
         start, stop = whole_pages(storage)
@@ -105,6 +102,28 @@ class Pages:
         if shortest[1] < SCRAP or len(self._aside) > PIECES:
             self._aside.remove(shortest)
             give_back([shortest])
+
+
+@cache
+def keeps_freed_memory() -> bool:
+    """Whether this process was born with a malloc that keeps what is freed."""
+    own = Path("/proc/self/environ")
+    glibc = own.exists() and hasattr(ctypes.CDLL(None), "malloc_trim")
+    return glibc and b"glibc.malloc.mmap_max=0" in own.read_bytes()
+
+
+def begin_heap() -> None:
+    """In a process that was just forked, have malloc's heap go on behind a gap. What it grows by is another mapping
+    than what came with the fork, and mremap moves no range of two; so no storage may lie in both."""
+    if keeps_freed_memory():
+        ctypes.CDLL(None).sbrk(PAGE)
+
+
+def hand_back() -> None:
+    """Give the system what is free now: after something large that does not come again, as a model before it was
+    sharded."""
+    if keeps_freed_memory():
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def give_back(aside: list[Piece]) -> None:

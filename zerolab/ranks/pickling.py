@@ -1,13 +1,7 @@
-"""How functions and values travel to ranks: by value, as cloudpickle has it, and some things that it refuses.
-
-What a notebook or an answer may well hold is made anew in each rank: a cached function with an empty cache, a lock that
-nobody has, a thread's own data with nothing in it, a weak reference to the same thing of that rank. What stands for a
-place in a program, such as a generator or a thread, does not travel, in no world: ranks in lockstep would share it.
-"""
+"""How functions and values travel to ranks: by value, as cloudpickle has it; also cached functions and CPU memory."""
 
 from __future__ import annotations
 
-import contextvars
 import ctypes
 import functools
 import inspect
@@ -16,15 +10,12 @@ import pickle
 import sys
 import threading
 import types
-import weakref
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any
 
 import cloudpickle
 import torch
-
-Reduced = tuple[Any, ...]
 
 
 def dumps(value: Any) -> bytes:
@@ -50,11 +41,8 @@ def loads(packed: bytes, unpickler: type[pickle.Unpickler] = pickle.Unpickler) -
 
 
 class Pickler(cloudpickle.Pickler):
-    """Asks for our own way first.
-
-    A storage travels once, however many tensors lie in it, and they lie in one there, too. All of it travels, also
-    with a small part: strides, offsets and what else may be read of it stay as they are.
-    """
+    """A storage travels once and whole, however many tensors lie in it, and they lie in one there, too. Torch's own way
+    would give each tensor a copy, and write a file for each, which takes many times as long for small ones."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -65,22 +53,34 @@ class Pickler(cloudpickle.Pickler):
     def reducer_override(self, obj: Any) -> Any:
         if isinstance(obj, threading.Thread):
             raise TypeError("cannot pickle a thread")
+        if new := MADE_ANEW.get(type(obj)):
+            return new, ()
+        if type(obj) is functools._lru_cache_wrapper and not is_importable(obj):
+            sizes = obj.cache_parameters()
+            state = obj.__wrapped__, vars(obj)
+            # It may call itself by its name, so it is made first, and told what it caches afterwards.
+            return new_cached, (sizes["maxsize"], sizes["typed"]), state, None, None, fill_cached
+        if type(obj) is types.ModuleType and obj.__name__ not in sys.modules:
+            # One that only another one knows, as those of compiled libraries: cloudpickle would make it anew.
+            outer, _, name = obj.__name__.rpartition(".")
+            if getattr(sys.modules.get(outer), name, None) is obj:
+                return getattr, (sys.modules[outer], name)
+        if type(obj) is torch.Tensor and is_plain(obj):
+            untyped = obj.untyped_storage()
+            place = obj.dtype, obj.storage_offset(), obj.size(), obj.stride(), obj.requires_grad
+            return new_tensor, (self._storages.setdefault(untyped._cdata, untyped), *place)
         if type(obj) is torch.UntypedStorage and obj.device.type == "cpu":
             first = self._storages.setdefault(obj._cdata, obj)
-            if first is not obj:
-                return same, (first,)
-        way = WAYS.get(type(obj))
-        reduced = way(obj) if way else None
-        return super().reducer_override(obj) if reduced is None else reduced
+            return (new_storage, (bytes(memory_of(obj)),)) if first is obj else (same, (first,))
+        return super().reducer_override(obj)
 
 
-def cached_function(cached: Any) -> Reduced | None:
-    """A function under `functools.cache` or `lru_cache`. It may call itself by its name, so it is made first, and told
-    what it caches afterwards."""
-    if is_importable(cached):
-        return None
-    sizes = cached.cache_parameters()
-    return new_cached, (sizes["maxsize"], sizes["typed"]), (cached.__wrapped__, vars(cached)), None, None, fill_cached
+MADE_ANEW: dict[type, Any] = {
+    type(threading.Lock()): threading.Lock,
+    type(threading.RLock()): threading.RLock,
+    threading.local: threading.local,
+}
+"""What a rank gets one of its own of: a lock that nobody has, a thread's own data with nothing in it."""
 
 
 def new_cached(maxsize: int | None, typed: bool) -> Any:
@@ -97,70 +97,10 @@ def fill_cached(cached: Any, state: tuple[Callable[..., Any], dict[str, Any]]) -
     vars(cached).update(attributes)
 
 
-def inner_module(module: types.ModuleType) -> Reduced | None:
-    """A module that only another one knows, as those of compiled libraries: `torch._C._functions`."""
-    if module.__name__ in sys.modules:
-        return None
-    outer, _, name = module.__name__.rpartition(".")
-    known = sys.modules.get(outer)
-    return (getattr, (known, name)) if known is not None and getattr(known, name, None) is module else None
-
-
-def weak_reference(reference: weakref.ref[Any]) -> Reduced:
-    target = reference()
-    return (dead_reference, ()) if target is None else (weakref.ref, (target, reference.__callback__))
-
-
-def weak_method(reference: weakref.WeakMethod[Any]) -> Reduced:
-    method = reference()
-    return (dead_reference, ()) if method is None else (weakref.WeakMethod, (method,))
-
-
-def dead_reference() -> weakref.ref[Any]:
-    return weakref.ref(set())
-
-
-def context_variable(variable: contextvars.ContextVar[Any]) -> Reduced:
-    """That of a library is the library's own; one of the caller's begins anew, with its default."""
-    own = sys.modules.get("__main__")
-    for module in list(sys.modules.values()):
-        # The caller's module may stand there under a second name, which multiprocessing gives it.
-        if module is not own and (held := next((n for n, v in _held(module) if v is variable), None)):
-            return getattr, (module, held)
-    try:
-        return new_variable, (variable.name, contextvars.Context().run(variable.get))
-    except LookupError:
-        return contextvars.ContextVar, (variable.name,)
-
-
-def new_variable(name: str, default: Any) -> contextvars.ContextVar[Any]:
-    return contextvars.ContextVar(name, default=default)
-
-
-def operation(op: torch._ops.OpOverload) -> Reduced:
-    return getattr, (op.overloadpacket, op._overloadname)
-
-
-def operations(packet: torch._ops.OpOverloadPacket) -> Reduced:
-    return named_operations, (packet._qualified_op_name,)
-
-
-def named_operations(name: str) -> Any:
-    namespace, _, op = name.partition("::")
-    return getattr(getattr(torch.ops, namespace), op)
-
-
-def cpu_storage(storage: torch.storage.TypedStorage) -> Reduced | None:
-    """A tensor's memory. Torch's own way writes a file for each tensor, which takes many times as long for small
-    ones."""
-    untyped = storage._untyped_storage
-    return (new_storage, (untyped, storage.dtype)) if untyped.device.type == "cpu" else None
-
-
-def untyped_storage(untyped: torch.UntypedStorage) -> Reduced | None:
-    if untyped.device.type != "cpu":
-        return None
-    return new_untyped, (bytes(memory_of(untyped)),)
+def is_plain(tensor: torch.Tensor) -> bool:
+    """Whether a tensor is a part of the CPU's memory and nothing more."""
+    dense = tensor.device.type == "cpu" and tensor.layout is torch.strided and not tensor.is_quantized
+    return dense and not (vars(tensor) or tensor.is_conj() or tensor.is_neg())
 
 
 def memory_of(untyped: torch.UntypedStorage) -> memoryview:
@@ -169,54 +109,19 @@ def memory_of(untyped: torch.UntypedStorage) -> memoryview:
     return memoryview((ctypes.c_char * nbytes).from_address(untyped.data_ptr()) if nbytes else b"")
 
 
-def newer_tensor(tensor: torch.Tensor) -> Reduced | None:
-    """A tensor of one of torch's newer dtypes, such as 8-bit floats: torch packs its untyped storage, and asks for a
-    typed one to read it back."""
-    if tensor.dtype not in NEWER:
-        return None
-    rebuild, (storage, *rest) = tensor.__reduce_ex__(2)[:2]
-    return (new_tensor, (storage, *rest)) if rebuild is torch._utils._rebuild_tensor_v3 else None
+def new_tensor(storage: torch.UntypedStorage, dtype: torch.dtype, *place: Any) -> torch.Tensor:
+    offset, size, stride, requires_grad = place
+    return torch.empty(0, dtype=dtype).set_(storage, offset, size, stride).requires_grad_(requires_grad)
 
 
-def new_tensor(storage: torch.UntypedStorage, *rest: Any) -> torch.Tensor:
-    typed = torch.storage.TypedStorage(wrap_storage=storage, dtype=torch.uint8, _internal=True)
-    rebuilt: torch.Tensor = torch._utils._rebuild_tensor_v3(typed, *rest)
-    return rebuilt
-
-
-def new_storage(untyped: torch.UntypedStorage, dtype: torch.dtype) -> torch.storage.TypedStorage:
-    return torch.storage.TypedStorage(wrap_storage=untyped, dtype=dtype, _internal=True)
-
-
-def same(storage: torch.UntypedStorage) -> torch.UntypedStorage:
-    return storage
-
-
-def new_untyped(content: bytes) -> torch.UntypedStorage:
+def new_storage(content: bytes) -> torch.UntypedStorage:
     untyped = torch.UntypedStorage(len(content))
     ctypes.memmove(untyped.data_ptr(), content, len(content))
     return untyped
 
 
-NEWER = frozenset(torch.storage._new_dtypes())
-
-WAYS: dict[type, Callable[[Any], Reduced | None]] = {
-    functools._lru_cache_wrapper: cached_function,
-    types.ModuleType: inner_module,
-    type(threading.Lock()): lambda lock: (threading.Lock, ()),
-    type(threading.RLock()): lambda lock: (threading.RLock, ()),
-    threading.local: lambda local: (threading.local, ()),
-    contextvars.ContextVar: context_variable,
-    weakref.ref: weak_reference,
-    weakref.WeakMethod: weak_method,
-    weakref.WeakKeyDictionary: lambda held: (weakref.WeakKeyDictionary, (dict(held),)),
-    weakref.WeakValueDictionary: lambda held: (weakref.WeakValueDictionary, (dict(held),)),
-    torch.storage.TypedStorage: cpu_storage,
-    torch.UntypedStorage: untyped_storage,
-    torch.Tensor: newer_tensor,
-    torch._ops.OpOverload: operation,
-    torch._ops.OpOverloadPacket: operations,
-}
+def same(storage: torch.UntypedStorage) -> torch.UntypedStorage:
+    return storage
 
 
 def is_importable(thing: Any) -> bool:
@@ -230,63 +135,46 @@ def is_importable(thing: Any) -> bool:
     return found is thing
 
 
-def _held(module: Any) -> list[tuple[str, Any]]:
-    return list(vars(module).items()) if isinstance(module, types.ModuleType) else []
-
-
-# What does not travel, and where it is.
-
-
-def culprit(named: dict[str, Any]) -> tuple[str, Any, Exception] | None:
-    """Of values by what to call them: the innermost part that does not travel, as what to call it, the part and why."""
-    return _search(named, set())
-
-
 def is_too_deep(error: Exception) -> bool:
     """Whether a value does not travel because it is nested deeper than Python follows."""
     return isinstance(error, RecursionError) or isinstance(error.__cause__, RecursionError)
 
 
-def _search(named: dict[str, Any], seen: set[int]) -> tuple[str, Any, Exception] | None:
+def culprit(named: dict[str, Any], seen: set[int] | None = None) -> tuple[str, Any, Exception] | None:
+    """Of values by what to call them: the innermost part that does not travel, as what to call it, the part and why."""
+    seen = set() if seen is None else seen
     for name, value in named.items():
         if id(value) in seen:
             continue
         try:
             dumps(value)
         except Exception as error:
-            if is_too_deep(error):
-                # What it holds is nearly as deep: the search would end no sooner than this did.
-                return name, value, error
             seen.add(id(value))
-            return _search(dict(_parts(name, value)), seen) or (name, value, error)
+            # What is nested too deeply holds what is nearly as deep: the search would end no sooner than this did.
+            inner = None if is_too_deep(error) else culprit(dict(_parts(name, value)), seen)
+            return inner or (name, value, error)
     return None
 
 
 def _parts(name: str, value: Any) -> Iterator[tuple[str, Any]]:
     """What a value holds, by what to call it."""
-    if isinstance(value, functools._lru_cache_wrapper | staticmethod | classmethod):
-        value = value.__wrapped__
+    value = getattr(value, "__wrapped__", value)
     if inspect.ismethod(value):
         yield f"what {name} belongs to", value.__self__
     elif inspect.isfunction(value):
         who = name if value.__name__ == "<lambda>" else value.__name__
-        yield from ((f"{key!r}, which {who} uses", held) for key, held in _used(value))
+        held = {key: value.__globals__[key] for key in value.__code__.co_names if key in value.__globals__}
+        for key, cell in zip(value.__code__.co_freevars, value.__closure__ or (), strict=True):
+            # One that nothing was assigned to is empty.
+            with suppress(ValueError):
+                held[key] = cell.cell_contents
+        yield from ((f"{key!r}, which {who} uses", part) for key, part in held.items())
     elif isinstance(value, type):
-        yield from ((f"{key!r} of class {value.__name__}", held) for key, held in vars(value).items())
+        yield from ((f"{key!r} of class {value.__name__}", part) for key, part in vars(value).items())
     elif isinstance(value, dict):
-        yield from ((f"item {key!r} of {name}", held) for key, held in value.items())
+        yield from ((f"item {key!r} of {name}", part) for key, part in value.items())
     elif isinstance(value, list | tuple | set | frozenset):
-        yield from ((f"item {index} of {name}", held) for index, held in enumerate(value))
-    elif not is_importable(type(value)):
+        yield from ((f"item {index} of {name}", part) for index, part in enumerate(value))
+    elif not is_importable(type(value)) and not isinstance(value, types.ModuleType):
         # Nobody knows the inside of a library's object.
-        yield from ((f"attribute {key!r} of {name}", held) for key, held in getattr(value, "__dict__", {}).items())
-
-
-def _used(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
-    """What a function finds outside by name."""
-    code = function.__code__
-    yield from ((name, function.__globals__[name]) for name in code.co_names if name in function.__globals__)
-    for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
-        # One that nothing was assigned to is empty.
-        with suppress(ValueError):
-            yield name, cell.cell_contents
+        yield from ((f"attribute {key!r} of {name}", part) for key, part in getattr(value, "__dict__", {}).items())

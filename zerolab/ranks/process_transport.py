@@ -15,14 +15,12 @@ import torch.distributed as dist
 from torch.utils._python_dispatch import _disable_current_modes
 
 from zerolab.collectives.call import Call, current_call
-from zerolab.collectives.torch_ import note_carrier
 from zerolab.collectives.transport import Request, Transport
 from zerolab.errors import InputError, MismatchError
 from zerolab.gpu import door
 from zerolab.ranks.board import BoardPen, RankState
 from zerolab.ranks.failure import PeerLost, is_secondary
 from zerolab.ranks.requests import Asked, OpenRequests
-from zerolab.ranks.unfinished import Unfinished
 
 SEND, RECEIVE, MEET = 1, 2, 3
 
@@ -55,9 +53,7 @@ class ProcessTransport(Transport):
         self.heeds_tags = not nccl
         self.queues = nccl
         self._pen = pen
-        self._unfinished = Unfinished(pen) if nccl and pen is not None else None
         self._open = OpenRequests()
-        note_carrier(group)
 
     def isend(self, tensor: torch.Tensor, dst: int, tag: int = 0) -> Request:
         self._check(tensor, dst)
@@ -106,30 +102,16 @@ class ProcessTransport(Transport):
             # keeps what a rank was in when it lost another one, for who looks into that death.
             self._pen.left(shown=error is not None and is_secondary(error))
 
-    def queued(self, call: Call, done: torch.cuda.Event | None = None) -> None:
-        if self._unfinished is not None:
-            if done is None:
-                done = door.event()
-                door.record(done, door.current(self.device))
-            self._unfinished.add(call, done)
-
     def waits(self, peer: int | None) -> None:
         if self._pen is not None:
             self._pen.waits(*((0,) if peer is None else (MEET, peer)))
 
     def check_waited(self) -> None:
-        try:
-            self._open.check()
-            if door.drives(self.device):
-                # What went wrong on the GPU shows now, as this rank's error, and a call that hangs there is named; and
-                # nobody ends NCCL while another rank's GPU still waits for this one's.
-                door.drain(self.device)
-        finally:
-            self.close()
-
-    def close(self) -> None:
-        if self._unfinished is not None:
-            self._unfinished.close()
+        self._open.check()
+        if door.drives(self.device):
+            # What went wrong on the GPU shows now, as this rank's error; and nobody ends NCCL while another rank's GPU
+            # still waits for this one's.
+            door.drain(self.device)
 
     def state(self) -> RankState | None:
         """What this rank does according to its board, if it has one."""

@@ -18,10 +18,9 @@ from zerolab.ranks import child, watch
 from zerolab.ranks.board import Board, RankState
 from zerolab.ranks.failure import RankFailure, died, rank_failure
 from zerolab.ranks.folders import reason, temporary_folder
-from zerolab.ranks.forkserver import new_process, process_table
+from zerolab.ranks.forkserver import new_process, process_table, start
 from zerolab.ranks.job import Job, Outcome
 from zerolab.ranks.leave import farewells
-from zerolab.ranks.limits import check_open_files, files_of_launch
 from zerolab.ranks.printing import Printer, read_files
 from zerolab.system import has
 
@@ -35,8 +34,7 @@ LEAVE_SECONDS = 2.0
 def run_processes(job: Job, function: bytes, prints: str) -> tuple[list[Outcome], list[str]]:
     """Run a job; the outcome and the printed text of each rank, in rank order. Raises a RankError if any rank failed.
     When this returns or raises, no process, pipe or file of the launch is left. Raises a DiskError where its files have
-    no room, and an InputError where fewer files may be open than it needs."""
-    check_open_files(files_of_launch(job.ranks), f"a launch of {job.ranks} rank{'s' * (job.ranks > 1)}")
+    no room."""
     with temporary_folder("launch") as directory:
         job = replace(job, directory=directory)
         files = [job.printed_file(rank) for rank in range(job.ranks)]
@@ -82,8 +80,13 @@ class Crew:
 
     def start(self) -> None:
         for process in self._processes:
-            with process_table:
-                process.start()
+            try:
+                start(process)
+            except (EOFError, OSError) as error:
+                raise RankError(
+                    f"the process that ranks are forked from does not serve ({error}); see whether memory, open files "
+                    "and processes are limited, and raise the limit"
+                ) from error
         # Only ranks hold these ends now.
         self._lifeline.close()
         self._report_end.close()
@@ -126,7 +129,6 @@ class Crew:
                 except KeyboardInterrupt as again:
                     interrupt, deadline = again, 0.0
         self._reports.close()
-        self._board.close()
         if interrupt is not None:
             raise interrupt
 

@@ -26,7 +26,7 @@ from typing import Any, NoReturn
 
 from zerolab.collectives import Link
 from zerolab.errors import InputError, RankError, ZerolabError
-from zerolab.ranks.warden import die_with_parent
+from zerolab.ranks.forkserver import die_with_parent
 from zerolab.sweep.member import carry_member, train_member
 from zerolab.sweep.shaping import DEVICE, Command, address, host_end, switch, wire
 

@@ -17,13 +17,10 @@ from zerolab.course.grade.submission import Submission, find_notebooks, read_sub
 from zerolab.course.judge.case import legible
 from zerolab.errors import DiskError, InputError, ZerolabError
 from zerolab.ranks.folders import reason
-from zerolab.ranks.limits import check_open_files
 from zerolab.train.outputs import check_output, write_output
 
 MOST_REPORT = 2**16
 """Bytes for which there must be room where grades are to be written."""
-OPEN_FILES = 64
-"""More than twice what any exercise of the course needs; answers may hold some, too."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -31,7 +28,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     for, or a flag cannot work."""
     options = parser().parse_args(argv)
     try:
-        check_open_files(OPEN_FILES, "grading")
         limits = Limits(positive("--seconds", options.seconds), int(positive("--memory-mb", options.memory_mb)))
         for target in filter(None, (options.json, options.markdown)):
             check_output("--json" if target is options.json else "--markdown", target, MOST_REPORT)

@@ -9,7 +9,12 @@ from collections.abc import Sequence
 from zerolab.course.judge.case import Observation, Trouble
 from zerolab.course.judge.verdict import Finding
 from zerolab.errors import RankError
-from zerolab.ranks import limits
+from zerolab.system import has
+
+try:
+    import resource
+except ImportError:  # pragma: no cover (Windows)
+    resource = None  # type: ignore[assignment]
 
 OWN = {"AssertionError", "AttributeError", "DeadlockError", "IndentationError", "IndexError", "Kept", "KeyError"}
 OWN |= {"LookupError", "MismatchError", "Missing", "NameError", "NotImplementedError", "OffLimits", "RecursionError"}
@@ -47,7 +52,7 @@ def hold_model(name: str, findings: Sequence[Finding], seen: Sequence[Observatio
         said = trouble_in(seen).message.rstrip(".")
         raise RankError(
             f"the model answer to {name} fails here, too ({said}), so nobody's points are taken; see what this machine "
-            f"is short of ({limits.in_words()}; free memory, room in TMPDIR), or give more --seconds or --memory-mb"
+            f"is short of (ulimit -a; free memory, room in TMPDIR), or give more --seconds or --memory-mb"
         )
 
 
@@ -55,10 +60,18 @@ def hold_limits(name: str, seen: Sequence[Observation], megabytes: int, taken: i
     """Raise a RankError where an answer met a limit of this process that is lower than the memory and the size of files
     that an answer may take: `megabytes`, above what a process takes already, in bytes."""
     said = " ".join(f"{trouble.kind} {trouble.message}" for trouble in (found.trouble for found in seen) if trouble)
-    for words, resource, flag, more in ((MEMORY, "RLIMIT_AS", "v", taken), (FILES, "RLIMIT_FSIZE", "f", 0)):
-        limit, promised = limits.given(resource), megabytes * 2**20 + more
+    for words, kind, flag, more in ((MEMORY, "RLIMIT_AS", "v", taken), (FILES, "RLIMIT_FSIZE", "f", 0)):
+        limit, promised = given(kind), megabytes * 2**20 + more
         if words.search(said) and limit is not None and limit < promised:
             raise RankError(
                 f"{name} met a limit of this process, {limit} bytes (ulimit -{flag}), where --memory-mb {megabytes} "
                 f"needs {promised}, so no points are taken; raise the limit, or give less --memory-mb"
             )
+
+
+def given(name: str) -> int | None:
+    """The limit of this process on what `resource` calls so; None where there is none."""
+    if not has("limits"):
+        return None
+    limit = resource.getrlimit(getattr(resource, name))[0]
+    return None if limit == resource.RLIM_INFINITY else limit

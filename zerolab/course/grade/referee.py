@@ -27,7 +27,7 @@ from zerolab.course.judge.exercise import Exercise
 from zerolab.course.judge.verdict import Finding, judge
 from zerolab.errors import RankError
 from zerolab.ranks.folders import temporary_folder
-from zerolab.ranks.forkserver import new_process, process_table
+from zerolab.ranks.forkserver import new_process, process_table, start
 from zerolab.system import has
 
 START_SECONDS = 120.0
@@ -186,8 +186,7 @@ class Worker:
             folder = str(path)
             reports, theirs = multiprocessing.Pipe(duplex=False)
             process = new_process(worker.main, (self._job, theirs, folder, surroundings(folder)), "zerolab-grade")
-            with process_table:
-                process.start()
+            start(process)
             theirs.close()
             try:
                 yield from self._lines(process, reports)

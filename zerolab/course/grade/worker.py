@@ -27,8 +27,7 @@ from zerolab.course.judge.exercise import Exercise
 from zerolab.course.judge.observe import observe_all, trouble_of, where
 from zerolab.course.judge.verdict import by_themselves, judge
 from zerolab.ranks.failure import traceback_text
-from zerolab.ranks.forkserver import close_all_but, fork_server
-from zerolab.ranks.warden import gather_descendants
+from zerolab.ranks.forkserver import close_all_but, fork_server, gather_descendants
 from zerolab.system import has
 
 

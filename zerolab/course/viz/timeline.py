@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from zerolab.course.viz.looks import HATCHES, PALE
 from zerolab.course.viz.picture import Picture, blank, text_table
 from zerolab.errors import InputError
-from zerolab.ranks.lockstep_transport import Event
+from zerolab.ranks.lockstep.transport import Event
 
 
 @dataclass(frozen=True)

@@ -32,8 +32,8 @@ from zerolab.flat.values import has_values
 from zerolab.ranks.child import run
 from zerolab.ranks.failure import ResultRefused
 from zerolab.ranks.job import Job, Outcome
-from zerolab.ranks.lockstep_transport import Event, LockstepTransport
-from zerolab.ranks.lockstep_world import Launch, run_alone
+from zerolab.ranks.lockstep.transport import Event, LockstepTransport
+from zerolab.ranks.lockstep.world import Launch, run_alone
 from zerolab.ranks.pickling import loads
 
 REMEDY = 'leave it out there (zerolab.flat.values.has_values tells), or run it with world="lockstep"'

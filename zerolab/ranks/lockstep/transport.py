@@ -20,9 +20,9 @@ from torch.utils._python_dispatch import _disable_current_modes, _len_torch_disp
 from zerolab.collectives.call import Call, Group, mismatch
 from zerolab.collectives.transport import TELL, Request, Transport
 from zerolab.errors import InputError, MismatchError
-from zerolab.ranks.lockstep import Scheduler, Stopped, Task
+from zerolab.ranks.lockstep.scheduler import Scheduler, Stopped, Task
+from zerolab.ranks.lockstep.wires import Wires
 from zerolab.ranks.requests import Asked, OpenRequests
-from zerolab.ranks.wires import Wires
 
 if TYPE_CHECKING:
     from zerolab.collectives import Link

@@ -1,23 +1,25 @@
 """Under torchrun the ranks are there already, on one machine or many: `launch` joins them instead of starting its own.
 
 This process is one rank. The first launch joins the world that the environment describes, and later launches meet in
-the same one, until the process ends. What a rank prints goes where torchrun sends it; a rank that fails raises and
-leaves (`parting.py`), and torchrun ends the others.
+the same one, until the process ends. What a rank prints goes where torchrun sends it; an exception that nobody catches
+ends the rank at once, and torchrun ends the others.
 """
 
 from __future__ import annotations
 
-import itertools
+import atexit
 import os
+import signal
 import socket
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import timedelta
-from typing import Any
+from types import TracebackType
+from typing import Any, NoReturn
 
 import torch
 import torch.distributed as dist
@@ -25,17 +27,13 @@ from torch.distributed import distributed_c10d
 
 from zerolab.collectives.torch_ import carriers, connect
 from zerolab.errors import InputError, RankError
-from zerolab.ranks import parting
 from zerolab.ranks.board import Board, BoardPen
 from zerolab.ranks.child import SPARE_SECONDS, make_comm
 from zerolab.ranks.devices import choose_collectives, device_of_rank, threads_per_rank
 from zerolab.ranks.failure import is_secondary, rank_failure, said_by, traceback_text
-from zerolab.ranks.folders import reason, temporary_folder
+from zerolab.ranks.folders import reason, remove_all, temporary_folder
 from zerolab.ranks.job import Job
-from zerolab.ranks.launchers import adopt
 from zerolab.ranks.leave import leave
-from zerolab.ranks.malloc import keep_freed_memory
-from zerolab.ranks.own_gpus import each_has_its_own, name_of
 from zerolab.ranks.process_transport import ProcessTransport
 from zerolab.ranks.seeds import seed_all
 from zerolab.ranks.watch import Hangs
@@ -43,13 +41,20 @@ from zerolab.ranks.watch import Hangs
 _VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 POLL_SECONDS = 0.2
 _running = threading.Lock()
-_launches = itertools.count()
+LATER_SECONDS = 2.0
+"""A rank that failed only because another one was gone ends so much later: torchrun names the first one that ends."""
+_made_world = _failed = False
+"""Whether this process has made the world that it is in, and whether its last launch has failed."""
 
 
 def is_torchrun() -> bool:
-    """Whether this process is a rank of a world that somebody else started: torchrun, srun, mpirun."""
-    adopt(os.environ)
+    """Whether this process is a rank that torchrun has started."""
     return all(os.environ.get(name) for name in _VARIABLES)
+
+
+def made_world() -> bool:
+    """Whether this process has joined other ranks by `launch`."""
+    return _made_world and dist.is_initialized()
 
 
 def world_size(ranks: int | None) -> int:
@@ -84,9 +89,12 @@ def run_torchrun(
     job's collectives are as the caller asked for them: what "auto" is shows when the ranks have met."""
     if not _running.acquire(blocking=False):
         raise InputError("under torchrun a rank cannot launch inside a launch; call the inner function directly")
+    global _failed
+    _failed = True
     try:
-        with parting.noted():
-            return _run(job, fn, args, kwargs, threads)
+        found = _run(job, fn, args, kwargs, threads)
+        _failed = False
+        return found
     finally:
         _running.release()
 
@@ -99,7 +107,6 @@ def _run(
         job.collectives, "processes", job.devices, os.environ, job.link is not None, nccl=transport.queues
     ))  # fmt: skip
     torch.set_num_threads(threads or threads_per_rank(int(os.environ.get("LOCAL_WORLD_SIZE", "1"))))
-    keep_freed_memory()
     seed_all()
     rank = transport.rank
     with _reported_when_overdue(job, transport):
@@ -111,7 +118,6 @@ def _run(
             # Nobody leaves, and closes its connections, while another rank still has messages to finish.
             dist.all_reduce(torch.zeros(1, device="cpu"), group=transport.host)
         except Exception as error:
-            parting.failed_first(not is_secondary(error))
             failure = rank_failure(rank, type(error).__name__, said_by(error), said_by(error, traceback_text))
             raise failure from error
     tracer = getattr(comm, "tracer", None)
@@ -126,26 +132,24 @@ def _join(job: Job) -> ProcessTransport:
         torch.cuda.set_device(device)
     timeout = timedelta(seconds=job.call_seconds + SPARE_SECONDS)
     here = dist.is_initialized()
-    store = distributed_c10d._get_default_store() if here else _meeting_place(job, timeout)
-    # Ranks of one world count their launches alike, and each asks anew: another may be on another device.
-    asked, rank = dist.PrefixStore(f"zerolab-gpus-{next(_launches)}", store), int(os.environ["RANK"])
-    nccl = each_has_its_own(asked, rank, job.ranks, name_of(device))
+    ranks_here = int(os.environ.get("LOCAL_WORLD_SIZE", job.ranks))
+    nccl = device.type == "cuda" and torch.cuda.device_count() >= ranks_here
     if not here:
         dist.init_process_group(
             "cpu:gloo,cuda:nccl" if nccl else "gloo",
-            store=store,
-            rank=rank,
+            store=_meeting_place(job, timeout),
+            rank=int(os.environ["RANK"]),
             world_size=job.ranks,
             timeout=timeout,
             device_id=device if nccl else None,
         )
-        parting.join()
+        _end_with_world()
     assert dist.group.WORLD is not None
     # A world that is there already, of an earlier launch or of the script, may lack what this one needs.
     group, host = carriers(dist.group.WORLD, nccl)
     if nccl and here:
         connect(group, device)
-    if parting.is_joined():
+    if made_world():
         # The world has the time-out of its first launch, and a script's own world that of the script.
         for known in {dist.group.WORLD, group, host}:
             distributed_c10d._set_pg_timeout(timeout, known)
@@ -223,4 +227,34 @@ def _reported_when_overdue(job: Job, transport: ProcessTransport) -> Iterator[No
         over.set()
         # A daemon thread that is still waking up when Python ends can abort the process.
         thread.join()
-        transport.close()
+
+
+def _end_with_world() -> None:
+    """From now on this process closes the world that it made when it ends well, and leaves at once when it does not:
+    Python and NCCL would wait for calls that other ranks never enter, and torchrun for this rank."""
+    global _made_world
+    _made_world = True
+    # While the interpreter is whole: a thread of theirs that lets a tensor go later aborts the process.
+    atexit.register(lambda: dist.destroy_process_group() if dist.is_initialized() and not _failed else None)
+    shown = sys.excepthook
+
+    def leaves(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        try:
+            shown(kind, error, trace)
+        finally:
+            if made_world() and not (hasattr(sys, "ps1") or sys.flags.inspect):
+                leave_world(128 + signal.SIGINT if issubclass(kind, KeyboardInterrupt) else 1, error)
+
+    sys.excepthook = leaves
+
+
+def leave_world(status: int, error: BaseException | None = None) -> NoReturn:
+    """End this rank at once, with all that it has printed shown and its temporary folders gone."""
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(Exception):
+            stream.flush()
+    with suppress(Exception):
+        remove_all()
+    if error is not None and is_secondary(error.__cause__ or error):
+        time.sleep(LATER_SECONDS)
+    leave(status)

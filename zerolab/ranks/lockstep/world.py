@@ -1,4 +1,4 @@
-"""A launch in lockstep: the ranks of `lockstep.py`, each with what a process of its own would give it.
+"""A launch in lockstep: the ranks of `scheduler.py`, each with what a process of its own would give it.
 
 A rank gets its own copy of the function and its arguments, its own random numbers and its own printed text, and torch
 the number of threads that ranks in processes would use, so that a function computes the same in both worlds. What
@@ -23,8 +23,8 @@ from zerolab.errors import InputError, RankError
 from zerolab.ranks.child import failed, run
 from zerolab.ranks.failure import RankFailure, rank_failure
 from zerolab.ranks.job import Job, Outcome
-from zerolab.ranks.lockstep import Scheduler, Stopped, Task, where
-from zerolab.ranks.lockstep_transport import Event, LockstepTransport, LockstepWorld
+from zerolab.ranks.lockstep.scheduler import Scheduler, Stopped, Task, where
+from zerolab.ranks.lockstep.transport import Event, LockstepTransport, LockstepWorld
 from zerolab.ranks.printing import Printer
 from zerolab.ranks.seeds import RandomState, seed_all
 
@@ -59,7 +59,7 @@ def spend(seconds: float) -> None:
 
 
 class Launch:
-    """One launch of ranks that take turns: of all of a job's, or of those that are named (`virtual_world.py`)."""
+    """One launch of ranks that take turns: of all of a job's, or of those that are named (`virtual.py`)."""
 
     def __init__(self, job: Job, function: bytes, prints: str, ranks: Sequence[int] | None = None) -> None:
         self.job = job

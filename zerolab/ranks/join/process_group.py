@@ -18,11 +18,10 @@ import torch.distributed as dist
 
 from zerolab.collectives import IMPLEMENTATIONS, Collectives, build
 from zerolab.collectives.shared.peers import host_number, is_possible
-from zerolab.collectives.torch_ import backends_of, carriers, connect, own_carrier
+from zerolab.collectives.torch_ import backends_of, carriers, connect
 from zerolab.collectives.transport import tell_all
 from zerolab.errors import InputError
 from zerolab.ranks.devices import check_timed, wanted
-from zerolab.ranks.launchers import local_rank_in
 from zerolab.ranks.process_transport import ProcessTransport
 
 if TYPE_CHECKING:
@@ -47,8 +46,8 @@ def from_process_group(
                  simulated. NCCL's order of addition is not fixed (`zerolab.ranks.devices`).
     link, trace, check  as in `launch`
 
-    `comm.rank` and `comm.size` are those of the group. Each further comm of a group that gloo joins has a process group
-    of its own, so that the calls of both may be under way at once.
+    `comm.rank` and `comm.size` are those of the group. Two comms of one group may follow each other; for calls of both
+    under way at once, give each a group of its own (`torch.distributed.new_group`).
 
     Raises:
         InputError: no group was made, this process is not in it, its backend cannot serve the device, all ranks of a
@@ -63,12 +62,9 @@ def from_process_group(
     _check_alike(group, device, backends)
     check_timed(device, link, trace)
     nccl = backends.get(device.type) == "nccl"
+    carrier, host = carriers(group, nccl) if nccl else (group, group)
     if nccl:
-        # Two comms' calls are queued on it in the order in which each rank makes them.
-        carrier, host = carriers(group, nccl)
         connect(carrier, device)
-    else:
-        carrier = host = own_carrier(group)
     transport = ProcessTransport(carrier, device, nccl, host=host)
     if collectives == "auto" and link is None:
         collectives = wanted(os.environ)
@@ -121,8 +117,8 @@ def _choose_device(device: torch.device | str | None, backends: dict[str, str]) 
         except (AssertionError, RuntimeError):
             # As torch says it where it has no CUDA, or sees no GPU.
             raise InputError('device is "cuda", but this process sees no GPU; give "cpu", or leave it out') from None
-        own = local_rank_in(os.environ)
-        if backend == "nccl" and device.index == 0 and own not in (None, 0) and torch.cuda.device_count() > 1:
+        own = os.environ.get("LOCAL_RANK", "0")
+        if backend == "nccl" and device.index == 0 and own != "0" and torch.cuda.device_count() > 1:
             raise InputError(
                 f"rank {own} of this machine would compute on {device}, which is rank 0's; call "
                 f"torch.cuda.set_device({own}) first, or name another device"

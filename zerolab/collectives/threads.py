@@ -1,0 +1,113 @@
+"""Ranks as threads of one process, which send messages through mailboxes: the smallest world there is.
+
+    launch_threads(2, lambda comm: comm.all_reduce(torch.ones(3)).tolist())    # [[2.0, 2.0, 2.0], [2.0, 2.0, 2.0]]
+
+It needs nothing but Python's threads, so a copy of the library's core trains by it. `zerolab.ranks.launch` starts
+processes instead: threads share one interpreter, their random numbers and their time.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import defaultdict, deque
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from zerolab.collectives.ring import RingCollectives
+from zerolab.collectives.transport import Transport
+from zerolab.errors import MismatchError, RankError
+
+
+class Mailboxes:
+    """What is on its way between the ranks of one launch: queues of tensors by sender, receiver and tag."""
+
+    def __init__(self) -> None:
+        self.boxes: defaultdict[tuple[int, int, int], deque[torch.Tensor]] = defaultdict(deque)
+        self.changed = threading.Condition()
+        self.failed = False
+
+    def put(self, address: tuple[int, int, int], tensor: torch.Tensor) -> None:
+        with self.changed:
+            self.boxes[address].append(tensor)
+            self.changed.notify_all()
+
+    def take(self, address: tuple[int, int, int]) -> torch.Tensor:
+        """The oldest tensor there, as soon as there is one. Raises a RankError once a rank has failed."""
+        with self.changed:
+            self.changed.wait_for(lambda: self.failed or self.boxes[address])
+            if not self.boxes[address]:
+                raise RankError(f"rank {address[0]} sends nothing more, since a rank has failed")
+            return self.boxes[address].popleft()
+
+    def fail(self) -> None:
+        """Wake all who wait for a message: none comes any more."""
+        with self.changed:
+            self.failed = True
+            self.changed.notify_all()
+
+
+class MailTransport(Transport):
+    """One rank's messages. What is sent is copied at once, so a send never waits."""
+
+    def __init__(self, mailboxes: Mailboxes, rank: int, size: int) -> None:
+        self.mailboxes, self.rank, self.size = mailboxes, rank, size
+
+    def isend(self, tensor: torch.Tensor, dst: int, tag: int = 0) -> Sent:
+        self.check_peer(dst)
+        self.mailboxes.put((self.rank, dst, tag), tensor.detach().clone())
+        return Sent()
+
+    def irecv(self, tensor: torch.Tensor, src: int, tag: int = 0) -> Awaited:
+        self.check_peer(src)
+        return Awaited(self.mailboxes, (src, self.rank, tag), tensor)
+
+
+class Sent:
+    """A message that is in its mailbox."""
+
+    def wait(self) -> None:
+        """Return at once."""
+
+
+class Awaited:
+    """A message that belongs in `tensor`."""
+
+    def __init__(self, mailboxes: Mailboxes, address: tuple[int, int, int], tensor: torch.Tensor) -> None:
+        self._mailboxes, self._address, self._tensor = mailboxes, address, tensor
+
+    def wait(self) -> None:
+        came, (src, rank, _) = self._mailboxes.take(self._address), self._address
+        if came.nbytes != self._tensor.nbytes:
+            raise MismatchError(
+                f"rank {src} sends {came.nbytes} bytes to rank {rank}, which receives {self._tensor.nbytes}; make both "
+                "tensors alike"
+            )
+        self._tensor.detach().view(-1).view(torch.uint8).copy_(came.view(-1).view(torch.uint8))
+
+
+def launch_threads(ranks: int, function: Callable[..., Any], *args: Any) -> list[Any]:
+    """Run `function(comm, *args)` on every rank, each in a thread; return the results in rank order, or raise the first
+    error of a rank once all ranks have ended."""
+    mailboxes = Mailboxes()
+    results: list[Any] = [None] * ranks
+    errors: list[Exception] = []
+
+    def live(rank: int) -> None:
+        try:
+            comm = RingCollectives(MailTransport(mailboxes, rank, ranks))
+            results[rank] = function(comm, *args)
+            comm.close()
+        except Exception as error:
+            errors.append(error)
+            mailboxes.fail()
+
+    threads = [threading.Thread(target=live, args=(rank,), name=f"rank {rank}") for rank in range(ranks)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if errors:
+        raise errors[0]
+    return results
