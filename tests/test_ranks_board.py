@@ -2,8 +2,6 @@
 
 import math
 import threading
-from contextlib import nullcontext
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -133,35 +131,6 @@ def test_a_collective_that_a_gpu_does_not_end_is_noted_for_the_rank_that_compute
         said.append(pen.state().describe())
     first, third = "is in #1 all_gather of 8 float32", "is in #3 all_gather of 8 float32"
     assert said == ["", first, first, "", third, ""]
-
-
-def test_a_rank_on_nccl_has_each_of_its_calls_watched(board, monkeypatch):
-    """A stand-in for a GPU's tensor: a call beside others runs on a stream of its own, and one that is waited for on
-    the rank's. What is under way is asked by its event."""
-    done, asked = [], []
-    monkeypatch.setattr(door, "holds", lambda tensor: True)
-    for name in ("wait", "keep", "record"):
-        monkeypatch.setattr(door, name, lambda *_: None)
-    monkeypatch.setattr(door, "on", lambda stream: nullcontext())
-    monkeypatch.setattr(door, "stream", lambda device: SimpleNamespace(device=device))
-    monkeypatch.setattr(door, "current", lambda device: "the rank's")
-    monkeypatch.setattr(door, "event", lambda: done.append([False]) or done[-1])
-    monkeypatch.setattr(Unfinished, "add", lambda self, call, event: asked.append((call.number, event)))
-
-    class Queueing(LocalTransport):
-        def __init__(self):
-            self.unfinished = Unfinished(pens(board)[0])
-
-        queued = ProcessTransport.queued
-        _unfinished = property(lambda self: self.unfinished)
-
-    comm = LocalCollectives(Queueing())
-    comm.all_reduce(torch.ones(2))
-    handle = comm.all_reduce_async(torch.ones(2))
-    handle.wait()
-    comm.close()
-    assert [number for number, _ in asked] == [1, 2]
-    assert all(event in done for _, event in asked)
 
 
 @pytest.mark.parametrize("beside_others", [False, True], ids=["alone", "after a call under way"])

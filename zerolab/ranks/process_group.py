@@ -18,8 +18,7 @@ import torch.distributed as dist
 
 from zerolab.collectives import IMPLEMENTATIONS, Collectives, build
 from zerolab.collectives.shared.peers import host_number, is_possible
-from zerolab.collectives.torch_ import backends_of, carriers, connect, own_carrier
-from zerolab.collectives.transport import tell_all
+from zerolab.collectives.torch_ import backends_of, carriers, connect
 from zerolab.errors import InputError
 from zerolab.ranks.devices import check_timed, wanted
 from zerolab.ranks.launchers import local_rank_in
@@ -47,8 +46,8 @@ def from_process_group(
                  simulated. NCCL's order of addition is not fixed (`zerolab.ranks.devices`).
     link, trace, check  as in `launch`
 
-    `comm.rank` and `comm.size` are those of the group. Each further comm of a group that gloo joins has a process group
-    of its own, so that the calls of both may be under way at once.
+    `comm.rank` and `comm.size` are those of the group. Calls of two comms of one group may not be under way at once;
+    make the second with `comm.split(0)`.
 
     Raises:
         InputError: no group was made, this process is not in it, its backend cannot serve the device, all ranks of a
@@ -63,12 +62,9 @@ def from_process_group(
     _check_alike(group, device, backends)
     check_timed(device, link, trace)
     nccl = backends.get(device.type) == "nccl"
+    carrier, host = carriers(group, nccl)
     if nccl:
-        # Two comms' calls are queued on it in the order in which each rank makes them.
-        carrier, host = carriers(group, nccl)
         connect(carrier, device)
-    else:
-        carrier = host = own_carrier(group)
     transport = ProcessTransport(carrier, device, nccl, host=host)
     if collectives == "auto" and link is None:
         collectives = wanted(os.environ)
@@ -148,4 +144,4 @@ def _check_alike(group: dist.ProcessGroup, device: torch.device, backends: dict[
 def _share_a_machine(transport: ProcessTransport) -> bool:
     """Whether all ranks can open each other's memory, as far as their numbers tell; asked in a call of all ranks."""
     own = host_number() if is_possible() else -1 - transport.rank
-    return len({host for (host,) in tell_all(transport, [own])}) == 1
+    return len({host for (host,) in transport.all_gather_ints([own])}) == 1

@@ -15,7 +15,6 @@ import torch.distributed as dist
 from torch.utils._python_dispatch import _disable_current_modes
 
 from zerolab.collectives.call import Call, current_call
-from zerolab.collectives.torch_ import note_carrier
 from zerolab.collectives.transport import Request, Transport
 from zerolab.errors import InputError, MismatchError
 from zerolab.gpu import door
@@ -52,12 +51,10 @@ class ProcessTransport(Transport):
         self._nccl = nccl
         # NCCL runs the messages between two ranks in the order in which they are posted.
         self.posts_ahead = not nccl
-        self.heeds_tags = not nccl
         self.queues = nccl
         self._pen = pen
         self._unfinished = Unfinished(pen) if nccl and pen is not None else None
         self._open = OpenRequests()
-        note_carrier(group)
 
     def isend(self, tensor: torch.Tensor, dst: int, tag: int = 0) -> Request:
         self._check(tensor, dst)
