@@ -43,12 +43,11 @@ class Group:
 
     @cached_property
     def _members(self) -> str:
-        shown = [*map(str, self.ranks)]
-        if self.size == 1:
-            return f"rank {shown[0]}"
-        if self.size <= SHOWN:
-            return f"ranks {', '.join(shown)}"
-        return f"{self.size} ranks {', '.join(shown[: SHOWN - 2])}, ..., {shown[-1]}"
+        ranks = ", ".join(map(str, self.ranks))
+        if self.size > SHOWN:
+            first = ", ".join(map(str, self.ranks[: SHOWN - 2]))
+            return f"{self.size} ranks {first}, ..., {self.ranks[-1]}"
+        return f"ranks {ranks}" if self.size > 1 else f"rank {ranks}"
 
 
 @dataclass(frozen=True)
@@ -110,22 +109,16 @@ class Whole(str):
     __slots__ = ()
 
 
-class phase:  # noqa: N801 - a word of the code that it stands around
+@contextmanager
+def phase(name: str, whole: bool = False) -> Iterator[None]:
     """Calls issued inside belong to phase `name` ("forward", "backward", "step", ...); where it is `whole`, also those
     of the phases inside, such as the forward of an evaluation."""
-
-    # A generator would take twice as long, and a step enters many.
-    __slots__ = ("name", "token")
-
-    def __init__(self, name: str, whole: bool = False) -> None:
-        self.name = Whole(name) if whole else name
-
-    def __enter__(self) -> None:
-        around = current_phase.get()
-        self.token = current_phase.set(around if type(around) is Whole else self.name)
-
-    def __exit__(self, *_: object) -> None:
-        current_phase.reset(self.token)
+    around = current_phase.get()
+    token = current_phase.set(around if type(around) is Whole else Whole(name) if whole else name)
+    try:
+        yield
+    finally:
+        current_phase.reset(token)
 
 
 _of_autograd = ""

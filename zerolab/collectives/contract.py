@@ -28,6 +28,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from functools import partial
 from typing import Any
 
 import torch
@@ -234,18 +235,15 @@ class Collectives(ABC):
         `name` is what reports, meter and tracer call the group, the same on all ranks of a colour. The group has
         memory, meter, tracer and link in common with this one, can be split again, and ends with it.
         """
-
-        def row_of(rank: int) -> list[int]:
-            return color_row(rank, color, key, name)
-
         tells = callable(color) and (key is None or callable(key))
+        row_of = partial(color_row, color=color, key=key, name=name)
         rows = self.all_gather_ints(row_of(self.rank), "split", row_of if tells else None)
         own = rows[self.rank]
         ranks = [rank for rank in range(self.size) if rows[rank][:2] == own[:2]]
         if len({(*row[:2], row[3]) for row in rows}) > len({(*row[:2],) for row in rows}):
             names = self._all_gather_text(name, "split")
-            listed = ", ".join(f"rank {self.ranks[rank]} {names[rank]!r}" for rank in ranks)
             if any(names[rank] != name for rank in ranks):
+                listed = ", ".join(f"rank {self.ranks[rank]} {names[rank]!r}" for rank in ranks)
                 raise MismatchError(
                     f"the ranks of colour {own[1]} gave their group different names ({listed}); give one"
                 )

@@ -106,25 +106,21 @@ class Transport(ABC):
         return time.perf_counter()
 
     def all_gather_ints(
-        self,
-        numbers: Sequence[int],
-        row_of: RowOf | None = None,
-        peers: Sequence[int] | None = None,
-        tag: int = INTS_TAG,
+        self, numbers: Sequence[int], row_of: RowOf | None = None, group: Group | None = None
     ) -> list[list[int]]:
-        """Return every rank's numbers, as many from each, in rank order. They travel between hosts in log N messages
-        (what a rank knows doubles with each), are nobody's traffic, and take no time in lockstep. `peers` are the ranks
-        that take part, by default all; `row_of` serves worlds in which the others do not answer."""
-        peers = range(self.size) if peers is None else peers
-        rank, size = peers.index(self.rank), len(peers)
+        """Return every rank's numbers, as many from each, in rank order, in a `group` or in the world. They travel
+        between hosts in log N messages (what a rank knows doubles with each), are nobody's traffic, and take no time in
+        lockstep. `row_of` serves worlds in which the others do not answer."""
+        ranks = range(self.size) if group is None else group.ranks
+        rank, size = ranks.index(self.rank), len(ranks)
         # Row i is that of rank (rank + i) % size.
         table = torch.zeros(size, len(numbers), dtype=torch.int64, device="cpu")
         table[0] = torch.tensor(numbers, dtype=torch.int64, device="cpu")
         known = 1
         while known < size:
             more = min(known, size - known)
-            dst, src = peers[(rank - known) % size], peers[(rank + known) % size]
-            self.exchange(table[:more], dst, table[known : known + more], src, tag)
+            dst, src = ranks[(rank - known) % size], ranks[(rank + known) % size]
+            self.exchange(table[:more], dst, table[known : known + more], src, tag_in(group, INTS_TAG))
             known += more
         rows = table.tolist()
         return rows[-rank:] + rows[:-rank]
@@ -183,44 +179,41 @@ class Grouped(WrappedTransport):
 
     def isend(self, tensor: torch.Tensor, dst: int, tag: int = 0) -> Request:
         self.check_peer(dst)
-        return self._named(lambda: self.inner.isend(tensor, self._peers[dst], self._tag(tag)))
+        return self._named(self.inner.isend, tensor, self._peers[dst], tag_in(self.within, tag))
 
     def irecv(self, tensor: torch.Tensor, src: int, tag: int = 0) -> Request:
         self.check_peer(src)
-        return self.inner.irecv(tensor, self._peers[src], self._tag(tag))
+        return self.inner.irecv(tensor, self._peers[src], tag_in(self.within, tag))
 
     def exchange(self, outgoing: torch.Tensor, dst: int, incoming: torch.Tensor, src: int, tag: int = 0) -> None:
         self.check_peer(dst)
         self.check_peer(src)
-        peers = self._peers
-        self._named(lambda: self.inner.exchange(outgoing, peers[dst], incoming, peers[src], self._tag(tag)))
+        dst, src = self._peers[dst], self._peers[src]
+        self._named(self.inner.exchange, outgoing, dst, incoming, src, tag_in(self.within, tag))
 
     def waits(self, peer: int | None) -> None:
         self.inner.waits(None if peer is None else self._peers[peer])
 
     def all_gather_ints(
-        self,
-        numbers: Sequence[int],
-        row_of: RowOf | None = None,
-        peers: Sequence[int] | None = None,
-        tag: int = INTS_TAG,
+        self, numbers: Sequence[int], row_of: RowOf | None = None, group: Group | None = None
     ) -> list[list[int]]:
-        peers = self._peers if peers is None else [self._peers[peer] for peer in peers]
-        return self.inner.all_gather_ints(numbers, row_of, peers, self._tag(tag))
+        return self.inner.all_gather_ints(numbers, row_of, group or self.within)
 
     def close(self) -> None:
         """The messages stay with the world."""
 
-    def _tag(self, tag: int) -> int:
-        return zlib.crc32(b"%d %d" % (self.within.number, tag)) & 0x3FFFFFFF
-
-    def _named(self, send: Callable[[], Any]) -> Any:
+    def _named(self, send: Callable[..., Any], *args: Any) -> Any:
         """Hand a message on, and say whose it is where no call does."""
         token = current_group.set(self.within)
         try:
-            return send()
+            return send(*args)
         finally:
             current_group.reset(token)
+
+
+def tag_in(group: Group | None, tag: int) -> int:
+    """The tag of messages within a group: no receive of another group takes them."""
+    return tag if group is None else zlib.crc32(b"%d %d" % (group.number, tag)) & 0x3FFFFFFF
 
 
 class ThreadLane:

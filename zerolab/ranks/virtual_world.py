@@ -25,8 +25,8 @@ from torch._subclasses.fake_tensor import (
 )
 from torch.utils._pytree import tree_leaves
 
-from zerolab.collectives.call import Call, current_call
-from zerolab.collectives.transport import INTS_TAG, Request, RowOf
+from zerolab.collectives.call import Call, Group, current_call
+from zerolab.collectives.transport import Request, RowOf
 from zerolab.errors import InputError
 from zerolab.flat.values import has_values
 from zerolab.ranks.child import run
@@ -88,13 +88,9 @@ class VirtualTransport(LockstepTransport):
         scheduler.wait()
 
     def all_gather_ints(
-        self,
-        numbers: Sequence[int],
-        row_of: RowOf | None = None,
-        peers: Sequence[int] | None = None,
-        tag: int = INTS_TAG,
+        self, numbers: Sequence[int], row_of: RowOf | None = None, group: Group | None = None
     ) -> list[list[int]]:
-        size = self.size if peers is None else len(peers)
+        size = self.size if group is None else group.size
         if row_of is not None:
             return [row_of(rank) for rank in range(size)]
         call = current_call.get()
