@@ -111,7 +111,6 @@ REFUSED: list[tuple[Callable[[], object], list[str]]] = [
     (lambda: one_rank.all_reduce(torch.ones(2, dtype=torch.int64), average=True), ["torch.int64", ".float()"]),
     (lambda: one_rank.all_reduce(torch.ones(4, 2).t()), ["(1, 2)", "contiguous"]),
     (lambda: one_rank.all_reduce(flat.to("meta")), ["meta", "cpu", ".to("]),
-    (lambda: one_rank.all_reduce(flat.to_sparse()), ["sparse", "to_dense"]),
     (lambda: one_rank.all_reduce(torch.ones(2, dtype=torch.complex64).conj()), ["conjugate", "resolve_conj"]),
     (lambda: one_rank.reduce_scatter(square), ["(2, 2)", "view(-1)"]),
     (lambda: one_rank.reduce_scatter(flat, out=torch.ones(3)), ["4 torch.float32", "3", "leave it out"]),

@@ -44,14 +44,14 @@ def test_blocks_never_overlap_and_freed_ones_leave_nothing(steps: list[tuple[int
         start = blocks.take(nbytes)
         if start is not None:
             assert start % GRAIN == 0
-            assert start + nbytes <= blocks.capacity
+            assert start + nbytes <= 1 << 16
             assert all(start + max(nbytes, 1) <= a or a + max(n, 1) <= start for a, n in living)
             living.append((start, nbytes))
         if frees and living:
             blocks.give_back(*living.pop(len(living) // 2))
     for block in living:
         blocks.give_back(*block)
-    assert (blocks.gaps, blocks.top) == ([], 0)
+    assert blocks.gaps == [(0, 1 << 16)]
 
 
 def test_a_block_is_used_again_once_its_last_view_is_gone() -> None:
@@ -171,7 +171,7 @@ def test_calls_in_a_row_take_no_more_memory_than_one() -> None:
         for _ in range(50):
             comm.all_reduce(torch.ones(1000))
             comm.all_reduce_async(comm.allocate(500).zero_()).wait()
-        return comm._arena._reserved
+        return comm._peers.arena._reserved
 
     assert max(launched(many)) < 16_000
 
@@ -292,19 +292,3 @@ def test_ranks_of_another_machine_are_named(monkeypatch: pytest.MonkeyPatch) -> 
 
     with pytest.raises(RankError, match=r"rank \d runs on another machine than rank \d .*; use collectives="):
         launched(elsewhere, ranks=2)
-
-
-def test_the_memory_of_an_alien_process_is_a_refusal() -> None:
-    assert Path("/proc/self/fd").is_dir()
-
-    def locked(comm: Collectives) -> None:
-        import zerolab.collectives.shared.peers as peers
-
-        def refuse(*_: Any) -> int:
-            raise PermissionError(13, "Permission denied")
-
-        peers.os.open = refuse  # type: ignore[assignment]
-        comm.barrier()
-
-    with pytest.raises(RankError, match=r"may not open the shared memory of rank \d .*as one user in one container"):
-        launched(locked, ranks=2)

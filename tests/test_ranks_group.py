@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 
 from zerolab.collectives import Link, build, torch_
-from zerolab.collectives.transport import WrappedTransport, tell_all
+from zerolab.collectives.transport import Transport, WrappedTransport
 from zerolab.errors import InputError, MismatchError
 from zerolab.ranks import from_process_group, launch
 from zerolab.ranks.child import SPARE_SECONDS
@@ -258,7 +258,7 @@ def agree_beside_nccl(comm):
 
     torch_._all_gather_single = refused
     own = build(ProcessTransport(dist.group.WORLD, torch.device("cpu"), nccl=True, host=host), "torch")
-    rows = tell_all(own.transport, [comm.rank, 10 * comm.rank])
+    rows = own.transport.all_gather_ints([comm.rank, 10 * comm.rank])
     own.agree()
     own._labels = ["a", "b" if comm.rank else "c"]
     try:
@@ -284,15 +284,11 @@ def count_exchanges(transport):
     counted = []
 
     class Counting(WrappedTransport):
-        def bare(self):
-            return self
-
-        def known(self, numbers, size, said):
-            return None
+        all_gather_ints = Transport.all_gather_ints
 
         def exchange(self, *args):
             counted.append(args)
             super().exchange(*args)
 
-    rows = tell_all(Counting(transport), [transport.rank])
+    rows = Counting(transport).all_gather_ints([transport.rank])
     return len(counted), rows

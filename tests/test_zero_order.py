@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from zero_cases import sgd
 
 from zerolab.collectives import Collectives, Request, build
-from zerolab.collectives.agree import compare_labels
 from zerolab.collectives.transport import Transport, WrappedTransport
 from zerolab.errors import MismatchError
 from zerolab.ranks import launch
@@ -46,7 +45,7 @@ class Tagless(WrappedTransport):
 
     def __init__(self, inner: Transport) -> None:
         super().__init__(inner)
-        self.heeds_tags = self.posts_ahead = False
+        self.queues, self.posts_ahead = True, False
 
     def isend(self, tensor: Tensor, dst: int, tag: int = 0) -> Request:
         return super().isend(tensor, dst, 7)
@@ -163,7 +162,8 @@ def test_a_rank_that_ran_fewer_units_is_told_of_as_well(made: str) -> None:
     def compare(transport: Transport) -> str:
         comm = MADE[made](transport)
         try:
-            compare_labels(comm, ["a", "b", "c"][: 3 - comm.rank])
+            comm._labels, comm._hides_labels = ["a", "b", "c"][: 3 - comm.rank], True
+            comm.agree()
             said = ""
         except MismatchError as error:
             said = str(error)

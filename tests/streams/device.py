@@ -20,7 +20,7 @@ from zerolab.collectives import Collectives, torch_
 from zerolab.collectives.handle import Handle
 from zerolab.collectives.ring import RingCollectives
 from zerolab.collectives.torch_ import TorchCollectives
-from zerolab.collectives.transport import Request, Said, Transport
+from zerolab.collectives.transport import Request, Transport
 from zerolab.gpu import door
 from zerolab.offload import lane as swap
 
@@ -232,13 +232,13 @@ class FakeNccl(Transport):
     """The transport of rank 0 of 2 that NCCL joins. The other is only thought of."""
 
     rank, size, device = RANK, SIZE, GPU
-    queues, heeds_tags = True, False
+    queues = True
 
     def __init__(self, fake: FakeDoor) -> None:
         self.fake = fake
 
-    def known(self, numbers: list[int], size: int, said: Said | None) -> list[list[int]]:
-        return [numbers] * size
+    def all_gather_ints(self, numbers: list[int], *_: Any) -> list[list[int]]:  # type: ignore[override]
+        return [numbers] * self.size
 
     def lane(self) -> Lane:
         return Lane(self.fake.checker)

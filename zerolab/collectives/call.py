@@ -43,18 +43,18 @@ class Group:
 
     @cached_property
     def _members(self) -> str:
-        if self.size == 1:
-            return f"rank {self.ranks[0]}"
-        if self.size <= SHOWN:
-            return f"ranks {', '.join(map(str, self.ranks))}"
-        first = ", ".join(map(str, self.ranks[: SHOWN - 2]))
-        return f"{self.size} ranks {first}, ..., {self.ranks[-1]}"
+        ranks = ", ".join(map(str, self.ranks))
+        if self.size > SHOWN:
+            first = ", ".join(map(str, self.ranks[: SHOWN - 2]))
+            return f"{self.size} ranks {first}, ..., {self.ranks[-1]}"
+        return f"ranks {ranks}" if self.size > 1 else f"rank {ranks}"
 
 
 @dataclass(frozen=True)
 class Call:
-    """One collective of one rank. `number` counts this rank's calls in its group from 1; `group` is None where all
-    ranks of the world take part."""
+    """One collective of one rank. `number` counts this rank's calls in its group from 1; `src` is the rank that a
+    broadcast comes from; `nominal` says that its messages cannot be seen from here, so that its bytes come from the
+    ring's formula; `group` is None where all ranks of the world take part."""
 
     name: str
     numel: int = 0
@@ -64,18 +64,13 @@ class Call:
     phase: str = ""
     label: str = ""
     src: int = 0
-    """The rank that a broadcast comes from."""
     nominal: bool = False
-    """Whether its messages cannot be seen from here, so that its bytes come from the ring formula."""
     group: Group | None = None
     average: bool = False
-    """Whether its sum is divided by N."""
 
-    def numbered(self, number: int) -> Call:
-        """The same call with its number. (`dataclasses.replace` takes ten times as long.)"""
-        numbered = object.__new__(Call)
-        numbered.__dict__.update(self.__dict__, number=number)
-        return numbered
+    def place_of(self, rank: int, size: int) -> tuple[int, int]:
+        """Rank `rank` of the world's `size` as the call's group numbers it, and how many are in the group."""
+        return (rank, size) if self.group is None else (self.group.ranks.index(rank), self.group.size)
 
     @cached_property
     def what(self) -> str:
@@ -88,10 +83,6 @@ class Call:
         if self.group is not None:
             what = f"{what} {self.group}"
         return f"{what} ({self.label})" if self.label else what
-
-    def place_of(self, rank: int, size: int) -> tuple[int, int]:
-        """Rank `rank` of the world's `size` as the call's group numbers it, and how many are in the group."""
-        return (rank, size) if self.group is None else (self.group.ranks.index(rank), self.group.size)
 
     @property
     def tag(self) -> int:
@@ -118,22 +109,16 @@ class Whole(str):
     __slots__ = ()
 
 
-class phase:  # noqa: N801 - a word of the code that it stands around
+@contextmanager
+def phase(name: str, whole: bool = False) -> Iterator[None]:
     """Calls issued inside belong to phase `name` ("forward", "backward", "step", ...); where it is `whole`, also those
     of the phases inside, such as the forward of an evaluation."""
-
-    # A generator would take twice as long, and a step enters many.
-    __slots__ = ("name", "token")
-
-    def __init__(self, name: str, whole: bool = False) -> None:
-        self.name = Whole(name) if whole else name
-
-    def __enter__(self) -> None:
-        around = current_phase.get()
-        self.token = current_phase.set(around if type(around) is Whole else self.name)
-
-    def __exit__(self, *_: object) -> None:
-        current_phase.reset(self.token)
+    around = current_phase.get()
+    token = current_phase.set(around if type(around) is Whole else Whole(name) if whole else name)
+    try:
+        yield
+    finally:
+        current_phase.reset(token)
 
 
 _of_autograd = ""
@@ -162,7 +147,7 @@ def phase_now() -> str:
 
 
 def mismatch(one: int, this: str, other: int, that: str) -> str:
-    """What to say of two ranks that met in different calls, told as text."""
+    """The message for two ranks that met in different calls, given as text."""
     said = (
         f"rank {one} is in {this} while rank {other} is in {that}; every rank must call the same collectives in the "
         "same order, with the same sizes and dtypes"

@@ -23,29 +23,35 @@ ordering and handles live here, once.
 
 from __future__ import annotations
 
+import zlib
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import Any
 
 import torch
 
-from zerolab.collectives.agree import compare_labels
 from zerolab.collectives.call import Call, Group, phase_now
-from zerolab.collectives.groups import Number, as_listed, by_colour
 from zerolab.collectives.handle import Handle, Issuer, Order
-from zerolab.collectives.operands import check_out, check_place, check_summable, check_tensor, in_inference_mode
-from zerolab.collectives.transport import Grouped, Request, Transport
-from zerolab.errors import InputError
-from zerolab.flat.layout import check_count, chunk_size
+from zerolab.collectives.operands import (
+    Number,
+    check_out,
+    check_place,
+    check_ranks,
+    check_summable,
+    check_tensor,
+    color_row,
+)
+from zerolab.collectives.transport import Grouped, Request, RowOf, Transport
+from zerolab.errors import InputError, MismatchError
+from zerolab.flat.layout import check_count, chunk_sizes
 from zerolab.gpu import door
 
-if TYPE_CHECKING:
-    from zerolab.collectives.meter import Meter
-    from zerolab.collectives.tracer import Tracer
-
 Tensor = torch.Tensor
+SHOWN_BYTES = 96
+"""Bytes of a line that an error shows."""
 
 
 class Collectives(ABC):
@@ -64,9 +70,14 @@ class Collectives(ABC):
         self._groups: list[Collectives] = []
         self._founded: Counter[tuple[str, tuple[int, ...]]] = Counter()
         self._issuer: Order = Issuer(transport)
+        self._issued = 0
         self._labels: list[str] = []
-        self.meter: Meter | None = None
-        self.tracer: Tracer | None = None
+        # Ranks that call with different labels would take each other's tensors unnoticed, since no message carries the
+        # label: messages are hidden inside a library, or run on a transport that knows no tags.
+        self._hides_labels = self.size > 1 and (self.nominal or transport.queues)
+        self.meter: Any = None
+        self.tracer: Any = None
+        """Those of `observe/`, where they are attached."""
 
     # What an implementation brings. Arguments are checked, `out` is there, and calls come one at a time.
 
@@ -124,9 +135,7 @@ class Collectives(ABC):
         check_tensor("broadcast", tensor, self.device)
         if isinstance(src, bool) or not isinstance(src, int) or not 0 <= src < self.size:
             raise InputError(f"broadcast from rank {src!r}: there are ranks 0 to {self.size - 1}; name one of them")
-        return self._issue(
-            "broadcast", lambda: self._broadcast(tensor, src), tensor, tensor, tensor, True, src=src
-        ).wait()
+        return self._issue("broadcast", lambda: self._broadcast(tensor, src), tensor, [tensor], src=src).wait()
 
     def barrier(self) -> None:
         """Return once every rank has called it."""
@@ -138,20 +147,14 @@ class Collectives(ABC):
                 # a barrier that hangs is named.
                 door.drain(self.device)
 
-        self._issue("barrier", run, None, None, None, True).wait()
+        self._issue("barrier", run).wait()
 
     def all_reduce_async(self, tensor: Tensor, average: bool = False, *, now: bool = False) -> Handle:
         """`all_reduce` that returns at once; the tensor belongs to the call until `Handle.wait`."""
         check_tensor("all_reduce", tensor, self.device)
         check_summable("all_reduce", tensor, average)
-
-        def run() -> None:
-            if average:
-                self._all_reduce_mean(tensor)
-            else:
-                self._all_reduce(tensor)
-
-        return self._issue("all_reduce", run, tensor, tensor, tensor, now, average=average)
+        run = self._all_reduce_mean if average else self._all_reduce
+        return self._issue("all_reduce", lambda: run(tensor), tensor, [tensor], now, average=average)
 
     def reduce_scatter_async(
         self, tensor: Tensor, average: bool = False, out: Tensor | None = None, *, now: bool = False
@@ -159,17 +162,11 @@ class Collectives(ABC):
         """`reduce_scatter` that returns at once; both tensors belong to the call until `Handle.wait`."""
         check_tensor("reduce_scatter", tensor, self.device, flat=True)
         check_summable("reduce_scatter", tensor, average)
-        mine = chunk_size(tensor.numel(), self.size, self.rank)
+        mine = chunk_sizes(tensor.numel(), self.size)[self.rank]
         chunk = check_out("reduce_scatter", out, mine, tensor)
         check_place("reduce_scatter", chunk, tensor, self.rank, self.size)
-
-        def run() -> None:
-            if average:
-                self._reduce_scatter_mean(tensor, chunk)
-            else:
-                self._reduce_scatter(tensor, chunk)
-
-        return self._issue("reduce_scatter", run, tensor, tensor, chunk, now, average=average)
+        run = self._reduce_scatter_mean if average else self._reduce_scatter
+        return self._issue("reduce_scatter", lambda: run(tensor, chunk), tensor, [tensor, chunk], now, average=average)
 
     def all_gather_async(
         self,
@@ -186,7 +183,7 @@ class Collectives(ABC):
         if numel is None:
             numel = shard.numel() * self.size if out is None else out.numel()
         check_count("numel", numel, least=0)
-        expected = chunk_size(numel, self.size, self.rank)
+        expected = chunk_sizes(numel, self.size)[self.rank]
         if shard.numel() != expected:
             raise InputError(
                 f"all_gather of {numel} elements over {self.size} ranks: rank {self.rank} gave a shard of "
@@ -194,26 +191,9 @@ class Collectives(ABC):
             )
         whole = check_out("all_gather", out, numel, shard)
         check_place("all_gather", shard, whole, self.rank, self.size)
-        if label and self.hides_labels:
+        if label and self._hides_labels:
             self._labels.append(label)
-        return self._issue("all_gather", lambda: self._all_gather(shard, whole), whole, shard, whole, now, label)
-
-    @property
-    def hides_labels(self) -> bool:
-        """Whether ranks that call with different labels would take each other's tensors unnoticed, since no message
-        carries the label: messages are hidden inside a library, or run on a transport that knows no tags."""
-        return self.size > 1 and (self.nominal or not self.transport.heeds_tags)
-
-    def agree(self) -> None:
-        """Raise a MismatchError, on every rank, if labels differed since the last `agree`. A collective, of 16 bytes a
-        rank; where calls cannot meet under other labels it does nothing."""
-        if self.hides_labels:
-            labels, self._labels = self._labels, []
-            compare_labels(self, labels)
-
-    def run(self, name: str, work: Callable[[], None]) -> None:
-        """Do `work`, which sends messages of its own, as a call `name` among the others; every rank calls it."""
-        self._issue(name, work, None, None, None, True).wait()
+        return self._issue("all_gather", lambda: self._all_gather(shard, whole), whole, [shard, whole], now, label)
 
     def send(self, tensor: Tensor, dst: int) -> None:
         """Send a contiguous tensor to rank `dst`; returns when the receiver has taken it."""
@@ -234,6 +214,8 @@ class Collectives(ABC):
         check_tensor("recv", tensor, self.device)
         return self.transport.irecv(tensor, src)
 
+    # Groups.
+
     @property
     def ranks(self) -> tuple[int, ...]:
         """The world's numbers of these ranks, in order: `ranks[rank]` is this rank's own."""
@@ -250,16 +232,33 @@ class Collectives(ABC):
         a rank's number here, as `lambda rank: rank // 8`, which a virtual world needs, where the others do not answer.
 
         Ranks of a group are numbered from 0 in the order of `key`, and of ranks where keys are equal or not given.
-        `name` is what reports, meter and tracer call the group: at most 40 bytes, the same on all ranks of a colour.
-        The group has memory, meter, tracer and link in common with this one, can be split again, and ends with it.
+        `name` is what reports, meter and tracer call the group, the same on all ranks of a colour. The group has
+        memory, meter, tracer and link in common with this one, can be split again, and ends with it.
         """
-        ranks = by_colour(self, color, key, name)
-        return None if ranks is None else self._found(ranks, name)
+        tells = callable(color) and (key is None or callable(key))
+        row_of = partial(color_row, color=color, key=key, name=name)
+        rows = self.all_gather_ints(row_of(self.rank), "split", row_of if tells else None)
+        own = rows[self.rank]
+        ranks = [rank for rank in range(self.size) if rows[rank][:2] == own[:2]]
+        if len({(*row[:2], row[3]) for row in rows}) > len({(*row[:2],) for row in rows}):
+            names = self._all_gather_text(name, "split")
+            if any(names[rank] != name for rank in ranks):
+                listed = ", ".join(f"rank {self.ranks[rank]} {names[rank]!r}" for rank in ranks)
+                raise MismatchError(
+                    f"the ranks of colour {own[1]} gave their group different names ({listed}); give one"
+                )
+        return self._found(sorted(ranks, key=lambda rank: (rows[rank][2], rank)), name) if own[0] else None
 
     def subgroup(self, ranks: Sequence[int], name: str = "") -> Collectives | None:
         """The collectives of `ranks` alone, which are numbered from 0 in that order; None on a rank that is not among
         them. Every rank calls it, as it calls `barrier`, with the same ranks and name. See `split`."""
-        ranks = as_listed(self, ranks, name)
+        ranks = check_ranks(ranks, self.size)
+        self.compare_lines(
+            [f"{name!r} {ranks}" if name else str(ranks)],
+            "the ranks named different groups ({listed}); call subgroup with the same ranks, in the same order, and "
+            "the same name on every rank",
+            "subgroup",
+        )
         return self._found(ranks, name) if self.rank in ranks else None
 
     def _found(self, places: Sequence[int], name: str) -> Collectives:
@@ -270,6 +269,49 @@ class Collectives(ABC):
         comm.meter, comm.tracer = self.meter, self.tracer
         self._groups.append(comm)
         return comm
+
+    # What ranks compare.
+
+    def all_gather_ints(
+        self, numbers: Sequence[int], name: str = "agree", row_of: RowOf | None = None
+    ) -> list[list[int]]:
+        """Every rank's numbers, as many from each, in rank order, in a call that reports call `name`. They travel in
+        messages between hosts: no GPU is waited for, and a rank that is in another call is named, where gloo's own
+        collective would end the process over a tensor of another size. See `Transport.all_gather_ints`."""
+        rows: list[list[int]] = []
+        self._issue(name, lambda: rows.extend(self.transport.all_gather_ints(numbers, row_of))).wait()
+        return rows
+
+    def compare_lines(self, lines: Sequence[str], differ: str, name: str = "agree") -> None:
+        """Raise a MismatchError, on every rank, if the ranks' lines differ: `differ`, with what each rank has at the
+        first that does (`listed`) and its `number`. Two numbers per rank travel if none does."""
+        sums = [zlib.crc32(line.encode()) for line in lines]
+        seen = self.all_gather_ints([zlib.crc32(repr(sums).encode()), len(sums)], name)
+        if all(row == seen[0] for row in seen):
+            return
+        longest = max(count for _, count in seen)
+        rows = self.all_gather_ints([*sums, *[-1] * (longest - len(sums))], name)
+        at = next(at for at in range(longest) if len({row[at] for row in rows}) > 1)
+        texts = self._all_gather_text(lines[at] if at < len(lines) else "nothing", name)
+        listed = ", ".join(f"rank {rank} {text}" for rank, text in zip(self.ranks, texts, strict=True))
+        raise MismatchError(differ.format(listed=listed, number=at + 1))
+
+    def _all_gather_text(self, text: str, name: str) -> list[str]:
+        rows = self.all_gather_ints([*text.encode()[:SHOWN_BYTES].ljust(SHOWN_BYTES, b"\0")], name)
+        return [bytes(row).rstrip(b"\0").decode(errors="replace") for row in rows]
+
+    def agree(self) -> None:
+        """Raise a MismatchError, on every rank, if labels differed since the last `agree`. A collective, of 16 bytes a
+        rank; where calls cannot meet under other labels it does nothing."""
+        if self._hides_labels:
+            labels, self._labels = self._labels, []
+            self.compare_lines(
+                labels,
+                "the ranks gathered other units ({listed}: number {number} since they last agreed) and took each "
+                "other's values for their own; run the same units in the same order on every rank",
+            )
+
+    # Memory, and how a call runs.
 
     def allocate(self, numel: int, dtype: torch.dtype = torch.float32) -> Tensor:
         """A 1-D tensor on this rank's device, placed where this transport reads and writes best. Its content is
@@ -284,28 +326,30 @@ class Collectives(ABC):
             for group in reversed(self._groups):
                 ending.callback(group.close)
 
-    # How a call runs.
-
     def _issue(
         self,
         name: str,
         run: Callable[[], None],
-        counted: Tensor | None,
-        source: Tensor | None,
-        result: Tensor | None,
-        now: bool,
+        whole: Tensor | None = None,
+        tensors: list[Tensor] | None = None,
+        now: bool = True,
         label: str = "",
         src: int = 0,
         average: bool = False,
     ) -> Handle:
-        """Name the call by its whole tensor (`counted`), then run it or put it in line."""
+        """Name the call by its whole tensor, then run it or put it in line. `tensors` are those that it reads and
+        writes; the last is its result."""
         numel, dtype, itemsize = 0, "", 0
-        if counted is not None:
-            numel, itemsize, dtype = counted.numel(), counted.element_size(), str(counted.dtype).removeprefix("torch.")
-        call = Call(name, numel, dtype, itemsize, 0, phase_now(), label, src, self.nominal, self.within, average)
-        tensors = [tensor for tensor in (source, result) if tensor is not None]
+        if whole is not None:
+            numel, itemsize, dtype = whole.numel(), whole.element_size(), str(whole.dtype).removeprefix("torch.")
+        self._issued += 1
+        number, phase = self._issued, phase_now()
+        call = Call(name, numel, dtype, itemsize, number, phase, label, src, self.nominal, self.within, average)
+        tensors = tensors or []
         if any(tensor.is_inference() for tensor in tensors):
-            run = in_inference_mode(run)
+            # Nowhere else may they be written.
+            run = torch.inference_mode()(run)
+        result = tensors[-1] if tensors else None
         if self.tracer is None:
             return self._issuer.issue(call, run, tensors, result, now)
         return self.tracer.watched(lambda: self._issuer.issue(call, run, tensors, result, now), name, now)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from zerolab.errors import InputError
-from zerolab.flat.layout import chunk_size
+from zerolab.flat.layout import chunk_bound
 
 RINGS = {"all_reduce": 2, "reduce_scatter": 1, "all_gather": 1, "broadcast": 2, "barrier": 2}
 """How many rounds of N-1 steps each collective takes. A broadcast scatters rank src's chunks, one after the other, and
@@ -26,14 +26,11 @@ def wire_bytes(name: str, numel: int, itemsize: int, size: int, rank: int, src: 
     if name == "barrier":
         numel, itemsize = size, 1
     # A reduce-scatter passes on every chunk but our own; an all-gather every chunk but our right neighbour's.
-    scattered = numel - chunk_size(numel, size, rank)
-    gathered = numel - chunk_size(numel, size, (rank + 1) % size)
-    elements = {
-        "reduce_scatter": scattered,
-        "all_gather": gathered,
-        "broadcast": gathered + (scattered if rank == src else 0),
-    }.get(name, scattered + gathered)
-    return elements * itemsize
+    (first, last), (start, stop) = chunk_bound(numel, size, rank), chunk_bound(numel, size, (rank + 1) % size)
+    scattered, gathered = numel - (last - first), numel - (stop - start)
+    if name == "all_gather" or (name == "broadcast" and rank != src):
+        scattered = 0
+    return itemsize * (scattered if name == "reduce_scatter" else scattered + gathered)
 
 
 @dataclass(frozen=True)
@@ -56,5 +53,5 @@ class Link:
     def ring_seconds(self, name: str, numel: int, itemsize: int, size: int) -> float:
         """How long a ring collective takes if all its steps last as long as that of the longest chunk. What is none of
         `RINGS`, as a call of a rank function's own, takes no time beside that of its messages."""
-        longest = 1 if name == "barrier" else chunk_size(numel, size, 0) * itemsize
+        longest = 1 if name == "barrier" else chunk_bound(numel, size, 0)[1] * itemsize
         return RINGS.get(name, 0) * (size - 1) * self.seconds(longest)

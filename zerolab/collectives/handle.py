@@ -14,6 +14,7 @@ from contextlib import ExitStack
 from typing import Any, Protocol
 
 import torch
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from zerolab.collectives.call import Call, current_call
 from zerolab.collectives.transport import CommLane, Request, Transport
@@ -29,7 +30,7 @@ class UnderWay(Protocol):
 
 
 class Order(Protocol):
-    """Keeps a rank's calls in order."""
+    """Keeps a rank's calls in order. `tensors` are those that a call reads and writes."""
 
     def issue(
         self, call: Call, run: Callable[[], None], tensors: list[torch.Tensor], result: Any, now: bool
@@ -39,27 +40,32 @@ class Order(Protocol):
 
 
 class Pending:
-    """A request that knows whether it was waited for. The issuer keeps the last one, so it holds no tensor: a
-    buffer must go when its owner lets it go."""
+    """A call in a lane. Once it has run nothing here holds its tensors, whoever keeps it or its lane: a buffer must go
+    when its owner lets it go. An error of the call is raised by each `wait`."""
 
-    def __init__(self, request: Request) -> None:
-        self._request: Request | None = request
-        self.is_heard = False
-        """Whether somebody was told that it failed."""
-
-    @property
-    def waited(self) -> bool:
-        """Whether nothing of the call can still be running."""
-        return self._request is None
+    def __init__(self, lane: CommLane, run: Callable[[], None]) -> None:
+        self._run: Callable[[], None] | None = run
+        self._error: Exception | None = None
+        self.waited = self.is_heard = False
+        """Whether nothing of the call can still be running; and whether somebody was told that it failed."""
+        self._request: Request = lane.submit(self._start)
 
     def wait(self) -> None:
-        if self._request is not None:
-            self.is_heard = True
-            self._request.wait()
-            self._request = None
+        self.is_heard = True
+        self._request.wait()
+        if self._error is not None:
+            raise self._error
+        self.waited = True
 
-    def arrive(self) -> None:
-        self.wait()
+    arrive = wait
+
+    def _start(self) -> None:
+        run, self._run = self._run, None
+        assert run is not None
+        try:
+            run()
+        except Exception as error:
+            self._error = error
 
 
 class Turn:
@@ -91,7 +97,7 @@ class Streamed:
         self.stream = stream
         self.turn = Turn()
         self._asking = asking
-        self._tensors = tensors
+        self._tensors = [*tensors]
 
     def wait(self) -> None:
         current = door.current(self.stream.device)
@@ -157,29 +163,23 @@ class Issuer:
         self._unheard: deque[Pending] = deque()
         self._stream: torch.cuda.Stream | None = None
         self._turn: Turn | None = None
-        self.issued = 0
 
     def issue(self, call: Call, run: Callable[[], None], tensors: list[torch.Tensor], result: Any, now: bool) -> Handle:
-        """Run the call, or put it in line. `tensors` are those it reads and writes."""
-        self.issued += 1
-        call = call.numbered(self.issued)
+        """Run the call, or put it in line."""
         if now and (self._last is None or self._last.waited):
             if self._turn is not None and self._stream is not None:
                 self._turn.wait(door.current(self._stream.device))
             self._run(call, run)
-            if tensors and door.holds(tensors[0]):
-                self._transport.queued(call)
             return Handle(result)
-        work, streamed = run, None
+        streamed = None
         if tensors and door.holds(tensors[0]):
-            work, streamed = self._on_stream(call, run, tensors)
+            run, streamed = self._on_stream(run, tensors)
             if self._queues:
-                self._run(call, work)
+                self._run(call, run)
                 return Handle(result, None, streamed)
         if self._lane is None:
             self._lane = self._transport.lane()
-        carried = carry_context(lambda: self._run(call, work))
-        self._last = Pending(self._lane.submit(carried))
+        self._last = Pending(self._lane, carry_context(lambda: self._run(call, run)))
         while self._unheard and self._unheard[0].is_heard:
             self._unheard.popleft()
         self._unheard.append(self._last)
@@ -195,9 +195,7 @@ class Issuer:
             self._transport.left(call)
             current_call.reset(token)
 
-    def _on_stream(
-        self, call: Call, run: Callable[[], None], tensors: list[torch.Tensor]
-    ) -> tuple[Callable[[], None], Streamed]:
+    def _on_stream(self, run: Callable[[], None], tensors: list[torch.Tensor]) -> tuple[Callable[[], None], Streamed]:
         """CUDA: run on a stream of the lane's own, after what the caller's stream has queued so far. The handle
         makes the waiting stream, not the host, wait."""
         device = tensors[0].device
@@ -213,7 +211,6 @@ class Issuer:
                 door.wait(stream, ready)
                 run()
                 door.record(done, stream)
-            self._transport.queued(call, done)
 
         return work, streamed
 
@@ -235,10 +232,7 @@ class Issuer:
 def carry_context(run: Callable[[], None]) -> Callable[[], None]:
     """`run` as if called here: with the caller's context variables (the phase) and torch dispatch modes (a memory
     tracker), both of which belong to a thread and would otherwise be lost on the lane."""
-    from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
-
-    context = contextvars.copy_context()
-    modes = list(_get_current_dispatch_mode_stack())
+    context, modes = contextvars.copy_context(), [*_get_current_dispatch_mode_stack()]
 
     def carried() -> None:
         with ExitStack() as stack:

@@ -6,6 +6,7 @@ import torch
 
 from zerolab.collectives.contract import Collectives
 from zerolab.collectives.handle import Issuer
+from zerolab.collectives.ring import put
 from zerolab.collectives.transport import LocalTransport, Transport
 from zerolab.errors import InputError
 
@@ -25,12 +26,10 @@ class LocalCollectives(Collectives):
         pass
 
     def _reduce_scatter(self, tensor: Tensor, out: Tensor) -> None:
-        if out.data_ptr() != tensor.data_ptr():
-            out.copy_(tensor)
+        put(tensor, out)
 
     def _all_gather(self, shard: Tensor, out: Tensor) -> None:
-        if out.data_ptr() != shard.data_ptr():
-            out.copy_(shard)
+        put(shard, out)
 
     def _broadcast(self, tensor: Tensor, src: int) -> None:
         pass

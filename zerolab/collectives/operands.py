@@ -1,8 +1,9 @@
-"""What a collective may be given. All else is refused on the rank that gave it, before any rank waits."""
+"""What a call may be given. What would corrupt values or hang is refused on the rank that gave it, before any waits."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import zlib
+from collections.abc import Callable, Sequence
 
 import torch
 
@@ -11,23 +12,18 @@ from zerolab.flat.layout import chunk_bound
 from zerolab.flat.values import address, same_device
 
 Tensor = torch.Tensor
+Number = int | None | Callable[[int], int | None]
+"""A colour or a key of `split`: this rank's, or a function from any rank's number."""
 
-SUMMABLE = {
-    *(torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.complex128, torch.complex64, torch.complex32),
-    *(torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8),
-}
+DIVISIBLE = {torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.complex128, torch.complex64}
+SUMMABLE = DIVISIBLE | {torch.complex32, torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8}
 """Dtypes that torch adds."""
 
 
 def check_tensor(name: str, tensor: Tensor, device: torch.device, flat: bool = False) -> None:
-    """Refuse what would fail or corrupt on the way, before any rank waits for it."""
+    """Refuse what is no plain memory on `device`, or, if `flat`, no 1-D tensor."""
     if not isinstance(tensor, torch.Tensor):
         raise InputError(f"{name} takes a tensor, not {type(tensor).__name__}; wrap the value in torch.tensor")
-    if tensor.is_quantized or tensor.is_nested:
-        kind, remedy = ("quantized", "dequantize()") if tensor.is_quantized else ("nested", "to_padded_tensor(0)")
-        raise InputError(f"{name} takes a plain tensor, not a {kind} one; call {remedy} first")
-    if tensor.layout is not torch.strided:
-        raise InputError(f"{name} takes a dense tensor, not one with layout {tensor.layout}; call to_dense() first")
     if not same_device(tensor.device, device):
         raise InputError(f"{name} runs on {device}, but the tensor is on {tensor.device}; move it with .to()")
     if tensor.is_conj() or tensor.is_neg():
@@ -41,18 +37,12 @@ def check_tensor(name: str, tensor: Tensor, device: torch.device, flat: bool = F
 
 
 def check_summable(name: str, tensor: Tensor, average: bool) -> None:
+    """Refuse a sum or mean that torch does not take, and an `average` that only looks true (a `ReduceOp`, a tensor)."""
     if not isinstance(average, bool):
-        given = "a tensor" if isinstance(average, torch.Tensor) else repr(average)
-        raise InputError(
-            f"{name} was given {given} for average; give average=True for the mean or False for the sum, which is all "
-            "there is, and a tensor to write to as out=..."
-        )
-    if tensor.dtype is torch.bool:
-        raise InputError(f"{name} of torch.bool has no sum; convert the tensor with .int() and compare with 0")
-    if tensor.dtype not in SUMMABLE or (average and tensor.dtype is torch.complex32):
-        raise InputError(f"{name} of {tensor.dtype}, which torch does not add up; convert it with .float() or .int()")
-    if average and not (tensor.is_floating_point() or tensor.is_complex()):
-        raise InputError(f"the average of {tensor.dtype} is no {tensor.dtype}; sum it, or convert it with .float()")
+        raise InputError(f"{name} takes average=True for the mean or False for the sum, not a {type(average).__name__}")
+    if tensor.dtype not in (DIVISIBLE if average else SUMMABLE):
+        what = "has no average in" if average else "cannot add"
+        raise InputError(f"{name} {what} {tensor.dtype}; convert the tensor with .float(), or sum it as .int()")
 
 
 def check_out(name: str, out: Tensor | None, numel: int, like: Tensor) -> Tensor:
@@ -80,11 +70,19 @@ def check_place(name: str, part: Tensor, whole: Tensor, rank: int, size: int) ->
         )
 
 
-def in_inference_mode(run: Callable[[], None]) -> Callable[[], None]:
-    """`run`, where tensors of torch.inference_mode may be written, which is nowhere else."""
+def check_ranks(ranks: Sequence[int], size: int) -> list[int]:
+    ranks = list(ranks)
+    wrong = [rank for rank in ranks if not 0 <= rank < size or ranks.count(rank) > 1]
+    if wrong or not ranks:
+        raise InputError(f"a group of ranks {ranks}; name some of the ranks 0 to {size - 1}, each of them once")
+    return ranks
 
-    def inside() -> None:
-        with torch.inference_mode():
-            run()
 
-    return inside
+def color_row(rank: int, color: Number, key: Number, name: str) -> list[int]:
+    """What `rank` tells of its group: whether it has a colour, the colour, the key, and a hash of the name."""
+    its = color(rank) if callable(color) else color
+    place = key(rank) if callable(key) else key
+    for what, number in (("color", its), ("key", place)):
+        if not isinstance(number, int | None):
+            raise InputError(f"{what} is {number!r}; give an integer, or None for no group or the order of ranks")
+    return [int(its is not None), int(its or 0), rank if place is None else int(place), zlib.crc32(name.encode())]

@@ -11,7 +11,6 @@ What gloo or NCCL put on the wire cannot be seen from here, so the meter states 
 
 from __future__ import annotations
 
-import inspect
 import zlib
 from collections import Counter
 from contextlib import suppress
@@ -89,37 +88,32 @@ class TorchCollectives(Collectives):
             dist.all_reduce(as_summed("all_reduce", tensor), op, group=self.group)
 
     def _reduce_scatter(self, tensor: Tensor, out: Tensor, op: Any = dist.ReduceOp.SUM) -> None:
-        sizes = chunk_sizes(tensor.numel(), self.size)
         if self.size == 1:
             out.copy_(tensor)
-        elif sizes[0] == sizes[-1]:
-            if sizes[0]:
-                # gloo may write its output while it still reads: never hand it a view of the input. NCCL may.
-                shared = not out.is_cuda and out.untyped_storage().data_ptr() == tensor.untyped_storage().data_ptr()
-                target = torch.empty_like(out) if shared else out
-                self._sum_up(tensor, target, op)
-                if shared:
-                    out.copy_(target)
-        else:
-            padded = self._padded(tensor.split(sizes), sizes[0])
-            whole = tensor.new_empty(sizes[0])
-            self._sum_up(padded, whole, op)
-            out.copy_(whole[: out.numel()])
+            return
+        sizes = chunk_sizes(tensor.numel(), self.size)
+        even = sizes[0] == sizes[-1]
+        whole = tensor if even else self._padded(tensor.split(sizes), sizes[0])
+        # gloo may write its output while it still reads: never hand it a view of the input. NCCL may.
+        target = out if even and (out.is_cuda or not share_storage(out, tensor)) else tensor.new_empty(sizes[0])
+        if sizes[0]:
+            name = "reduce_scatter"
+            _reduce_scatter_single(as_summed(name, target), as_summed(name, whole), op, group=self.group)
+        if target is not out:
+            out.copy_(target[: out.numel()])
 
     def _all_gather(self, shard: Tensor, out: Tensor) -> None:
-        sizes = chunk_sizes(out.numel(), self.size)
         if self.size == 1:
             out.copy_(shard)
-        elif sizes[0] == sizes[-1]:
-            if sizes[0]:
-                shared = not out.is_cuda and out.untyped_storage().data_ptr() == shard.untyped_storage().data_ptr()
-                self._bring(shard.clone() if shared else shard, out)
-        else:
-            padded = self._padded((shard,), sizes[0])
+            return
+        sizes = chunk_sizes(out.numel(), self.size)
+        if sizes[0] > sizes[-1]:
             whole = shard.new_empty(sizes[0] * self.size)
-            self._bring(padded, whole)
+            self._bring(self._padded((shard,), sizes[0]), whole)
             for chunk, filled in zip(out.split(sizes), whole.split(sizes[0]), strict=True):
                 chunk.copy_(filled[: chunk.numel()])
+        elif sizes[0]:
+            self._bring(shard.clone() if not out.is_cuda and share_storage(out, shard) else shard, out)
 
     def _broadcast(self, tensor: Tensor, src: int) -> None:
         if self.size > 1 and tensor.numel():
@@ -128,10 +122,6 @@ class TorchCollectives(Collectives):
     def _barrier(self) -> None:
         if self.size > 1:
             dist.all_reduce(torch.zeros(1, device=self.device), group=self.group)
-
-    def _sum_up(self, tensor: Tensor, out: Tensor, op: Any) -> None:
-        name = "reduce_scatter"
-        _reduce_scatter_single(as_summed(name, out), as_summed(name, tensor), op, group=self.group)
 
     def _bring(self, shard: Tensor, out: Tensor) -> None:
         _all_gather_single(as_carried(out), as_carried(shard), group=self.group)
@@ -143,6 +133,10 @@ class TorchCollectives(Collectives):
         for row, chunk in zip(padded, chunks, strict=True):
             row[: chunk.numel()].copy_(chunk)
         return padded.view(-1)
+
+
+def share_storage(one: Tensor, other: Tensor) -> bool:
+    return one.untyped_storage().data_ptr() == other.untyped_storage().data_ptr()
 
 
 def as_carried(tensor: Tensor) -> Tensor:
@@ -169,11 +163,6 @@ def new_group(ranks: list[int], number: int, backend: str | None = None) -> dist
     """A process group of torch's among `ranks` of its world, in that order; only they call it. `number` is theirs;
     `backend` is the world's own by default. Its time-out is the world's, too, not torch's default. It ends with torch's
     world: whoever ended it sooner might end a call that others are still in."""
-    order: dict[str, Any] = {} if ranks == sorted(ranks) else {"sort_ranks": False}
-    if order and "sort_ranks" not in inspect.signature(dist.new_group).parameters:
-        raise InputError(
-            f'torch {torch.__version__} sorts the ranks of a group, which are {ranks}; leave out key, or use "ring"'
-        )
     name = f"zerolab-{number}-{'-'.join(map(str, ranks))}"
     _made[name] += 1
     world = dist.group.WORLD
@@ -186,7 +175,7 @@ def new_group(ranks: list[int], number: int, backend: str | None = None) -> dist
     world.bound_device_id = None
     try:
         return dist.new_group(
-            ranks, backend=backend, timeout=timeout_of(world), use_local_synchronization=True, **order
+            ranks, timeout_of(world), backend, use_local_synchronization=True, sort_ranks=ranks == sorted(ranks)
         )
     finally:
         distributed_c10d._process_group_name, world.bound_device_id = named, device

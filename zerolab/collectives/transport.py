@@ -7,23 +7,26 @@ until then: a sender must not write it and a receiver must not read it.
 
 from __future__ import annotations
 
-import threading
 import time
 import zlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from types import SimpleNamespace
 from typing import Any, Protocol
 
 import torch
 
-from zerolab.collectives.call import Call, Group, current_call, current_group
+from zerolab.collectives.call import Call, Group, current_group
 from zerolab.errors import InputError
 from zerolab.gpu import door
 
 CPU = torch.device("cpu")
-Said = Callable[[int], list[int]]
+INTS_TAG = 0x40000001
+"""The tag of messages in which ranks give each other integers; no collective and no rank function uses it."""
+RowOf = Callable[[int], list[int]]
+"""What a rank of this number gives to `all_gather_ints`."""
 
 
 class Request(Protocol):
@@ -49,17 +52,17 @@ class Transport(ABC):
 
     rank: int
     size: int
-    device: torch.device = torch.device("cpu")
+    device: torch.device = CPU
     within: Group | None = None
     """The group whose ranks these are; None: the world's."""
     posts_ahead = False
     """Whether a receive may be posted long before its message is sent, which saves the sender a wait. Where messages
     run in the order in which they are posted, it would keep back the very send that it waits for."""
-    heeds_tags = True
-    """Whether a receive takes only a message of its own tag; else any of the right size will do."""
-
     queues = False
-    """Whether torch's collectives among these ranks return to the host when they are queued on a GPU (NCCL)."""
+    """Whether messages and torch's collectives are queued on a GPU (NCCL): they return to the host at once, and a
+    receive takes any message of the right size, whatever its tag."""
+    real_clock = True
+    """Whether `now` is the time that everybody else has, too."""
 
     @abstractmethod
     def isend(self, tensor: torch.Tensor, dst: int, tag: int = 0) -> Request:
@@ -86,10 +89,6 @@ class Transport(ABC):
     def left(self, call: Call) -> None:
         """Told when this rank has left the collective."""
 
-    def queued(self, call: Call, done: torch.cuda.Event | None = None) -> None:
-        """Told of a collective on a GPU when it is queued there. It has ended when `done` has happened; None: when what
-        is queued now on this thread's stream has."""
-
     def waits(self, peer: int | None) -> None:
         """Told when this rank begins to wait until `peer` comes to the same collective; None: it waits no more."""
 
@@ -106,22 +105,28 @@ class Transport(ABC):
         """Seconds of this world's clock: real in processes, virtual in lockstep."""
         return time.perf_counter()
 
-    @property
-    def real_clock(self) -> bool:
-        """Whether `now` is the time that everybody else has, too."""
-        return True
-
-    def known(self, numbers: list[int], size: int, said: Said | None) -> list[list[int]] | None:
-        """What all ranks of a group of `size` say where this one says `numbers`, in a world that knows it without a
-        message; None: they must be asked. `said`, if given, tells what a rank says by its number in the group."""
-        return None
+    def all_gather_ints(
+        self, numbers: Sequence[int], row_of: RowOf | None = None, group: Group | None = None
+    ) -> list[list[int]]:
+        """Return every rank's numbers, as many from each, in rank order, in a `group` or in the world. They travel
+        between hosts in log N messages (what a rank knows doubles with each), are nobody's traffic, and take no time in
+        lockstep. `row_of` serves worlds in which the others do not answer."""
+        ranks = range(self.size) if group is None else group.ranks
+        rank, size = ranks.index(self.rank), len(ranks)
+        # Row i is that of rank (rank + i) % size.
+        table = torch.zeros(size, len(numbers), dtype=torch.int64, device="cpu")
+        table[0] = torch.tensor(numbers, dtype=torch.int64, device="cpu")
+        known = 1
+        while known < size:
+            more = min(known, size - known)
+            dst, src = ranks[(rank - known) % size], ranks[(rank + known) % size]
+            self.exchange(table[:more], dst, table[known : known + more], src, tag_in(group, INTS_TAG))
+            known += more
+        rows = table.tolist()
+        return rows[-rank:] + rows[:-rank]
 
     def close(self) -> None:
         """Give back what the transport holds."""
-
-    def bare(self) -> Transport:
-        """The same ranks' messages, which no meter, link or tracer sees."""
-        return self
 
     def check_peer(self, peer: int) -> None:
         if isinstance(peer, bool) or not isinstance(peer, int) or not 0 <= peer < self.size:
@@ -130,58 +135,34 @@ class Transport(ABC):
             raise InputError(f"rank {peer} cannot exchange a message with itself; copy the tensor instead")
 
 
+def passed_on(name: str) -> Callable[..., Any]:
+    """A method that calls the inner transport's of this name."""
+
+    def method(self: WrappedTransport, *args: Any, **kwargs: Any) -> Any:
+        return getattr(self.inner, name)(*args, **kwargs)
+
+    return method
+
+
 class WrappedTransport(Transport):
     """A transport that passes everything on."""
 
     def __init__(self, inner: Transport) -> None:
         self.inner = inner
-        self.rank, self.size, self.device = inner.rank, inner.size, inner.device
-        self.posts_ahead, self.heeds_tags = inner.posts_ahead, inner.heeds_tags
-        self.queues = inner.queues
-        self.within = inner.within
+        self.rank, self.size, self.device, self.within = inner.rank, inner.size, inner.device, inner.within
+        self.posts_ahead, self.queues, self.real_clock = inner.posts_ahead, inner.queues, inner.real_clock
 
-    def isend(self, tensor: torch.Tensor, dst: int, tag: int = 0) -> Request:
-        return self.inner.isend(tensor, dst, tag)
-
-    def irecv(self, tensor: torch.Tensor, src: int, tag: int = 0) -> Request:
-        return self.inner.irecv(tensor, src, tag)
-
-    def exchange(self, outgoing: torch.Tensor, dst: int, incoming: torch.Tensor, src: int, tag: int = 0) -> None:
-        self.inner.exchange(outgoing, dst, incoming, src, tag)
-
-    def lane(self) -> CommLane:
-        return self.inner.lane()
-
-    def entered(self, call: Call) -> None:
-        self.inner.entered(call)
-
-    def left(self, call: Call) -> None:
-        self.inner.left(call)
-
-    def queued(self, call: Call, done: torch.cuda.Event | None = None) -> None:
-        self.inner.queued(call, done)
-
-    def waits(self, peer: int | None) -> None:
-        self.inner.waits(peer)
-
-    def moved(self, nbytes: int) -> None:
-        self.inner.moved(nbytes)
-
-    def now(self) -> float:
-        return self.inner.now()
-
-    @property
-    def real_clock(self) -> bool:
-        return self.inner.real_clock
-
-    def known(self, numbers: list[int], size: int, said: Said | None) -> list[list[int]] | None:
-        return self.inner.known(numbers, size, said)
-
-    def close(self) -> None:
-        self.inner.close()
-
-    def bare(self) -> Transport:
-        return self.inner.bare()
+    isend = passed_on("isend")
+    irecv = passed_on("irecv")
+    exchange = passed_on("exchange")
+    lane = passed_on("lane")
+    entered = passed_on("entered")
+    left = passed_on("left")
+    waits = passed_on("waits")
+    moved = passed_on("moved")
+    now = passed_on("now")
+    all_gather_ints = passed_on("all_gather_ints")
+    close = passed_on("close")
 
 
 class Grouped(WrappedTransport):
@@ -191,46 +172,48 @@ class Grouped(WrappedTransport):
     def __init__(self, inner: Transport, group: Group) -> None:
         # A group of a group's ranks stands on the world, too.
         super().__init__(inner.inner if isinstance(inner, Grouped) else inner)
-        everybody = self.within.ranks if self.within is not None else tuple(range(self.size))
+        everybody = range(self.size) if self.within is None else self.within.ranks
         self._peers = [everybody.index(rank) for rank in group.ranks]
         self.rank, self.size = self._peers.index(self.rank), group.size
         self.within: Group = group
 
     def isend(self, tensor: torch.Tensor, dst: int, tag: int = 0) -> Request:
         self.check_peer(dst)
-        return self._named(lambda: self.inner.isend(tensor, self._peers[dst], self._tag(tag)))
+        return self._named(self.inner.isend, tensor, self._peers[dst], tag_in(self.within, tag))
 
     def irecv(self, tensor: torch.Tensor, src: int, tag: int = 0) -> Request:
         self.check_peer(src)
-        return self.inner.irecv(tensor, self._peers[src], self._tag(tag))
+        return self.inner.irecv(tensor, self._peers[src], tag_in(self.within, tag))
 
     def exchange(self, outgoing: torch.Tensor, dst: int, incoming: torch.Tensor, src: int, tag: int = 0) -> None:
         self.check_peer(dst)
         self.check_peer(src)
-        peers = self._peers
-        self._named(lambda: self.inner.exchange(outgoing, peers[dst], incoming, peers[src], self._tag(tag)))
+        dst, src = self._peers[dst], self._peers[src]
+        self._named(self.inner.exchange, outgoing, dst, incoming, src, tag_in(self.within, tag))
 
     def waits(self, peer: int | None) -> None:
         self.inner.waits(None if peer is None else self._peers[peer])
 
+    def all_gather_ints(
+        self, numbers: Sequence[int], row_of: RowOf | None = None, group: Group | None = None
+    ) -> list[list[int]]:
+        return self.inner.all_gather_ints(numbers, row_of, group or self.within)
+
     def close(self) -> None:
         """The messages stay with the world."""
 
-    def bare(self) -> Transport:
-        return Grouped(self.inner.bare(), self.within)
-
-    def _tag(self, tag: int) -> int:
-        return zlib.crc32(b"%d %d" % (self.within.number, tag)) & 0x3FFFFFFF
-
-    def _named(self, send: Callable[[], Any]) -> Any:
+    def _named(self, send: Callable[..., Any], *args: Any) -> Any:
         """Hand a message on, and say whose it is where no call does."""
-        if current_call.get() is not None:
-            return send()
         token = current_group.set(self.within)
         try:
-            return send()
+            return send(*args)
         finally:
             current_group.reset(token)
+
+
+def tag_in(group: Group | None, tag: int) -> int:
+    """The tag of messages within a group: no receive of another group takes them."""
+    return tag if group is None else zlib.crc32(b"%d %d" % (group.number, tag)) & 0x3FFFFFFF
 
 
 class ThreadLane:
@@ -242,37 +225,10 @@ class ThreadLane:
         self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix=name, initializer=begin)
 
     def submit(self, call: Callable[[], Any]) -> Request:
-        request = LaneCall(call)
-        self._pool.submit(request.run)
-        return request
+        return SimpleNamespace(wait=self._pool.submit(call).result)
 
     def close(self) -> None:
         self._pool.shutdown(wait=True)
-
-
-class LaneCall:
-    """A call in a lane's thread. It lets the call go before it says that it has ended: whoever has waited, or looks
-    later, finds its tensors held by nobody but their owners. An error of the call is raised by `wait`."""
-
-    def __init__(self, call: Callable[[], Any]) -> None:
-        self._call: Callable[[], Any] | None = call
-        self._ended = threading.Event()
-        self._error: BaseException | None = None
-
-    def run(self) -> None:
-        call, self._call = self._call, None
-        assert call is not None
-        try:
-            call()
-        except BaseException as error:
-            self._error = error
-        del call
-        self._ended.set()
-
-    def wait(self) -> None:
-        self._ended.wait()
-        if self._error is not None:
-            raise self._error
 
 
 class LocalTransport(Transport):
@@ -286,28 +242,3 @@ class LocalTransport(Transport):
 
     def irecv(self, tensor: torch.Tensor, src: int, tag: int = 0) -> Request:
         raise InputError(f"rank 0 is alone and cannot receive from rank {src}; launch with ranks=2 or more")
-
-
-TELL = 0x40000001
-"""The tag of messages by which ranks tell each other numbers; no collective and no rank function uses it."""
-
-
-def tell_all(transport: Transport, numbers: list[int], said: Said | None = None) -> list[list[int]]:
-    """Every rank's numbers, in rank order, by log N messages between hosts: what a rank knows doubles with each. They
-    are not part of anybody's traffic, and take no time in lockstep."""
-    transport = transport.bare()
-    if (rows := transport.known(numbers, transport.size, said)) is not None:
-        return rows
-    rank, size = transport.rank, transport.size
-    # Row i is what rank (rank + i) % size says.
-    table = torch.zeros(size, len(numbers), dtype=torch.int64, device="cpu")
-    table[0] = torch.tensor(numbers, dtype=torch.int64, device="cpu")
-    known = 1
-    while known < size:
-        more = min(known, size - known)
-        transport.exchange(
-            table[:more], (rank - known) % size, table[known : known + more], (rank + known) % size, TELL
-        )
-        known += more
-    rows = table.tolist()
-    return rows[-rank:] + rows[:-rank]

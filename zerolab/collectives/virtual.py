@@ -11,7 +11,7 @@ import torch
 
 from zerolab.collectives.contract import Collectives
 from zerolab.collectives.cost import wire_bytes
-from zerolab.flat.layout import chunk_bounds, chunk_size
+from zerolab.flat.layout import chunk_bound
 from zerolab.flat.values import address
 
 Tensor = torch.Tensor
@@ -24,21 +24,21 @@ class VirtualCollectives(Collectives):
         if self.size == 1:
             out.copy_(tensor)
             return
-        longest = chunk_size(tensor.numel(), self.size, 0)
+        longest = chunk_bound(tensor.numel(), self.size, 0)[1]
         # Alive until the call has ended: of the ring's two, one arrives while the other leaves.
         buffers = tensor.new_empty(longest), tensor.new_empty(longest if self.size > 2 else 0)
         self._travel("reduce_scatter", tensor)
         del buffers
 
     def _all_gather(self, shard: Tensor, out: Tensor) -> None:
-        start, stop = chunk_bounds(out.numel(), self.size)[self.rank]
+        start, stop = chunk_bound(out.numel(), self.size, self.rank)
         if address(shard) != address(out) + start * out.element_size():
             out[start:stop].copy_(shard)
         self._travel("all_gather", out)
 
     def _all_reduce(self, tensor: Tensor) -> None:
         flat = tensor.view(-1)
-        start, stop = chunk_bounds(flat.numel(), self.size)[self.rank]
+        start, stop = chunk_bound(flat.numel(), self.size, self.rank)
         self._reduce_scatter(flat, flat[start:stop])
         self._all_gather(flat[start:stop], flat)
 

@@ -1,4 +1,4 @@
-"""Where everything lies in a flat buffer, in plain integers: no tensor, no process.
+"""The layout of a flat buffer in plain integers: no tensor, no process.
 
 A bucket is one flat buffer. It holds whole parameters end to end, and it is cut into N equal shards:
 
@@ -17,7 +17,7 @@ Invariants, which the tests hold for every input:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
@@ -25,9 +25,9 @@ from math import prod
 from zerolab.errors import InputError
 
 ALIGN = 16
-"""Elements. 64 bytes in fp32: one cache line, one AVX-512 register. A kernel may round the last elements of a tensor,
-those that fill no register, in another way than the rest; slots, segments and shards that start and end where a
-register does have none, so a shard is updated to the same bits as the whole."""
+"""Elements: 64 bytes in fp32, one AVX-512 register. A kernel may round the last elements of a tensor, those that fill
+no register, differently from the rest. Slots, segments and shards that start and end where a register does have none,
+so a shard is updated to the same bits as the whole."""
 
 
 def round_up(count: int, multiple: int) -> int:
@@ -35,27 +35,12 @@ def round_up(count: int, multiple: int) -> int:
     return -(-count // multiple) * multiple
 
 
-def chunk_sizes(numel: int, ranks: int) -> list[int]:
-    """How many of `numel` elements each rank takes: sizes differ by at most one, larger ones first
-    (the rule of `torch.tensor_split`)."""
+def chunk_bounds(numel: int, ranks: int) -> list[tuple[int, int]]:
+    """The ranges `[start, stop)` of all ranks' chunks, end to end, by the rule of `torch.tensor_split`: sizes differ by
+    at most one, larger ones first."""
     check_count("numel", numel, least=0)
     check_count("ranks", ranks)
-    short, longer = divmod(numel, ranks)
-    return [short + (rank < longer) for rank in range(ranks)]
-
-
-def chunk_size(numel: int, ranks: int, rank: int) -> int:
-    """One of the `chunk_sizes`: that of `rank`."""
-    return numel // ranks + (rank < numel % ranks)
-
-
-def chunk_bounds(numel: int, ranks: int) -> list[tuple[int, int]]:
-    """The half-open ranges `[start, stop)` of `chunk_sizes`, end to end."""
-    bounds, start = [], 0
-    for size in chunk_sizes(numel, ranks):
-        bounds.append((start, start + size))
-        start += size
-    return bounds
+    return [chunk_bound(numel, ranks, rank) for rank in range(ranks)]
 
 
 def chunk_bound(numel: int, ranks: int, rank: int) -> tuple[int, int]:
@@ -63,6 +48,11 @@ def chunk_bound(numel: int, ranks: int, rank: int) -> tuple[int, int]:
     short, longer = divmod(numel, ranks)
     start = short * rank + min(rank, longer)
     return start, start + short + (rank < longer)
+
+
+def chunk_sizes(numel: int, ranks: int) -> list[int]:
+    """How many of `numel` elements each rank's chunk has."""
+    return [stop - start for start, stop in chunk_bounds(numel, ranks)]
 
 
 @dataclass(frozen=True)
@@ -123,10 +113,6 @@ class Layout:
         """Elements of parameters, padding left out."""
         return sum(slot.numel for slot in self.slots)
 
-    @property
-    def padding(self) -> int:
-        return self.numel - self.used
-
     @cached_property
     def shard_numel(self) -> int:
         return self.numel // self.ranks
@@ -137,51 +123,16 @@ class Layout:
             raise InputError(f"this layout has no rank {rank}; it is cut for ranks 0 to {self.ranks - 1}")
         return rank * self.shard_numel, (rank + 1) * self.shard_numel
 
-    def pieces(self, rank: int) -> list[Piece]:
-        """What `rank` owns of which parameter, in order."""
-        first, last = self.shard(rank)
+    def pieces(self, rank: int | None) -> list[Piece]:
+        """What `rank` owns of which parameter, in order; None: all of them, whole."""
+        first, last = (0, self.numel) if rank is None else self.shard(rank)
         cut = ((slot, max(slot.start, first), min(slot.stop, last)) for slot in self.slots)
         return [Piece(slot, start, stop) for slot, start, stop in cut if start < stop]
 
     def gaps(self) -> list[tuple[int, int]]:
         """The padding: ranges that belong to no slot."""
-        return list(self._gaps)
-
-    @cached_property
-    def _gaps(self) -> list[tuple[int, int]]:
         edges = [0, *(edge for slot in self.slots for edge in (slot.start, slot.stop)), self.numel]
         return [(start, stop) for start, stop in zip(edges[::2], edges[1::2], strict=True) if start < stop]
-
-    def segments(self, group_of: Callable[[Slot], Hashable], rank: int | None = None) -> list[Segment]:
-        """Pieces of `rank` (or of the whole bucket) merged while they follow each other in one group."""
-        whole = [Piece(slot, slot.start, slot.stop) for slot in self.slots if slot.numel]
-        merged: list[Segment] = []
-        for piece in whole if rank is None else self.pieces(rank):
-            group = group_of(piece.slot)
-            stop = round_up(piece.stop, self.align)
-            if merged and merged[-1].group == group:
-                merged[-1] = Segment(group, merged[-1].start, stop)
-            else:
-                merged.append(Segment(group, piece.start, stop))
-        return merged
-
-    def draw(self, width: int = 64) -> str:
-        """The bucket as a line of text for each rank: one letter a parameter, `.` for padding."""
-        check_count("width", width)
-        cell = max(1, round_up(self.numel, width) // width)
-        lines = []
-        for rank in range(self.ranks):
-            start, stop = self.shard(rank)
-            marks = "".join(self._mark(at) for at in range(start, stop, cell))
-            lines.append(f"rank {rank} [{start:>8},{stop:>8}) |{marks}|")
-        return "\n".join(lines)
-
-    def _mark(self, at: int) -> str:
-        letters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
-        for index, slot in enumerate(self.slots):
-            if slot.start <= at < slot.stop:
-                return letters[index % len(letters)]
-        return "."
 
 
 @dataclass(frozen=True)
@@ -197,9 +148,16 @@ class BucketPlan:
     persistent: bool = False
 
     def segments(self, rank: int | None = None) -> list[Segment]:
-        """What one optimizer updates: `rank`'s shard, or the whole bucket."""
+        """What one optimizer updates, of `rank`'s shard or of the whole bucket: pieces, merged while they follow each
+        other in one group."""
         group_of = dict(zip((slot.name for slot in self.layout.slots), self.groups, strict=True))
-        return self.layout.segments(lambda slot: group_of[slot.name], rank) if self.trainable else []
+        merged: list[Segment] = []
+        for piece in self.layout.pieces(rank) if self.trainable else []:
+            group, start = group_of[piece.slot.name], piece.start
+            if merged and merged[-1].group == group:
+                start = merged.pop().start
+            merged.append(Segment(group, start, round_up(piece.stop, self.layout.align)))
+        return merged
 
 
 def lay_out(shapes: Mapping[str, Sequence[int]], ranks: int, align: int = ALIGN) -> Layout:

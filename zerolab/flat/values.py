@@ -1,8 +1,5 @@
-"""What is read of tensors, which may have none: on the meta device and in a virtual world a tensor has a shape, a dtype
-and a place, and no values.
-
-Whoever reads a value to decide by it, asks here, and says what is to be taken where there is none.
-"""
+"""Read tensors that may have no values: on the meta device and in a virtual world a tensor has a shape, a dtype and a
+device only. Whatever reads a value to decide by it asks here, and says what to assume where there is none."""
 
 from __future__ import annotations
 
@@ -29,11 +26,6 @@ def values_here() -> bool:
 def numbers(tensor: Tensor, instead: Sequence[Any]) -> list[Any]:
     """The elements of a 1-D tensor as Python's numbers; `instead` where they cannot be read."""
     return tensor.tolist() if has_values(tensor) else list(instead)
-
-
-def equal(one: Tensor, other: Tensor, instead: bool = True) -> bool:
-    """Whether two tensors have the same elements; `instead` where they cannot be read."""
-    return torch.equal(one, other) if has_values(one) and has_values(other) else instead
 
 
 def address(tensor: Tensor) -> int:

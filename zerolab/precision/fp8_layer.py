@@ -15,7 +15,7 @@ from torch.autograd.function import once_differentiable
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from zerolab.errors import InputError
-from zerolab.flat.values import equal
+from zerolab.flat.values import has_values
 from zerolab.gpu import door
 from zerolab.precision.fp8_past import Past, new_number
 
@@ -150,8 +150,10 @@ class Fp8Linear(nn.Linear):
         if shareable:
             self.fp8_past.saw(number)
         # Layers whose inputs were always the same have the same scale.
-        if known is not None and (equal(known.scale, scale) if past is None else known.past == past):
-            return known.values, scale
+        if known is not None:
+            seen = not has_values(scale) or torch.equal(known.scale, scale) if past is None else known.past == past
+            if seen:
+                return known.values, scale
         values = quantise(input, E4M3, scale)
         if shareable:
             _shared[input] = _Shared(values, scale, largest, input._version, number, past)

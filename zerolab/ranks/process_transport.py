@@ -50,7 +50,6 @@ class ProcessTransport(Transport):
         self._nccl = nccl
         # NCCL runs the messages between two ranks in the order in which they are posted.
         self.posts_ahead = not nccl
-        self.heeds_tags = not nccl
         self.queues = nccl
         self._pen = pen
         self._open = OpenRequests()

@@ -18,7 +18,7 @@ import torch
 
 from zerolab import __version__
 from zerolab.collectives import Span
-from zerolab.collectives.tracer import merge
+from zerolab.collectives.observe.tracer import merge
 from zerolab.cost import Machine
 from zerolab.data import Corpus, MappedCorpus
 from zerolab.memory.kinds import OFFLOADED

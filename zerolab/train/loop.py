@@ -7,13 +7,13 @@ import time
 import torch
 
 from zerolab.collectives import Collectives, phase
-from zerolab.collectives.readback import Readback, Reader
 from zerolab.data import Batches
 from zerolab.data.batches import sequence_start
 from zerolab.gpu import door
 from zerolab.train.account import mean
 from zerolab.train.config import TrainConfig
 from zerolab.train.progress import Steps, Stop
+from zerolab.train.readback import Readback, Reader
 from zerolab.train.trace import Recorder
 from zerolab.zero import ZeroEngine
 

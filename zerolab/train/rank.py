@@ -6,7 +6,7 @@ from contextlib import nullcontext
 from typing import Any
 
 from zerolab.collectives import Collectives, phase
-from zerolab.collectives.records import gather_records
+from zerolab.collectives.observe.records import gather_records
 from zerolab.data import Corpus, MappedCorpus
 from zerolab.errors import InputError
 from zerolab.memory import Labels, Tracker

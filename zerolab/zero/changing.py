@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from zerolab.collectives import phase
-from zerolab.collectives.records import gather_records
+from zerolab.collectives.observe.records import gather_records
 from zerolab.errors import OffloadError
 from zerolab.flat.values import numbers
 from zerolab.zero.engine import Engine

@@ -10,7 +10,6 @@ import torch
 from torch import nn
 
 from zerolab.collectives import Collectives
-from zerolab.collectives.agree import compare_lines
 from zerolab.errors import InputError
 from zerolab.flat.values import address, has_values, same_device, values_here
 from zerolab.zero.units import Unit
@@ -71,8 +70,7 @@ def check_alike(groups: Iterable[Collectives | None], units: Iterable[Unit], opt
             lines.append(f"{slot.name} {list(slot.shape)} at {slot.start} ({', '.join(how)})")
     for comm in groups:
         if comm is not None:
-            compare_lines(
-                comm,
+            comm.compare_lines(
                 lines,
                 "the ranks build different engines ({listed}); make the same model with the same options on every rank",
             )

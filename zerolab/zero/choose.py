@@ -8,7 +8,6 @@ import torch
 from torch import nn
 
 from zerolab.collectives import Collectives
-from zerolab.collectives.agree import told
 from zerolab.errors import InputError
 from zerolab.flat.values import values_here
 from zerolab.offload.files import check_folder
@@ -56,7 +55,7 @@ def check_replicas(comm: Collectives, replicate: Collectives | None) -> None:
     collective: all of them call it."""
     if replicate is None:
         return
-    rows = told(replicate, [comm.rank, comm.size], "replicate")
+    rows = replicate.all_gather_ints([comm.rank, comm.size], "replicate")
     if any(row != rows[0] for row in rows):
         listed = ", ".join(
             f"rank {rank} shard {shard} of {size}" for rank, (shard, size) in zip(replicate.ranks, rows, strict=True)

@@ -12,7 +12,6 @@ import mmap
 import os
 import weakref
 from collections import deque
-from dataclasses import dataclass, field
 
 import torch
 
@@ -23,42 +22,31 @@ GRAIN = 256
 """Bytes. Every block starts at a multiple of it: cache lines of two blocks never meet, nor do vector registers."""
 
 
-@dataclass
 class Blocks:
-    """Which bytes of an arena are in use, in integers: the smallest gap that fits is taken, neighbours are joined."""
+    """Which bytes of an arena are free: the smallest gap that fits is taken, neighbours are joined."""
 
-    capacity: int
-    gaps: list[tuple[int, int]] = field(default_factory=list)
-    """Free ranges `[start, stop)` below `top`, in order, no two adjacent."""
-    top: int = 0
-    """No block in use reaches beyond it."""
+    def __init__(self, capacity: int) -> None:
+        self.gaps = [(0, capacity)]
 
     def take(self, nbytes: int) -> int | None:
         """The start of a new block, None if there is no room."""
         nbytes = round_up(max(nbytes, 1), GRAIN)
         fitting = [gap for gap in self.gaps if gap[1] - gap[0] >= nbytes]
-        if fitting:
-            gap = min(fitting, key=lambda gap: gap[1] - gap[0])
-            at = self.gaps.index(gap)
-            self.gaps[at : at + 1] = [(gap[0] + nbytes, gap[1])] if gap[0] + nbytes < gap[1] else []
-            return gap[0]
-        if self.top + nbytes > self.capacity:
+        if not fitting:
             return None
-        self.top += nbytes
-        return self.top - nbytes
+        start, stop = min(fitting, key=lambda gap: gap[1] - gap[0])
+        at = self.gaps.index((start, stop))
+        self.gaps[at : at + 1] = [(start + nbytes, stop)] if start + nbytes < stop else []
+        return start
 
     def give_back(self, start: int, nbytes: int) -> None:
         """Free the block that `take(nbytes)` put at `start`."""
-        self.gaps.append((start, start + round_up(max(nbytes, 1), GRAIN)))
-        self.gaps.sort()
+        freed = start, start + round_up(max(nbytes, 1), GRAIN)
         joined: list[tuple[int, int]] = []
-        for first, last in self.gaps:
+        for first, last in sorted([*self.gaps, freed]):
             if joined and joined[-1][1] == first:
-                joined[-1] = (joined[-1][0], last)
-            else:
-                joined.append((first, last))
-        if joined and joined[-1][1] == self.top:
-            self.top, _ = joined.pop()
+                first = joined.pop()[0]
+            joined.append((first, last))
         self.gaps = joined
 
 
@@ -66,21 +54,20 @@ class Arena:
     """This rank's shared memory. A block is free again when the last tensor on it is gone."""
 
     def __init__(self, capacity: int | None = None) -> None:
-        capacity = capacity or os.sysconf("SC_PHYS_PAGES") * mmap.PAGESIZE
+        self._capacity = capacity or os.sysconf("SC_PHYS_PAGES") * mmap.PAGESIZE
         self.fd = os.memfd_create(f"zerolab-{os.getpid()}")
         try:
-            os.ftruncate(self.fd, capacity)
-            self.memory = memoryview(mmap.mmap(self.fd, capacity))
+            os.ftruncate(self.fd, self._capacity)
+            self.memory = memoryview(mmap.mmap(self.fd, self._capacity))
         except OSError as error:
             os.close(self.fd)
             raise InputError(
-                f"this process may not map {capacity} bytes of shared memory ({error}); raise its limits "
+                f"this process may not map {self._capacity} bytes of shared memory ({error}); raise its limits "
                 '(ulimit -v, ulimit -f), or launch with collectives="ring"'
             ) from None
         self._base = torch.frombuffer(self.memory, dtype=torch.uint8, count=1).data_ptr()
-        self._blocks = Blocks(capacity)
+        self._blocks = Blocks(self._capacity)
         self._reserved = 0
-        self._living: dict[int, weakref.ref[memoryview]] = {}
         # Blocks whose tensors are gone. Python's search for circles may end one at any moment, also while the blocks
         # are being looked at.
         self._freed: deque[tuple[int, int]] = deque()
@@ -91,20 +78,20 @@ class Arena:
         if nbytes == 0:
             return torch.empty(0, dtype=dtype)
         while self._freed:
-            self._free(*self._freed.popleft())
+            self._blocks.give_back(*self._freed.popleft())
         start = self._blocks.take(nbytes)
         if start is None:
-            raise no_room(nbytes, f"{self._blocks.capacity} bytes, all memory of this machine, are the limit")
+            raise no_room(nbytes, f"{self._capacity} bytes, all memory of this machine, are the limit")
         self._reserve(start, nbytes)
         piece = self.memory[start : start + nbytes]
         # The tensor's storage holds `piece` and nobody else does.
-        self._living[start] = weakref.ref(piece, lambda _: self._freed.append((start, nbytes)))
+        weakref.finalize(piece, self._freed.append, (start, nbytes)).atexit = False
         return torch.frombuffer(piece, dtype=dtype)
 
     def offset(self, tensor: torch.Tensor) -> int | None:
         """Where in the arena a tensor begins, None if it lies elsewhere."""
         at = tensor.data_ptr() - self._base
-        return at if 0 <= at < self._blocks.capacity and tensor.device.type == "cpu" else None
+        return at if 0 <= at < self._capacity and tensor.device.type == "cpu" else None
 
     def close(self) -> None:
         """Give back the descriptor. Tensors keep the memory that they lie in, each until it is gone."""
@@ -113,21 +100,16 @@ class Arena:
             self.memory.release()
             self.fd = -1
 
-    def _free(self, start: int, nbytes: int) -> None:
-        del self._living[start]
-        self._blocks.give_back(start, nbytes)
-
     def _reserve(self, start: int, nbytes: int) -> None:
         """Take the pages now, where a lack of memory is an error; at first use it would end the process."""
         stop = start + nbytes
-        if stop <= self._reserved:
-            return
-        try:
-            os.posix_fallocate(self.fd, self._reserved, stop - self._reserved)
-        except OSError as error:
-            self._blocks.give_back(start, nbytes)
-            raise no_room(nbytes, error.strerror) from None
-        self._reserved = stop
+        if stop > self._reserved:
+            try:
+                os.posix_fallocate(self.fd, self._reserved, stop - self._reserved)
+            except OSError as error:
+                self._blocks.give_back(start, nbytes)
+                raise no_room(nbytes, error.strerror) from None
+            self._reserved = stop
 
 
 def no_room(nbytes: int, why: str | None) -> InputError:
@@ -135,15 +117,3 @@ def no_room(nbytes: int, why: str | None) -> InputError:
         f"there is no room for {nbytes} bytes of shared memory ({why}); use fewer ranks or a smaller model, or give "
         "this machine or container more memory"
     )
-
-
-class PeerMemory:
-    """Another rank's arena, mapped here."""
-
-    def __init__(self, fd: int) -> None:
-        self._memory = mmap.mmap(fd, 0)
-
-    def view(self, offset: int, numel: int, dtype: torch.dtype) -> torch.Tensor:
-        """The peer's bytes from `offset` on, as a tensor. Whose they are is the peer's to say: read and write only
-        within the collective in which it said so."""
-        return torch.frombuffer(self._memory, dtype=dtype, count=numel, offset=offset)

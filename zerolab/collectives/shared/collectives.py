@@ -19,10 +19,7 @@ import torch
 
 from zerolab.collectives.call import Call
 from zerolab.collectives.contract import Collectives
-from zerolab.collectives.operands import in_inference_mode
-from zerolab.collectives.shared.arena import Arena
-from zerolab.collectives.shared.call import SharedCall
-from zerolab.collectives.shared.peers import GroupPeers, Peers, is_possible
+from zerolab.collectives.shared.peers import Peers, is_possible
 from zerolab.collectives.shared.queue import CallQueue
 from zerolab.collectives.transport import Request, Transport
 from zerolab.errors import InputError
@@ -46,11 +43,8 @@ class SharedMemoryCollectives(Collectives):
                 f'collectives="shared" needs Linux, and ranks on the CPU, not on {self.device}; use "ring" or "torch"'
             )
         self._owns = beside is None
-        self._arena: Arena = Arena() if beside is None else beside._arena
-        self._queue: CallQueue = CallQueue(
-            transport, lambda: Peers(transport, self._arena), self._announce, beside._queue if beside else None
-        )
-        self._issuer = self._queue
+        self._peers: Peers = Peers(transport) if beside is None else beside._peers
+        self._issuer = self._queue = CallQueue(transport, self._peers, self._place)
 
     def _in_group(self, transport: Transport) -> SharedMemoryCollectives:
         return SharedMemoryCollectives(transport, beside=self)
@@ -58,7 +52,7 @@ class SharedMemoryCollectives(Collectives):
     def allocate(self, numel: int, dtype: torch.dtype = torch.float32) -> Tensor:
         """A 1-D tensor in shared memory; its content is arbitrary, as that of torch.empty."""
         check_count("numel", numel, least=0)
-        return self._arena.allocate(numel, dtype)
+        return self._peers.arena.allocate(numel, dtype)
 
     def isend(self, tensor: Tensor, dst: int) -> Request:
         return Attended(self._queue, super().isend(tensor, dst))
@@ -67,77 +61,72 @@ class SharedMemoryCollectives(Collectives):
         return Attended(self._queue, super().irecv(tensor, src))
 
     def close(self) -> None:
-        super().close()
-        if self._owns:
-            self._arena.close()
+        try:
+            super().close()
+        finally:
+            if self._owns:
+                self._peers.close()
 
     # What a rank does in a call, once all have announced their tensors.
 
-    def _all_reduce(self, tensor: Tensor) -> None:
-        self._sum_everywhere(tensor, divisor=1)
+    def _all_reduce(self, tensor: Tensor, divisor: int = 1) -> None:
+        call, flat = self._queue.running, tensor.view(-1)
+        shared = call.announced
+        assert shared is not None
+        *others, own = call.views(*chunk_bound(flat.numel(), self.size, self.rank))
+        add_up([*others, own], own, divisor, copies=others)
+        for _ in range(2 * len(others)):
+            self.transport.moved(own.nbytes)
+        if shared.data_ptr() != flat.data_ptr():
+            call.at_the_end = lambda: flat.copy_(shared)
+            if flat.is_inference():
+                call.at_the_end = torch.inference_mode()(call.at_the_end)
 
     def _all_reduce_mean(self, tensor: Tensor) -> None:
-        self._sum_everywhere(tensor, divisor=self.size)
+        self._all_reduce(tensor, self.size)
 
-    def _reduce_scatter(self, tensor: Tensor, out: Tensor) -> None:
-        self._sum_own_chunk(tensor, out, divisor=1)
+    def _reduce_scatter(self, tensor: Tensor, out: Tensor, divisor: int = 1) -> None:
+        add_up(self._queue.running.views(*chunk_bound(tensor.numel(), self.size, self.rank)), out, divisor)
+        for _ in self._queue.others:
+            self.transport.moved(out.nbytes)
 
     def _reduce_scatter_mean(self, tensor: Tensor, out: Tensor) -> None:
-        self._sum_own_chunk(tensor, out, divisor=self.size)
+        self._reduce_scatter(tensor, out, self.size)
 
     def _all_gather(self, shard: Tensor, out: Tensor) -> None:
-        chunks = out.split(chunk_sizes(out.numel(), self.size))
-        if chunks[self.rank].data_ptr() not in (shard.data_ptr(), self._queue.running.tensor.data_ptr()):
+        running, chunks = self._queue.running, out.split(chunk_sizes(out.numel(), self.size))
+        assert running.announced is not None
+        if chunks[self.rank].data_ptr() not in (shard.data_ptr(), running.announced.data_ptr()):
             chunks[self.rank].copy_(shard)
-        for step in range(1, self.size):
-            rank = (self.rank + step) % self.size
-            chunks[rank].copy_(self._queue.running.view(rank, 0, chunks[rank].numel()))
-            self.transport.moved(chunks[rank].nbytes)
+        for rank in self._queue.others:
+            chunk = chunks[self.ranks.index(rank)]
+            chunk.copy_(running.view(rank, 0, chunk.numel()))
+            self.transport.moved(chunk.nbytes)
 
     def _broadcast(self, tensor: Tensor, src: int) -> None:
         if self.rank != src:
             flat = tensor.view(-1)
-            flat.copy_(self._queue.running.view(src, 0, flat.numel()))
+            flat.copy_(self._queue.running.view(self.ranks[src], 0, flat.numel()))
             self.transport.moved(flat.nbytes)
 
     def _barrier(self) -> None:
         pass
 
-    def _sum_own_chunk(self, tensor: Tensor, out: Tensor, divisor: int) -> None:
-        add_up(self._queue.running.views(*chunk_bound(tensor.numel(), self.size, self.rank)), out, divisor)
-        self._moved(self.size - 1, out.nbytes)
-
-    def _sum_everywhere(self, tensor: Tensor, divisor: int) -> None:
-        call, flat = self._queue.running, tensor.view(-1)
-        *others, own = call.views(*chunk_bound(flat.numel(), self.size, self.rank))
-        add_up([*others, own], own, divisor, copies=others)
-        self._moved(2 * (self.size - 1), own.nbytes)
-
-        def bring() -> None:
-            flat.copy_(call.tensor)
-
-        if call.tensor.data_ptr() != flat.data_ptr():
-            call.at_the_end = in_inference_mode(bring) if flat.is_inference() else bring
-
-    def _moved(self, times: int, nbytes: int) -> None:
-        for _ in range(times):
-            self.transport.moved(nbytes)
-
     # Before that.
 
-    def _announce(self, peers: GroupPeers, call: Call, tensors: list[Tensor]) -> SharedCall:
-        """Tell the others where to find what this rank brings: the tensor itself if they can address it, else a copy
-        that they can."""
-        tensor = tensors[0].view(-1) if tensors else torch.empty(0)
-        if tensor.numel() and self._arena.offset(tensor) is None:
-            place = None
-            if call.name == "all_gather":
-                # The shard is wanted in the whole anyway.
-                place = tensors[1].split(chunk_sizes(call.numel, self.size))[self.rank]
-            if place is None or self._arena.offset(place) is None:
-                place = self._arena.allocate(tensor.numel(), tensor.dtype)
-            tensor = place.copy_(tensor)
-        return SharedCall(peers, str(call), tensor)
+    def _place(self, call: Call, tensors: list[Tensor]) -> Tensor:
+        """Where the others find what this rank brings: the tensor itself if they can address it, else a copy that they
+        can."""
+        tensor, arena = tensors[0].view(-1), self._peers.arena
+        if not tensor.numel() or arena.offset(tensor) is not None:
+            return tensor
+        place = None
+        if call.name == "all_gather":
+            # The shard is wanted in the whole anyway.
+            place = tensors[1].split(chunk_sizes(call.numel, self.size))[self.rank]
+        if place is None or arena.offset(place) is None:
+            place = arena.allocate(tensor.numel(), tensor.dtype)
+        return place.copy_(tensor)
 
 
 class Attended:

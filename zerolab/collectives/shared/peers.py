@@ -10,17 +10,20 @@ for whoever has read it.
 from __future__ import annotations
 
 import hashlib
+import mmap
 import os
 import select
 import struct
 from collections import defaultdict, deque
+from collections.abc import Iterable
 from pathlib import Path
+from threading import RLock
+from typing import Any
 
 import torch
 
-from zerolab.collectives.call import Group
-from zerolab.collectives.shared.arena import Arena, PeerMemory
-from zerolab.collectives.transport import Transport, tell_all
+from zerolab.collectives.shared.arena import Arena
+from zerolab.collectives.transport import Transport
 from zerolab.errors import DeadlockError, InputError
 from zerolab.system import has
 
@@ -37,40 +40,63 @@ def is_possible() -> bool:
 
 
 class Peers:
-    """What one rank shares with the others on its machine. Its constructor is a collective of its own: it returns
-    once all ranks have each other's memory."""
+    """What a rank shares with the others on its machine: memory, an inbox, and calls in all its groups. Threads that
+    make calls at once take turns by `lock`, and wait for other ranks without it."""
 
-    def __init__(self, transport: Transport, arena: Arena) -> None:
-        self.rank, self.size, self.arena = transport.rank, transport.size, arena
-        inbox, door = os.pipe()
-        os.set_blocking(inbox, False)
-        addresses = tell_all(transport, [os.getpid(), arena.fd, door, host_number()])
+    def __init__(self, transport: Transport) -> None:
+        self.rank, self._transport = transport.rank, transport
+        self.arena = Arena()
+        self.lock = RLock()
+        self.queues: list[Any] = []
+        self.is_open = self.closed = False
+        self._inbox, self._door = os.pipe()
         self._outboxes: dict[int, int] = {}
-        self._peers: dict[int, PeerMemory] = {}
-        self._inbox = inbox
-        for rank, (pid, fd, peers_door, host) in enumerate(addresses):
-            if rank != self.rank:
-                self._open(rank, pid, fd, peers_door, alike=host == addresses[self.rank][3])
-        # Nobody goes on, and perhaps ends, before everybody has opened what is his.
-        tell_all(transport, [0])
-        # Kept open: without a writer the inbox would be at its end once all peers have left, and `listen` never sleep.
-        self._door = door
-        # By sender, kind and group; a rank's notes come in the order in which it wrote them.
-        self._notes: dict[tuple[int, int, int], deque[tuple[int, str]]] = defaultdict(deque)
+        self._memories: dict[int, mmap.mmap] = {}
+        self.notes: dict[tuple[int, int, int], deque[tuple[int, str]]] = defaultdict(deque)
+        """By sender, kind and group, the earliest first: the offset of its tensor, and its call."""
+
+    def open(self) -> None:
+        """Return once all ranks have each other's memory. A collective."""
+        os.set_blocking(self._inbox, False)
+        addresses = self._transport.all_gather_ints([os.getpid(), self.arena.fd, self._door, host_number()])
+        for rank, (pid, fd, door, host) in enumerate(addresses):
+            if rank == self.rank:
+                continue
+            if host != addresses[self.rank][3]:
+                raise InputError(
+                    f"rank {rank} runs on another machine than rank {self.rank} and shares no memory with it; use "
+                    'collectives="ring" or "torch"'
+                )
+            memory = os.open(f"/proc/{pid}/fd/{fd}", os.O_RDWR)
+            self._memories[rank] = mmap.mmap(memory, 0)
+            os.close(memory)
+            self._outboxes[rank] = os.open(f"/proc/{pid}/fd/{door}", os.O_WRONLY | os.O_NONBLOCK)
+        # Nobody goes on, and perhaps ends, before everybody has opened what is his. The door stays open: without a
+        # writer the inbox would be at its end once all peers have left, and `sleep` never sleep.
+        self._transport.all_gather_ints([0])
+        self.is_open = True
+
+    def poll(self) -> None:
+        """Do what can be done without waiting, for all groups."""
+        with self.lock:
+            if self.is_open:
+                self.listen()
+                while any([queue.go_on() for queue in self.queues]):
+                    pass
 
     def view(self, rank: int, offset: int, numel: int, dtype: torch.dtype) -> torch.Tensor:
-        """Another rank's memory."""
-        return self._peers[rank].view(offset, numel, dtype)
+        """Another rank's bytes from `offset` on. Whose they are is that rank's to say: read and write only within the
+        collective in which it said so."""
+        return torch.frombuffer(self._memories[rank], dtype=dtype, count=numel, offset=offset)
 
-    def note(self, kind: int, group: int, offset: int, call: str, peers: list[int]) -> None:
-        """Write a note into the inboxes of `peers`. While a peer's inbox is full, this rank goes on reading its own:
-        two ranks that each only waited for the other to read would wait for ever."""
+    def write(self, kind: int, group: int, offset: int, call: str, ranks: Iterable[int]) -> None:
+        """Write a note to `ranks`. While a peer's inbox is full, this rank goes on reading its own: two ranks that each
+        only waited for the other to read would wait for ever."""
         packed = NOTE.pack(self.rank, kind, group, offset, call.encode())
-        for rank in peers:
-            outbox = self._outboxes[rank]
+        for rank in ranks:
             while True:
                 try:
-                    os.write(outbox, packed)
+                    os.write(self._outboxes[rank], packed)
                     break
                 except BrokenPipeError as error:
                     raise DeadlockError(
@@ -78,12 +104,8 @@ class Peers:
                         "part in each collective"
                     ) from error
                 except BlockingIOError:
-                    wait_for((self._inbox, select.POLLIN), (outbox, select.POLLOUT))
+                    wait_for((self._inbox, select.POLLIN), (self._outboxes[rank], select.POLLOUT))
                     self.listen()
-
-    def notes(self, rank: int, kind: int, group: int) -> deque[tuple[int, str]]:
-        """Where notes of that kind from `rank` come, the earliest first: the offset of its tensor, and its call."""
-        return self._notes[rank, kind, group]
 
     def sleep(self, seconds: float) -> None:
         """Return when something has come, or after so long."""
@@ -96,62 +118,15 @@ class Peers:
         except BlockingIOError:
             return
         for sender, kind, group, offset, call in NOTE.iter_unpack(packed):
-            self._notes[sender, kind, group].append((offset, call.rstrip(b"\0").decode()))
+            self.notes[sender, kind, group].append((offset, call.rstrip(b"\0").decode()))
 
     def close(self) -> None:
-        for fd in (self._inbox, self._door, *self._outboxes.values()):
-            os.close(fd)
-        self._peers.clear()
-
-    def _open(self, rank: int, pid: int, fd: int, door: int, alike: bool) -> None:
-        if not alike:
-            raise InputError(
-                f"rank {rank} runs on another machine than rank {self.rank} and shares no memory with it; use "
-                'collectives="ring" or "torch"'
-            )
-        try:
-            memory = os.open(f"/proc/{pid}/fd/{fd}", os.O_RDWR)
-            try:
-                self._peers[rank] = PeerMemory(memory)
-            finally:
-                os.close(memory)
-            self._outboxes[rank] = os.open(f"/proc/{pid}/fd/{door}", os.O_WRONLY | os.O_NONBLOCK)
-        except OSError as error:
-            raise InputError(
-                f"rank {self.rank} may not open the shared memory of rank {rank} ({error}); run all ranks as one user "
-                'in one container, or use collectives="ring"'
-            ) from None
-
-
-class GroupPeers:
-    """The peers as one group sees them: ranks are the group's, and its notes are its own."""
-
-    def __init__(self, peers: Peers, group: Group | None) -> None:
-        self._all, self.arena = peers, peers.arena
-        self.ranks = tuple(range(peers.size)) if group is None else group.ranks
-        """The world's numbers."""
-        self.rank, self.size = self.ranks.index(peers.rank), len(self.ranks)
-        self._number = 0 if group is None else group.number
-        self._others = [rank for rank in self.ranks if rank != peers.rank]
-        self._notes = {
-            (place, kind): peers.notes(rank, kind, self._number)
-            for place, rank in enumerate(self.ranks)
-            for kind in (HERE, DONE)
-        }
-
-    def view(self, rank: int, offset: int, numel: int, dtype: torch.dtype) -> torch.Tensor:
-        """Another rank's memory."""
-        return self._all.view(self.ranks[rank], offset, numel, dtype)
-
-    def note(self, kind: int, offset: int, call: str) -> None:
-        """Tell all others."""
-        self._all.note(kind, self._number, offset, call, self._others)
-
-    def take(self, rank: int, kind: int) -> tuple[int, str] | None:
-        """The next note of that kind from `rank`, if it has come: the offset of its tensor, and its call. Does not
-        wait."""
-        notes = self._notes[rank, kind]
-        return notes.popleft() if notes else None
+        if not self.closed:
+            self.is_open, self.closed = False, True
+            for fd in (self._inbox, self._door, *self._outboxes.values()):
+                os.close(fd)
+            self._memories.clear()
+            self.arena.close()
 
 
 def wait_for(*events: tuple[int, int], seconds: float | None = None) -> None:

@@ -19,7 +19,6 @@ import torch.distributed as dist
 from zerolab.collectives import IMPLEMENTATIONS, Collectives, build
 from zerolab.collectives.shared.peers import host_number, is_possible
 from zerolab.collectives.torch_ import backends_of, carriers, connect
-from zerolab.collectives.transport import tell_all
 from zerolab.errors import InputError
 from zerolab.ranks.devices import check_timed, wanted
 from zerolab.ranks.process_transport import ProcessTransport
@@ -62,7 +61,7 @@ def from_process_group(
     _check_alike(group, device, backends)
     check_timed(device, link, trace)
     nccl = backends.get(device.type) == "nccl"
-    carrier, host = carriers(group, nccl) if nccl else (group, group)
+    carrier, host = carriers(group, nccl)
     if nccl:
         connect(carrier, device)
     transport = ProcessTransport(carrier, device, nccl, host=host)
@@ -144,4 +143,4 @@ def _check_alike(group: dist.ProcessGroup, device: torch.device, backends: dict[
 def _share_a_machine(transport: ProcessTransport) -> bool:
     """Whether all ranks can open each other's memory, as far as their numbers tell; asked in a call of all ranks."""
     own = host_number() if is_possible() else -1 - transport.rank
-    return len({host for (host,) in tell_all(transport, [own])}) == 1
+    return len({host for (host,) in transport.all_gather_ints([own])}) == 1

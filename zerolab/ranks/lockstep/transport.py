@@ -18,7 +18,7 @@ import torch
 from torch.utils._python_dispatch import _disable_current_modes, _len_torch_dispatch_stack
 
 from zerolab.collectives.call import Call, Group, mismatch
-from zerolab.collectives.transport import TELL, Request, Transport
+from zerolab.collectives.transport import INTS_TAG, Request, Transport
 from zerolab.errors import InputError, MismatchError
 from zerolab.ranks.lockstep.scheduler import Scheduler, Stopped, Task
 from zerolab.ranks.lockstep.wires import Wires
@@ -125,7 +125,7 @@ class LockstepWorld:
         # whether there is one is quicker than to put all aside.
         with _disable_current_modes() if _len_torch_dispatch_stack() else nullcontext():
             _as_bytes(receive.tensor).copy_(_as_bytes(send.tensor))
-        seconds = self.link.seconds(nbytes) if self.link and send.tag != TELL else 0.0
+        seconds = self.link.seconds(nbytes) if self.link and send.tag != INTS_TAG else 0.0
         out, end = self._wires.carry(receive.peer, send.peer, max(send.start, receive.start), seconds)
         send.finish(out, end)
         receive.finish(out, end)
@@ -162,6 +162,8 @@ class LockstepWorld:
 
 class LockstepTransport(Transport):
     """One rank's messages in a lockstep world."""
+
+    real_clock = False
 
     def __init__(self, world: LockstepWorld, rank: int, device: torch.device) -> None:
         self.world = world
@@ -201,10 +203,6 @@ class LockstepTransport(Transport):
 
     def now(self) -> float:
         return self.world.scheduler.running().clock
-
-    @property
-    def real_clock(self) -> bool:
-        return False
 
     def _check(self, tensor: torch.Tensor, peer: int) -> None:
         self.check_peer(peer)

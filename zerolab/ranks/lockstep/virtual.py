@@ -25,8 +25,8 @@ from torch._subclasses.fake_tensor import (
 )
 from torch.utils._pytree import tree_leaves
 
-from zerolab.collectives.call import Call, current_call
-from zerolab.collectives.transport import Request, Said
+from zerolab.collectives.call import Call, Group, current_call
+from zerolab.collectives.transport import Request, RowOf
 from zerolab.errors import InputError
 from zerolab.flat.values import has_values
 from zerolab.ranks.child import run
@@ -87,16 +87,19 @@ class VirtualTransport(LockstepTransport):
         scheduler.wake(scheduler.running())
         scheduler.wait()
 
-    def known(self, numbers: list[int], size: int, said: Said | None) -> list[list[int]]:
-        if said is not None:
-            return [said(rank) for rank in range(size)]
+    def all_gather_ints(
+        self, numbers: Sequence[int], row_of: RowOf | None = None, group: Group | None = None
+    ) -> list[list[int]]:
+        size = self.size if group is None else group.size
+        if row_of is not None:
+            return [row_of(rank) for rank in range(size)]
         call = current_call.get()
         if call is not None and call.name == "split":
             raise InputError(
                 "comm.split asks each rank for its colour, and the others of a virtual world do not answer; give it a "
                 "function of a rank's number, as comm.split(lambda rank: rank // 8)"
             )
-        return [numbers] * size
+        return [list(numbers)] * size
 
     def check_result(self, result: Any) -> None:
         for leaf in tree_leaves(result):

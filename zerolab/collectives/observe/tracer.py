@@ -7,8 +7,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-import torch
-
 from zerolab.collectives.call import Call
 from zerolab.collectives.handle import Handle
 from zerolab.collectives.transport import Transport, WrappedTransport
@@ -91,22 +89,16 @@ class WatchedHandle(Handle):
     """A handle whose waits are recorded."""
 
     def __init__(self, handle: Handle, name: str, tracer: Tracer) -> None:
-        self._handle, self._name, self._tracer = handle, name, tracer
-
-    @property
-    def queued(self) -> bool:
-        return self._handle.queued
-
-    def behind(self, stream: torch.cuda.Stream) -> Any:
-        return self._handle.behind(stream)
+        self.__dict__.update(handle.__dict__)
+        self._name, self._tracer = name, tracer
 
     def arrived(self) -> Any:
         with self._tracer.waiting(self._name):
-            return self._handle.arrived()
+            return super().arrived()
 
     def wait(self) -> Any:
         with self._tracer.waiting(self._name):
-            return self._handle.wait()
+            return super().wait()
 
 
 def merge(spans: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
