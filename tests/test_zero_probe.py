@@ -353,7 +353,7 @@ def test_an_optimizer_is_probed_where_it_steps(of: Any, monkeypatch: pytest.Monk
 
     monkeypatch.setattr(torch.random, "fork_rng", fork_rng)
     # Whatever this process has probed before.
-    monkeypatch.setattr("zerolab.zero.probe._found", {})
+    monkeypatch.setattr("zerolab.zero.start.probe._found", {})
     with OnGpu() as gpu:
         probe(of, torch.device("cuda:1"))
     # The generator of that GPU is put back, too.

@@ -5,21 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-from torch import nn
 
 from zerolab.collectives import Collectives
-from zerolab.collectives.agree import told
 from zerolab.errors import InputError
-from zerolab.flat import BucketPlan
-from zerolab.flat.values import values_here
 from zerolab.memory import StateSize
-from zerolab.memory.predict import predict
 from zerolab.memory.states import check_places, check_stage
-from zerolab.offload.files import check_folder
 from zerolab.offload.formats import format_of
 from zerolab.offload.places import Offload
 from zerolab.precision.recipe import Precision
-from zerolab.precision.scaler import LossScaler
 from zerolab.zero import optimizer as optimizers
 from zerolab.zero.bucket import Bucket
 from zerolab.zero.optimizer_step import OptimizerStep
@@ -28,7 +21,6 @@ from zerolab.zero.tier import DeviceTier
 from zerolab.zero.tiers.disk_step import DiskStep
 from zerolab.zero.tiers.encoded_step import EncodedStep
 
-NORMS = (nn.modules.batchnorm._BatchNorm, nn.modules.instancenorm._InstanceNorm)
 REDUCTIONS = ("reduce_scatter", "all_reduce")
 
 
@@ -60,74 +52,6 @@ def rows_of(
         (offload.parameters, offload.optimizer),
         reduction == "all_reduce" and stage == 1,
     )
-
-
-def check_replicas(comm: Collectives, replicate: Collectives | None) -> None:
-    """Raise an InputError, on every rank of `replicate`, unless all of them hold the same shard, out of equally many. A
-    collective: all of them call it."""
-    if replicate is None:
-        return
-    rows = told(replicate, [comm.rank, comm.size], "replicate")
-    if any(row != rows[0] for row in rows):
-        listed = ", ".join(
-            f"rank {rank} shard {shard} of {size}" for rank, (shard, size) in zip(replicate.ranks, rows, strict=True)
-        )
-        raise InputError(
-            f"the ranks of replicate hold different shards ({listed}); make both groups from one comm, "
-            f"as comm.split(comm.rank // {comm.size}) to shard over {comm.size} ranks and comm.split(comm.rank % "
-            f"{comm.size}) to replicate"
-        )
-
-
-def check_disk(
-    rank: int,
-    stage: int,
-    plans: Sequence[BucketPlan],
-    state_size: StateSize,
-    precision: Precision | None,
-    offload: Offload,
-) -> None:
-    """Refuse buffers too short for a rank's shards, and a folder that cannot take its files, while the model
-    is as it was."""
-    if offload.parameters == "disk" and offload.buffer_numel is not None:
-        numels = [plan.layout.shard_numel for plan in plans if not plan.persistent]
-        largest = max((numels[at] for at in offload.shards_on_disk(numels)), default=0)
-        if offload.buffer_numel < largest:
-            raise InputError(
-                f"a buffer of {offload.buffer_numel} elements is shorter than the largest shard on disk, {largest} "
-                "elements; make buffers larger, or buckets smaller (bucket_numel)"
-            )
-    if offload.on_disk and values_here():
-        books = predict(plans, stage, state_size, precision, offload)
-        check_folder(offload.folder, sum(of_rank[rank] for kind, of_rank in books.items() if kind.startswith("disk:")))
-
-
-def check_kinds(model: nn.Module, precision: Precision | None) -> None:
-    """Refuse parameters for which a precision says nothing, and modules for which torch has no kernel under it."""
-    if precision is None:
-        return
-    for name, parameter in model.named_parameters():
-        if parameter.dtype.is_complex and parameter.requires_grad:
-            raise InputError(
-                f"{name} is complex, and a precision says nothing of complex numbers; leave precision out, or keep the "
-                "real and imaginary parts in two parameters"
-            )
-    for name, module in model.named_modules():
-        dtype = precision.dtype("params")
-        running = getattr(module, "running_mean", None)
-        if isinstance(module, NORMS) and module.affine and running is not None and running.dtype != dtype:
-            raise InputError(
-                f"{name or 'the model'} keeps running statistics in {running.dtype}, which torch does not use with "
-                f"parameters in {dtype}; take LayerNorm or GroupNorm, or say affine=False"
-            )
-
-
-def make_scaler(precision: Precision | None, scaler: LossScaler | None) -> LossScaler | None:
-    if precision is not None and precision.scales_loss:
-        return scaler or LossScaler()
-    if scaler is not None:
-        raise InputError("a loss scaler is given, but no state is fp16; leave it out, or choose precision fp16")
-    return None
 
 
 def make_step(

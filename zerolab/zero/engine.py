@@ -36,25 +36,31 @@ from zerolab.zero import optimizer as optimizers
 from zerolab.zero.backward import check_together, reached, run_backward
 from zerolab.zero.bucket import Bucket
 from zerolab.zero.changing import all_hear, changing
-from zerolab.zero.check import check_alike, check_lookups, check_loss, check_model, engaged
 from zerolab.zero.choose import (
-    check_disk,
-    check_kinds,
-    check_replicas,
     effective_stage,
     keeps_main,
-    make_scaler,
     make_step,
     rows_of,
     step_device,
 )
 from zerolab.zero.clip import StepResult, check_norm, measure
 from zerolab.zero.gestures import Gestures, members
-from zerolab.zero.materialize import Init, Materializer, find_init
 from zerolab.zero.owned import HandedOut
 from zerolab.zero.publishing import Publishing
 from zerolab.zero.reducer import Reducer
 from zerolab.zero.residency import Residency
+from zerolab.zero.start.checks import (
+    check_alike,
+    check_disk,
+    check_kinds,
+    check_lookups,
+    check_loss,
+    check_model,
+    check_replicas,
+    engaged,
+    make_scaler,
+)
+from zerolab.zero.start.meta import Init, Materializer, find_init
 from zerolab.zero.table import STAGES
 from zerolab.zero.tiers.tiers import make_tier
 from zerolab.zero.units import GroupOf, Unit, find_units
@@ -92,7 +98,7 @@ class ZeroEngine(Gestures):
     replicate     hold the same shards as the other ranks of this group, and average gradients over it after `comm`
                   (hybrid sharding): shard within a machine, say, and replicate across machines
     init          for a model on the meta device: init(module) writes first values, after the module's own
-                  reset_parameters; default: model.init_module, if there is one (`materialize.py`)
+                  reset_parameters; default: model.init_module, if there is one (`start/meta.py`)
 
     A parameter that a backward does not reach counts as one whose gradient is zero. At stage 3 all ranks must run
     the same units in the same order, since they gather them together. What else one does with a model, its parameters

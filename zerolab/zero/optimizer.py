@@ -16,7 +16,7 @@ from weakref import ReferenceType
 import torch
 
 from zerolab.errors import InputError, StateError
-from zerolab.zero.probe import Factory, probe
+from zerolab.zero.start.probe import Factory, probe
 
 if TYPE_CHECKING:
     from zerolab.zero.engine import ZeroEngine
