@@ -26,6 +26,7 @@ from zerolab.flat.layout import round_up
 from zerolab.flat.views import fill
 from zerolab.gpu import door
 from zerolab.memory.limits import ANY, Stage3Limits, check_limits
+from zerolab.memory.predict import predict_rank
 from zerolab.offload.formats import align_of, sub_group_limit
 from zerolab.offload.places import NOWHERE, Offload, ledger
 from zerolab.precision.fp8 import advance, fp8_layers, fp8_linears
@@ -52,15 +53,12 @@ from zerolab.zero.residency import Residency
 from zerolab.zero.start.checks import (
     check_alike,
     check_disk,
-    check_kinds,
-    check_lookups,
-    check_loss,
     check_model,
-    check_replicas,
-    engaged,
     make_scaler,
+    models_in_use,
 )
 from zerolab.zero.start.meta import Init, Materializer, find_init
+from zerolab.zero.start.probe import probe
 from zerolab.zero.table import STAGES
 from zerolab.zero.tiers.tiers import make_tier
 from zerolab.zero.units import GroupOf, Unit, find_units
@@ -134,14 +132,11 @@ class ZeroEngine(Gestures):
             raise InputError(f"lr is {lr!r} and optimizer is {optimizer!r}; give exactly one of the two")
         if clip_norm is not None:
             check_norm(clip_norm, norm_type)
-        check_model(model, comm.device)
-        check_lookups(model, comm.size)
+        self.precision = find_precision(precision)
+        check_model(model, comm.device, comm.size, self.precision)
         self.model, self.comm, self.replicate, self._given = model, comm, replicate, units
         self.clip_norm, self.norm_type = clip_norm, norm_type
         self.overlap_gather = overlap_gather
-        self.precision = find_precision(precision)
-        check_kinds(model, self.precision)
-        check_replicas(comm, replicate)
         init = find_init(model, init)
         self.offload = offload = offload.on(door.drives(comm.device))
         self.scaler = make_scaler(self.precision, scaler)
@@ -150,7 +145,7 @@ class ZeroEngine(Gestures):
         factory = optimizer if lr is None else optimizers.default_factory(lr)
         assert factory is not None
         in_parts = sub_group_limit(self.precision, offload) is not None
-        self.state_size = optimizers.probe(factory, step_device(comm.device, offload), in_parts)
+        self.state_size, description = probe(factory, step_device(comm.device, offload), in_parts)
         align = round_up(align, align_of(self.precision))
         limits = check_limits(limits).on(door.drives(comm.device))
         stays = limits.persistence_numel
@@ -159,18 +154,20 @@ class ZeroEngine(Gestures):
         options = dict(stage=stage, reduction=reduction, precision=self.precision, loss_scale=self.loss_scale)
         options |= dict(clip_norm=clip_norm, norm_type=norm_type, overlap=overlap, overlap_gather=overlap_gather)
         options |= dict(prefetch=prefetch, limits=limits, offload=(offload.optimizer, offload.parameters))
-        check_alike((comm, replicate), self.units, options | optimizers.describe(factory))
-        check_disk(comm.rank, stage, self.plans, self.state_size, self.precision, offload)
+        check_alike(comm, replicate, self.units, options | description)
+        book = predict_rank(self.plans, stage, comm.rank, self.state_size, self.precision, offload)
+        check_disk(self.plans, offload, book)
         if self._computes_in_fp8 and not fp8_layers(model):
             fp8_linears(model)
-        engaged.add(model)
+        models_in_use.add(model)
         with phase("setup"), torch.no_grad():
             self._place(reduction)
             materializer = Materializer(model, self.units, comm, init)
             for unit in self.units:
                 flats = materializer.bring(unit)
                 for bucket in unit.buckets:
-                    self._overwrite(bucket, flats.pop(bucket, None))
+                    # Nobody else holds the values: what `overwrite` frees is gone at once.
+                    bucket.overwrite(self._first_values(bucket, flats.pop(bucket, None)))
             materializer.bring_rest()
             for buffer in model.buffers():
                 buffer.copy_(self._of_rank_0(buffer))
@@ -232,7 +229,6 @@ class ZeroEngine(Gestures):
         `also` names the other engines whose models the loss went through: they take gradients, too, and each steps, or
         forgets them by `zero_grad()`, by itself.
         """
-        check_loss(loss)
         run_backward(check_together(self, also), loss, reduce)
 
     @torch.no_grad()
@@ -283,7 +279,7 @@ class ZeroEngine(Gestures):
         self._forget()
         self.closed = True
         if not self.shards_parameters:
-            engaged.discard(self.model)
+            models_in_use.discard(self.model)
             for bucket in self.buckets:
                 for parameter in bucket.parameters:
                     unwrap(parameter)
@@ -332,16 +328,15 @@ class ZeroEngine(Gestures):
             unit.place()
         self.tier.prepare([bucket for unit in self.units for bucket in unit.gathered])
 
-    def _overwrite(self, bucket: Bucket, values: torch.Tensor | None) -> None:
-        """Move a bucket's parameters into one flat buffer, rank 0's values on every rank. `values` is that buffer, if
-        they lie in it already."""
+    def _first_values(self, bucket: Bucket, values: torch.Tensor | None) -> torch.Tensor:
+        """Rank 0's values of a bucket's parameters, in one flat buffer: `values`, if they lie there already."""
         if values is None:
             values = self.comm.allocate(bucket.layout.numel, bucket.dtypes.main)
             fill(values, bucket.layout, bucket.parameters)
         for group in (self.comm, self.replicate):
             if group is not None:
                 group.broadcast(values)
-        bucket.overwrite(values)
+        return values
 
     def _update(self, factor: float) -> None:
         self.stepping = True

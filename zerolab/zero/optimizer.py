@@ -2,46 +2,39 @@
 
 An elementwise optimizer (SGD, Adam, AdamW, RMSprop, ...) computes each element's update from that element's own
 gradient and state, so a rank that holds a slice can update it alone, with the same bits as the whole would get.
-One that looks at a tensor as a matrix or takes its norm (Adafactor, LBFGS, Muon) cannot be cut this way; `probe.py`
-finds out before training.
+One that looks at a tensor as a matrix or takes its norm (Adafactor, LBFGS, Muon) cannot be cut this way, which
+`start/probe.py` finds out before training.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 from weakref import ReferenceType
 
 import torch
 
-from zerolab.errors import InputError, StateError
-from zerolab.zero.start.probe import Factory, probe
+from zerolab.errors import StateError
 
 if TYPE_CHECKING:
     from zerolab.zero.engine import ZeroEngine
 
+Factory = Callable[..., torch.optim.Optimizer]
+
 
 def default_factory(lr: float, **options: Any) -> Factory:
     """AdamW, fused: one pass over parameter, gradient and both moments."""
-    if not isinstance(lr, int | float) or not lr >= 0:
-        raise InputError(f"lr is {lr!r}; give a learning rate of at least 0")
     return partial(torch.optim.AdamW, lr=lr, fused=True, **options)
 
 
 def build(factory: Factory, groups: Sequence[Any], owned: Sequence[tuple[Any, torch.Tensor]]) -> torch.optim.Optimizer:
     """An optimizer over this rank's (group, tensor) pairs. It has a parameter group for each of `groups`, in their
-    order, also where this rank owns nothing of it: a scheduler does the same on every rank."""
+    order, even if this rank owns nothing of it: a scheduler does the same on every rank."""
     tensors: dict[Any, list[torch.Tensor]] = {group: [] for group in groups}
     for group, tensor in owned:
         tensors[group].append(tensor)
     return factory([{"params": those, **dict(group)} for group, those in tensors.items()] or [{"params": []}])
-
-
-def describe(factory: Factory) -> dict[str, Any]:
-    """The name and the options of what a factory makes."""
-    made = factory([{"params": [torch.zeros(1)]}])
-    return {"optimizer": type(made).__name__, **{f"optimizer's {name}": value for name, value in made.defaults.items()}}
 
 
 def guarded(optimizer: torch.optim.Optimizer, engine: ReferenceType[ZeroEngine]) -> torch.optim.Optimizer:
@@ -80,6 +73,3 @@ def guarded(optimizer: torch.optim.Optimizer, engine: ReferenceType[ZeroEngine])
     optimizer.load_state_dict = load_state_dict  # type: ignore[method-assign,assignment]
     optimizer.zero_grad = zero_grad  # type: ignore[method-assign]
     return optimizer
-
-
-__all__ = ["Factory", "build", "default_factory", "guarded", "probe"]
