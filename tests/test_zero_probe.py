@@ -312,6 +312,18 @@ def test_an_engine_leaves_every_generator_as_it_was(of: Any, monkeypatch: pytest
     assert torch.equal(torch.get_rng_state(), before) and random.getstate() == pythons
 
 
+def test_what_an_optimizer_draws_when_it_is_made_moves_no_generator_in_the_probe() -> None:
+    class Drawn(Own):
+        def __init__(self, groups: Any) -> None:
+            super().__init__(groups)
+            self.seed = torch.rand(())
+
+    before = torch.get_rng_state()
+    _, description = probe(Drawn)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert description == {"optimizer": "Drawn", "optimizer's lr": 0.1}
+
+
 def test_what_was_found_of_one_setting_is_not_said_of_another_or_of_somebody_elses() -> None:
     class Unhashable:
         """Compared by value, as a dataclass is, it has no hash."""
