@@ -270,6 +270,8 @@ def test_muon_is_told_that_a_rank_holds_only_slices() -> None:
 
 def test_a_probe_takes_few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """They are what it costs: about 0.1 ms each, so some 20 ms."""
+    # Whatever this process has probed before.
+    monkeypatch.setattr("zerolab.zero.start.probe._found", {})
     steps, step = [], O.AdamW.step
 
     def counted(self: O.AdamW, *args: Any) -> Any:
@@ -282,6 +284,7 @@ def test_a_probe_takes_few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_default_optimizer_passes_the_probe_that_it_is_spared(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("zerolab.zero.start.probe._found", {})
     # AdamW's own weight decay, so that nothing but the sparing is another.
     found = probe(partial(O.AdamW, lr=2e-3, fused=True, weight_decay=1e-2))
     steps, step = [], O.AdamW.step
