@@ -77,7 +77,7 @@ def check_alike(
     compare_lines(comm, lines, differ)
     if replicate is not None:
         size = comm.size
-        differ += f", and groups as comm.split(comm.rank // {size}), to shard, and comm.split(comm.rank % {size}) are"
+        differ += f", and both groups by comm.split: comm.rank // {size} to shard, comm.rank % {size} to replicate"
         compare_lines(replicate, [f"shard {comm.rank} of {comm.size}", *lines], differ)
 
 
