@@ -29,7 +29,7 @@ from zerolab.ranks.devices import choose_devices, device_of_rank
 from zerolab.ranks.process_transport import ProcessTransport
 from zerolab.ranks.requests import OpenRequests
 from zerolab.train import make_config
-from zerolab.zero.check import check_model
+from zerolab.zero.start.checks import check_model
 
 ROOT = Path(__file__).resolve().parents[1]
 MEETING = {"MASTER_ADDR": "a", "MASTER_PORT": "29500"}

@@ -51,16 +51,12 @@ REFUSED: list[tuple[Callable[[], object], list[str]]] = [
     (lambda: engine(reduction="gather"), ["'gather'", "reduce_scatter, all_reduce"]),
     (lambda: engine(lr=None), ["lr is None", "exactly one"]),
     (lambda: engine(optimizer=partial(torch.optim.SGD, lr=0.1)), ["lr is 0.1", "exactly one"]),
-    (lambda: engine(lr=-0.1), ["-0.1"]),
-    (lambda: engine(lr="fast"), ["fast"]),
-    (lambda: engine(lr=None, optimizer=torch.optim.SGD(pair().parameters(), lr=0.1)), ["SGD", "functools.partial"]),
     (lambda: engine(clip_norm=0.0), ["0.0", "above 0"]),
     (lambda: engine(clip_norm=float("nan")), ["nan"]),
     (lambda: engine(clip_norm="1"), ["'1'"]),
     (lambda: engine(clip_norm=1.0, norm_type=0.5), ["0.5", "at least 1"]),
     (lambda: engine(bucket_numel=0), ["limit is 0"]),
     (lambda: engine(align=0), ["align is 0"]),
-    (lambda: engine(torch.ones(3)), ["Tensor", "nn.Module"]),
     (lambda: engine(with_gradient()), ["0.weight", "zero_grad"]),
     (lambda: engine(two_parameters_in_one_memory()), ["1.weight and 0.weight", "same nn.Parameter"]),
     (lambda: engine(nn.ReLU()), ["ReLU", "no parameters"]),
@@ -68,11 +64,7 @@ REFUSED: list[tuple[Callable[[], object], list[str]]] = [
     (lambda: engine(units=[3]), ["int", "no part of Sequential"]),
     (lambda: engine(groups=lambda name, p: {"betas": [0.9, 0.99]}), ["betas", "0.weight", "tuples"]),
     (lambda: engine(groups=lambda name, p: 3), ["3", "0.weight", "dict"]),
-    (lambda: engine(nn.Sequential(nn.LazyLinear(3))), ["0.weight", "one batch"]),
     (used_twice, ["Sequential", "close()"]),
-    (lambda: engine().backward(torch.ones(2, requires_grad=True)), ["(2,)", "mean()"]),
-    (lambda: engine().backward(3.0), ["float"]),  # type: ignore[arg-type]
-    (lambda: engine().backward(torch.ones(())), ["no_grad()", "frozen"]),
 ]
 
 
@@ -86,7 +78,7 @@ def test_a_bad_engine_is_refused_by_value_and_with_a_way_out(call: Callable[[], 
 def test_a_refused_model_is_as_it_was_and_goes_into_the_next_engine() -> None:
     model = pair()
     places = [parameter.data_ptr() for parameter in model.parameters()]
-    for options in ({"stage": 7}, {"clip_norm": -1.0}, {"groups": lambda name, p: 3}, {"lr": -1.0}, {"align": 0}):
+    for options in ({"stage": 7}, {"clip_norm": -1.0}, {"groups": lambda name, p: 3}, {"align": 0}):
         with pytest.raises(InputError):
             engine(model, **options)
     assert [parameter.data_ptr() for parameter in model.parameters()] == places

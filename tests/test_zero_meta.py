@@ -283,7 +283,7 @@ def lone_buffer():
     [
         (Bare, {}, ["the model (Bare) has gain", "no reset_parameters", "ZeroEngine(init=...)"]),
         (lone_buffer, {}, ["1 (Module) has mask", "no reset_parameters"]),
-        (half_there, {}, ["bias in memory and weight on the meta device"]),
+        (half_there, {}, ["weight on the meta device and bias in memory"]),
         (Bare, {"init": linear_only}, ["gain of the model (Bare)", "has written all of it"]),
         (lambda: on("cpu", Bare), {"init": everything}, ["no tensor of this Bare is on the meta device"]),
     ],

@@ -218,7 +218,7 @@ class NormedSGD(O.SGD):
 def test_an_optimizer_that_looks_at_whole_tensors_is_refused_before_anything_moves(name: str) -> None:
     whole = model()
     before = whole[0].up.weight.data_ptr()
-    with pytest.raises(InputError, match=r"AdamW"):
+    with pytest.raises((TypeError, ValueError, RuntimeError), match=r"use .* AdamW"):
         ZeroEngine(whole, LocalCollectives(), 1, optimizer=NOT_ELEMENTWISE.get(name, partial(NormedSGD, lr=0.1)))
     assert whole[0].up.weight.data_ptr() == before
     ZeroEngine(whole, LocalCollectives(), 1, lr=0.1)

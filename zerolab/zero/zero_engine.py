@@ -23,31 +23,24 @@ from zerolab.precision.fp8 import advance, fp8_layers, fp8_linears
 from zerolab.precision.recipe import Precision, cast, find_precision
 from zerolab.precision.scaler import LossScaler
 from zerolab.ranks.pages import Pages
-from zerolab.zero import optimizer as optimizers
 from zerolab.zero.autograd import reached, run_backward
 from zerolab.zero.bucket import Memory
 from zerolab.zero.changing import all_hear, changing
-from zerolab.zero.check import check_alike, check_lookups, check_loss, check_model, engaged
-from zerolab.zero.choose import (
-    check_disk,
-    check_kinds,
-    check_replicas,
-    dtypes_from,
-    effective_stage,
-    make_scaler,
-    make_step,
-    step_device,
-)
+from zerolab.zero.choose import dtypes_from, effective_stage, make_step, step_device
 from zerolab.zero.clip import StepResult, check_norm, measure
 from zerolab.zero.engine import Engine
 from zerolab.zero.full_parameters import FullParameters
 from zerolab.zero.guards import DEFAULT
 from zerolab.zero.limits import NO_LIMITS, LimitedSchedule, Stage3Limits, check_limits
-from zerolab.zero.materialize import Init, Materializer, find_init
+from zerolab.zero.optimizer import default_factory
 from zerolab.zero.publishing import Publishing
 from zerolab.zero.reducer import Reducer
 from zerolab.zero.replicas import ReplicatedReducer
 from zerolab.zero.sharding import Sharding
+from zerolab.zero.start.checks import check_alike, check_disk, check_model, make_scaler, models_in_use
+from zerolab.zero.start.meta import Init, Materializer, find_init
+from zerolab.zero.start.probe import probe
+from zerolab.zero.step import Factory
 from zerolab.zero.tiers.stored_step import StoredStep
 from zerolab.zero.tiers.tiers import Tier, make_tier
 from zerolab.zero.units import GroupOf, Unit
@@ -99,7 +92,7 @@ class ZeroEngine(FullParameters):
         stage: int,
         lr: float | None = None,
         *,
-        optimizer: optimizers.Factory | None = None,
+        optimizer: Factory | None = None,
         clip_norm: float | None = None,
         norm_type: float = 2.0,
         groups: GroupOf | None = None,
@@ -122,19 +115,16 @@ class ZeroEngine(FullParameters):
             raise InputError(f"lr is {lr!r} and optimizer is {optimizer!r}; give exactly one of the two")
         if clip_norm is not None:
             check_norm(clip_norm, norm_type)
-        check_model(model, comm.device)
-        check_lookups(model, comm.size)
-        self._given, self.init = units, find_init(model, init)
         self.precision = find_precision(precision)
-        check_kinds(model, self.precision)
-        check_replicas(comm, replicate)
+        check_model(model, comm.device, comm.size, self.precision)
+        self._given, self.init = units, find_init(model, init)
         self.limits = check_limits(limits).on(door.drives(comm.device))
         self.offload = offload.on(door.drives(comm.device))
         self.scaler = make_scaler(self.precision, scaler)
-        factory = optimizer if lr is None else optimizers.default_factory(lr)
+        factory = optimizer if lr is None else default_factory(lr)
         assert factory is not None
         in_parts = sub_group_limit(self.precision, self.offload) is not None
-        self.state_size = optimizers.probe(factory, step_device(comm.device, self.offload), in_parts)
+        self.state_size, self._optimizer = probe(factory, step_device(comm.device, self.offload), in_parts)
         sharding = Sharding(
             effective_stage(stage, comm, reduction, self.precision, self.offload),
             reduction,
@@ -149,7 +139,7 @@ class ZeroEngine(FullParameters):
             bucket_numel,
             round_up(align, align_of(self.precision)),
         )
-        self._asked_stage, self._factory = stage, factory
+        self._asked_stage = stage
         super().__init__(model, comm, sharding, factory, units=units, groups=groups, replicate=replicate, guards=guards)
 
     @property
@@ -173,7 +163,6 @@ class ZeroEngine(FullParameters):
         `also` names the other engines whose models the loss went through: they take gradients, too, and each steps, or
         forgets them by `zero_grad()`, by itself.
         """
-        check_loss(loss)
         check_together(self, also)
         run_backward(list(dict.fromkeys([self, *also])), loss, reduce)
 
@@ -195,7 +184,7 @@ class ZeroEngine(FullParameters):
         if not self.closed:
             self.synchronize()
         if not (self.closed or self.shards_parameters):
-            engaged.discard(self.model)
+            models_in_use.discard(self.model)
         super().close()
 
     close.__doc__ = Engine.close.__doc__
@@ -241,7 +230,7 @@ class ZeroEngine(FullParameters):
     def arrive(self, unit: Unit) -> None:
         self.publishing.settle(unit)
 
-    def make_step(self, factory: optimizers.Factory) -> StoredStep:
+    def make_step(self, factory: Factory) -> StoredStep:
         return make_step(self.tier, self.offload, self.buckets, factory, self.precision, self.state_size)
 
     def before_setup(self) -> None:
@@ -249,7 +238,7 @@ class ZeroEngine(FullParameters):
         check_disk(self.buckets, self.state_size.names, self.precision, self.offload)
         if self._computes_in_fp8 and not fp8_layers(self.model):
             fp8_linears(self.model)
-        engaged.add(self.model)
+        models_in_use.add(self.model)
 
     def fill_buckets(self) -> None:
         self.publishing = Publishing(self.units, self.guards)
@@ -266,7 +255,7 @@ class ZeroEngine(FullParameters):
         options |= dict(
             stage=self._asked_stage, limits=self.limits, precision=self.precision, loss_scale=self.loss_scale
         )
-        check_alike((self.comm, self.replicate), self.units, options | optimizers.describe(self._factory))
+        check_alike(self.comm, self.replicate, self.units, options | self._optimizer)
 
     @property
     def _computes_in_fp8(self) -> bool:

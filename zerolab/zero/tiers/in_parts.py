@@ -1,9 +1,8 @@
 """One step of an optimizer in several calls, each over some of its parameters.
 
 An optimizer would look through all its parameters at each call, of which large models have thousands, so a call sees
-those of its part and no others. Most optimizers count steps for each parameter. Some count them in the options of a
-parameter group (`group["step"] += 1`), or keep a running weight there: every call begins with the options as they
-were before the step, so that it counts once, however many calls it takes.
+those of its part alone. Some optimizers count steps in the options of a parameter group (`group["step"] += 1`), or
+keep a running weight there: each call begins with the options as they were before the step, which counts once.
 """
 
 from __future__ import annotations
@@ -23,55 +22,47 @@ class StepInParts:
     `optimizer.step()`."""
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
-        self._optimizer = optimizer
-        self._place = {id(tensor): place for place, group in enumerate(self._groups) for tensor in group["params"]}
-        self._many = False
-        self._before: list[Options] = []
-        # By group, its options after the last call that had a parameter of it, or after any call if none had.
+        self._groups = optimizer.param_groups
+        self._place = {tensor: place for place, group in enumerate(self._groups) for tensor in group["params"]}
+        # Options by the place of their group.
+        self._before: dict[int, Options] = {}
         self._after: dict[int, Options] = {}
-        self._stepped: set[int] = set()
-
-    @property
-    def _groups(self) -> list[Options]:
-        return self._optimizer.param_groups
 
     def begin(self, calls: int) -> None:
-        """Before the first call of a step. Where it is the only one, the options are as it leaves them."""
-        self._many = calls > 1
-        self._before = [options_of(group) for group in self._groups] if self._many else []
-        self._after, self._stepped = {}, set()
+        """Before the first call of a step. If it is the only one, the options are as it leaves them."""
+        self._before = {place: options_of(group) for place, group in enumerate(self._groups)} if calls > 1 else {}
+        self._after = {}
 
     def end(self) -> None:
-        """After the last call."""
-        for place, options in self._after.items():
-            put(self._groups[place], options)
+        """After the last call, a group has the options that the last call with a parameter of it left."""
+        self._put(self._after)
 
     @contextmanager
     def only(self, tensors: Sequence[torch.Tensor]) -> Iterator[None]:
         """Around a call that updates these parameters alone."""
-        if self._after:
-            for group, options in zip(self._groups, self._before, strict=True):
-                put(group, options)
+        self._put(self._before)
         whole = [group["params"] for group in self._groups]
         for group in self._groups:
             group["params"] = []
         for tensor in tensors:
-            self._groups[self._place[id(tensor)]]["params"].append(tensor)
+            self._groups[self._place[tensor]]["params"].append(tensor)
         try:
             yield
-            for place, group in enumerate(self._groups if self._many else []):
-                if group["params"] or place not in self._stepped:
-                    self._after[place] = options_of(group)
-                if group["params"]:
-                    self._stepped.add(place)
+            for place in self._before:
+                if self._groups[place]["params"] or place not in self._after:
+                    self._after[place] = options_of(self._groups[place])
         finally:
             for group, those in zip(self._groups, whole, strict=True):
                 group["params"] = those
 
+    def _put(self, options: Mapping[int, Options]) -> None:
+        for place, its in options.items():
+            put(self._groups[place], its)
+
 
 def options_of(group: Mapping[str, Any]) -> Options:
-    """A group's options, which later writes to it do not change."""
-    return {name: _copy(value) for name, value in group.items() if name != "params"}
+    """A copy of a group's options."""
+    return copy.deepcopy({name: value for name, value in group.items() if name != "params"})
 
 
 def put(group: Options, options: Mapping[str, Any]) -> None:
@@ -83,10 +74,4 @@ def put(group: Options, options: Mapping[str, Any]) -> None:
         if isinstance(there, torch.Tensor) and isinstance(value, torch.Tensor):
             there.copy_(value)
         else:
-            group[name] = _copy(value)
-
-
-def _copy(value: Any) -> Any:
-    if isinstance(value, torch.Tensor):
-        return value.detach().clone()
-    return copy.deepcopy(value) if isinstance(value, dict | list | set) else value
+            group[name] = copy.deepcopy(value)
