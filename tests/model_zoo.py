@@ -259,7 +259,6 @@ PLAIN: dict[str, Brought] = {
     "experts": Brought(Mixture, half_free, squares),
     "experts, called twice": Brought(lambda: Mixture(again=True), half_free, squares),
     "experts, checkpoint": Brought(lambda: Mixture(reentrant=False), half_free, squares),
-    "experts, reentrant checkpoint": Brought(lambda: Mixture(reentrant=True), half_free, squares),
     "checkpoint": Brought(lambda: Checkpointed(reentrant=False), numbers, squares),
     "reentrant checkpoint": Brought(lambda: Checkpointed(reentrant=True), numbers, squares),
     "tied layers, reentrant checkpoint": Brought(lambda: Checkpointed(True, tied=True), numbers, squares),

@@ -6,12 +6,13 @@ from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
-from model_zoo import PLAIN, Brought
+from model_zoo import PLAIN, Brought, Mixture, half_free
 from torch import Tensor
 from zero_cases import largest_difference, sgd
 from zoo_runs import built, compare, part
 
 from zerolab.collectives import Collectives, LocalCollectives
+from zerolab.errors import MismatchError
 from zerolab.memory import Stage3Limits
 from zerolab.ranks import launch
 from zerolab.zero import ZeroEngine
@@ -81,6 +82,16 @@ def test_an_engine_says_that_a_call_is_the_model_s() -> None:
     with pytest.raises(AttributeError, match="no attribute 'tail'"):
         _ = engine.tail
     assert not hasattr(engine, "generate")
+
+
+def test_idle_experts_in_a_reentrant_checkpoint_are_a_mismatch_that_is_named_at_stage_3() -> None:
+    def fit(comm: Collectives) -> None:
+        engine = ZeroEngine(Mixture(reentrant=True), comm, 3, optimizer=sgd())
+        (x,) = half_free(1)
+        engine.backward(engine(part(x, comm.rank)).square().mean())
+
+    with pytest.raises(MismatchError, match="same collectives in the same order"):
+        launch(fit, ranks=2, world="lockstep")
 
 
 def rows_of(section: str) -> list[str]:

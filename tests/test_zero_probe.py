@@ -388,6 +388,8 @@ def test_an_optimizer_of_the_host_is_probed_there() -> None:
 def test_an_engine_probes_its_optimizer_on_the_rank_s_device(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[torch.device] = []
     found = probe(default_factory(0.1))
-    monkeypatch.setattr("zerolab.zero.zero_engine.probe", lambda factory, device, in_parts: asked.append(device) or found)
+    monkeypatch.setattr(
+        "zerolab.zero.zero_engine.probe", lambda factory, device, in_parts: asked.append(device) or found
+    )
     ZeroEngine(nn.Linear(4, 4), LocalCollectives(), 1, lr=0.1)
     assert asked == [torch.device("cpu")]
