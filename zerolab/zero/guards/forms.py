@@ -1,4 +1,4 @@
-"""How a parameter becomes one of the engine's, and a plain one again: by its class alone (`wrapped.py`)."""
+"""How a parameter becomes one of the engine's, and a plain one again: by its class alone (`parameters.py`)."""
 
 from __future__ import annotations
 

@@ -2,8 +2,8 @@
 
 Wrapped   at stages 0 to 2, and at stage 3 inside the forward of its unit: a parameter whose gradient, memory and
           requires_grad are the engine's
-ArrivingParameter    a Wrapped one while its new values are on their way (`coming.py`)
-ShardedParameter      at stage 3 everywhere else: without elements (`away.py`)
+ArrivingParameter    a Wrapped one while its new values are on their way (`arriving.py`)
+ShardedParameter      at stage 3 everywhere else: without elements (`sharded.py`)
 
 A parameter stays the same object and only changes its class, as torch's lazy modules do it.
 """

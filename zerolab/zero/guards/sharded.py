@@ -2,7 +2,7 @@
 `numel()` and `nbytes` are still those of the whole.
 
 An operation that asks for them has the unit gathered where the values stay valid (in a forward, in a loss), else it is
-told where they are to be had (`visits.py`).
+told where they are to be had (`outside.py`).
 """
 
 from __future__ import annotations
