@@ -41,6 +41,7 @@ def test_a_plan_says_what_fits_and_what_would(capsys: pytest.CaptureFixture[str]
     run = RunSpec(SHAPES["GPT-2 124M"], 4, 1)
     assert "GPT-2 124M: 124,439,808 parameters; 4 ranks at stage 1, bf16" in said
     assert f"Fits: {gpu_bytes(run) / GB:.2f} GB of the 16 GB of a T4" in said
+    assert "gradients      whole      bfloat16  device\nmain, moments  shard      float32   device\n" in said
     assert main(["plan", "--model", "GPT-3 13B", "--ranks", "8", "--gpu-memory", "40", "--zero-stage", "2"]) == 0
     assert "Does not fit:" in (said := capsys.readouterr().out) and "The smallest change that fits: stage 3," in said
 

@@ -458,7 +458,10 @@ def test_an_engine_explains_its_units_and_what_was_asked_for_from_outside() -> N
         engine.step()
         return engine.explain()
 
-    said = launch(explain, ranks=2, world="lockstep", timeout=60)[0].splitlines()
+    trained, frozen, units = launch(explain, ranks=2, world="lockstep", timeout=60)[0].split("\n\n")
+    assert trained.startswith("buckets: 6\n") and "main, moments  shard" in trained
+    assert frozen.startswith("buckets: 1\n") and "parameters     shard" in frozen and "gradients" not in frozen
+    said = units.splitlines()
     assert said[0] == "stage 3, units: 7, guessed"
     assert "  up: ModuleDict, 36 parameters, buckets: 1" in said
     assert any(line.startswith("    up.up.1 (unit up) was asked for outside the forward of its unit") for line in said)

@@ -27,7 +27,7 @@ from zerolab.offload import Offload
 from zerolab.offload.places import TIER_OF
 from zerolab.plan import GB, RunSpec, advice, gpu_bytes, needs_of
 from zerolab.plan.bring import FAMILIES, find_model
-from zerolab.plan.describe import as_settings, described
+from zerolab.plan.describe import as_settings, described, explain_table
 from zerolab.plan.guide import (
     against_memory,
     against_slowness,
@@ -228,6 +228,7 @@ def read(given: Any) -> tuple[RunSpec, float | None, str]:
 def show(console: Console, run: RunSpec, limit: float | None, gpu: str) -> None:
     found = needs_of(run)
     console.print(headline(run), soft_wrap=True)
+    console.print(explain_table(run), soft_wrap=True)
     table = plain_table(f"one GPU at the peak of a step ({found.peak.where})", "kind", "GB", "rests")
     for kind in KINDS:
         if nbytes := found.peak.bytes.get(kind):

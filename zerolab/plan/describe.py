@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
+
 from zerolab.errors import InputError
 from zerolab.models import GPT2Config, LlamaConfig
 from zerolab.plan.guide import traffic, traffic_bytes
@@ -11,6 +13,9 @@ from zerolab.plan.mixture import MixtureConfig
 from zerolab.plan.needs import advice, changed, gpu_bytes, needs_of
 from zerolab.plan.relatives import RelativeConfig
 from zerolab.plan.spec import RunSpec
+from zerolab.zero.choose import dtypes_from
+from zerolab.zero.table import make_rows
+from zerolab.zero.units import dtypes_of
 
 EVERY_RANK = 64
 """Of more ranks than these, the states of the first and the last are told; the others' lie between."""
@@ -46,6 +51,19 @@ def described(run: RunSpec, limit: float | None) -> dict[str, Any]:
         "fits": None if limit is None else found.peak.total <= limit,
         "change": None if change is None else {"what": changed(run, change), "gpu_bytes": gpu_bytes(change)},
     }
+
+
+def explain_table(run: RunSpec) -> str:
+    """The table of the run's buckets as text: how each state is sharded, its dtype, and its tier."""
+    axes = {f"{run.sharing} ranks": (run.stage, run.sharing)}
+    if run.instances > 1:
+        axes = {f"{run.instances} replicas": (0, run.instances), **axes}
+    stages, sizes = zip(*axes.values(), strict=True)
+    dtypes = dtypes_of(torch.float32, dtypes_from(run.dtypes))
+    tiers = (run.places.parameters, run.places.optimizer)
+    rows = make_rows(stages, sizes, dtypes, True, tiers, run.stage == 1 and run.reduction == "all_reduce")
+    # The ranks that shard are cut first.
+    return rows.explain(list(reversed(axes)))
 
 
 def tiers(states: dict[str, int]) -> dict[str, dict[str, int]]:

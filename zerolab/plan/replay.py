@@ -2,9 +2,9 @@
 
 Forward and backward come from a trace (`trace.py`); what the engine does at each of its marks is done here on numbers:
 
-    gathers, prefetches and releases units at stage 3              zero/residency.py, zero/stage3.py
-    opens a bucket's gradients, reduces them, lets them go         zero/gradients.py, zero/stage2.py
-    brings states and gradients to hand for the optimizer          zero/optimizer_step.py
+    gathers, prefetches and releases units at stage 3              zero/schedule.py, zero/units.py
+    opens a bucket's gradients, reduces them, lets them go         zero/reducer.py, zero/bucket.py
+    brings states and gradients to hand for the optimizer          zero/tiers/
 
 Buffers of collectives are those of our rings; NCCL has its own, which torch's allocator does not see.
 """
@@ -57,7 +57,7 @@ class BucketState:
 
 @dataclass(eq=False)
 class UnitState:
-    """A unit during a step: how many modules it has, and what keeps it here (see `zerolab.zero.need.Need`)."""
+    """A unit during a step: how many modules it has, and what keeps it here (see `zerolab.zero.schedule.Need`)."""
 
     buckets: list[BucketState]
     modules: int

@@ -157,8 +157,8 @@ def with_flash(forward: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
 
 class Watch:
-    """Cuts what a ledger notes into parts, by hooks on the modules that are those of `zerolab.zero.residency` and
-    `zerolab.zero.gradients`."""
+    """Cuts what a ledger notes into parts, by hooks on the modules that are those of `zerolab.zero.schedule` and
+    `zerolab.zero.reducer`."""
 
     def __init__(self, model: LanguageModel) -> None:
         self.parts: list[tuple[str, int, list[Swing | Computing | Mark]]] = [("forward", 0, [])]

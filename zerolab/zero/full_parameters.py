@@ -5,6 +5,7 @@ All of this gathers, so every rank calls it.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -187,11 +188,16 @@ class FullParameters(Engine):
         self.hand_around()
 
     def explain(self) -> str:
-        """A text that lists the units, says who named them, and which parameters were asked for outside the forward of
-        their unit so far, and how often."""
+        """A text: the tables of the buckets, equal ones once; the units, and who named them; and which parameters were
+        asked for outside the forward of their unit so far, and how often."""
+        axes = [f"{self.comm.size} ranks", *([] if self.replicate is None else [f"{self.replicate.size} replicas"])]
+        tables = [
+            f"buckets: {count}\n{table.explain(axes)}\n"
+            for table, count in Counter(bucket.rows for bucket in self.buckets).items()
+        ]
         own = callable(getattr(self.model, "units", None))
         source = "as given" if self._given is not None else "as model.units() says" if own else "guessed"
-        lines = [f"stage {self.stage}, units: {len(self.units)}, {source}"]
+        lines = [*tables, f"stage {self.stage}, units: {len(self.units)}, {source}"]
         for unit in self.units:
             numel = sum(parameter.numel() for bucket in unit.buckets for parameter in bucket.parameters)
             kinds = ", ".join(type(module).__name__ for module in unit.modules)

@@ -112,7 +112,7 @@ class StoredStep(OptimizerStep):
         for segment in group:
             source = self.initial(segment)
             if segment.format.main is None:
-                # `data` has a count of writes of its own (`owned.py`).
+                # `data` has a count of writes of its own (`guards/optimizer.py`).
                 segment.tensor = segment.part(self._kept(segment.bucket)).data
             else:
                 segment.tensor = self._main_memory(segment, segment.format.main.dtype).copy_(source)
