@@ -215,8 +215,10 @@ def _fork_passfds(path: Any, command: Sequence[Any], descriptors: Sequence[int])
         silence()
         exec(os.fsdecode(command[-1]), {})
     finally:
-        end_children(os.getpid(), sys.modules["zerolab.preload"].remove_leftovers)
-        os._exit(1)
+        try:
+            end_children(os.getpid(), sys.modules["zerolab.preload"].remove_leftovers)
+        finally:
+            os._exit(1)
 
 
 def silence() -> None:
