@@ -250,7 +250,7 @@ def test_auto_is_torch_s_where_each_rank_has_a_gpu_of_its_own(monkeypatch: pytes
 
     def chosen(ranks: int, joined: dict[str, str] | None = None, world: str = "processes", **asked: Any) -> str:
         devices, backend = choose_devices(asked.pop("device", "auto"), ranks, world)
-        # Ranks that somebody else has started find that out together (`ranks/own_gpus.py`).
+        # Ranks of torchrun find that out by how many there are on a machine (`ranks/join/torchrun.py`).
         nccl = asked.pop("nccl", "nccl" in backend)
         return choose_collectives(asked.pop("collectives", "auto"), world, devices, joined, nccl=nccl, **asked)
 

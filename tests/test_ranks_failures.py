@@ -15,10 +15,12 @@ import rank_functions as functions
 import torch
 
 from zerolab.errors import DeadlockError, MismatchError, RankError
-from zerolab.ranks import RankFailure, forkserver, launch, lockstep, torchrun
+from zerolab.ranks import RankFailure, forkserver, launch
 from zerolab.ranks.board import Activity, RankState
 from zerolab.ranks.failure import MOST_FRAMES, traceback_text
 from zerolab.ranks.job import Job
+from zerolab.ranks.join import torchrun
+from zerolab.ranks.lockstep import scheduler
 
 pytestmark = [pytest.mark.ranks, pytest.mark.timeout(60)]
 
@@ -333,14 +335,14 @@ def test_a_rank_that_torchrun_started_says_that_it_hangs(monkeypatch, capfd):
 @pytest.mark.filterwarnings("error::pytest.PytestUnhandledThreadExceptionWarning")
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_a_lockstep_rank_whose_thread_is_about_to_end_is_not_said_to_go_on(monkeypatch, ranks):
-    live = lockstep.Scheduler._live
+    live = scheduler.Scheduler._live
 
     def takes_its_time(self, task, body):
         live(self, task, body)
         # The rank is done; its thread is not, as on a machine with other work.
         time.sleep(0.3)
 
-    monkeypatch.setattr(lockstep.Scheduler, "_live", takes_its_time)
+    monkeypatch.setattr(scheduler.Scheduler, "_live", takes_its_time)
     with pytest.raises(RankFailure, match="raised ValueError: bad shard") as caught:
         launch(functions.raises_on, ranks - 1, ranks=ranks, world="lockstep", timeout=30)
     assert getattr(caught.value, "__notes__", []) == []

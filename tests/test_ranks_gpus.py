@@ -26,8 +26,8 @@ from zerolab.flat.values import same_device
 from zerolab.gpu import door
 from zerolab.ranks import launch
 from zerolab.ranks.devices import choose_devices, device_of_rank
+from zerolab.ranks.failure import OpenRequests
 from zerolab.ranks.process_transport import ProcessTransport
-from zerolab.ranks.requests import OpenRequests
 from zerolab.train import make_config
 from zerolab.zero.start.checks import check_model
 

@@ -15,16 +15,17 @@ import torch
 from zerolab.cli import main
 from zerolab.cli.tables import text_of
 from zerolab.collectives.shared.peers import is_possible
-from zerolab.course.grade import cage
+from zerolab.course.grade import cage, doubt
 from zerolab.data import Corpus, load_corpus
 from zerolab.errors import InputError
 from zerolab.offload import files
 from zerolab.offload.buffers import aligned
 from zerolab.offload.files import SwapFile
 from zerolab.offload.groups import PAGE
-from zerolab.ranks import RankFailure, child, launch, limits, lockstep
+from zerolab.ranks import RankFailure, child, launch
 from zerolab.ranks.devices import threads_per_rank
 from zerolab.ranks.job import Outcome
+from zerolab.ranks.lockstep import scheduler
 from zerolab.system import THINGS, VARIABLE, has
 from zerolab.train import TrainConfig, make_config
 from zerolab.train.rank import train_rank
@@ -91,7 +92,7 @@ def test_without_memory_files_a_result_that_no_disk_takes_is_named(
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(Path, "write_bytes", full)
-    job: Any = type("Job", (), {"outcome_file": lambda self, rank: tmp_path / "outcome"})()
+    job: Any = type("Job", (), {"file": lambda self, what, rank: tmp_path / what})()
     rank, seen = child.read_report(child.write_report(job, 1, Outcome(b"result")))
     assert rank == 1 and seen.error == "OSError"
     assert seen.message == "its result cannot be written (No space left on device)"
@@ -100,8 +101,7 @@ def test_without_memory_files_a_result_that_no_disk_takes_is_named(
 @pytest.mark.usefixtures("bare")
 def test_without_affinity_and_limits_all_cores_count_and_nothing_is_limited() -> None:
     assert threads_per_rank(1) == os.cpu_count()
-    assert limits.in_words() == "no limit of this process is low"
-    assert limits.given("RLIMIT_NOFILE") is None
+    assert doubt.given("RLIMIT_AS") is None
 
 
 @pytest.mark.usefixtures("bare")
@@ -115,7 +115,7 @@ def test_without_landlock_no_fence_is_claimed(tmp_path: Path) -> None:
 def test_a_rank_that_fails_in_lockstep_is_named_though_threads_cannot_be_looked_at() -> None:
     with pytest.raises(RankFailure, match="rank 1 raised ZeroDivisionError"):
         launch(lambda comm: 1 // (1 - comm.rank), ranks=2, world="lockstep", timeout=30)
-    assert lockstep.UNSEEN_SECONDS < 1
+    assert scheduler.UNSEEN_SECONDS < 1
 
 
 @pytest.mark.usefixtures("bare")

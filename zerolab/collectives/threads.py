@@ -54,24 +54,24 @@ class MailTransport(Transport):
     def __init__(self, mailboxes: Mailboxes, rank: int, size: int) -> None:
         self.mailboxes, self.rank, self.size = mailboxes, rank, size
 
-    def isend(self, tensor: torch.Tensor, dst: int, tag: int = 0) -> Sent:
+    def isend(self, tensor: torch.Tensor, dst: int, tag: int = 0) -> DeliveredMessage:
         self.check_peer(dst)
         self.mailboxes.put((self.rank, dst, tag), tensor.detach().clone())
-        return Sent()
+        return DeliveredMessage()
 
-    def irecv(self, tensor: torch.Tensor, src: int, tag: int = 0) -> Awaited:
+    def irecv(self, tensor: torch.Tensor, src: int, tag: int = 0) -> AwaitedMessage:
         self.check_peer(src)
-        return Awaited(self.mailboxes, (src, self.rank, tag), tensor)
+        return AwaitedMessage(self.mailboxes, (src, self.rank, tag), tensor)
 
 
-class Sent:
+class DeliveredMessage:
     """A message that is in its mailbox."""
 
     def wait(self) -> None:
         """Return at once."""
 
 
-class Awaited:
+class AwaitedMessage:
     """A message that belongs in `tensor`."""
 
     def __init__(self, mailboxes: Mailboxes, address: tuple[int, int, int], tensor: torch.Tensor) -> None:

@@ -14,50 +14,45 @@ from zerolab.ranks.devices import DEVICES
 from zerolab.ranks.pickling import culprit, dumps, is_too_deep
 from zerolab.ranks.printing import MODES
 
-WORLDS = ("processes", "lockstep", "virtual")
-COLLECTIVES = ("auto", "shared", "ring", "torch", "local", "transport")
+CHOICES = {
+    "world": ("processes", "lockstep", "virtual"),
+    "collectives": ("auto", "shared", "ring", "torch", "local", "transport"),
+    "device": DEVICES,
+    "prints": MODES,
+}
 MAX_RANKS = 128
 MAX_VIRTUAL_RANKS = 65536
 
 
-def check_arguments(
-    fn: Any,
-    args: Any,
-    kwargs: Any,
-    ranks: Any,
-    most_ranks: int,
-    world: Any,
-    collectives: Any,
-    timeout: Any,
-    device: Any,
-    link: Any,
-    threads: Any,
-    env: Any,
-    prints: Any,
-    max_result_mb: Any,
-    only: Any = None,
-    collective_timeout: Any = None,
-) -> None:
-    """Raise an InputError for the first argument that cannot work."""
+def check_arguments(fn: Any, args: Any, kwargs: Any, most_ranks: int, given: Mapping[str, Any]) -> None:
+    """Raise an InputError for the first argument that cannot work; `given` are the others, by name."""
     _check_call(fn, args, kwargs)
-    check_count("ranks", ranks, most_ranks)
-    _choice("world", world, WORLDS)
-    _choice("collectives", collectives, COLLECTIVES)
-    _choice("device", device, DEVICES)
-    _choice("prints", prints, MODES)
-    for name, value in (("timeout", timeout), ("collective_timeout", collective_timeout)):
-        if value is not None:
-            check_positive(name, value, "seconds")
-    check_positive("max_result_mb", max_result_mb, "megabytes")
-    if threads is not None:
-        check_count("threads", threads, 1024)
-    if collectives == "local" and ranks != 1:
-        raise InputError(f'collectives="local" serves one rank, not {ranks}; use "ring"')
+    check_count("ranks", given["ranks"], most_ranks)
+    for name, choices in CHOICES.items():
+        if given[name] not in choices:
+            raise InputError(f"{name} is {given[name]!r}; choose one of {', '.join(map(repr, choices))}")
+    for name, unit in (("timeout", "seconds"), ("collective_timeout", "seconds"), ("max_result_mb", "megabytes")):
+        value = given[name]
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        if (value is not None or name == "max_result_mb") and not (number and math.isfinite(value) and value > 0):
+            raise InputError(f"{name} is {value!r}; give a positive, finite number of {unit}")
+    if given["threads"] is not None:
+        check_count("threads", given["threads"], 1024)
+    world, collectives = given["world"], given["collectives"]
+    if collectives == "local" and given["ranks"] != 1:
+        raise InputError(f'collectives="local" serves one rank, not {given["ranks"]}; use "ring"')
     if world == "lockstep" and collectives in ("torch", "shared"):
         raise InputError(f'collectives="{collectives}" needs processes; use world="processes" or collectives="ring"')
-    check_virtual(world, ranks, only, collectives, device)
-    if link is not None and not callable(getattr(link, "ring_seconds" if world == "virtual" else "seconds", None)):
+    _check_virtual(world, given["ranks"], given["only"], collectives, given["device"])
+    link, prices = given["link"], "ring_seconds" if world == "virtual" else "seconds"
+    if link is not None and not callable(getattr(link, prices, None)):
         raise InputError(f"link is {link!r}; pass a zerolab.collectives.Link")
+    _check_environment(given["env"])
+    if world == "processes" and multiprocessing.current_process().daemon:
+        raise InputError("a daemonic process may not start ranks; launch from its parent, or use lockstep")
+
+
+def _check_environment(env: Any) -> None:
     if env is not None and not isinstance(env, Mapping):
         raise InputError(f"env is {env!r}; pass a dict of environment variables")
     for name, value in (env or {}).items():
@@ -68,8 +63,6 @@ def check_arguments(
                 f"env holds {name!r}: {value!r}, which no system takes; give a name without '=', and no zero character "
                 "in either"
             )
-    if world == "processes" and multiprocessing.current_process().daemon:
-        raise InputError("a daemonic process may not start ranks; launch from its parent, or use lockstep")
 
 
 def _is_settable(text: str) -> bool:
@@ -80,7 +73,7 @@ def _is_settable(text: str) -> bool:
         return False
 
 
-def check_virtual(world: str, ranks: int, only: Any, collectives: str, device: str) -> None:
+def _check_virtual(world: str, ranks: int, only: Any, collectives: str, device: str) -> None:
     """Raise an InputError for what a virtual world has not, or has alone."""
     if world != "virtual":
         if only is not None:
@@ -121,21 +114,10 @@ def check_count(name: str, value: Any, most: int) -> None:
         raise InputError(f"{name} is {value!r}; give a whole number from 1 to {most}")
 
 
-def check_positive(name: str, value: Any, unit: str) -> None:
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not number or not math.isfinite(value) or value <= 0:
-        raise InputError(f"{name} is {value!r}; give a positive, finite number of {unit}")
-
-
-def _choice(name: str, value: Any, choices: tuple[str, ...]) -> None:
-    if value not in choices:
-        raise InputError(f"{name} is {value!r}; choose one of {', '.join(map(repr, choices))}")
-
-
-def pack_function(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
+def pack_function(fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bytes:
     """The function and its arguments, by value, or an InputError that names what cannot travel."""
     try:
-        return dumps((fn, args, kwargs))
+        return dumps((fn, args, dict(kwargs)))
     except Exception as error:
         parts = {"the rank function": fn}
         parts |= {f"argument {place}": value for place, value in enumerate(args, start=1)}

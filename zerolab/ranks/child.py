@@ -62,7 +62,7 @@ def main(job: Job, rank: int, lifeline: Connection, report: Connection) -> None:
         torch.set_num_threads(job.threads)
         seed_all()
         transport = _join(job, rank)
-        outcome = run(job, transport, job.function_file.read_bytes())
+        outcome = run(job, transport, job.file("function").read_bytes())
         sys.stdout.flush()
         sys.stderr.flush()
     except BaseException as error:
@@ -82,10 +82,9 @@ def main(job: Job, rank: int, lifeline: Connection, report: Connection) -> None:
 def write_report(job: Job, rank: int, outcome: Outcome) -> bytes:
     """Write the outcome where the parent can read it, and return the message that says where. If the disk has no room
     for it, the message carries an outcome that says so."""
-    packed = pickle.dumps(outcome)
     try:
-        job.outcome_file(rank).write_bytes(packed)
-        return pickle.dumps((rank, job.outcome_file(rank)))
+        job.file("outcome", rank).write_bytes(pickle.dumps(outcome))
+        return pickle.dumps((rank, job.file("outcome", rank)))
     except OSError as error:
         if not outcome.error:
             outcome = replace(failed(error), message=f"its result cannot be written ({folders.reason(error)})")
@@ -164,11 +163,11 @@ def _events(comm: Collectives | Transport) -> Any:
 
 def _redirect(job: Job, rank: int) -> None:
     """Python's prints go to one file; all else that writes to descriptors 1 and 2 goes to another."""
-    noise = os.open(job.noise_file(rank), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    noise = os.open(job.file("noise", rank), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     os.dup2(noise, 1)
     os.dup2(noise, 2)
     os.close(noise)
-    sys.stdout = open(job.printed_file(rank), "w", encoding="utf-8", buffering=1)  # noqa: SIM115
+    sys.stdout = open(job.file("printed", rank), "w", encoding="utf-8", buffering=1)  # noqa: SIM115
     sys.stderr = open(2, "w", encoding="utf-8", buffering=1, closefd=False)  # noqa: SIM115
     faulthandler.enable(sys.stderr)
     if has("signals"):
@@ -196,13 +195,13 @@ def _join(job: Job, rank: int) -> Transport:
     nccl = "nccl" in job.backend
     dist.init_process_group(
         job.backend,
-        store=dist.FileStore(str(job.store_file), job.ranks),
+        store=dist.FileStore(str(job.file("store")), job.ranks),
         rank=rank,
         world_size=job.ranks,
         timeout=timedelta(seconds=job.call_seconds + SPARE_SECONDS),
         device_id=device if nccl else None,
     )
-    pen = BoardPen(Board(job.board_file, job.ranks), rank)
+    pen = BoardPen(Board(job.file("board"), job.ranks), rank)
     group = dist.group.WORLD
     assert group is not None
     return ProcessTransport(group, device, nccl, pen)

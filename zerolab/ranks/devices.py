@@ -11,9 +11,8 @@ from zerolab.collectives.shared.peers import is_possible
 from zerolab.errors import InputError
 from zerolab.system import has
 
-WANTED, DEVICE = "ZEROLAB_COLLECTIVES", "ZEROLAB_DEVICE"
-"""The variables of the environment that say what "auto" shall stand for."""
-WORDS = ("auto", "ring", "torch", "shared")
+# What the variables of the environment that say what "auto" shall stand for may say.
+COLLECTIVES = ("auto", "ring", "torch", "shared")
 DEVICES = ("auto", "cpu", "cuda")
 
 
@@ -31,7 +30,7 @@ def choose_devices(device: str, ranks: int, world: str = "processes") -> tuple[t
                 'rank\'s turn; use device="cpu", or world="processes"'
             )
         return ("cpu",) * ranks, "gloo"
-    device = wanted_device(device, os.environ)
+    device = _named("ZEROLAB_DEVICE", DEVICES, os.environ) if device == "auto" else device
     gpus = torch.cuda.device_count() if device != "cpu" else 0
     if device == "cuda" and gpus == 0:
         raise InputError('device="cuda": torch sees no GPU here; use device="cpu" or "auto"')
@@ -70,16 +69,6 @@ def device_of_rank(devices: Sequence[str], joined: Mapping[str, str]) -> torch.d
     return torch.device("cuda", int(said or 0) % gpus)
 
 
-def wanted_device(device: str, environment: Mapping[str, str]) -> str:
-    """`device`, or what the environment says "auto" stands for. Raises InputError for what there is not."""
-    if device != "auto":
-        return device
-    name = environment.get(DEVICE, "auto")
-    if name not in DEVICES:
-        raise InputError(f"{DEVICE} is {name!r}; set one of {', '.join(DEVICES)}, or nothing")
-    return name
-
-
 def choose_collectives(
     collectives: str,
     world: str,
@@ -113,9 +102,13 @@ def choose_collectives(
 
 def wanted(environment: Mapping[str, str]) -> str:
     """What `zerolab launch --collectives` asks of the ranks that it starts. Raises InputError for what there is not."""
-    name = environment.get(WANTED, "auto")
-    if name not in WORDS:
-        raise InputError(f"{WANTED} is {name!r}; set one of {', '.join(WORDS)}, or nothing")
+    return _named("ZEROLAB_COLLECTIVES", COLLECTIVES, environment)
+
+
+def _named(variable: str, words: Sequence[str], environment: Mapping[str, str]) -> str:
+    name = environment.get(variable, "auto")
+    if name not in words:
+        raise InputError(f"{variable} is {name!r}; set one of {', '.join(words)}, or nothing")
     return name
 
 

@@ -8,9 +8,11 @@ import traceback
 from collections.abc import Callable
 from types import TracebackType
 
+import torch
 import torch.distributed as dist
 
-from zerolab.errors import DeadlockError, MismatchError, RankError
+from zerolab.collectives.transport import Transport
+from zerolab.errors import DeadlockError, InputError, MismatchError, RankError
 
 _KEPT = {"DeadlockError": DeadlockError, "MismatchError": MismatchError}
 _RAISED = re.compile(r"[\w.]*(Error|Exception)\b")
@@ -50,6 +52,44 @@ class ResultRefused(RankError):  # noqa: N818 (seen only by the parent)
 
 class RequestLeft(RankError):  # noqa: N818 (seen only by the parent)
     """A rank returned without waiting for a message; the message lacks only the rank's number."""
+
+
+class OpenRequests:
+    """A rank's messages, of all its threads, that nobody has waited for yet. A request that is thrown away takes its
+    message with it: torch gives it up, and the other rank waits for ever. So it is kept here until somebody waits for
+    it, and it is named when the rank returns."""
+
+    def __init__(self) -> None:
+        self._asked: dict[object, tuple[bool, int, int]] = {}
+
+    def add(self, request: object, sends: bool, peer: int, nbytes: int) -> None:
+        self._asked[request] = sends, peer, nbytes
+
+    def drop(self, request: object) -> None:
+        """Somebody waits for it."""
+        self._asked.pop(request, None)
+
+    def check(self) -> None:
+        """Raise if the rank function has returned and left requests behind."""
+        if not self._asked:
+            return
+        (sends, peer, nbytes), *more = self._asked.values()
+        what = f"{'sending to' if sends else 'receiving from'} rank {peer} ({nbytes} byte{'s' * (nbytes != 1)})"
+        others = f", and for {len(more)} more" if more else ""
+        raise RequestLeft(
+            f"returned before it had waited for what it is {what}{others}; keep the request that "
+            f"{'isend' if sends else 'irecv'} returns, and wait() for it before you use the tensor again"
+        )
+
+
+def check_message(transport: Transport, tensor: torch.Tensor, peer: int) -> None:
+    """Raise an InputError where a tensor cannot be a message to or from this peer."""
+    transport.check_peer(peer)
+    if not tensor.is_contiguous():
+        raise InputError(
+            f"a message of shape {tuple(tensor.shape)} is not contiguous; send tensor.contiguous(), or receive into a "
+            "new tensor and copy"
+        )
 
 
 def rank_failure(rank: int, error: str, message: str, traceback: str = "") -> RankError:

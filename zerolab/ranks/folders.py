@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from zerolab.errors import DiskError
+from zerolab.system import has
 
 prefix = f"zerolab-{secrets.token_hex(3)}-"
 """How the names of this process's folders begin. It is short, since the name of a socket is, too."""
@@ -63,7 +64,7 @@ def _forget() -> None:
     _open.clear()
 
 
-if hasattr(os, "register_at_fork"):
+if has("groups"):
     os.register_at_fork(after_in_child=_forget)
 
 

@@ -69,11 +69,13 @@ def start(process: BaseProcess) -> None:
         start_server()
         with _interrupts_blocked(), _without_main(), _environment(malloc_settings()):
             try:
-                process.start()
+                with _pipe_kept():
+                    process.start()
             except (EOFError, OSError):
                 # If the server was just killed, it has ended by then, and the next request starts another one.
                 time.sleep(0.2)
-                process.start()
+                with _pipe_kept():
+                    process.start()
 
 
 def start_server() -> None:
@@ -128,7 +130,6 @@ def malloc_settings() -> dict[str, str]:
 def _begin(target: Any, *args: Any) -> None:
     if has("forkserver"):
         die_with_parent()
-        # A rank that stood still with this pipe open would keep the server from seeing our client's end.
         _forget_server()
     target(*args)
 
@@ -215,8 +216,10 @@ def _fork_passfds(path: Any, command: Sequence[Any], descriptors: Sequence[int])
         silence()
         exec(os.fsdecode(command[-1]), {})
     finally:
-        end_children(os.getpid(), sys.modules["zerolab.preload"].remove_leftovers)
-        os._exit(1)
+        try:
+            end_children(os.getpid(), sys.modules["zerolab.preload"].remove_leftovers)
+        finally:
+            os._exit(1)
 
 
 def silence() -> None:
@@ -236,6 +239,24 @@ def close_all_but(*kept: int) -> None:
         # Python 3.11 takes the empty range from 0 to 0 for all there are.
         if before + 1 < after:
             os.closerange(before + 1, after)
+
+
+@contextmanager
+def _pipe_kept() -> Iterator[None]:
+    """While a process is started, it gets /dev/null in place of the pipe by which the server sees our end: one that
+    stood still with that pipe open, from its birth on, would keep the server from seeing it."""
+    if not has("forkserver"):
+        yield
+        return
+    pipe, nothing = _server._forkserver_alive_fd, os.open(os.devnull, os.O_RDONLY)
+    _server._forkserver_alive_fd = nothing
+    try:
+        yield
+    finally:
+        # Unless another server had to be started meanwhile, with a pipe of its own.
+        if _server._forkserver_alive_fd == nothing:
+            _server._forkserver_alive_fd, pipe = pipe, nothing
+        os.close(pipe)
 
 
 @contextmanager

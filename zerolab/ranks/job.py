@@ -1,9 +1,10 @@
-"""What a launch is, checked and resolved, before any rank starts; and what a rank reports when it has ended."""
+"""What a launch is, checked and resolved; what a rank reports when it has ended; and what the caller gets."""
 
 from __future__ import annotations
 
 import math
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -36,26 +37,9 @@ class Job:
         torch takes, too."""
         return min(self.timeout, self.collective_timeout, 1e7)
 
-    @property
-    def function_file(self) -> Path:
-        return self.directory / "function"
-
-    @property
-    def board_file(self) -> Path:
-        return self.directory / "board"
-
-    @property
-    def store_file(self) -> Path:
-        return self.directory / "store"
-
-    def outcome_file(self, rank: int) -> Path:
-        return self.directory / f"outcome-{rank}"
-
-    def printed_file(self, rank: int) -> Path:
-        return self.directory / f"printed-{rank}"
-
-    def noise_file(self, rank: int) -> Path:
-        return self.directory / f"noise-{rank}"
+    def file(self, what: str, rank: int | None = None) -> Path:
+        """A file of the launch: "function", "board" or "store"; or a rank's: "outcome", "printed" or "noise"."""
+        return self.directory / (what if rank is None else f"{what}-{rank}")
 
 
 @dataclass(frozen=True)
@@ -72,3 +56,20 @@ class Outcome:
     when: float = 0.0
     secondary: bool = False
     events: Any = None
+
+
+class Results(list[Any]):
+    """The ranks' return values, in rank order: a list, with what else is known of the launch.
+
+    `printed`  what each rank printed, a text by rank
+    `seconds`  how long the launch took: virtual seconds in lockstep, else real ones
+    `trace`    with trace=True: in lockstep a list of `Event`, else each rank's list of `Span`
+    """
+
+    def __init__(
+        self, values: Iterable[Any], printed: list[str], seconds: float, trace: list[Any] | None = None
+    ) -> None:
+        super().__init__(values)
+        self.printed = printed
+        self.seconds = seconds
+        self.trace = trace

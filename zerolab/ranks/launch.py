@@ -22,12 +22,11 @@ from zerolab.errors import InputError, RankError
 from zerolab.ranks.arguments import MAX_RANKS, MAX_VIRTUAL_RANKS, check_arguments, pack_function
 from zerolab.ranks.devices import check_timed, choose_collectives, choose_devices, threads_per_rank, wanted
 from zerolab.ranks.folders import reason
-from zerolab.ranks.job import Job, Outcome
+from zerolab.ranks.job import Job, Outcome, Results
 from zerolab.ranks.join.torchrun import is_torchrun, run_torchrun, world_size
 from zerolab.ranks.lockstep.virtual import run_virtual
 from zerolab.ranks.lockstep.world import run_lockstep
 from zerolab.ranks.processes import run_processes
-from zerolab.ranks.results import Results
 
 if TYPE_CHECKING:
     from zerolab.collectives import Link
@@ -84,13 +83,12 @@ def launch(
     Raises InputError before anything starts if an argument cannot work; RankError when a rank raises, dies or hangs
     (DeadlockError, MismatchError where that is certain). Then all ranks are ended first.
     """
+    given = locals()
     joins = world == "processes" and is_torchrun()
     count = world_size(ranks) if joins else 4 if ranks is None else ranks
     most = count if joins else MAX_VIRTUAL_RANKS if world == "virtual" else MAX_RANKS
-    check_arguments(
-        fn, args, kwargs, count, most, world, collectives, timeout, device, link, threads, env, prints, max_result_mb,
-        only, collective_timeout,
-    )  # fmt: skip
+    check_arguments(fn, args, kwargs, most, {**given, "ranks": count})
+    kwargs = dict(kwargs or {})
     devices, backend = choose_devices(device, count, world)
     check_timed(devices[0], link, trace)
     if not joins:
@@ -117,9 +115,9 @@ def launch(
     )
     if joins:
         start = time.perf_counter()
-        values, recorded = run_torchrun(job, fn, args, dict(kwargs or {}), threads)
+        values, recorded = run_torchrun(job, fn, args, kwargs, threads)
         return Results(values, [""] * count, time.perf_counter() - start, recorded if trace else None)
-    function = pack_function(fn, args, dict(kwargs or {}))
+    function = pack_function(fn, args, kwargs)
     if world in ("lockstep", "virtual"):
         # The link prices the virtual clock; nothing is slowed down.
         run_world = run_virtual if world == "virtual" else run_lockstep

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 MODES = ("ranked", "live", "quiet")
 
@@ -13,12 +12,10 @@ def ranked(texts: Sequence[str], several: bool | None = None) -> str:
     """All lines of rank 0, then of rank 1, and so on; with the rank before each line if `several` ranks print. Whether
     they do is seen by the texts, if it is not said."""
     if several is None:
-        several = sum(bool(text) for text in texts) > 1
-    shown = []
-    for rank, text in enumerate(texts):
-        for line in lines(text):
-            shown.append(f"rank {rank} | {line}" if several else line)
-    return "\n".join(shown)
+        several = sum(map(bool, texts)) > 1
+    return "\n".join(
+        f"rank {rank} | {line}" if several else line for rank, text in enumerate(texts) for line in lines(text)
+    )
 
 
 def lines(text: str) -> list[str]:
@@ -38,27 +35,19 @@ class Printer:
 
     def follow(self) -> None:
         """Show the whole lines that came since the last call."""
-        if self._mode != "live":
-            return
-        for rank, text in enumerate(self._read()):
-            new = text[self._shown[rank] :]
-            whole = new[: new.rfind("\n") + 1]
-            self._shown[rank] += len(whole)
-            for line in lines(whole):
-                print(line if len(self._shown) == 1 else f"rank {rank} | {line}", flush=True)
+        if self._mode == "live":
+            self._show([text[: text.rfind("\n") + 1] for text in self._read()])
 
     def finish(self) -> list[str]:
         """Show what is left to show; the whole text of each rank."""
-        self.follow()
         texts = self._read()
-        # Live, each line has its rank, also one that its rank has not ended.
-        several = len(texts) > 1 if self._mode == "live" else None
-        left = ranked([text[shown:] for text, shown in zip(texts, self._shown, strict=True)], several)
-        if self._mode != "quiet" and left:
-            print(left, flush=True)
+        if self._mode != "quiet":
+            self._show(texts)
         return texts
 
-
-def read_files(files: Sequence[Path]) -> list[str]:
-    """The text of each file, empty where there is none yet."""
-    return [file.read_text(encoding="utf-8", errors="replace") if file.exists() else "" for file in files]
+    def _show(self, texts: list[str]) -> None:
+        new = [text[shown:] for text, shown in zip(texts, self._shown, strict=True)]
+        self._shown = [max(shown, len(text)) for text, shown in zip(texts, self._shown, strict=True)]
+        # Live, each line has its rank, also one that its rank has not ended.
+        if left := ranked(new, len(texts) > 1 if self._mode == "live" else None):
+            print(left, flush=True)

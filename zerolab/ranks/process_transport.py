@@ -16,11 +16,10 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from zerolab.collectives.call import Call, current_call
 from zerolab.collectives.transport import Request, Transport
-from zerolab.errors import InputError, MismatchError
+from zerolab.errors import MismatchError
 from zerolab.gpu import door
 from zerolab.ranks.board import BoardPen, RankState
-from zerolab.ranks.failure import PeerLost, is_secondary
-from zerolab.ranks.requests import Asked, OpenRequests
+from zerolab.ranks.failure import OpenRequests, PeerLost, check_message, is_secondary
 
 SEND, RECEIVE, MEET = 1, 2, 3
 
@@ -55,36 +54,18 @@ class ProcessTransport(Transport):
         self._open = OpenRequests()
 
     def isend(self, tensor: torch.Tensor, dst: int, tag: int = 0) -> Request:
-        self._check(tensor, dst)
-        message = self._outgoing(tensor)
-        try:
-            size, tag = self._announce(SEND, dst, tag, message.nbytes)
-            work = self._post(SEND, message, dst, tag)
-        except RuntimeError as error:
-            raise self._lost("send to", dst) from error
-        if self._pen is not None:
-            self._pen.posted_send(dst)
-        return _Message(self, SEND, dst, work, message, size=size)
+        return self._begin(SEND, tensor, dst, tag)
 
     def irecv(self, tensor: torch.Tensor, src: int, tag: int = 0) -> Request:
-        self._check(tensor, src)
-        message = self._incoming(tensor)
-        try:
-            size, tag = self._announce(RECEIVE, src, tag, message.nbytes)
-            work = self._post(RECEIVE, message, src, tag)
-        except RuntimeError as error:
-            raise self._lost("receive from", src) from error
-        if self._pen is not None:
-            self._pen.posted_receive(src)
-        return _Message(self, RECEIVE, src, work, message, tensor if message is not tensor else None, size)
+        return self._begin(RECEIVE, tensor, src, tag)
 
     def exchange(self, outgoing: torch.Tensor, dst: int, incoming: torch.Tensor, src: int, tag: int = 0) -> None:
         if not self._nccl or not outgoing.is_cuda:
             super().exchange(outgoing, dst, incoming, src, tag)
             return
         # NCCL runs the messages of a pair in order, so a send and a receive that wait for each other must go as one.
-        self._check(outgoing, dst)
-        self._check(incoming, src)
+        check_message(self, outgoing, dst)
+        check_message(self, incoming, src)
         receiving = dist.P2POp(dist.irecv, _as_bytes(incoming), group=self.group, group_peer=src)
         sending = dist.P2POp(dist.isend, _as_bytes(outgoing), group=self.group, group_peer=dst)
         for work in dist.batch_isend_irecv([receiving, sending]):
@@ -121,6 +102,23 @@ class ProcessTransport(Transport):
         state = self.state()
         return "" if state is None else state.describe()
 
+    def _begin(self, kind: int, tensor: torch.Tensor, peer: int, tag: int) -> Request:
+        check_message(self, tensor, peer)
+        message = tensor
+        if tensor.is_cuda:
+            # NCCL does not know every dtype, and a message needs none.
+            message = _as_bytes(tensor) if self._nccl else _pinned(tensor)
+            if kind == SEND and not self._nccl:
+                message.copy_(tensor)
+        try:
+            size, tag = self._announce(kind, peer, tag, message.nbytes)
+            work = self._post(kind, message, peer, tag)
+        except RuntimeError as error:
+            raise self._lost(kind, peer) from error
+        if self._pen is not None:
+            (self._pen.posted_send if kind == SEND else self._pen.posted_receive)(peer)
+        return _Message(self, kind, peer, work, message, tensor, size)
+
     def _post(self, kind: int, message: torch.Tensor, peer: int, tag: int) -> dist.Work | None:
         group, (post, to) = self._carrier(message), _post_of(kind)
         if self._nccl and message.is_cuda:
@@ -131,16 +129,6 @@ class ProcessTransport(Transport):
 
     def _carrier(self, message: torch.Tensor) -> dist.ProcessGroup:
         return self.group if message.is_cuda else self.host
-
-    def _outgoing(self, tensor: torch.Tensor) -> torch.Tensor:
-        if not tensor.is_cuda:
-            return tensor
-        return _as_bytes(tensor) if self._nccl else _pinned(tensor).copy_(tensor)
-
-    def _incoming(self, tensor: torch.Tensor) -> torch.Tensor:
-        if not tensor.is_cuda:
-            return tensor
-        return _as_bytes(tensor) if self._nccl else _pinned(tensor)
 
     def _announce(self, kind: int, peer: int, tag: int, nbytes: int) -> tuple[_Size | None, int]:
         """Let the size of a message travel ahead of it, and give the message a tag that holds it: gloo fills a part of
@@ -154,15 +142,8 @@ class ProcessTransport(Transport):
             work = post(number, group=self.host, tag=_tag(f"the size of {tag}"), **{to: peer})
         return _Size(number, work), _tag(f"{tag} of {nbytes} bytes")
 
-    def _check(self, tensor: torch.Tensor, peer: int) -> None:
-        self.check_peer(peer)
-        if not tensor.is_contiguous():
-            raise InputError(
-                f"a message of shape {tuple(tensor.shape)} is not contiguous; send tensor.contiguous(), or receive "
-                "into a new tensor and copy"
-            )
-
-    def _lost(self, verb: str, peer: int) -> PeerLost:
+    def _lost(self, kind: int, peer: int) -> PeerLost:
+        verb = "send to" if kind == SEND else "receive from"
         return PeerLost(f"rank {self.rank} could not {verb} rank {peer}, which is gone or hangs")
 
 
@@ -180,8 +161,7 @@ class _Size:
 
 
 class _Message:
-    """A message under way, which keeps its buffer alive. `target` is the GPU tensor that a received host buffer
-    belongs in."""
+    """A message under way, which keeps its buffer alive. What is received in a host buffer belongs in `target`."""
 
     def __init__(
         self,
@@ -190,8 +170,8 @@ class _Message:
         peer: int,
         work: _Work | None,
         message: torch.Tensor,
-        target: torch.Tensor | None = None,
-        size: _Size | None = None,
+        target: torch.Tensor,
+        size: _Size | None,
     ) -> None:
         self._size = size
         self._transport = transport
@@ -199,8 +179,8 @@ class _Message:
         self._peer = peer
         self._work = work
         self._message: torch.Tensor | None = message
-        self._target = target
-        transport._open.add(self, Asked(kind == SEND, peer, message.nbytes))
+        self._target: torch.Tensor | None = target if target.is_cuda and not message.is_cuda else None
+        transport._open.add(self, kind == SEND, peer, message.nbytes)
 
     def wait(self) -> None:
         self._transport._open.drop(self)
@@ -214,8 +194,7 @@ class _Message:
             if sent == self._message.nbytes:
                 self._work.wait()
         except RuntimeError as error:
-            verb = "send to" if self._kind == SEND else "receive from"
-            raise self._transport._lost(verb, self._peer) from error
+            raise self._transport._lost(self._kind, self._peer) from error
         if sent != self._message.nbytes:
             raise MismatchError(
                 f"rank {self._peer} sends {sent} bytes to rank {self._transport.rank}, which receives "
@@ -223,7 +202,7 @@ class _Message:
             )
         if pen is not None:
             pen.waits(0)
-        if self._target is not None and self._kind == RECEIVE and not self._transport._nccl:
+        if self._target is not None and self._kind == RECEIVE:
             self._target.copy_(self._message)
         self._work = self._message = self._target = None
 
@@ -237,7 +216,6 @@ def _post_of(kind: int) -> tuple[Callable[..., dist.Work | None], str]:
 
 
 def _as_bytes(tensor: torch.Tensor) -> torch.Tensor:
-    """The same memory as bytes: NCCL does not know every dtype, and a message needs none."""
     return tensor.view(-1).view(torch.uint8)
 
 

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from multiprocessing import connection
+from pathlib import Path
 from typing import Any
 
 from zerolab.errors import DiskError, RankError
@@ -21,7 +22,7 @@ from zerolab.ranks.folders import reason, temporary_folder
 from zerolab.ranks.forkserver import new_process, process_table, start
 from zerolab.ranks.job import Job, Outcome
 from zerolab.ranks.leave import farewells
-from zerolab.ranks.printing import Printer, read_files
+from zerolab.ranks.printing import Printer
 from zerolab.system import has
 
 POLL_SECONDS = 0.1
@@ -37,9 +38,9 @@ def run_processes(job: Job, function: bytes, prints: str) -> tuple[list[Outcome]
     no room."""
     with temporary_folder("launch") as directory:
         job = replace(job, directory=directory)
-        files = [job.printed_file(rank) for rank in range(job.ranks)]
+        files = [job.file("printed", rank) for rank in range(job.ranks)]
         try:
-            job.function_file.write_bytes(function)
+            job.file("function").write_bytes(function)
             crew = Crew(job, Printer(prints, job.ranks, lambda: read_files(files)))
         except OSError as error:
             raise DiskError(
@@ -68,7 +69,7 @@ class Crew:
         self.printer = printer
         self.outcomes: dict[int, Outcome] = {}
         self._dead: dict[int, int] = {}
-        self._board = Board.create(job.board_file, job.ranks)
+        self._board = Board.create(job.file("board"), job.ranks)
         self._lifeline, self._lifeline_end = multiprocessing.Pipe(duplex=False)
         self._reports, self._report_end = multiprocessing.Pipe(duplex=False)
         self._hang_up = self._lifeline_end.close
@@ -208,7 +209,7 @@ class Crew:
     def _noise(self, rank: int) -> str:
         """What a rank wrote to standard error, C++ included; the last part, if it is long."""
         try:
-            return self.job.noise_file(rank).read_text(errors="replace")[-4000:].strip()
+            return self.job.file("noise", rank).read_text(errors="replace")[-4000:].strip()
         except OSError:
             return ""
 
@@ -226,6 +227,11 @@ class Crew:
             if own:
                 found[rank] = f"computes in {own[0][2]}, line {own[0][1]}"
         return found
+
+
+def read_files(files: Sequence[Path]) -> list[str]:
+    """The text of each file, empty where there is none yet."""
+    return [file.read_text(encoding="utf-8", errors="replace") if file.exists() else "" for file in files]
 
 
 def _kill_group(leader: int) -> None:

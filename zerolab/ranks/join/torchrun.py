@@ -38,18 +38,17 @@ from zerolab.ranks.process_transport import ProcessTransport
 from zerolab.ranks.seeds import seed_all
 from zerolab.ranks.watch import Hangs
 
-_VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 POLL_SECONDS = 0.2
-_running = threading.Lock()
 LATER_SECONDS = 2.0
 """A rank that failed only because another one was gone ends so much later: torchrun names the first one that ends."""
+_running = threading.Lock()
 _made_world = _failed = False
 """Whether this process has made the world that it is in, and whether its last launch has failed."""
 
 
 def is_torchrun() -> bool:
     """Whether this process is a rank that torchrun has started."""
-    return all(os.environ.get(name) for name in _VARIABLES)
+    return all(os.environ.get(name) for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"))
 
 
 def made_world() -> bool:
@@ -59,7 +58,13 @@ def made_world() -> bool:
 
 def world_size(ranks: int | None) -> int:
     """The size of that world, or an InputError if the caller asks for another."""
-    rank, size, _ = (_whole(name) for name in ("RANK", "WORLD_SIZE", "MASTER_PORT"))
+    for name in ("RANK", "WORLD_SIZE", "MASTER_PORT"):
+        if not (os.environ[name].isascii() and os.environ[name].isdecimal()):
+            raise InputError(
+                f"{name} is {os.environ[name]!r} in the environment; set it to a whole number, or unset it to have "
+                "launch start its own ranks"
+            )
+    rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     if rank >= size:
         raise InputError(
             f"RANK is {rank} and WORLD_SIZE is {size} in the environment; set RANK to a number from 0 to WORLD_SIZE - 1"
@@ -71,59 +76,48 @@ def world_size(ranks: int | None) -> int:
     return size
 
 
-def _whole(name: str) -> int:
-    """A number of the environment."""
-    said = os.environ[name]
-    if not (said.isascii() and said.isdecimal()):
-        raise InputError(
-            f"{name} is {said!r} in the environment; set it to a whole number, or unset it to have launch start its "
-            "own ranks"
-        )
-    return int(said)
-
-
 def run_torchrun(
     job: Job, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], threads: int | None
 ) -> tuple[list[Any], list[Any]]:
     """Run the function as this process's rank: its result at its place among Nones, and what it traced, likewise. The
     job's collectives are as the caller asked for them: what "auto" is shows when the ranks have met."""
+    global _failed
     if not _running.acquire(blocking=False):
         raise InputError("under torchrun a rank cannot launch inside a launch; call the inner function directly")
-    global _failed
     _failed = True
     try:
-        found = _run(job, fn, args, kwargs, threads)
+        transport = _join(job)
+        linked = job.link is not None
+        collectives = choose_collectives(
+            job.collectives, "processes", job.devices, os.environ, linked, nccl=transport.queues
+        )
+        torch.set_num_threads(threads or threads_per_rank(int(os.environ.get("LOCAL_WORLD_SIZE", "1"))))
+        seed_all()
+        with _reported_when_overdue(job, transport):
+            value, spans = _call(replace(job, collectives=collectives), transport, fn, args, kwargs)
         _failed = False
-        return found
     finally:
         _running.release()
+    others, rank = [None] * job.ranks, transport.rank
+    return [*others[:rank], value, *others[rank + 1 :]], [*others[:rank], spans, *others[rank + 1 :]]
 
 
-def _run(
-    job: Job, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], threads: int | None
-) -> tuple[list[Any], list[Any]]:
-    transport = _join(job)
-    job = replace(job, collectives=choose_collectives(
-        job.collectives, "processes", job.devices, os.environ, job.link is not None, nccl=transport.queues
-    ))  # fmt: skip
-    torch.set_num_threads(threads or threads_per_rank(int(os.environ.get("LOCAL_WORLD_SIZE", "1"))))
-    seed_all()
-    rank = transport.rank
-    with _reported_when_overdue(job, transport):
-        try:
-            comm = make_comm(transport, job)
-            value = fn(comm, *args, **kwargs)
-            comm.close()
-            transport.check_waited()
-            # Nobody leaves, and closes its connections, while another rank still has messages to finish.
-            dist.all_reduce(torch.zeros(1, device="cpu"), group=transport.host)
-        except Exception as error:
-            failure = rank_failure(rank, type(error).__name__, said_by(error), said_by(error, traceback_text))
-            raise failure from error
+def _call(
+    job: Job, transport: ProcessTransport, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[Any, Any]:
+    """What the function returns, and what was traced."""
+    try:
+        comm = make_comm(transport, job)
+        value = fn(comm, *args, **kwargs)
+        comm.close()
+        transport.check_waited()
+        # Nobody leaves, and closes its connections, while another rank still has messages to finish.
+        dist.all_reduce(torch.zeros(1, device="cpu"), group=transport.host)
+    except Exception as error:
+        text = said_by(error, traceback_text)
+        raise rank_failure(transport.rank, type(error).__name__, said_by(error), text) from error
     tracer = getattr(comm, "tracer", None)
-    values, traces = [None] * job.ranks, [None] * job.ranks
-    values[rank], traces[rank] = value, tracer.spans if tracer else None
-    return values, traces
+    return value, tracer.spans if tracer else None
 
 
 def _join(job: Job) -> ProcessTransport:
@@ -131,10 +125,10 @@ def _join(job: Job) -> ProcessTransport:
     if device.type == "cuda":
         torch.cuda.set_device(device)
     timeout = timedelta(seconds=job.call_seconds + SPARE_SECONDS)
-    here = dist.is_initialized()
+    there = dist.is_initialized()
     ranks_here = int(os.environ.get("LOCAL_WORLD_SIZE", job.ranks))
     nccl = device.type == "cuda" and torch.cuda.device_count() >= ranks_here
-    if not here:
+    if not there:
         dist.init_process_group(
             "cpu:gloo,cuda:nccl" if nccl else "gloo",
             store=_meeting_place(job, timeout),
@@ -147,13 +141,16 @@ def _join(job: Job) -> ProcessTransport:
     assert dist.group.WORLD is not None
     # A world that is there already, of an earlier launch or of the script, may lack what this one needs.
     group, host = carriers(dist.group.WORLD, nccl)
-    if nccl and here:
+    if nccl and there:
         connect(group, device)
     if made_world():
         # The world has the time-out of its first launch, and a script's own world that of the script.
         for known in {dist.group.WORLD, group, host}:
             distributed_c10d._set_pg_timeout(timeout, known)
-    return ProcessTransport(group, device, nccl, _private_pen(job.ranks, dist.get_rank()), host)
+    with temporary_folder("board") as directory:
+        # For this rank alone: there is no parent to read all of them.
+        pen = BoardPen(Board.create(directory / "board", job.ranks), dist.get_rank())
+    return ProcessTransport(group, device, nccl, pen, host)
 
 
 def _meeting_place(job: Job, timeout: timedelta) -> dist.Store:
@@ -164,10 +161,18 @@ def _meeting_place(job: Job, timeout: timedelta) -> dist.Store:
     rank, until = int(os.environ["RANK"]), time.monotonic() + job.timeout
     place = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     try:
-        if rank > 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
-            _await_listener(place, until)
-        left = timedelta(seconds=min(max(1.0, until - time.monotonic()), 1e7))
-        store, _, _ = next(dist.rendezvous("env://", timeout=left))
+        while rank > 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
+            # Torch, left to wait until rank 0 listens, takes up to three times the time that it is given.
+            left = until - time.monotonic()
+            try:
+                socket.create_connection(place, max(0.1, min(5.0, left))).close()
+                break
+            except OSError:
+                if left <= 0:
+                    raise
+            time.sleep(max(0.0, min(POLL_SECONDS, left)))
+        left = min(max(1.0, until - time.monotonic()), 1e7)
+        store, _, _ = next(dist.rendezvous("env://", timeout=timedelta(seconds=left)))
     except (OSError, dist.DistNetworkError, dist.DistStoreError) as error:
         why = reason(error) if isinstance(error, OSError) else str(error).partition("\n")[0].rstrip(". ")
         raise RankError(
@@ -179,24 +184,6 @@ def _meeting_place(job: Job, timeout: timedelta) -> dist.Store:
     if os.environ.get("GROUP_WORLD_SIZE") == "1":
         store = dist.PrefixStore(f"attempt-{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
     return store
-
-
-def _await_listener(place: tuple[str, int], until: float) -> None:
-    """Wait until rank 0 listens: torch, left to wait for that, takes up to three times the time that it is given."""
-    while True:
-        try:
-            socket.create_connection(place, max(0.1, min(5.0, until - time.monotonic()))).close()
-            return
-        except OSError:
-            if time.monotonic() >= until:
-                raise
-        time.sleep(min(POLL_SECONDS, max(0.0, until - time.monotonic())))
-
-
-def _private_pen(size: int, rank: int) -> BoardPen:
-    """A board for this rank alone: there is no parent to read all of them."""
-    with temporary_folder("board") as directory:
-        return BoardPen(Board.create(directory / "board", size), rank)
 
 
 @contextmanager

@@ -19,10 +19,10 @@ from torch.utils._python_dispatch import _disable_current_modes, _len_torch_disp
 
 from zerolab.collectives.call import Call, Group, mismatch
 from zerolab.collectives.transport import INTS_TAG, Request, Transport
-from zerolab.errors import InputError, MismatchError
+from zerolab.errors import MismatchError
+from zerolab.ranks.failure import OpenRequests, check_message
 from zerolab.ranks.lockstep.scheduler import Scheduler, Stopped, Task
 from zerolab.ranks.lockstep.wires import Wires
-from zerolab.ranks.requests import Asked, OpenRequests
 
 if TYPE_CHECKING:
     from zerolab.collectives import Link
@@ -55,7 +55,7 @@ class Post:
 
     def __init__(self, transport: LockstepTransport, kind: str, tensor: torch.Tensor, peer: int, tag: int) -> None:
         self._open = transport.open
-        self._open.add(self, Asked(kind == "send", peer, tensor.nbytes))
+        self._open.add(self, kind == "send", peer, tensor.nbytes)
         self._world = world = transport.world
         self.kind = kind
         self.tensor = tensor
@@ -174,11 +174,11 @@ class LockstepTransport(Transport):
         self._lanes = 0
 
     def isend(self, tensor: torch.Tensor, dst: int, tag: int = 0) -> Request:
-        self._check(tensor, dst)
+        check_message(self, tensor, dst)
         return self.world.post(Post(self, "send", tensor, dst, tag), self.rank, dst)
 
     def irecv(self, tensor: torch.Tensor, src: int, tag: int = 0) -> Request:
-        self._check(tensor, src)
+        check_message(self, tensor, src)
         return self.world.post(Post(self, "receive", tensor, src, tag), src, self.rank)
 
     def lane(self) -> LockstepLane:
@@ -203,14 +203,6 @@ class LockstepTransport(Transport):
 
     def now(self) -> float:
         return self.world.scheduler.running().clock
-
-    def _check(self, tensor: torch.Tensor, peer: int) -> None:
-        self.check_peer(peer)
-        if not tensor.is_contiguous():
-            raise InputError(
-                f"a message of shape {tuple(tensor.shape)} is not contiguous; send tensor.contiguous(), or receive "
-                "into a new tensor and copy"
-            )
 
 
 class LockstepLane:

@@ -13,9 +13,10 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, redirect_stdout, suppress
 from typing import Any
+from unittest.mock import patch
 
 import torch
 
@@ -78,8 +79,11 @@ class Launch:
         stuck: list[int] = []
         try:
             with ExitStack() as stack:
-                for context in (_threads_kept(), _environment(self.job), self.random.kept(), self.output.installed()):
-                    stack.enter_context(context)
+                # The caller's own are the same afterwards.
+                stack.callback(torch.set_num_threads, torch.get_num_threads())
+                stack.callback(RandomState.capture().restore)
+                stack.enter_context(patch.dict(os.environ, self.job.environment))
+                stack.enter_context(redirect_stdout(self.output))  # type: ignore[type-var]
                 _active = self.scheduler
                 try:
                     self._watch()
@@ -161,15 +165,6 @@ class _TurnsAtRandom:
         seed_all()
         self._seeded = self._seeded or RandomState.capture()
 
-    @contextmanager
-    def kept(self) -> Iterator[None]:
-        """The caller's own random state is the same afterwards."""
-        state = RandomState.capture()
-        try:
-            yield
-        finally:
-            state.restore()
-
 
 class _RankOutput(io.TextIOBase):
     """Standard output while ranks run: what a rank writes is kept by rank, what other threads write passes."""
@@ -193,38 +188,3 @@ class _RankOutput(io.TextIOBase):
 
     def texts(self) -> list[str]:
         return ["".join(text) for text in self._texts]
-
-    @contextmanager
-    def installed(self) -> Iterator[None]:
-        self._passed_to, sys.stdout = sys.stdout, self
-        try:
-            yield
-        finally:
-            sys.stdout = self._passed_to
-
-
-@contextmanager
-def _threads_kept() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
-
-
-@contextmanager
-def _environment(job: Job) -> Iterator[None]:
-    before = dict(os.environ)
-    try:
-        _set_environment(job.environment, before)
-        yield
-    finally:
-        now = dict(os.environ)
-        for name in now.keys() & (job.environment.keys() - before.keys()):
-            del os.environ[name]
-        _set_environment(before, now)
-
-
-def _set_environment(wanted: dict[str, str], now: dict[str, str]) -> None:
-    """Set what differs from `now`: to set a variable costs more than to look at it, and to ask for all costs most."""
-    os.environ.update({name: value for name, value in wanted.items() if now.get(name) != value})
