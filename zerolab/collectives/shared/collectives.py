@@ -111,11 +111,13 @@ class SharedMemoryCollectives(Collectives):
                 self.transport.moved(flat.nbytes)
 
     def _barrier(self) -> None:
-        with self._in_view(torch.empty(0)):
+        with self._in_view(self._placed(torch.empty(0))):
             pass
 
     def _placed(self, tensor: Tensor, place: Tensor | None = None) -> Tensor:
         """Where the others find a tensor: itself if they can address it, else a copy in `place`, or in new memory."""
+        if self._arena.fd < 0:
+            raise StateError(f"{current_call.get()} was called after comm.close(); close it when all calls are made")
         if not tensor.numel() or self._arena.offset(tensor) is not None:
             return tensor
         if place is None or self._arena.offset(place) is None:
@@ -126,8 +128,6 @@ class SharedMemoryCollectives(Collectives):
     def _in_view(self, tensor: Tensor) -> Iterator[Peers]:
         """Inside, the tensors of all ranks, of which this is our own, can be viewed; afterwards nobody reads them."""
         call = str(current_call.get())
-        if self._arena.fd < 0:
-            raise StateError(f"{call} was called after comm.close(); close it when all calls are made")
         if self._peers is None:
             self._peers = Peers(self.transport, self._arena)
         self._peers.meet(HERE, call, tensor)
