@@ -236,11 +236,6 @@ def test_no_tool_has_the_name_of_a_file_of_the_tests() -> None:
     assert tests and tools and not tests & tools
 
 
-def test_every_file_of_the_library_is_read_in_one_sitting() -> None:
-    lengths = {str(path.relative_to(ROOT)): len(path.read_text().splitlines()) for path in SOURCES}
-    assert lengths and not {name: length for name, length in lengths.items() if length > 350}
-
-
 # Pins
 
 
