@@ -230,6 +230,26 @@ def test_the_map_is_what_the_imports_draw() -> None:
     assert (ROOT / "docs" / "map.md").read_text(encoding="utf-8") == drawn["page"](), "run `python tools/map.py`"
 
 
+BUDGETS = {"flat": 330, "collectives": 2_550, "zero": 5_750, "ranks": 4_060}
+"""Lines of a room at most. They go down: 300, 2,200, 2,900 and 2,300 are what these rooms are to have."""
+WIDTH = 53
+"""Characters of a line of the library that is not blank, on average: rooms shrink by deleting, not by denser lines."""
+
+
+def test_each_room_keeps_to_its_budget_of_lines() -> None:
+    lines: Counter[str] = Counter()
+    for path in SOURCES:
+        lines[room_of(path)] += len(path.read_text(encoding="utf-8").splitlines())
+    assert {room: lines[room] for room, most in BUDGETS.items() if not 0 < lines[room] <= most} == {}
+
+
+def test_lines_of_the_library_are_no_denser_than_they_were() -> None:
+    course = ROOT / "zerolab" / "course"
+    texts = [path.read_text(encoding="utf-8") for path in SOURCES if not path.is_relative_to(course)]
+    lengths = [len(line) for text in texts for line in text.splitlines() if line.strip()]
+    assert 30 < sum(lengths) / len(lengths) <= WIDTH
+
+
 def test_no_tool_has_the_name_of_a_file_of_the_tests() -> None:
     """Tests import tools by name, too: of two files of one name, which comes would depend on who imports first."""
     tests, tools = ({path.stem for path in (ROOT / folder).glob("*.py")} for folder in ("tests", "tools"))
