@@ -177,7 +177,7 @@ def test_a_docstrings_list_of_arguments_is_a_list() -> None:
 
 
 def test_a_page_of_source_has_a_name_for_each_definition() -> None:
-    module = read_library(ROOT)["zerolab.zero.engine"]
+    module = read_library(ROOT)["zerolab.zero.zero_engine"]
     assert 'id="ZeroEngine"' in source_page(module)
 
 
