@@ -185,7 +185,7 @@ def test_a_group_s_tensors_lie_in_the_rank_s_one_arena() -> None:
         comm.all_reduce(x)
         group.close()
         # The arena is the world's, and goes on.
-        return [group._arena is comm._arena, comm.all_reduce(comm.allocate(3).fill_(1.0)).sum().item() == 9.0]
+        return [group._peers is comm._peers, comm.all_reduce(comm.allocate(3).fill_(1.0)).sum().item() == 9.0]
 
     assert run(share, ranks=3, world=WORLDS[2]) == [[True, True]] * 3
 

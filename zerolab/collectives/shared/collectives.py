@@ -15,18 +15,14 @@ divides the tensor they are as many as the ring sends.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
-
 import torch
-from torch.utils._python_dispatch import _disable_current_modes, _len_torch_dispatch_stack
 
-from zerolab.collectives.call import current_call
+from zerolab.collectives.call import Call
 from zerolab.collectives.contract import Collectives
-from zerolab.collectives.shared.arena import Arena
-from zerolab.collectives.shared.peers import DONE, HERE, Peers, is_possible
-from zerolab.collectives.transport import Transport
-from zerolab.errors import InputError, StateError
+from zerolab.collectives.shared.peers import Peers, is_possible
+from zerolab.collectives.shared.queue import CallQueue
+from zerolab.collectives.transport import Request, Transport
+from zerolab.errors import InputError
 from zerolab.flat.layout import check_count, chunk_bound, chunk_sizes
 
 Tensor = torch.Tensor
@@ -39,102 +35,108 @@ class SharedMemoryCollectives(Collectives):
     """The contract on memory that all ranks can address. Tensors from `allocate` are used where they lie; others are
     copied to shared memory first, and back."""
 
-    def __init__(self, transport: Transport, arena: Arena | None = None) -> None:
-        """`arena`: that of the ranks of which `transport` has some."""
+    def __init__(self, transport: Transport, beside: SharedMemoryCollectives | None = None) -> None:
+        """`beside`: the collectives of all the ranks of which `transport` has some. Their memory serves both."""
         super().__init__(transport)
         if self.device.type != "cpu" or not is_possible():
             raise InputError(
                 f'collectives="shared" needs Linux, and ranks on the CPU, not on {self.device}; use "ring" or "torch"'
             )
-        self._arena = arena or Arena()
-        self._owns = arena is None
-        self._peers: Peers | None = None
+        self._owns = beside is None
+        self._peers: Peers = Peers(transport) if beside is None else beside._peers
+        self._issuer = self._queue = CallQueue(transport, self._peers, self._place)
 
     def _in_group(self, transport: Transport) -> SharedMemoryCollectives:
-        return SharedMemoryCollectives(transport, self._arena)
+        return SharedMemoryCollectives(transport, beside=self)
 
     def allocate(self, numel: int, dtype: torch.dtype = torch.float32) -> Tensor:
         """A 1-D tensor in shared memory; its content is arbitrary, as that of torch.empty."""
         check_count("numel", numel, least=0)
-        return self._arena.allocate(numel, dtype)
+        return self._peers.arena.allocate(numel, dtype)
+
+    def isend(self, tensor: Tensor, dst: int) -> Request:
+        return Attended(self._queue, super().isend(tensor, dst))
+
+    def irecv(self, tensor: Tensor, src: int) -> Request:
+        return Attended(self._queue, super().irecv(tensor, src))
 
     def close(self) -> None:
         try:
             super().close()
         finally:
-            if self._peers is not None:
-                self._peers.close()
-            self._peers = None
             if self._owns:
-                self._arena.close()
+                self._peers.close()
+
+    # What a rank does in a call, once all have announced their tensors.
 
     def _all_reduce(self, tensor: Tensor, divisor: int = 1) -> None:
-        flat = tensor.view(-1)
-        shared = self._placed(flat)
-        with self._in_view(shared) as peers:
-            *others, own = peers.views(shared, *chunk_bound(flat.numel(), self.size, self.rank))
-            add_up([*others, own], own, divisor, copies=others)
-            for _ in range(2 * len(others)):
-                self.transport.moved(own.nbytes)
-        if shared is not flat:
-            flat.copy_(shared)
+        call, flat = self._queue.running, tensor.view(-1)
+        shared = call.announced
+        assert shared is not None
+        *others, own = call.views(*chunk_bound(flat.numel(), self.size, self.rank))
+        add_up([*others, own], own, divisor, copies=others)
+        for _ in range(2 * len(others)):
+            self.transport.moved(own.nbytes)
+        if shared.data_ptr() != flat.data_ptr():
+            call.at_the_end = lambda: flat.copy_(shared)
+            if flat.is_inference():
+                call.at_the_end = torch.inference_mode()(call.at_the_end)
 
     def _all_reduce_mean(self, tensor: Tensor) -> None:
         self._all_reduce(tensor, self.size)
 
     def _reduce_scatter(self, tensor: Tensor, out: Tensor, divisor: int = 1) -> None:
-        shared = self._placed(tensor)
-        with self._in_view(shared) as peers:
-            add_up(peers.views(shared, *chunk_bound(tensor.numel(), self.size, self.rank)), out, divisor)
-            for _ in peers.others:
-                self.transport.moved(out.nbytes)
+        add_up(self._queue.running.views(*chunk_bound(tensor.numel(), self.size, self.rank)), out, divisor)
+        for _ in self._queue.others:
+            self.transport.moved(out.nbytes)
 
     def _reduce_scatter_mean(self, tensor: Tensor, out: Tensor) -> None:
         self._reduce_scatter(tensor, out, self.size)
 
     def _all_gather(self, shard: Tensor, out: Tensor) -> None:
-        chunks = out.split(chunk_sizes(out.numel(), self.size))
-        # The shard is wanted in the whole anyway.
-        shared = self._placed(shard, chunks[self.rank])
-        with self._in_view(shared) as peers:
-            if chunks[self.rank].data_ptr() not in (shard.data_ptr(), shared.data_ptr()):
-                chunks[self.rank].copy_(shard)
-            for rank in peers.others:
-                chunks[rank].copy_(peers.view(rank, 0, chunks[rank].numel(), shard.dtype))
-                self.transport.moved(chunks[rank].nbytes)
+        running, chunks = self._queue.running, out.split(chunk_sizes(out.numel(), self.size))
+        assert running.announced is not None
+        if chunks[self.rank].data_ptr() not in (shard.data_ptr(), running.announced.data_ptr()):
+            chunks[self.rank].copy_(shard)
+        for rank in self._queue.others:
+            chunk = chunks[self.ranks.index(rank)]
+            chunk.copy_(running.view(rank, 0, chunk.numel()))
+            self.transport.moved(chunk.nbytes)
 
     def _broadcast(self, tensor: Tensor, src: int) -> None:
-        flat = tensor.view(-1)
-        with self._in_view(self._placed(flat)) as peers:
-            if self.rank != src:
-                flat.copy_(peers.view(src, 0, flat.numel(), flat.dtype))
-                self.transport.moved(flat.nbytes)
+        if self.rank != src:
+            flat = tensor.view(-1)
+            flat.copy_(self._queue.running.view(self.ranks[src], 0, flat.numel()))
+            self.transport.moved(flat.nbytes)
 
     def _barrier(self) -> None:
-        with self._in_view(self._placed(torch.empty(0))):
-            pass
+        pass
 
-    def _placed(self, tensor: Tensor, place: Tensor | None = None) -> Tensor:
-        """Where the others find a tensor: itself if they can address it, else a copy in `place`, or in new memory."""
-        if self._arena.fd < 0:
-            raise StateError(f"{current_call.get()} was called after comm.close(); close it when all calls are made")
-        if not tensor.numel() or self._arena.offset(tensor) is not None:
+    # Before that.
+
+    def _place(self, call: Call, tensors: list[Tensor]) -> Tensor:
+        """Where the others find what this rank brings: the tensor itself if they can address it, else a copy that they
+        can."""
+        tensor, arena = tensors[0].view(-1), self._peers.arena
+        if not tensor.numel() or arena.offset(tensor) is not None:
             return tensor
-        if place is None or self._arena.offset(place) is None:
-            place = self._arena.allocate(tensor.numel(), tensor.dtype)
+        place = None
+        if call.name == "all_gather":
+            # The shard is wanted in the whole anyway.
+            place = tensors[1].split(chunk_sizes(call.numel, self.size))[self.rank]
+        if place is None or arena.offset(place) is None:
+            place = arena.allocate(tensor.numel(), tensor.dtype)
         return place.copy_(tensor)
 
-    @contextmanager
-    def _in_view(self, tensor: Tensor) -> Iterator[Peers]:
-        """Inside, the tensors of all ranks, of which this is our own, can be viewed; afterwards nobody reads them."""
-        call = str(current_call.get())
-        if self._peers is None:
-            self._peers = Peers(self.transport, self._arena)
-        self._peers.meet(HERE, call, tensor)
-        # Peers' memory is no memory of this rank, and a tracker must not count it.
-        with _disable_current_modes() if _len_torch_dispatch_stack() else nullcontext():
-            yield self._peers
-        self._peers.meet(DONE, call, tensor)
+
+class Attended:
+    """A message of the rank function's own. Who waits for one goes on with the calls under way."""
+
+    def __init__(self, queue: CallQueue, request: Request) -> None:
+        self._queue, self._request = queue, request
+
+    def wait(self) -> None:
+        self._queue.attend(self._request)
 
 
 def add_up(parts: list[Tensor], out: Tensor, divisor: int, copies: list[Tensor] | None = None) -> None:

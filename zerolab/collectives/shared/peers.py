@@ -12,23 +12,26 @@ from __future__ import annotations
 import hashlib
 import mmap
 import os
+import select
 import struct
 from collections import defaultdict, deque
+from collections.abc import Iterable
 from pathlib import Path
+from threading import RLock
+from typing import Any
 
 import torch
 
-from zerolab.collectives.call import mismatch
 from zerolab.collectives.shared.arena import Arena
 from zerolab.collectives.transport import Transport
-from zerolab.errors import DeadlockError, InputError, MismatchError
+from zerolab.errors import DeadlockError, InputError
 from zerolab.system import has
 
 HERE, DONE = 0, 1
 """Kinds of notes: the sender is in a call, and its tensor is there; it has done its share, and left."""
 WORDS = 224
-NOTE = struct.Struct(f"<iiq{WORDS}s")
-"""Sender, kind, offset of its tensor in its arena, and the call in words."""
+NOTE = struct.Struct(f"<iiqq{WORDS}s")
+"""Sender, kind, number of the group, offset of its tensor in its arena, and the call in words."""
 
 
 def is_possible() -> bool:
@@ -37,81 +40,102 @@ def is_possible() -> bool:
 
 
 class Peers:
-    """The other ranks of a group. Its constructor is a collective of its own: it returns once all ranks have each
-    other's memory."""
+    """What a rank shares with the others on its machine: memory, an inbox, and calls in all its groups. Threads that
+    make calls at once take turns by `lock`, and wait for other ranks without it."""
 
-    def __init__(self, transport: Transport, arena: Arena) -> None:
-        self._transport, self._arena = transport, arena
-        rank, size = transport.rank, transport.size
-        self.others = [(rank + step) % size for step in range(1, size)]
-        """In the ring's order: our right neighbour first."""
+    def __init__(self, transport: Transport) -> None:
+        self.rank, self._transport = transport.rank, transport
+        self.arena = Arena()
+        self.lock = RLock()
+        self.queues: list[Any] = []
+        self.is_open = self.closed = False
         self._inbox, self._door = os.pipe()
-        addresses = transport.all_gather_ints([os.getpid(), arena.fd, self._door, host_number()])
         self._outboxes: dict[int, int] = {}
         self._memories: dict[int, mmap.mmap] = {}
-        for peer in self.others:
-            pid, fd, door, host = addresses[peer]
-            if host != addresses[rank][3]:
+        self.notes: dict[tuple[int, int, int], deque[tuple[int, str]]] = defaultdict(deque)
+        """By sender, kind and group, the earliest first: the offset of its tensor, and its call."""
+
+    def open(self) -> None:
+        """Return once all ranks have each other's memory. A collective."""
+        os.set_blocking(self._inbox, False)
+        addresses = self._transport.all_gather_ints([os.getpid(), self.arena.fd, self._door, host_number()])
+        for rank, (pid, fd, door, host) in enumerate(addresses):
+            if rank == self.rank:
+                continue
+            if host != addresses[self.rank][3]:
                 raise InputError(
-                    f"rank {peer} runs on another machine than rank {rank} and shares no memory with it; use "
+                    f"rank {rank} runs on another machine than rank {self.rank} and shares no memory with it; use "
                     'collectives="ring" or "torch"'
                 )
             memory = os.open(f"/proc/{pid}/fd/{fd}", os.O_RDWR)
-            self._memories[peer] = mmap.mmap(memory, 0)
+            self._memories[rank] = mmap.mmap(memory, 0)
             os.close(memory)
-            self._outboxes[peer] = os.open(f"/proc/{pid}/fd/{door}", os.O_WRONLY)
+            self._outboxes[rank] = os.open(f"/proc/{pid}/fd/{door}", os.O_WRONLY | os.O_NONBLOCK)
         # Nobody goes on, and perhaps ends, before everybody has opened what is his. The door stays open: without a
-        # writer the inbox would be at its end once all peers have left, and nobody would wait at it.
-        transport.all_gather_ints([0])
-        # By sender and kind, the earliest first: the offset of its tensor, and its call.
-        self._notes: dict[tuple[int, int], deque[tuple[int, str]]] = defaultdict(deque)
-        self._offsets: dict[int, int] = {}
+        # writer the inbox would be at its end once all peers have left, and `sleep` never sleep.
+        self._transport.all_gather_ints([0])
+        self.is_open = True
 
-    def meet(self, kind: int, call: str, tensor: torch.Tensor) -> None:
-        """Tell the others that this rank is in a call, with this tensor in its arena, or has left it, and wait until
-        all of them have told the same."""
-        call, offset = call.encode("ascii", "replace")[:WORDS].decode(), self._arena.offset(tensor) or 0
-        for rank in self.others:
-            try:
-                os.write(self._outboxes[rank], NOTE.pack(self._transport.rank, kind, offset, call.encode()))
-            except BrokenPipeError as error:
-                raise DeadlockError(
-                    f"rank {self._transport.rank} is in {call}, but rank {rank} has already returned; let every rank "
-                    "take part in each collective"
-                ) from error
-        for rank in self.others:
-            self._offsets[rank], theirs = self._next(rank, kind)
-            if theirs != call:
-                ranks = self._transport.within.ranks if self._transport.within else range(self._transport.size)
-                (one, this), (other, that) = sorted([(ranks[self._transport.rank], call), (ranks[rank], theirs)])
-                raise MismatchError(mismatch(one, this, other, that))
+    def poll(self) -> None:
+        """Do what can be done without waiting, for all groups."""
+        with self.lock:
+            if self.is_open:
+                self.listen()
+                while any([queue.go_on() for queue in self.queues]):
+                    pass
 
-    def views(self, own: torch.Tensor, start: int, stop: int) -> list[torch.Tensor]:
-        """Elements `[start, stop)` of all ranks' tensors, in the ring's order of addition: our own last."""
-        return [*(self.view(rank, start, stop, own.dtype) for rank in self.others), own[start:stop]]
+    def view(self, rank: int, offset: int, numel: int, dtype: torch.dtype) -> torch.Tensor:
+        """Another rank's bytes from `offset` on. Whose they are is that rank's to say: read and write only within the
+        collective in which it said so."""
+        return torch.frombuffer(self._memories[rank], dtype=dtype, count=numel, offset=offset)
 
-    def view(self, rank: int, start: int, stop: int, dtype: torch.dtype) -> torch.Tensor:
-        """Elements `[start, stop)` of another rank's tensor, between the two meetings of a call."""
-        if start == stop:
-            return torch.empty(0, dtype=dtype)
-        offset = self._offsets[rank] + start * dtype.itemsize
-        return torch.frombuffer(self._memories[rank], dtype=dtype, count=stop - start, offset=offset)
+    def write(self, kind: int, group: int, offset: int, call: str, ranks: Iterable[int]) -> None:
+        """Write a note to `ranks`. While a peer's inbox is full, this rank goes on reading its own: two ranks that each
+        only waited for the other to read would wait for ever."""
+        packed = NOTE.pack(self.rank, kind, group, offset, call.encode())
+        for rank in ranks:
+            while True:
+                try:
+                    os.write(self._outboxes[rank], packed)
+                    break
+                except BrokenPipeError as error:
+                    raise DeadlockError(
+                        f"rank {self.rank} is in {call}, but rank {rank} has already returned; let every rank take "
+                        "part in each collective"
+                    ) from error
+                except BlockingIOError:
+                    wait_for((self._inbox, select.POLLIN), (self._outboxes[rank], select.POLLOUT))
+                    self.listen()
+
+    def sleep(self, seconds: float) -> None:
+        """Return when something has come, or after so long."""
+        wait_for((self._inbox, select.POLLIN), seconds=seconds)
+
+    def listen(self) -> None:
+        """Read what has come."""
+        try:
+            packed = os.read(self._inbox, NOTE.size * 64)
+        except BlockingIOError:
+            return
+        for sender, kind, group, offset, call in NOTE.iter_unpack(packed):
+            self.notes[sender, kind, group].append((offset, call.rstrip(b"\0").decode()))
 
     def close(self) -> None:
-        for fd in (self._inbox, self._door, *self._outboxes.values()):
-            os.close(fd)
-        self._memories.clear()
+        if not self.closed:
+            self.is_open, self.closed = False, True
+            for fd in (self._inbox, self._door, *self._outboxes.values()):
+                os.close(fd)
+            self._memories.clear()
+            self.arena.close()
 
-    def _next(self, rank: int, kind: int) -> tuple[int, str]:
-        """The next note of that kind from `rank`."""
-        notes = self._notes[rank, kind]
-        if not notes:
-            self._transport.waits(rank)
-            while not notes:
-                for sender, its, offset, call in NOTE.iter_unpack(os.read(self._inbox, NOTE.size * 64)):
-                    self._notes[sender, its].append((offset, call.rstrip(b"\0").decode()))
-            self._transport.waits(None)
-        return notes.popleft()
+
+def wait_for(*events: tuple[int, int], seconds: float | None = None) -> None:
+    """Sleep until one of the descriptors has its event, or for so long. (`select.select` knows no descriptor above
+    1023.)"""
+    sleeper = select.poll()
+    for descriptor, event in events:
+        sleeper.register(descriptor, event)
+    sleeper.poll(None if seconds is None else 1e3 * seconds)
 
 
 def host_number() -> int:

@@ -1,0 +1,280 @@
+"""Asynchronous calls without a second thread: announced when they are issued, done when all have announced theirs.
+
+A call in shared memory is work for a processor, not for a wire. A thread of its own would take that processor from
+the computation beside it, and wait for its turn besides. So a call is announced at once; the rank computes on, and does
+its share of the call when it comes by again and finds the others announced, or at the latest when somebody waits for
+the result. In between, nobody has waited for anybody.
+
+A rank works on its calls only while it is inside `comm`. While it computes, or waits for something else, nobody does
+its share, and the other ranks may have to wait for it.
+
+Calls of a group run in the order of issue, as everywhere. A wait for one runs those before it. A call that reads or
+writes what another has yet to write, or writes what the others have yet to read, is announced when that call is over.
+
+Each group has a queue of its own, and a rank that waits for a call of one goes on with those of all the others: ranks
+that issue two groups' calls in different orders do not wait for each other in a circle.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext, suppress
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import _disable_current_modes, _len_torch_dispatch_stack
+
+from zerolab.collectives.call import Call, current_call, mismatch
+from zerolab.collectives.handle import Handle
+from zerolab.collectives.shared.peers import DONE, HERE, WORDS, Peers
+from zerolab.collectives.transport import Request, Transport
+from zerolab.errors import MismatchError, StateError
+
+Place = Callable[[Call, list[torch.Tensor]], torch.Tensor]
+"""Finds or makes the tensor in the arena that stands for what a call reads, given what it reads and writes."""
+
+
+class SharedCall:
+    """A rank's part in a call, in four steps: it announces its tensor, meets the others, does its share with all
+    tensors in view, and takes its leave. A call is over for it when all others have left, too: until then its tensor is
+    theirs to read. `tensors` are what it reads and what it writes; a barrier has none."""
+
+    def __init__(self, queue: CallQueue, call: Call, run: Callable[[], None], tensors: list[torch.Tensor]) -> None:
+        self.queue, self.call, self.run, self.tensors = queue, call, run, tensors
+        self.words = str(call).encode("ascii", "replace")[:WORDS].decode()
+        self.announced: torch.Tensor | None = None
+        """This rank's tensor in its arena, which the others know of."""
+        self.at_the_end: Callable[[], object] | None = None
+        """What this rank does when all others have left."""
+        self.entered = self.ran = self.over = False
+        self.error: BaseException | None = None
+        # By kind of note and rank of the world: where its tensor begins.
+        self._known: tuple[dict[int, int], dict[int, int]] = {}, {}
+
+    def announce(self) -> None:
+        with torch.no_grad():
+            self.announced = self.queue.place(self.call, self.tensors) if self.tensors else torch.empty(0)
+        self.write(HERE, self.queue.peers.arena.offset(self.announced) or 0)
+
+    def write(self, kind: int, offset: int = 0) -> None:
+        """Tell the others that this rank's tensor is there, or that it needs theirs no more and has written what it had
+        to."""
+        self.queue.peers.write(kind, self.queue.number, offset, self.words, self.queue.others)
+
+    def missing(self, kind: int) -> int | None:
+        """A rank that is not known to be here (or to have left, if `kind` is DONE); None if all are. Does not wait."""
+        queue, known = self.queue, self._known[kind]
+        for rank in queue.others if len(known) < len(queue.others) else ():
+            if rank not in known:
+                notes = queue.peers.notes[rank, kind, queue.number]
+                if not notes:
+                    return rank
+                known[rank], theirs = notes.popleft()
+                if theirs != self.words:
+                    (one, this), (other, that) = sorted([(queue.peers.rank, self.words), (rank, theirs)])
+                    raise MismatchError(mismatch(one, this, other, that))
+        return None
+
+    def views(self, start: int, stop: int) -> list[torch.Tensor]:
+        """Elements `[start, stop)` of all ranks' tensors, in the ring's order of addition: our right neighbour's first,
+        our own last."""
+        assert self.announced is not None
+        return [*(self.view(rank, start, stop) for rank in self.queue.others), self.announced[start:stop]]
+
+    def view(self, rank: int, start: int, stop: int) -> torch.Tensor:
+        """Those of another rank of the world."""
+        assert self.announced is not None
+        if start == stop:
+            return self.announced[start:stop]
+        dtype = self.announced.dtype
+        return self.queue.peers.view(rank, self._known[HERE][rank] + start * dtype.itemsize, stop - start, dtype)
+
+    def end(self) -> None:
+        """The call is over for everybody. Its tensors are let go at once, whoever keeps the handle."""
+        if self.at_the_end is not None:
+            with torch.no_grad():
+                self.at_the_end()
+        self.over = True
+        self.announced, self.tensors, self.at_the_end, self.run = None, [], None, lambda: None
+
+    def must_follow(self, earlier: SharedCall) -> bool:
+        """Whether this call may not even be announced before the earlier one is over: others may still read what that
+        announced, and what it writes may be there only when it is over."""
+        if not self.tensors or not earlier.tensors or earlier.announced is None:
+            return earlier.announced is None
+        reads, writes, written = self.tensors[0], self.tensors[-1], earlier.tensors[-1]
+        return overlap(reads, written) or overlap(writes, written) or overlap(writes, earlier.announced)
+
+    # What a handle asks.
+
+    def arrive(self) -> None:
+        """Return when the result is here: as soon as this rank has done its share, but for an all-reduce, to which each
+        of the others adds its part."""
+        self.queue.wait(self, until_over=self.call.name == "all_reduce")
+
+    def wait(self) -> None:
+        """Return when everybody has done theirs."""
+        self.queue.wait(self, until_over=True)
+
+
+def overlap(one: torch.Tensor, other: torch.Tensor) -> bool:
+    return one.data_ptr() < other.data_ptr() + other.nbytes and other.data_ptr() < one.data_ptr() + one.nbytes
+
+
+class CallQueue:
+    """This rank's calls in one group, in order: the issuer (see `handle.py`) of ranks that share memory."""
+
+    def __init__(self, transport: Transport, peers: Peers, place: Place) -> None:
+        self._transport, self.peers, self.place = transport, peers, place
+        group = transport.within
+        ranks = range(transport.size) if group is None else group.ranks
+        self.number = 0 if group is None else group.number
+        self.others = [*ranks[transport.rank + 1 :], *ranks[: transport.rank]]
+        """In the ring's order, in the world's numbers."""
+        self._ranks = ranks
+        self._ahead: deque[SharedCall] = deque()  # our share is to be done
+        self._behind: deque[SharedCall] = deque()  # it is done, and some others' is not
+        # Calls that have failed and whose error nobody has heard, the earliest first.
+        self._unheard: deque[SharedCall] = deque()
+        self.running: SharedCall
+        """The call that runs."""
+        peers.queues.append(self)
+
+    def issue(self, call: Call, run: Callable[[], None], tensors: list[torch.Tensor], result: Any, now: bool) -> Handle:
+        with self.peers.lock:
+            if self.peers.closed:
+                raise StateError(f"{call.name} was called after comm.close(); close it when all calls are made")
+            queued = SharedCall(self, call, run, tensors)
+            if not self.peers.is_open:
+                # The others are met for the first time, which takes all of them: a wait, in this call. (A group is made
+                # by a call of those that it is made of, so they have met by then.)
+                self._enter(queued)
+                self.peers.open()
+            self._ahead.append(queued)
+        if now:
+            queued.wait()
+        else:
+            self.peers.poll()
+        return Handle(result, queued)
+
+    def go_on(self) -> bool:
+        """Announce what can be announced and take a step, if one can be taken; whether one was."""
+        # When a call ends, a later one may become free to be announced, and others may be waiting for it already. While
+        # a rank announces it may read its inbox, too (`Peers.write`), and find news of another group's call there. So
+        # an announcement counts as a step, and all groups are looked at once more.
+        announced = self._announce_all()
+        if self._ahead and self._is_ready(self._ahead[0]):
+            self._do_share(self._ahead.popleft())
+        elif self._behind and self._behind[0].missing(DONE) is None:
+            self._behind.popleft().end()
+        else:
+            return announced
+        return True
+
+    def attend(self, request: Request) -> None:
+        """Wait for a message, and meanwhile do what others may wait for before they send it."""
+        if not any(queue._ahead for queue in self.peers.queues):
+            request.wait()
+            return
+        with ThreadPoolExecutor(1) as aside:
+            message = aside.submit(request.wait)
+            while not message.done():
+                self.peers.poll()
+                time.sleep(1e-4)
+            message.result()
+
+    def wait(self, queued: SharedCall, until_over: bool) -> None:
+        """Wait until a call's share is done, or until it is over. Raises what its call raised, or an earlier one that
+        nobody has waited for."""
+        self.peers.poll()
+        waited = False
+        while not (queued.over if until_over else queued.ran):
+            waited = True
+            self._wait_for_somebody()
+            self.peers.poll()
+        if waited:
+            self._transport.waits(None)
+        if queued.error is not None:
+            with suppress(ValueError):
+                self._unheard.remove(queued)
+            raise queued.error
+        self._raise_unheard()
+
+    def close(self) -> None:
+        """Do all that others may still wait for."""
+        calls = [*self._behind, *self._ahead]
+        if calls:
+            calls[-1].wait()
+        self._raise_unheard()
+
+    def _raise_unheard(self) -> None:
+        if self._unheard:
+            error = self._unheard.popleft().error
+            assert error is not None
+            raise error
+
+    def _announce_all(self) -> bool:
+        """Announce what may be announced, in order; whether something was."""
+        if not self._ahead or self._ahead[-1].announced is not None:
+            return False
+        earlier, some = list(self._behind), False
+        for queued in self._ahead:
+            if queued.announced is None:
+                if any(map(queued.must_follow, earlier)):
+                    break
+                queued.announce()
+                some = True
+            earlier.append(queued)
+        return some
+
+    def _wait_for_somebody(self) -> None:
+        with self.peers.lock:
+            peer = None
+            if self._ahead:
+                self._enter(self._ahead[0])
+            if self._ahead and self._ahead[0].announced is not None:
+                peer = self._ahead[0].missing(HERE)
+            elif self._behind:
+                # What is not announced yet follows one that is not over.
+                peer = self._behind[0].missing(DONE)
+            # Another thread may have ended it just now.
+            self._transport.waits(None if peer is None else self._ranks.index(peer))
+        # Another thread may read what this one waits for, so that nobody sleeps for ever.
+        self.peers.sleep(0.02)
+
+    def _is_ready(self, queued: SharedCall) -> bool:
+        try:
+            return queued.announced is not None and queued.missing(HERE) is None
+        except MismatchError as error:
+            # Whoever waits for this call hears of it.
+            queued.error = error
+            return True
+
+    def _enter(self, queued: SharedCall) -> None:
+        if not queued.entered:
+            queued.entered = True
+            self._transport.entered(queued.call)
+
+    def _do_share(self, queued: SharedCall) -> None:
+        token = current_call.set(queued.call)
+        try:
+            self._enter(queued)
+            if queued.error is not None:
+                raise queued.error
+            self.running = queued
+            # Peers' memory is no memory of this rank, and a tracker must not count it.
+            with torch.no_grad(), _disable_current_modes() if _len_torch_dispatch_stack() else nullcontext():
+                queued.run()
+            del self.running
+            queued.write(DONE)
+            self._behind.append(queued)
+        except Exception as error:
+            queued.error, queued.over = error, True
+            self._unheard.append(queued)
+        finally:
+            queued.ran = True
+            self._transport.left(queued.call)
+            current_call.reset(token)
