@@ -78,6 +78,20 @@ def part_of_a_world(rank, folder, ranks):
     Path(folder, f"{rank}.json").write_text(json.dumps(found))
 
 
+def two_comms_at_once(rank, folder, ranks):
+    """Equal calls of two comms of one group are under way at once, issued here in one order and there in the other."""
+    init(folder, rank, ranks)
+    comms = [from_process_group(collectives="ring") for _ in range(2)]
+    tensors = [torch.full((1000,), float(1 + at + 10 * rank)) for at in range(2)]
+    started = {at: comms[at].all_reduce_async(tensors[at]) for at in ((0, 1) if rank == 0 else (1, 0))}
+    found = [started[at].wait().unique().tolist() for at in range(2)]
+    for comm in comms:
+        comm.close()
+    dist.barrier()
+    dist.destroy_process_group()
+    Path(folder, f"{rank}.json").write_text(json.dumps(found))
+
+
 if __name__ == "__main__":
     # Under torchrun.
     dist.init_process_group("gloo")

@@ -46,6 +46,10 @@ def test_a_part_of_the_world_is_a_world_of_its_own(tmp_path):
         assert list(member.values()) == [[at, 2, [0, 1, 1, 2], 3.0, 2]] * 3
 
 
+def test_messages_of_two_comms_of_one_group_never_meet(tmp_path):
+    assert spawn(group_ranks.two_comms_at_once, tmp_path, 2) == [[[12.0], [14.0]]] * 2
+
+
 def test_under_torchrun_a_script_may_make_the_group_itself(tmp_path):
     torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     done = born.ran(*torchrun, group_ranks.__file__, tmp_path, capture_output=True, text=True, timeout=80)

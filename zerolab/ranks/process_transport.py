@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 import zlib
+from collections import Counter
 from collections.abc import Callable
 from typing import Protocol
 
@@ -22,6 +23,8 @@ from zerolab.ranks.board import BoardPen, RankState
 from zerolab.ranks.failure import OpenRequests, PeerLost, check_message, is_secondary
 
 SEND, RECEIVE, MEET = 1, 2, 3
+_made: Counter[str] = Counter()
+"""How many transports this process has made in each group, by its name."""
 
 
 class _Work(Protocol):
@@ -52,6 +55,10 @@ class ProcessTransport(Transport):
         self.queues = nccl
         self._pen = pen
         self._open = OpenRequests()
+        # Messages of two transports of one group, which all ranks make in one order, never meet.
+        name = getattr(self.host, "group_name", "")
+        self._mark = _tag(str(_made[name])) if _made[name] else 0
+        _made[name] += 1
 
     def isend(self, tensor: torch.Tensor, dst: int, tag: int = 0) -> Request:
         return self._begin(SEND, tensor, dst, tag)
@@ -125,7 +132,7 @@ class ProcessTransport(Transport):
             # Torch gives NCCL's single messages other connections than batches, and where one rank's neighbour posts
             # a batch (`exchange`) the two would never meet. So each message is a batch.
             return dist.batch_isend_irecv([dist.P2POp(post, message, group=group, group_peer=peer)])[0]
-        return post(message, group=group, tag=tag, **{to: peer})
+        return post(message, group=group, tag=tag ^ self._mark, **{to: peer})
 
     def _carrier(self, message: torch.Tensor) -> dist.ProcessGroup:
         return self.group if message.is_cuda else self.host
@@ -139,7 +146,7 @@ class ProcessTransport(Transport):
         post, to = _post_of(kind)
         with _disable_current_modes():
             number = torch.tensor([nbytes], device="cpu")
-            work = post(number, group=self.host, tag=_tag(f"the size of {tag}"), **{to: peer})
+            work = post(number, group=self.host, tag=_tag(f"the size of {tag}") ^ self._mark, **{to: peer})
         return _Size(number, work), _tag(f"{tag} of {nbytes} bytes")
 
     def _lost(self, kind: int, peer: int) -> PeerLost:

@@ -45,8 +45,8 @@ def from_process_group(
                  simulated. NCCL's order of addition is not fixed (`zerolab.ranks.devices`).
     link, trace, check  as in `launch`
 
-    `comm.rank` and `comm.size` are those of the group. Two comms of one group may follow each other; for calls of both
-    under way at once, give each a group of its own (`torch.distributed.new_group`).
+    `comm.rank` and `comm.size` are those of the group. Two comms of one group may follow each other. For calls of both
+    under way at once where messages have no tags (NCCL), give each a group of its own (`torch.distributed.new_group`).
 
     Raises:
         InputError: no group was made, this process is not in it, its backend cannot serve the device, all ranks of a
