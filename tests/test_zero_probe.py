@@ -18,8 +18,8 @@ from zerolab.errors import InputError
 from zerolab.offload.places import NOWHERE, Offload
 from zerolab.zero import ZeroEngine
 from zerolab.zero.choose import step_device
-from zerolab.zero.optimizer import default_factory
 from zerolab.zero.start.probe import probe
+from zerolab.zero.step import default_factory
 
 O = torch.optim  # noqa: E741
 

@@ -16,7 +16,7 @@ from zerolab.train.config import TrainConfig
 from zerolab.train.model import take_weights
 from zerolab.train.resume import Start
 from zerolab.zero import ZeroEngine
-from zerolab.zero.optimizer import Factory, default_factory
+from zerolab.zero.step import Factory, default_factory
 
 
 def make_engine(comm: Collectives, start: Start) -> ZeroEngine:

@@ -11,11 +11,11 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch._C import DisableTorchFunctionSubclass
 from torch.nn.modules.module import _IncompatibleKeys
 
-from zerolab.collectives import phase
+from zerolab.collectives import Collectives, phase
 from zerolab.errors import InputError, StateError
 from zerolab.flat.views import shard_of, view
 from zerolab.zero.bucket import Bucket
@@ -24,7 +24,6 @@ from zerolab.zero.clip import check_norm, clip_factor, gradient_norm
 from zerolab.zero.engine import Engine
 from zerolab.zero.guards import ParameterGuard
 from zerolab.zero.guards.parameters import written
-from zerolab.zero.main_parameters import gather_main
 from zerolab.zero.overwrite import overwrite_by
 from zerolab.zero.publishing import Publishing
 from zerolab.zero.tiers.stored_step import StoredStep
@@ -281,3 +280,35 @@ def versions(parameters: Iterable[nn.Parameter]) -> list[int]:
     """Torch's counts of writes in place."""
     with DisableTorchFunctionSubclass():
         return [parameter._version for parameter in parameters]
+
+
+def gather_main(comm: Collectives, buckets: Sequence[Bucket], step: StoredStep, to: int | None) -> dict[str, Tensor]:
+    """The main parameters by name, on the CPU of every rank, or of rank `to` alone; none of a bucket whose parameters
+    are updated in the dtype in which forward uses them. A collective."""
+    found: dict[str, Tensor] = {}
+    mine = to in (None, comm.rank)
+    for bucket, own in own_main(buckets, step).items():
+        with phase("consolidate"):
+            whole = own if own.numel() == bucket.layout.numel else comm.all_gather(own.to(comm.device))
+        if mine:
+            found |= {slot.name: view(whole, slot).cpu().clone() for slot in bucket.layout.slots}
+    return found
+
+
+def own_main(buckets: Sequence[Bucket], step: StoredStep) -> dict[Bucket, Tensor]:
+    """What this rank updates of each bucket, in the dtype in which it does, on the CPU."""
+    found = {}
+    for bucket in buckets:
+        if bucket.trainable and bucket.dtypes.main != bucket.dtype:
+            begin, end = bucket.owned
+            found[bucket] = torch.zeros(end - begin, dtype=bucket.dtypes.main)
+            if bucket.dtypes.shard == bucket.dtypes.main:
+                # Stage 3 keeps its shards as main parameters.
+                found[bucket].copy_(bucket.tier.fetch(bucket, torch.empty_like(found[bucket])))
+    for states in step.stored():
+        for segment, name, codec, raw in states:
+            if name == "main" and segment.bucket in found:
+                start = segment.start
+                values = codec.view(raw, segment.numel)
+                found[segment.bucket][start : start + segment.numel].copy_(values)
+    return found

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -144,3 +145,8 @@ def build(factory: Factory, groups: Sequence[Any], owned: Sequence[tuple[Any, Te
     for group, tensor in owned:
         tensors[group].append(tensor)
     return factory([{"params": those, **dict(group)} for group, those in tensors.items()] or [{"params": []}])
+
+
+def default_factory(lr: float, **options: Any) -> Factory:
+    """AdamW, fused: one pass over parameter, gradient and both moments."""
+    return partial(torch.optim.AdamW, lr=lr, fused=True, **options)

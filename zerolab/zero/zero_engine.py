@@ -32,7 +32,6 @@ from zerolab.zero.engine import Engine
 from zerolab.zero.full_parameters import FullParameters
 from zerolab.zero.guards import DEFAULT
 from zerolab.zero.limits import NO_LIMITS, LimitedSchedule, Stage3Limits, check_limits
-from zerolab.zero.optimizer import default_factory
 from zerolab.zero.publishing import Publishing
 from zerolab.zero.reducer import Reducer
 from zerolab.zero.replicas import ReplicatedReducer
@@ -40,7 +39,7 @@ from zerolab.zero.sharding import Sharding
 from zerolab.zero.start.checks import check_alike, check_disk, check_model, make_scaler, models_in_use
 from zerolab.zero.start.meta import Init, Materializer, find_init
 from zerolab.zero.start.probe import probe
-from zerolab.zero.step import Factory
+from zerolab.zero.step import Factory, default_factory
 from zerolab.zero.tiers.stored_step import StoredStep
 from zerolab.zero.tiers.tiers import Tier, make_tier
 from zerolab.zero.units import GroupOf, Unit
