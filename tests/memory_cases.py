@@ -74,7 +74,7 @@ class Case:
     engine: dict[str, Any] = field(default_factory=dict)
     micro_batches: int = 1
     reduce_each: bool = True
-    stages: tuple[int, ...] = STAGES
+    stages: tuple[int, ...] = tuple(STAGES)
 
     def loss(self, engine: ZeroEngine, rank: int) -> torch.Tensor:
         generator = torch.Generator().manual_seed(rank)

@@ -149,7 +149,9 @@ class Reducer:
         """Forget the gradients of this step."""
         self._in_backward = False
         while self._in_flight:
-            self.settle(self._in_flight.popleft()[1])
+            _, handle = self._in_flight.popleft()
+            for call in self.calls(handle):
+                call.wait()
         for bucket in self.order:
             bucket.gradients.forget()
         # A backward that failed may have left some behind; the next would add to them.
@@ -220,9 +222,9 @@ class Reducer:
         average: Tensor = handle.wait()
         return average
 
-    def settle(self, handle: Handle) -> None:
-        """Return once a reduction that nobody collects uses no memory any more."""
-        handle.wait()
+    def calls(self, handle: Handle) -> list[Handle]:
+        """The calls of a reduction that nobody collects, which use memory until they have ended."""
+        return [handle]
 
     @torch.no_grad()
     def _fill_missing(self, bucket: Bucket) -> None:
