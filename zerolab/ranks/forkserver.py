@@ -286,10 +286,19 @@ def _environment(values: dict[str, str]) -> Iterator[None]:
 
 @contextmanager
 def _interrupts_blocked() -> Iterator[None]:
-    """What is started in the block does not hear the terminal's Ctrl-C: its parent does, and ends it."""
+    """What is started in the block does not hear the terminal's Ctrl-C: its parent does, at the end of the block, and
+    ends it. (Another thread may take the signal, and Python hands it to the main thread all the same.)"""
     mask: Any = getattr(signal, "pthread_sigmask", lambda how, signals: ())
+    handler, came = signal.getsignal(signal.SIGINT), []
+    held = threading.current_thread() is threading.main_thread() and callable(handler)
+    if held:
+        signal.signal(signal.SIGINT, lambda *signalled: came.append(signalled))
     before = mask(getattr(signal, "SIG_BLOCK", 0), {signal.SIGINT})
     try:
         yield
     finally:
         mask(getattr(signal, "SIG_SETMASK", 0), before)
+        if held:
+            signal.signal(signal.SIGINT, handler)
+        if came:
+            handler(*came[0])  # type: ignore[operator,misc]
