@@ -19,7 +19,7 @@ from zerolab.collectives.transport import Transport
 from zerolab.errors import InputError, MismatchError, RankError
 from zerolab.ranks import launch
 
-pytestmark = pytest.mark.timeout(150)
+pytestmark = [pytest.mark.timeout(150), pytest.mark.filterwarnings("ignore:.*(quantize|nested)")]
 
 
 def other_size(comm: Collectives) -> None:
@@ -109,6 +109,9 @@ REFUSED: list[tuple[Callable[[], object], list[str]]] = [
     (lambda: one_rank.all_reduce(3.0), ["float", "torch.tensor"]),  # type: ignore[arg-type]
     (lambda: one_rank.all_reduce(torch.ones(2, dtype=torch.bool)), ["torch.bool", ".int()"]),
     (lambda: one_rank.all_reduce(torch.ones(2, dtype=torch.int64), average=True), ["torch.int64", ".float()"]),
+    (lambda: one_rank.all_reduce(torch.eye(3).to_sparse()), ["sparse", "to_dense"]),
+    (lambda: one_rank.broadcast(torch.quantize_per_tensor(torch.ones(4), 0.1, 0, torch.qint8)), ["quantized"]),
+    (lambda: one_rank.all_reduce(torch.nested.nested_tensor([torch.ones(2), torch.ones(3)])), ["nested"]),
     (lambda: one_rank.all_reduce(torch.ones(4, 2).t()), ["(1, 2)", "contiguous"]),
     (lambda: one_rank.all_reduce(flat.to("meta")), ["meta", "cpu", ".to("]),
     (lambda: one_rank.all_reduce(torch.ones(2, dtype=torch.complex64).conj()), ["conjugate", "resolve_conj"]),

@@ -24,6 +24,11 @@ def check_tensor(name: str, tensor: Tensor, device: torch.device, flat: bool = F
     """Refuse what is no plain memory on `device`, or, if `flat`, no 1-D tensor."""
     if not isinstance(tensor, torch.Tensor):
         raise InputError(f"{name} takes a tensor, not {type(tensor).__name__}; wrap the value in torch.tensor")
+    if tensor.is_quantized or tensor.is_nested or tensor.layout is not torch.strided:
+        raise InputError(
+            f"{name} takes a dense tensor, not a sparse, nested or quantized one; call to_dense(), to_padded_tensor(0) "
+            "or dequantize() first"
+        )
     if not same_device(tensor.device, device):
         raise InputError(f"{name} runs on {device}, but the tensor is on {tensor.device}; move it with .to()")
     if tensor.is_conj() or tensor.is_neg():
