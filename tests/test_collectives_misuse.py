@@ -1,4 +1,4 @@
-"""Several threads, calls that differ, tensors of every kind: right, or refused by name."""
+"""Several comms, several threads, calls that differ, tensors of every kind: right, or refused by name."""
 
 import threading
 import time
@@ -18,6 +18,52 @@ from zerolab.ranks import from_process_group, launch
 from zerolab.zero import ZeroEngine
 
 pytestmark = [pytest.mark.timeout(60), pytest.mark.ranks]
+every_implementation = pytest.mark.parametrize("collectives", ["shared", "ring", "torch"])
+
+
+# Several comms
+
+
+@pytest.mark.parametrize(
+    ("collectives", "turned"), [("shared", False), ("ring", False), ("torch", False), ("ring", True), ("torch", True)]
+)
+def test_two_comms_of_one_process_group_keep_their_calls_apart(collectives: str, turned: bool) -> None:
+    def both(comm: Collectives) -> list[float]:
+        one, other = (from_process_group(collectives=collectives) for _ in range(2))
+        found = []
+        for _ in range(20):
+            tensors = [torch.ones(4), torch.full((4,), 2.0), torch.full((4,), 3.0)]
+            calls = [its.all_reduce_async(tensor) for its, tensor in zip((one, other, comm), tensors, strict=True)]
+            for call in calls[:: -1 if turned and comm.rank else 1]:
+                call.wait()
+            found += [tensor[0].item() for tensor in tensors]
+        one.close()
+        other.close()
+        return found
+
+    options = {"collectives": collectives, "timeout": 30}
+    assert launch(both, ranks=2, **options) == [[2.0, 4.0, 6.0] * 20] * 2
+
+
+@every_implementation
+@pytest.mark.parametrize("stage", [2, 3])
+def test_two_engines_with_a_comm_each_train_as_with_one(collectives: str, stage: int) -> None:
+    def train(comm: Collectives, apart: bool) -> float:
+        engines = []
+        for seed in (0, 1):
+            torch.manual_seed(seed)
+            model = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 8))
+            own = from_process_group(collectives=collectives) if apart else comm
+            engines.append(ZeroEngine(model, own, stage, lr=0.1))
+        for step in range(3):
+            x = torch.full((2, 8), float(comm.rank + step))
+            engines[0].backward(engines[1](engines[0](x)).square().sum(), also=[engines[1]])
+            for engine in engines:
+                engine.step()
+        return sum(value.double().sum().item() for engine in engines for value in engine.consolidate().values())
+
+    shared, apart = (launch(train, its, ranks=2, collectives=collectives, timeout=30) for its in (False, True))
+    assert shared == apart and len(set(apart)) == 1
 
 
 # Several threads

@@ -16,6 +16,7 @@ import torch.distributed as dist
 from torch.utils._python_dispatch import _disable_current_modes
 
 from zerolab.collectives.call import Call, current_call
+from zerolab.collectives.torch_ import new_group
 from zerolab.collectives.transport import Request, Transport
 from zerolab.errors import MismatchError
 from zerolab.gpu import door
@@ -23,7 +24,7 @@ from zerolab.ranks.board import BoardPen, RankState
 from zerolab.ranks.failure import OpenRequests, PeerLost, check_message, is_secondary
 
 SEND, RECEIVE, MEET = 1, 2, 3
-_made: Counter[str] = Counter()
+_carried: Counter[str] = Counter()
 """How many transports this process has made in each group, by its name."""
 
 
@@ -55,10 +56,7 @@ class ProcessTransport(Transport):
         self.queues = nccl
         self._pen = pen
         self._open = OpenRequests()
-        # Messages of two transports of one group, which all ranks make in one order, never meet.
-        name = getattr(self.host, "group_name", "")
-        self._mark = _tag(str(_made[name])) if _made[name] else 0
-        _made[name] += 1
+        _carried[self.group.group_name] += 1
 
     def isend(self, tensor: torch.Tensor, dst: int, tag: int = 0) -> Request:
         return self._begin(SEND, tensor, dst, tag)
@@ -132,7 +130,7 @@ class ProcessTransport(Transport):
             # Torch gives NCCL's single messages other connections than batches, and where one rank's neighbour posts
             # a batch (`exchange`) the two would never meet. So each message is a batch.
             return dist.batch_isend_irecv([dist.P2POp(post, message, group=group, group_peer=peer)])[0]
-        return post(message, group=group, tag=tag ^ self._mark, **{to: peer})
+        return post(message, group=group, tag=tag, **{to: peer})
 
     def _carrier(self, message: torch.Tensor) -> dist.ProcessGroup:
         return self.group if message.is_cuda else self.host
@@ -146,7 +144,7 @@ class ProcessTransport(Transport):
         post, to = _post_of(kind)
         with _disable_current_modes():
             number = torch.tensor([nbytes], device="cpu")
-            work = post(number, group=self.host, tag=_tag(f"the size of {tag}") ^ self._mark, **{to: peer})
+            work = post(number, group=self.host, tag=_tag(f"the size of {tag}"), **{to: peer})
         return _Size(number, work), _tag(f"{tag} of {nbytes} bytes")
 
     def _lost(self, kind: int, peer: int) -> PeerLost:
@@ -212,6 +210,17 @@ class _Message:
         if self._target is not None and self._kind == RECEIVE:
             self._target.copy_(self._message)
         self._work = self._message = self._target = None
+
+
+def own_carrier(group: dist.ProcessGroup) -> dist.ProcessGroup:
+    """The group itself, or, where another transport uses it, a new one of the same ranks: calls of two comms carry the
+    same numbers, and would take each other's messages. All of its ranks call it, alike often."""
+    used = _carried[group.group_name]
+    if not used:
+        return group
+    _carried[group.group_name] += 1
+    number = zlib.crc32(f"{group.group_name} {used}".encode())
+    return new_group(dist.get_process_group_ranks(group), number, dist.get_backend_config(group))
 
 
 def _tag(words: str) -> int:

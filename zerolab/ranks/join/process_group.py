@@ -21,7 +21,7 @@ from zerolab.collectives.shared.peers import host_number, is_possible
 from zerolab.collectives.torch_ import backends_of, carriers, connect
 from zerolab.errors import InputError
 from zerolab.ranks.devices import check_timed, wanted
-from zerolab.ranks.process_transport import ProcessTransport
+from zerolab.ranks.process_transport import ProcessTransport, own_carrier
 
 if TYPE_CHECKING:
     from zerolab.collectives import Link
@@ -45,8 +45,8 @@ def from_process_group(
                  simulated. NCCL's order of addition is not fixed (`zerolab.ranks.devices`).
     link, trace, check  as in `launch`
 
-    `comm.rank` and `comm.size` are those of the group. Two comms of one group may follow each other. For calls of both
-    under way at once where messages have no tags (NCCL), give each a group of its own (`torch.distributed.new_group`).
+    `comm.rank` and `comm.size` are those of the group. Each further comm of a group that gloo joins has a process group
+    of its own, so that the calls of both may be under way at once.
 
     Raises:
         InputError: no group was made, this process is not in it, its backend cannot serve the device, all ranks of a
@@ -61,9 +61,11 @@ def from_process_group(
     _check_alike(group, device, backends)
     check_timed(device, link, trace)
     nccl = backends.get(device.type) == "nccl"
-    carrier, host = carriers(group, nccl)
     if nccl:
+        carrier, host = carriers(group, nccl)
         connect(carrier, device)
+    else:
+        carrier = host = own_carrier(group)
     transport = ProcessTransport(carrier, device, nccl, host=host)
     if collectives == "auto" and link is None:
         collectives = wanted(os.environ)
