@@ -39,8 +39,9 @@ def end_with(client: int, imported: threading.Event) -> None:
 
 def remove_leftovers() -> None:
     """Remove what the client, if it was killed, has left of temporary files."""
-    for path in glob.glob(os.environ.get("ZEROLAB_LEFTOVERS", "")):
-        shutil.rmtree(path, ignore_errors=True)
+    for pattern in os.environ.get("ZEROLAB_LEFTOVERS", "").split(os.pathsep):
+        for path in glob.glob(pattern):
+            shutil.rmtree(path, ignore_errors=True)
 
 
 client = pipe_of_the_client()

@@ -14,6 +14,8 @@ from zerolab.system import has
 
 prefix = f"zerolab-{secrets.token_hex(3)}-"
 """How the names of this process's folders begin. It is short, since the name of a socket is, too."""
+LONGEST = 64
+"""Characters of a place where a socket's folder may be."""
 _open: set[tempfile.TemporaryDirectory[str]] = set()
 _place: list[str] = []
 """Where a rank makes its folders: in its launch's, with which they end. Empty elsewhere."""
@@ -30,9 +32,12 @@ def temporary_folder(kind: str) -> Iterator[Path]:
         folder.cleanup()
 
 
-def make_folder(kind: str) -> tempfile.TemporaryDirectory[str]:
-    """A private folder, gone when this process ends. Raises a DiskError where there is no room for it."""
+def make_folder(kind: str, short: bool = False) -> tempfile.TemporaryDirectory[str]:
+    """A private folder, gone when this process ends; `short`: with a name that leaves room for a socket's, which has a
+    hundred characters at most. Raises a DiskError where there is no room for it."""
     place = _place[0] if _place else None
+    if short and len(place or tempfile.gettempdir()) > LONGEST and os.path.isdir("/tmp"):
+        place = "/tmp"
     try:
         folder = tempfile.TemporaryDirectory(prefix=f"{prefix}{kind}", dir=place, ignore_cleanup_errors=True)
     except OSError as error:

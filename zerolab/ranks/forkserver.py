@@ -108,10 +108,11 @@ def fork_server() -> None:
 def server_environment() -> dict[str, str]:
     """What a server finds in its environment beside what is in ours."""
     config: dict[str, Any] = multiprocessing.current_process()._config  # type: ignore[attr-defined]
-    if config.get("tempdir") is None:
+    if not os.path.isdir(config.get("tempdir") or ""):
         # Where Python makes the socket by which servers are asked; its own folder would outlive a kill.
-        config["tempdir"] = folders.make_folder("").name
-    return {LEFTOVERS: f"{tempfile.gettempdir()}/{folders.prefix}*", **malloc_settings()}
+        config["tempdir"] = folders.make_folder("", short=True).name
+    places = {tempfile.gettempdir(), os.path.dirname(config["tempdir"])}
+    return {LEFTOVERS: os.pathsep.join(f"{place}/{folders.prefix}*" for place in places), **malloc_settings()}
 
 
 def malloc_settings() -> dict[str, str]:
