@@ -178,8 +178,11 @@ def test_a_lesson_that_is_opened_counts_as_unchanged_and_hides_its_answers(page:
     opened.wait_for_function(f"{current}.sessionContext?.session?.kernel?.status=='idle'")
     # JupyterLab writes the kernel's version into a notebook that has another or none.
     opened.wait_for_function(f"{current}.context.model.toJSON().metadata.language_info?.version")
-    # While it is read, once or twice, it counts as changed; one that JupyterLab has changed would from then on.
-    opened.wait_for_function(f"{current}.context?.isReady && !{current}.context.model.dirty")
+    # While it is read, once or twice, it counts as changed: both are asked at one moment.
+    named = f"{current}.context?.isReady && {current}.context.model.toJSON().metadata.language_info?.version"
+    idle = f"{current}.sessionContext?.session?.kernel?.status=='idle'"
+    state = opened.wait_for_function(f"{named} && {idle} ? {{changed: {current}.context.model.dirty}} : null")
+    assert state.json_value() == {"changed": False}
     folds = lesson.read_text().count('"outputs_hidden": true')
     opened.wait_for_function(f"document.querySelectorAll('.jp-OutputPlaceholder').length == {folds}")
     opened.evaluate(f"{current}.sessionContext.shutdown()")

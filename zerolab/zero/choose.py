@@ -13,9 +13,7 @@ from zerolab.offload.places import Offload
 from zerolab.precision.recipe import Precision
 from zerolab.zero.bucket import Bucket
 from zerolab.zero.sharding import REDUCTIONS
-from zerolab.zero.step import Factory
 from zerolab.zero.table import Dtypes, check_stage
-from zerolab.zero.tier import DeviceTier
 from zerolab.zero.tiers.disk_step import DiskStep
 from zerolab.zero.tiers.encoded_step import EncodedStep
 from zerolab.zero.tiers.stored_step import StoredStep
@@ -44,21 +42,14 @@ def dtypes_from(precision: Precision | None) -> Dtypes | None:
     return Dtypes(of("params"), of("main_params"), of("grads"), of("reduce"), of("main_grads"), shard)
 
 
-def make_step(
-    tier: DeviceTier,
-    offload: Offload,
-    buckets: Sequence[Bucket],
-    factory: Factory,
-    precision: Precision | None,
-    state_size: StateSize,
-) -> StoredStep:
+def step_kind(
+    offload: Offload, buckets: Sequence[Bucket], precision: Precision | None, state_size: StateSize
+) -> type[StoredStep]:
+    """The way of the step, by where and how states are stored."""
     if offload.optimizer == "disk":
-        kind: type[StoredStep] = DiskStep
-    elif all(stored_as_used(bucket, offload, precision, state_size) for bucket in buckets):
-        kind = StoredStep
-    else:
-        kind = EncodedStep
-    return kind(tier, offload, buckets, factory, precision, state_size)
+        return DiskStep
+    plain = all(stored_as_used(bucket, offload, precision, state_size) for bucket in buckets)
+    return StoredStep if plain else EncodedStep
 
 
 def step_device(device: torch.device, offload: Offload) -> torch.device:

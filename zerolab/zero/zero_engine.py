@@ -26,7 +26,7 @@ from zerolab.ranks.pages import Pages
 from zerolab.zero.autograd import reached, run_backward
 from zerolab.zero.bucket import Memory
 from zerolab.zero.changing import all_hear, changing
-from zerolab.zero.choose import dtypes_from, effective_stage, make_step, step_device
+from zerolab.zero.choose import dtypes_from, effective_stage, step_device, step_kind
 from zerolab.zero.clip import StepResult, check_norm, measure
 from zerolab.zero.engine import Engine
 from zerolab.zero.full_parameters import FullParameters
@@ -230,7 +230,8 @@ class ZeroEngine(FullParameters):
         self.publishing.settle(unit)
 
     def make_step(self, factory: Factory) -> StoredStep:
-        return make_step(self.tier, self.offload, self.buckets, factory, self.precision, self.state_size)
+        kind = step_kind(self.offload, self.buckets, self.precision, self.state_size)
+        return kind(self.tier, self.offload, self.buckets, factory, self.precision, self.state_size)
 
     def before_setup(self) -> None:
         self._check_alike()
