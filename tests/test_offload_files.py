@@ -18,7 +18,7 @@ import torch
 from zerolab.collectives import Collectives
 from zerolab.errors import InputError, OffloadError, StateError
 from zerolab.offload import files
-from zerolab.offload.buffers import Pool, aligned
+from zerolab.offload.buffers import aligned
 from zerolab.offload.files import SwapFile, left_overs
 from zerolab.ranks import launch
 
@@ -462,22 +462,3 @@ def test_a_buffer_beside_a_gpu_is_locked_and_starts_at_a_page() -> None:
     for nbytes in (1, 5000, 2**22 + 1):
         buffer = aligned(nbytes, pin=True)
         assert buffer.is_pinned() and buffer.data_ptr() % PAGE == 0 and buffer.nbytes % PAGE == 0
-
-
-def test_a_pool_gives_each_buffer_to_one_taker_at_a_time() -> None:
-    pool = Pool(2, 5000)
-    one, other = pool.take(), pool.take()
-    assert one.data_ptr() != other.data_ptr() and one.nbytes == 8192
-    with pytest.raises(StateError, match="all 2 buffers of the pool are in use"):
-        pool.take()
-    pool.give(one)
-    for wrong in (one, aligned(5000)):
-        with pytest.raises(InputError, match="give each back once"):
-            pool.give(wrong)
-    assert pool.take() is one
-
-
-@pytest.mark.parametrize("count", [0, -1, True])
-def test_a_pool_of_no_buffers_is_refused(count: int) -> None:
-    with pytest.raises(InputError, match=r"the number of buffers is .*; give a whole number of at least 1"):
-        Pool(count, PAGE)

@@ -27,7 +27,7 @@ from zerolab.precision.scaler import ScaleError
 from zerolab.ranks import launch
 from zerolab.zero import ZeroEngine
 from zerolab.zero.clip import gradient_norm
-from zerolab.zero.tiers import encoded_step
+from zerolab.zero.tiers import stored_step
 
 pytestmark = pytest.mark.timeout(100)
 
@@ -275,7 +275,7 @@ def test_what_memory_held_before_changes_nothing(precision: str, monkeypatch: py
             comm.allocate = lambda *args, held=held: bytes_of(allocate(*args), held)  # type: ignore[method-assign]
             # Records of encoded states, too.
             empty = {"empty": lambda *of, held=held, **as_: bytes_of(torch.empty(*of, **as_), held)}
-            monkeypatch.setattr(encoded_step, "torch", SimpleNamespace(**(vars(torch) | empty)))
+            monkeypatch.setattr(stored_step, "torch", SimpleNamespace(**(vars(torch) | empty)))
             engine = ZeroEngine(model(), comm, stage, optimizer=adamw(1e-2), precision=precision, **variant)
             for step in range(3):
                 for micro in (0, 1):

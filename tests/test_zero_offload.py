@@ -32,6 +32,7 @@ from zerolab.offload import Offload
 from zerolab.precision import Precision
 from zerolab.ranks import launch
 from zerolab.zero import ZeroEngine, engine_labels
+from zerolab.zero.tiers.tiers import DiskTier
 
 pytestmark = pytest.mark.timeout(100)
 
@@ -737,7 +738,8 @@ def test_an_engine_is_mended_as_often_as_it_breaks_and_holds_no_buffer_in_betwee
     """The optimizer's file fails while a shard of the parameters is being written, or either file does."""
     places = {"optimizer": "disk", "parameters": "disk", "sub_group_numel": 32, "buffer_count": 1}
     engine = ZeroEngine(model(), LocalCollectives(), 3, optimizer=adamw(1e-2), offload=offload(tmp_path, places))
-    pool, ended = engine.tier.pool, []  # type: ignore[attr-defined]
+    tier, ended = engine.tier, []
+    assert isinstance(tier, DiskTier)
     engine.backward(loss_of(engine(rows(0, 0))))
     engine.step()
     save(tmp_path / "kept", engine, 1)
@@ -748,7 +750,7 @@ def test_an_engine_is_mended_as_often_as_it_breaks_and_holds_no_buffer_in_betwee
         engine.backward(loss_of(engine(rows(0, 2))))
         with fault(name, at), pytest.raises(OffloadError):
             engine.step()
-        assert pool.free == len(pool.buffers)
+        assert len(tier.free) == len(tier.buffers)
         load(tmp_path / "kept", engine)
     assert len(set(ended)) == 1
     engine.close()

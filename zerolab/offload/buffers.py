@@ -7,7 +7,7 @@ import mmap
 
 import torch
 
-from zerolab.errors import InputError, OffloadError, StateError
+from zerolab.errors import OffloadError
 from zerolab.flat.layout import check_count
 from zerolab.flat.values import values_here
 from zerolab.gpu import door
@@ -50,36 +50,3 @@ def _mapped(nbytes: int) -> torch.Tensor:
             memory.madvise(mmap.MADV_HUGEPAGE)
     # The tensor's storage holds the mapping, which is unmapped with the last tensor on it.
     return torch.frombuffer(memory, dtype=torch.uint8)
-
-
-class Pool:
-    """`count` buffers of `nbytes` each, made once and used again."""
-
-    def __init__(self, count: int, nbytes: int, pin: bool = False) -> None:
-        check_count("the number of buffers", count)
-        self._free = [aligned(nbytes, pin) for _ in range(count)]
-        self._taken: dict[int, torch.Tensor] = {}
-
-    @property
-    def free(self) -> int:
-        """How many buffers `take` can give."""
-        return len(self._free)
-
-    @property
-    def buffers(self) -> list[torch.Tensor]:
-        """All of them, for the ledger."""
-        return [*self._free, *self._taken.values()]
-
-    def take(self) -> torch.Tensor:
-        """A free buffer; its content is arbitrary."""
-        if not self._free:
-            raise StateError(f"all {len(self._taken)} buffers of the pool are in use; give one back, or make it larger")
-        buffer = self._free.pop()
-        self._taken[id(buffer)] = buffer
-        return buffer
-
-    def give(self, buffer: torch.Tensor) -> None:
-        """Back what `take` returned; no transfer of it may be under way."""
-        if self._taken.get(id(buffer)) is not buffer:
-            raise InputError("the buffer is not one that take() gave and that is still out; give each back once")
-        self._free.append(self._taken.pop(id(buffer)))

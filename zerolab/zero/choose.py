@@ -1,22 +1,16 @@
-"""What an engine is made of, by its settings: the stage, the way of its step, the scaler of its losses."""
+"""What an engine is made of, by its settings."""
 
 from __future__ import annotations
-
-from collections.abc import Sequence
 
 import torch
 
 from zerolab.collectives import Collectives
 from zerolab.errors import InputError
-from zerolab.offload.formats import StateSize, check_places, format_of
+from zerolab.offload.formats import check_places
 from zerolab.offload.places import Offload
 from zerolab.precision.recipe import Precision
-from zerolab.zero.bucket import Bucket
 from zerolab.zero.sharding import REDUCTIONS
 from zerolab.zero.table import Dtypes, check_stage
-from zerolab.zero.tiers.disk_step import DiskStep
-from zerolab.zero.tiers.encoded_step import EncodedStep
-from zerolab.zero.tiers.stored_step import StoredStep
 
 
 def effective_stage(
@@ -42,24 +36,6 @@ def dtypes_from(precision: Precision | None) -> Dtypes | None:
     return Dtypes(of("params"), of("main_params"), of("grads"), of("reduce"), of("main_grads"), shard)
 
 
-def step_kind(
-    offload: Offload, buckets: Sequence[Bucket], precision: Precision | None, state_size: StateSize
-) -> type[StoredStep]:
-    """The way of the step, by where and how states are stored."""
-    if offload.optimizer == "disk":
-        return DiskStep
-    plain = all(stored_as_used(bucket, offload, precision, state_size) for bucket in buckets)
-    return StoredStep if plain else EncodedStep
-
-
 def step_device(device: torch.device, offload: Offload) -> torch.device:
     """Where the optimizer steps: on the ranks' device, or on the host beside its states."""
     return device if offload.optimizer == "device" else torch.device("cpu")
-
-
-def stored_as_used(bucket: Bucket, offload: Offload, precision: Precision | None, state_size: StateSize) -> bool:
-    """Whether a bucket's states rest in memory as the step uses them."""
-    if not bucket.trainable:
-        return True
-    form = format_of(bucket.dtype, precision, offload, state_size.names, bucket.persistent)
-    return form.is_plain and (form.main is not None or bucket.dtypes.shard == form.step_dtype)

@@ -229,8 +229,6 @@ class Engine:
         self.guards.tell("detach", self)
         self.schedule.remove()
         self.reducer.remove()
-        self.optimizer_step.close()
-        self.tier.close()
 
     # Parts of a step.
 

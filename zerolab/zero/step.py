@@ -46,7 +46,7 @@ class ShardSegment:
 
     @property
     def dtype(self) -> torch.dtype:
-        """In which the step is computed."""
+        """Of the main parameters."""
         return self.bucket.dtypes.main
 
     def part(self, flat: Tensor) -> Tensor:
@@ -108,17 +108,23 @@ class OptimizerStep:
     def begin(self) -> None:
         """Make the main parameters from the parameters."""
         for segment in self.segments:
-            segment.tensor = self.initial(segment)
             if segment.bucket.rows.keeps_main:
-                segment.tensor = segment.tensor.to(segment.dtype, copy=True)
+                segment.tensor = self.memory(segment).copy_(self.initial(segment))
+            else:
+                # `data` has a count of writes of its own (`guards/optimizer.py`).
+                segment.tensor = segment.part(self.tier.open(segment.bucket)).data
+
+    def memory(self, segment: ShardSegment) -> Tensor:
+        """Memory for main parameters that are kept apart."""
+        return torch.empty(segment.numel, dtype=segment.dtype, device=self.comm.device)
 
     def at_hand(self) -> Iterable[Sequence[ShardSegment]]:
         """The groups of segments that are stepped at a time, each at hand until the next is asked for."""
         return [self.segments]
 
     def gradients_of(self, group: Sequence[ShardSegment]) -> list[Tensor]:
-        """The gradients of a group in the dtype of the step."""
-        return [segment.part(segment.bucket.for_step()).to(segment.dtype) for segment in group]
+        """The gradients of a group, where and as the step uses them."""
+        return [segment.part(segment.bucket.for_step()).to(segment.tensor) for segment in group]
 
     def call(self, group: Sequence[ShardSegment]) -> None:
         """Have the optimizer update the group."""
@@ -129,13 +135,10 @@ class OptimizerStep:
         for segment in self.segments:
             segment.tensor.grad = None
 
-    def close(self) -> None:
-        """Let go what outlives tensors."""
-
     def initial(self, segment: ShardSegment) -> Tensor:
-        """The parameters of a segment as the model had them. (`data` has a count of writes of its own.)"""
+        """The parameters of a segment as the model had them."""
         bucket = segment.bucket
-        return segment.part(self.tier.open(bucket) if bucket.initial is None else bucket.initial).data
+        return segment.part(self.tier.open(bucket) if bucket.initial is None else bucket.initial)
 
 
 def build(factory: Factory, groups: Sequence[Any], owned: Sequence[tuple[Any, Tensor]]) -> torch.optim.Optimizer:

@@ -81,6 +81,3 @@ class DeviceTier:
 
     def await_gradients(self) -> None:
         """Return once what was added is here."""
-
-    def close(self) -> None:
-        """Let go what outlives tensors: files and threads."""

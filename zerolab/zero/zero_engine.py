@@ -26,7 +26,7 @@ from zerolab.ranks.pages import Pages
 from zerolab.zero.autograd import reached, run_backward
 from zerolab.zero.bucket import Memory
 from zerolab.zero.changing import all_hear, changing
-from zerolab.zero.choose import dtypes_from, effective_stage, step_device, step_kind
+from zerolab.zero.choose import dtypes_from, effective_stage, step_device
 from zerolab.zero.clip import StepResult, check_norm, measure
 from zerolab.zero.engine import Engine
 from zerolab.zero.full_parameters import FullParameters
@@ -40,6 +40,7 @@ from zerolab.zero.start.checks import check_alike, check_disk, check_model, make
 from zerolab.zero.start.meta import Init, Materializer, find_init
 from zerolab.zero.start.probe import probe
 from zerolab.zero.step import Factory, default_factory
+from zerolab.zero.tiers.disk_step import DiskStep
 from zerolab.zero.tiers.stored_step import StoredStep
 from zerolab.zero.tiers.tiers import Tier, make_tier
 from zerolab.zero.units import GroupOf, Unit
@@ -185,12 +186,15 @@ class ZeroEngine(FullParameters):
         if not (self.closed or self.shards_parameters):
             models_in_use.discard(self.model)
         super().close()
+        for lane in (*self.optimizer_step.lanes, *self.tier.lanes):
+            lane.close()
 
     close.__doc__ = Engine.close.__doc__
 
     def disk_bytes(self) -> dict[str, int]:
         """Bytes of states in this rank's files, as the file system has them, under the names of `memory.predict`."""
-        found = {"parameters": self.tier.disk_bytes(), "optimizer_states": self.optimizer_step.disk_bytes()}
+        lanes = {"parameters": self.tier.lanes, "optimizer_states": self.optimizer_step.lanes}
+        found = {kind: sum(file.measure() for lane in of for file in lane.files) for kind, of in lanes.items()}
         return {ledger("disk", kind): nbytes for kind, nbytes in found.items() if nbytes}
 
     # In the place of the engine's own.
@@ -230,7 +234,7 @@ class ZeroEngine(FullParameters):
         self.publishing.settle(unit)
 
     def make_step(self, factory: Factory) -> StoredStep:
-        kind = step_kind(self.offload, self.buckets, self.precision, self.state_size)
+        kind = DiskStep if self.offload.optimizer == "disk" else StoredStep
         return kind(self.tier, self.offload, self.buckets, factory, self.precision, self.state_size)
 
     def before_setup(self) -> None:

@@ -8,8 +8,7 @@ keep a running weight there: each call begins with the options as they were befo
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -18,46 +17,34 @@ Options = dict[str, Any]
 
 
 class StepInParts:
-    """The steps of one optimizer. Between `begin` and `end`, each `only(tensors)` surrounds a call of
-    `optimizer.step()`."""
+    """One step. `end` gives a group the options that the last call with a parameter of it left."""
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
-        self._groups = optimizer.param_groups
-        self._place = {tensor: place for place, group in enumerate(self._groups) for tensor in group["params"]}
-        # Options by the place of their group.
-        self._before: dict[int, Options] = {}
+        self._optimizer, self._groups = optimizer, optimizer.param_groups
+        self._whole = [group["params"] for group in self._groups]
+        self._place = {tensor: place for place, whole in enumerate(self._whole) for tensor in whole}
+        self._before = [options_of(group) for group in self._groups]
         self._after: dict[int, Options] = {}
 
-    def begin(self, calls: int) -> None:
-        """Before the first call of a step. If it is the only one, the options are as it leaves them."""
-        self._before = {place: options_of(group) for place, group in enumerate(self._groups)} if calls > 1 else {}
-        self._after = {}
-
-    def end(self) -> None:
-        """After the last call, a group has the options that the last call with a parameter of it left."""
-        self._put(self._after)
-
-    @contextmanager
-    def only(self, tensors: Sequence[torch.Tensor]) -> Iterator[None]:
-        """Around a call that updates these parameters alone."""
-        self._put(self._before)
-        whole = [group["params"] for group in self._groups]
-        for group in self._groups:
+    def call(self, tensors: Sequence[torch.Tensor]) -> None:
+        """Update these parameters alone."""
+        for group, before in zip(self._groups, self._before, strict=True):
+            put(group, before)
             group["params"] = []
         for tensor in tensors:
             self._groups[self._place[tensor]]["params"].append(tensor)
         try:
-            yield
-            for place in self._before:
-                if self._groups[place]["params"] or place not in self._after:
-                    self._after[place] = options_of(self._groups[place])
+            self._optimizer.step()
+            for place, group in enumerate(self._groups):
+                if group["params"] or place not in self._after:
+                    self._after[place] = options_of(group)
         finally:
-            for group, those in zip(self._groups, whole, strict=True):
-                group["params"] = those
+            for group, whole in zip(self._groups, self._whole, strict=True):
+                group["params"] = whole
 
-    def _put(self, options: Mapping[int, Options]) -> None:
-        for place, its in options.items():
-            put(self._groups[place], its)
+    def end(self) -> None:
+        for place, options in self._after.items():
+            put(self._groups[place], options)
 
 
 def options_of(group: Mapping[str, Any]) -> Options:

@@ -4,20 +4,25 @@
                the device, the host or a disk
     at hand    transient: a sub-group of them in fp32, with its gradients, where the step is computed
 
-A step brings one sub-group after the other to hand, gives it its gradients, lets torch's optimizer update it, writes
-the new parameters to the rank's shard and puts the states back. Where states are stored as the step uses them, all
-sub-groups are at hand all the time.
+Where states are stored as the step uses them, all sub-groups are at hand all the time. Else each has a record of bytes:
+
+    record     for each segment:  main parameters | exp_avg | exp_avg_sq | ...      in the codecs of its storage format
+
+The widest dtypes stand first, so that each begins at a multiple of its own width, however segments are cut. A state
+that is stored as the step uses it is used where it lies in the record; others are decoded into memory of their own, and
+encoded when they go back. Main parameters that are not in the record are the rank's shard itself.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
 
+from zerolab.flat.values import address
 from zerolab.gpu import door
 from zerolab.offload.copies import Copies
 from zerolab.offload.formats import StateSize, StorageFormat, format_of, sub_group_limit
@@ -29,53 +34,63 @@ from zerolab.precision.recipe import Precision
 from zerolab.ranks.pages import hand_back
 from zerolab.zero.bucket import Bucket
 from zerolab.zero.step import Factory, OptimizerStep, ShardSegment
-from zerolab.zero.tier import DeviceTier
 from zerolab.zero.tiers.in_parts import StepInParts
+from zerolab.zero.tiers.tiers import Tier
 
-
-class StoredState(NamedTuple):
-    """One state of a segment as it rests: its name ("main", "exp_avg", ...), its codec, and its bytes (uint8, on the
-    device or the host)."""
-
-    segment: StoredSegment
-    name: str
-    codec: Codec
-    raw: torch.Tensor
+Tensor = torch.Tensor
 
 
 @dataclass(eq=False)
 class StoredSegment(ShardSegment):
-    """One whose states are stored in a format. `gaps`: the padding in it, as ranges of its elements."""
+    """One whose states are stored in a format."""
 
     format: StorageFormat
-    gaps: list[tuple[int, int]] = field(default_factory=list)
 
-    @property
-    def dtype(self) -> torch.dtype:
-        return self.format.step_dtype
+
+class StoredState(NamedTuple):
+    """One state of a segment as it is stored: its name ("main", "exp_avg", ...), its codec, and its bytes (uint8)."""
+
+    segment: StoredSegment
+    name: str
+    codec: Codec
+    raw: Tensor
 
 
 class StoredStep(OptimizerStep):
-    """The step where states are in memory as it uses them; `EncodedStep` and `DiskStep` are the other two ways."""
+    """The step where states are in memory; `DiskStep` has them on a disk.
 
+    lanes   what moves states to and from a disk
+    """
+
+    tier: Tier
     segments: Sequence[StoredSegment]
     hand: Sequence[StoredSegment]
+    lanes: Sequence[Lane] = ()
 
     def __init__(
         self,
-        tier: DeviceTier,
+        tier: Tier,
         offload: Offload,
         buckets: Sequence[Bucket],
         factory: Factory,
         precision: Precision | None,
         state_size: StateSize,
     ) -> None:
-        self.offload, self._settings = offload, (precision, state_size)
+        self.offload, self._limit = offload, sub_group_limit(precision, offload)
         self.device = tier.comm.device if offload.optimizer == "device" else torch.device("cpu")
+        self._formats = {
+            bucket: format_of(bucket.dtype, precision, offload, state_size.names, bucket.persistent)
+            for bucket in buckets
+            if bucket.trainable
+        }
+        self.stays = offload.optimizer != "disk" and all(stored_as_used(*pair) for pair in self._formats.items())
+        self._records: list[Tensor] = []
         super().__init__(tier, buckets, factory)
+        if not self.stays:
+            for segment in self.segments:
+                segment.tensor.data = segment.tensor.data.new_empty(0)
         # What the whole model took does not come again.
         hand_back()
-        self._parts = StepInParts(self.optimizer)
 
     @torch.no_grad()
     def step(self, factor: float) -> None:
@@ -84,69 +99,104 @@ class StoredStep(OptimizerStep):
             # A rank that owns no parameters steps its optimizer, too: learning-rate schedulers count the steps.
             self.optimizer.step()
             return
-        self._parts.begin(len(self.groups))
+        self._parts = StepInParts(self.optimizer) if len(self.groups) > 1 else None
         super().step(factor)
-        self._parts.end()
+        if self._parts is not None:
+            self._parts.end()
 
     def call(self, group: Sequence[ShardSegment]) -> None:
-        with self._parts.only([segment.tensor for segment in group]):
+        if self._parts is None:
             self.optimizer.step()
+        else:
+            self._parts.call([segment.tensor for segment in group])
 
     def cut(self, buckets: Sequence[Bucket]) -> list[StoredSegment]:
-        precision, state_size = self._settings
-        self.groups = cut_segments(self.offload, buckets, precision, state_size, self.device)
+        runs = (
+            (number, run, bucket.layout.align)
+            for number, bucket in enumerate(buckets)
+            for run in bucket.plan.segments(bucket.owner)
+        )
+        self.groups: list[list[StoredSegment]] = []
+        for parts in sub_groups(runs, self._limit):
+            self.groups.append([])
+            for number, run in parts:
+                bucket, offset = buckets[number], buckets[number].owned[0]
+                place = bucket, run.group, run.start - offset, run.stop - offset
+                self.groups[-1].append(StoredSegment(*place, torch.empty(0), self._formats[bucket]))
         return [segment for group in self.groups for segment in group]
 
     def begin(self) -> None:
-        self.prepare()
-        for group in self.groups:
-            self.begin_group(group)
+        if self.stays:
+            super().begin()
+            return
+        for number, group in enumerate(self.groups):
+            for segment, name, codec, raw in fields(group, self.room(number)):
+                if name == "main":
+                    codec.view(raw, segment.numel).copy_(self.initial(segment))
+            self.write(number)
+            for segment in group:
+                # An optimizer that makes its states at once (Adagrad) shows on one element what they begin with.
+                segment.tensor = torch.zeros(1, dtype=segment.format.step_dtype, device=self.device)
 
-    # Where states are stored: three ways.
+    def memory(self, segment: ShardSegment) -> Tensor:
+        """On the host page-locked only if a GPU's shard is copied from them as they are (`Copies.put`)."""
+        shard = segment.bucket.shard
+        if self.offload.optimizer != "device" and door.holds(shard) and shard.dtype == segment.dtype:
+            return host_empty(segment.numel, segment.dtype, self.comm.device)
+        return torch.empty(segment.numel, dtype=segment.dtype, device=self.device)
 
-    def prepare(self) -> None:
-        """Before the first `begin_group`."""
-
-    def begin_group(self, group: list[StoredSegment]) -> None:
-        """Make the main parameters of a group from the parameters."""
-        for segment in group:
-            source = self.initial(segment)
-            if segment.format.main is None:
-                # `data` has a count of writes of its own (`guards/optimizer.py`).
-                segment.tensor = segment.part(self._kept(segment.bucket)).data
+    def at_hand(self) -> Iterator[list[StoredSegment]]:
+        for number, group in enumerate(self.groups):
+            if self.stays:
+                yield group
             else:
-                segment.tensor = self._main_memory(segment, segment.format.main.dtype).copy_(source)
+                self.decode(group, self._records[number])
+                yield group
+                self.encode(group, self._records[number])
 
-    def at_hand(self) -> Iterable[list[StoredSegment]]:
-        return self.groups
+    # Where records are.
 
-    def resting(self) -> list[torch.Tensor]:
-        """States that rest in memory, for the ledger."""
-        main = [segment.tensor for segment in self.segments if segment.format.main is not None]
-        states = (value for state in self.optimizer.state.values() for value in state.values())
-        return [*main, *(value for value in states if isinstance(value, torch.Tensor))]
+    def room(self, number: int) -> Tensor:
+        """Memory for the first bytes of a record."""
+        self._records.append(torch.empty(record_bytes(self.groups[number]), dtype=torch.uint8, device=self.device))
+        return self._records[number]
 
-    def transient(self) -> list[torch.Tensor | None]:
-        """What is in memory only while a step goes on, for the ledger."""
-        return [segment.tensor.grad for segment in self.hand]
+    def read(self, number: int) -> Tensor:
+        """The bytes of a record, until the next is read."""
+        return self._records[number]
+
+    def write(self, number: int) -> None:
+        """Keep what was written to the bytes of a record that was read last."""
+
+    # For the ledger.
+
+    def resting(self) -> list[Tensor]:
+        """States that rest in memory."""
+        long = [value for segment in self.segments if self.stays for value in self._long(segment).values()]
+        short = [value for segment in self.segments for value in self.counters(segment).values()]
+        return [*self._records, *long, *(value for value in short if isinstance(value, Tensor))]
+
+    def transient(self) -> list[Tensor | None]:
+        """What is in memory only while a step goes on."""
+        tensors = [tensor for segment in self.hand for tensor in (segment.tensor, segment.tensor.grad)]
+        return [*tensors, *(value for segment in self.hand for value in self._long(segment).values())]
 
     # What a checkpoint keeps.
 
     def stored(self, writing: bool = False) -> Iterator[list[StoredState]]:
-        """All states as they rest, a sub-group at a time, each until the next is asked for. With `writing`, what is
-        written to their bytes stays."""
-        for group in self.groups:
-            of_group = []
-            for segment in group:
-                state = self.optimizer.state.get(segment.tensor, {})
-                named = {name: state[name] for name in segment.format.states if name in state}
-                if segment.format.main is not None:
-                    named["main"] = segment.tensor
-                of_group += [
-                    StoredState(segment, name, Codec(tensor.dtype), tensor.detach().view(torch.uint8))
-                    for name, tensor in named.items()
+        """All states as they are stored, a sub-group at a time, each until the next is asked for. With `writing`, what
+        is written to their bytes stays."""
+        for number, group in enumerate(self.groups):
+            if self.stays:
+                yield [
+                    StoredState(segment, name, Codec(value.dtype), value.detach().view(torch.uint8))
+                    for segment in group
+                    for name, value in self._long(segment).items()
                 ]
-            yield of_group
+            else:
+                yield list(fields(group, self.read(number)))
+                if writing:
+                    self.write(number)
 
     def counters(self, segment: StoredSegment) -> dict[str, Any]:
         """What the optimizer keeps of a segment beside its long states: the step counter. Empty before its first
@@ -156,7 +206,8 @@ class StoredStep(OptimizerStep):
 
     def has_begun(self, segment: StoredSegment) -> bool:
         """Whether the optimizer has made its long states for a segment."""
-        return segment.format.states.keys() <= self.optimizer.state.get(segment.tensor, {}).keys()
+        state, numel = self.optimizer.state.get(segment.tensor, {}), segment.tensor.numel()
+        return all(name in state and state[name].numel() == numel for name in segment.format.states)
 
     def go_on(self, segment: StoredSegment, counters: dict[str, Any]) -> None:
         """Have states for a segment as after some steps, of which `counters` are known. The long ones are zero until
@@ -164,84 +215,104 @@ class StoredStep(OptimizerStep):
         long = {name: torch.zeros_like(segment.tensor) for name in segment.format.states}
         self.optimizer.state[segment.tensor] = {**counters, **long}
 
-    def disk_bytes(self) -> int:
-        """Bytes of states on the disk, as the file system has them."""
-        return 0
+    def _long(self, segment: StoredSegment) -> dict[str, Tensor]:
+        """The main parameters, if they are kept apart, and the long states that the optimizer has of a segment."""
+        state = self.optimizer.state.get(segment.tensor, {})
+        main = {} if segment.format.main is None else {"main": segment.tensor}
+        return main | {name: state[name] for name in segment.format.states if name in state}
 
-    @property
-    def lanes(self) -> list[Lane]:
-        """What moves states to and from a disk."""
-        return []
+    # Between a record and the hand.
 
-    # Helpers.
+    def decode(self, group: list[StoredSegment], record: Tensor) -> None:
+        self.hand = group
+        for segment in group:
+            if segment.format.main is None:
+                stored = segment.part(self.tier.open(segment.bucket))
+                segment.tensor.data = stored.to(self.device, segment.format.step_dtype)
+        for segment, name, codec, raw in fields(group, record):
+            state: dict[str, Any] = self.optimizer.state[segment.tensor]
+            if name == "main":
+                segment.tensor.data = decoded(codec, raw, segment)
+            elif state:
+                beginning = state[name]
+                state[name] = decoded(codec, raw, segment)
+                if beginning.numel() == 1:
+                    state[name].fill_(beginning.view(()))
 
-    def _main_memory(self, segment: StoredSegment, dtype: torch.dtype) -> torch.Tensor:
-        """Memory for main parameters on the step's device: on the host page-locked only if a GPU's shard is copied from
-        them as they are (`Copies.put`)."""
-        shard = segment.bucket.shard
-        if self.offload.optimizer != "device" and door.holds(shard) and shard.dtype == dtype:
-            return host_empty(segment.numel, dtype, self.comm.device)
-        return torch.empty(segment.numel, dtype=dtype, device=self.device)
+    def encode(self, group: list[StoredSegment], record: Tensor) -> None:
+        for segment, name, codec, raw in fields(group, record):
+            state = self.optimizer.state[segment.tensor]
+            value = segment.tensor.detach() if name == "main" else state[name]
+            if address(value) != address(raw):
+                if codec.scaled:
+                    # Padding is in no gradient; where something else put it there, it must not share a scale.
+                    for start, stop in segment.bucket.layout.gaps():
+                        value[max(0, start - segment.begin) : max(0, stop - segment.begin)] = 0
+                codec.put(value, raw)
+            if name != "main":
+                state[name] = value.new_empty(0)
+        for segment in group:
+            segment.tensor.data = segment.tensor.data.new_empty(0)
 
-    def _kept(self, bucket: Bucket) -> torch.Tensor:
-        """What this rank updates of the parameters."""
-        return self.tier.open(bucket)
+    # Gradients at stages 0 and 1, from a GPU to a step on the host.
 
-    def gradients_of(self, group: Sequence[ShardSegment]) -> list[torch.Tensor]:
-        copies = getattr(self.tier, "copies", None)
+    def gradients_of(self, group: Sequence[ShardSegment]) -> list[Tensor]:
+        copies = self.tier.copies
         if copies is None or not group or group[0].bucket.gradients_stay_apart:
-            return [self._reduced(segment).to(self.device, segment.dtype) for segment in group]
+            return super().gradients_of(group)
         if group is self.groups[0]:
             self._arriving = self._bring(copies)
         arrived = next(self._arriving)
-        return [arrived.pop(0).to(segment.dtype) for segment in group]
+        return [arrived.pop(0).to(segment.tensor) for segment in group]
 
-    def _reduced(self, segment: ShardSegment) -> torch.Tensor:
-        return segment.part(segment.bucket.for_step())
-
-    def _bring(self, copies: Copies) -> Iterator[list[torch.Tensor]]:
-        """Sub-group by sub-group, its gradients from a GPU on the host, to be taken out of the list; while one steps,
-        those of the next come."""
-        coming: deque[tuple[list[torch.Tensor], torch.cuda.Event | None]] = deque()
-        for group in [*self.groups, []]:
-            gradients, came = [], None
-            for segment in group:
-                reduced = self._reduced(segment)
-                gradients.append(door.locked(segment.numel, reduced.dtype))
-                came = copies.move(gradients[-1], reduced)
+    def _bring(self, copies: Copies) -> Iterator[list[Tensor]]:
+        """Those of one sub-group after the other, to be taken out of the list; while one steps, those of the next
+        come."""
+        coming: deque[tuple[list[Tensor], torch.cuda.Event]] = deque()
+        for group in self.groups:
+            reduced = [segment.part(segment.bucket.for_step()) for segment in group]
+            gradients = [door.locked(part.numel(), part.dtype) for part in reduced]
+            # In order, so that all have come with the last.
+            *_, came = map(copies.move, gradients, reduced)
             coming.append((gradients, came))
             if len(coming) > 1:
-                gradients, came = coming.popleft()
-                assert came is not None
-                door.finish(came)
-                yield gradients
+                yield arrived(*coming.popleft())
+        yield arrived(*coming.popleft())
 
 
-def cut_segments(
-    offload: Offload,
-    buckets: Sequence[Bucket],
-    precision: Precision | None,
-    state_size: StateSize,
-    device: torch.device,
-) -> list[list[StoredSegment]]:
-    """What this rank updates, by sub-groups: its shards' segments, or all of them at stage 0."""
+def arrived(gradients: list[Tensor], came: torch.cuda.Event) -> list[Tensor]:
+    door.finish(came)
+    return gradients
 
-    def runs() -> Iterator[Any]:
-        for number, bucket in enumerate(buckets):
-            for run in bucket.plan.segments(bucket.owner):
-                yield number, run, bucket.layout.align
 
-    groups = []
-    for parts in sub_groups(runs(), sub_group_limit(precision, offload)):
-        group = []
-        for number, run in parts:
-            bucket = buckets[number]
-            offset = bucket.owned[0]
-            form = format_of(bucket.dtype, precision, offload, state_size.names, bucket.persistent)
-            nothing = torch.empty(0, dtype=form.step_dtype, device=device)
-            start, stop = run.start - offset, run.stop - offset
-            inside = ((max(a, run.start), min(b, run.stop)) for a, b in bucket.layout.gaps())
-            gaps = [(a - run.start, b - run.start) for a, b in inside if a < b]
-            group.append(StoredSegment(bucket, run.group, start, stop, nothing, form, gaps))
-        groups.append(group)
-    return groups
+def fields(group: list[StoredSegment], record: Tensor) -> Iterator[StoredState]:
+    """The states in a record, in its order."""
+    states = [
+        (codec, segment, name)
+        for segment in group
+        for name, codec in {"main": segment.format.main, **segment.format.states}.items()
+        if codec is not None
+    ]
+    at = 0
+    for codec, segment, name in sorted(states, key=lambda state: -state[0].width):
+        nbytes = codec.nbytes(segment.numel)
+        yield StoredState(segment, name, codec, record[at : at + nbytes])
+        at += nbytes
+
+
+def record_bytes(group: list[StoredSegment]) -> int:
+    return sum(segment.format.nbytes(segment.numel) for segment in group)
+
+
+def decoded(codec: Codec, raw: Tensor, segment: StoredSegment) -> Tensor:
+    """A state at hand: in the record itself if it is stored as the step uses it, else decoded."""
+    if codec.dtype == segment.format.step_dtype:
+        return codec.view(raw, segment.numel)
+    out = raw.new_empty(segment.numel, dtype=segment.format.step_dtype)
+    codec.get(raw, out)
+    return out
+
+
+def stored_as_used(bucket: Bucket, form: StorageFormat) -> bool:
+    """Whether a bucket's states are stored as the step uses them."""
+    return form.is_plain and (form.main is not None or bucket.dtypes.shard == form.step_dtype)

@@ -14,17 +14,15 @@ nobody writes to the shard, or the buffer, that it reads.
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 
 from zerolab.collectives import Collectives
 from zerolab.errors import OffloadError
 from zerolab.gpu import door
-from zerolab.offload.buffers import Pool
+from zerolab.offload.buffers import aligned
 from zerolab.offload.copies import Copies, make_copies
-from zerolab.offload.files import SwapFile
 from zerolab.offload.lane import Lane, Transfer
 from zerolab.offload.places import Offload, host_empty
 from zerolab.offload.unwritten import open_file
@@ -34,7 +32,15 @@ Tensor = torch.Tensor
 
 
 class Tier(DeviceTier):
-    """Parameters on the device. `copies`, if there are any, go between a GPU and the host."""
+    """Parameters on the device.
+
+    copies    between a GPU and the host, if there are any
+    lanes     what moves parameters to and from a disk
+    buffers   memory of the host through which parameters pass
+    """
+
+    lanes: Sequence[Lane] = ()
+    buffers: Sequence[Tensor] = ()
 
     def __init__(self, comm: Collectives, offload: Offload, copies: Copies | None = None) -> None:
         super().__init__(comm)
@@ -52,8 +58,7 @@ class Tier(DeviceTier):
             self.copies.finish()
 
     def forget(self) -> None:
-        if self.copies is not None:
-            self.copies.finish()
+        Tier.flush(self)
 
     def allocate_gradients(self, numel: int, dtype: torch.dtype) -> Tensor:
         if self.offload.optimizer == "device":
@@ -68,23 +73,9 @@ class Tier(DeviceTier):
             super().add_gradients(total, more.to(total.device), begun)
 
     def await_gradients(self) -> None:
-        if self.copies is not None and self._brought:
+        if self._brought:
             self._brought = False
-            self.copies.finish()
-
-    def disk_bytes(self) -> int:
-        """Bytes of parameters on the disk, as the file system has them."""
-        return 0
-
-    @property
-    def lanes(self) -> list[Lane]:
-        """What moves parameters to and from a disk."""
-        return []
-
-    @property
-    def buffers(self) -> list[Tensor]:
-        """Memory of the host through which parameters pass, for the ledger."""
-        return []
+            self.flush()
 
 
 class HostTier(Tier):
@@ -125,17 +116,17 @@ class HostTier(Tier):
 
 
 class DiskTier(HostTier):
-    """Shards in a file; as many elements as `max_in_cpu` says, of the first buckets, stay on the host."""
+    """Shards in a file; as many elements as `max_in_cpu` says, of the first buckets, stay on the host. Each of the
+    `buffers` is in one place: free, lent to a copy, open to be written, or under a transfer."""
 
     def __init__(self, comm: Collectives, offload: Offload, copies: Copies | None = None) -> None:
         super().__init__(comm, offload, copies)
-        # What a copy to a GPU may still read.
-        self._lent: Tensor | None = None
         self._numbers: dict[Stored, int] = {}
-        self._file: SwapFile | None = None
+        self.free: list[Tensor] = []
+        self._lent: list[Tensor] = []
+        self._open: tuple[Stored, Tensor] | None = None
         self._coming: dict[Stored, tuple[Transfer, Tensor]] = {}
         self._leaving: list[tuple[Transfer, Tensor]] = []
-        self._open: tuple[Stored, Tensor] | None = None
 
     def prepare(self, buckets: Sequence[Stored]) -> None:
         on_disk = self.offload.shards_on_disk(bucket.layout.shard_numel for bucket in buckets)
@@ -143,10 +134,11 @@ class DiskTier(HostTier):
         sizes = [bucket.layout.shard_numel * bucket.dtypes.shard.itemsize for bucket in self._numbers]
         if sizes:
             self._file = open_file(self.offload.folder, f"parameters-rank{self.comm.rank}", sizes)
-            largest = max(map(self._file.span, range(len(sizes))))
+            self.lanes = [Lane([self._file])]
+            largest, pin = max(map(self._file.span, range(len(sizes)))), door.drives(self.comm.device)
             # One to write while another is read, at least.
-            self.pool = Pool(max(2, self.offload.buffer_count), largest, pin=door.drives(self.comm.device))
-        self._lane = Lane([self._file] if self._file else [])
+            self.buffers = [aligned(largest, pin) for _ in range(max(2, self.offload.buffer_count))]
+            self.free = list(self.buffers)
 
     def keep(self, bucket: Stored, shard: Tensor) -> Tensor:
         if bucket not in self._numbers:
@@ -157,38 +149,29 @@ class DiskTier(HostTier):
 
     def prefetch(self, bucket: Stored) -> None:
         if bucket in self._numbers and bucket not in self._coming:
-            if not self.pool.free:
+            if not self.free:
                 self._take_back()
-            if self.pool.free:
-                self._read(bucket)
+            if self.free:
+                self._coming[bucket] = self._read(bucket)
 
     def fetch(self, bucket: Stored, mine: Tensor) -> Tensor:
         if bucket not in self._numbers:
             return super().fetch(bucket, mine)
         self._take_back()
-        if bucket not in self._coming:
-            self._make_room()
-            self._read(bucket)
-        transfer, buffer = self._coming.pop(bucket)
-        try:
-            transfer.wait()
-            return self._send(mine, self._values(bucket, buffer))
-        finally:
-            if self.copies is None:
-                self.pool.give(buffer)
-            else:
-                self._lent = buffer
+        transfer, buffer = self._coming.pop(bucket) if bucket in self._coming else self._read(bucket)
+        self._lent.append(buffer)
+        transfer.wait()
+        return self._send(mine, self._values(bucket, buffer))
 
     def open(self, bucket: Stored) -> Tensor:
         if bucket not in self._numbers:
             return super().open(bucket)
         if self._open is None or self._open[0] is not bucket:
             self._write_open()
-            # Shards that were read ahead hold the values from before this step: drop them.
+            # Shards that were read ahead hold the values from before this step.
             self._drop_coming()
-            self._make_room()
             # Zeros where the bucket has padding.
-            self._open = (bucket, self.pool.take().zero_())
+            self._open = (bucket, self._free_buffer().zero_())
         return self._values(*self._open)
 
     def flush(self) -> None:
@@ -201,78 +184,61 @@ class DiskTier(HostTier):
         super().forget()
         self._take_back()
         if self._open is not None:
-            self.pool.give(self._open[1])
+            self.free.append(self._open[1])
             self._open = None
-        with contextlib.suppress(OffloadError):
-            self._collect_writes()
+        self._end(self._leaving)
+        self._leaving = []
         self._drop_coming()
-
-    def close(self) -> None:
-        self._lane.close()
-
-    def disk_bytes(self) -> int:
-        return self._file.measure() if self._file else 0
-
-    @property
-    def buffers(self) -> list[Tensor]:
-        return self.pool.buffers if self._file else []
-
-    @property
-    def lanes(self) -> list[Lane]:
-        return [self._lane]
 
     def _values(self, bucket: Stored, buffer: Tensor) -> Tensor:
         dtype = bucket.dtypes.shard
         return buffer[: bucket.layout.shard_numel * dtype.itemsize].view(dtype)
 
-    def _read(self, bucket: Stored) -> None:
-        assert self._file is not None
-        buffer = self.pool.take()
-        self._coming[bucket] = self._lane.read(self._file, self._numbers[bucket], buffer), buffer
+    def _read(self, bucket: Stored) -> tuple[Transfer, Tensor]:
+        buffer = self._free_buffer()
+        return self.lanes[0].read(self._file, self._numbers[bucket], buffer), buffer
 
     def _write_open(self) -> None:
         if self._open is not None:
-            assert self._file is not None
             bucket, buffer = self._open
             self._open = None
             # What the GPU's optimizer wrote to the buffer has come.
             super().flush()
-            self._leaving.append((self._lane.write(self._file, self._numbers[bucket], buffer), buffer))
+            self._leaving.append((self.lanes[0].write(self._file, self._numbers[bucket], buffer), buffer))
 
-    def _make_room(self) -> None:
-        """A free buffer, if need be of one that was read ahead for nothing."""
-        self._take_back()
-        if not self.pool.free:
-            self._collect_writes()
-        if not self.pool.free:
-            self._drop_coming()
+    def _free_buffer(self) -> Tensor:
+        """If need be one that was read ahead for nothing."""
+        for make_room in (self._take_back, self._collect_writes, self._drop_coming):
+            if not self.free:
+                make_room()
+        return self.free.pop()
 
     def _take_back(self) -> None:
-        """The buffer that a copy to a GPU read, once that has ended."""
-        if self._lent is not None:
+        """What a copy to a GPU read, once that has ended."""
+        if self._lent:
             self._wait_for_readers()
-            self.pool.give(self._lent)
-            self._lent = None
+            self.free.append(self._lent.pop())
 
     def _collect_writes(self) -> None:
         leaving, self._leaving = self._leaving, []
+        for error in self._end(leaving):
+            raise error
+
+    def _drop_coming(self) -> None:
+        # Nobody needs what could not be read.
+        self._end(self._coming.values())
+        self._coming.clear()
+
+    def _end(self, transfers: Iterable[tuple[Transfer, Tensor]]) -> list[OffloadError]:
+        """Wait for transfers and take their buffers back; what went wrong."""
         errors = []
-        for transfer, buffer in leaving:
+        for transfer, buffer in transfers:
             try:
                 transfer.wait()
             except OffloadError as error:
                 errors.append(error)
-            self.pool.give(buffer)
-        if errors:
-            raise errors[0]
-
-    def _drop_coming(self) -> None:
-        for transfer, buffer in self._coming.values():
-            # Nobody needs what could not be read.
-            with contextlib.suppress(OffloadError):
-                transfer.wait()
-            self.pool.give(buffer)
-        self._coming.clear()
+            self.free.append(buffer)
+        return errors
 
 
 def make_tier(comm: Collectives, offload: Offload) -> Tier:
