@@ -11,7 +11,7 @@ from torch import Tensor
 from zero_cases import largest_difference, sgd
 from zoo_runs import built, compare, part
 
-from zerolab.collectives import Collectives, LocalCollectives
+from zerolab.collectives import Collectives
 from zerolab.errors import MismatchError
 from zerolab.memory import Stage3Limits
 from zerolab.ranks import launch
@@ -73,15 +73,6 @@ def test_layers_with_unused_experts_leave_in_their_turn_of_backward(name: str) -
 
     for found in launch(here, ranks=2, world="lockstep", timeout=60):
         assert "first" in found and not found & {"layers.1", "layers.2", "layers.3", "head"}
-
-
-def test_an_engine_says_that_a_call_is_the_model_s() -> None:
-    engine = ZeroEngine(built(PLAIN["experts"]), LocalCollectives(), 0, lr=0.1)
-    with pytest.raises(AttributeError, match=r"head is the model's, so take engine\.model\.head"):
-        _ = engine.head
-    with pytest.raises(AttributeError, match="no attribute 'tail'"):
-        _ = engine.tail
-    assert not hasattr(engine, "generate")
 
 
 def test_idle_experts_in_a_reentrant_checkpoint_are_a_mismatch_that_is_named_at_stage_3() -> None:

@@ -121,7 +121,7 @@ def test_an_engine_that_a_loss_goes_through_unnamed_is_named(stage):
         return str(refused.value), g.step().skipped
 
     said, skipped = launch(run, ranks=2, world="lockstep")[0]
-    assert "Generator" in said and "Discriminator" in said and "also=[" in said and "detach()" in said
+    assert "Discriminator" in said and "also=[" in said and "detach()" in said
     assert not skipped
 
 
@@ -145,10 +145,3 @@ def test_engines_that_scale_losses_differently_are_refused():
     )
     with pytest.raises(InputError, match="scaled by 4 in one engine and by 8 in another"):
         g.backward(d(g(torch.ones(2, 4))).mean(), also=[d])
-
-
-def test_also_takes_engines():
-    g, d = two_models()
-    engine = ZeroEngine(g, local, 0, optimizer=sgd)
-    with pytest.raises(InputError, match="Discriminator; give a list of ZeroEngines"):
-        engine.backward(d(engine(torch.ones(2, 4))).mean(), also=[d])

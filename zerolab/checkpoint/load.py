@@ -270,7 +270,7 @@ class Load:
         for states in step.stored(writing=True):
             for state in states:
                 if state.name == "main":
-                    write_main(self.engine, state, self._fill_main)
+                    write_main(state, self._fill_main)
                 elif state.name in self._states_of(state.segment):
                     self._state(*state)
 

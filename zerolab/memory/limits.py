@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from zerolab.zero.limits import NO_LIMITS, Stage3Limits, check_limits
+from zerolab.zero.limits import NO_LIMITS, Stage3Limits
 
 
 @dataclass
@@ -61,4 +61,4 @@ class Walk:
             self.gathers.append(unit)
 
 
-__all__ = ["NO_LIMITS", "Stage3Limits", "Walk", "check_limits"]
+__all__ = ["NO_LIMITS", "Stage3Limits", "Walk"]

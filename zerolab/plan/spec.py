@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from zerolab.errors import InputError
 from zerolab.flat.layout import check_count
-from zerolab.memory.limits import NO_LIMITS, Stage3Limits, check_limits
+from zerolab.memory.limits import NO_LIMITS, Stage3Limits
 from zerolab.memory.traffic import check_reduction
 from zerolab.offload.formats import check_places
 from zerolab.offload.places import NOWHERE, Offload
@@ -78,7 +78,6 @@ class RunSpec:
         check_places(self.stage, self.dtypes, self.places)
         check_instances(self.instances, self.ranks, self.stage)
         check_reduction(self.reduction)
-        check_limits(self.limits)
         if self.bucket_numel is not None:
             check_count("bucket_numel", self.bucket_numel)
         if self.attention not in ATTENTION:

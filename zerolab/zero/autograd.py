@@ -1,4 +1,4 @@
-"""Backwards that the engine alone does not know of: `loss.backward()`, and one through several engines.
+"""Backwards that the engine alone does not know of: `loss.backward()`, and one that came from another engine.
 
 `engine.backward(loss)` says where a backward begins and ends. With `loss.backward()` nobody does, so one begins when
 autograd comes to the engine's output or brings the first gradient of a parameter, and ends by autograd's own callback
@@ -8,46 +8,16 @@ only gathers units.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-import torch
 from torch._C import DisableTorchFunctionSubclass, _will_engine_execute_node
 from torch.autograd import Variable
 from torch.autograd.graph import get_gradient_edge
 
 from zerolab.collectives import phase
-from zerolab.collectives.call import backward_phase, current_phase, phase_now
+from zerolab.collectives.call import current_phase, phase_now
 from zerolab.errors import StateError
 from zerolab.gpu import door
 from zerolab.zero.engine import Engine
 from zerolab.zero.units import settle_all
-
-
-class StrayError(StateError):
-    """The gradients of one engine's backward went on to a model, told by its type, that is in another engine."""
-
-
-def run_backward(engines: Sequence[Engine], loss: torch.Tensor, reduce: bool | None) -> None:
-    """Bring the gradients of `loss` to the parameters of all these engines, of which the first scales it."""
-    for engine in engines:
-        engine.check_ready()
-    for engine in engines:
-        engine.begin_backward(reduce)
-    try:
-        with backward_phase("backward"):
-            engines[0].scaled(loss).backward()
-            for engine in engines:
-                engine.reducer.finish()
-    except StrayError as stray:
-        raise StateError(
-            f"this backward of the engine of {type(engines[0].model).__name__} went on into {stray}, which is in "
-            "another engine: name that one, backward(loss, also=[engine]), or detach() the tensor between the two"
-        ) from None
-    finally:
-        for engine in engines:
-            engine.end_backward()
-    for engine in engines:
-        engine.settle_backward()
 
 
 def reached(engine: Engine) -> None:
@@ -56,7 +26,10 @@ def reached(engine: Engine) -> None:
         return
     if (phase_now() if door.drives(engine.comm.device) else current_phase.get()) == "backward":
         # Within engine.backward of another one. (Ranks that take turns have no GPU, whose threads have no context.)
-        raise StrayError(type(engine.model).__name__)
+        raise StateError(
+            f"a backward of one engine went on into {type(engine.model).__name__}, which is in another: name that one, "
+            "backward(loss, also=[engine]), or detach() the tensor between the two"
+        )
     # Autograd calls what is queued when the pass that runs now has ended well.
     at_end_of_pass = Variable._execution_engine.queue_callback
     if not takes_gradients(engine):

@@ -158,22 +158,31 @@ class Engine:
             self._agree()
             return output
 
-    def backward(self, loss: torch.Tensor, reduce: bool | None = None) -> None:
+    def backward(self, loss: torch.Tensor, reduce: bool | None = None, also: Sequence[Engine] = ()) -> None:
         """Add the gradients of `loss` (a scalar) to those of this step.
 
         With `reduce`, as outside `no_sync`, they (and those of earlier calls with reduce=False) are averaged over the
         ranks. Without, they stay on this rank, whole at every stage, until a later call reduces them: less traffic
         over several micro-batches, more memory at stages 2 and 3.
+
+        `also` names the other engines whose models the loss went through: they take gradients, too, and each steps, or
+        forgets them by `zero_grad()`, by itself.
         """
-        self.check_ready()
-        self.begin_backward(reduce)
+        engines = list(dict.fromkeys([self, *also]))
+        for engine in engines:
+            engine.check_ready()
+        for engine in engines:
+            engine.begin_backward(reduce)
         try:
             with backward_phase("backward"):
                 self.scaled(loss).backward()
-                self.reducer.finish()
+                for engine in engines:
+                    engine.reducer.finish()
         finally:
-            self.end_backward()
-        self.settle_backward()
+            for engine in engines:
+                engine.end_backward()
+        for engine in engines:
+            engine.settle_backward()
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:

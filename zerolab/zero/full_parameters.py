@@ -8,14 +8,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from itertools import chain
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch._C import DisableTorchFunctionSubclass
 from torch.nn.modules.module import _IncompatibleKeys
 
-from zerolab.collectives import Collectives, phase
+from zerolab.collectives import phase
 from zerolab.errors import InputError, StateError
 from zerolab.flat.views import shard_of, view
 from zerolab.zero.bucket import Bucket
@@ -57,23 +58,6 @@ class FullParameters(Engine):
         """`model.named_parameters()`, with the names that the model gives."""
         return self.model.named_parameters(*args, **kwargs)
 
-    if not TYPE_CHECKING:
-
-        def __getattr__(self, name: str) -> Any:
-            """Say where a name is that the engine lacks and the model has, such as transformers' `generate`, or the
-            optimizer."""
-            if name == "param_groups":
-                raise AttributeError(
-                    "an engine is no optimizer: take engine.optimizer.param_groups; in place of torch's GradScaler say "
-                    'ZeroEngine(precision="fp16")'
-                )
-            if not hasattr(self.__dict__.get("model"), name):
-                raise AttributeError(f"'{type(self).__name__}' object has no attribute '{name}'")
-            raise AttributeError(
-                f"{name} is the model's, so take engine.model.{name}; at stage 3 what reads parameters outside a "
-                "forward stands inside `with engine.summon_full_params():`, which every rank enters"
-            )
-
     def synchronize(self) -> None:
         """Return once all parameters that a step published have come."""
         self.publishing.settle_all()
@@ -104,18 +88,29 @@ class FullParameters(Engine):
         rank enters."""
         self.check_whole()
         self.guards.tell("before_read")
+        schedule = self.schedule
+        if schedule.is_summoned or schedule.in_backward or schedule.in_forward:
+            raise StateError("summon_full_params was entered inside a forward, a backward or itself; enter it between")
         before = {bucket: versions(bucket.parameters) for bucket in self.buckets}
-        with self._summoned():
+        try:
+            for unit in self.units:
+                self.publishing.settle(unit)
+                unit.gather()
+                schedule.lend(unit, True)
+            schedule.is_summoned = True
             try:
                 yield
-            except BaseException:
-                # As at the other stages, what was written until then stays.
-                self._keep_written(before)
-                raise
-            self.guards.tell("before_step")
-            self._keep_written(before)
+                self.guards.tell("before_step")
+            finally:
+                # After an error, too: as at the other stages, what was written until then stays.
+                self._keep_written([bucket for bucket in self.buckets if versions(bucket.parameters) != before[bucket]])
+        finally:
+            schedule.is_summoned = False
+            for unit in self.units:
+                schedule.lend(unit, False)
+            schedule.release_all()
 
-    def parameters_of(self, unit: Unit, to: int | None = None) -> dict[str, torch.Tensor]:
+    def parameters_of(self, unit: Unit, to: int | None = None) -> dict[str, Tensor]:
         """Copies of a unit's parameters by name, whole, on the CPU: on every rank, or on rank `to` alone, where the
         others get nothing. A collective: every rank calls it."""
         self.check_whole()
@@ -131,13 +126,14 @@ class FullParameters(Engine):
             self.schedule.release(unit)
         return copies
 
-    def consolidate(self, to: int | None = None) -> dict[str, torch.Tensor]:
+    def consolidate(self, to: int | None = None) -> dict[str, Tensor]:
         """The whole model's parameters and rank 0's buffers by name, on the CPU of every rank, or of rank `to` alone:
         then the others get nothing, and no memory is taken there but that of a unit. A tied parameter stands under its
         first name. One unit is gathered at a time. A collective: every rank calls it, with the same `to`."""
         self.check_whole()
         self.guards.tell("before_read")
-        check_rank(to, self.comm.size)
+        if to not in (None, *range(self.comm.size)):
+            raise InputError(f"to is {to!r}; name a rank from 0 to {self.comm.size - 1}, or leave it out for all")
         with phase("consolidate"):
             state = {name: self.of_rank_0(buffer).cpu() for name, buffer in self.model.named_buffers()}
         for unit in self.units:
@@ -145,13 +141,13 @@ class FullParameters(Engine):
         settle_all(self.units)
         return state if to in (None, self.comm.rank) else {}
 
-    def state_dict(self, to: int | None = None, *, main: bool = False) -> dict[str, torch.Tensor]:
+    def state_dict(self, to: int | None = None, *, main: bool = False) -> dict[str, Tensor]:
         """The model's state_dict, whole, on the CPU of every rank, tied parameters and buffers included; or of rank
         `to` alone, as `consolidate` gives it. In the dtypes in which the model computes, so rounded under bf16; with
         `main`, in those in which the optimizer updates parameters (fp32). A collective: every rank calls it."""
         whole = self.consolidate(to)
         if main:
-            whole |= gather_main(self.comm, self.buckets, self.optimizer_step, to)
+            whole |= self._main(to)
         if to not in (None, self.comm.rank):
             return {}
         # A tied parameter or buffer stands in `whole` under its first name only.
@@ -159,8 +155,30 @@ class FullParameters(Engine):
         values |= {id(tensor): whole[name] for name, tensor in self.model.named_buffers()}
         return {name: values.get(id(value), value) for name, value in self.model.state_dict(keep_vars=True).items()}
 
+    def _main(self, to: int | None) -> dict[str, Tensor]:
+        """The main parameters of buckets whose parameters forward uses in another dtype."""
+        own: dict[Bucket, Tensor] = {}
+        for bucket in self.buckets:
+            if bucket.trainable and bucket.dtypes.main != bucket.dtype:
+                begin, end = bucket.owned
+                own[bucket] = torch.zeros(end - begin, dtype=bucket.dtypes.main)
+                if bucket.dtypes.shard == bucket.dtypes.main:
+                    # Stage 3 keeps its shards as main parameters.
+                    own[bucket].copy_(self.tier.fetch(bucket, torch.empty_like(own[bucket])))
+        for segment, name, codec, raw in chain.from_iterable(self.optimizer_step.stored()):
+            if name == "main" and segment.bucket in own:
+                segment.part(own[segment.bucket]).copy_(codec.view(raw, segment.numel))
+        found: dict[str, Tensor] = {}
+        for bucket, flat in own.items():
+            if bucket.rows.owned:
+                with phase("consolidate"):
+                    flat = self.comm.all_gather(flat.to(self.comm.device))
+            if to in (None, self.comm.rank):
+                found |= {slot.name: view(flat, slot).cpu().clone() for slot in bucket.layout.slots}
+        return found
+
     @torch.no_grad()
-    def load_state_dict(self, state_dict: Mapping[str, torch.Tensor], strict: bool = True) -> _IncompatibleKeys:
+    def load_state_dict(self, state_dict: Mapping[str, Tensor], strict: bool = True) -> _IncompatibleKeys:
         """Overwrite parameters and buffers by those of a model's state_dict, whole tensors by name; main parameters,
         too. Each rank takes its own elements, and tensors may be anything that indexes as a dict does, such as one that
         reads them when they are asked for. The optimizer's states stay (`zerolab.checkpoint` has them).
@@ -201,36 +219,12 @@ class FullParameters(Engine):
             numel = sum(parameter.numel() for bucket in unit.buckets for parameter in bucket.parameters)
             kinds = ", ".join(type(module).__name__ for module in unit.modules)
             lines.append(f"  {unit.name}: {kinds}, {numel:,} parameters, buckets: {len(unit.buckets)}")
-            kept = sum(
-                parameter.numel() for bucket in unit.buckets if bucket.persistent for parameter in bucket.parameters
-            )
-            if kept and self.shards_parameters:
-                lines.append(f"    {kept:,} of its parameters stay whole on every rank")
             lines += [
                 f"    {title} was asked for outside the forward of its unit, which was gathered for it (times: {times})"
                 for title, times in self.uses_outside.items()
                 if title.endswith(f"(unit {unit.name})")
             ]
         return "\n".join(lines)
-
-    @contextmanager
-    def _summoned(self) -> Iterator[None]:
-        """All units gathered, their parameters for everybody to use."""
-        schedule = self.schedule
-        if schedule.is_summoned or schedule.in_backward or schedule.in_forward:
-            raise StateError("summon_full_params was entered inside a forward, a backward or itself; enter it between")
-        try:
-            for unit in self.units:
-                self.publishing.settle(unit)
-                unit.gather()
-                schedule.lend(unit, True)
-            schedule.is_summoned = True
-            yield
-        finally:
-            schedule.is_summoned = False
-            for unit in self.units:
-                schedule.lend(unit, False)
-            schedule.release_all()
 
     @property
     def uses_outside(self) -> Mapping[str, int]:
@@ -242,73 +236,34 @@ class FullParameters(Engine):
         """Raise a StateError unless the engine is between two steps. `what` is the name of the call that asks; one that
         `mends` a broken engine may come after a step that ended half-way, and one that `publishes` what was written to
         the optimizer's tensors, after such a write."""
-        if self.closed:
-            raise StateError(f"{what} of an engine that is closed; call it before close()")
         if not mends:
             self.check_whole()
         if not (mends or publishes):
             self.guards.tell("before_read")
         self.guards.tell("before_step")
-        if self.failed or any(bucket.gradients.any for bucket in self.reducer.order):
-            raise StateError(
-                f"{what} in the middle of a step, whose gradients no checkpoint keeps; call step() or zero_grad() first"
-            )
-        if self.schedule.is_summoned or self.schedule.in_forward:
-            raise StateError(f"{what} inside a forward or summon_full_params; call it between steps")
+        halfway = self.failed or any(bucket.gradients.any for bucket in self.reducer.order)
+        inside = self.schedule.is_summoned or self.schedule.in_forward
+        refused = {
+            "of an engine that is closed; call it before close()": self.closed,
+            "in the middle of a step, whose gradients no checkpoint keeps; call step() or zero_grad() first": halfway,
+            "inside a forward or summon_full_params; call it between steps": inside,
+        }
+        for why in filter(refused.get, refused):
+            raise StateError(f"{what} {why}")
 
-    def _keep_written(self, before: Mapping[Bucket, list[int]]) -> None:
+    def _keep_written(self, buckets: Sequence[Bucket]) -> None:
         """Take what was written to gathered parameters into the shards."""
         if not self.shards_parameters:
             return
-        buckets = [bucket for bucket in self.buckets if versions(bucket.parameters) != before[bucket]]
         for bucket in buckets:
             written(bucket.parameters)
         with changing(self, "a write in summon_full_params"):
             for bucket in buckets:
-                new = shard_of(bucket.whole, bucket.layout, self.comm.rank)
-                self.tier.open(bucket).copy_(new)
+                self.tier.open(bucket).copy_(shard_of(bucket.whole, bucket.layout, self.comm.rank))
             self.tier.flush()
-
-
-def check_rank(to: int | None, ranks: int) -> None:
-    """Refuse a rank that does not exist, before any rank waits for others."""
-    if to is not None and (type(to) is not int or not 0 <= to < ranks):
-        raise InputError(f"to is {to!r}; name a rank from 0 to {ranks - 1}, or leave it out for all")
 
 
 def versions(parameters: Iterable[nn.Parameter]) -> list[int]:
     """Torch's counts of writes in place."""
     with DisableTorchFunctionSubclass():
         return [parameter._version for parameter in parameters]
-
-
-def gather_main(comm: Collectives, buckets: Sequence[Bucket], step: StoredStep, to: int | None) -> dict[str, Tensor]:
-    """The main parameters by name, on the CPU of every rank, or of rank `to` alone; none of a bucket whose parameters
-    are updated in the dtype in which forward uses them. A collective."""
-    found: dict[str, Tensor] = {}
-    mine = to in (None, comm.rank)
-    for bucket, own in own_main(buckets, step).items():
-        with phase("consolidate"):
-            whole = own if own.numel() == bucket.layout.numel else comm.all_gather(own.to(comm.device))
-        if mine:
-            found |= {slot.name: view(whole, slot).cpu().clone() for slot in bucket.layout.slots}
-    return found
-
-
-def own_main(buckets: Sequence[Bucket], step: StoredStep) -> dict[Bucket, Tensor]:
-    """What this rank updates of each bucket, in the dtype in which it does, on the CPU."""
-    found = {}
-    for bucket in buckets:
-        if bucket.trainable and bucket.dtypes.main != bucket.dtype:
-            begin, end = bucket.owned
-            found[bucket] = torch.zeros(end - begin, dtype=bucket.dtypes.main)
-            if bucket.dtypes.shard == bucket.dtypes.main:
-                # Stage 3 keeps its shards as main parameters.
-                found[bucket].copy_(bucket.tier.fetch(bucket, torch.empty_like(found[bucket])))
-    for states in step.stored():
-        for segment, name, codec, raw in states:
-            if name == "main" and segment.bucket in found:
-                start = segment.start
-                values = codec.view(raw, segment.numel)
-                found[segment.bucket][start : start + segment.numel].copy_(values)
-    return found

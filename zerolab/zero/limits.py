@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
-from zerolab.errors import InputError
 from zerolab.flat.layout import check_count
 from zerolab.zero.schedule import GatherSchedule
 from zerolab.zero.units import Presence, Unit
@@ -85,16 +85,12 @@ NO_LIMITS = Stage3Limits()
 """No parameter stays, the next unit is gathered ahead, none is kept."""
 
 
-def check_limits(limits: Stage3Limits) -> Stage3Limits:
-    if not isinstance(limits, Stage3Limits):
-        raise InputError(f"limits is {limits!r}; give a Stage3Limits")
-    return limits
-
-
 class LimitedSchedule(GatherSchedule):
     """Gathers ahead, and keeps, within limits."""
 
-    limits = NO_LIMITS
+    def __init__(self, limits: Stage3Limits, *settings: Any) -> None:
+        super().__init__(*settings)
+        self.limits = limits
 
     def gather_ahead(self, coming: list[Unit]) -> None:
         if self.limits.prefetch_numel is None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import torch
@@ -49,12 +50,18 @@ def overlaps(layout: Layout, begin: int, end: int) -> Iterator[Overlap]:
 
 
 def write_parameters(engine: Engine, read: Read, stays: Callable[[str], bool] = lambda name: False) -> None:
-    """Overwrite this rank's part of the parameters that rest, but for those of which `read` writes nothing, since their
-    name `stays`. What the others have of it changes by `gather_parameters`."""
+    """Overwrite this rank's part of the parameters as they are stored, but for those of which `read` writes nothing,
+    since their name `stays`. What the others have of it changes by `gather_parameters`."""
     for bucket in engine.buckets:
-        target = _opened(engine, bucket, stays) if engine.shards_parameters else bucket.shard
-        for lap in overlaps(bucket.layout, *bucket.owned):
-            read(bucket, lap.slot.name, lap.start, target[lap.first : lap.last])
+        if any(stays(slot.name) for slot in bucket.layout.slots):
+            # What a disk hands out to be written is empty.
+            device = engine.comm.device if engine.sharding.tiers[0] == "device" else torch.device("cpu")
+            room = torch.empty(bucket.layout.shard_numel, dtype=bucket.dtypes.shard, device=device)
+            before = engine.tier.fetch(bucket, room)
+            target = engine.tier.open(bucket)
+            if address(target) != address(before):
+                target.copy_(before)
+        fill(bucket, bucket.owned[0], engine.tier.open(bucket), read)
     engine.tier.flush()
 
 
@@ -66,29 +73,20 @@ def gather_parameters(engine: Engine) -> None:
             engine.comm.all_gather(bucket.shard, out=bucket.whole)
 
 
-def _opened(engine: Engine, bucket: Bucket, stays: Callable[[str], bool]) -> Tensor:
-    """Stage 3's shard of a bucket, to be written. What a disk hands out to be written is empty, so that what stays is
-    read first."""
-    store = engine.tier
-    if not any(stays(slot.name) for slot in bucket.layout.slots):
-        return store.open(bucket)
-    device = engine.comm.device if engine.sharding.tiers[0] == "device" else torch.device("cpu")
-    before = store.fetch(bucket, torch.empty(bucket.layout.shard_numel, dtype=bucket.dtypes.shard, device=device))
-    target = store.open(bucket)
-    return target if address(target) == address(before) else target.copy_(before)
+def fill(bucket: Bucket, begin: int, run: Tensor, read: Read) -> None:
+    """Overwrite the parameters in a run of a bucket that begins at `begin`."""
+    for lap in overlaps(bucket.layout, begin, begin + run.numel()):
+        read(bucket, lap.slot.name, lap.start, run[lap.first : lap.last])
 
 
-def write_main(engine: Engine, state: StoredState, read: Read) -> None:
-    """Overwrite the main parameters of a segment, as `OptimizerStep.stored` gives them."""
+def write_main(state: StoredState, read: Read) -> None:
+    """Overwrite the main parameters of a segment, as `StoredStep.stored` gives them."""
     segment, _, codec, raw = state
-    values = codec.view(raw, segment.numel)
-    begin = segment.begin
-    for lap in overlaps(segment.bucket.layout, begin, begin + segment.numel):
-        read(segment.bucket, lap.slot.name, lap.start, values[lap.first : lap.last])
+    fill(segment.bucket, segment.begin, codec.view(raw, segment.numel), read)
 
 
 def overwrite_by(engine: Any, state: Mapping[str, Tensor], strict: bool) -> _IncompatibleKeys:
-    """What `Engine.load_state_dict` does."""
+    """What `FullParameters.load_state_dict` does."""
     model = engine.model
     wanted = model.state_dict(keep_vars=True)
     missing, unexpected = [name for name in wanted if name not in state], [name for name in state if name not in wanted]
@@ -99,38 +97,32 @@ def overwrite_by(engine: Any, state: Mapping[str, Tensor], strict: bool) -> _Inc
             f"the state_dict {' and '.join(said)} ({len(missing)} missing, {len(unexpected)} unexpected); give that of "
             "the same model, or say strict=False"
         )
-    # A tied parameter may be given by any of its names.
-    names: dict[int, str] = {}
-    for name, tensor in wanted.items():
-        if name in state:
-            names.setdefault(id(tensor), name)
-    first = {name: names.get(id(parameter)) for name, parameter in model.named_parameters()}
-    buffers = [(buffer, names.get(id(buffer))) for buffer in model.buffers()]
-    shapes = [(slot.shape, first[slot.name]) for bucket in engine.buckets for slot in bucket.layout.slots]
-    shapes += [(tuple(buffer.shape), given) for buffer, given in buffers]
-    for shape, given in shapes:
-        if given is not None and tuple(state[given].shape) != shape:
+    # A tied parameter may be given by any of its names: the first one counts.
+    given = {id(tensor): name for name, tensor in reversed(wanted.items()) if name in state}
+    named = {name: given.get(id(parameter)) for name, parameter in model.named_parameters()}
+    buffers = [(buffer, given[id(buffer)]) for buffer in model.buffers() if id(buffer) in given]
+    shapes = [(named[slot.name], slot.shape) for bucket in engine.buckets for slot in bucket.layout.slots]
+    shapes += [(name, tuple(buffer.shape)) for buffer, name in buffers]
+    for name, shape in shapes:
+        if name is not None and tuple(state[name].shape) != shape:
             raise InputError(
-                f"{given} has shape {tuple(state[given].shape)} in the state_dict and {shape} in the model; give that "
-                "of the same model"
+                f"{name} has shape {tuple(state[name].shape)} in the state_dict and {shape} in the model; give that of "
+                "the same model"
             )
 
     def read(bucket: Bucket, name: str, start: int, out: Tensor) -> None:
-        given = first[name]
-        if given is not None:
-            out.copy_(state[given].detach().reshape(-1)[start : start + out.numel()])
+        if (own := named[name]) is not None:
+            out.copy_(state[own].detach().reshape(-1)[start : start + out.numel()])
 
     engine.synchronize()
     with changing(engine, "load_state_dict"):
         with all_hear(engine):
-            write_parameters(engine, read, lambda name: first[name] is None)
-            for states in engine.optimizer_step.stored(writing=True):
-                for stored in states:
-                    if stored.name == "main":
-                        write_main(engine, stored, read)
+            write_parameters(engine, read, lambda name: named[name] is None)
+            for stored in chain.from_iterable(engine.optimizer_step.stored(writing=True)):
+                if stored.name == "main":
+                    write_main(stored, read)
         gather_parameters(engine)
-    for buffer, given in buffers:
-        if given is not None:
-            buffer.copy_(state[given])
+    for buffer, name in buffers:
+        buffer.copy_(state[name])
     engine.new_values()
     return _IncompatibleKeys(missing, unexpected)

@@ -6,7 +6,6 @@ engine = ZeroEngine(model, comm, stage=2, lr=1e-3)
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import fields
 from typing import Any
 
 import torch
@@ -23,7 +22,7 @@ from zerolab.precision.fp8 import advance, fp8_layers, fp8_linears
 from zerolab.precision.recipe import Precision, cast, find_precision
 from zerolab.precision.scaler import LossScaler
 from zerolab.ranks.pages import Pages
-from zerolab.zero.autograd import reached, run_backward
+from zerolab.zero.autograd import reached
 from zerolab.zero.bucket import Memory
 from zerolab.zero.changing import all_hear, changing
 from zerolab.zero.choose import dtypes_from, effective_stage, step_device
@@ -31,7 +30,7 @@ from zerolab.zero.clip import StepResult, check_norm, measure
 from zerolab.zero.engine import Engine
 from zerolab.zero.full_parameters import FullParameters
 from zerolab.zero.guards import DEFAULT
-from zerolab.zero.limits import NO_LIMITS, LimitedSchedule, Stage3Limits, check_limits
+from zerolab.zero.limits import NO_LIMITS, LimitedSchedule, Stage3Limits
 from zerolab.zero.publishing import Publishing
 from zerolab.zero.reducer import Reducer
 from zerolab.zero.replicas import ReplicatedReducer
@@ -118,7 +117,7 @@ class ZeroEngine(FullParameters):
         self.precision = find_precision(precision)
         check_model(model, comm.device, comm.size, self.precision)
         self._given, self.init = units, find_init(model, init)
-        self.limits = check_limits(limits).on(door.drives(comm.device))
+        self.limits = limits.on(door.drives(comm.device))
         self.offload = offload.on(door.drives(comm.device))
         self.scaler = make_scaler(self.precision, scaler)
         factory = optimizer if lr is None else default_factory(lr)
@@ -139,7 +138,6 @@ class ZeroEngine(FullParameters):
             bucket_numel,
             round_up(align, align_of(self.precision)),
         )
-        self._asked_stage = stage
         super().__init__(model, comm, sharding, factory, units=units, groups=groups, replicate=replicate, guards=guards)
 
     @property
@@ -154,17 +152,15 @@ class ZeroEngine(FullParameters):
         return super().__call__(*args, **kwargs)
 
     def backward(self, loss: torch.Tensor, reduce: bool | None = None, also: Sequence[Engine] = ()) -> None:
-        """Add the gradients of `loss` (a scalar) to those of this step.
+        for engine in also:
+            if engine.loss_scale != self.loss_scale:
+                raise InputError(
+                    f"losses are scaled by {self.loss_scale:g} in one engine and by {engine.loss_scale:g} in another, "
+                    "and one loss cannot be for both; give both one scale by ZeroEngine(scaler=LossScaler(static=...))"
+                )
+        super().backward(loss, reduce, also)
 
-        With `reduce`, as outside `no_sync`, they (and those of earlier calls with reduce=False) are averaged over the
-        ranks. Without, they stay on this rank, whole at every stage, until a later call reduces them: less traffic
-        over several micro-batches, more memory at stages 2 and 3.
-
-        `also` names the other engines whose models the loss went through: they take gradients, too, and each steps, or
-        forgets them by `zero_grad()`, by itself.
-        """
-        check_together(self, also)
-        run_backward(list(dict.fromkeys([self, *also])), loss, reduce)
+    backward.__doc__ = Engine.backward.__doc__
 
     def reached(self) -> None:
         reached(self)
@@ -181,9 +177,10 @@ class ZeroEngine(FullParameters):
     step.__doc__ = Engine.step.__doc__
 
     def close(self) -> None:
-        if not self.closed:
-            self.synchronize()
-        if not (self.closed or self.shards_parameters):
+        if self.closed:
+            return
+        self.synchronize()
+        if not self.shards_parameters:
             models_in_use.discard(self.model)
         super().close()
         for lane in (*self.optimizer_step.lanes, *self.tier.lanes):
@@ -214,9 +211,7 @@ class ZeroEngine(FullParameters):
         return Pages(self.comm.device)
 
     def make_schedule(self, *settings: Any) -> LimitedSchedule:
-        schedule = LimitedSchedule(*settings)
-        schedule.limits = self.limits
-        return schedule
+        return LimitedSchedule(self.limits, *settings)
 
     def make_reducer(self, *settings: Any) -> Reducer:
         return Reducer(*settings) if self.replicate is None else ReplicatedReducer(self.replicate, *settings)
@@ -255,24 +250,9 @@ class ZeroEngine(FullParameters):
 
     def _check_alike(self) -> None:
         """See that all ranks build the same engine."""
-        options = {field.name: getattr(self.sharding, field.name) for field in fields(self.sharding)}
-        options |= dict(
-            stage=self._asked_stage, limits=self.limits, precision=self.precision, loss_scale=self.loss_scale
-        )
-        check_alike(self.comm, self.replicate, self.units, options | self._optimizer)
+        asked = dict(limits=self.limits, precision=self.precision, loss_scale=self.loss_scale)
+        check_alike(self.comm, self.replicate, self.units, vars(self.sharding) | asked | self._optimizer)
 
     @property
     def _computes_in_fp8(self) -> bool:
         return self.precision is not None and self.precision.fp8
-
-
-def check_together(first: ZeroEngine, others: Sequence[Engine]) -> None:
-    """Refuse other engines of one backward that cannot take the loss as it is scaled."""
-    for engine in others:
-        if not isinstance(engine, Engine):
-            raise InputError(f"also names a {type(engine).__name__}; give a list of ZeroEngines")
-        if engine.loss_scale != first.loss_scale:
-            raise InputError(
-                f"losses are scaled by {first.loss_scale:g} in one engine and by {engine.loss_scale:g} in another, and "
-                "one loss cannot be for both; give both one scale by ZeroEngine(scaler=LossScaler(static=...))"
-            )
