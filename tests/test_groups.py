@@ -26,12 +26,22 @@ pytestmark = pytest.mark.timeout(150)
 @pytest.mark.ranks
 @every_world
 def test_a_split_groups_the_ranks_of_a_colour_in_the_order_of_their_keys(world: tuple[str, str]) -> None:
+    """And a subgroup is numbered as it was listed, a part of it by its own numbers."""
+
+    def listed(comm: Collectives) -> list[Any]:
+        three = comm.subgroup([3, 0, 2], name="three")
+        if three is None:
+            return []
+        two = three.subgroup([2, 1])
+        return [three.rank, three.ranks, two.ranks if two else None, two.rank if two else None]
+
     def members(comm: Collectives) -> list[Any]:
         rows = comm.split(comm.rank // 2, name="row")
         turned = comm.split(7, key=-(comm.rank % 2))
         few = comm.split(None if comm.rank == 1 else True)
         assert rows is not None and turned is not None and type(rows) is type(comm)
-        return [(rows.rank, rows.size, rows.ranks, rows.name), turned.ranks, few.ranks if few else None]
+        of_split = (rows.rank, rows.size, rows.ranks, rows.name), turned.ranks, few.ranks if few else None
+        return [*of_split, listed(comm)]
 
     four = run(members, ranks=4, world=world)
     assert [found[0] for found in four] == [
@@ -42,24 +52,8 @@ def test_a_split_groups_the_ranks_of_a_colour_in_the_order_of_their_keys(world: 
     ]
     assert [found[1] for found in four] == [(1, 3, 0, 2)] * 4
     assert [found[2] for found in four] == [(0, 2, 3), None, (0, 2, 3), (0, 2, 3)]
-
-
-@pytest.mark.ranks
-@every_world
-def test_a_subgroup_is_numbered_as_it_was_listed_and_a_part_of_it_by_its_own_numbers(world: tuple[str, str]) -> None:
-    def members(comm: Collectives) -> list[Any]:
-        three = comm.subgroup([3, 0, 2], name="three")
-        if three is None:
-            return []
-        two = three.subgroup([2, 1])
-        return [three.rank, three.ranks, two.ranks if two else None, two.rank if two else None]
-
-    assert run(members, ranks=4, world=world) == [
-        [1, (3, 0, 2), (2, 0), 1],
-        [],
-        [2, (3, 0, 2), (2, 0), 0],
-        [0, (3, 0, 2), None, None],
-    ]
+    three = (3, 0, 2)
+    assert [found[3] for found in four] == [[1, three, (2, 0), 1], [], [2, three, (2, 0), 0], [0, three, None, None]]
 
 
 def test_the_world_s_ranks_are_its_own_numbers_and_it_has_no_name() -> None:
@@ -123,10 +117,11 @@ def test_calls_of_two_groups_may_be_issued_in_another_order_by_each_rank(world: 
 
 @pytest.mark.ranks
 @every_world
-def test_who_waits_for_a_message_goes_on_with_a_group_s_call(world: tuple[str, str]) -> None:
-    """Rank 1 ends the group's call before it sends, so rank 0 must get on with it while it waits for the message."""
+def test_messages_of_two_groups_and_of_the_world_are_never_taken_for_each_other(world: tuple[str, str]) -> None:
+    """And who waits for one goes on with a group's call."""
 
     def depend(comm: Collectives) -> list[float]:
+        """Rank 1 ends the call before it sends, so rank 0 must get on with it while it waits for the message."""
         group, note, summed = comm.subgroup([0, 1]), torch.zeros(1), torch.ones(5)
         assert group is not None
         if comm.rank == 0:
@@ -138,12 +133,6 @@ def test_who_waits_for_a_message_goes_on_with_a_group_s_call(world: tuple[str, s
             comm.send(note + 7, 0)
         return [summed.sum().item(), note.item()]
 
-    assert run(depend, ranks=2, world=world) == [[10.0, 7.0], [10.0, 0.0]]
-
-
-@pytest.mark.ranks
-@every_world
-def test_messages_of_two_groups_and_of_the_world_are_never_taken_for_each_other(world: tuple[str, str]) -> None:
     def cross(comm: Collectives) -> list[float]:
         comms = [comm, comm.subgroup([0, 1]), comm.subgroup([1, 0])]
         into = torch.zeros(3, 2)
@@ -158,7 +147,8 @@ def test_messages_of_two_groups_and_of_the_world_are_never_taken_for_each_other(
                 request.wait()
         return into[:, 0].tolist()
 
-    assert run(cross, ranks=2, world=world) == [[0.0] * 3, [0.0, 1.0, 2.0]]
+    found = run(lambda comm: [cross(comm), depend(comm)], ranks=2, world=world)
+    assert found == [[[0.0] * 3, [10.0, 7.0]], [[0.0, 1.0, 2.0], [10.0, 0.0]]]
 
 
 @pytest.mark.ranks

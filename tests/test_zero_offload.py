@@ -5,6 +5,7 @@ import errno
 import gc
 import logging
 import os
+import re
 import shutil
 import threading
 from collections import namedtuple
@@ -115,15 +116,11 @@ def test_a_rank_on_the_cpu_of_a_machine_with_gpus_locks_no_memory(
 
 O = torch.optim  # noqa: E741
 OPTIMIZERS: dict[str, Callable[..., O.Optimizer]] = {
-    "sgd": sgd(),
     "sgd with momentum": sgd(momentum=0.9, nesterov=True, weight_decay=0.1),
     "adam with a third state": partial(O.Adam, lr=1e-2, amsgrad=True),
     "adamw, fused": adamw(1e-2),
-    "rmsprop": partial(O.RMSprop, lr=1e-3, centered=True),
-    "adagrad": partial(O.Adagrad, lr=1e-2),
     "adagrad from a sum above 0": partial(O.Adagrad, lr=1e-2, initial_accumulator_value=0.3),
     "nadam": partial(O.NAdam, lr=1e-3),
-    "rprop": partial(O.Rprop, lr=1e-3),
 }
 
 
@@ -131,27 +128,16 @@ def all_optimizers(comm: Collectives, folder: Path) -> dict[str, tuple[set[str],
     return {name: at_places(comm, at, model, folder, optimizer=of) for at, (name, of) in enumerate(OPTIMIZERS.items())}
 
 
-@pytest.fixture(scope="module")
-def optimized(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[dict[str, tuple[set[str], bool]]], Path]:
-    folder = tmp_path_factory.mktemp("swap")
-    return list(launch(all_optimizers, folder, ranks=2, timeout=90)), folder
-
-
 @pytest.mark.ranks
-@pytest.mark.parametrize("name", OPTIMIZERS)
-def test_any_optimizer_ends_with_the_same_bits_on_every_tier(optimized: Any, name: str) -> None:
-    by_rank, folder = optimized
-    assert agree([of_rank[name] for of_rank in by_rank], folder)
-
-
-def test_optimizers_differ(optimized: Any) -> None:
-    """Or the test above would hold for one that is never called."""
-    by_rank, _ = optimized
+def test_any_optimizer_ends_with_the_same_bits_on_every_tier(tmp_path: Path) -> None:
+    by_rank = launch(all_optimizers, tmp_path, ranks=2, timeout=90)
+    for name in OPTIMIZERS:
+        assert agree([of_rank[name] for of_rank in by_rank], tmp_path), name
+    # Or this would hold for one that is never called.
     assert len(set.union(*(ended for ended, _ in by_rank[0].values()))) == len(OPTIMIZERS)
 
 
-@pytest.mark.parametrize("align", [1, 3])
-def test_a_record_holds_dtypes_of_every_width_at_any_alignment(tmp_path: Path, align: int) -> None:
+def test_a_record_holds_dtypes_of_every_width_at_any_alignment(tmp_path: Path) -> None:
     def run(comm: Collectives) -> list[tuple[set[str], bool]]:
         def of() -> nn.Module:
             torch.manual_seed(0)
@@ -159,7 +145,7 @@ def test_a_record_holds_dtypes_of_every_width_at_any_alignment(tmp_path: Path, a
 
         everything = {"sub_group_numel": 1 << 20}
         found = [
-            fit(comm, of, stage, tmp_path, {**places, **everything}, optimizer=sgd(), align=align)
+            fit(comm, of, stage, tmp_path, {**places, **everything}, optimizer=sgd(), align=1)
             for stage, places in PLACES
         ]
         return [({ended for ended, _ in found}, all(right for _, right in found))]
@@ -168,8 +154,7 @@ def test_a_record_holds_dtypes_of_every_width_at_any_alignment(tmp_path: Path, a
     assert agree([of_rank[0] for of_rank in by_rank], tmp_path)
 
 
-ACCUMULATED = [(m, each, clip) for m, each in ((3, True), (3, False)) for clip in (None, 0.05)]
-ACCUMULATED += [(1, True, 0.05)]
+ACCUMULATED = [(3, True, None), (3, False, 0.05), (1, True, 0.05)]
 
 
 def all_accumulations(comm: Collectives, folder: Path) -> list[tuple[set[str], bool]]:
@@ -182,11 +167,8 @@ def all_accumulations(comm: Collectives, folder: Path) -> list[tuple[set[str], b
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("world", "collectives"), [("processes", "auto"), ("lockstep", "ring")])
-def test_accumulation_and_clipping_do_the_same_with_the_optimizer_off_the_device(
-    tmp_path: Path, world: str, collectives: str
-) -> None:
-    by_rank = launch(all_accumulations, tmp_path, ranks=2, world=world, collectives=collectives, timeout=60)
+def test_accumulation_and_clipping_do_the_same_with_the_optimizer_off_the_device(tmp_path: Path) -> None:
+    by_rank = launch(all_accumulations, tmp_path, ranks=2, timeout=60)
     for cases in zip(*by_rank, strict=True):
         assert agree(cases, tmp_path)
     ended = [next(iter(of)) for of, _ in by_rank[0]]
@@ -206,17 +188,16 @@ def all_models(comm: Collectives, folder: Path) -> list[tuple[set[str], bool]]:
     ]
 
 
-@pytest.mark.parametrize("ranks", [1, 4])
-def test_any_model_ends_with_the_same_bits_on_every_tier(tmp_path: Path, ranks: int) -> None:
+def test_any_model_ends_with_the_same_bits_on_every_tier(tmp_path: Path) -> None:
     """On four ranks shards are uneven, parts of parameters, or empty."""
-    by_rank = launch(all_models, tmp_path, ranks=ranks, world="lockstep", timeout=90)
+    by_rank = launch(all_models, tmp_path, ranks=4, world="lockstep", timeout=90)
     for cases in zip(*by_rank, strict=True):
         assert agree(cases, tmp_path)
 
 
 SETTINGS: list[dict[str, Any]] = [
-    *({"sub_group_numel": numel} for numel in (1, 15, 33, 10**9)),
-    *({"sub_group_numel": 16, "buffer_count": count} for count in (1, 2, 3, 4, 100)),
+    *({"sub_group_numel": numel} for numel in (1, 33, 10**9)),
+    *({"sub_group_numel": 16, "buffer_count": count} for count in (1, 2, 3, 100)),
     *({"parameters": "disk", "max_in_cpu": numel, "buffer_count": 1} for numel in (0, 64, 10**12)),
 ]
 
@@ -232,9 +213,8 @@ def all_settings(comm: Collectives, folder: Path) -> set[str]:
 
 
 @pytest.mark.ranks
-@pytest.mark.parametrize("collectives", ["shared", "ring", "torch"])
-def test_sizes_of_sub_groups_buffers_and_host_share_change_no_bit(tmp_path: Path, collectives: str) -> None:
-    by_rank = launch(all_settings, tmp_path, ranks=2, collectives=collectives, timeout=60)
+def test_sizes_of_sub_groups_buffers_and_host_share_change_no_bit(tmp_path: Path) -> None:
+    by_rank = launch(all_settings, tmp_path, ranks=2, timeout=60)
     assert len(set.union(*by_rank)) == 1 and not list(tmp_path.iterdir())
 
 
@@ -297,7 +277,10 @@ def test_no_copy_is_begun_that_nobody_waits_for() -> None:
     waited = ["copies.py", "gpu.py", "readback.py", "tiers.py", "tiers.py"]
     begun = []
     for path in Path(zerolab.__file__).parent.rglob("*.py"):
-        for call in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        text = path.read_text(encoding="utf-8")
+        if not re.search(r"non_blocking|\.(copy_|cpu|cuda|to)\(", text):
+            continue
+        for call in ast.walk(ast.parse(text)):
             if isinstance(call, ast.Call):
                 # Or by a flag without a name, as in tensor.copy_(source, True).
                 flags = [word.arg for word in call.keywords] + [getattr(word, "value", None) for word in call.args]
@@ -308,7 +291,11 @@ def test_no_copy_is_begun_that_nobody_waits_for() -> None:
 def test_an_accumulation_that_failed_and_is_repeated_leaves_no_trace_on_any_tier(tmp_path: Path) -> None:
     def run(comm: Collectives) -> set[str]:
         ended = set()
-        for (stage, places), failing, each in [(p, f, e) for p in PLACES for f in (False, True) for e in (False, True)]:
+        cases = [(PLACES[0], False, True)]
+        cases += [
+            (place, True, each) for place in (PLACES[1], PLACES[3], PLACES[5], PLACES[6]) for each in (False, True)
+        ]
+        for (stage, places), failing, each in cases:
             engine = ZeroEngine(model(), comm, stage, optimizer=adamw(1e-2), offload=offload(tmp_path, places))
             with pytest.raises(StateError, match=r"call backward\(loss\)"):
                 engine.step()
@@ -383,10 +370,9 @@ def test_a_place_that_cannot_be_is_refused_by_value_and_with_a_way_out(
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
-@pytest.mark.parametrize("places", [{}, {"parameters": "disk"}], ids=str)
 @pytest.mark.parametrize("fault", ["missing", "read-only", "full"])
 def test_a_folder_that_cannot_be_used_is_refused_before_the_model_is_touched(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str, places: dict[str, Any]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str
 ) -> None:
     folder = tmp_path / "swap"
     if fault != "missing":
@@ -399,7 +385,7 @@ def test_a_folder_that_cannot_be_used_is_refused_before_the_model_is_touched(
         monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(10**6, 10**6, 0))
     made = model()
     before = digest({name: p.detach() for name, p in made.named_parameters()})
-    given = Offload(optimizer="disk", path=folder, **places)
+    given = Offload(optimizer="disk", path=folder)
     with pytest.raises(InputError, match=str(folder)) as refused:
         ZeroEngine(made, LocalCollectives(), 3, lr=0.1, offload=given)
     said = {"missing": "does not exist", "read-only": "not writable", "full": "0 bytes are free"}
@@ -536,9 +522,7 @@ def fault(name: str, at: int, sick: bool = True, scribble: bool = False) -> Iter
 
 SWAPPED: tuple[tuple[int, dict[str, Any]], ...] = (
     (0, {"buffer_count": 3}),
-    (1, {"buffer_count": 2}),
     (2, {"buffer_count": 1}),
-    (2, {"buffer_count": 3}),
     (3, {"buffer_count": 4, "parameters": "host"}),
 )
 GROUPS = 3
@@ -588,7 +572,7 @@ def all_refused(engine: ZeroEngine, x: torch.Tensor) -> None:
             call()
 
 
-FAULTS = [(name, at, everybody) for name in ("pwritev", "preadv") for at in (0, 1, 2) for everybody in (False, True)]
+FAULTS = [("pwritev", 0, True), ("pwritev", 1, False), ("pwritev", 2, True), ("preadv", 0, False), ("preadv", 2, True)]
 
 
 def failing_runs(comm: Collectives, folder: Path) -> list[Any]:
@@ -786,30 +770,25 @@ def parameters_on_disk(comm: Collectives, folder: Path, optimizer: str = "device
     return ZeroEngine(blocks, comm, 3, optimizer=adamw(1e-2), offload=given)
 
 
-@pytest.mark.parametrize("at", [0, 1, 2, 5, 6])
-def test_parameters_that_could_not_be_read_are_read_again(tmp_path: Path, at: int) -> None:
+def test_parameters_that_could_not_be_read_are_read_again(tmp_path: Path) -> None:
     """In forward and in backward, at hand and ahead."""
 
-    def run(comm: Collectives) -> tuple[str, str, int]:
-        ended, failures = [], 0
-        for fails in (False, True):
-            engine = parameters_on_disk(comm, tmp_path)
-            for step in range(3):
-                if fails and step == 1:
-                    with fault("preadv", at, scribble=True), pytest.raises(OffloadError, match="could not be read"):
-                        engine.backward(loss_of(engine(rows(comm.rank, step))))
-                    failures += 1
-                    engine.zero_grad()
-                engine.backward(loss_of(engine(rows(comm.rank, step))))
-                engine.step()
-            ended.append(digest(engine.consolidate()))
-            engine.close()
-        return ended[0], ended[1], failures
+    def run(comm: Collectives, at: int | None) -> str:
+        engine = parameters_on_disk(comm, tmp_path)
+        for step in range(3):
+            if at is not None and step == 1:
+                with fault("preadv", at, scribble=True), pytest.raises(OffloadError, match="could not be read"):
+                    engine.backward(loss_of(engine(rows(comm.rank, step))))
+                engine.zero_grad()
+            engine.backward(loss_of(engine(rows(comm.rank, step))))
+            engine.step()
+        ended = digest(engine.consolidate())
+        engine.close()
+        return ended
 
     # All ranks fail alike, so that all can repeat.
-    found = launch(run, ranks=2, timeout=30)
-    assert len({one for *both, _ in found for one in both}) == 1
-    assert [failures for *_, failures in found] == [1, 1]
+    found = launch(lambda comm: [run(comm, at) for at in (None, 0, 1, 2, 5, 6)], ranks=2, timeout=60)
+    assert len({ended for of_rank in found for ended in of_rank}) == 1
 
 
 def test_a_rank_whose_parameters_cannot_be_read_ends_the_run_and_is_named(tmp_path: Path) -> None:

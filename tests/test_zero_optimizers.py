@@ -26,37 +26,35 @@ pytestmark = pytest.mark.timeout(150)
 # Norms
 
 
-@pytest.mark.parametrize("norm_type", [1.0, 2.0, 3.0, float("inf")])
-def test_the_norm_over_shards_is_the_norm_of_the_whole(norm_type: float) -> None:
-    def run(comm: Collectives, new_engine: Callable[[], ZeroEngine]) -> float:
-        engine = new_engine()
+NORMS = (1.0, 2.0, 3.0, float("inf"))
+
+
+def test_the_norm_over_shards_is_the_norm_of_the_whole() -> None:
+    """And one that is no number in one rank's shard is none on every rank."""
+
+    def run(comm: Collectives, new_engine: Callable[[], ZeroEngine]) -> tuple[list[float], list[float]]:
+        engine, sick_norms = new_engine(), []
         engine.backward(loss_of(engine(rows(comm.rank, 0))))
-        return gradient_norm(comm, engine.buckets, norm_type)
-
-    alone = model()
-    (sum(loss_of(alone(rows(rank, 0))) for rank in (0, 1)) / 2).backward()
-    expected = nn.utils.get_total_norm([p.grad for p in alone.parameters() if p.grad is not None], norm_type).item()
-    norms = at_every_stage(run, align=1)
-    assert len(set(norms)) == 1 and norms[0] == pytest.approx(expected, rel=1e-5)
-
-
-@pytest.mark.parametrize("norm_type", [1.0, 2.0, float("inf")])
-def test_a_nan_in_one_ranks_shard_is_the_norm_on_every_rank(norm_type: float) -> None:
-    def run(comm: Collectives, new_engine: Callable[[], ZeroEngine]) -> list[float]:
-        engine, norms = new_engine(), []
+        norms = [gradient_norm(comm, engine.buckets, norm_type) for norm_type in NORMS]
         for sick in (0, 1):
-            engine.backward(loss_of(engine(rows(comm.rank, 0))))
             if comm.rank == sick:
                 engine.buckets[0].for_step()[0] = float("nan")
             if sick == 0 or engine.owner is not None:
-                norms.append(gradient_norm(comm, engine.buckets, norm_type))
+                sick_norms += [gradient_norm(comm, engine.buckets, norm_type) for norm_type in NORMS]
             engine.zero_grad()
-        return norms
+            engine.backward(loss_of(engine(rows(comm.rank, 0))))
+        return norms, sick_norms
 
-    assert all(norm != norm for norms in at_every_stage(run) for norm in norms)
+    alone = model()
+    (sum(loss_of(alone(rows(rank, 0))) for rank in (0, 1)) / 2).backward()
+    gradients = [p.grad for p in alone.parameters() if p.grad is not None]
+    expected = [nn.utils.get_total_norm(gradients, norm_type).item() for norm_type in NORMS]
+    for norms, sick in (found := at_every_stage(run, align=1)):
+        assert norms == found[0][0] and norms == pytest.approx(expected, rel=1e-5)
+        assert sick and all(norm != norm for norm in sick)
 
 
-@pytest.mark.parametrize("norm_type", [1.0, 2.0, float("inf")])
+@pytest.mark.parametrize("norm_type", [2.0, float("inf")])
 def test_poisoned_padding_changes_no_norm_and_no_parameter(norm_type: float) -> None:
     def run(comm: Collectives, new_engine: Callable[[], ZeroEngine]) -> list[tuple[str, list[float | None], int]]:
         ended = []
@@ -181,8 +179,10 @@ def three_steps_of_torch(optimizer: Any, scheduler: Any = None, grouped: bool = 
 
 @pytest.fixture(scope="module")
 def optimized() -> dict[tuple[str, int], dict[str, torch.Tensor]]:
+    """On whole parameters and on shards."""
+
     def every_optimizer(comm: Collectives) -> dict[tuple[str, int], dict[str, torch.Tensor]]:
-        return {(name, stage): three_steps(comm, stage, ELEMENTWISE[name]) for name in ELEMENTWISE for stage in STAGES}
+        return {(name, stage): three_steps(comm, stage, ELEMENTWISE[name]) for name in ELEMENTWISE for stage in (0, 3)}
 
     return lockstep(every_optimizer)[0]
 
@@ -192,7 +192,7 @@ def test_any_elementwise_optimizer_updates_shards_as_it_would_the_whole(
     optimized: dict[tuple[str, int], dict[str, torch.Tensor]], name: str
 ) -> None:
     expected = three_steps_of_torch(ELEMENTWISE[name])
-    assert len({digest(optimized[name, stage]) for stage in STAGES}) == 1
+    assert digest(optimized[name, 0]) == digest(optimized[name, 3])
     # Rprop looks at signs only, and a sum in another order may have another one where it is almost zero.
     assert largest_difference(optimized[name, 0], expected) < (2e-3 if name == "rprop" else 1e-5)
 
@@ -357,11 +357,10 @@ class CountsInItself(CountsInOptions):
 
 
 @pytest.mark.parametrize("fussy", [False, True])
-@pytest.mark.parametrize("stage", STAGES)
-def test_an_optimizer_that_counts_in_its_options_counts_a_step_once(stage: int, fussy: bool) -> None:
+def test_an_optimizer_that_counts_in_its_options_counts_a_step_once(fussy: bool) -> None:
     """However many sub-groups a rank has, and whichever group's are the last."""
 
-    def run(comm: Collectives) -> tuple[list[float], list[Any], list[bool]]:
+    def run(comm: Collectives, stage: int) -> tuple[list[float], list[Any], list[bool]]:
         net = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))
         before = {name: value.detach().clone() for name, value in net.named_parameters()}
         offload = Offload(optimizer="host", sub_group_numel=16)
@@ -377,7 +376,7 @@ def test_an_optimizer_that_counts_in_its_options_counts_a_step_once(stage: int, 
         counted = [(options.get("step", 0), options["weights"]) for options in groups]
         return moved, counted, [bool(options["params"]) for options in groups]
 
-    for moved, counted, owned in lockstep(run):
+    for moved, counted, owned in [*lockstep(run, 0), *lockstep(run, 2)]:
         assert moved == pytest.approx([0.5 + 2 * 1.0 + 3 * 1.5] * 4, rel=1e-5)
         # A rank with nothing of a group passes over it, if the optimizer does.
         assert counted == [(3, [1.5]) if mine or not fussy else (0, [0.0]) for mine in owned]
@@ -390,8 +389,9 @@ def test_an_optimizer_that_counts_in_itself_is_refused_where_a_step_takes_severa
         ZeroEngine(nn.Linear(8, 8), LocalCollectives(), 1, optimizer=CountsInItself, offload=Offload(optimizer="host"))
 
 
-@pytest.mark.parametrize("dtype", [torch.complex64, torch.complex128])
-@pytest.mark.parametrize("norm_type", [1.0, 2.0, float("inf")])
+@pytest.mark.parametrize(
+    ("dtype", "norm_type"), [(torch.complex64, 1.0), (torch.complex128, 2.0), (torch.complex64, float("inf"))]
+)
 def test_complex_gradients_are_clipped_by_their_absolute_values(norm_type: float, dtype: torch.dtype) -> None:
     def grow() -> nn.ParameterDict:
         return nn.ParameterDict({"z": torch.tensor([3 + 4j, 1 - 1j], dtype=dtype), "x": torch.tensor([2.0, -1.0])})
@@ -472,7 +472,7 @@ def evaluated_and_trained_on(comm: Collectives, engine: ZeroEngine) -> list[dict
     return [*ended, engine.state_dict()]
 
 
-@pytest.mark.parametrize("options", [{}, {"overlap_gather": True}, {"precision": "bf16"}], ids=str)
+@pytest.mark.parametrize("options", [{"overlap_gather": True}, {"precision": "bf16"}], ids=str)
 def test_what_is_written_to_the_optimizers_tensors_is_published_to_all_ranks(options: dict[str, Any]) -> None:
     def alone() -> list[dict[str, torch.Tensor]]:
         whole, ended = model(), []
@@ -496,18 +496,20 @@ def test_what_is_written_to_the_optimizers_tensors_is_published_to_all_ranks(opt
         assert largest_difference(named, expected) < (1e-2 if "precision" in options else 1e-5)
 
 
+ASKS = ("forward", "backward", "state_dict", "summon_full_params", "save")
+
+
 @pytest.mark.parametrize(
-    ("options", "remedy"),
+    ("ask", "options", "remedy"),
     [
-        ({}, r"AdamW.*engine\.publish\(\)"),
-        ({"precision": "bf16"}, r"AdamW.*engine\.publish\(\)"),
-        ({"precision": Precision(exp_avg="fp8")}, r"AdamW.*leave out offload and dtypes"),
+        *((ask, {}, r"AdamW.*engine\.publish\(\)") for ask in ASKS),
+        ("forward", {"precision": "bf16"}, r"AdamW.*engine\.publish\(\)"),
+        ("state_dict", {"precision": Precision(exp_avg="fp8")}, r"AdamW.*leave out offload and dtypes"),
     ],
     ids=str,
 )
-@pytest.mark.parametrize("ask", ["forward", "backward", "state_dict", "summon_full_params", "save"])
 def test_a_write_to_the_optimizers_tensors_is_refused_until_it_is_published(
-    options: dict[str, Any], remedy: str, ask: str, tmp_path: Path
+    ask: str, options: dict[str, Any], remedy: str, tmp_path: Path
 ) -> None:
     def write(tensor: torch.Tensor) -> None:
         """By habit, in one of three ways."""
@@ -534,7 +536,7 @@ def test_a_write_to_the_optimizers_tensors_is_refused_until_it_is_published(
 
     def run(comm: Collectives) -> None:
         # At stage 0, in the model's dtype, the optimizer's tensors are the model's own.
-        for stage in range(0 if options else 1, 4):
+        for stage in (0, 3) if options else (1, 3):
             engine = ZeroEngine(model(), comm, stage, optimizer=adamw(), **options)
             engine.backward(loss_of(engine(rows(comm.rank, 0)).float()))
             engine.step()
@@ -553,7 +555,7 @@ def test_a_write_to_the_optimizers_tensors_is_refused_until_it_is_published(
 def test_what_no_reduction_ends_has_no_value_that_a_peer_wrote_to_its_shard_after_it(training: bool) -> None:
     def run(comm: Collectives) -> list[float]:
         found = []
-        for _ in range(6):
+        for _ in range(4):
             torch.manual_seed(0)
             layers = nn.Sequential(*[nn.Linear(700, 700, bias=False) for _ in range(6)])
             engine = ZeroEngine(layers, comm, 3, optimizer=sgd())

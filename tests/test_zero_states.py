@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from cover import covering, pairs
+from cover import NIGHTLY, covering, pairs
 from torch import nn
 from zero_cases import VOCABULARY, Case, adamw, batches, decay_matrices, digest, part_of
 
@@ -21,7 +21,7 @@ from zerolab.zero import ZeroEngine, engine_labels
 
 pytestmark = pytest.mark.timeout(1200)
 
-RANKS = (1, 2, 3)
+RANKS = (1, 3)
 STEPS = 4
 CASE = Case(adamw(lr=4e-2), clip_norm=0.3, groups=decay_matrices)
 SWAPPED = {"sub_group_numel": 700}
@@ -61,13 +61,18 @@ class Run:
 RUNS = [run for run in map(lambda of: Run(*of), product(PRECISIONS, range(4), TIERS)) if run.is_possible]
 
 
+ALIKE = ("fp16", "bf16_fp32_grads", "fp8")
+"""Their states are stored as those of bf16 are."""
+
+
 def shows(place: tuple[Run, int]) -> set[Any]:
     """On three ranks each recipe is run at every stage; on each number of ranks with everything on the device and with
-    something off it, and each tier; and any two of recipe, stage, tier and ranks meet. Nightly all that there is."""
+    something off it, and each tier; and each way to store states is in each tier. Nightly all that there is."""
     run, ranks = place
     here, place_of = (run.precision, ranks), "here" if run.tier == "device" else "elsewhere"
     every_stage = {(*here, run.stage)} if ranks == 3 else set()
-    return {(*here, place_of), (run.tier, ranks), *every_stage, *pairs(run.precision, run.stage, run.tier, ranks)}
+    tiers = set() if run.precision in ALIKE else {(run.precision, run.tier)}
+    return {(*here, place_of), *every_stage, *tiers, *pairs(run.stage, run.tier, ranks)}
 
 
 PLACES = covering(list(product(RUNS, RANKS)), shows, cost=lambda place: 1.0 + place[1])
@@ -186,7 +191,7 @@ def test_predicted_bytes_of_states_are_tracked_bytes_in_every_ledger(seen: All, 
                     strays = {kind for kind, nbytes in one.tracked.items() if ":" in kind and nbytes}
                     assert strays <= {*one.predicted, "host:step_buffers", "host:swap_buffers"}
                     checked += 1
-    assert checked
+    assert checked or (precision in ALIKE and not NIGHTLY)
 
 
 def test_predicted_traffic_is_what_was_sent(seen: All) -> None:
@@ -207,7 +212,7 @@ def test_training_learns(seen: All, precision: str) -> None:
 
 
 def bytes_without_padding(comm: Collectives) -> list[tuple[dict[str, int], dict[str, float]]]:
-    """Tracked and by the formulas, of layers that 1, 2 and 3 ranks cut into whole blocks."""
+    """Tracked and by the formulas, of layers that 3 ranks cut into whole blocks."""
     found = []
     for name, stage in product(PRECISIONS, range(4)):
         precision = PRECISIONS[name]
@@ -233,10 +238,9 @@ def bytes_without_padding(comm: Collectives) -> list[tuple[dict[str, int], dict[
     return found
 
 
-@pytest.mark.parametrize("ranks", RANKS)
-def test_states_are_as_many_bytes_as_the_formulas_say(ranks: int) -> None:
+def test_states_are_as_many_bytes_as_the_formulas_say() -> None:
     """formulas.md's table, every recipe and stage, to the byte."""
-    for of_rank in launch(bytes_without_padding, ranks=ranks, timeout=100):
+    for of_rank in launch(bytes_without_padding, ranks=3, timeout=100):
         assert len(of_rank) == 4 * len(PRECISIONS) - 3
         for tracked, said in of_rank:
             assert tracked == said
@@ -255,7 +259,7 @@ def train_mixes(comm: Collectives, folder: Path) -> list[tuple[set[str], list[bo
     found = []
     for mix in MIXES:
         digests, agree = set(), []
-        for stage, tier in ((0, "device"), (1, "host"), (2, "disk"), (3, "all on the disk")):
+        for stage, tier in ((0, "device"), (2, "disk"), (3, "all on the disk")):
             one = train(comm, Run(mix, stage, tier), folder)
             digests.add(one.digest)
             agree.append(one.predicted == {kind: one.tracked.get(kind, 0) for kind in one.predicted})

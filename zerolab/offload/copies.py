@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections import deque
 from contextlib import AbstractContextManager
+from functools import cached_property
 from typing import NamedTuple
 
 import torch
 
 from zerolab.gpu import door
-from zerolab.offload.places import Offload
 
 Tensor = torch.Tensor
 
@@ -35,16 +35,20 @@ class _Coming(NamedTuple):
 
 class Copies:
     """The copies of one rank, to and from its GPU `device`. As a context: what is queued inside runs on the stream of
-    the copies, after all that was queued before."""
+    the copies, after all that was queued before. A rank without a GPU copies at once."""
 
     def __init__(self, device: torch.device) -> None:
-        self._device, self._stream = device, door.stream(device)
+        self._device = device
         self._on: AbstractContextManager[None] | None = None
         # When the last copy has ended; None once the host has waited for it.
         self._last: torch.cuda.Event | None = None
         self._coming: deque[_Coming] = deque()
         # To be added up; the device has its memory back.
         self._landing: deque[_Coming] = deque()
+
+    @cached_property
+    def _stream(self) -> torch.cuda.Stream:
+        return door.stream(self._device)
 
     def __enter__(self) -> None:
         ready = door.event()
@@ -124,8 +128,3 @@ def add_first(queue: deque[_Coming]) -> None:
     first = queue.popleft()
     if first.total is not None:
         first.total.add_(first.into)
-
-
-def make_copies(device: torch.device, offload: Offload) -> Copies | None:
-    """What copies states of a rank between its GPU and the host; None where they never lie apart."""
-    return Copies(device) if offload.moves and door.drives(device) else None

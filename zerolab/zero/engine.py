@@ -165,10 +165,9 @@ class Engine:
         ranks. Without, they stay on this rank, whole at every stage, until a later call reduces them: less traffic
         over several micro-batches, more memory at stages 2 and 3.
 
-        `also` names the other engines whose models the loss went through: they take gradients, too, and each steps, or
-        forgets them by `zero_grad()`, by itself.
+        `also`: the other engines whose models the loss went through. They take gradients, too; each steps by itself.
         """
-        engines = list(dict.fromkeys([self, *also]))
+        engines = [self, *also]
         for engine in engines:
             engine.check_ready()
         for engine in engines:

@@ -44,11 +44,6 @@ class ShardSegment:
         """Where in its bucket it begins."""
         return self.bucket.owned[0] + self.start
 
-    @property
-    def dtype(self) -> torch.dtype:
-        """Of the main parameters."""
-        return self.bucket.dtypes.main
-
     def part(self, flat: Tensor) -> Tensor:
         """This segment of a tensor as long as what the rank owns of the bucket."""
         return flat[self.start : self.stop]
@@ -116,7 +111,7 @@ class OptimizerStep:
 
     def memory(self, segment: ShardSegment) -> Tensor:
         """Memory for main parameters that are kept apart."""
-        return torch.empty(segment.numel, dtype=segment.dtype, device=self.comm.device)
+        return torch.empty(segment.numel, dtype=segment.bucket.dtypes.main, device=self.comm.device)
 
     def at_hand(self) -> Iterable[Sequence[ShardSegment]]:
         """The groups of segments that are stepped at a time, each at hand until the next is asked for."""

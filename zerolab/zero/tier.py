@@ -21,14 +21,9 @@ Tensor = torch.Tensor
 class Stored(Protocol):
     """What a tier knows of a bucket."""
 
-    @property
-    def layout(self) -> Layout: ...
-
-    @property
-    def dtypes(self) -> Dtypes: ...
-
-    @property
-    def shard(self) -> Tensor: ...
+    layout: Layout
+    dtypes: Dtypes
+    shard: Tensor
 
 
 class DeviceTier:

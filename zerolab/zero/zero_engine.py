@@ -41,7 +41,7 @@ from zerolab.zero.start.probe import probe
 from zerolab.zero.step import Factory, default_factory
 from zerolab.zero.tiers.disk_step import DiskStep
 from zerolab.zero.tiers.stored_step import StoredStep
-from zerolab.zero.tiers.tiers import Tier, make_tier
+from zerolab.zero.tiers.tiers import TIERS, Tier
 from zerolab.zero.units import GroupOf, Unit
 
 
@@ -205,7 +205,7 @@ class ZeroEngine(FullParameters):
             self.optimizer_step.step(factor)
 
     def make_tier(self) -> Tier:
-        return make_tier(self.comm, self.offload)
+        return TIERS[self.offload.parameters](self.comm, self.offload)
 
     def make_memory(self) -> Memory:
         return Pages(self.comm.device)

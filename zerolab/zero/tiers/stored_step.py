@@ -24,7 +24,6 @@ import torch
 
 from zerolab.flat.values import address
 from zerolab.gpu import door
-from zerolab.offload.copies import Copies
 from zerolab.offload.formats import StateSize, StorageFormat, format_of, sub_group_limit
 from zerolab.offload.groups import sub_groups
 from zerolab.offload.lane import Lane
@@ -33,6 +32,7 @@ from zerolab.precision.codec import Codec
 from zerolab.precision.recipe import Precision
 from zerolab.ranks.pages import hand_back
 from zerolab.zero.bucket import Bucket
+from zerolab.zero.choose import step_device
 from zerolab.zero.step import Factory, OptimizerStep, ShardSegment
 from zerolab.zero.tiers.in_parts import StepInParts
 from zerolab.zero.tiers.tiers import Tier
@@ -77,7 +77,7 @@ class StoredStep(OptimizerStep):
         state_size: StateSize,
     ) -> None:
         self.offload, self._limit = offload, sub_group_limit(precision, offload)
-        self.device = tier.comm.device if offload.optimizer == "device" else torch.device("cpu")
+        self.device = step_device(tier.comm.device, offload)
         self._formats = {
             bucket: format_of(bucket.dtype, precision, offload, state_size.names, bucket.persistent)
             for bucket in buckets
@@ -140,10 +140,10 @@ class StoredStep(OptimizerStep):
 
     def memory(self, segment: ShardSegment) -> Tensor:
         """On the host page-locked only if a GPU's shard is copied from them as they are (`Copies.put`)."""
-        shard = segment.bucket.shard
-        if self.offload.optimizer != "device" and door.holds(shard) and shard.dtype == segment.dtype:
-            return host_empty(segment.numel, segment.dtype, self.comm.device)
-        return torch.empty(segment.numel, dtype=segment.dtype, device=self.device)
+        shard, dtype = segment.bucket.shard, segment.bucket.dtypes.main
+        if self.offload.optimizer != "device" and door.holds(shard) and shard.dtype == dtype:
+            return host_empty(segment.numel, dtype, self.comm.device)
+        return torch.empty(segment.numel, dtype=dtype, device=self.device)
 
     def at_hand(self) -> Iterator[list[StoredSegment]]:
         for number, group in enumerate(self.groups):
@@ -254,18 +254,17 @@ class StoredStep(OptimizerStep):
         for segment in group:
             segment.tensor.data = segment.tensor.data.new_empty(0)
 
-    # Gradients at stages 0 and 1, from a GPU to a step on the host.
+    # Gradients that are whole on a GPU, to a step on the host.
 
     def gradients_of(self, group: Sequence[ShardSegment]) -> list[Tensor]:
-        copies = self.tier.copies
-        if copies is None or not group or group[0].bucket.gradients_stay_apart:
+        if self.device == self.comm.device or not group or group[0].bucket.gradients_stay_apart:
             return super().gradients_of(group)
         if group is self.groups[0]:
-            self._arriving = self._bring(copies)
+            self._arriving = self._bring()
         arrived = next(self._arriving)
         return [arrived.pop(0).to(segment.tensor) for segment in group]
 
-    def _bring(self, copies: Copies) -> Iterator[list[Tensor]]:
+    def _bring(self) -> Iterator[list[Tensor]]:
         """Those of one sub-group after the other, to be taken out of the list; while one steps, those of the next
         come."""
         coming: deque[tuple[list[Tensor], torch.cuda.Event]] = deque()
@@ -273,16 +272,13 @@ class StoredStep(OptimizerStep):
             reduced = [segment.part(segment.bucket.for_step()) for segment in group]
             gradients = [door.locked(part.numel(), part.dtype) for part in reduced]
             # In order, so that all have come with the last.
-            *_, came = map(copies.move, gradients, reduced)
+            *_, came = map(self.tier.copies.move, gradients, reduced)
             coming.append((gradients, came))
-            if len(coming) > 1:
-                yield arrived(*coming.popleft())
-        yield arrived(*coming.popleft())
-
-
-def arrived(gradients: list[Tensor], came: torch.cuda.Event) -> list[Tensor]:
-    door.finish(came)
-    return gradients
+            ahead = 0 if group is self.groups[-1] else 1
+            while len(coming) > ahead:
+                gradients, came = coming.popleft()
+                door.finish(came)
+                yield gradients
 
 
 def fields(group: list[StoredSegment], record: Tensor) -> Iterator[StoredState]:

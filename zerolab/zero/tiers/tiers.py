@@ -22,7 +22,7 @@ from zerolab.collectives import Collectives
 from zerolab.errors import OffloadError
 from zerolab.gpu import door
 from zerolab.offload.buffers import aligned
-from zerolab.offload.copies import Copies, make_copies
+from zerolab.offload.copies import Copies
 from zerolab.offload.lane import Lane, Transfer
 from zerolab.offload.places import Offload, host_empty
 from zerolab.offload.unwritten import open_file
@@ -34,7 +34,7 @@ Tensor = torch.Tensor
 class Tier(DeviceTier):
     """Parameters on the device.
 
-    copies    between a GPU and the host, if there are any
+    copies    between a GPU and the host
     lanes     what moves parameters to and from a disk
     buffers   memory of the host through which parameters pass
     """
@@ -42,23 +42,20 @@ class Tier(DeviceTier):
     lanes: Sequence[Lane] = ()
     buffers: Sequence[Tensor] = ()
 
-    def __init__(self, comm: Collectives, offload: Offload, copies: Copies | None = None) -> None:
+    def __init__(self, comm: Collectives, offload: Offload) -> None:
         super().__init__(comm)
-        self.offload, self.copies = offload, copies
-        self._brought = False
+        self.offload, self.copies = offload, Copies(comm.device)
+        # Copies may be under way, of gradients to the host, and of parameters from it.
+        self._brought = self._is_read = False
 
     def put(self, target: Tensor, values: Tensor, stays: bool) -> None:
-        if self.copies is None:
-            target.copy_(values)
-        else:
-            self.copies.put(target, values, stays)
+        self.copies.put(target, values, stays)
 
     def flush(self) -> None:
-        if self.copies is not None:
-            self.copies.finish()
+        self.copies.finish()
 
     def forget(self) -> None:
-        Tier.flush(self)
+        self.copies.finish()
 
     def allocate_gradients(self, numel: int, dtype: torch.dtype) -> Tensor:
         if self.offload.optimizer == "device":
@@ -66,7 +63,7 @@ class Tier(DeviceTier):
         return host_empty(numel, dtype, self.comm.device)
 
     def add_gradients(self, total: Tensor, more: Tensor, begun: bool) -> None:
-        if self.copies is not None and door.holds(more) and not door.holds(total):
+        if door.holds(more) and not door.holds(total):
             self._brought = True
             self.copies.bring(total, more, begun)
         else:
@@ -75,17 +72,16 @@ class Tier(DeviceTier):
     def await_gradients(self) -> None:
         if self._brought:
             self._brought = False
-            self.flush()
+            self.copies.finish()
 
 
 class HostTier(Tier):
     """Shards in the host's memory."""
 
-    def __init__(self, comm: Collectives, offload: Offload, copies: Copies | None = None) -> None:
-        super().__init__(comm, offload, copies)
-        self._is_read = False  # copies to the GPU may be under way
-        if copies is not None:
-            self.beside = copies
+    def __init__(self, comm: Collectives, offload: Offload) -> None:
+        super().__init__(comm, offload)
+        if door.drives(comm.device):
+            self.beside = self.copies
 
     def keep(self, bucket: Stored, shard: Tensor) -> Tensor:
         return host_empty(shard.numel(), bucket.dtypes.shard, self.comm.device).copy_(shard)
@@ -110,7 +106,7 @@ class HostTier(Tier):
 
     def _wait_for_readers(self) -> None:
         """Before the host writes what copies to a GPU may still read."""
-        if self.copies is not None and self._is_read:
+        if self._is_read:
             self._is_read = False
             self.copies.finish()
 
@@ -119,8 +115,8 @@ class DiskTier(HostTier):
     """Shards in a file; as many elements as `max_in_cpu` says, of the first buckets, stay on the host. Each of the
     `buffers` is in one place: free, lent to a copy, open to be written, or under a transfer."""
 
-    def __init__(self, comm: Collectives, offload: Offload, copies: Copies | None = None) -> None:
-        super().__init__(comm, offload, copies)
+    def __init__(self, comm: Collectives, offload: Offload) -> None:
+        super().__init__(comm, offload)
         self._numbers: dict[Stored, int] = {}
         self.free: list[Tensor] = []
         self._lent: list[Tensor] = []
@@ -241,7 +237,4 @@ class DiskTier(HostTier):
         return errors
 
 
-def make_tier(comm: Collectives, offload: Offload) -> Tier:
-    copies = make_copies(comm.device, offload)
-    kinds = {"device": Tier, "host": HostTier, "disk": DiskTier}
-    return kinds[offload.parameters](comm, offload, copies)
+TIERS = {"device": Tier, "host": HostTier, "disk": DiskTier}
