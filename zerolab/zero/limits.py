@@ -62,14 +62,11 @@ class Stage3Limits:
         """
         left = self.prefetch_numel
         for number, numel in enumerate(coming):
-            if left is None and number:
+            more = 0 if number in present else numel
+            fits = number == 0 if left is None else numel <= left
+            if not fits or (more and not self.has_room(live, more)):
                 return number
-            if left is not None and numel > left:
-                return number
-            if number not in present:
-                if not self.has_room(live, numel):
-                    return number
-                live += numel
+            live += more
             left = None if left is None else left - numel
         return len(coming)
 

@@ -62,9 +62,8 @@ class ZeroEngine(FullParameters):
     scaler        how losses are scaled where the precision has fp16; default: LossScaler()
     offload       where the states rest (`zerolab.offload`); default: all on the device
     overlap       reduce gradients while backward runs on
-    overlap_gather  let step() return before all new parameters have come (stages 1 and 2, and what stays at stage 3).
-                  A unit waits for its own when it runs, and so does whoever reads or writes a parameter elsewhere; to
-                  read by a view that you took before the step, call `synchronize()` first
+    overlap_gather  let step() return before all new parameters have come (stages 1 and 2, and what stays at stage 3);
+                  to read by a view that you took before the step, call `synchronize()` first
     prefetch      stage 3: gather the next unit while this one computes
     limits        stage 3: which parameters stay, how much comes ahead and is kept (`memory.Stage3Limits`, with
                   DeepSpeed's names)
@@ -75,13 +74,12 @@ class ZeroEngine(FullParameters):
     replicate     hold the same shards as the other ranks of this group, and average gradients over it after `comm`
                   (hybrid sharding): shard within a machine, say, and replicate across machines
     init          for a model on the meta device: init(module) writes first values, after the module's own
-                  reset_parameters; default: model.init_module, if there is one (`materialize.py`)
-
+                  reset_parameters; default: model.init_module, if there is one (`start/meta.py`)
     guards        what is attached from outside (`guards/`); () for models that use weights inside their unit only
 
     A parameter that a backward does not reach counts as one whose gradient is zero. At stage 3 all ranks must run
-    the same units in the same order, since they gather them together. What else one does with a model, its parameters
-    and its optimizer works as in plain torch or is refused by name: docs/gestures.md has the list.
+    the same units in the same order, since they gather them together. docs/gestures.md says what else works as in plain
+    torch.
     """
 
     def __init__(

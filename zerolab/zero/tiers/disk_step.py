@@ -36,14 +36,11 @@ class DiskStep(StoredStep):
             self._buffers = [aligned(largest) for _ in sizes[: self.offload.buffer_count]]
         super().begin()
 
-    def at_hand(self) -> Iterator[list[StoredSegment]]:
+    def walk(self) -> Iterator[tuple[list[StoredSegment], Tensor]]:
         self._walk = pipeline(range(len(self.groups)), self._read, self._write, len(self._buffers), self._note)
         for number, at in self._walk:
-            group, buffer = self.groups[number], self._buffers[at]
-            self.decode(group, buffer)
-            yield group
-            # Into the buffer, which the walk begins to write at its next turn.
-            self.encode(group, buffer)
+            # The walk begins to write the buffer at its next turn.
+            yield self.groups[number], self._buffers[at]
 
     def forget(self) -> None:
         super().forget()

@@ -8,43 +8,45 @@ keep a running weight there: each call begins with the options as they were befo
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 
 Options = dict[str, Any]
+Call = Callable[[Sequence[torch.Tensor]], None]
 
 
-class StepInParts:
-    """One step. `end` gives a group the options that the last call with a parameter of it left."""
+@contextmanager
+def in_parts(optimizer: torch.optim.Optimizer, calls: int) -> Iterator[Call]:
+    """One step in so many calls of the function that this gives, each of which updates some parameters alone. In the
+    end a group has the options that the last call with a parameter of it left."""
+    if calls < 2:
+        yield lambda _: optimizer.step()
+        return
+    groups, after = optimizer.param_groups, dict[int, Options]()
+    before, whole = [options_of(group) for group in groups], [group["params"] for group in groups]
+    place_of = {tensor: place for place, tensors in enumerate(whole) for tensor in tensors}
 
-    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
-        self._optimizer, self._groups = optimizer, optimizer.param_groups
-        self._whole = [group["params"] for group in self._groups]
-        self._place = {tensor: place for place, whole in enumerate(self._whole) for tensor in whole}
-        self._before = [options_of(group) for group in self._groups]
-        self._after: dict[int, Options] = {}
-
-    def call(self, tensors: Sequence[torch.Tensor]) -> None:
-        """Update these parameters alone."""
-        for group, before in zip(self._groups, self._before, strict=True):
-            put(group, before)
+    def call(tensors: Sequence[torch.Tensor]) -> None:
+        for group, options in zip(groups, before, strict=True):
+            put(group, options)
             group["params"] = []
         for tensor in tensors:
-            self._groups[self._place[tensor]]["params"].append(tensor)
+            groups[place_of[tensor]]["params"].append(tensor)
         try:
-            self._optimizer.step()
-            for place, group in enumerate(self._groups):
-                if group["params"] or place not in self._after:
-                    self._after[place] = options_of(group)
+            optimizer.step()
+            for place, group in enumerate(groups):
+                if group["params"] or place not in after:
+                    after[place] = options_of(group)
         finally:
-            for group, whole in zip(self._groups, self._whole, strict=True):
-                group["params"] = whole
+            for group, those in zip(groups, whole, strict=True):
+                group["params"] = those
 
-    def end(self) -> None:
-        for place, options in self._after.items():
-            put(self._groups[place], options)
+    yield call
+    for place, options in after.items():
+        put(groups[place], options)
 
 
 def options_of(group: Mapping[str, Any]) -> Options:

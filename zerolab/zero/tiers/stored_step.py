@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Any, NamedTuple
 
 import torch
@@ -34,7 +35,7 @@ from zerolab.ranks.pages import hand_back
 from zerolab.zero.bucket import Bucket
 from zerolab.zero.choose import step_device
 from zerolab.zero.step import Factory, OptimizerStep, ShardSegment
-from zerolab.zero.tiers.in_parts import StepInParts
+from zerolab.zero.tiers.in_parts import in_parts
 from zerolab.zero.tiers.tiers import Tier
 
 Tensor = torch.Tensor
@@ -92,24 +93,6 @@ class StoredStep(OptimizerStep):
         # What the whole model took does not come again.
         hand_back()
 
-    @torch.no_grad()
-    def step(self, factor: float) -> None:
-        """Update all parameters with their gradients, times `factor`."""
-        if not self.groups:
-            # A rank that owns no parameters steps its optimizer, too: learning-rate schedulers count the steps.
-            self.optimizer.step()
-            return
-        self._parts = StepInParts(self.optimizer) if len(self.groups) > 1 else None
-        super().step(factor)
-        if self._parts is not None:
-            self._parts.end()
-
-    def call(self, group: Sequence[ShardSegment]) -> None:
-        if self._parts is None:
-            self.optimizer.step()
-        else:
-            self._parts.call([segment.tensor for segment in group])
-
     def cut(self, buckets: Sequence[Bucket]) -> list[StoredSegment]:
         runs = (
             (number, run, bucket.layout.align)
@@ -146,13 +129,24 @@ class StoredStep(OptimizerStep):
         return torch.empty(segment.numel, dtype=dtype, device=self.device)
 
     def at_hand(self) -> Iterator[list[StoredSegment]]:
-        for number, group in enumerate(self.groups):
-            if self.stays:
+        with in_parts(self.optimizer, len(self.groups)) as self._call:
+            if not self.groups:
+                # A rank that owns no parameters steps its optimizer, too: learning-rate schedulers count the steps.
+                yield []
+                return
+            for group, record in self.walk():
+                if record is not None:
+                    self.decode(group, record)
                 yield group
-            else:
-                self.decode(group, self._records[number])
-                yield group
-                self.encode(group, self._records[number])
+                if record is not None:
+                    self.encode(group, record)
+
+    def call(self, group: Sequence[ShardSegment]) -> None:
+        self._call([segment.tensor for segment in group])
+
+    def walk(self) -> Iterator[tuple[list[StoredSegment], Tensor | None]]:
+        """Each sub-group with its record, if it has one, until the next is asked for."""
+        return zip_longest(self.groups, self._records)
 
     # Where records are.
 

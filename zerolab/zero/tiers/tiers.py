@@ -4,12 +4,9 @@
     HostTier    stage 3: a rank's shards in the host's memory
     DiskTier    stage 3: in a file of this rank's own
 
-From a file a shard passes through one of a few host buffers, both when its unit is gathered and after the optimizer
-has updated it. Reads begin ahead (`prefetch`), as far as there are free buffers. A read that failed may be repeated; a
-write that failed breaks the engine (`changing.py`).
-
-To and from a GPU shards are copied beside what it computes (`zerolab/offload/copies.py`); until such a copy has ended
-nobody writes to the shard, or the buffer, that it reads.
+A read from a file that failed may be repeated; a write that failed breaks the engine (`changing.py`). To and from a GPU
+shards are copied beside what it computes (`zerolab/offload/copies.py`); until such a copy has ended nobody writes to
+the shard, or the buffer, that it reads.
 """
 
 from __future__ import annotations
@@ -95,8 +92,7 @@ class HostTier(Tier):
 
     def _send(self, mine: Tensor, shard: Tensor) -> Tensor:
         """A shard to where `mine` lies. To a GPU the host goes on at once, and the shard is cast there if it travels in
-        another dtype: `copies.py` says why. On the host it has come on return, also from a GPU, where a bucket's shard
-        stays that is always whole."""
+        another dtype: `copies.py` says why. On the host it has come on return."""
         if not door.holds(mine) or door.holds(shard):
             return mine.copy_(shard)
         self._is_read = True
@@ -112,8 +108,8 @@ class HostTier(Tier):
 
 
 class DiskTier(HostTier):
-    """Shards in a file; as many elements as `max_in_cpu` says, of the first buckets, stay on the host. Each of the
-    `buffers` is in one place: free, lent to a copy, open to be written, or under a transfer."""
+    """Shards in a file; as many elements as `max_in_cpu` says, of the first buckets, stay on the host. They pass through
+    `buffers`, each of which is free, lent to a copy, open to be written, or under a transfer."""
 
     def __init__(self, comm: Collectives, offload: Offload) -> None:
         super().__init__(comm, offload)
