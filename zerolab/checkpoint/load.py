@@ -29,8 +29,7 @@ from zerolab.errors import InputError, StateError
 from zerolab.precision.codec import Codec
 from zerolab.zero import ZeroEngine
 from zerolab.zero.bucket import Bucket
-from zerolab.zero.changing import changing
-from zerolab.zero.overwrite import Overlap, gather_parameters, overlaps, write_main, write_parameters
+from zerolab.zero.overwrite import Overlap, changing, gather_parameters, overlaps, write_main, write_parameters
 from zerolab.zero.tiers.stored_step import StoredSegment
 
 Tensor = torch.Tensor

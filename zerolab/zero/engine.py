@@ -54,7 +54,7 @@ class Engine:
     """
 
     broken: str | None = None
-    """Why all is refused but a load of a checkpoint (`changing.py`)."""
+    """Why all is refused but a load of a checkpoint (`overwrite.py`)."""
 
     def __init__(
         self,

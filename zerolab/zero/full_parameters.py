@@ -20,12 +20,11 @@ from zerolab.collectives import phase
 from zerolab.errors import InputError, StateError
 from zerolab.flat.views import shard_of, view
 from zerolab.zero.bucket import Bucket
-from zerolab.zero.changing import all_hear, changing
 from zerolab.zero.clip import check_norm, clip_factor, gradient_norm
 from zerolab.zero.engine import Engine
 from zerolab.zero.guards import ParameterGuard
 from zerolab.zero.guards.parameters import written
-from zerolab.zero.overwrite import overwrite_by
+from zerolab.zero.overwrite import all_hear, changing, overwrite_by
 from zerolab.zero.publishing import Publishing
 from zerolab.zero.tiers.stored_step import StoredStep
 from zerolab.zero.tiers.tiers import Tier

@@ -98,7 +98,7 @@ class Unit:
         try:
             for handle in self.gathering:
                 # What the others sent is here. They may still read this rank's shard: whoever writes to it calls
-                # `settle` first (`changing.py`).
+                # `settle` first (`overwrite.py`).
                 handle.arrived()
         except BaseException:
             # A failure is said once: nobody waits for these calls again.

@@ -24,13 +24,13 @@ from zerolab.precision.scaler import LossScaler
 from zerolab.ranks.pages import Pages
 from zerolab.zero.autograd import reached
 from zerolab.zero.bucket import Memory
-from zerolab.zero.changing import all_hear, changing
 from zerolab.zero.choose import dtypes_from, effective_stage, step_device
 from zerolab.zero.clip import StepResult, check_norm, measure
 from zerolab.zero.engine import Engine
 from zerolab.zero.full_parameters import FullParameters
 from zerolab.zero.guards import DEFAULT
 from zerolab.zero.limits import NO_LIMITS, LimitedSchedule, Stage3Limits
+from zerolab.zero.overwrite import all_hear, changing
 from zerolab.zero.publishing import Publishing
 from zerolab.zero.reducer import Reducer
 from zerolab.zero.replicas import ReplicatedReducer

@@ -1,7 +1,7 @@
 """States that rest on a disk: sub-group k+1 is read while k steps and k-1 is written (ZeRO-Infinity, section 6.3).
 
 A sub-group's record lies in a file, and in one of a few host buffers while it is at hand. When a transfer fails the
-step ends half-way, and the engine then refuses all but a load of a checkpoint (`changing.py`).
+step ends half-way, and the engine then refuses all but a load of a checkpoint (`overwrite.py`).
 """
 
 from __future__ import annotations

@@ -4,9 +4,9 @@
     HostTier    stage 3: a rank's shards in the host's memory
     DiskTier    stage 3: in a file of this rank's own
 
-A read from a file that failed may be repeated; a write that failed breaks the engine (`changing.py`). To and from a GPU
-shards are copied beside what it computes (`zerolab/offload/copies.py`); until such a copy has ended nobody writes to
-the shard, or the buffer, that it reads.
+A read from a file that failed may be repeated; a write that failed breaks the engine (`overwrite.py`). To and from a
+GPU shards are copied beside what it computes (`zerolab/offload/copies.py`); until such a copy has ended nobody writes
+to the shard, or the buffer, that it reads.
 """
 
 from __future__ import annotations
@@ -108,8 +108,8 @@ class HostTier(Tier):
 
 
 class DiskTier(HostTier):
-    """Shards in a file; as many elements as `max_in_cpu` says, of the first buckets, stay on the host. They pass through
-    `buffers`, each of which is free, lent to a copy, open to be written, or under a transfer."""
+    """Shards in a file; as many elements as `max_in_cpu` says, of the first buckets, stay on the host. A shard passes
+    through a buffer; each of those is free, lent to a copy, open to be written, or under a transfer."""
 
     def __init__(self, comm: Collectives, offload: Offload) -> None:
         super().__init__(comm, offload)
