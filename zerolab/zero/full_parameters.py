@@ -1,7 +1,4 @@
-"""Parameters whole: read, saved, loaded, or for a moment there for everybody. What people do to a model by habit.
-
-All of this gathers, so every rank calls it.
-"""
+"""Parameters whole: read, saved, loaded, or for a moment there for everybody."""
 
 from __future__ import annotations
 
@@ -49,12 +46,11 @@ class FullParameters(Engine):
         return self.train(False)
 
     def parameters(self, recurse: bool = True) -> Iterator[nn.Parameter]:
-        """`model.parameters()`. At stage 3 they tell shape, dtype and device; their values are read inside
-        `summon_full_params`."""
+        """`model.parameters()`. At stage 3 their values are read inside `summon_full_params`."""
         return self.model.parameters(recurse)
 
     def named_parameters(self, *args: Any, **kwargs: Any) -> Iterator[tuple[str, nn.Parameter]]:
-        """`model.named_parameters()`, with the names that the model gives."""
+        """`model.named_parameters()`."""
         return self.model.named_parameters(*args, **kwargs)
 
     def synchronize(self) -> None:
@@ -64,8 +60,7 @@ class FullParameters(Engine):
     @torch.no_grad()
     def clip_grad_norm_(self, max_norm: float, norm_type: float = 2.0) -> float:
         """Scale the gradients of this step down to a global norm of `max_norm`, before `step()`; returns the norm that
-        they had, over all ranks and parameters. One that is not finite leaves them as they are. `max_norm=inf` only
-        measures. A collective: every rank calls it."""
+        they had. One that is not finite leaves them as they are; `max_norm=inf` only measures. A collective."""
         check_norm(max_norm, norm_type)
         self.check_whole()
         buckets = self.reducer.order
@@ -82,9 +77,8 @@ class FullParameters(Engine):
     @contextmanager
     def summon_full_params(self) -> Iterator[None]:
         """Within, all parameters are here with their elements, to be read or, on all ranks alike, written. At stage 3
-        that takes the memory of the whole model, and what is read later must be a copy (`clone()`). Refused where what
-        is written would be lost: with a precision or an offload that keeps main parameters apart. A collective: every
-        rank enters."""
+        that takes the memory of the whole model, and what is read later must be a copy (`clone()`). Writes that would
+        be lost are refused: with a precision or an offload that keeps main parameters apart. A collective."""
         self.check_whole()
         self.guards.tell("before_read")
         schedule = self.schedule
@@ -110,8 +104,7 @@ class FullParameters(Engine):
             schedule.release_all()
 
     def parameters_of(self, unit: Unit, to: int | None = None) -> dict[str, Tensor]:
-        """Copies of a unit's parameters by name, whole, on the CPU: on every rank, or on rank `to` alone, where the
-        others get nothing. A collective: every rank calls it."""
+        """Copies of a unit's parameters by name, on the CPU of every rank, or of rank `to` alone. A collective."""
         self.check_whole()
         self.guards.tell("before_read")
         self.publishing.settle(unit)
@@ -127,8 +120,7 @@ class FullParameters(Engine):
 
     def consolidate(self, to: int | None = None) -> dict[str, Tensor]:
         """The whole model's parameters and rank 0's buffers by name, on the CPU of every rank, or of rank `to` alone:
-        then the others get nothing, and no memory is taken there but that of a unit. A tied parameter stands under its
-        first name. One unit is gathered at a time. A collective: every rank calls it, with the same `to`."""
+        then the others get nothing. A tied parameter stands under its first name. A collective, a unit at a time."""
         self.check_whole()
         self.guards.tell("before_read")
         if to not in (None, *range(self.comm.size)):
@@ -141,9 +133,8 @@ class FullParameters(Engine):
         return state if to in (None, self.comm.rank) else {}
 
     def state_dict(self, to: int | None = None, *, main: bool = False) -> dict[str, Tensor]:
-        """The model's state_dict, whole, on the CPU of every rank, tied parameters and buffers included; or of rank
-        `to` alone, as `consolidate` gives it. In the dtypes in which the model computes, so rounded under bf16; with
-        `main`, in those in which the optimizer updates parameters (fp32). A collective: every rank calls it."""
+        """The model's state_dict, whole, on the CPU of every rank, or of rank `to` alone. In the dtypes in which the
+        model computes, so rounded under bf16; with `main`, in those of the optimizer's parameters. A collective."""
         whole = self.consolidate(to)
         if main:
             whole |= self._main(to)
@@ -179,20 +170,18 @@ class FullParameters(Engine):
     @torch.no_grad()
     def load_state_dict(self, state_dict: Mapping[str, Tensor], strict: bool = True) -> _IncompatibleKeys:
         """Overwrite parameters and buffers by those of a model's state_dict, whole tensors by name; main parameters,
-        too. Each rank takes its own elements, and tensors may be anything that indexes as a dict does, such as one that
-        reads them when they are asked for. The optimizer's states stay (`zerolab.checkpoint` has them).
+        too. The optimizer's states stay (`zerolab.checkpoint` has them). A collective.
 
-        A collective: every rank calls it, between steps. Raises a RuntimeError for names, as torch does, or an
-        InputError for another shape, while the model is as it was.
+        Each rank takes its own elements, so `state_dict` may read tensors when they are asked for. Raises a
+        RuntimeError for names, as torch does, or an InputError for another shape, while the model is as it was.
         """
         self.check_between_steps("load_state_dict")
         return overwrite_by(self, state_dict, strict)
 
     @torch.no_grad()
     def publish(self) -> None:
-        """Hand around what was written to the optimizer's own tensors, those of `engine.optimizer.param_groups`: each
-        rank's shard to all others and to what the model computes with. Schedule-free optimizers write to them in
-        `eval()` and `train()`. A collective: every rank calls it, between steps."""
+        """Between steps: hand around what was written to the optimizer's own tensors (`engine.optimizer.param_groups`),
+        to all ranks and to what the model computes with. Schedule-free optimizers write there. A collective."""
         if not self.optimizer_step.stays:
             self.guards.tell("before_read")
         self.check_between_steps("publish", publishes=True)
@@ -205,7 +194,7 @@ class FullParameters(Engine):
 
     def explain(self) -> str:
         """A text: the tables of the buckets, equal ones once; the units, and who named them; and which parameters were
-        asked for outside the forward of their unit so far, and how often."""
+        asked for outside the forward of their unit."""
         axes = [f"{self.comm.size} ranks", *([] if self.replicate is None else [f"{self.replicate.size} replicas"])]
         tables = [
             f"buckets: {count}\n{table.explain(axes)}\n"
@@ -232,9 +221,8 @@ class FullParameters(Engine):
         return guards[0].outside.counts if guards else {}
 
     def check_between_steps(self, what: str, mends: bool = False, publishes: bool = False) -> None:
-        """Raise a StateError unless the engine is between two steps. `what` is the name of the call that asks; one that
-        `mends` a broken engine may come after a step that ended half-way, and one that `publishes` what was written to
-        the optimizer's tensors, after such a write."""
+        """Raise a StateError unless the engine is between two steps. `what` is the name of the call that asks; it may
+        be one that `mends` a broken engine, or `publishes` what was written to the optimizer's tensors."""
         if not mends:
             self.check_whole()
         if not (mends or publishes):

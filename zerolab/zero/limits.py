@@ -20,13 +20,12 @@ class Stage3Limits:
     """Limits of what is gathered at stage 3, in elements, with DeepSpeed's name for each.
 
     persistence_numel  stage3_param_persistence_threshold: a parameter of at most so many elements stays whole on every
-                       rank, as at stage 2: it is neither gathered nor released; its gradient and its optimizer states
-                       are sharded. (All stages put such parameters in buckets of their own, so that one setting gives
-                       one order of addition, and the same bits.)
-    prefetch_numel     stage3_prefetch_bucket_size: gather as many coming units ahead as fit into so many elements; 0:
-                       none. None: exactly the next unit, whatever its size
+                       rank, as at stage 2. (All stages put those in buckets of their own, so that one setting gives
+                       the same bits.)
+    prefetch_numel     stage3_prefetch_bucket_size: gather as many coming units ahead as fit into so many elements;
+                       None: exactly the next unit, whatever its size
     live_numel         stage3_max_live_parameters: units are gathered ahead and kept only while no more than so many
-                       elements are here. The unit that computes is gathered in any case. None: no limit
+                       elements are here; None: no limit
     reuse_numel        stage3_max_reuse_distance: a unit that has run is not released if it is used again before units
                        of so many elements have run; 1 keeps the last unit of the forward, which backward uses first.
                        None: 1 on a GPU, 0 elsewhere (`on`)
@@ -45,9 +44,8 @@ class Stage3Limits:
                 check_count(what, getattr(self, what), least=0)
 
     def on(self, gpus: bool) -> Stage3Limits:
-        """These limits with the default for ranks on GPUs, or not, filled in: where nobody gave `reuse_numel`, a GPU
-        has 1. To release the last unit and gather it again at once would cost its wire, and keeping it costs little
-        beside the activations."""
+        """These limits with the default for ranks on GPUs, or not, filled in. To release the last unit and gather it
+        again at once would cost its wire, and keeping it costs little beside the activations."""
         return replace(self, reuse_numel=1) if gpus and self.reuse_numel is None else self
 
     def has_room(self, live: int, more: int) -> bool:

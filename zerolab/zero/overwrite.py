@@ -1,11 +1,9 @@
 """Whole tensors by name go into an engine's shards: a state_dict, a checkpoint. Each rank takes its own elements.
 
-What an engine holds of a parameter is up to three copies: main parameters that its optimizer updates, the shard that
-rests, and what forward computes with. A write goes to all, each rounded once from the value that is given.
-
-If what changes them ends half-way (a step, a load, a write from outside), some values are new and some old, and the
-engine is broken: it refuses everything but `zerolab.checkpoint.load`, which overwrites them all. When a rank's disk
-fails, all ranks hear of it before a new parameter is handed around, and all their engines are broken.
+An engine holds a parameter up to three times: as main parameters, as the shard that is stored, and as forward uses it.
+A write goes to all, each rounded once from the value that is given. If a write ends half-way (a step, a load), some
+values are new and some old, and the engine is broken: it refuses everything but `zerolab.checkpoint.load`, which
+overwrites them all.
 """
 
 from __future__ import annotations
@@ -39,8 +37,7 @@ REMEDY = "load a checkpoint, into this engine or a new one (zerolab.checkpoint.l
 
 @dataclass(frozen=True)
 class Overlap:
-    """The elements of one parameter in a run of a bucket: `[start, stop)` of the parameter are `[first, last)` of the
-    run."""
+    """What a run of a bucket has of a parameter: its elements `[start, stop)` are `[first, last)` of the run."""
 
     slot: Slot
     start: int

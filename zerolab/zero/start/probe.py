@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from zerolab.errors import InputError
 from zerolab.offload.formats import StateSize
 from zerolab.zero.step import Factory
-from zerolab.zero.tiers.in_parts import options_of, put
+from zerolab.zero.tiers.stored_step import options_of, put
 
 EVEN = 32
 """Torch's vector loops take two registers of up to 16 fp32 elements at a time; a scalar loop does the rest."""

@@ -15,8 +15,10 @@ encoded when they go back. Main parameters that are not in the record are the ra
 
 from __future__ import annotations
 
+import copy
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any, NamedTuple
@@ -35,10 +37,10 @@ from zerolab.ranks.pages import hand_back
 from zerolab.zero.bucket import Bucket
 from zerolab.zero.choose import step_device
 from zerolab.zero.step import Factory, OptimizerStep, ShardSegment
-from zerolab.zero.tiers.in_parts import in_parts
 from zerolab.zero.tiers.tiers import Tier
 
 Tensor = torch.Tensor
+Options = dict[str, Any]
 
 
 @dataclass(eq=False)
@@ -84,7 +86,11 @@ class StoredStep(OptimizerStep):
             for bucket in buckets
             if bucket.trainable
         }
-        self.stays = offload.optimizer != "disk" and all(stored_as_used(*pair) for pair in self._formats.items())
+        # Whether all states are stored as the step uses them.
+        self.stays = offload.optimizer != "disk" and all(
+            form.is_plain and (form.main is not None or bucket.dtypes.shard == form.step_dtype)
+            for bucket, form in self._formats.items()
+        )
         self._records: list[Tensor] = []
         super().__init__(tier, buckets, factory)
         if not self.stays:
@@ -303,6 +309,54 @@ def decoded(codec: Codec, raw: Tensor, segment: StoredSegment) -> Tensor:
     return out
 
 
-def stored_as_used(bucket: Bucket, form: StorageFormat) -> bool:
-    """Whether a bucket's states are stored as the step uses them."""
-    return form.is_plain and (form.main is not None or bucket.dtypes.shard == form.step_dtype)
+@contextmanager
+def in_parts(optimizer: torch.optim.Optimizer, calls: int) -> Iterator[Callable[[Sequence[Tensor]], None]]:
+    """One step of an optimizer in so many calls of the function that this gives, each over some of its parameters.
+
+    An optimizer would look through all of them at each call, of which large models have thousands. Some count steps in
+    the options of a parameter group (`group["step"] += 1`), or keep a running weight there: each call begins with the
+    options as they were before the step, and in the end a group has those that the last call with a parameter of it
+    left.
+    """
+    if calls < 2:
+        yield lambda _: optimizer.step()
+        return
+    groups, after = optimizer.param_groups, dict[int, Options]()
+    before, whole = [options_of(group) for group in groups], [group["params"] for group in groups]
+    place_of = {tensor: place for place, tensors in enumerate(whole) for tensor in tensors}
+
+    def call(tensors: Sequence[Tensor]) -> None:
+        for group, options in zip(groups, before, strict=True):
+            put(group, options)
+            group["params"] = []
+        for tensor in tensors:
+            groups[place_of[tensor]]["params"].append(tensor)
+        try:
+            optimizer.step()
+            for place, group in enumerate(groups):
+                if group["params"] or place not in after:
+                    after[place] = options_of(group)
+        finally:
+            for group, those in zip(groups, whole, strict=True):
+                group["params"] = those
+
+    yield call
+    for place, options in after.items():
+        put(groups[place], options)
+
+
+def options_of(group: Mapping[str, Any]) -> Options:
+    """A copy of a group's options."""
+    return copy.deepcopy({name: value for name, value in group.items() if name != "params"})
+
+
+def put(group: Options, options: Mapping[str, Any]) -> None:
+    """Give a group these options and no others. A tensor stays the same object, which others may hold as well."""
+    for name in group.keys() - options.keys() - {"params"}:
+        del group[name]
+    for name, value in options.items():
+        there = group.get(name)
+        if isinstance(there, Tensor) and isinstance(value, Tensor):
+            there.copy_(value)
+        else:
+            group[name] = copy.deepcopy(value)
