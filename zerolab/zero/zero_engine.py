@@ -231,7 +231,8 @@ class ZeroEngine(FullParameters):
         return kind(self.tier, self.offload, self.buckets, factory, self.precision, self.state_size)
 
     def before_setup(self) -> None:
-        self._check_alike()
+        asked = dict(limits=self.limits, precision=self.precision, loss_scale=self.loss_scale)
+        check_alike(self.comm, self.replicate, self.units, vars(self.sharding) | asked | self._optimizer)
         check_disk(self.buckets, self.state_size.names, self.precision, self.offload)
         if self._computes_in_fp8 and not fp8_layers(self.model):
             fp8_linears(self.model)
@@ -245,11 +246,6 @@ class ZeroEngine(FullParameters):
             for bucket in unit.buckets:
                 bucket.overwrite(self.first_values(bucket, flats.pop(bucket, None)))
         materializer.bring_rest()
-
-    def _check_alike(self) -> None:
-        """See that all ranks build the same engine."""
-        asked = dict(limits=self.limits, precision=self.precision, loss_scale=self.loss_scale)
-        check_alike(self.comm, self.replicate, self.units, vars(self.sharding) | asked | self._optimizer)
 
     @property
     def _computes_in_fp8(self) -> bool:
