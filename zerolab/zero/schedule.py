@@ -98,7 +98,7 @@ class GatherSchedule:
     fill     called of a unit that gets no more gradients in this backward: those that did not come are zero
     reached  called when autograd comes to what the model gave
     pinned   units that stay until parameters have new values: somebody may have views of them
-    open     units whose gradients may come from elsewhere than their own runs
+    open     units of which not all uses are noticed, so that nobody knows when their last gradient comes
     """
 
     def __init__(
@@ -173,6 +173,7 @@ class GatherSchedule:
     def new_values(self) -> None:
         """Parameters have new values: what is gathered has the old ones, and so has every view."""
         self.pinned.clear()
+        self.open.clear()
         self.release_all()
 
     # Forward.
@@ -283,7 +284,7 @@ class GatherSchedule:
                 for unit in done:
                     if unit not in self.open:
                         self.fill(unit)
-                    self.release(unit)
+                        self.release(unit)
             run.unit.gather()
             if torch.is_grad_enabled():  # create_graph=True: the new graph has views of what is gathered now
                 self.pinned[run.unit] = None

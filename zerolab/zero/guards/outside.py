@@ -66,7 +66,6 @@ class OutOfUnitAccess:
             unit.gather()
         self._last = self._last & together | {unit}
         self._asked[unit] = None
-        self.schedule.open.add(unit)
         self.counts[title] += 1
 
     def used(self, unit: Unit, title: str, outputs: list[torch.Tensor]) -> None:
@@ -74,7 +73,10 @@ class OutOfUnitAccess:
         views = self.given(unit, outputs)
         if views and not self._computing and not any(view.requires_grad for view in views):
             raise StateError(f"a view of {title} would lose its elements to stage 3 before it is read: {WHERE}")
-        if not self.schedule.in_backward:
+        if self.schedule.in_backward or not torch.is_grad_enabled():
+            # As in a reentrant checkpoint: the graph to which it belongs is not this forward's.
+            self.schedule.open.add(unit)
+        else:
             self.schedule.watch(self.schedule.order.enter(unit), outputs)
 
     def given(self, unit: Unit, tensors: Iterable[torch.Tensor]) -> list[torch.Tensor]:
