@@ -51,8 +51,6 @@ class TorchCollectives(Collectives):
     def __init__(self, transport: Transport, group: dist.ProcessGroup | None = None) -> None:
         super().__init__(transport)
         self._issuer = Issuer(transport, transport.queues)
-        # Whether the library takes means itself: NCCL does, gloo does not.
-        self._averages = transport.queues
         while group is None and (inner := getattr(transport, "inner", None)) is not None:
             transport = inner
         # The transport's own, which may be a part of the world.
@@ -66,32 +64,24 @@ class TorchCollectives(Collectives):
         ranks = [dist.get_global_rank(whole, place) for place in places]
         return TorchCollectives(transport, new_group(ranks, transport.within.number) if len(ranks) > 1 else None)
 
-    def _takes_means_of(self, tensor: Tensor) -> bool:
-        """Whether NCCL takes the mean. In bf16 1/3 becomes 0.2 % more than a third; for powers of two 1/N is exact."""
-        exact = self.size & (self.size - 1) == 0
-        return self._averages and (exact or tensor.dtype != torch.bfloat16)
+    def _operation(self, tensor: Tensor, average: bool) -> Any:
+        """What the library is asked for. NCCL takes means, gloo does not; and in bf16 NCCL's 1/3 is 0.2 % more than a
+        third, where 1/N of a power of two is exact."""
+        exact = tensor.dtype != torch.bfloat16 or self.size & (self.size - 1) == 0
+        return dist.ReduceOp.AVG if average and self.transport.queues and exact else dist.ReduceOp.SUM
 
-    def _all_reduce_mean(self, tensor: Tensor) -> None:
-        if self._takes_means_of(tensor):
-            self._all_reduce(tensor, dist.ReduceOp.AVG)
-        else:
-            super()._all_reduce_mean(tensor)
-
-    def _reduce_scatter_mean(self, tensor: Tensor, out: Tensor) -> None:
-        if self._takes_means_of(tensor):
-            self._reduce_scatter(tensor, out, dist.ReduceOp.AVG)
-        else:
-            super()._reduce_scatter_mean(tensor, out)
-
-    def _all_reduce(self, tensor: Tensor, op: Any = dist.ReduceOp.SUM) -> None:
+    def _all_reduce(self, tensor: Tensor, average: bool) -> None:
+        op = self._operation(tensor, average)
         if self.size > 1 and tensor.numel():
             dist.all_reduce(as_summed("all_reduce", tensor), op, group=self.group)
+        if average and op == dist.ReduceOp.SUM:
+            tensor.div_(self.size)
 
-    def _reduce_scatter(self, tensor: Tensor, out: Tensor, op: Any = dist.ReduceOp.SUM) -> None:
+    def _reduce_scatter(self, tensor: Tensor, out: Tensor, average: bool) -> None:
         if self.size == 1:
             out.copy_(tensor)
             return
-        sizes = chunk_sizes(tensor.numel(), self.size)
+        op, sizes = self._operation(tensor, average), chunk_sizes(tensor.numel(), self.size)
         even = sizes[0] == sizes[-1]
         whole = tensor if even else self._padded(tensor.split(sizes), sizes[0])
         # gloo may write its output while it still reads: never hand it a view of the input. NCCL may.
@@ -101,6 +91,8 @@ class TorchCollectives(Collectives):
             _reduce_scatter_single(as_summed(name, target), as_summed(name, whole), op, group=self.group)
         if target is not out:
             out.copy_(target[: out.numel()])
+        if average and op == dist.ReduceOp.SUM:
+            out.div_(self.size)
 
     def _all_gather(self, shard: Tensor, out: Tensor) -> None:
         if self.size == 1:

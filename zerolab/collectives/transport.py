@@ -125,6 +125,13 @@ class Transport(ABC):
         rows = table.tolist()
         return rows[-rank:] + rows[:-rank]
 
+    def all_gather_text(self, text: str, group: Group | None = None) -> list[str]:
+        """Return every rank's text, in rank order; see `all_gather_ints`."""
+        own = text.encode()
+        longest = max(length for (length,) in self.all_gather_ints([len(own)], None, group))
+        rows = self.all_gather_ints([*own.ljust(longest, b"\0")], None, group)
+        return [bytes(row).rstrip(b"\0").decode() for row in rows]
+
     def close(self) -> None:
         """Give back what the transport holds."""
 
@@ -178,18 +185,18 @@ class Grouped(WrappedTransport):
         self.within: Group = group
 
     def isend(self, tensor: torch.Tensor, dst: int, tag: int = 0) -> Request:
-        self.check_peer(dst)
-        return self._named(self.inner.isend, tensor, self._peers[dst], tag_in(self.within, tag))
+        # A rank function's own message: a call knows its group itself.
+        token = current_group.set(self.within)
+        try:
+            return self.inner.isend(tensor, self._peer(dst), tag_in(self.within, tag))
+        finally:
+            current_group.reset(token)
 
     def irecv(self, tensor: torch.Tensor, src: int, tag: int = 0) -> Request:
-        self.check_peer(src)
-        return self.inner.irecv(tensor, self._peers[src], tag_in(self.within, tag))
+        return self.inner.irecv(tensor, self._peer(src), tag_in(self.within, tag))
 
     def exchange(self, outgoing: torch.Tensor, dst: int, incoming: torch.Tensor, src: int, tag: int = 0) -> None:
-        self.check_peer(dst)
-        self.check_peer(src)
-        dst, src = self._peers[dst], self._peers[src]
-        self._named(self.inner.exchange, outgoing, dst, incoming, src, tag_in(self.within, tag))
+        self.inner.exchange(outgoing, self._peer(dst), incoming, self._peer(src), tag_in(self.within, tag))
 
     def waits(self, peer: int | None) -> None:
         self.inner.waits(None if peer is None else self._peers[peer])
@@ -202,13 +209,9 @@ class Grouped(WrappedTransport):
     def close(self) -> None:
         """The messages stay with the world."""
 
-    def _named(self, send: Callable[..., Any], *args: Any) -> Any:
-        """Hand a message on, and say whose it is where no call does."""
-        token = current_group.set(self.within)
-        try:
-            return send(*args)
-        finally:
-            current_group.reset(token)
+    def _peer(self, rank: int) -> int:
+        self.check_peer(rank)
+        return self._peers[rank]
 
 
 def tag_in(group: Group | None, tag: int) -> int:
@@ -238,7 +241,7 @@ class LocalTransport(Transport):
     size = 1
 
     def isend(self, tensor: torch.Tensor, dst: int, tag: int = 0) -> Request:
-        raise InputError(f"rank 0 is alone and cannot send to rank {dst}; launch with ranks=2 or more")
+        raise InputError(f"there is no rank {dst} beside rank 0, which is alone; launch with ranks=2 or more")
 
     def irecv(self, tensor: torch.Tensor, src: int, tag: int = 0) -> Request:
-        raise InputError(f"rank 0 is alone and cannot receive from rank {src}; launch with ranks=2 or more")
+        return self.isend(tensor, src, tag)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any
+from functools import partial
 
 from zerolab.collectives.call import Call
 from zerolab.collectives.handle import Handle
@@ -59,10 +59,10 @@ class Tracer(WrappedTransport):
         """Issue a call of this name. With `record_waits` waits for it are recorded; one that runs `now` is a wait."""
         if not self.record_waits:
             return issue()
-        if not now:
-            return WatchedHandle(issue(), name, self)
-        with self.waiting(name):
-            return issue()
+        with self.waiting(name) if now else nullcontext():
+            handle = issue()
+        handle.watch = partial(self.waiting, name)
+        return handle
 
     @contextmanager
     def waiting(self, name: str) -> Iterator[None]:
@@ -83,22 +83,6 @@ class Tracer(WrappedTransport):
             yield
         finally:
             self.note("compute", name, start, self.now())
-
-
-class WatchedHandle(Handle):
-    """A handle whose waits are recorded."""
-
-    def __init__(self, handle: Handle, name: str, tracer: Tracer) -> None:
-        self.__dict__.update(handle.__dict__)
-        self._name, self._tracer = name, tracer
-
-    def arrived(self) -> Any:
-        with self._tracer.waiting(self._name):
-            return super().arrived()
-
-    def wait(self) -> Any:
-        with self._tracer.waiting(self._name):
-            return super().wait()
 
 
 def merge(spans: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:

@@ -15,6 +15,8 @@ divides the tensor they are as many as the ring sends.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 
 from zerolab.collectives.call import Call
@@ -69,12 +71,12 @@ class SharedMemoryCollectives(Collectives):
 
     # What a rank does in a call, once all have announced their tensors.
 
-    def _all_reduce(self, tensor: Tensor, divisor: int = 1) -> None:
+    def _all_reduce(self, tensor: Tensor, average: bool) -> None:
         call, flat = self._queue.running, tensor.view(-1)
         shared = call.announced
         assert shared is not None
         *others, own = call.views(*chunk_bound(flat.numel(), self.size, self.rank))
-        add_up([*others, own], own, divisor, copies=others)
+        add_up([*others, own], own, self.size if average else 1, copies=others)
         for _ in range(2 * len(others)):
             self.transport.moved(own.nbytes)
         if shared.data_ptr() != flat.data_ptr():
@@ -82,16 +84,11 @@ class SharedMemoryCollectives(Collectives):
             if flat.is_inference():
                 call.at_the_end = torch.inference_mode()(call.at_the_end)
 
-    def _all_reduce_mean(self, tensor: Tensor) -> None:
-        self._all_reduce(tensor, self.size)
-
-    def _reduce_scatter(self, tensor: Tensor, out: Tensor, divisor: int = 1) -> None:
-        add_up(self._queue.running.views(*chunk_bound(tensor.numel(), self.size, self.rank)), out, divisor)
+    def _reduce_scatter(self, tensor: Tensor, out: Tensor, average: bool) -> None:
+        views = self._queue.running.views(*chunk_bound(tensor.numel(), self.size, self.rank))
+        add_up(views, out, self.size if average else 1)
         for _ in self._queue.others:
             self.transport.moved(out.nbytes)
-
-    def _reduce_scatter_mean(self, tensor: Tensor, out: Tensor) -> None:
-        self._reduce_scatter(tensor, out, self.size)
 
     def _all_gather(self, shard: Tensor, out: Tensor) -> None:
         running, chunks = self._queue.running, out.split(chunk_sizes(out.numel(), self.size))
@@ -139,7 +136,7 @@ class Attended:
         self._queue.attend(self._request)
 
 
-def add_up(parts: list[Tensor], out: Tensor, divisor: int, copies: list[Tensor] | None = None) -> None:
+def add_up(parts: list[Tensor], out: Tensor, divisor: int, copies: Sequence[Tensor] = ()) -> None:
     """Sum `parts` from the left into `out` and divide; write the result over `copies`, too. The last part may be
     `out` itself, and the others may be `copies`: they are read before they are written."""
     step = BLOCK_BYTES // out.element_size()
@@ -158,5 +155,5 @@ def add_up(parts: list[Tensor], out: Tensor, divisor: int, copies: list[Tensor] 
             target.div_(divisor)
         elif factor != 1:
             target.mul_(factor)
-        for copy in copies or ():
+        for copy in copies:
             copy[at : at + step].copy_(target)

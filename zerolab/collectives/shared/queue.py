@@ -8,8 +8,8 @@ the result. In between, nobody has waited for anybody.
 A rank works on its calls only while it is inside `comm`. While it computes, or waits for something else, nobody does
 its share, and the other ranks may have to wait for it.
 
-Calls of a group run in the order of issue, as everywhere. A wait for one runs those before it. A call that reads or
-writes what another has yet to write, or writes what the others have yet to read, is announced when that call is over.
+Calls of a group run in the order of issue, as everywhere. A wait for one runs those before it. A call that touches what
+another has yet to write, or writes what the others have yet to read, is announced when that call is over.
 
 Each group has a queue of its own, and a rank that waits for a call of one goes on with those of all the others: ranks
 that issue two groups' calls in different orders do not wait for each other in a circle.
@@ -21,7 +21,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -50,7 +50,7 @@ class SharedCall:
         self.at_the_end: Callable[[], object] | None = None
         """What this rank does when all others have left."""
         self.entered = self.ran = self.over = False
-        self.error: BaseException | None = None
+        self.error: Exception | None = None
         # By kind of note and rank of the world: where its tensor begins.
         self._known: tuple[dict[int, int], dict[int, int]] = {}, {}
 
@@ -103,10 +103,10 @@ class SharedCall:
     def must_follow(self, earlier: SharedCall) -> bool:
         """Whether this call may not even be announced before the earlier one is over: others may still read what that
         announced, and what it writes may be there only when it is over."""
-        if not self.tensors or not earlier.tensors or earlier.announced is None:
-            return earlier.announced is None
-        reads, writes, written = self.tensors[0], self.tensors[-1], earlier.tensors[-1]
-        return overlap(reads, written) or overlap(writes, written) or overlap(writes, earlier.announced)
+        if earlier.announced is None:
+            return True
+        theirs = [earlier.announced, *earlier.tensors[-1:]]
+        return any(overlap(mine, other) for mine in self.tensors for other in theirs)
 
     # What a handle asks.
 
@@ -130,15 +130,14 @@ class CallQueue:
     def __init__(self, transport: Transport, peers: Peers, place: Place) -> None:
         self._transport, self.peers, self.place = transport, peers, place
         group = transport.within
-        ranks = range(transport.size) if group is None else group.ranks
+        self._ranks = range(transport.size) if group is None else group.ranks
         self.number = 0 if group is None else group.number
-        self.others = [*ranks[transport.rank + 1 :], *ranks[: transport.rank]]
+        self.others = [*self._ranks[transport.rank + 1 :], *self._ranks[: transport.rank]]
         """In the ring's order, in the world's numbers."""
-        self._ranks = ranks
         self._ahead: deque[SharedCall] = deque()  # our share is to be done
         self._behind: deque[SharedCall] = deque()  # it is done, and some others' is not
-        # Calls that have failed and whose error nobody has heard, the earliest first.
-        self._unheard: deque[SharedCall] = deque()
+        # Of calls that have failed and for which nobody has waited, the earliest first.
+        self._unheard: list[Exception] = []
         self.running: SharedCall
         """The call that runs."""
         peers.queues.append(self)
@@ -166,8 +165,8 @@ class CallQueue:
         # a rank announces it may read its inbox, too (`Peers.write`), and find news of another group's call there. So
         # an announcement counts as a step, and all groups are looked at once more.
         announced = self._announce_all()
-        if self._ahead and self._is_ready(self._ahead[0]):
-            self._do_share(self._ahead.popleft())
+        if self._ahead and self._has_run(self._ahead[0]):
+            self._ahead.popleft()
         elif self._behind and self._behind[0].missing(DONE) is None:
             self._behind.popleft().end()
         else:
@@ -197,23 +196,21 @@ class CallQueue:
             self.peers.poll()
         if waited:
             self._transport.waits(None)
-        if queued.error is not None:
-            with suppress(ValueError):
-                self._unheard.remove(queued)
-            raise queued.error
-        self._raise_unheard()
+        self._raise(queued.error)
 
     def close(self) -> None:
         """Do all that others may still wait for."""
         calls = [*self._behind, *self._ahead]
         if calls:
             calls[-1].wait()
-        self._raise_unheard()
+        self._raise(None)
 
-    def _raise_unheard(self) -> None:
-        if self._unheard:
-            error = self._unheard.popleft().error
-            assert error is not None
+    def _raise(self, error: Exception | None) -> None:
+        """Raise an error, or else the first that nobody has heard."""
+        if error is None and self._unheard:
+            error = self._unheard[0]
+        if error is not None:
+            self._unheard = [other for other in self._unheard if other is not error]
             raise error
 
     def _announce_all(self) -> bool:
@@ -245,36 +242,33 @@ class CallQueue:
         # Another thread may read what this one waits for, so that nobody sleeps for ever.
         self.peers.sleep(0.02)
 
-    def _is_ready(self, queued: SharedCall) -> bool:
-        try:
-            return queued.announced is not None and queued.missing(HERE) is None
-        except MismatchError as error:
-            # Whoever waits for this call hears of it.
-            queued.error = error
-            return True
-
     def _enter(self, queued: SharedCall) -> None:
         if not queued.entered:
             queued.entered = True
             self._transport.entered(queued.call)
 
-    def _do_share(self, queued: SharedCall) -> None:
+    def _has_run(self, queued: SharedCall) -> bool:
+        """Do our share of a call, once all others are here. Whoever waits for it hears of an error."""
+        try:
+            if queued.announced is None or queued.missing(HERE) is not None:
+                return False
+            self._run(queued)
+            self._behind.append(queued)
+        except Exception as error:
+            queued.error, queued.over = error, True
+            self._unheard.append(error)
+        queued.ran = True
+        return True
+
+    def _run(self, queued: SharedCall) -> None:
         token = current_call.set(queued.call)
         try:
             self._enter(queued)
-            if queued.error is not None:
-                raise queued.error
             self.running = queued
             # Peers' memory is no memory of this rank, and a tracker must not count it.
             with torch.no_grad(), _disable_current_modes() if _len_torch_dispatch_stack() else nullcontext():
                 queued.run()
-            del self.running
             queued.write(DONE)
-            self._behind.append(queued)
-        except Exception as error:
-            queued.error, queued.over = error, True
-            self._unheard.append(queued)
         finally:
-            queued.ran = True
             self._transport.left(queued.call)
             current_call.reset(token)
