@@ -13,7 +13,7 @@ from zerolab.collectives.observe.link import Linked
 from zerolab.collectives.observe.meter import Meter
 from zerolab.collectives.observe.tracer import Span, Tracer, overlap_seconds
 from zerolab.collectives.ring import LocalCollectives, RingCollectives
-from zerolab.collectives.shared import SharedMemoryCollectives
+from zerolab.collectives.shared.collectives import SharedMemoryCollectives
 from zerolab.collectives.torch_ import TorchCollectives
 from zerolab.collectives.transport import LocalTransport, Request, Transport
 from zerolab.collectives.virtual import VirtualCollectives

@@ -12,13 +12,9 @@
 divide gives the first ranks one element more. Each `*_async` form returns a `Handle`; asynchronous and ordinary
 calls of a rank run one at a time in the order of issue, so all ranks that issue alike meet alike.
 
-Each group keeps that order among its own calls. Asynchronous calls of two groups may be issued in one order here and in
-another there: neither group waits for the other. So who gives one group's result to another waits for it first, or
-lets a stream of the GPU wait (`Handle.behind`); and ordinary calls, which wait where they stand, come in one order on
+Each group keeps that order among its own calls, and no group waits for another. So who gives one group's result to
+another waits for it first, or lets a stream of the GPU wait (`Handle.behind`); and ordinary calls come in one order on
 all ranks that are in both groups.
-
-An implementation defines `_all_reduce`, `_reduce_scatter`, `_all_gather`, `_broadcast` and `_barrier`. Checks,
-ordering and handles live here, once.
 """
 
 from __future__ import annotations
@@ -57,15 +53,12 @@ class Collectives(ABC):
         self.rank = transport.rank
         self.size = transport.size
         self.device = transport.device
-        self.within = transport.within
-        """The group that these are the collectives of; None: all ranks of the world."""
         self._groups: list[Collectives] = []
         self._splits = 0
         self._issuer: Order = Issuer(transport)
         self._issued = 0
         self._labels: list[str] = []
-        # Ranks that call with different labels would take each other's tensors unnoticed, since no message carries the
-        # label: messages are hidden inside a library, or run on a transport that knows no tags.
+        # Where messages carry no label, ranks that call with different ones would take each other's tensors unnoticed.
         self._hides_labels = self.size > 1 and (self.nominal or transport.queues)
         self.meter: Any = None
         self.tracer: Any = None
@@ -126,8 +119,7 @@ class Collectives(ABC):
         def run() -> None:
             self._barrier()
             if door.drives(self.device):
-                # A GPU's collectives return to the host before they have run. The rank waits within the call, so that
-                # a barrier that hangs is named.
+                # Within the call, so that a barrier that hangs is named.
                 door.drain(self.device)
 
         self._issue("barrier", run).wait()
@@ -177,7 +169,7 @@ class Collectives(ABC):
         if label and self._hides_labels:
             self._labels.append(label)
         run = partial(self._all_gather, shard, whole)
-        return self._issue("all_gather", run, [shard, whole], whole, now, label)
+        return self._issue("all_gather", run, [shard, whole], whole, now, label=label)
 
     def send(self, tensor: Tensor, dst: int) -> None:
         """Send a contiguous tensor to rank `dst`; returns when the receiver has taken it."""
@@ -203,30 +195,29 @@ class Collectives(ABC):
     @property
     def ranks(self) -> tuple[int, ...]:
         """The world's numbers of these ranks, in order: `ranks[rank]` is this rank's own."""
-        return tuple(range(self.size)) if self.within is None else self.within.ranks
+        return tuple(self.transport.ranks)
 
     @property
     def name(self) -> str:
         """What the group was called when it was made; "" for the world, and where nothing was said."""
-        return "" if self.within is None else self.within.name
+        within = self.transport.within
+        return "" if within is None else within.name
 
     def split(self, color: Number, key: Number = None, name: str = "") -> Collectives | None:
-        """The collectives of this rank's group: of all ranks that give the same `color`, an integer. Every rank calls
-        it, as it calls `barrier`; one that gives None belongs to no group and gets None. A colour may be a function of
-        a rank's number here, as `lambda rank: rank // 8`, which a virtual world needs, where the others do not answer.
+        """The collectives of all ranks that give the same `color` as this one; every rank calls it. One that gives None
+        gets None. A colour may be a function of a rank's number here, as `lambda rank: rank // 8`, which a virtual
+        world needs, where the others do not answer.
 
         Ranks of a group are numbered from 0 in the order of `key`, and of ranks where keys are equal or not given.
-        `name` is what reports, meter and tracer call the group, the same on all ranks of a colour. The group has
-        memory, meter, tracer and link in common with this one, can be split again, and ends with it.
+        `name` is what reports, meter and tracer call the group. It has memory, meter, tracer and link in common with
+        this one, can be split again, and ends with it.
         """
 
         def row_of(rank: int) -> list[int]:
             its, place = (number(rank) if callable(number) else number for number in (color, key))
             for what, number in (("color", its), ("key", place)):
                 if not isinstance(number, int | None):
-                    raise InputError(
-                        f"{what} is {number!r}; give an integer, or None for no group or the order of ranks"
-                    )
+                    raise InputError(f"{what} is {number!r}; give an integer, or None for no group or the ranks' order")
             return [its is not None, its or 0, rank if place is None else place, zlib.crc32(name.encode())]
 
         tells = callable(color) and (key is None or callable(key))
@@ -236,33 +227,28 @@ class Collectives(ABC):
         if not own[0]:
             return None
         places = [place for place in range(self.size) if rows[place][:2] == own[:2]]
-        others = [self.ranks[place] for place in places if rows[place][3] != own[3]]
-        if others:
-            raise MismatchError(
-                f"the ranks of colour {own[1]} gave their group different names: {name!r} here, something else on ranks "
-                f"{others}; give one"
-            )
+        if any(rows[place][3] != own[3] for place in places):
+            raise MismatchError(f"the ranks of colour {own[1]} gave their group other names than {name!r}; give one")
         return self._found(sorted(places, key=lambda place: rows[place][2]), name)
 
     def subgroup(self, ranks: Sequence[int], name: str = "") -> Collectives | None:
-        """The collectives of `ranks` alone, which are numbered from 0 in that order; None on a rank that is not among
-        them. Every rank calls it, as it calls `barrier`, with the same ranks and name. See `split`."""
+        """The collectives of `ranks` alone, numbered from 0 in that order; None on the others. Every rank calls it,
+        with the same ranks and name. See `split`."""
         ranks = list(ranks)
         if not ranks or len({*ranks}) < len(ranks) or not {*ranks} <= {*range(self.size)}:
             raise InputError(f"a group of ranks {ranks}; name some of ranks 0 to {self.size - 1}, each of them once")
         self.compare_lines(
             [f"{name!r} {ranks}"],
-            "the ranks named different groups ({listed}); call subgroup with the same ranks, in the same order, and "
-            "the same name on every rank",
+            "the ranks named different groups ({listed}); call subgroup with the same ranks and name on every rank",
             "subgroup",
         )
         self._splits += 1
         return self._found(ranks, name) if self.rank in ranks else None
 
     def _found(self, places: Sequence[int], name: str) -> Collectives:
-        """The collectives of the ranks at these places. All ranks count `_splits` alike, so no two groups of the same
-        ranks have one path."""
-        path = f"{self.within.path if self.within else ''}/{self._splits}"
+        """The collectives of the ranks at these places. All ranks count `_splits` alike."""
+        within = self.transport.within
+        path = f"{within.path if within else ''}/{self._splits}"
         group = Group(name, tuple(self.ranks[place] for place in places), path)
         comm = self._in_group(Grouped(self.transport, group))
         comm.meter, comm.tracer = self.meter, self.tracer
@@ -274,9 +260,8 @@ class Collectives(ABC):
     def all_gather_ints(
         self, numbers: Sequence[int], name: str = "agree", row_of: RowOf | None = None
     ) -> list[list[int]]:
-        """Every rank's numbers, as many from each, in rank order, in a call that reports call `name`. They travel in
-        messages between hosts: no GPU is waited for, and a rank that is in another call is named, where gloo's own
-        collective would end the process over a tensor of another size. See `Transport.all_gather_ints`."""
+        """Every rank's numbers, as many from each, in rank order, in a call that reports call `name`: messages between
+        hosts, for which no GPU is waited. See `Transport.all_gather_ints`."""
         rows: list[list[int]] = []
         self._issue(name, lambda: rows.extend(self.transport.all_gather_ints(numbers, row_of))).wait()
         return rows
@@ -309,13 +294,12 @@ class Collectives(ABC):
     # Memory, and how a call runs.
 
     def allocate(self, numel: int, dtype: torch.dtype = torch.float32) -> Tensor:
-        """A 1-D tensor on this rank's device, placed where this transport reads and writes best. Its content is
-        arbitrary, as that of torch.empty."""
+        """A 1-D tensor where collectives read and write best, with arbitrary content."""
         return torch.empty(numel, dtype=dtype, device=self.device)
 
     def close(self) -> None:
-        """End the communication lanes, of groups, too, if any were started. The transport stays with whoever opened
-        it. Raises the error of a call that nobody has waited for, when all have ended."""
+        """End the lanes, of groups, too, once all calls have ended. Raises the error of one that nobody has waited
+        for. The transport stays with whoever opened it."""
         with ExitStack() as ending:
             ending.callback(self._issuer.close)
             for group in reversed(self._groups):
@@ -328,27 +312,24 @@ class Collectives(ABC):
         tensors: Sequence[Tensor] = (),
         whole: Tensor | None = None,
         now: bool = True,
-        label: str = "",
-        src: int = 0,
-        average: bool = False,
+        **said: Any,
     ) -> Handle:
-        """Name the call by its `whole` tensor, then run it or put it in line. `tensors` are those that it reads and
-        writes; the last is its result."""
-        numel, dtype, itemsize = 0, "", 0
+        """Name the call by its `whole` tensor and what else is `said` of it, then run it or put it in line. `tensors`
+        are those that it reads and writes; the last is its result."""
         if whole is not None:
-            numel, itemsize, dtype = whole.numel(), whole.element_size(), str(whole.dtype).removeprefix("torch.")
+            said["numel"], said["itemsize"] = whole.numel(), whole.element_size()
+            said["dtype"] = str(whole.dtype).removeprefix("torch.")
         self._issued += 1
-        number, phase = self._issued, phase_now()
-        call = Call(name, numel, dtype, itemsize, number, phase, label, src, self.nominal, self.within, average)
+        group = self.transport.within
+        call = Call(name, number=self._issued, phase=phase_now(), nominal=self.nominal, group=group, **said)
         if any(tensor.is_inference() for tensor in tensors):
-            # Nowhere else may they be written.
             run = torch.inference_mode()(run)
         result = tensors[-1] if tensors else None
         issue = partial(self._issuer.issue, call, run, [*tensors], result, now)
         return issue() if self.tracer is None else self.tracer.watched(issue, name, now)
 
 
-# What a call may be given. What would corrupt values or hang is refused on the rank that gave it, before any waits.
+# What a call may be given: what would corrupt values is refused on the rank that gave it, before any waits.
 
 
 def check_tensor(name: str, tensor: Tensor, device: torch.device, flat: bool = False) -> None:
@@ -362,14 +343,12 @@ def check_tensor(name: str, tensor: Tensor, device: torch.device, flat: bool = F
             "conjugate; call .to_dense(), .dequantize(), .contiguous() or .resolve_conj() first"
         )
     if flat and tensor.dim() != 1:
-        raise InputError(
-            f"{name} takes a 1-D tensor, not one of shape {tuple(tensor.shape)}; flatten it with .view(-1)"
-        )
+        raise InputError(f"{name} takes a 1-D tensor, not shape {tuple(tensor.shape)}; flatten it with .view(-1)")
 
 
 def check_sum(name: str, tensor: Tensor, average: bool) -> None:
-    """Refuse an `average` that only looks true (a `ReduceOp`, a tensor), and the sums and means that libraries make
-    without a word, of bools and of whole numbers. What else has none they say themselves."""
+    """Refuse an `average` that only looks true (a `ReduceOp`, a tensor), and what libraries take without a word: sums
+    of bools, means of whole numbers."""
     if not isinstance(average, bool):
         raise InputError(f"{name} takes average=True for the mean or False for the sum, not a {type(average).__name__}")
     if tensor.dtype == torch.bool or (average and not (tensor.is_floating_point() or tensor.is_complex())):
@@ -383,10 +362,8 @@ def make_out(name: str, out: Tensor | None, numel: int, like: Tensor) -> Tensor:
         return torch.empty(numel, dtype=like.dtype, device=like.device)
     check_tensor(name, out, like.device, flat=True)
     if out.dtype != like.dtype or out.numel() != numel:
-        raise InputError(
-            f"{name} writes {numel} {like.dtype} elements, but out has {out.numel()} of {out.dtype}; leave it out or "
-            "make it fit"
-        )
+        has = f"{out.numel()} of {out.dtype}"
+        raise InputError(f"{name} writes {numel} {like.dtype} elements, but out has {has}; leave it out or make it fit")
     return out
 
 

@@ -1,8 +1,7 @@
 """Handles of calls under way, and the issuer that keeps a rank's calls in order.
 
-All calls of a rank run one at a time, in the order of issue: an asynchronous call goes to the communication
-lane, and once a lane is busy ordinary calls queue behind it. Two ranks that issue the same calls in the same
-order therefore meet in each of them, whatever their threads do meanwhile.
+All calls of a rank run one at a time, in the order of issue: an asynchronous call goes to the communication lane, and
+once a lane is busy ordinary calls queue behind it. So ranks that issue alike meet in each call.
 """
 
 from __future__ import annotations
@@ -20,14 +19,6 @@ from zerolab.collectives.transport import CommLane, Transport
 from zerolab.gpu import door
 
 
-class UnderWay(Protocol):
-    """A call that was issued. `arrive` returns when its result is here, `wait` when no rank needs its tensors."""
-
-    def arrive(self) -> None: ...
-
-    def wait(self) -> None: ...
-
-
 class Order(Protocol):
     """Keeps a rank's calls in order. `tensors` are those that a call reads and writes."""
 
@@ -39,14 +30,15 @@ class Order(Protocol):
 
 
 class Handle:
-    """A collective under way. `wait` returns its result; the call's tensors may not be touched before."""
+    """A collective under way. `wait` returns its result; the call's tensors may not be touched before. What is pending
+    has `wait`, for when no rank needs its tensors, and `arrive`, for when its result is here."""
 
     watch: Callable[[], AbstractContextManager[None]] = nullcontext
     """What a tracer puts around each wait."""
 
-    def __init__(self, result: Any, under_way: UnderWay | None = None) -> None:
+    def __init__(self, result: Any, pending: Any = None) -> None:
         self._result = result
-        self._pending = under_way
+        self._pending = pending
 
     @property
     def queued(self) -> bool:
@@ -54,15 +46,14 @@ class Handle:
         return isinstance(self._pending, Streamed) and self._pending.pending is None
 
     def behind(self, stream: torch.cuda.Stream) -> Any:
-        """What `stream` does from now on comes after the call. Returns its result, for use on that stream; the tensors
+        """What `stream` does from now on comes after the call. Returns the result for use on that stream; the tensors
         belong to the call until `wait`."""
-        assert isinstance(self._pending, Streamed)
         door.wait(stream, self._pending.done)
         return self._result
 
     def arrived(self) -> Any:
-        """The result as soon as it is here, for whoever only reads it. The tensors that the call was given are not
-        free before `wait`, of this call or of a later one: other ranks may still read them."""
+        """The result as soon as it is here, for whoever only reads it. Other ranks may still read what the call was
+        given, until `wait`, of this call or of a later one."""
         if self._pending is not None:
             with self.watch():
                 self._pending.arrive()
@@ -77,8 +68,8 @@ class Handle:
 
 
 class Pending:
-    """A call in a lane. Once it has run nothing here holds its tensors, whoever keeps it or its lane: a buffer must go
-    when its owner lets it go. An error of the call is raised by each `wait`, and is `unheard` until the first."""
+    """A call in a lane. Once it has run, nothing here holds its tensors. An error of the call is raised by each `wait`,
+    and is `unheard` until the first."""
 
     def __init__(self, lane: CommLane, run: Callable[[], None], unheard: list[Exception]) -> None:
         self._run: Callable[[], None] | None = run
@@ -111,10 +102,9 @@ class Pending:
 class Streamed:
     """CUDA: a call on the lane's own stream, and the tensors that it reads and writes.
 
-    They stay alive until somebody waits. From then on the order of the stream that waits protects their memory, so it
-    can be reused at once. The allocator is told of another stream in two cases only: nobody has waited, or the stream
-    that waits is not the one that asked for the call and owns the memory. It then holds the memory back until that
-    stream has done what is queued on it.
+    They stay alive until somebody waits. From then on the order of the stream that waits protects their memory. The
+    allocator is told to hold it back for another stream in two cases only: nobody has waited, or the stream that waits
+    is not the one that asked for the call and owns the memory.
     """
 
     def __init__(self, stream: torch.cuda.Stream, asking: torch.cuda.Stream, tensors: list[torch.Tensor]) -> None:
@@ -149,8 +139,8 @@ def follow(device: torch.device, done: torch.cuda.Event) -> torch.cuda.Stream:
 
 
 class Issuer:
-    """Runs a rank's calls in order, on its lane or at once. `queues` says that calls on a GPU only queue their work
-    there and return, as NCCL's do: then the caller itself queues them on the lane's stream, and no thread is needed."""
+    """Runs a rank's calls in order, on its lane or at once. `queues`: calls on a GPU only queue their work there, as
+    NCCL's do, so the caller itself queues them on the lane's stream, and no thread is needed."""
 
     def __init__(self, transport: Transport, queues: bool = False) -> None:
         self._transport = transport
@@ -194,8 +184,7 @@ class Issuer:
             current_call.reset(token)
 
     def _on_stream(self, run: Callable[[], None], tensors: list[torch.Tensor]) -> tuple[Callable[[], None], Streamed]:
-        """CUDA: run on a stream of the lane's own, after what the caller's stream has queued so far. The handle
-        makes the waiting stream, not the host, wait."""
+        """CUDA: run on a stream of the lane's own, after what the caller's stream has queued so far."""
         device = tensors[0].device
         if self._stream is None:
             self._stream = door.stream(device)
@@ -213,8 +202,7 @@ class Issuer:
         return work, streamed
 
     def close(self) -> None:
-        """End the lane once what was issued has run: other ranks may wait for it. Raises what the first of
-        them raised that nobody has waited for."""
+        """End the lane once all calls have run: other ranks may wait for them. Raises the first unheard error."""
         lane, self._lane = self._lane, None
         if lane is None:
             return
@@ -227,8 +215,7 @@ class Issuer:
 
 
 def carry_context(run: Callable[[], None]) -> Callable[[], None]:
-    """`run` as if called here: with the caller's context variables (the phase) and torch dispatch modes (a memory
-    tracker), both of which belong to a thread and would otherwise be lost on the lane."""
+    """`run` as if called on this thread: with its context variables (the phase) and torch dispatch modes (a tracker)."""
     context, modes = contextvars.copy_context(), [*_get_current_dispatch_mode_stack()]
 
     def carried() -> None:

@@ -64,8 +64,7 @@ class RingCollectives(Collectives):
             self._pass_on(chunks[self.rank - step], chunks[self.rank - step - 1])
 
     def _relay(self, shard: Tensor, chunks: tuple[Tensor, ...]) -> None:
-        """The same steps, sooner: all receives are posted first, so that the left neighbour never waits for one, and
-        our own shard is put in its place while it travels."""
+        """The same steps, sooner: receives are posted first, and our own shard is put in its place while it travels."""
         right, left, tag = (self.rank + 1) % self.size, (self.rank - 1) % self.size, call_tag()
         coming = [chunks[self.rank - step] for step in range(1, self.size)]
         arriving = [(chunk, self.transport.irecv(chunk, left, tag)) for chunk in coming if chunk.numel()]

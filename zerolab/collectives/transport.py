@@ -1,8 +1,7 @@
-"""Point-to-point messages between ranks: the only thing a collective of ours needs from a world.
+"""Messages between ranks: the only thing a collective of ours needs from a world. Processes, threads and lockstep each
+bring a transport.
 
-A transport moves bytes; it knows no sums and no shards. Processes, torchrun and lockstep each bring one, and
-`RingCollectives` is built on top of any of them. Requests complete in `wait()`; a buffer belongs to its request
-until then: a sender must not write it and a receiver must not read it.
+A buffer belongs to its request until `wait()`: a sender must not write it and a receiver must not read it.
 """
 
 from __future__ import annotations
@@ -44,11 +43,8 @@ class CommLane(Protocol):
 
 
 class Transport(ABC):
-    """Messages of one rank. Ranks are numbered 0 .. size-1.
-
-    A meter, a tracer and a link are transports too, wrapped around the one of the world, and so is that of a
-    group of its ranks (`Grouped`).
-    """
+    """Messages of one rank. Meter, tracer and link are transports, too, wrapped around the one of the world, and so is
+    that of a group of its ranks (`Grouped`)."""
 
     rank: int
     size: int
@@ -56,8 +52,8 @@ class Transport(ABC):
     within: Group | None = None
     """The group whose ranks these are; None: the world's."""
     posts_ahead = False
-    """Whether a receive may be posted long before its message is sent, which saves the sender a wait. Where messages
-    run in the order in which they are posted, it would keep back the very send that it waits for."""
+    """Whether a receive may be posted before its message is sent, which saves the sender a wait. Where messages run in
+    the order in which they are posted, it would keep back the send that it waits for."""
     queues = False
     """Whether messages and torch's collectives are queued on a GPU (NCCL): they return to the host at once, and a
     receive takes any message of the right size, whatever its tag."""
@@ -93,13 +89,18 @@ class Transport(ABC):
         """Told when this rank begins to wait until `peer` comes to the same collective; None: it waits no more."""
 
     def moved(self, nbytes: int) -> None:
-        """Told of bytes that this rank has taken from, or written to, peers' memory without a message."""
+        """Told of bytes that this rank has read or written in peers' memory without a message."""
 
     def check_waited(self) -> None:
         """Raise if somebody asked for a message and never waited for it; called when the rank function has returned."""
 
     def check_result(self, result: Any) -> None:
         """Raise if what the rank function has returned means nothing outside this world."""
+
+    @property
+    def ranks(self) -> Sequence[int]:
+        """The world's numbers of these ranks."""
+        return range(self.size) if self.within is None else self.within.ranks
 
     def now(self) -> float:
         """Seconds of this world's clock: real in processes, virtual in lockstep."""
@@ -108,14 +109,13 @@ class Transport(ABC):
     def all_gather_ints(
         self, numbers: Sequence[int], row_of: RowOf | None = None, group: Group | None = None
     ) -> list[list[int]]:
-        """Return every rank's numbers, as many from each, in rank order, in a `group` or in the world. They travel
-        between hosts in log N messages (what a rank knows doubles with each), are nobody's traffic, and take no time in
+        """Every rank's numbers, as many from each, in rank order, in a `group` or in the world. They travel between
+        hosts in log N messages (what a rank knows doubles with each), are nobody's traffic, and take no time in
         lockstep. `row_of` serves worlds in which the others do not answer."""
         ranks = range(self.size) if group is None else group.ranks
         rank, size = ranks.index(self.rank), len(ranks)
         # Row i is that of rank (rank + i) % size.
-        table = torch.zeros(size, len(numbers), dtype=torch.int64, device="cpu")
-        table[0] = torch.tensor(numbers, dtype=torch.int64, device="cpu")
+        table = torch.tensor([numbers] * size, dtype=torch.int64, device="cpu")
         known = 1
         while known < size:
             more = min(known, size - known)
@@ -177,10 +177,8 @@ class Grouped(WrappedTransport):
     group's own: what two ranks send each other in one group, no receive of another group takes."""
 
     def __init__(self, inner: Transport, group: Group) -> None:
-        # A group of a group's ranks stands on the world, too.
         super().__init__(inner.inner if isinstance(inner, Grouped) else inner)
-        everybody = range(self.size) if self.within is None else self.within.ranks
-        self._peers = [everybody.index(rank) for rank in group.ranks]
+        self._peers = [self.ranks.index(rank) for rank in group.ranks]
         self.rank, self.size = self._peers.index(self.rank), group.size
         self.within: Group = group
 
@@ -207,7 +205,7 @@ class Grouped(WrappedTransport):
         return self.inner.all_gather_ints(numbers, row_of, group or self.within)
 
     def close(self) -> None:
-        """The messages stay with the world."""
+        """The world's messages stay."""
 
     def _peer(self, rank: int) -> int:
         self.check_peer(rank)
@@ -220,8 +218,7 @@ def tag_in(group: Group | None, tag: int) -> int:
 
 
 class ThreadLane:
-    """A lane in a thread of its own, for a rank on `device`. Torch releases the interpreter lock while it adds or
-    waits, so the lane makes progress while the rank's main thread computes."""
+    """A lane in a thread of its own, for a rank on `device`: torch lets other threads run while it adds or waits."""
 
     def __init__(self, name: str, device: torch.device = CPU) -> None:
         begin = partial(door.enter, device) if door.drives(device) else None

@@ -1,9 +1,8 @@
 """Memory that all ranks of one machine can address: a rank's own arena, and views of its peers'.
 
-An arena is an anonymous file in memory (memfd). It has no name, so nothing is left of it when the last process that
-maps it has ended, however that happened, and the size of /dev/shm, which containers keep small, does not limit it. It
-is as large as the machine's memory from the start; pages come into being when they are first used, and stay with the
-arena to be used again.
+An arena is an anonymous file in memory (memfd): nothing is left of it when the last process that maps it has ended, and
+the size of /dev/shm, which containers keep small, does not limit it. It is as large as the machine's memory from the
+start; pages come into being when they are first used, and stay to be used again.
 """
 
 from __future__ import annotations

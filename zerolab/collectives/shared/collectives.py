@@ -1,4 +1,5 @@
 """Collectives of ranks that share a machine: nobody sends anything, everybody reads where the others' tensors lie.
+A rank's calls come in order (`queue.py`); its memory is an arena (`arena.py`) which the others find (`peers.py`).
 
     reduce_scatter   rank r adds up chunk r, straight from all ranks' tensors
     all_gather       rank r copies every shard from where it lies
@@ -9,13 +10,14 @@ yours). Between the two a rank reads all tensors and writes only what nobody els
 every tensor is rank r's business alone, so no wait is needed between adding and writing back.
 
 Summands are added in the ring's order, chunk c as g[c+1] + g[c+2] + ... + g[c] from the left, so the results are
-those of `RingCollectives` to the bit. No collective can move fewer bytes from one rank's memory to another's; where N
-divides the tensor they are as many as the ring sends.
+those of `RingCollectives` to the bit; where N divides the tensor the bytes are, too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
+from types import SimpleNamespace
 
 import torch
 
@@ -38,7 +40,7 @@ class SharedMemoryCollectives(Collectives):
     copied to shared memory first, and back."""
 
     def __init__(self, transport: Transport, beside: SharedMemoryCollectives | None = None) -> None:
-        """`beside`: the collectives of all the ranks of which `transport` has some. Their memory serves both."""
+        """`beside`: the collectives of which these are a group's, with the same memory."""
         super().__init__(transport)
         if self.device.type != "cpu" or not is_possible():
             raise InputError(
@@ -52,15 +54,19 @@ class SharedMemoryCollectives(Collectives):
         return SharedMemoryCollectives(transport, beside=self)
 
     def allocate(self, numel: int, dtype: torch.dtype = torch.float32) -> Tensor:
-        """A 1-D tensor in shared memory; its content is arbitrary, as that of torch.empty."""
+        """A 1-D tensor in shared memory, with arbitrary content."""
         check_count("numel", numel, least=0)
         return self._peers.arena.allocate(numel, dtype)
 
     def isend(self, tensor: Tensor, dst: int) -> Request:
-        return Attended(self._queue, super().isend(tensor, dst))
+        return self._attended(super().isend(tensor, dst))
 
     def irecv(self, tensor: Tensor, src: int) -> Request:
-        return Attended(self._queue, super().irecv(tensor, src))
+        return self._attended(super().irecv(tensor, src))
+
+    def _attended(self, request: Request) -> Request:
+        """A message of the rank function's own. Who waits for one goes on with the calls under way."""
+        return SimpleNamespace(wait=partial(self._queue.attend, request))
 
     def close(self) -> None:
         try:
@@ -81,8 +87,6 @@ class SharedMemoryCollectives(Collectives):
             self.transport.moved(own.nbytes)
         if shared.data_ptr() != flat.data_ptr():
             call.at_the_end = lambda: flat.copy_(shared)
-            if flat.is_inference():
-                call.at_the_end = torch.inference_mode()(call.at_the_end)
 
     def _reduce_scatter(self, tensor: Tensor, out: Tensor, average: bool) -> None:
         views = self._queue.running.views(*chunk_bound(tensor.numel(), self.size, self.rank))
@@ -112,33 +116,20 @@ class SharedMemoryCollectives(Collectives):
     # Before that.
 
     def _place(self, call: Call, tensors: list[Tensor]) -> Tensor:
-        """Where the others find what this rank brings: the tensor itself if they can address it, else a copy that they
-        can."""
+        """Where the others find what this rank brings: the tensor itself if they can address it, else a copy."""
         tensor, arena = tensors[0].view(-1), self._peers.arena
         if not tensor.numel() or arena.offset(tensor) is not None:
             return tensor
-        place = None
-        if call.name == "all_gather":
+        if call.name == "all_gather" and arena.offset(tensors[1]) is not None:
             # The shard is wanted in the whole anyway.
-            place = tensors[1].split(chunk_sizes(call.numel, self.size))[self.rank]
-        if place is None or arena.offset(place) is None:
-            place = arena.allocate(tensor.numel(), tensor.dtype)
-        return place.copy_(tensor)
-
-
-class Attended:
-    """A message of the rank function's own. Who waits for one goes on with the calls under way."""
-
-    def __init__(self, queue: CallQueue, request: Request) -> None:
-        self._queue, self._request = queue, request
-
-    def wait(self) -> None:
-        self._queue.attend(self._request)
+            start, stop = chunk_bound(call.numel, self.size, self.rank)
+            return tensors[1][start:stop].copy_(tensor)
+        return arena.allocate(tensor.numel(), tensor.dtype).copy_(tensor)
 
 
 def add_up(parts: list[Tensor], out: Tensor, divisor: int, copies: Sequence[Tensor] = ()) -> None:
-    """Sum `parts` from the left into `out` and divide; write the result over `copies`, too. The last part may be
-    `out` itself, and the others may be `copies`: they are read before they are written."""
+    """Sum `parts` from the left into `out` and divide; write the result over `copies`, too. The last part may be `out`
+    itself, and the others `copies`: each block is read before it is written."""
     step = BLOCK_BYTES // out.element_size()
     scratch = out.new_empty(min(step, out.numel()) if len(parts) > 2 else 0)
     # Half of a number, a quarter, ... is the same to the bit by either way, and a product takes half as long.
@@ -147,7 +138,6 @@ def add_up(parts: list[Tensor], out: Tensor, divisor: int, copies: Sequence[Tens
         total, *rest = [part[at : at + step] for part in parts]
         target = out[at : at + step]
         for part in rest:
-            # The last summand may be the target's own memory, so nothing is written there before it is added.
             total = torch.add(total, part, out=target if part is rest[-1] else scratch[: target.numel()])
         if not rest:
             target.copy_(total)

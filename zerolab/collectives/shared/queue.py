@@ -1,18 +1,13 @@
 """Asynchronous calls without a second thread: announced when they are issued, done when all have announced theirs.
 
-A call in shared memory is work for a processor, not for a wire. A thread of its own would take that processor from
-the computation beside it, and wait for its turn besides. So a call is announced at once; the rank computes on, and does
-its share of the call when it comes by again and finds the others announced, or at the latest when somebody waits for
-the result. In between, nobody has waited for anybody.
+A call in shared memory is work for a processor, not for a wire: a thread of its own would take that processor from the
+computation beside it. So a call is announced at once; the rank computes on, and does its share of the call when it
+comes by again and finds the others announced, or at the latest when somebody waits for the result. A rank works on its
+calls only while it is inside `comm`.
 
-A rank works on its calls only while it is inside `comm`. While it computes, or waits for something else, nobody does
-its share, and the other ranks may have to wait for it.
-
-Calls of a group run in the order of issue, as everywhere. A wait for one runs those before it. A call that touches what
-another has yet to write, or writes what the others have yet to read, is announced when that call is over.
-
-Each group has a queue of its own, and a rank that waits for a call of one goes on with those of all the others: ranks
-that issue two groups' calls in different orders do not wait for each other in a circle.
+Calls of a group run in the order of issue, as everywhere. One that touches what an earlier one writes or the others
+read is announced when that is over. Each group has a queue of its own, and a rank that waits for a call goes on with
+those of all its groups: nobody waits in a circle.
 """
 
 from __future__ import annotations
@@ -39,7 +34,7 @@ Place = Callable[[Call, list[torch.Tensor]], torch.Tensor]
 
 class SharedCall:
     """A rank's part in a call, in four steps: it announces its tensor, meets the others, does its share with all
-    tensors in view, and takes its leave. A call is over for it when all others have left, too: until then its tensor is
+    tensors in view, and takes its leave. The call is over when all others have left, too: until then its tensor is
     theirs to read. `tensors` are what it reads and what it writes; a barrier has none."""
 
     def __init__(self, queue: CallQueue, call: Call, run: Callable[[], None], tensors: list[torch.Tensor]) -> None:
@@ -60,12 +55,11 @@ class SharedCall:
         self.write(HERE, self.queue.peers.arena.offset(self.announced) or 0)
 
     def write(self, kind: int, offset: int = 0) -> None:
-        """Tell the others that this rank's tensor is there, or that it needs theirs no more and has written what it had
-        to."""
+        """Tell the others that this rank's tensor is there, or that it has done with theirs."""
         self.queue.peers.write(kind, self.queue.number, offset, self.words, self.queue.others)
 
     def missing(self, kind: int) -> int | None:
-        """A rank that is not known to be here (or to have left, if `kind` is DONE); None if all are. Does not wait."""
+        """A rank that is not known to be here (or to have left, if `kind` is DONE); None if all are."""
         queue, known = self.queue, self._known[kind]
         for rank in queue.others if len(known) < len(queue.others) else ():
             if rank not in known:
@@ -95,14 +89,14 @@ class SharedCall:
     def end(self) -> None:
         """The call is over for everybody. Its tensors are let go at once, whoever keeps the handle."""
         if self.at_the_end is not None:
-            with torch.no_grad():
+            # In which every tensor may be written, also one that was made in it.
+            with torch.inference_mode():
                 self.at_the_end()
         self.over = True
         self.announced, self.tensors, self.at_the_end, self.run = None, [], None, lambda: None
 
     def must_follow(self, earlier: SharedCall) -> bool:
-        """Whether this call may not even be announced before the earlier one is over: others may still read what that
-        announced, and what it writes may be there only when it is over."""
+        """Whether this call may not even be announced before the earlier one is over."""
         if earlier.announced is None:
             return True
         theirs = [earlier.announced, *earlier.tensors[-1:]]
@@ -129,14 +123,13 @@ class CallQueue:
 
     def __init__(self, transport: Transport, peers: Peers, place: Place) -> None:
         self._transport, self.peers, self.place = transport, peers, place
-        group = transport.within
-        self._ranks = range(transport.size) if group is None else group.ranks
-        self.number = 0 if group is None else group.number
+        self._ranks = transport.ranks
+        self.number = 0 if transport.within is None else transport.within.number
         self.others = [*self._ranks[transport.rank + 1 :], *self._ranks[: transport.rank]]
         """In the ring's order, in the world's numbers."""
         self._ahead: deque[SharedCall] = deque()  # our share is to be done
         self._behind: deque[SharedCall] = deque()  # it is done, and some others' is not
-        # Of calls that have failed and for which nobody has waited, the earliest first.
+        # Of failed calls for which nobody has waited, the earliest first.
         self._unheard: list[Exception] = []
         self.running: SharedCall
         """The call that runs."""
@@ -148,8 +141,7 @@ class CallQueue:
                 raise StateError(f"{call.name} was called after comm.close(); close it when all calls are made")
             queued = SharedCall(self, call, run, tensors)
             if not self.peers.is_open:
-                # The others are met for the first time, which takes all of them: a wait, in this call. (A group is made
-                # by a call of those that it is made of, so they have met by then.)
+                # The others are met for the first time: a wait, in this call.
                 self._enter(queued)
                 self.peers.open()
             self._ahead.append(queued)
@@ -161,9 +153,8 @@ class CallQueue:
 
     def go_on(self) -> bool:
         """Announce what can be announced and take a step, if one can be taken; whether one was."""
-        # When a call ends, a later one may become free to be announced, and others may be waiting for it already. While
-        # a rank announces it may read its inbox, too (`Peers.write`), and find news of another group's call there. So
-        # an announcement counts as a step, and all groups are looked at once more.
+        # While a rank announces it may read its inbox (`Peers.write`) and find news of another group's call there. So an
+        # announcement counts as a step, and all groups are looked at once more.
         announced = self._announce_all()
         if self._ahead and self._has_run(self._ahead[0]):
             self._ahead.popleft()
@@ -186,8 +177,7 @@ class CallQueue:
             message.result()
 
     def wait(self, queued: SharedCall, until_over: bool) -> None:
-        """Wait until a call's share is done, or until it is over. Raises what its call raised, or an earlier one that
-        nobody has waited for."""
+        """Wait until our share of a call is done, or until it is over. Raises the call's error, or an unheard one."""
         self.peers.poll()
         waited = False
         while not (queued.over if until_over else queued.ran):
