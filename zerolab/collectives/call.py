@@ -82,7 +82,8 @@ class Call:
     @property
     def tag(self) -> int:
         """The tag of its messages: ranks in different calls never take each other's."""
-        return zlib.crc32(str(self).encode()) & 0x3FFFFFFF
+        text = str(self) if self.group is None else f"{self.group.number} {self}"
+        return zlib.crc32(text.encode()) & 0x3FFFFFFF
 
     def __str__(self) -> str:
         return f"#{self.number} {self.what}"

@@ -25,13 +25,14 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import partial
 from itertools import zip_longest
+from operator import index
 from typing import Any
 
 import torch
 
-from zerolab.collectives.call import Call, Group, phase_now
+from zerolab.collectives.call import Call, Group, current_group, phase_now
 from zerolab.collectives.handle import Handle, Issuer, Order
-from zerolab.collectives.transport import Grouped, Request, RowOf, Transport
+from zerolab.collectives.transport import Request, RowOf, Transport, tag_in
 from zerolab.errors import InputError, MismatchError
 from zerolab.flat.layout import check_count, chunk_bound
 from zerolab.flat.values import address, same_device
@@ -48,11 +49,13 @@ class Collectives(ABC):
     nominal = False
     """Whether messages are hidden inside a library, so that traffic is stated, not counted."""
 
-    def __init__(self, transport: Transport) -> None:
-        self.transport = transport
-        self.rank = transport.rank
-        self.size = transport.size
-        self.device = transport.device
+    def __init__(self, transport: Transport, within: Group | None = None) -> None:
+        self.transport, self.device = transport, transport.device
+        self.within = within
+        """The group that these are the collectives of; None: all ranks of the world."""
+        self.ranks = tuple(range(transport.size)) if within is None else within.ranks
+        """The world's numbers of these ranks, in order: `ranks[rank]` is this rank's own."""
+        self.rank, self.size = self.ranks.index(transport.rank), len(self.ranks)
         self._groups: list[Collectives] = []
         self._splits = 0
         self._issuer: Order = Issuer(transport)
@@ -86,9 +89,9 @@ class Collectives(ABC):
     def _barrier(self) -> None:
         """Return once every rank has called it."""
 
-    def _in_group(self, transport: Transport) -> Collectives:
-        """The same implementation among the ranks of a group, which `transport` knows."""
-        return type(self)(transport)
+    def _in_group(self, group: Group) -> Collectives:
+        """The same implementation among the ranks of a group."""
+        return type(self)(self.transport, group)
 
     # The contract.
 
@@ -183,25 +186,29 @@ class Collectives(ABC):
     def isend(self, tensor: Tensor, dst: int) -> Request:
         """`send` that returns at once; do not write the tensor until `wait()`, without which no rank may return."""
         check_tensor("send", tensor, self.device)
-        return self.transport.isend(tensor, dst)
+        token = current_group.set(self.within)
+        try:
+            return self.transport.isend(tensor, self._peer(dst), tag_in(self.within, 0))
+        finally:
+            current_group.reset(token)
 
     def irecv(self, tensor: Tensor, src: int) -> Request:
         """`recv` that returns at once; do not read the tensor until `wait()`, without which no rank may return."""
         check_tensor("recv", tensor, self.device)
-        return self.transport.irecv(tensor, src)
+        return self.transport.irecv(tensor, self._peer(src), tag_in(self.within, 0))
+
+    def _peer(self, rank: int) -> int:
+        """The world's number of another rank, which the transport checks."""
+        if self.within is not None and rank not in range(self.size):
+            raise InputError(f"there is no rank {rank!r}; name a rank from 0 to {self.size - 1}")
+        return rank if self.within is None else self.ranks[rank]
 
     # Groups.
 
     @property
-    def ranks(self) -> tuple[int, ...]:
-        """The world's numbers of these ranks, in order: `ranks[rank]` is this rank's own."""
-        return tuple(self.transport.ranks)
-
-    @property
     def name(self) -> str:
         """What the group was called when it was made; "" for the world, and where nothing was said."""
-        within = self.transport.within
-        return "" if within is None else within.name
+        return "" if self.within is None else self.within.name
 
     def split(self, color: Number, key: Number = None, name: str = "") -> Collectives | None:
         """The collectives of all ranks that give the same `color` as this one; every rank calls it. One that gives None
@@ -215,10 +222,8 @@ class Collectives(ABC):
 
         def row_of(rank: int) -> list[int]:
             its, place = (number(rank) if callable(number) else number for number in (color, key))
-            for what, number in (("color", its), ("key", place)):
-                if not isinstance(number, int | None):
-                    raise InputError(f"{what} is {number!r}; give an integer, or None for no group or the ranks' order")
-            return [its is not None, its or 0, rank if place is None else place, zlib.crc32(name.encode())]
+            place = rank if place is None else place
+            return [its is not None, index(its or 0), index(place), zlib.crc32(name.encode())]
 
         tells = callable(color) and (key is None or callable(key))
         rows = self.all_gather_ints(row_of(self.rank), "split", row_of if tells else None)
@@ -247,10 +252,8 @@ class Collectives(ABC):
 
     def _found(self, places: Sequence[int], name: str) -> Collectives:
         """The collectives of the ranks at these places. All ranks count `_splits` alike."""
-        within = self.transport.within
-        path = f"{within.path if within else ''}/{self._splits}"
-        group = Group(name, tuple(self.ranks[place] for place in places), path)
-        comm = self._in_group(Grouped(self.transport, group))
+        path = f"{self.within.path if self.within else ''}/{self._splits}"
+        comm = self._in_group(Group(name, tuple(self.ranks[place] for place in places), path))
         comm.meter, comm.tracer = self.meter, self.tracer
         self._groups.append(comm)
         return comm
@@ -263,7 +266,7 @@ class Collectives(ABC):
         """Every rank's numbers, as many from each, in rank order, in a call that reports call `name`: messages between
         hosts, for which no GPU is waited. See `Transport.all_gather_ints`."""
         rows: list[list[int]] = []
-        self._issue(name, lambda: rows.extend(self.transport.all_gather_ints(numbers, row_of))).wait()
+        self._issue(name, lambda: rows.extend(self.transport.all_gather_ints(numbers, row_of, self.within))).wait()
         return rows
 
     def compare_lines(self, lines: Sequence[str], differ: str, name: str = "agree") -> None:
@@ -274,7 +277,7 @@ class Collectives(ABC):
         if all(row == sums[0] for row in sums):
             return
         texts: list[str] = []
-        self._issue(name, lambda: texts.extend(self.transport.all_gather_text(text))).wait()
+        self._issue(name, lambda: texts.extend(self.transport.all_gather_text(text, self.within))).wait()
         every = list(zip_longest(*(text.split("\n") for text in texts), fillvalue="nothing"))
         at = next(at for at, said in enumerate(every) if len({*said}) > 1)
         listed = ", ".join(f"rank {rank} {said}" for rank, said in zip(self.ranks, every[at], strict=True))
@@ -320,8 +323,7 @@ class Collectives(ABC):
             said["numel"], said["itemsize"] = whole.numel(), whole.element_size()
             said["dtype"] = str(whole.dtype).removeprefix("torch.")
         self._issued += 1
-        group = self.transport.within
-        call = Call(name, number=self._issued, phase=phase_now(), nominal=self.nominal, group=group, **said)
+        call = Call(name, number=self._issued, phase=phase_now(), nominal=self.nominal, group=self.within, **said)
         if any(tensor.is_inference() for tensor in tensors):
             run = torch.inference_mode()(run)
         result = tensors[-1] if tensors else None

@@ -215,7 +215,7 @@ class Issuer:
 
 
 def carry_context(run: Callable[[], None]) -> Callable[[], None]:
-    """`run` as if called on this thread: with its context variables (the phase) and torch dispatch modes (a tracker)."""
+    """`run` as if on this thread: with its context variables (the phase) and torch dispatch modes (a tracker)."""
     context, modes = contextvars.copy_context(), [*_get_current_dispatch_mode_stack()]
 
     def carried() -> None:

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import torch
 
-from zerolab.collectives.call import current_call
+from zerolab.collectives.call import Group, current_call
 from zerolab.collectives.contract import Collectives
 from zerolab.collectives.handle import Issuer
 from zerolab.collectives.transport import LocalTransport, Transport
@@ -65,7 +65,7 @@ class RingCollectives(Collectives):
 
     def _relay(self, shard: Tensor, chunks: tuple[Tensor, ...]) -> None:
         """The same steps, sooner: receives are posted first, and our own shard is put in its place while it travels."""
-        right, left, tag = (self.rank + 1) % self.size, (self.rank - 1) % self.size, call_tag()
+        right, left, tag = self.ranks[(self.rank + 1) % self.size], self.ranks[self.rank - 1], call_tag()
         coming = [chunks[self.rank - step] for step in range(1, self.size)]
         arriving = [(chunk, self.transport.irecv(chunk, left, tag)) for chunk in coming if chunk.numel()]
         leaving = [self.transport.isend(shard, right, tag)] if shard.numel() else []
@@ -91,11 +91,15 @@ class RingCollectives(Collectives):
         chunks = split(flat, self.size)
         if self.rank == src:
             others = [rank for rank in range(self.size) if rank != src]
-            sent = [self.transport.isend(chunks[rank], rank, call_tag()) for rank in others if chunks[rank].numel()]
+            sent = [
+                self.transport.isend(chunks[rank], self.ranks[rank], call_tag())
+                for rank in others
+                if chunks[rank].numel()
+            ]
             for message in sent:
                 message.wait()
         elif chunks[self.rank].numel():
-            self.transport.irecv(chunks[self.rank], src, call_tag()).wait()
+            self.transport.irecv(chunks[self.rank], self.ranks[src], call_tag()).wait()
         self._all_gather(chunks[self.rank], flat)
 
     def _barrier(self) -> None:
@@ -104,7 +108,7 @@ class RingCollectives(Collectives):
 
     def _pass_on(self, outgoing: Tensor, incoming: Tensor) -> None:
         """One step of the ring: to the right, from the left. An empty chunk is not sent; its receiver knows."""
-        right, left = (self.rank + 1) % self.size, (self.rank - 1) % self.size
+        right, left = self.ranks[(self.rank + 1) % self.size], self.ranks[self.rank - 1]
         if outgoing.numel() and incoming.numel():
             self.transport.exchange(outgoing, right, incoming, left, call_tag())
         elif outgoing.numel():
@@ -116,8 +120,8 @@ class RingCollectives(Collectives):
 class LocalCollectives(RingCollectives):
     """The ring of one rank, which moves no byte. It needs no launch: `LocalCollectives()` is a world."""
 
-    def __init__(self, transport: Transport | None = None) -> None:
-        super().__init__(transport or LocalTransport())
+    def __init__(self, transport: Transport | None = None, within: Group | None = None) -> None:
+        super().__init__(transport or LocalTransport(), within)
         self._issuer = Issuer(self.transport, queues=True)
         if self.size != 1:
             raise InputError(f"LocalCollectives serves one rank, not {self.size}; use RingCollectives")

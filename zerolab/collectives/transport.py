@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 import torch
 
-from zerolab.collectives.call import Call, Group, current_group
+from zerolab.collectives.call import Call, Group
 from zerolab.errors import InputError
 from zerolab.gpu import door
 
@@ -43,14 +43,11 @@ class CommLane(Protocol):
 
 
 class Transport(ABC):
-    """Messages of one rank. Meter, tracer and link are transports, too, wrapped around the one of the world, and so is
-    that of a group of its ranks (`Grouped`)."""
+    """Messages of one rank. Meter, tracer and link are transports, too, wrapped around the one of the world."""
 
     rank: int
     size: int
     device: torch.device = CPU
-    within: Group | None = None
-    """The group whose ranks these are; None: the world's."""
     posts_ahead = False
     """Whether a receive may be posted before its message is sent, which saves the sender a wait. Where messages run in
     the order in which they are posted, it would keep back the send that it waits for."""
@@ -96,11 +93,6 @@ class Transport(ABC):
 
     def check_result(self, result: Any) -> None:
         """Raise if what the rank function has returned means nothing outside this world."""
-
-    @property
-    def ranks(self) -> Sequence[int]:
-        """The world's numbers of these ranks."""
-        return range(self.size) if self.within is None else self.within.ranks
 
     def now(self) -> float:
         """Seconds of this world's clock: real in processes, virtual in lockstep."""
@@ -156,7 +148,7 @@ class WrappedTransport(Transport):
 
     def __init__(self, inner: Transport) -> None:
         self.inner = inner
-        self.rank, self.size, self.device, self.within = inner.rank, inner.size, inner.device, inner.within
+        self.rank, self.size, self.device = inner.rank, inner.size, inner.device
         self.posts_ahead, self.queues, self.real_clock = inner.posts_ahead, inner.queues, inner.real_clock
 
     isend = passed_on("isend")
@@ -170,46 +162,6 @@ class WrappedTransport(Transport):
     now = passed_on("now")
     all_gather_ints = passed_on("all_gather_ints")
     close = passed_on("close")
-
-
-class Grouped(WrappedTransport):
-    """Messages among the ranks of a group, which are numbered 0 .. size-1 here, on those of the world. Tags are the
-    group's own: what two ranks send each other in one group, no receive of another group takes."""
-
-    def __init__(self, inner: Transport, group: Group) -> None:
-        super().__init__(inner.inner if isinstance(inner, Grouped) else inner)
-        self._peers = [self.ranks.index(rank) for rank in group.ranks]
-        self.rank, self.size = self._peers.index(self.rank), group.size
-        self.within: Group = group
-
-    def isend(self, tensor: torch.Tensor, dst: int, tag: int = 0) -> Request:
-        # A rank function's own message: a call knows its group itself.
-        token = current_group.set(self.within)
-        try:
-            return self.inner.isend(tensor, self._peer(dst), tag_in(self.within, tag))
-        finally:
-            current_group.reset(token)
-
-    def irecv(self, tensor: torch.Tensor, src: int, tag: int = 0) -> Request:
-        return self.inner.irecv(tensor, self._peer(src), tag_in(self.within, tag))
-
-    def exchange(self, outgoing: torch.Tensor, dst: int, incoming: torch.Tensor, src: int, tag: int = 0) -> None:
-        self.inner.exchange(outgoing, self._peer(dst), incoming, self._peer(src), tag_in(self.within, tag))
-
-    def waits(self, peer: int | None) -> None:
-        self.inner.waits(None if peer is None else self._peers[peer])
-
-    def all_gather_ints(
-        self, numbers: Sequence[int], row_of: RowOf | None = None, group: Group | None = None
-    ) -> list[list[int]]:
-        return self.inner.all_gather_ints(numbers, row_of, group or self.within)
-
-    def close(self) -> None:
-        """The world's messages stay."""
-
-    def _peer(self, rank: int) -> int:
-        self.check_peer(rank)
-        return self._peers[rank]
 
 
 def tag_in(group: Group | None, tag: int) -> int:

@@ -17,14 +17,14 @@ Tensor = torch.Tensor
 
 class Linked(WrappedTransport):
     """Makes messages take a link's time in real seconds, on a wire out and a wire in: a rank begins to send when its
-    message before is on the other side, and either side's `wait` returns only after the link would have delivered
-    it. Collectives whose messages are hidden are charged the ring's time as a whole."""
+    message before is on the other side, and `wait` returns only after the link would have delivered it. Collectives
+    whose messages are hidden are charged the ring's time as a whole."""
 
     def __init__(self, inner: Transport, link: Link) -> None:
         super().__init__(inner)
         self.link = link
         self._lock = threading.Lock()
-        # Until when each wire carries a message; a lane's messages take it, too.
+        # Until when each wire carries a message.
         self._until = {"out": 0.0, "in": 0.0}
 
     def isend(self, tensor: Tensor, dst: int, tag: int = 0) -> Request:

@@ -21,7 +21,7 @@ from types import SimpleNamespace
 
 import torch
 
-from zerolab.collectives.call import Call
+from zerolab.collectives.call import Call, Group
 from zerolab.collectives.contract import Collectives
 from zerolab.collectives.shared.peers import Peers, is_possible
 from zerolab.collectives.shared.queue import CallQueue
@@ -39,19 +39,17 @@ class SharedMemoryCollectives(Collectives):
     """The contract on memory that all ranks can address. Tensors from `allocate` are used where they lie; others are
     copied to shared memory first, and back."""
 
-    def __init__(self, transport: Transport, beside: SharedMemoryCollectives | None = None) -> None:
-        """`beside`: the collectives of which these are a group's, with the same memory."""
-        super().__init__(transport)
+    def __init__(self, transport: Transport, within: Group | None = None, peers: Peers | None = None) -> None:
+        super().__init__(transport, within)
         if self.device.type != "cpu" or not is_possible():
             raise InputError(
                 f'collectives="shared" needs Linux, and ranks on the CPU, not on {self.device}; use "ring" or "torch"'
             )
-        self._owns = beside is None
-        self._peers: Peers = Peers(transport) if beside is None else beside._peers
-        self._issuer = self._queue = CallQueue(transport, self._peers, self._place)
+        self._peers = peers or Peers(transport)
+        self._issuer = self._queue = CallQueue(self, self._peers, self._place)
 
-    def _in_group(self, transport: Transport) -> SharedMemoryCollectives:
-        return SharedMemoryCollectives(transport, beside=self)
+    def _in_group(self, group: Group) -> SharedMemoryCollectives:
+        return SharedMemoryCollectives(self.transport, group, self._peers)
 
     def allocate(self, numel: int, dtype: torch.dtype = torch.float32) -> Tensor:
         """A 1-D tensor in shared memory, with arbitrary content."""
@@ -72,7 +70,7 @@ class SharedMemoryCollectives(Collectives):
         try:
             super().close()
         finally:
-            if self._owns:
+            if self.within is None:
                 self._peers.close()
 
     # What a rank does in a call, once all have announced their tensors.

@@ -88,7 +88,7 @@ class Peers:
         return torch.frombuffer(self._memories[rank], dtype=dtype, count=numel, offset=offset)
 
     def write(self, kind: int, group: int, offset: int, call: str, ranks: Iterable[int]) -> None:
-        """Write a note to `ranks`. While a peer's inbox is full, this rank goes on reading its own, as that one does."""
+        """Write a note to `ranks`. While a peer's inbox is full, this rank goes on reading its own, as that does."""
         packed = NOTE.pack(self.rank, kind, group, offset, call.encode())
         for rank in ranks:
             while True:

@@ -23,9 +23,10 @@ import torch
 from torch.utils._python_dispatch import _disable_current_modes, _len_torch_dispatch_stack
 
 from zerolab.collectives.call import Call, current_call, mismatch
+from zerolab.collectives.contract import Collectives
 from zerolab.collectives.handle import Handle
 from zerolab.collectives.shared.peers import DONE, HERE, WORDS, Peers
-from zerolab.collectives.transport import Request, Transport
+from zerolab.collectives.transport import Request
 from zerolab.errors import MismatchError, StateError
 
 Place = Callable[[Call, list[torch.Tensor]], torch.Tensor]
@@ -121,11 +122,10 @@ def overlap(one: torch.Tensor, other: torch.Tensor) -> bool:
 class CallQueue:
     """This rank's calls in one group, in order: the issuer (see `handle.py`) of ranks that share memory."""
 
-    def __init__(self, transport: Transport, peers: Peers, place: Place) -> None:
-        self._transport, self.peers, self.place = transport, peers, place
-        self._ranks = transport.ranks
-        self.number = 0 if transport.within is None else transport.within.number
-        self.others = [*self._ranks[transport.rank + 1 :], *self._ranks[: transport.rank]]
+    def __init__(self, comm: Collectives, peers: Peers, place: Place) -> None:
+        self._transport, self.peers, self.place = comm.transport, peers, place
+        self.number = 0 if comm.within is None else comm.within.number
+        self.others = [*comm.ranks[comm.rank + 1 :], *comm.ranks[: comm.rank]]
         """In the ring's order, in the world's numbers."""
         self._ahead: deque[SharedCall] = deque()  # our share is to be done
         self._behind: deque[SharedCall] = deque()  # it is done, and some others' is not
@@ -153,8 +153,8 @@ class CallQueue:
 
     def go_on(self) -> bool:
         """Announce what can be announced and take a step, if one can be taken; whether one was."""
-        # While a rank announces it may read its inbox (`Peers.write`) and find news of another group's call there. So an
-        # announcement counts as a step, and all groups are looked at once more.
+        # While a rank announces it may read its inbox (`Peers.write`) and find news of another group's call there: so
+        # an announcement counts as a step, and all groups are looked at once more.
         announced = self._announce_all()
         if self._ahead and self._has_run(self._ahead[0]):
             self._ahead.popleft()
@@ -228,7 +228,7 @@ class CallQueue:
                 # What is not announced yet follows one that is not over.
                 peer = self._behind[0].missing(DONE)
             # Another thread may have ended it just now.
-            self._transport.waits(None if peer is None else self._ranks.index(peer))
+            self._transport.waits(peer)
         # Another thread may read what this one waits for, so that nobody sleeps for ever.
         self.peers.sleep(0.02)
 
