@@ -58,8 +58,8 @@ class TorchCollectives(Collectives):
         return TorchCollectives(self.transport, group, new_group(ranks, group.number) if len(ranks) > 1 else None)
 
     def _operation(self, tensor: Tensor, average: bool) -> Any:
-        """What the library is asked for. For a mean NCCL divides before it adds, so nothing overflows, and gloo has none.
-        But NCCL multiplies by 1/N in the tensor's dtype: in bf16 1/3 is 0.2 % more than a third."""
+        """What the library is asked for. Gloo has no mean. NCCL's divides before it adds, so nothing overflows; but it
+        multiplies by 1/N in the tensor's dtype, and in bf16 1/3 is 0.2 % more than a third."""
         exact = tensor.dtype != torch.bfloat16 or self.size & (self.size - 1) == 0
         return dist.ReduceOp.AVG if average and self.transport.queues and exact else dist.ReduceOp.SUM
 
@@ -196,8 +196,8 @@ def backends_of(group: dist.ProcessGroup) -> dict[str, str]:
 
 
 def carriers(group: dist.ProcessGroup, nccl: bool) -> tuple[dist.ProcessGroup, dist.ProcessGroup]:
-    """What carries these ranks' tensors, on NCCL if `nccl`, and what carries those on the host, on gloo: `group` where it
-    has that backend, else another of the same ranks. A call of all of them."""
+    """What carries these ranks' tensors, NCCL if `nccl`, and what carries those on the host, gloo: `group` where it has
+    that backend, else another of the same ranks. A call of all of them."""
     backends = backends_of(group)
     host = group if backends.get("cpu") == "gloo" else beside(group, "gloo")
     if not nccl:
