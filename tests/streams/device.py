@@ -286,4 +286,4 @@ def comm_of_one_rank(fake: FakeDoor, ring: bool = False) -> Collectives:
     transport = FakeNccl(fake)
     if ring:
         return RingCollectives(transport)
-    return TorchCollectives(transport, dist.GroupMember.NON_GROUP_MEMBER)  # type: ignore[arg-type]
+    return TorchCollectives(transport, group=dist.GroupMember.NON_GROUP_MEMBER)  # type: ignore[arg-type]
