@@ -42,7 +42,9 @@ def groups_at(place: str, comm: Collectives) -> list[Collectives]:
 
 
 every_world = pytest.mark.parametrize("world", WORLDS, ids="-".join)
-every_size = pytest.mark.parametrize("ranks", [1, 2, 3, 4])
+# One rank, and a number that is no power of two, in every world; all others where ranks cost nothing.
+PAIRS = [*((WORLDS[0], ranks) for ranks in (1, 2, 3, 4)), *((world, ranks) for world in WORLDS[1:] for ranks in (1, 3))]
+every_size_somewhere = pytest.mark.parametrize(("world", "ranks"), PAIRS, ids=str)
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from zerolab.ranks import launch
 
 # Not torch's own collectives: a thread of gloo's holds a call's tensors a moment longer.
 WORLDS = [("lockstep", "ring"), ("processes", "ring"), ("processes", "shared")]
-ROUNDS = 40
+ROUNDS = 15
 
 
 def doze() -> None:
@@ -71,17 +71,14 @@ def held_without_wait(comm: Collectives) -> int:
 @pytest.mark.ranks
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize(("world", "collectives"), WORLDS)
-@pytest.mark.parametrize("held", [held_after_wait, held_in_a_group])
-def test_when_wait_has_returned_nothing_holds_the_calls_tensors(held: Any, world: str, collectives: str) -> None:
+def test_nothing_holds_a_call_s_tensors_once_it_has_ended(world: str, collectives: str) -> None:
+    def held(comm: Collectives) -> list[Any]:
+        # The last first: `held_after_wait` changes the pools of this process.
+        return [held_without_wait(comm), held_after_wait(comm), held_in_a_group(comm)]
+
+    nothing = {"all_reduce": 0, "reduce_scatter": 0, "all_gather": 0}
     seen = launch(held, ranks=2, world=world, collectives=collectives, timeout=40)
-    assert seen == [{"all_reduce": 0, "reduce_scatter": 0, "all_gather": 0}] * 2
-
-
-@pytest.mark.ranks
-@pytest.mark.timeout(60)
-@pytest.mark.parametrize(("world", "collectives"), WORLDS)
-def test_a_handle_that_is_kept_holds_nothing_of_a_call_that_has_ended(world: str, collectives: str) -> None:
-    assert launch(held_without_wait, ranks=2, world=world, collectives=collectives, timeout=40) == [0, 0]
+    assert seen == [[0, nothing, nothing]] * 2
 
 
 def test_a_lane_raises_what_its_call_raised_each_time_it_is_waited_for() -> None:

@@ -27,9 +27,8 @@ def train(comm: Any, stage: int) -> list[torch.Tensor]:
     return trained
 
 
-@pytest.mark.parametrize("ranks", [2, 3])
-def test_the_four_stages_train_to_equal_bits(ranks: int) -> None:
-    first, *others = [launch_threads(ranks, train, stage) for stage in range(4)]
+def test_the_four_stages_train_to_equal_bits() -> None:
+    first, *others = [launch_threads(3, train, stage) for stage in range(4)]
     for trained in (*first[1:], *(rank for stage in others for rank in stage)):
         assert all(map(torch.equal, trained, first[0]))
 

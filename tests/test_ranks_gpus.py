@@ -18,8 +18,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from zerolab.cli.train import read_flags
 from zerolab.collectives import Collectives, Link
-from zerolab.collectives.local import LocalCollectives
-from zerolab.collectives.ring import RingCollectives
+from zerolab.collectives.ring import LocalCollectives, RingCollectives
 from zerolab.collectives.transport import LocalTransport, Transport
 from zerolab.errors import InputError
 from zerolab.flat.values import same_device

@@ -97,7 +97,7 @@ class FakeDoor:
     def waiting(self, method: Callable[[Handle], Any]) -> Callable[[Handle], Any]:
         def wait(handle: Handle) -> Any:
             # Of a call that has ended already there is nothing to leave out.
-            under_way = handle._pending is not None or handle._streamed is not None
+            under_way = handle._pending is not None
             return handle._result if under_way and self.is_left_out() else method(handle)
 
         return wait
@@ -286,4 +286,4 @@ def comm_of_one_rank(fake: FakeDoor, ring: bool = False) -> Collectives:
     transport = FakeNccl(fake)
     if ring:
         return RingCollectives(transport)
-    return TorchCollectives(transport, dist.GroupMember.NON_GROUP_MEMBER)  # type: ignore[arg-type]
+    return TorchCollectives(transport, group=dist.GroupMember.NON_GROUP_MEMBER)  # type: ignore[arg-type]

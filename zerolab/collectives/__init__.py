@@ -8,13 +8,12 @@ from zerolab.collectives.call import phase
 from zerolab.collectives.contract import Collectives
 from zerolab.collectives.cost import Link, wire_bytes
 from zerolab.collectives.handle import Handle
-from zerolab.collectives.local import LocalCollectives
 from zerolab.collectives.observe.check import Checked
 from zerolab.collectives.observe.link import Linked
 from zerolab.collectives.observe.meter import Meter
 from zerolab.collectives.observe.tracer import Span, Tracer, overlap_seconds
-from zerolab.collectives.ring import RingCollectives
-from zerolab.collectives.shared import SharedMemoryCollectives
+from zerolab.collectives.ring import LocalCollectives, RingCollectives
+from zerolab.collectives.shared.collectives import SharedMemoryCollectives
 from zerolab.collectives.torch_ import TorchCollectives
 from zerolab.collectives.transport import LocalTransport, Request, Transport
 from zerolab.collectives.virtual import VirtualCollectives

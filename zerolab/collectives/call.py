@@ -11,14 +11,11 @@ from functools import cached_property
 
 import torch
 
-SHOWN = 8
-"""Ranks of a group that a report lists; of more it shows the first ones and the last."""
-
 
 @dataclass(frozen=True)
 class Group:
-    """Some ranks of a world, in order, that make calls of their own. `ranks` are the world's numbers, `name` is what
-    reports call it, and `path` tells it from groups of the same ranks and name."""
+    """Some ranks of a world, by its numbers, that make calls of their own. `path` tells the group from others of the
+    same ranks and name."""
 
     name: str
     ranks: tuple[int, ...]
@@ -43,18 +40,16 @@ class Group:
 
     @cached_property
     def _members(self) -> str:
-        ranks = ", ".join(map(str, self.ranks))
-        if self.size > SHOWN:
-            first = ", ".join(map(str, self.ranks[: SHOWN - 2]))
-            return f"{self.size} ranks {first}, ..., {self.ranks[-1]}"
-        return f"ranks {ranks}" if self.size > 1 else f"rank {ranks}"
+        ranks = [str(rank) for rank in self.ranks]
+        if self.size > 8:
+            return f"{self.size} ranks {', '.join(ranks[:6])}, ..., {ranks[-1]}"
+        return f"{'ranks' if self.size > 1 else 'rank'} {', '.join(ranks)}"
 
 
 @dataclass(frozen=True)
 class Call:
-    """One collective of one rank. `number` counts this rank's calls in its group from 1; `src` is the rank that a
-    broadcast comes from; `nominal` says that its messages cannot be seen from here, so that its bytes come from the
-    ring's formula; `group` is None where all ranks of the world take part."""
+    """One collective of one rank. `number` counts this rank's calls in its group from 1; the messages of a `nominal`
+    one cannot be seen from here, so its bytes come from the ring's formula; `group` is None for all ranks."""
 
     name: str
     numel: int = 0
@@ -69,7 +64,7 @@ class Call:
     average: bool = False
 
     def place_of(self, rank: int, size: int) -> tuple[int, int]:
-        """Rank `rank` of the world's `size` as the call's group numbers it, and how many are in the group."""
+        """Rank `rank` of the world's `size` as the call's group numbers it, and the size of the group."""
         return (rank, size) if self.group is None else (self.group.ranks.index(rank), self.group.size)
 
     @cached_property
@@ -87,7 +82,8 @@ class Call:
     @property
     def tag(self) -> int:
         """The tag of its messages: ranks in different calls never take each other's."""
-        return zlib.crc32(str(self).encode()) & 0x3FFFFFFF
+        text = str(self) if self.group is None else f"{self.group.number} {self}"
+        return zlib.crc32(text.encode()) & 0x3FFFFFFF
 
     def __str__(self) -> str:
         return f"#{self.number} {self.what}"
@@ -97,7 +93,7 @@ current_call: ContextVar[Call | None] = ContextVar("zerolab_call", default=None)
 """The call that runs on this thread, or None: then a message was sent by the rank function itself."""
 
 current_group: ContextVar[Group | None] = ContextVar("zerolab_group", default=None)
-"""The group in which a rank function's own message is sent, while it is handed on; a call knows its group itself."""
+"""The group in which a rank function's own message is sent; a call knows its group itself."""
 
 current_phase: ContextVar[str] = ContextVar("zerolab_phase", default="")
 """The phase of the training step; a call keeps the phase in which it was issued."""
@@ -106,15 +102,17 @@ current_phase: ContextVar[str] = ContextVar("zerolab_phase", default="")
 class Whole(str):
     """The name of a phase that has no others within."""
 
-    __slots__ = ()
-
 
 @contextmanager
 def phase(name: str, whole: bool = False) -> Iterator[None]:
     """Calls issued inside belong to phase `name` ("forward", "backward", "step", ...); where it is `whole`, also those
     of the phases inside, such as the forward of an evaluation."""
     around = current_phase.get()
-    token = current_phase.set(around if type(around) is Whole else Whole(name) if whole else name)
+    if isinstance(around, Whole):
+        name = around
+    elif whole:
+        name = Whole(name)
+    token = current_phase.set(name)
     try:
         yield
     finally:
@@ -127,8 +125,7 @@ _of_autograd = ""
 
 @contextmanager
 def backward_phase(name: str) -> Iterator[None]:
-    """The phase `name`, here and on autograd's own threads. (A process has one such backward at a time: ranks that
-    take turns in one have no GPU, and so no such threads.)"""
+    """The phase `name`, here and on autograd's own threads, which a process has for one backward at a time."""
     global _of_autograd
     before, _of_autograd = _of_autograd, name
     try:

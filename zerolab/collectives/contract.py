@@ -12,46 +12,35 @@
 divide gives the first ranks one element more. Each `*_async` form returns a `Handle`; asynchronous and ordinary
 calls of a rank run one at a time in the order of issue, so all ranks that issue alike meet alike.
 
-Each group keeps that order among its own calls. Asynchronous calls of two groups may be issued in one order here and in
-another there: neither group waits for the other. So who gives one group's result to another waits for it first, or
-lets a stream of the GPU wait (`Handle.behind`); and ordinary calls, which wait where they stand, come in one order on
+Each group keeps that order among its own calls, and no group waits for another. So who gives one group's result to
+another waits for it first, or lets a stream of the GPU wait (`Handle.behind`); and ordinary calls come in one order on
 all ranks that are in both groups.
-
-An implementation defines `_all_reduce`, `_reduce_scatter`, `_all_gather`, `_broadcast` and `_barrier`. Checks,
-ordering and handles live here, once.
 """
 
 from __future__ import annotations
 
 import zlib
 from abc import ABC, abstractmethod
-from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import partial
+from itertools import zip_longest
+from operator import index
 from typing import Any
 
 import torch
 
-from zerolab.collectives.call import Call, Group, phase_now
+from zerolab.collectives.call import Call, Group, current_group, phase_now
 from zerolab.collectives.handle import Handle, Issuer, Order
-from zerolab.collectives.operands import (
-    Number,
-    check_out,
-    check_place,
-    check_ranks,
-    check_summable,
-    check_tensor,
-    color_row,
-)
-from zerolab.collectives.transport import Grouped, Request, RowOf, Transport
+from zerolab.collectives.transport import Request, RowOf, Transport, tag_in
 from zerolab.errors import InputError, MismatchError
-from zerolab.flat.layout import check_count, chunk_sizes
+from zerolab.flat.layout import check_count, chunk_bound
+from zerolab.flat.values import address, same_device
 from zerolab.gpu import door
 
 Tensor = torch.Tensor
-SHOWN_BYTES = 96
-"""Bytes of a line that an error shows."""
+Number = int | None | Callable[[int], int | None]
+"""A colour or a key of `split`: this rank's, or a function from any rank's number."""
 
 
 class Collectives(ABC):
@@ -60,20 +49,19 @@ class Collectives(ABC):
     nominal = False
     """Whether messages are hidden inside a library, so that traffic is stated, not counted."""
 
-    def __init__(self, transport: Transport) -> None:
-        self.transport = transport
-        self.rank = transport.rank
-        self.size = transport.size
-        self.device = transport.device
-        self.within = transport.within
+    def __init__(self, transport: Transport, within: Group | None = None) -> None:
+        self.transport, self.device = transport, transport.device
+        self.within = within
         """The group that these are the collectives of; None: all ranks of the world."""
+        self.ranks = tuple(range(transport.size)) if within is None else within.ranks
+        """The world's numbers of these ranks, in order: `ranks[rank]` is this rank's own."""
+        self.rank, self.size = self.ranks.index(transport.rank), len(self.ranks)
         self._groups: list[Collectives] = []
-        self._founded: Counter[tuple[str, tuple[int, ...]]] = Counter()
+        self._splits = 0
         self._issuer: Order = Issuer(transport)
         self._issued = 0
         self._labels: list[str] = []
-        # Ranks that call with different labels would take each other's tensors unnoticed, since no message carries the
-        # label: messages are hidden inside a library, or run on a transport that knows no tags.
+        # Where messages carry no label, ranks that call with different ones would take each other's tensors unnoticed.
         self._hides_labels = self.size > 1 and (self.nominal or transport.queues)
         self.meter: Any = None
         self.tracer: Any = None
@@ -82,12 +70,12 @@ class Collectives(ABC):
     # What an implementation brings. Arguments are checked, `out` is there, and calls come one at a time.
 
     @abstractmethod
-    def _all_reduce(self, tensor: Tensor) -> None:
-        """Sum in place."""
+    def _all_reduce(self, tensor: Tensor, average: bool) -> None:
+        """Sum in place, or take the mean."""
 
     @abstractmethod
-    def _reduce_scatter(self, tensor: Tensor, out: Tensor) -> None:
-        """Write this rank's chunk of the sum to `out`; leave the rest of `tensor` as it is."""
+    def _reduce_scatter(self, tensor: Tensor, out: Tensor, average: bool) -> None:
+        """Write this rank's chunk of the sum, or of the mean, to `out`; leave the rest of `tensor` as it is."""
 
     @abstractmethod
     def _all_gather(self, shard: Tensor, out: Tensor) -> None:
@@ -101,19 +89,9 @@ class Collectives(ABC):
     def _barrier(self) -> None:
         """Return once every rank has called it."""
 
-    def _in_group(self, transport: Transport) -> Collectives:
-        """The same implementation among the ranks of a group, which `transport` knows."""
-        return type(self)(transport)
-
-    # An implementation that has a sum in the cache may divide it there.
-
-    def _all_reduce_mean(self, tensor: Tensor) -> None:
-        self._all_reduce(tensor)
-        tensor.div_(self.size)
-
-    def _reduce_scatter_mean(self, tensor: Tensor, out: Tensor) -> None:
-        self._reduce_scatter(tensor, out)
-        out.div_(self.size)
+    def _in_group(self, group: Group) -> Collectives:
+        """The same implementation among the ranks of a group."""
+        return type(self)(self.transport, group)
 
     # The contract.
 
@@ -133,9 +111,10 @@ class Collectives(ABC):
     def broadcast(self, tensor: Tensor, src: int = 0) -> Tensor:
         """Overwrite `tensor` (any shape, contiguous) with rank src's, on every rank; returns it."""
         check_tensor("broadcast", tensor, self.device)
-        if isinstance(src, bool) or not isinstance(src, int) or not 0 <= src < self.size:
+        if src not in range(self.size):
             raise InputError(f"broadcast from rank {src!r}: there are ranks 0 to {self.size - 1}; name one of them")
-        return self._issue("broadcast", lambda: self._broadcast(tensor, src), tensor, [tensor], src=src).wait()
+        run = partial(self._broadcast, tensor, src)
+        return self._issue("broadcast", run, [tensor], tensor, src=src).wait()
 
     def barrier(self) -> None:
         """Return once every rank has called it."""
@@ -143,8 +122,7 @@ class Collectives(ABC):
         def run() -> None:
             self._barrier()
             if door.drives(self.device):
-                # A GPU's collectives return to the host before they have run. The rank waits within the call, so that
-                # a barrier that hangs is named.
+                # Within the call, so that a barrier that hangs is named.
                 door.drain(self.device)
 
         self._issue("barrier", run).wait()
@@ -152,21 +130,21 @@ class Collectives(ABC):
     def all_reduce_async(self, tensor: Tensor, average: bool = False, *, now: bool = False) -> Handle:
         """`all_reduce` that returns at once; the tensor belongs to the call until `Handle.wait`."""
         check_tensor("all_reduce", tensor, self.device)
-        check_summable("all_reduce", tensor, average)
-        run = self._all_reduce_mean if average else self._all_reduce
-        return self._issue("all_reduce", lambda: run(tensor), tensor, [tensor], now, average=average)
+        check_sum("all_reduce", tensor, average)
+        run = partial(self._all_reduce, tensor, average)
+        return self._issue("all_reduce", run, [tensor], tensor, now, average=average)
 
     def reduce_scatter_async(
         self, tensor: Tensor, average: bool = False, out: Tensor | None = None, *, now: bool = False
     ) -> Handle:
         """`reduce_scatter` that returns at once; both tensors belong to the call until `Handle.wait`."""
         check_tensor("reduce_scatter", tensor, self.device, flat=True)
-        check_summable("reduce_scatter", tensor, average)
-        mine = chunk_sizes(tensor.numel(), self.size)[self.rank]
-        chunk = check_out("reduce_scatter", out, mine, tensor)
-        check_place("reduce_scatter", chunk, tensor, self.rank, self.size)
-        run = self._reduce_scatter_mean if average else self._reduce_scatter
-        return self._issue("reduce_scatter", lambda: run(tensor, chunk), tensor, [tensor, chunk], now, average=average)
+        check_sum("reduce_scatter", tensor, average)
+        start, stop = chunk_bound(tensor.numel(), self.size, self.rank)
+        chunk = make_out("reduce_scatter", out, stop - start, tensor)
+        check_place("reduce_scatter", chunk, tensor, start)
+        run = partial(self._reduce_scatter, tensor, chunk, average)
+        return self._issue("reduce_scatter", run, [tensor, chunk], tensor, now, average=average)
 
     def all_gather_async(
         self,
@@ -183,17 +161,18 @@ class Collectives(ABC):
         if numel is None:
             numel = shard.numel() * self.size if out is None else out.numel()
         check_count("numel", numel, least=0)
-        expected = chunk_sizes(numel, self.size)[self.rank]
-        if shard.numel() != expected:
+        start, stop = chunk_bound(numel, self.size, self.rank)
+        if shard.numel() != stop - start:
             raise InputError(
                 f"all_gather of {numel} elements over {self.size} ranks: rank {self.rank} gave a shard of "
-                f"{shard.numel()} where {expected} are due; cut with torch.tensor_split and pass numel"
+                f"{shard.numel()} where {stop - start} are due; cut with torch.tensor_split and pass numel"
             )
-        whole = check_out("all_gather", out, numel, shard)
-        check_place("all_gather", shard, whole, self.rank, self.size)
+        whole = make_out("all_gather", out, numel, shard)
+        check_place("all_gather", shard, whole, start)
         if label and self._hides_labels:
             self._labels.append(label)
-        return self._issue("all_gather", lambda: self._all_gather(shard, whole), whole, [shard, whole], now, label)
+        run = partial(self._all_gather, shard, whole)
+        return self._issue("all_gather", run, [shard, whole], whole, now, label=label)
 
     def send(self, tensor: Tensor, dst: int) -> None:
         """Send a contiguous tensor to rank `dst`; returns when the receiver has taken it."""
@@ -207,19 +186,24 @@ class Collectives(ABC):
     def isend(self, tensor: Tensor, dst: int) -> Request:
         """`send` that returns at once; do not write the tensor until `wait()`, without which no rank may return."""
         check_tensor("send", tensor, self.device)
-        return self.transport.isend(tensor, dst)
+        token = current_group.set(self.within)
+        try:
+            return self.transport.isend(tensor, self._peer(dst), tag_in(self.within, 0))
+        finally:
+            current_group.reset(token)
 
     def irecv(self, tensor: Tensor, src: int) -> Request:
         """`recv` that returns at once; do not read the tensor until `wait()`, without which no rank may return."""
         check_tensor("recv", tensor, self.device)
-        return self.transport.irecv(tensor, src)
+        return self.transport.irecv(tensor, self._peer(src), tag_in(self.within, 0))
+
+    def _peer(self, rank: int) -> int:
+        """The world's number of another rank, which the transport checks."""
+        if self.within is not None and rank not in range(self.size):
+            raise InputError(f"there is no rank {rank!r}; name a rank from 0 to {self.size - 1}")
+        return rank if self.within is None else self.ranks[rank]
 
     # Groups.
-
-    @property
-    def ranks(self) -> tuple[int, ...]:
-        """The world's numbers of these ranks, in order: `ranks[rank]` is this rank's own."""
-        return tuple(range(self.size)) if self.within is None else self.within.ranks
 
     @property
     def name(self) -> str:
@@ -227,45 +211,49 @@ class Collectives(ABC):
         return "" if self.within is None else self.within.name
 
     def split(self, color: Number, key: Number = None, name: str = "") -> Collectives | None:
-        """The collectives of this rank's group: of all ranks that give the same `color`, an integer. Every rank calls
-        it, as it calls `barrier`; one that gives None belongs to no group and gets None. A colour may be a function of
-        a rank's number here, as `lambda rank: rank // 8`, which a virtual world needs, where the others do not answer.
+        """The collectives of all ranks that give the same `color` as this one; every rank calls it. One that gives None
+        gets None. A colour may be a function of a rank's number here, as `lambda rank: rank // 8`, which a virtual
+        world needs, where the others do not answer.
 
         Ranks of a group are numbered from 0 in the order of `key`, and of ranks where keys are equal or not given.
-        `name` is what reports, meter and tracer call the group, the same on all ranks of a colour. The group has
-        memory, meter, tracer and link in common with this one, can be split again, and ends with it.
+        `name` is what reports, meter and tracer call the group. It has memory, meter, tracer and link in common with
+        this one, can be split again, and ends with it.
         """
+
+        def row_of(rank: int) -> list[int]:
+            its, place = (number(rank) if callable(number) else number for number in (color, key))
+            place = rank if place is None else place
+            return [its is not None, index(its or 0), index(place), zlib.crc32(name.encode())]
+
         tells = callable(color) and (key is None or callable(key))
-        row_of = partial(color_row, color=color, key=key, name=name)
         rows = self.all_gather_ints(row_of(self.rank), "split", row_of if tells else None)
+        self._splits += 1
         own = rows[self.rank]
-        ranks = [rank for rank in range(self.size) if rows[rank][:2] == own[:2]]
-        if len({(*row[:2], row[3]) for row in rows}) > len({(*row[:2],) for row in rows}):
-            names = self._all_gather_text(name, "split")
-            if any(names[rank] != name for rank in ranks):
-                listed = ", ".join(f"rank {self.ranks[rank]} {names[rank]!r}" for rank in ranks)
-                raise MismatchError(
-                    f"the ranks of colour {own[1]} gave their group different names ({listed}); give one"
-                )
-        return self._found(sorted(ranks, key=lambda rank: (rows[rank][2], rank)), name) if own[0] else None
+        if not own[0]:
+            return None
+        places = [place for place in range(self.size) if rows[place][:2] == own[:2]]
+        if any(rows[place][3] != own[3] for place in places):
+            raise MismatchError(f"the ranks of colour {own[1]} gave their group other names than {name!r}; give one")
+        return self._found(sorted(places, key=lambda place: rows[place][2]), name)
 
     def subgroup(self, ranks: Sequence[int], name: str = "") -> Collectives | None:
-        """The collectives of `ranks` alone, which are numbered from 0 in that order; None on a rank that is not among
-        them. Every rank calls it, as it calls `barrier`, with the same ranks and name. See `split`."""
-        ranks = check_ranks(ranks, self.size)
+        """The collectives of `ranks` alone, numbered from 0 in that order; None on the others. Every rank calls it,
+        with the same ranks and name. See `split`."""
+        ranks = list(ranks)
+        if not ranks or len({*ranks}) < len(ranks) or not {*ranks} <= {*range(self.size)}:
+            raise InputError(f"a group of ranks {ranks}; name some of ranks 0 to {self.size - 1}, each of them once")
         self.compare_lines(
-            [f"{name!r} {ranks}" if name else str(ranks)],
-            "the ranks named different groups ({listed}); call subgroup with the same ranks, in the same order, and "
-            "the same name on every rank",
+            [f"{name!r} {ranks}"],
+            "the ranks named different groups ({listed}); call subgroup with the same ranks and name on every rank",
             "subgroup",
         )
+        self._splits += 1
         return self._found(ranks, name) if self.rank in ranks else None
 
     def _found(self, places: Sequence[int], name: str) -> Collectives:
-        members = tuple(self.ranks[place] for place in places)
-        self._founded[name, members] += 1
-        path = f"{self.within.path if self.within else ''}/{self.within or ''}{self._founded[name, members]}"
-        comm = self._in_group(Grouped(self.transport, Group(name, members, path)))
+        """The collectives of the ranks at these places. All ranks count `_splits` alike."""
+        path = f"{self.within.path if self.within else ''}/{self._splits}"
+        comm = self._in_group(Group(name, tuple(self.ranks[place] for place in places), path))
         comm.meter, comm.tracer = self.meter, self.tracer
         self._groups.append(comm)
         return comm
@@ -275,33 +263,28 @@ class Collectives(ABC):
     def all_gather_ints(
         self, numbers: Sequence[int], name: str = "agree", row_of: RowOf | None = None
     ) -> list[list[int]]:
-        """Every rank's numbers, as many from each, in rank order, in a call that reports call `name`. They travel in
-        messages between hosts: no GPU is waited for, and a rank that is in another call is named, where gloo's own
-        collective would end the process over a tensor of another size. See `Transport.all_gather_ints`."""
+        """Every rank's numbers, as many from each, in rank order, in a call that reports call `name`: messages between
+        hosts, for which no GPU is waited. See `Transport.all_gather_ints`."""
         rows: list[list[int]] = []
-        self._issue(name, lambda: rows.extend(self.transport.all_gather_ints(numbers, row_of))).wait()
+        self._issue(name, lambda: rows.extend(self.transport.all_gather_ints(numbers, row_of, self.within))).wait()
         return rows
 
     def compare_lines(self, lines: Sequence[str], differ: str, name: str = "agree") -> None:
         """Raise a MismatchError, on every rank, if the ranks' lines differ: `differ`, with what each rank has at the
-        first that does (`listed`) and its `number`. Two numbers per rank travel if none does."""
-        sums = [zlib.crc32(line.encode()) for line in lines]
-        seen = self.all_gather_ints([zlib.crc32(repr(sums).encode()), len(sums)], name)
-        if all(row == seen[0] for row in seen):
+        first that does (`listed`) and its `number`. One number per rank travels if none does."""
+        text = "\n".join(lines)
+        sums = self.all_gather_ints([zlib.crc32(text.encode())], name)
+        if all(row == sums[0] for row in sums):
             return
-        longest = max(count for _, count in seen)
-        rows = self.all_gather_ints([*sums, *[-1] * (longest - len(sums))], name)
-        at = next(at for at in range(longest) if len({row[at] for row in rows}) > 1)
-        texts = self._all_gather_text(lines[at] if at < len(lines) else "nothing", name)
-        listed = ", ".join(f"rank {rank} {text}" for rank, text in zip(self.ranks, texts, strict=True))
+        texts: list[str] = []
+        self._issue(name, lambda: texts.extend(self.transport.all_gather_text(text, self.within))).wait()
+        every = list(zip_longest(*(text.split("\n") for text in texts), fillvalue="nothing"))
+        at = next(at for at, said in enumerate(every) if len({*said}) > 1)
+        listed = ", ".join(f"rank {rank} {said}" for rank, said in zip(self.ranks, every[at], strict=True))
         raise MismatchError(differ.format(listed=listed, number=at + 1))
 
-    def _all_gather_text(self, text: str, name: str) -> list[str]:
-        rows = self.all_gather_ints([*text.encode()[:SHOWN_BYTES].ljust(SHOWN_BYTES, b"\0")], name)
-        return [bytes(row).rstrip(b"\0").decode(errors="replace") for row in rows]
-
     def agree(self) -> None:
-        """Raise a MismatchError, on every rank, if labels differed since the last `agree`. A collective, of 16 bytes a
+        """Raise a MismatchError, on every rank, if labels differed since the last `agree`. A collective, of 8 bytes a
         rank; where calls cannot meet under other labels it does nothing."""
         if self._hides_labels:
             labels, self._labels = self._labels, []
@@ -314,13 +297,12 @@ class Collectives(ABC):
     # Memory, and how a call runs.
 
     def allocate(self, numel: int, dtype: torch.dtype = torch.float32) -> Tensor:
-        """A 1-D tensor on this rank's device, placed where this transport reads and writes best. Its content is
-        arbitrary, as that of torch.empty."""
+        """A 1-D tensor where collectives read and write best, with arbitrary content."""
         return torch.empty(numel, dtype=dtype, device=self.device)
 
     def close(self) -> None:
-        """End the communication lanes, of groups, too, if any were started. The transport stays with whoever opened
-        it. Raises the error of a call that nobody has waited for, when all have ended."""
+        """End the lanes, of groups, too, once all calls have ended. Raises the error of one that nobody has waited
+        for. The transport stays with whoever opened it."""
         with ExitStack() as ending:
             ending.callback(self._issuer.close)
             for group in reversed(self._groups):
@@ -330,26 +312,69 @@ class Collectives(ABC):
         self,
         name: str,
         run: Callable[[], None],
+        tensors: Sequence[Tensor] = (),
         whole: Tensor | None = None,
-        tensors: list[Tensor] | None = None,
         now: bool = True,
-        label: str = "",
-        src: int = 0,
-        average: bool = False,
+        **said: Any,
     ) -> Handle:
-        """Name the call by its whole tensor, then run it or put it in line. `tensors` are those that it reads and
-        writes; the last is its result."""
-        numel, dtype, itemsize = 0, "", 0
+        """Name the call by its `whole` tensor and what else is `said` of it, then run it or put it in line. `tensors`
+        are those that it reads and writes; the last is its result."""
         if whole is not None:
-            numel, itemsize, dtype = whole.numel(), whole.element_size(), str(whole.dtype).removeprefix("torch.")
+            said["numel"], said["itemsize"] = whole.numel(), whole.element_size()
+            said["dtype"] = str(whole.dtype).removeprefix("torch.")
         self._issued += 1
-        number, phase = self._issued, phase_now()
-        call = Call(name, numel, dtype, itemsize, number, phase, label, src, self.nominal, self.within, average)
-        tensors = tensors or []
+        call = Call(name, number=self._issued, phase=phase_now(), nominal=self.nominal, group=self.within, **said)
         if any(tensor.is_inference() for tensor in tensors):
-            # Nowhere else may they be written.
             run = torch.inference_mode()(run)
         result = tensors[-1] if tensors else None
-        if self.tracer is None:
-            return self._issuer.issue(call, run, tensors, result, now)
-        return self.tracer.watched(lambda: self._issuer.issue(call, run, tensors, result, now), name, now)
+        issue = partial(self._issuer.issue, call, run, [*tensors], result, now)
+        return issue() if self.tracer is None else self.tracer.watched(issue, name, now)
+
+
+# What a call may be given: what would corrupt values is refused on the rank that gave it, before any waits.
+
+
+def check_tensor(name: str, tensor: Tensor, device: torch.device, flat: bool = False) -> None:
+    """Refuse what is no plain memory on `device`, or, if `flat`, no 1-D tensor."""
+    if not same_device(tensor.device, device):
+        raise InputError(f"{name} runs on {device}, but the tensor is on {tensor.device}; move it with .to()")
+    dense = tensor.layout is torch.strided and not (tensor.is_nested or tensor.is_quantized)
+    if not dense or tensor.is_conj() or tensor.is_neg() or not tensor.is_contiguous():
+        raise InputError(
+            f"{name} reads memory as it lies, and this tensor is sparse, nested, quantized, not contiguous, or a lazy "
+            "conjugate; call .to_dense(), .dequantize(), .contiguous() or .resolve_conj() first"
+        )
+    if flat and tensor.dim() != 1:
+        raise InputError(f"{name} takes a 1-D tensor, not shape {tuple(tensor.shape)}; flatten it with .view(-1)")
+
+
+def check_sum(name: str, tensor: Tensor, average: bool) -> None:
+    """Refuse an `average` that only looks true (a `ReduceOp`, a tensor), and what libraries take without a word: sums
+    of bools, means of whole numbers."""
+    if not isinstance(average, bool):
+        raise InputError(f"{name} takes average=True for the mean or False for the sum, not a {type(average).__name__}")
+    if tensor.dtype == torch.bool or (average and not (tensor.is_floating_point() or tensor.is_complex())):
+        what = "has no average in" if average else "cannot add"
+        raise InputError(f"{name} {what} {tensor.dtype}; convert the tensor with .float(), or sum it as .int()")
+
+
+def make_out(name: str, out: Tensor | None, numel: int, like: Tensor) -> Tensor:
+    """`out`, checked, or a new tensor of `numel` elements beside `like`."""
+    if out is None:
+        return torch.empty(numel, dtype=like.dtype, device=like.device)
+    check_tensor(name, out, like.device, flat=True)
+    if out.dtype != like.dtype or out.numel() != numel:
+        has = f"{out.numel()} of {out.dtype}"
+        raise InputError(f"{name} writes {numel} {like.dtype} elements, but out has {has}; leave it out or make it fit")
+    return out
+
+
+def check_place(name: str, part: Tensor, whole: Tensor, start: int) -> None:
+    """A rank's part may be its own chunk of `whole`, or lie apart from it; else one write destroys the other."""
+    at = address(part) - address(whole)
+    apart = at >= whole.nbytes or -at >= part.nbytes
+    if not apart and at != start * whole.element_size():
+        raise InputError(
+            f"{name}: the shard overlaps the whole tensor from element {at // whole.element_size()} on, but its own "
+            f"chunk begins at {start}; give that chunk, or separate memory"
+        )

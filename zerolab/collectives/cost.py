@@ -1,8 +1,7 @@
 """What a collective costs: bytes on the wire, and seconds on a link of given bandwidth and latency.
 
 Ring costs after Thakur et al. (2005): with latency a, N ranks and n bytes, a reduce-scatter and an all-gather take
-(N-1)(a + n/N/bandwidth) each, an all-reduce their sum. A broadcast, which scatters and then gathers, takes as long as
-an all-reduce.
+(N-1)(a + n/N/bandwidth) each, an all-reduce and a broadcast their sum.
 """
 
 from __future__ import annotations
@@ -13,14 +12,13 @@ from zerolab.errors import InputError
 from zerolab.flat.layout import chunk_bound
 
 RINGS = {"all_reduce": 2, "reduce_scatter": 1, "all_gather": 1, "broadcast": 2, "barrier": 2}
-"""How many rounds of N-1 steps each collective takes. A broadcast scatters rank src's chunks, one after the other, and
-gathers them; a barrier is an all-reduce of a byte for each rank."""
+"""How many rounds of N-1 steps each collective takes. A barrier is an all-reduce of a byte for each rank."""
 
 
 def wire_bytes(name: str, numel: int, itemsize: int, size: int, rank: int, src: int = 0) -> int:
-    """Bytes that `rank` puts on the wire in a ring collective over the whole of `numel` elements: what
-    `RingCollectives` sends, to the byte. `name` is one of `RINGS`; `src` is the rank that a broadcast comes from, which
-    sends nearly two tensors while the others send less than one. A barrier sends 2(N-1) bytes, whatever `numel` is."""
+    """Bytes that `rank` puts on the wire in a ring collective, one of `RINGS`, over the whole of `numel` elements: what
+    `RingCollectives` sends, to the byte. `src` is the rank that a broadcast comes from, which sends nearly two tensors
+    while the others send less than one. A barrier sends 2(N-1) bytes, whatever `numel` is."""
     if name not in RINGS:
         raise InputError(f"no wire cost is known for {name!r}; name one of {', '.join(RINGS)}")
     if name == "barrier":
@@ -52,6 +50,6 @@ class Link:
 
     def ring_seconds(self, name: str, numel: int, itemsize: int, size: int) -> float:
         """How long a ring collective takes if all its steps last as long as that of the longest chunk. What is none of
-        `RINGS`, as a call of a rank function's own, takes no time beside that of its messages."""
+        `RINGS` takes no time of its own."""
         longest = 1 if name == "barrier" else chunk_bound(numel, size, 0)[1] * itemsize
         return RINGS.get(name, 0) * (size - 1) * self.seconds(longest)

@@ -1,32 +1,22 @@
 """Handles of calls under way, and the issuer that keeps a rank's calls in order.
 
-All calls of a rank run one at a time, in the order of issue: an asynchronous call goes to the communication
-lane, and once a lane is busy ordinary calls queue behind it. Two ranks that issue the same calls in the same
-order therefore meet in each of them, whatever their threads do meanwhile.
+All calls of a rank run one at a time, in the order of issue: an asynchronous call goes to the communication lane, and
+once a lane is busy ordinary calls queue behind it. So ranks that issue alike meet in each call.
 """
 
 from __future__ import annotations
 
 import contextvars
-from collections import deque
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from typing import Any, Protocol
 
 import torch
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from zerolab.collectives.call import Call, current_call
-from zerolab.collectives.transport import CommLane, Request, Transport
+from zerolab.collectives.transport import CommLane, Transport
 from zerolab.gpu import door
-
-
-class UnderWay(Protocol):
-    """A call that was issued. `arrive` returns when its result is here, `wait` when no rank needs its tensors."""
-
-    def arrive(self) -> None: ...
-
-    def wait(self) -> None: ...
 
 
 class Order(Protocol):
@@ -39,23 +29,63 @@ class Order(Protocol):
     def close(self) -> None: ...
 
 
-class Pending:
-    """A call in a lane. Once it has run nothing here holds its tensors, whoever keeps it or its lane: a buffer must go
-    when its owner lets it go. An error of the call is raised by each `wait`."""
+class Handle:
+    """A collective under way. `wait` returns its result; the call's tensors may not be touched before. What is pending
+    has `wait`, for when no rank needs its tensors, and `arrive`, for when its result is here."""
 
-    def __init__(self, lane: CommLane, run: Callable[[], None]) -> None:
+    watch: Callable[[], AbstractContextManager[None]] = nullcontext
+    """What a tracer puts around each wait."""
+
+    def __init__(self, result: Any, pending: Any = None) -> None:
+        self._result = result
+        self._pending = pending
+
+    @property
+    def queued(self) -> bool:
+        """Whether the call is queued on a GPU and the host need not wait for it: then `behind` may be called."""
+        return isinstance(self._pending, Streamed) and self._pending.pending is None
+
+    def behind(self, stream: torch.cuda.Stream) -> Any:
+        """What `stream` does from now on comes after the call. Returns the result for use on that stream; the tensors
+        belong to the call until `wait`."""
+        door.wait(stream, self._pending.done)
+        return self._result
+
+    def arrived(self) -> Any:
+        """The result as soon as it is here, for whoever only reads it. Other ranks may still read what the call was
+        given, until `wait`, of this call or of a later one."""
+        if self._pending is not None:
+            with self.watch():
+                self._pending.arrive()
+        return self._result
+
+    def wait(self) -> Any:
+        """Block until the call has ended; raises what the call raised. May be called again."""
+        if self._pending is not None:
+            with self.watch():
+                self._pending.wait()
+        return self._result
+
+
+class Pending:
+    """A call in a lane. Once it has run, nothing here holds its tensors. An error of the call is raised by each `wait`,
+    and is `unheard` until the first."""
+
+    def __init__(self, lane: CommLane, run: Callable[[], None], unheard: list[Exception]) -> None:
         self._run: Callable[[], None] | None = run
         self._error: Exception | None = None
-        self.waited = self.is_heard = False
-        """Whether nothing of the call can still be running; and whether somebody was told that it failed."""
-        self._request: Request = lane.submit(self._start)
+        self._unheard = unheard
+        self.waited = False
+        """Whether nothing of the call can still be running."""
+        self._request = lane.submit(self._start)
 
     def wait(self) -> None:
-        self.is_heard = True
         self._request.wait()
-        if self._error is not None:
-            raise self._error
         self.waited = True
+        if self._error is not None:
+            with suppress(ValueError):
+                self._unheard.remove(self._error)
+            raise self._error
 
     arrive = wait
 
@@ -66,109 +96,67 @@ class Pending:
             run()
         except Exception as error:
             self._error = error
-
-
-class Turn:
-    """When a call that is queued on a GPU has run, and the stream that has waited for it. The issuer keeps that of the
-    last one, so it holds no tensor."""
-
-    def __init__(self) -> None:
-        self.done = door.event()
-        self.waiting: torch.cuda.Stream | None = None
-
-    def wait(self, current: torch.cuda.Stream) -> None:
-        """What `current` does next comes after the call."""
-        # Torch says that None != stream is False.
-        if self.waiting is None or self.waiting != current:
-            door.wait(current, self.done)
-            self.waiting = current
+            self._unheard.append(error)
 
 
 class Streamed:
     """CUDA: a call on the lane's own stream, and the tensors that it reads and writes.
 
-    They stay alive until somebody waits. From then on the order of the stream that waits protects their memory, so it
-    can be reused at once. The allocator is told of another stream in two cases only: nobody has waited, or the stream
-    that waits is not the one that asked for the call and owns the memory. It then holds the memory back until that
-    stream has done what is queued on it.
+    They stay alive until somebody waits. From then on the order of the stream that waits protects their memory. The
+    allocator is told to hold it back for another stream in two cases only: nobody has waited, or the stream that waits
+    is not the one that asked for the call and owns the memory.
     """
 
     def __init__(self, stream: torch.cuda.Stream, asking: torch.cuda.Stream, tensors: list[torch.Tensor]) -> None:
         self.stream = stream
-        self.turn = Turn()
+        self.done = door.event()
+        self.pending: Pending | None = None
+        """The lane that queues it, if no library does."""
         self._asking = asking
         self._tensors = [*tensors]
 
     def wait(self) -> None:
-        current = door.current(self.stream.device)
-        self.turn.wait(current)
+        if self.pending is not None:
+            self.pending.wait()
+        current = follow(self.stream.device, self.done)
         if current != self._asking:
             for tensor in self._tensors:
                 door.keep(tensor, current)
         self._tensors = []
+
+    arrive = wait
 
     def __del__(self) -> None:
         for tensor in self._tensors:
             door.keep(tensor, self.stream)
 
 
-class Handle:
-    """A collective under way. `wait` returns its result; the call's tensors may not be touched before."""
-
-    def __init__(self, result: Any, pending: UnderWay | None = None, streamed: Streamed | None = None) -> None:
-        self._result = result
-        self._pending = pending
-        self._streamed = streamed
-
-    @property
-    def queued(self) -> bool:
-        """Whether the call is queued on a GPU and the host need not wait for it: then `behind` may be called."""
-        return self._streamed is not None and self._pending is None
-
-    def behind(self, stream: torch.cuda.Stream) -> Any:
-        """What `stream` does from now on comes after the call. Returns its result, for use on that stream; the tensors
-        belong to the call until `wait`."""
-        assert self._streamed is not None
-        door.wait(stream, self._streamed.turn.done)
-        return self._result
-
-    def arrived(self) -> Any:
-        """The result as soon as it is here, for whoever only reads it. The tensors that the call was given are not
-        free before `wait`, of this call or of a later one: other ranks may still read them."""
-        if self._pending is not None:
-            self._pending.arrive()
-        if self._streamed is not None:
-            self._streamed.wait()
-        return self._result
-
-    def wait(self) -> Any:
-        """Block until the call has ended; raises what the call raised. May be called again."""
-        if self._pending is not None:
-            self._pending.wait()
-        if self._streamed is not None:
-            self._streamed.wait()
-        return self._result
+def follow(device: torch.device, done: torch.cuda.Event) -> torch.cuda.Stream:
+    """What the current stream does from now on comes after the event. Returns the stream."""
+    current = door.current(device)
+    door.wait(current, done)
+    return current
 
 
 class Issuer:
-    """Runs a rank's calls in order, on its lane or at once. `queues` says that calls on a GPU only queue their work
-    there and return, as NCCL's do: then the caller itself queues them on the lane's stream, and no thread is needed."""
+    """Runs a rank's calls in order, on its lane or at once. `queues`: calls on a GPU only queue their work there, as
+    NCCL's do, so the caller itself queues them on the lane's stream, and no thread is needed."""
 
     def __init__(self, transport: Transport, queues: bool = False) -> None:
         self._transport = transport
         self._queues = queues
         self._lane: CommLane | None = None
         self._last: Pending | None = None
-        # Calls that nobody has waited for, the earliest first.
-        self._unheard: deque[Pending] = deque()
+        # Of calls that nobody has waited for, the earliest first.
+        self._unheard: list[Exception] = []
         self._stream: torch.cuda.Stream | None = None
-        self._turn: Turn | None = None
+        self._done: torch.cuda.Event | None = None
 
     def issue(self, call: Call, run: Callable[[], None], tensors: list[torch.Tensor], result: Any, now: bool) -> Handle:
         """Run the call, or put it in line."""
         if now and (self._last is None or self._last.waited):
-            if self._turn is not None and self._stream is not None:
-                self._turn.wait(door.current(self._stream.device))
+            if self._stream is not None and self._done is not None:
+                follow(self._stream.device, self._done)
             self._run(call, run)
             return Handle(result)
         streamed = None
@@ -176,14 +164,14 @@ class Issuer:
             run, streamed = self._on_stream(run, tensors)
             if self._queues:
                 self._run(call, run)
-                return Handle(result, None, streamed)
+                return Handle(result, streamed)
         if self._lane is None:
             self._lane = self._transport.lane()
-        self._last = Pending(self._lane, carry_context(lambda: self._run(call, run)))
-        while self._unheard and self._unheard[0].is_heard:
-            self._unheard.popleft()
-        self._unheard.append(self._last)
-        return Handle(result, self._last, streamed)
+        self._last = Pending(self._lane, carry_context(lambda: self._run(call, run)), self._unheard)
+        if streamed is None:
+            return Handle(result, self._last)
+        streamed.pending = self._last
+        return Handle(result, streamed)
 
     def _run(self, call: Call, run: Callable[[], None]) -> None:
         token = current_call.set(call)
@@ -196,14 +184,13 @@ class Issuer:
             current_call.reset(token)
 
     def _on_stream(self, run: Callable[[], None], tensors: list[torch.Tensor]) -> tuple[Callable[[], None], Streamed]:
-        """CUDA: run on a stream of the lane's own, after what the caller's stream has queued so far. The handle
-        makes the waiting stream, not the host, wait."""
+        """CUDA: run on a stream of the lane's own, after what the caller's stream has queued so far."""
         device = tensors[0].device
         if self._stream is None:
             self._stream = door.stream(device)
         stream, ready, asking = self._stream, door.event(), door.current(device)
         streamed = Streamed(stream, asking, tensors)
-        done, self._turn = streamed.turn.done, streamed.turn
+        done = self._done = streamed.done
         door.record(ready, asking)
 
         def work() -> None:
@@ -215,23 +202,20 @@ class Issuer:
         return work, streamed
 
     def close(self) -> None:
-        """End the lane once what was issued has run: other ranks may wait for it. Raises what the first of
-        them raised that nobody has waited for."""
+        """End the lane once all calls have run: other ranks may wait for them. Raises the first unheard error."""
         lane, self._lane = self._lane, None
         if lane is None:
             return
         try:
-            while self._unheard:
-                pending = self._unheard.popleft()
-                if not pending.is_heard:
-                    pending.wait()
+            lane.submit(lambda: None).wait()
         finally:
             lane.close()
+        if self._unheard:
+            raise self._unheard[0]
 
 
 def carry_context(run: Callable[[], None]) -> Callable[[], None]:
-    """`run` as if called here: with the caller's context variables (the phase) and torch dispatch modes (a memory
-    tracker), both of which belong to a thread and would otherwise be lost on the lane."""
+    """`run` as if on this thread: with its context variables (the phase) and torch dispatch modes (a tracker)."""
     context, modes = contextvars.copy_context(), [*_get_current_dispatch_mode_stack()]
 
     def carried() -> None:

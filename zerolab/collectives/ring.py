@@ -19,9 +19,12 @@ from __future__ import annotations
 
 import torch
 
-from zerolab.collectives.call import current_call
+from zerolab.collectives.call import Group, current_call
 from zerolab.collectives.contract import Collectives
-from zerolab.flat.layout import chunk_sizes
+from zerolab.collectives.handle import Issuer
+from zerolab.collectives.transport import LocalTransport, Transport
+from zerolab.errors import InputError
+from zerolab.flat.layout import chunk_bound, chunk_sizes
 
 Tensor = torch.Tensor
 
@@ -29,11 +32,11 @@ Tensor = torch.Tensor
 class RingCollectives(Collectives):
     """The contract on any transport, in rings."""
 
-    def _reduce_scatter(self, tensor: Tensor, out: Tensor) -> None:
-        chunks = split(tensor, self.size)
+    def _reduce_scatter(self, tensor: Tensor, out: Tensor, average: bool) -> None:
         if self.size == 1:
-            out.copy_(tensor)
+            put(tensor, out)
             return
+        chunks = split(tensor, self.size)
         longest = chunks[0].numel()
         # One buffer to receive into while the other, which arrived a step before, leaves; two ranks need only one.
         arriving, leaving = tensor.new_empty(longest), tensor.new_empty(longest if self.size > 2 else 0)
@@ -47,6 +50,8 @@ class RingCollectives(Collectives):
             # The sum so far + our summand, in this order.
             travelling = torch.add(received, mine, out=out if last else received)
             arriving, leaving = leaving, arriving
+        if average:
+            out.div_(self.size)
 
     def _all_gather(self, shard: Tensor, out: Tensor) -> None:
         chunks = split(out, self.size)
@@ -59,9 +64,8 @@ class RingCollectives(Collectives):
             self._pass_on(chunks[self.rank - step], chunks[self.rank - step - 1])
 
     def _relay(self, shard: Tensor, chunks: tuple[Tensor, ...]) -> None:
-        """The same steps, sooner: all receives are posted first, so that the left neighbour never waits for one, and
-        our own shard is put in its place while it travels."""
-        right, left, tag = (self.rank + 1) % self.size, (self.rank - 1) % self.size, call_tag()
+        """The same steps, sooner: receives are posted first, and our own shard is put in its place while it travels."""
+        right, left, tag = self.ranks[(self.rank + 1) % self.size], self.ranks[self.rank - 1], call_tag()
         coming = [chunks[self.rank - step] for step in range(1, self.size)]
         arriving = [(chunk, self.transport.irecv(chunk, left, tag)) for chunk in coming if chunk.numel()]
         leaving = [self.transport.isend(shard, right, tag)] if shard.numel() else []
@@ -73,11 +77,13 @@ class RingCollectives(Collectives):
         for departure in leaving:
             departure.wait()
 
-    def _all_reduce(self, tensor: Tensor) -> None:
+    def _all_reduce(self, tensor: Tensor, average: bool = False) -> None:
+        if self.size == 1:
+            return
         flat = tensor.view(-1)
-        mine = split(flat, self.size)[self.rank]
-        self._reduce_scatter(flat, mine)
-        self._all_gather(mine, flat)
+        start, stop = chunk_bound(flat.numel(), self.size, self.rank)
+        self._reduce_scatter(flat, flat[start:stop], average)
+        self._all_gather(flat[start:stop], flat)
 
     def _broadcast(self, tensor: Tensor, src: int) -> None:
         """Scatter the chunks of `src`, then gather them: at any N, `src` sends less than two tensors, others one."""
@@ -85,12 +91,15 @@ class RingCollectives(Collectives):
         chunks = split(flat, self.size)
         if self.rank == src:
             others = [rank for rank in range(self.size) if rank != src]
-            for sending in [
-                self.transport.isend(chunks[rank], rank, call_tag()) for rank in others if chunks[rank].numel()
-            ]:
-                sending.wait()
+            sent = [
+                self.transport.isend(chunks[rank], self.ranks[rank], call_tag())
+                for rank in others
+                if chunks[rank].numel()
+            ]
+            for message in sent:
+                message.wait()
         elif chunks[self.rank].numel():
-            self.transport.irecv(chunks[self.rank], src, call_tag()).wait()
+            self.transport.irecv(chunks[self.rank], self.ranks[src], call_tag()).wait()
         self._all_gather(chunks[self.rank], flat)
 
     def _barrier(self) -> None:
@@ -99,13 +108,23 @@ class RingCollectives(Collectives):
 
     def _pass_on(self, outgoing: Tensor, incoming: Tensor) -> None:
         """One step of the ring: to the right, from the left. An empty chunk is not sent; its receiver knows."""
-        right, left = (self.rank + 1) % self.size, (self.rank - 1) % self.size
+        right, left = self.ranks[(self.rank + 1) % self.size], self.ranks[self.rank - 1]
         if outgoing.numel() and incoming.numel():
             self.transport.exchange(outgoing, right, incoming, left, call_tag())
         elif outgoing.numel():
             self.transport.isend(outgoing, right, call_tag()).wait()
         elif incoming.numel():
             self.transport.irecv(incoming, left, call_tag()).wait()
+
+
+class LocalCollectives(RingCollectives):
+    """The ring of one rank, which moves no byte. It needs no launch: `LocalCollectives()` is a world."""
+
+    def __init__(self, transport: Transport | None = None, within: Group | None = None) -> None:
+        super().__init__(transport or LocalTransport(), within)
+        self._issuer = Issuer(self.transport, queues=True)
+        if self.size != 1:
+            raise InputError(f"LocalCollectives serves one rank, not {self.size}; use RingCollectives")
 
 
 def split(flat: Tensor, ranks: int) -> tuple[Tensor, ...]:

@@ -11,12 +11,14 @@ from __future__ import annotations
 import threading
 from collections import defaultdict, deque
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 from typing import Any
 
 import torch
 
 from zerolab.collectives.ring import RingCollectives
-from zerolab.collectives.transport import Transport
+from zerolab.collectives.transport import Request, Transport
 from zerolab.errors import MismatchError, RankError
 
 
@@ -26,7 +28,7 @@ class Mailboxes:
     def __init__(self) -> None:
         self.boxes: defaultdict[tuple[int, int, int], deque[torch.Tensor]] = defaultdict(deque)
         self.changed = threading.Condition()
-        self.failed = False
+        self.errors: list[Exception] = []
 
     def put(self, address: tuple[int, int, int], tensor: torch.Tensor) -> None:
         with self.changed:
@@ -36,15 +38,15 @@ class Mailboxes:
     def take(self, address: tuple[int, int, int]) -> torch.Tensor:
         """The oldest tensor there, as soon as there is one. Raises a RankError once a rank has failed."""
         with self.changed:
-            self.changed.wait_for(lambda: self.failed or self.boxes[address])
+            self.changed.wait_for(lambda: self.errors or self.boxes[address])
             if not self.boxes[address]:
                 raise RankError(f"rank {address[0]} sends nothing more, since a rank has failed")
             return self.boxes[address].popleft()
 
-    def fail(self) -> None:
+    def fail(self, error: Exception) -> None:
         """Wake all who wait for a message: none comes any more."""
         with self.changed:
-            self.failed = True
+            self.errors.append(error)
             self.changed.notify_all()
 
 
@@ -54,60 +56,41 @@ class MailTransport(Transport):
     def __init__(self, mailboxes: Mailboxes, rank: int, size: int) -> None:
         self.mailboxes, self.rank, self.size = mailboxes, rank, size
 
-    def isend(self, tensor: torch.Tensor, dst: int, tag: int = 0) -> DeliveredMessage:
+    def isend(self, tensor: torch.Tensor, dst: int, tag: int = 0) -> Request:
         self.check_peer(dst)
         self.mailboxes.put((self.rank, dst, tag), tensor.detach().clone())
-        return DeliveredMessage()
+        return SimpleNamespace(wait=lambda: None)
 
-    def irecv(self, tensor: torch.Tensor, src: int, tag: int = 0) -> AwaitedMessage:
+    def irecv(self, tensor: torch.Tensor, src: int, tag: int = 0) -> Request:
         self.check_peer(src)
-        return AwaitedMessage(self.mailboxes, (src, self.rank, tag), tensor)
+        return SimpleNamespace(wait=lambda: self._receive(tensor, src, tag))
 
-
-class DeliveredMessage:
-    """A message that is in its mailbox."""
-
-    def wait(self) -> None:
-        """Return at once."""
-
-
-class AwaitedMessage:
-    """A message that belongs in `tensor`."""
-
-    def __init__(self, mailboxes: Mailboxes, address: tuple[int, int, int], tensor: torch.Tensor) -> None:
-        self._mailboxes, self._address, self._tensor = mailboxes, address, tensor
-
-    def wait(self) -> None:
-        came, (src, rank, _) = self._mailboxes.take(self._address), self._address
-        if came.nbytes != self._tensor.nbytes:
+    def _receive(self, tensor: torch.Tensor, src: int, tag: int) -> None:
+        came = self.mailboxes.take((src, self.rank, tag))
+        if came.nbytes != tensor.nbytes:
             raise MismatchError(
-                f"rank {src} sends {came.nbytes} bytes to rank {rank}, which receives {self._tensor.nbytes}; make both "
+                f"rank {src} sends {came.nbytes} bytes to rank {self.rank}, which receives {tensor.nbytes}; make both "
                 "tensors alike"
             )
-        self._tensor.detach().view(-1).view(torch.uint8).copy_(came.view(-1).view(torch.uint8))
+        tensor.detach().view(-1).view(torch.uint8).copy_(came.view(-1).view(torch.uint8))
 
 
 def launch_threads(ranks: int, function: Callable[..., Any], *args: Any) -> list[Any]:
     """Run `function(comm, *args)` on every rank, each in a thread; return the results in rank order, or raise the first
     error of a rank once all ranks have ended."""
     mailboxes = Mailboxes()
-    results: list[Any] = [None] * ranks
-    errors: list[Exception] = []
 
-    def live(rank: int) -> None:
+    def live(rank: int) -> Any:
         try:
             comm = RingCollectives(MailTransport(mailboxes, rank, ranks))
-            results[rank] = function(comm, *args)
+            result = function(comm, *args)
             comm.close()
+            return result
         except Exception as error:
-            errors.append(error)
-            mailboxes.fail()
+            mailboxes.fail(error)
 
-    threads = [threading.Thread(target=live, args=(rank,), name=f"rank {rank}") for rank in range(ranks)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if errors:
-        raise errors[0]
+    with ThreadPoolExecutor(ranks, "rank") as threads:
+        results = [*threads.map(live, range(ranks))]
+    if mailboxes.errors:
+        raise mailboxes.errors[0]
     return results

@@ -1,10 +1,6 @@
 """The contract on torch's own collectives (gloo on CPUs, NCCL on GPUs): the reference, and the fast path on GPUs
 that have one rank each, where "auto" takes it. NCCL's order of addition is not fixed; ask for the ring to compare bits.
 
-For a mean NCCL divides each summand before it adds, so a sum over N ranks overflows no sooner than one rank's numbers.
-It multiplies by 1 / N in the tensor's dtype, though, and in bf16 that factor is exact only if N is a power of two. For
-other N a sum of bf16 is divided afterwards: bf16 has the range of fp32, so the sum does not overflow.
-
 What gloo or NCCL put on the wire cannot be seen from here, so the meter states what the ring algorithm needs
 (`cost.wire_bytes`) and marks it as nominal; gloo is free to send more.
 """
@@ -21,6 +17,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
+from zerolab.collectives.call import Group
 from zerolab.collectives.contract import Collectives
 from zerolab.collectives.handle import Issuer
 from zerolab.collectives.transport import Transport
@@ -34,12 +31,8 @@ _reduce_scatter_single = getattr(dist, "reduce_scatter_single", None) or dist.re
 _all_gather_single = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 
 
-KNOWN = frozenset(
-    {
-        *(torch.float32, torch.float64, torch.float16, torch.bfloat16),
-        *(torch.int8, torch.uint8, torch.int32, torch.int64),
-    }
-)
+FLOATS = {torch.float32, torch.float64, torch.float16, torch.bfloat16}
+KNOWN = FLOATS | {torch.int8, torch.uint8, torch.int32, torch.int64}
 """The dtypes that both libraries move and add, whatever their version. Others travel as bytes."""
 
 
@@ -48,50 +41,40 @@ class TorchCollectives(Collectives):
 
     nominal = True
 
-    def __init__(self, transport: Transport, group: dist.ProcessGroup | None = None) -> None:
-        super().__init__(transport)
+    def __init__(
+        self, transport: Transport, within: Group | None = None, group: dist.ProcessGroup | None = None
+    ) -> None:
+        super().__init__(transport, within)
         self._issuer = Issuer(transport, transport.queues)
-        # Whether the library takes means itself: NCCL does, gloo does not.
-        self._averages = transport.queues
         while group is None and (inner := getattr(transport, "inner", None)) is not None:
             transport = inner
         # The transport's own, which may be a part of the world.
         self.group: dist.ProcessGroup | None = group or getattr(transport, "group", None)
 
-    def _in_group(self, transport: Transport) -> TorchCollectives:
-        assert transport.within is not None
-        places = [self.ranks.index(rank) for rank in transport.within.ranks]
+    def _in_group(self, group: Group) -> TorchCollectives:
         whole = self.group or dist.group.WORLD
         assert whole is not None
-        ranks = [dist.get_global_rank(whole, place) for place in places]
-        return TorchCollectives(transport, new_group(ranks, transport.within.number) if len(ranks) > 1 else None)
+        ranks = [dist.get_global_rank(whole, self.ranks.index(rank)) for rank in group.ranks]
+        return TorchCollectives(self.transport, group, new_group(ranks, group.number) if len(ranks) > 1 else None)
 
-    def _takes_means_of(self, tensor: Tensor) -> bool:
-        """Whether NCCL takes the mean. In bf16 1/3 becomes 0.2 % more than a third; for powers of two 1/N is exact."""
-        exact = self.size & (self.size - 1) == 0
-        return self._averages and (exact or tensor.dtype != torch.bfloat16)
+    def _operation(self, tensor: Tensor, average: bool) -> Any:
+        """What the library is asked for. Gloo has no mean. NCCL's divides before it adds, so nothing overflows; but it
+        multiplies by 1/N in the tensor's dtype, and in bf16 1/3 is 0.2 % more than a third."""
+        exact = tensor.dtype != torch.bfloat16 or self.size & (self.size - 1) == 0
+        return dist.ReduceOp.AVG if average and self.transport.queues and exact else dist.ReduceOp.SUM
 
-    def _all_reduce_mean(self, tensor: Tensor) -> None:
-        if self._takes_means_of(tensor):
-            self._all_reduce(tensor, dist.ReduceOp.AVG)
-        else:
-            super()._all_reduce_mean(tensor)
-
-    def _reduce_scatter_mean(self, tensor: Tensor, out: Tensor) -> None:
-        if self._takes_means_of(tensor):
-            self._reduce_scatter(tensor, out, dist.ReduceOp.AVG)
-        else:
-            super()._reduce_scatter_mean(tensor, out)
-
-    def _all_reduce(self, tensor: Tensor, op: Any = dist.ReduceOp.SUM) -> None:
+    def _all_reduce(self, tensor: Tensor, average: bool) -> None:
+        op = self._operation(tensor, average)
         if self.size > 1 and tensor.numel():
             dist.all_reduce(as_summed("all_reduce", tensor), op, group=self.group)
+        if average and op == dist.ReduceOp.SUM:
+            tensor.div_(self.size)
 
-    def _reduce_scatter(self, tensor: Tensor, out: Tensor, op: Any = dist.ReduceOp.SUM) -> None:
+    def _reduce_scatter(self, tensor: Tensor, out: Tensor, average: bool) -> None:
         if self.size == 1:
             out.copy_(tensor)
             return
-        sizes = chunk_sizes(tensor.numel(), self.size)
+        op, sizes = self._operation(tensor, average), chunk_sizes(tensor.numel(), self.size)
         even = sizes[0] == sizes[-1]
         whole = tensor if even else self._padded(tensor.split(sizes), sizes[0])
         # gloo may write its output while it still reads: never hand it a view of the input. NCCL may.
@@ -101,6 +84,8 @@ class TorchCollectives(Collectives):
             _reduce_scatter_single(as_summed(name, target), as_summed(name, whole), op, group=self.group)
         if target is not out:
             out.copy_(target[: out.numel()])
+        if average and op == dist.ReduceOp.SUM:
+            out.div_(self.size)
 
     def _all_gather(self, shard: Tensor, out: Tensor) -> None:
         if self.size == 1:
@@ -150,8 +135,7 @@ def as_summed(name: str, tensor: Tensor) -> Tensor:
         return torch.view_as_real(tensor).view(-1)
     if tensor.dtype not in KNOWN:
         raise InputError(
-            f"{name} of {tensor.dtype}, which NCCL and gloo do not add; convert the tensor with .float() or .int(), or "
-            'take collectives="ring"'
+            f"{name} of {tensor.dtype}, which NCCL and gloo do not add; convert it with .float() or .int()"
         )
     return tensor
 
@@ -161,15 +145,13 @@ _made: Counter[str] = Counter()
 
 def new_group(ranks: list[int], number: int, backend: str | None = None) -> dist.ProcessGroup:
     """A process group of torch's among `ranks` of its world, in that order; only they call it. `number` is theirs;
-    `backend` is the world's own by default. Its time-out is the world's, too, not torch's default. It ends with torch's
-    world: whoever ended it sooner might end a call that others are still in."""
+    backend and time-out are the world's own by default. It ends with torch's world."""
     name = f"zerolab-{number}-{'-'.join(map(str, ranks))}"
     _made[name] += 1
     world = dist.group.WORLD
     assert world is not None
-    # Torch would name the group by how many this process has made, which its ranks need not have in common: they would
-    # wait for each other under different names. And a world whose GPU is known would make it by splitting NCCL's
-    # communicator, which takes all ranks of the world.
+    # Torch would name the group by how many this process has made, which its ranks need not have in common. And a world
+    # whose GPU is known would make it by splitting NCCL's communicator, which takes all ranks of the world.
     named, device = distributed_c10d._process_group_name, world.bound_device_id
     distributed_c10d._process_group_name = lambda *_, **__: f"{name}-{_made[name]}"  # type: ignore[assignment, return-value]
     world.bound_device_id = None
@@ -182,8 +164,7 @@ def new_group(ranks: list[int], number: int, backend: str | None = None) -> dist
 
 
 def timeout_of(group: dist.ProcessGroup) -> timedelta | None:
-    """How long a call of the group may take by torch's own count. None, which asks torch for its default, where the
-    group's backends differ or do not say."""
+    """How long a call of the group may take by torch's own count; None where its backends differ or do not say."""
     times: set[timedelta] = set()
     for device in group._device_types:
         with suppress(RuntimeError, AttributeError):
@@ -204,8 +185,8 @@ def beside(group: dist.ProcessGroup, backend: str) -> dist.ProcessGroup:
 
 
 def connect(group: dist.ProcessGroup, device: torch.device) -> None:
-    """Let all ranks of a NCCL group meet. Who makes a group without naming a device (`init_process_group("nccl")`)
-    leaves its connections to the first call, and that must not be a message which two of the ranks pass alone."""
+    """Let all ranks of a NCCL group meet. Without a device its connections are left to the first call, and that must
+    not be a message which two of the ranks pass alone."""
     dist.all_reduce(torch.zeros(1, device=device), group=group)
 
 
@@ -215,8 +196,8 @@ def backends_of(group: dist.ProcessGroup) -> dict[str, str]:
 
 
 def carriers(group: dist.ProcessGroup, nccl: bool) -> tuple[dist.ProcessGroup, dist.ProcessGroup]:
-    """What carries tensors on these ranks' devices, NCCL if `nccl`, and what carries those on the host, gloo: `group`
-    where it has that backend, else another of the same ranks. A call of all of them."""
+    """What carries these ranks' tensors, NCCL if `nccl`, and what carries those on the host, gloo: `group` where it has
+    that backend, else another of the same ranks. A call of all of them."""
     backends = backends_of(group)
     host = group if backends.get("cpu") == "gloo" else beside(group, "gloo")
     if not nccl:

@@ -1,8 +1,7 @@
-"""Point-to-point messages between ranks: the only thing a collective of ours needs from a world.
+"""Messages between ranks: the only thing a collective of ours needs from a world. Processes, threads and lockstep each
+bring a transport.
 
-A transport moves bytes; it knows no sums and no shards. Processes, torchrun and lockstep each bring one, and
-`RingCollectives` is built on top of any of them. Requests complete in `wait()`; a buffer belongs to its request
-until then: a sender must not write it and a receiver must not read it.
+A buffer belongs to its request until `wait()`: a sender must not write it and a receiver must not read it.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from typing import Any, Protocol
 
 import torch
 
-from zerolab.collectives.call import Call, Group, current_group
+from zerolab.collectives.call import Call, Group
 from zerolab.errors import InputError
 from zerolab.gpu import door
 
@@ -44,20 +43,14 @@ class CommLane(Protocol):
 
 
 class Transport(ABC):
-    """Messages of one rank. Ranks are numbered 0 .. size-1.
-
-    A meter, a tracer and a link are transports too, wrapped around the one of the world, and so is that of a
-    group of its ranks (`Grouped`).
-    """
+    """Messages of one rank. Meter, tracer and link are transports, too, wrapped around the one of the world."""
 
     rank: int
     size: int
     device: torch.device = CPU
-    within: Group | None = None
-    """The group whose ranks these are; None: the world's."""
     posts_ahead = False
-    """Whether a receive may be posted long before its message is sent, which saves the sender a wait. Where messages
-    run in the order in which they are posted, it would keep back the very send that it waits for."""
+    """Whether a receive may be posted before its message is sent, which saves the sender a wait. Where messages run in
+    the order in which they are posted, it would keep back the send that it waits for."""
     queues = False
     """Whether messages and torch's collectives are queued on a GPU (NCCL): they return to the host at once, and a
     receive takes any message of the right size, whatever its tag."""
@@ -93,7 +86,7 @@ class Transport(ABC):
         """Told when this rank begins to wait until `peer` comes to the same collective; None: it waits no more."""
 
     def moved(self, nbytes: int) -> None:
-        """Told of bytes that this rank has taken from, or written to, peers' memory without a message."""
+        """Told of bytes that this rank has read or written in peers' memory without a message."""
 
     def check_waited(self) -> None:
         """Raise if somebody asked for a message and never waited for it; called when the rank function has returned."""
@@ -108,14 +101,13 @@ class Transport(ABC):
     def all_gather_ints(
         self, numbers: Sequence[int], row_of: RowOf | None = None, group: Group | None = None
     ) -> list[list[int]]:
-        """Return every rank's numbers, as many from each, in rank order, in a `group` or in the world. They travel
-        between hosts in log N messages (what a rank knows doubles with each), are nobody's traffic, and take no time in
+        """Every rank's numbers, as many from each, in rank order, in a `group` or in the world. They travel between
+        hosts in log N messages (what a rank knows doubles with each), are nobody's traffic, and take no time in
         lockstep. `row_of` serves worlds in which the others do not answer."""
         ranks = range(self.size) if group is None else group.ranks
         rank, size = ranks.index(self.rank), len(ranks)
         # Row i is that of rank (rank + i) % size.
-        table = torch.zeros(size, len(numbers), dtype=torch.int64, device="cpu")
-        table[0] = torch.tensor(numbers, dtype=torch.int64, device="cpu")
+        table = torch.tensor([numbers] * size, dtype=torch.int64, device="cpu")
         known = 1
         while known < size:
             more = min(known, size - known)
@@ -124,6 +116,13 @@ class Transport(ABC):
             known += more
         rows = table.tolist()
         return rows[-rank:] + rows[:-rank]
+
+    def all_gather_text(self, text: str, group: Group | None = None) -> list[str]:
+        """Return every rank's text, in rank order; see `all_gather_ints`."""
+        own = text.encode()
+        longest = max(length for (length,) in self.all_gather_ints([len(own)], None, group))
+        rows = self.all_gather_ints([*own.ljust(longest, b"\0")], None, group)
+        return [bytes(row).rstrip(b"\0").decode() for row in rows]
 
     def close(self) -> None:
         """Give back what the transport holds."""
@@ -149,7 +148,7 @@ class WrappedTransport(Transport):
 
     def __init__(self, inner: Transport) -> None:
         self.inner = inner
-        self.rank, self.size, self.device, self.within = inner.rank, inner.size, inner.device, inner.within
+        self.rank, self.size, self.device = inner.rank, inner.size, inner.device
         self.posts_ahead, self.queues, self.real_clock = inner.posts_ahead, inner.queues, inner.real_clock
 
     isend = passed_on("isend")
@@ -165,60 +164,13 @@ class WrappedTransport(Transport):
     close = passed_on("close")
 
 
-class Grouped(WrappedTransport):
-    """Messages among the ranks of a group, which are numbered 0 .. size-1 here, on those of the world. Tags are the
-    group's own: what two ranks send each other in one group, no receive of another group takes."""
-
-    def __init__(self, inner: Transport, group: Group) -> None:
-        # A group of a group's ranks stands on the world, too.
-        super().__init__(inner.inner if isinstance(inner, Grouped) else inner)
-        everybody = range(self.size) if self.within is None else self.within.ranks
-        self._peers = [everybody.index(rank) for rank in group.ranks]
-        self.rank, self.size = self._peers.index(self.rank), group.size
-        self.within: Group = group
-
-    def isend(self, tensor: torch.Tensor, dst: int, tag: int = 0) -> Request:
-        self.check_peer(dst)
-        return self._named(self.inner.isend, tensor, self._peers[dst], tag_in(self.within, tag))
-
-    def irecv(self, tensor: torch.Tensor, src: int, tag: int = 0) -> Request:
-        self.check_peer(src)
-        return self.inner.irecv(tensor, self._peers[src], tag_in(self.within, tag))
-
-    def exchange(self, outgoing: torch.Tensor, dst: int, incoming: torch.Tensor, src: int, tag: int = 0) -> None:
-        self.check_peer(dst)
-        self.check_peer(src)
-        dst, src = self._peers[dst], self._peers[src]
-        self._named(self.inner.exchange, outgoing, dst, incoming, src, tag_in(self.within, tag))
-
-    def waits(self, peer: int | None) -> None:
-        self.inner.waits(None if peer is None else self._peers[peer])
-
-    def all_gather_ints(
-        self, numbers: Sequence[int], row_of: RowOf | None = None, group: Group | None = None
-    ) -> list[list[int]]:
-        return self.inner.all_gather_ints(numbers, row_of, group or self.within)
-
-    def close(self) -> None:
-        """The messages stay with the world."""
-
-    def _named(self, send: Callable[..., Any], *args: Any) -> Any:
-        """Hand a message on, and say whose it is where no call does."""
-        token = current_group.set(self.within)
-        try:
-            return send(*args)
-        finally:
-            current_group.reset(token)
-
-
 def tag_in(group: Group | None, tag: int) -> int:
     """The tag of messages within a group: no receive of another group takes them."""
     return tag if group is None else zlib.crc32(b"%d %d" % (group.number, tag)) & 0x3FFFFFFF
 
 
 class ThreadLane:
-    """A lane in a thread of its own, for a rank on `device`. Torch releases the interpreter lock while it adds or
-    waits, so the lane makes progress while the rank's main thread computes."""
+    """A lane in a thread of its own, for a rank on `device`: torch lets other threads run while it adds or waits."""
 
     def __init__(self, name: str, device: torch.device = CPU) -> None:
         begin = partial(door.enter, device) if door.drives(device) else None
@@ -238,7 +190,7 @@ class LocalTransport(Transport):
     size = 1
 
     def isend(self, tensor: torch.Tensor, dst: int, tag: int = 0) -> Request:
-        raise InputError(f"rank 0 is alone and cannot send to rank {dst}; launch with ranks=2 or more")
+        raise InputError(f"there is no rank {dst} beside rank 0, which is alone; launch with ranks=2 or more")
 
     def irecv(self, tensor: torch.Tensor, src: int, tag: int = 0) -> Request:
-        raise InputError(f"rank 0 is alone and cannot receive from rank {src}; launch with ranks=2 or more")
+        return self.isend(tensor, src, tag)

@@ -9,18 +9,18 @@ from __future__ import annotations
 
 import torch
 
-from zerolab.collectives.contract import Collectives
 from zerolab.collectives.cost import wire_bytes
+from zerolab.collectives.ring import RingCollectives
 from zerolab.flat.layout import chunk_bound
 from zerolab.flat.values import address
 
 Tensor = torch.Tensor
 
 
-class VirtualCollectives(Collectives):
+class VirtualCollectives(RingCollectives):
     """Every collective of a rank whose peers are virtual."""
 
-    def _reduce_scatter(self, tensor: Tensor, out: Tensor) -> None:
+    def _reduce_scatter(self, tensor: Tensor, out: Tensor, average: bool) -> None:
         if self.size == 1:
             out.copy_(tensor)
             return
@@ -36,17 +36,8 @@ class VirtualCollectives(Collectives):
             out[start:stop].copy_(shard)
         self._travel("all_gather", out)
 
-    def _all_reduce(self, tensor: Tensor) -> None:
-        flat = tensor.view(-1)
-        start, stop = chunk_bound(flat.numel(), self.size, self.rank)
-        self._reduce_scatter(flat, flat[start:stop])
-        self._all_gather(flat[start:stop], flat)
-
     def _broadcast(self, tensor: Tensor, src: int) -> None:
         self._travel("broadcast", tensor, src)
-
-    def _barrier(self) -> None:
-        self._all_reduce(torch.zeros(self.size, dtype=torch.uint8, device=self.device))
 
     def _travel(self, name: str, whole: Tensor, src: int = 0) -> None:
         """What the ring would send of a tensor."""

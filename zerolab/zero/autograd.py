@@ -47,15 +47,12 @@ def reached(engine: Engine) -> None:
             "engine.backward(loss)"
         )
     engine.check_ready()
-    engine.begin_backward()
+    taking = engine.taking_gradients()
+    taking.__enter__()
 
     def finish() -> None:
-        try:
-            with phase("backward"):
-                engine.reducer.finish()
-        finally:
-            engine.end_backward()
-        engine.settle_backward()
+        with phase("backward"):
+            taking.__exit__(None, None, None)
 
     at_end_of_pass(finish)
 

@@ -13,7 +13,7 @@ all that one wants around it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
@@ -26,7 +26,7 @@ from zerolab.flat.layout import BucketPlan
 from zerolab.flat.views import fill
 from zerolab.zero.bucket import Bucket, Memory, TorchMemory
 from zerolab.zero.clip import StepResult, measure
-from zerolab.zero.guard import Guards
+from zerolab.zero.hooks import Guards
 from zerolab.zero.reducer import Reducer
 from zerolab.zero.schedule import GatherSchedule
 from zerolab.zero.sharding import Sharding
@@ -95,10 +95,9 @@ class Engine:
             self.guards,
             self.arrive,
             self._fill,
+            self.reached,
         )
-        taken = self.schedule.release_if_done if self.shards_parameters else None
-        self.reducer = self.make_reducer(comm, self.units, sharding.overlap, taken)
-        self.reducer.reached = self.schedule.reached = self.reached
+        self.reducer = self.make_reducer(comm, self.units, sharding.overlap, self.reached)
         self.reduces, self.failed, self.closed, self.stepping = True, False, False, False
         self.guards.tell("attach", self)
 
@@ -170,18 +169,26 @@ class Engine:
         engines = [self, *also]
         for engine in engines:
             engine.check_ready()
-        for engine in engines:
-            engine.begin_backward(reduce)
-        try:
-            with backward_phase("backward"):
-                self.scaled(loss).backward()
-                for engine in engines:
-                    engine.reducer.finish()
-        finally:
+        with backward_phase("backward"), ExitStack() as stack:
             for engine in engines:
-                engine.end_backward()
-        for engine in engines:
-            engine.settle_backward()
+                stack.enter_context(engine.taking_gradients(reduce))
+            self.scaled(loss).backward()
+
+    @contextmanager
+    def taking_gradients(self, reduce: bool | None = None) -> Iterator[None]:
+        """Within, a backward brings gradients; at the end all of them are here, and reduced if they are to be."""
+        self.failed = True
+        self.schedule.begin_backward()
+        self.reducer.begin(self.reduces if reduce is None else reduce)
+        try:
+            yield
+            self.reducer.finish()
+        finally:
+            self.reducer.end()
+            self.schedule.end_backward()
+        # From here on others may write to the shards.
+        settle_all(self.units)
+        self.failed = False
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
@@ -273,21 +280,6 @@ class Engine:
     def scaled(self, loss: torch.Tensor) -> torch.Tensor:
         return loss if self.loss_scale == 1.0 else loss.float() * self.loss_scale
 
-    def begin_backward(self, reduce: bool | None = None) -> None:
-        self.failed = True
-        self.schedule.begin_backward()
-        self.reducer.begin(self.reduces if reduce is None else reduce)
-
-    def end_backward(self) -> None:
-        """It has ended, or failed."""
-        self.reducer.end()
-        self.schedule.end_backward()
-
-    def settle_backward(self) -> None:
-        """It has ended well. From here on others may write to the shards."""
-        settle_all(self.units)
-        self.failed = False
-
     def _fill(self, unit: Unit) -> None:
         """A unit gets no more gradients in this backward."""
         if self.failed:
@@ -309,16 +301,29 @@ class Engine:
         self.optimizer_step.step(factor)
 
     def hand_around(self) -> None:
-        """All-gather the new parameters up to where they are stored."""
+        """All-gather the new parameters up to where they are stored. With `overlap_gather` who uses a unit waits."""
         self.new_values()
         with phase("publish"):
-            started = [bucket.publish() for bucket in self.buckets]
-            # Calls run in order: once the last has ended, so have those before it.
-            for handle in filter(None, reversed(started)):
-                handle.wait()
+            for unit in self.units:
+                unit.publish()
+        if not self.sharding.overlap_gather:
+            self.synchronize()
+            return
+        for unit in self.units:
+            if unit.arriving:
+                self.guards.tell("published", unit)
+
+    def synchronize(self) -> None:
+        """Return once all parameters that a step published have come."""
+        # Calls run in order: once the last has ended, so have those before it.
+        for unit in reversed(self.units):
+            self.arrive(unit)
 
     def arrive(self, unit: Unit) -> None:
-        """A unit is about to be used: return once its new parameters are here."""
+        """Return once a unit's new parameters are here."""
+        if unit.arriving:
+            unit.arrive()
+            self.guards.tell("arrived", unit)
 
     def new_values(self) -> None:
         """Parameters have new values, by a step or from a checkpoint: views that somebody still has of them, in Python

@@ -22,7 +22,6 @@ from zerolab.zero.engine import Engine
 from zerolab.zero.guards import ParameterGuard
 from zerolab.zero.guards.parameters import written
 from zerolab.zero.overwrite import all_hear, changing, overwrite_by
-from zerolab.zero.publishing import Publishing
 from zerolab.zero.tiers.stored_step import StoredStep
 from zerolab.zero.tiers.tiers import Tier
 from zerolab.zero.units import Unit, settle_all
@@ -34,7 +33,6 @@ class FullParameters(Engine):
     _given: Sequence[nn.Module] | None
     optimizer_step: StoredStep
     tier: Tier
-    publishing: Publishing
 
     def train(self, mode: bool = True) -> Any:
         """`model.train(mode)`; returns the engine."""
@@ -52,10 +50,6 @@ class FullParameters(Engine):
     def named_parameters(self, *args: Any, **kwargs: Any) -> Iterator[tuple[str, nn.Parameter]]:
         """`model.named_parameters()`."""
         return self.model.named_parameters(*args, **kwargs)
-
-    def synchronize(self) -> None:
-        """Return once all parameters that a step published have come."""
-        self.publishing.settle_all()
 
     @torch.no_grad()
     def clip_grad_norm_(self, max_norm: float, norm_type: float = 2.0) -> float:
@@ -87,7 +81,7 @@ class FullParameters(Engine):
         before = {bucket: versions(bucket.parameters) for bucket in self.buckets}
         try:
             for unit in self.units:
-                self.publishing.settle(unit)
+                self.arrive(unit)
                 unit.gather()
                 schedule.lend(unit, True)
             schedule.is_summoned = True
@@ -107,15 +101,13 @@ class FullParameters(Engine):
         """Copies of a unit's parameters by name, on the CPU of every rank, or of rank `to` alone. A collective."""
         self.check_whole()
         self.guards.tell("before_read")
-        self.publishing.settle(unit)
+        self.arrive(unit)
         with phase("consolidate"):
             unit.gather()
         slots = [(slot, bucket) for bucket in unit.buckets for slot in bucket.layout.slots]
         mine = to is None or to == self.comm.rank
         copies = {slot.name: view(bucket.whole, slot).cpu().clone() for slot, bucket in slots} if mine else {}
-        need = self.schedule.needs[unit]
-        if not (self.schedule.in_backward or need.inside or need.kept):
-            self.schedule.release(unit)
+        self.schedule.release_unused(unit)
         return copies
 
     def consolidate(self, to: int | None = None) -> dict[str, Tensor]:
@@ -185,7 +177,7 @@ class FullParameters(Engine):
         if not self.optimizer_step.stays:
             self.guards.tell("before_read")
         self.check_between_steps("publish", publishes=True)
-        self.publishing.settle_all()
+        self.synchronize()
         with changing(self, "publish"), all_hear(self):
             for segment in self.optimizer_step.segments:
                 self.optimizer_step.write_back(segment)

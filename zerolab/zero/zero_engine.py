@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from zerolab.collectives import Collectives, phase
+from zerolab.collectives import Collectives
 from zerolab.errors import InputError
 from zerolab.flat import ALIGN
 from zerolab.flat.layout import round_up
@@ -31,7 +31,6 @@ from zerolab.zero.full_parameters import FullParameters
 from zerolab.zero.guards import DEFAULT
 from zerolab.zero.limits import NO_LIMITS, LimitedSchedule, Stage3Limits
 from zerolab.zero.overwrite import all_hear, changing
-from zerolab.zero.publishing import Publishing
 from zerolab.zero.reducer import Reducer
 from zerolab.zero.replicas import ReplicatedReducer
 from zerolab.zero.sharding import Sharding
@@ -42,7 +41,7 @@ from zerolab.zero.step import Factory, default_factory
 from zerolab.zero.tiers.disk_step import DiskStep
 from zerolab.zero.tiers.stored_step import StoredStep
 from zerolab.zero.tiers.tiers import TIERS, Tier
-from zerolab.zero.units import GroupOf, Unit
+from zerolab.zero.units import GroupOf
 
 
 class ZeroEngine(FullParameters):
@@ -214,18 +213,6 @@ class ZeroEngine(FullParameters):
     def make_reducer(self, *settings: Any) -> Reducer:
         return Reducer(*settings) if self.replicate is None else ReplicatedReducer(self.replicate, *settings)
 
-    def hand_around(self) -> None:
-        self.new_values()
-        with phase("publish"):
-            self.publishing.publish()
-        if self.sharding.overlap_gather:
-            self.publishing.leave()
-        else:
-            self.publishing.settle_all()
-
-    def arrive(self, unit: Unit) -> None:
-        self.publishing.settle(unit)
-
     def make_step(self, factory: Factory) -> StoredStep:
         kind = DiskStep if self.offload.optimizer == "disk" else StoredStep
         return kind(self.tier, self.offload, self.buckets, factory, self.precision, self.state_size)
@@ -239,7 +226,6 @@ class ZeroEngine(FullParameters):
         models_in_use.add(self.model)
 
     def fill_buckets(self) -> None:
-        self.publishing = Publishing(self.units, self.guards)
         materializer = Materializer(self.model, self.units, self.comm, self.init)
         for unit in self.units:
             flats = materializer.bring(unit)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from functools import cache
+from types import SimpleNamespace
 
 import torch
 
@@ -17,22 +19,22 @@ Tensor = torch.Tensor
 
 class Linked(WrappedTransport):
     """Makes messages take a link's time in real seconds, on a wire out and a wire in: a rank begins to send when its
-    message before is on the other side, and either side's `wait` returns only after the link would have delivered
-    it. Collectives whose messages are hidden are charged the ring's time as a whole."""
+    message before is on the other side, and `wait` returns only after the link would have delivered it. Collectives
+    whose messages are hidden are charged the ring's time as a whole."""
 
     def __init__(self, inner: Transport, link: Link) -> None:
         super().__init__(inner)
         self.link = link
         self._lock = threading.Lock()
-        # Until when each wire carries a message; a lane's messages take it, too.
+        # Until when each wire carries a message.
         self._until = {"out": 0.0, "in": 0.0}
 
     def isend(self, tensor: Tensor, dst: int, tag: int = 0) -> Request:
         gone = self._leave(tensor)
-        return Then(super().isend(tensor, dst, tag), lambda: sleep_until(gone))
+        return then(super().isend(tensor, dst, tag), lambda: sleep_until(gone))
 
     def irecv(self, tensor: Tensor, src: int, tag: int = 0) -> Request:
-        return Then(super().irecv(tensor, src, tag), lambda: sleep_until(self._take("in", tensor)))
+        return then(super().irecv(tensor, src, tag), lambda: sleep_until(self._take("in", tensor)))
 
     def exchange(self, outgoing: Tensor, dst: int, incoming: Tensor, src: int, tag: int = 0) -> None:
         gone = self._leave(outgoing)
@@ -67,15 +69,12 @@ def sleep_until(moment: float) -> None:
     time.sleep(max(0.0, moment - time.perf_counter()))
 
 
-class Then:
-    """A request followed by something else, which only the first wait has to wait for."""
+def then(request: Request, afterwards: Callable[[], None]) -> Request:
+    """A request followed by something else, in the first wait."""
 
-    def __init__(self, request: Request, afterwards: Callable[[], None]) -> None:
-        self._request = request
-        self._afterwards: Callable[[], None] | None = afterwards
+    @cache
+    def wait() -> None:
+        request.wait()
+        afterwards()
 
-    def wait(self) -> None:
-        self._request.wait()
-        afterwards, self._afterwards = self._afterwards, None
-        if afterwards is not None:
-            afterwards()
+    return SimpleNamespace(wait=wait)

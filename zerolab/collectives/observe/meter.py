@@ -74,8 +74,8 @@ class Meter(WrappedTransport):
         return _by_collective(self.bytes, phases)
 
     def bytes_by_group(self, *phases: str) -> dict[str, int]:
-        """Bytes this rank sent in each group, by its name (or by its ranks, as "ranks 0, 2", where it has none), of the
-        named phases or of all. "world" is what all ranks sent each other."""
+        """Bytes this rank sent in each group, by its name or its ranks ("ranks 0, 2"), of the named phases or of all.
+        "world" is what all ranks sent each other."""
         found = _by_collective(self.group_bytes, phases)
         world = sum(self.bytes_by_collective(*phases).values()) - sum(found.values())
         return {"world": world, **found} if world else found

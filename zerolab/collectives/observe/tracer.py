@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any
+from functools import partial
 
 from zerolab.collectives.call import Call
 from zerolab.collectives.handle import Handle
@@ -15,8 +15,7 @@ from zerolab.collectives.transport import Transport, WrappedTransport
 @dataclass(frozen=True)
 class Span:
     """`[start, stop)` in seconds on the clock of the world. `kind` is "collective", "compute", "transfer" (to or from a
-    disk), or "wait", in which the rank stood still until a call had come; `group` is the name of a collective's group
-    (its ranks, where it has none), "" for the world."""
+    disk), or "wait" for a call; `group` is the name or the ranks of a collective's group, "" for the world."""
 
     rank: int
     kind: str
@@ -31,7 +30,7 @@ class Span:
 
 
 class Tracer(WrappedTransport):
-    """Records a span for each collective, and with `record_waits` for each wait for one; the rank function adds its own
+    """Records a span for each collective, and with `record_waits` for each wait for one; a rank function adds its own
     with `span`. While `recording` is off, nothing is kept."""
 
     def __init__(self, inner: Transport) -> None:
@@ -59,46 +58,22 @@ class Tracer(WrappedTransport):
         """Issue a call of this name. With `record_waits` waits for it are recorded; one that runs `now` is a wait."""
         if not self.record_waits:
             return issue()
-        if not now:
-            return WatchedHandle(issue(), name, self)
-        with self.waiting(name):
-            return issue()
+        wait = partial(self.span, name, "wait")
+        with wait() if now else nullcontext():
+            handle = issue()
+        handle.watch = wait
+        return handle
 
     @contextmanager
-    def waiting(self, name: str) -> Iterator[None]:
-        """Record what happens inside as a wait."""
+    def span(self, name: str, kind: str = "compute") -> Iterator[None]:
+        """Record what happens inside; a wait only if it took time."""
         start = self.now()
         try:
             yield
         finally:
             stop = self.now()
-            if stop > start:
-                self.note("wait", name, start, stop)
-
-    @contextmanager
-    def span(self, name: str) -> Iterator[None]:
-        """Record what happens inside as a span of computing."""
-        start = self.now()
-        try:
-            yield
-        finally:
-            self.note("compute", name, start, self.now())
-
-
-class WatchedHandle(Handle):
-    """A handle whose waits are recorded."""
-
-    def __init__(self, handle: Handle, name: str, tracer: Tracer) -> None:
-        self.__dict__.update(handle.__dict__)
-        self._name, self._tracer = name, tracer
-
-    def arrived(self) -> Any:
-        with self._tracer.waiting(self._name):
-            return super().arrived()
-
-    def wait(self) -> Any:
-        with self._tracer.waiting(self._name):
-            return super().wait()
+            if stop > start or kind != "wait":
+                self.note(kind, name, start, stop)
 
 
 def merge(spans: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:

@@ -1,9 +1,8 @@
 """Memory that all ranks of one machine can address: a rank's own arena, and views of its peers'.
 
-An arena is an anonymous file in memory (memfd). It has no name, so nothing is left of it when the last process that
-maps it has ended, however that happened, and the size of /dev/shm, which containers keep small, does not limit it. It
-is as large as the machine's memory from the start; pages come into being when they are first used, and stay with the
-arena to be used again.
+An arena is an anonymous file in memory (memfd): nothing is left of it when the last process that maps it has ended, and
+the size of /dev/shm, which containers keep small, does not limit it. It is as large as the machine's memory from the
+start; pages come into being when they are first used, and stay to be used again.
 """
 
 from __future__ import annotations
@@ -22,54 +21,20 @@ GRAIN = 256
 """Bytes. Every block starts at a multiple of it: cache lines of two blocks never meet, nor do vector registers."""
 
 
-class Blocks:
-    """Which bytes of an arena are free: the smallest gap that fits is taken, neighbours are joined."""
-
-    def __init__(self, capacity: int) -> None:
-        self.gaps = [(0, capacity)]
-
-    def take(self, nbytes: int) -> int | None:
-        """The start of a new block, None if there is no room."""
-        nbytes = round_up(max(nbytes, 1), GRAIN)
-        fitting = [gap for gap in self.gaps if gap[1] - gap[0] >= nbytes]
-        if not fitting:
-            return None
-        start, stop = min(fitting, key=lambda gap: gap[1] - gap[0])
-        at = self.gaps.index((start, stop))
-        self.gaps[at : at + 1] = [(start + nbytes, stop)] if start + nbytes < stop else []
-        return start
-
-    def give_back(self, start: int, nbytes: int) -> None:
-        """Free the block that `take(nbytes)` put at `start`."""
-        freed = start, start + round_up(max(nbytes, 1), GRAIN)
-        joined: list[tuple[int, int]] = []
-        for first, last in sorted([*self.gaps, freed]):
-            if joined and joined[-1][1] == first:
-                first = joined.pop()[0]
-            joined.append((first, last))
-        self.gaps = joined
-
-
 class Arena:
     """This rank's shared memory. A block is free again when the last tensor on it is gone."""
 
     def __init__(self, capacity: int | None = None) -> None:
         self._capacity = capacity or os.sysconf("SC_PHYS_PAGES") * mmap.PAGESIZE
         self.fd = os.memfd_create(f"zerolab-{os.getpid()}")
-        try:
-            os.ftruncate(self.fd, self._capacity)
-            self.memory = memoryview(mmap.mmap(self.fd, self._capacity))
-        except OSError as error:
-            os.close(self.fd)
-            raise InputError(
-                f"this process may not map {self._capacity} bytes of shared memory ({error}); raise its limits "
-                '(ulimit -v, ulimit -f), or launch with collectives="ring"'
-            ) from None
+        os.ftruncate(self.fd, self._capacity)
+        self.memory = memoryview(mmap.mmap(self.fd, self._capacity))
         self._base = torch.frombuffer(self.memory, dtype=torch.uint8, count=1).data_ptr()
-        self._blocks = Blocks(self._capacity)
+        self.gaps = [(0, self._capacity)]
+        """What is free, in order."""
         self._reserved = 0
-        # Blocks whose tensors are gone. Python's search for circles may end one at any moment, also while the blocks
-        # are being looked at.
+        # Blocks whose tensors are gone. Python's search for circles may end one at any moment, also while the gaps are
+        # being looked at.
         self._freed: deque[tuple[int, int]] = deque()
 
     def allocate(self, numel: int, dtype: torch.dtype) -> torch.Tensor:
@@ -77,15 +42,11 @@ class Arena:
         nbytes = numel * dtype.itemsize
         if nbytes == 0:
             return torch.empty(0, dtype=dtype)
-        while self._freed:
-            self._blocks.give_back(*self._freed.popleft())
-        start = self._blocks.take(nbytes)
-        if start is None:
-            raise no_room(nbytes, f"{self._capacity} bytes, all memory of this machine, are the limit")
-        self._reserve(start, nbytes)
+        self.collect()
+        start, stop = self._take(round_up(nbytes, GRAIN))
         piece = self.memory[start : start + nbytes]
         # The tensor's storage holds `piece` and nobody else does.
-        weakref.finalize(piece, self._freed.append, (start, nbytes)).atexit = False
+        weakref.finalize(piece, self._freed.append, (start, stop)).atexit = False
         return torch.frombuffer(piece, dtype=dtype)
 
     def offset(self, tensor: torch.Tensor) -> int | None:
@@ -93,27 +54,41 @@ class Arena:
         at = tensor.data_ptr() - self._base
         return at if 0 <= at < self._capacity and tensor.device.type == "cpu" else None
 
+    def collect(self) -> None:
+        """Make gaps of the blocks whose tensors are gone, joined with their neighbours."""
+        while self._freed:
+            freed = self._freed.popleft()
+            gaps: list[tuple[int, int]] = []
+            for start, stop in sorted([*self.gaps, freed]):
+                if gaps and gaps[-1][1] == start:
+                    start = gaps.pop()[0]
+                gaps.append((start, stop))
+            self.gaps = gaps
+
+    def _take(self, nbytes: int) -> tuple[int, int]:
+        """Cut a block from the smallest gap that fits. Its pages are taken now, where a lack of memory is an error; at
+        first use it would end the process."""
+        sizes = [(stop - start, start) for start, stop in self.gaps if stop - start >= nbytes]
+        try:
+            if not sizes:
+                raise OSError(None, f"{self._capacity} bytes, all memory of this machine, are the limit")
+            size, start = min(sizes)
+            block = start, start + nbytes
+            if block[1] > self._reserved:
+                os.posix_fallocate(self.fd, self._reserved, block[1] - self._reserved)
+                self._reserved = block[1]
+        except OSError as error:
+            raise InputError(
+                f"there is no room for {nbytes} bytes of shared memory ({error.strerror}); use fewer ranks or a "
+                "smaller model, or give this machine or container more memory"
+            ) from None
+        at = self.gaps.index((start, start + size))
+        self.gaps[at : at + 1] = [(block[1], start + size)] if nbytes < size else []
+        return block
+
     def close(self) -> None:
         """Give back the descriptor. Tensors keep the memory that they lie in, each until it is gone."""
         if self.fd >= 0:
             os.close(self.fd)
             self.memory.release()
             self.fd = -1
-
-    def _reserve(self, start: int, nbytes: int) -> None:
-        """Take the pages now, where a lack of memory is an error; at first use it would end the process."""
-        stop = start + nbytes
-        if stop > self._reserved:
-            try:
-                os.posix_fallocate(self.fd, self._reserved, stop - self._reserved)
-            except OSError as error:
-                self._blocks.give_back(start, nbytes)
-                raise no_room(nbytes, error.strerror) from None
-            self._reserved = stop
-
-
-def no_room(nbytes: int, why: str | None) -> InputError:
-    return InputError(
-        f"there is no room for {nbytes} bytes of shared memory ({why}); use fewer ranks or a smaller model, or give "
-        "this machine or container more memory"
-    )

@@ -1,4 +1,5 @@
 """Collectives of ranks that share a machine: nobody sends anything, everybody reads where the others' tensors lie.
+A rank's calls come in order (`queue.py`); its memory is an arena (`arena.py`) which the others find (`peers.py`).
 
     reduce_scatter   rank r adds up chunk r, straight from all ranks' tensors
     all_gather       rank r copies every shard from where it lies
@@ -9,15 +10,18 @@ yours). Between the two a rank reads all tensors and writes only what nobody els
 every tensor is rank r's business alone, so no wait is needed between adding and writing back.
 
 Summands are added in the ring's order, chunk c as g[c+1] + g[c+2] + ... + g[c] from the left, so the results are
-those of `RingCollectives` to the bit. No collective can move fewer bytes from one rank's memory to another's; where N
-divides the tensor they are as many as the ring sends.
+those of `RingCollectives` to the bit; where N divides the tensor the bytes are, too.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import partial
+from types import SimpleNamespace
+
 import torch
 
-from zerolab.collectives.call import Call
+from zerolab.collectives.call import Call, Group
 from zerolab.collectives.contract import Collectives
 from zerolab.collectives.shared.peers import Peers, is_possible
 from zerolab.collectives.shared.queue import CallQueue
@@ -35,63 +39,58 @@ class SharedMemoryCollectives(Collectives):
     """The contract on memory that all ranks can address. Tensors from `allocate` are used where they lie; others are
     copied to shared memory first, and back."""
 
-    def __init__(self, transport: Transport, beside: SharedMemoryCollectives | None = None) -> None:
-        """`beside`: the collectives of all the ranks of which `transport` has some. Their memory serves both."""
-        super().__init__(transport)
+    def __init__(self, transport: Transport, within: Group | None = None, peers: Peers | None = None) -> None:
+        super().__init__(transport, within)
         if self.device.type != "cpu" or not is_possible():
             raise InputError(
                 f'collectives="shared" needs Linux, and ranks on the CPU, not on {self.device}; use "ring" or "torch"'
             )
-        self._owns = beside is None
-        self._peers: Peers = Peers(transport) if beside is None else beside._peers
-        self._issuer = self._queue = CallQueue(transport, self._peers, self._place)
+        self._peers = peers or Peers(transport)
+        self._issuer = self._queue = CallQueue(self, self._peers, self._place)
 
-    def _in_group(self, transport: Transport) -> SharedMemoryCollectives:
-        return SharedMemoryCollectives(transport, beside=self)
+    def _in_group(self, group: Group) -> SharedMemoryCollectives:
+        return SharedMemoryCollectives(self.transport, group, self._peers)
 
     def allocate(self, numel: int, dtype: torch.dtype = torch.float32) -> Tensor:
-        """A 1-D tensor in shared memory; its content is arbitrary, as that of torch.empty."""
+        """A 1-D tensor in shared memory, with arbitrary content."""
         check_count("numel", numel, least=0)
         return self._peers.arena.allocate(numel, dtype)
 
     def isend(self, tensor: Tensor, dst: int) -> Request:
-        return Attended(self._queue, super().isend(tensor, dst))
+        return self._attended(super().isend(tensor, dst))
 
     def irecv(self, tensor: Tensor, src: int) -> Request:
-        return Attended(self._queue, super().irecv(tensor, src))
+        return self._attended(super().irecv(tensor, src))
+
+    def _attended(self, request: Request) -> Request:
+        """A message of the rank function's own. Who waits for one goes on with the calls under way."""
+        return SimpleNamespace(wait=partial(self._queue.attend, request))
 
     def close(self) -> None:
         try:
             super().close()
         finally:
-            if self._owns:
+            if self.within is None:
                 self._peers.close()
 
     # What a rank does in a call, once all have announced their tensors.
 
-    def _all_reduce(self, tensor: Tensor, divisor: int = 1) -> None:
+    def _all_reduce(self, tensor: Tensor, average: bool) -> None:
         call, flat = self._queue.running, tensor.view(-1)
         shared = call.announced
         assert shared is not None
         *others, own = call.views(*chunk_bound(flat.numel(), self.size, self.rank))
-        add_up([*others, own], own, divisor, copies=others)
+        add_up([*others, own], own, self.size if average else 1, copies=others)
         for _ in range(2 * len(others)):
             self.transport.moved(own.nbytes)
         if shared.data_ptr() != flat.data_ptr():
             call.at_the_end = lambda: flat.copy_(shared)
-            if flat.is_inference():
-                call.at_the_end = torch.inference_mode()(call.at_the_end)
 
-    def _all_reduce_mean(self, tensor: Tensor) -> None:
-        self._all_reduce(tensor, self.size)
-
-    def _reduce_scatter(self, tensor: Tensor, out: Tensor, divisor: int = 1) -> None:
-        add_up(self._queue.running.views(*chunk_bound(tensor.numel(), self.size, self.rank)), out, divisor)
+    def _reduce_scatter(self, tensor: Tensor, out: Tensor, average: bool) -> None:
+        views = self._queue.running.views(*chunk_bound(tensor.numel(), self.size, self.rank))
+        add_up(views, out, self.size if average else 1)
         for _ in self._queue.others:
             self.transport.moved(out.nbytes)
-
-    def _reduce_scatter_mean(self, tensor: Tensor, out: Tensor) -> None:
-        self._reduce_scatter(tensor, out, self.size)
 
     def _all_gather(self, shard: Tensor, out: Tensor) -> None:
         running, chunks = self._queue.running, out.split(chunk_sizes(out.numel(), self.size))
@@ -115,33 +114,20 @@ class SharedMemoryCollectives(Collectives):
     # Before that.
 
     def _place(self, call: Call, tensors: list[Tensor]) -> Tensor:
-        """Where the others find what this rank brings: the tensor itself if they can address it, else a copy that they
-        can."""
+        """Where the others find what this rank brings: the tensor itself if they can address it, else a copy."""
         tensor, arena = tensors[0].view(-1), self._peers.arena
         if not tensor.numel() or arena.offset(tensor) is not None:
             return tensor
-        place = None
-        if call.name == "all_gather":
+        if call.name == "all_gather" and arena.offset(tensors[1]) is not None:
             # The shard is wanted in the whole anyway.
-            place = tensors[1].split(chunk_sizes(call.numel, self.size))[self.rank]
-        if place is None or arena.offset(place) is None:
-            place = arena.allocate(tensor.numel(), tensor.dtype)
-        return place.copy_(tensor)
+            start, stop = chunk_bound(call.numel, self.size, self.rank)
+            return tensors[1][start:stop].copy_(tensor)
+        return arena.allocate(tensor.numel(), tensor.dtype).copy_(tensor)
 
 
-class Attended:
-    """A message of the rank function's own. Who waits for one goes on with the calls under way."""
-
-    def __init__(self, queue: CallQueue, request: Request) -> None:
-        self._queue, self._request = queue, request
-
-    def wait(self) -> None:
-        self._queue.attend(self._request)
-
-
-def add_up(parts: list[Tensor], out: Tensor, divisor: int, copies: list[Tensor] | None = None) -> None:
-    """Sum `parts` from the left into `out` and divide; write the result over `copies`, too. The last part may be
-    `out` itself, and the others may be `copies`: they are read before they are written."""
+def add_up(parts: list[Tensor], out: Tensor, divisor: int, copies: Sequence[Tensor] = ()) -> None:
+    """Sum `parts` from the left into `out` and divide; write the result over `copies`, too. The last part may be `out`
+    itself, and the others `copies`: each block is read before it is written."""
     step = BLOCK_BYTES // out.element_size()
     scratch = out.new_empty(min(step, out.numel()) if len(parts) > 2 else 0)
     # Half of a number, a quarter, ... is the same to the bit by either way, and a product takes half as long.
@@ -150,7 +136,6 @@ def add_up(parts: list[Tensor], out: Tensor, divisor: int, copies: list[Tensor] 
         total, *rest = [part[at : at + step] for part in parts]
         target = out[at : at + step]
         for part in rest:
-            # The last summand may be the target's own memory, so nothing is written there before it is added.
             total = torch.add(total, part, out=target if part is rest[-1] else scratch[: target.numel()])
         if not rest:
             target.copy_(total)
@@ -158,5 +143,5 @@ def add_up(parts: list[Tensor], out: Tensor, divisor: int, copies: list[Tensor] 
             target.div_(divisor)
         elif factor != 1:
             target.mul_(factor)
-        for copy in copies or ():
+        for copy in copies:
             copy[at : at + step].copy_(target)

@@ -1,10 +1,9 @@
 """How ranks of one machine find each other's memory and tell each other where they are.
 
-Each rank has an arena and an inbox, which is a pipe. Once, over ordinary messages, every rank tells the others under
-which process and descriptor numbers its arena and its inbox are; Linux lets processes of one user open each other's
-descriptors through /proc. From then on ranks only write short notes into each other's inboxes. A note is one write of
-fewer bytes than a pipe keeps whole, and it is a system call, so whatever its sender wrote to memory before is there
-for whoever has read it.
+Each rank has an arena and an inbox, which is a pipe. Once, over ordinary messages, ranks tell each other the numbers of
+their process and of both descriptors, which Linux lets processes of one user open through /proc. From then on they only
+write short notes into each other's inboxes. A note is one write of fewer bytes than a pipe keeps whole, and a system
+call: what its sender wrote to memory before is there for whoever has read it.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ NOTE = struct.Struct(f"<iiqq{WORDS}s")
 
 
 def is_possible() -> bool:
-    """Whether this system has what shared memory takes: anonymous files in memory, and /proc to find a peer's."""
+    """Whether this system has anonymous files in memory, and /proc to find a peer's."""
     return has("memfd")
 
 
@@ -71,8 +70,8 @@ class Peers:
             self._memories[rank] = mmap.mmap(memory, 0)
             os.close(memory)
             self._outboxes[rank] = os.open(f"/proc/{pid}/fd/{door}", os.O_WRONLY | os.O_NONBLOCK)
-        # Nobody goes on, and perhaps ends, before everybody has opened what is his. The door stays open: without a
-        # writer the inbox would be at its end once all peers have left, and `sleep` never sleep.
+        # Nobody goes on, and perhaps ends, before everybody has opened what is his. (Our door stays open: without a
+        # writer the inbox would be at its end once all peers have left, and `sleep` never sleep.)
         self._transport.all_gather_ints([0])
         self.is_open = True
 
@@ -85,13 +84,11 @@ class Peers:
                     pass
 
     def view(self, rank: int, offset: int, numel: int, dtype: torch.dtype) -> torch.Tensor:
-        """Another rank's bytes from `offset` on. Whose they are is that rank's to say: read and write only within the
-        collective in which it said so."""
+        """Another rank's bytes from `offset` on, for the collective in which it said so."""
         return torch.frombuffer(self._memories[rank], dtype=dtype, count=numel, offset=offset)
 
     def write(self, kind: int, group: int, offset: int, call: str, ranks: Iterable[int]) -> None:
-        """Write a note to `ranks`. While a peer's inbox is full, this rank goes on reading its own: two ranks that each
-        only waited for the other to read would wait for ever."""
+        """Write a note to `ranks`. While a peer's inbox is full, this rank goes on reading its own, as that does."""
         packed = NOTE.pack(self.rank, kind, group, offset, call.encode())
         for rank in ranks:
             while True:

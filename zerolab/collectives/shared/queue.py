@@ -1,18 +1,13 @@
 """Asynchronous calls without a second thread: announced when they are issued, done when all have announced theirs.
 
-A call in shared memory is work for a processor, not for a wire. A thread of its own would take that processor from
-the computation beside it, and wait for its turn besides. So a call is announced at once; the rank computes on, and does
-its share of the call when it comes by again and finds the others announced, or at the latest when somebody waits for
-the result. In between, nobody has waited for anybody.
+A call in shared memory is work for a processor, not for a wire: a thread of its own would take that processor from the
+computation beside it. So a call is announced at once; the rank computes on, and does its share of the call when it
+comes by again and finds the others announced, or at the latest when somebody waits for the result. A rank works on its
+calls only while it is inside `comm`.
 
-A rank works on its calls only while it is inside `comm`. While it computes, or waits for something else, nobody does
-its share, and the other ranks may have to wait for it.
-
-Calls of a group run in the order of issue, as everywhere. A wait for one runs those before it. A call that reads or
-writes what another has yet to write, or writes what the others have yet to read, is announced when that call is over.
-
-Each group has a queue of its own, and a rank that waits for a call of one goes on with those of all the others: ranks
-that issue two groups' calls in different orders do not wait for each other in a circle.
+Calls of a group run in the order of issue, as everywhere. One that touches what an earlier one writes or the others
+read is announced when that is over. Each group has a queue of its own, and a rank that waits for a call goes on with
+those of all its groups: nobody waits in a circle.
 """
 
 from __future__ import annotations
@@ -21,16 +16,17 @@ import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from typing import Any
 
 import torch
 from torch.utils._python_dispatch import _disable_current_modes, _len_torch_dispatch_stack
 
 from zerolab.collectives.call import Call, current_call, mismatch
+from zerolab.collectives.contract import Collectives
 from zerolab.collectives.handle import Handle
 from zerolab.collectives.shared.peers import DONE, HERE, WORDS, Peers
-from zerolab.collectives.transport import Request, Transport
+from zerolab.collectives.transport import Request
 from zerolab.errors import MismatchError, StateError
 
 Place = Callable[[Call, list[torch.Tensor]], torch.Tensor]
@@ -39,7 +35,7 @@ Place = Callable[[Call, list[torch.Tensor]], torch.Tensor]
 
 class SharedCall:
     """A rank's part in a call, in four steps: it announces its tensor, meets the others, does its share with all
-    tensors in view, and takes its leave. A call is over for it when all others have left, too: until then its tensor is
+    tensors in view, and takes its leave. The call is over when all others have left, too: until then its tensor is
     theirs to read. `tensors` are what it reads and what it writes; a barrier has none."""
 
     def __init__(self, queue: CallQueue, call: Call, run: Callable[[], None], tensors: list[torch.Tensor]) -> None:
@@ -50,7 +46,7 @@ class SharedCall:
         self.at_the_end: Callable[[], object] | None = None
         """What this rank does when all others have left."""
         self.entered = self.ran = self.over = False
-        self.error: BaseException | None = None
+        self.error: Exception | None = None
         # By kind of note and rank of the world: where its tensor begins.
         self._known: tuple[dict[int, int], dict[int, int]] = {}, {}
 
@@ -60,12 +56,11 @@ class SharedCall:
         self.write(HERE, self.queue.peers.arena.offset(self.announced) or 0)
 
     def write(self, kind: int, offset: int = 0) -> None:
-        """Tell the others that this rank's tensor is there, or that it needs theirs no more and has written what it had
-        to."""
+        """Tell the others that this rank's tensor is there, or that it has done with theirs."""
         self.queue.peers.write(kind, self.queue.number, offset, self.words, self.queue.others)
 
     def missing(self, kind: int) -> int | None:
-        """A rank that is not known to be here (or to have left, if `kind` is DONE); None if all are. Does not wait."""
+        """A rank that is not known to be here (or to have left, if `kind` is DONE); None if all are."""
         queue, known = self.queue, self._known[kind]
         for rank in queue.others if len(known) < len(queue.others) else ():
             if rank not in known:
@@ -95,18 +90,18 @@ class SharedCall:
     def end(self) -> None:
         """The call is over for everybody. Its tensors are let go at once, whoever keeps the handle."""
         if self.at_the_end is not None:
-            with torch.no_grad():
+            # In which every tensor may be written, also one that was made in it.
+            with torch.inference_mode():
                 self.at_the_end()
         self.over = True
         self.announced, self.tensors, self.at_the_end, self.run = None, [], None, lambda: None
 
     def must_follow(self, earlier: SharedCall) -> bool:
-        """Whether this call may not even be announced before the earlier one is over: others may still read what that
-        announced, and what it writes may be there only when it is over."""
-        if not self.tensors or not earlier.tensors or earlier.announced is None:
-            return earlier.announced is None
-        reads, writes, written = self.tensors[0], self.tensors[-1], earlier.tensors[-1]
-        return overlap(reads, written) or overlap(writes, written) or overlap(writes, earlier.announced)
+        """Whether this call may not even be announced before the earlier one is over."""
+        if earlier.announced is None:
+            return True
+        theirs = [earlier.announced, *earlier.tensors[-1:]]
+        return any(overlap(mine, other) for mine in self.tensors for other in theirs)
 
     # What a handle asks.
 
@@ -127,18 +122,15 @@ def overlap(one: torch.Tensor, other: torch.Tensor) -> bool:
 class CallQueue:
     """This rank's calls in one group, in order: the issuer (see `handle.py`) of ranks that share memory."""
 
-    def __init__(self, transport: Transport, peers: Peers, place: Place) -> None:
-        self._transport, self.peers, self.place = transport, peers, place
-        group = transport.within
-        ranks = range(transport.size) if group is None else group.ranks
-        self.number = 0 if group is None else group.number
-        self.others = [*ranks[transport.rank + 1 :], *ranks[: transport.rank]]
+    def __init__(self, comm: Collectives, peers: Peers, place: Place) -> None:
+        self._transport, self.peers, self.place = comm.transport, peers, place
+        self.number = 0 if comm.within is None else comm.within.number
+        self.others = [*comm.ranks[comm.rank + 1 :], *comm.ranks[: comm.rank]]
         """In the ring's order, in the world's numbers."""
-        self._ranks = ranks
         self._ahead: deque[SharedCall] = deque()  # our share is to be done
         self._behind: deque[SharedCall] = deque()  # it is done, and some others' is not
-        # Calls that have failed and whose error nobody has heard, the earliest first.
-        self._unheard: deque[SharedCall] = deque()
+        # Of failed calls for which nobody has waited, the earliest first.
+        self._unheard: list[Exception] = []
         self.running: SharedCall
         """The call that runs."""
         peers.queues.append(self)
@@ -149,8 +141,7 @@ class CallQueue:
                 raise StateError(f"{call.name} was called after comm.close(); close it when all calls are made")
             queued = SharedCall(self, call, run, tensors)
             if not self.peers.is_open:
-                # The others are met for the first time, which takes all of them: a wait, in this call. (A group is made
-                # by a call of those that it is made of, so they have met by then.)
+                # The others are met for the first time: a wait, in this call.
                 self._enter(queued)
                 self.peers.open()
             self._ahead.append(queued)
@@ -162,12 +153,11 @@ class CallQueue:
 
     def go_on(self) -> bool:
         """Announce what can be announced and take a step, if one can be taken; whether one was."""
-        # When a call ends, a later one may become free to be announced, and others may be waiting for it already. While
-        # a rank announces it may read its inbox, too (`Peers.write`), and find news of another group's call there. So
+        # While a rank announces it may read its inbox (`Peers.write`) and find news of another group's call there: so
         # an announcement counts as a step, and all groups are looked at once more.
         announced = self._announce_all()
-        if self._ahead and self._is_ready(self._ahead[0]):
-            self._do_share(self._ahead.popleft())
+        if self._ahead and self._has_run(self._ahead[0]):
+            self._ahead.popleft()
         elif self._behind and self._behind[0].missing(DONE) is None:
             self._behind.popleft().end()
         else:
@@ -187,8 +177,7 @@ class CallQueue:
             message.result()
 
     def wait(self, queued: SharedCall, until_over: bool) -> None:
-        """Wait until a call's share is done, or until it is over. Raises what its call raised, or an earlier one that
-        nobody has waited for."""
+        """Wait until our share of a call is done, or until it is over. Raises the call's error, or an unheard one."""
         self.peers.poll()
         waited = False
         while not (queued.over if until_over else queued.ran):
@@ -197,23 +186,21 @@ class CallQueue:
             self.peers.poll()
         if waited:
             self._transport.waits(None)
-        if queued.error is not None:
-            with suppress(ValueError):
-                self._unheard.remove(queued)
-            raise queued.error
-        self._raise_unheard()
+        self._raise(queued.error)
 
     def close(self) -> None:
         """Do all that others may still wait for."""
         calls = [*self._behind, *self._ahead]
         if calls:
             calls[-1].wait()
-        self._raise_unheard()
+        self._raise(None)
 
-    def _raise_unheard(self) -> None:
-        if self._unheard:
-            error = self._unheard.popleft().error
-            assert error is not None
+    def _raise(self, error: Exception | None) -> None:
+        """Raise an error, or else the first that nobody has heard."""
+        if error is None and self._unheard:
+            error = self._unheard[0]
+        if error is not None:
+            self._unheard = [other for other in self._unheard if other is not error]
             raise error
 
     def _announce_all(self) -> bool:
@@ -241,40 +228,37 @@ class CallQueue:
                 # What is not announced yet follows one that is not over.
                 peer = self._behind[0].missing(DONE)
             # Another thread may have ended it just now.
-            self._transport.waits(None if peer is None else self._ranks.index(peer))
+            self._transport.waits(peer)
         # Another thread may read what this one waits for, so that nobody sleeps for ever.
         self.peers.sleep(0.02)
-
-    def _is_ready(self, queued: SharedCall) -> bool:
-        try:
-            return queued.announced is not None and queued.missing(HERE) is None
-        except MismatchError as error:
-            # Whoever waits for this call hears of it.
-            queued.error = error
-            return True
 
     def _enter(self, queued: SharedCall) -> None:
         if not queued.entered:
             queued.entered = True
             self._transport.entered(queued.call)
 
-    def _do_share(self, queued: SharedCall) -> None:
+    def _has_run(self, queued: SharedCall) -> bool:
+        """Do our share of a call, once all others are here. Whoever waits for it hears of an error."""
+        try:
+            if queued.announced is None or queued.missing(HERE) is not None:
+                return False
+            self._run(queued)
+            self._behind.append(queued)
+        except Exception as error:
+            queued.error, queued.over = error, True
+            self._unheard.append(error)
+        queued.ran = True
+        return True
+
+    def _run(self, queued: SharedCall) -> None:
         token = current_call.set(queued.call)
         try:
             self._enter(queued)
-            if queued.error is not None:
-                raise queued.error
             self.running = queued
             # Peers' memory is no memory of this rank, and a tracker must not count it.
             with torch.no_grad(), _disable_current_modes() if _len_torch_dispatch_stack() else nullcontext():
                 queued.run()
-            del self.running
             queued.write(DONE)
-            self._behind.append(queued)
-        except Exception as error:
-            queued.error, queued.over = error, True
-            self._unheard.append(queued)
         finally:
-            queued.ran = True
             self._transport.left(queued.call)
             current_call.reset(token)

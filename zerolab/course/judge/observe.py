@@ -78,7 +78,7 @@ def noted(comm: Collectives, calls: list[tuple[str, int]]) -> Collectives:
     comm._issuer = Issued(comm._issuer, calls)
     comm = guarded(comm)
     make = comm._in_group
-    comm._in_group = lambda transport: noted(make(transport), calls)  # type: ignore[method-assign]
+    comm._in_group = lambda group: noted(make(group), calls)  # type: ignore[method-assign]
     return comm
 
 

@@ -11,7 +11,6 @@ import torch
 from torch import nn
 
 from zerolab.errors import StateError
-from zerolab.zero.bucket import Bucket
 from zerolab.zero.guards.optimizer import HandedOut, guarded
 from zerolab.zero.guards.outside import OutOfUnitAccess
 from zerolab.zero.guards.parameters import (
@@ -102,13 +101,13 @@ class ParameterGuard:
     def before_release(self) -> None:
         self.outside.forget()
 
-    def published(self, unit: Unit, buckets: Sequence[Bucket]) -> None:
+    def published(self, unit: Unit) -> None:
         # A parameter of a class of the user's own keeps it and cannot make anybody wait: its unit is awaited now.
-        if not all([change(bucket.parameters, ARRIVING) for bucket in buckets]):
+        if not all([change(bucket.parameters, ARRIVING) for bucket in unit.published]):
             self.settle(unit)
 
-    def arrived(self, buckets: Sequence[Bucket]) -> None:
-        for bucket in buckets:
+    def arrived(self, unit: Unit) -> None:
+        for bucket in unit.published:
             change(bucket.parameters, HERE)
 
     # What parameters ask.
@@ -126,7 +125,7 @@ class ParameterGuard:
         """Return once new values that a step has published are here."""
         engine = self._engine()
         if engine is not None:
-            engine.publishing.settle(unit)
+            engine.arrive(unit)
 
     def _refuse_lost(self) -> None:
         """Refuse writes to parameters of which the engine updates copies: the next step would overwrite them."""

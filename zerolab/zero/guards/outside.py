@@ -61,12 +61,11 @@ class OutOfUnitAccess:
         if not self.welcome:
             raise StateError(no_elements(operation, title))
         for before in self._last - together:
-            self._release(before)
+            self.schedule.release_unused(before)
         with phase("backward" if self.schedule.in_backward else "forward"):
             unit.gather()
         self._last = self._last & together | {unit}
         self._asked[unit] = None
-        self.schedule.open.add(unit)
         self.counts[title] += 1
 
     def used(self, unit: Unit, title: str, outputs: list[torch.Tensor]) -> None:
@@ -75,25 +74,10 @@ class OutOfUnitAccess:
         if views and not self._computing and not any(view.requires_grad for view in views):
             raise StateError(f"a view of {title} would lose its elements to stage 3 before it is read: {WHERE}")
         if self.schedule.in_backward or not torch.is_grad_enabled():
-            return
-        for node in {tensor.grad_fn for tensor in outputs if tensor.grad_fn is not None}:
-            node.register_prehook(lambda _: self._returned(unit))
-
-    def _returned(self, unit: Unit) -> None:
-        """In backward: a gradient has come back to what was computed with the unit's parameters outside its forward. If
-        all of them train, their own gradients tell when they are not needed any more, so its backward has begun."""
-        schedule = self.schedule
-        schedule.reached()
-        with phase("backward"):
-            unit.gather()
-        if unit not in schedule.pinned and len(unit.trainable) == len(unit.buckets):
-            schedule.needs[unit].begun = True
-
-    def _release(self, unit: Unit) -> None:
-        """Release a unit that somebody asked for and has used, unless it runs just now."""
-        need = self.schedule.needs[unit]
-        if not (self.schedule.in_backward or need.inside or need.kept):
-            self.schedule.release(unit)
+            # As in a reentrant checkpoint: the graph to which it belongs is not this forward's.
+            self.schedule.open.add(unit)
+        else:
+            self.schedule.watch(self.schedule.order.enter(unit), outputs)
 
     def given(self, unit: Unit, tensors: Iterable[torch.Tensor]) -> list[torch.Tensor]:
         """Which of the tensors are views of the unit's parameters; the unit stays for them."""
