@@ -20,6 +20,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import zip_longest
 from typing import Any, NamedTuple
 
@@ -48,6 +49,13 @@ class StoredSegment(ShardSegment):
     """One whose states are stored in a format."""
 
     format: StorageFormat
+
+    @cached_property
+    def gaps(self) -> list[slice]:
+        """The padding in it."""
+        begin, end = self.begin, self.begin + self.numel
+        cut = ((max(start, begin), min(stop, end)) for start, stop in self.bucket.layout.gaps())
+        return [slice(start - begin, stop - begin) for start, stop in cut if start < stop]
 
 
 class StoredState(NamedTuple):
@@ -246,8 +254,8 @@ class StoredStep(OptimizerStep):
             if address(value) != address(raw):
                 if codec.scaled:
                     # Padding is in no gradient; where something else put it there, it must not share a scale.
-                    for start, stop in segment.bucket.layout.gaps():
-                        value[max(0, start - segment.begin) : max(0, stop - segment.begin)] = 0
+                    for gap in segment.gaps:
+                        value[gap] = 0
                 codec.put(value, raw)
             if name != "main":
                 state[name] = value.new_empty(0)
