@@ -16,7 +16,7 @@ import torch
 from zerolab.collectives import phase
 from zerolab.collectives.observe.records import gather_records
 from zerolab.errors import OffloadError
-from zerolab.flat.values import numbers
+from zerolab.flat.views import numbers
 from zerolab.zero.engine import Engine
 from zerolab.zero.units import settle_all
 

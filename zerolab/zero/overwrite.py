@@ -16,7 +16,7 @@ from torch.nn.modules.module import _IncompatibleKeys
 from zerolab.errors import InputError
 from zerolab.flat import Layout
 from zerolab.flat.layout import Slot
-from zerolab.flat.values import address
+from zerolab.flat.views import address
 from zerolab.zero.bucket import Bucket
 from zerolab.zero.changing import all_hear, changing
 from zerolab.zero.engine import Engine

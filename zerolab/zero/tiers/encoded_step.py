@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from zerolab.flat.values import address
+from zerolab.flat.views import address
 from zerolab.precision.codec import Codec
 from zerolab.zero.tiers.stored_step import StoredSegment, StoredState, StoredStep
 
