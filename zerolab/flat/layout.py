@@ -135,8 +135,7 @@ class Layout:
 
 @dataclass(frozen=True)
 class BucketPlan:
-    """A bucket and what ledgers need of it: `itemsize` in bytes, and the optimizer group of each slot. Stage 3 keeps a
-    `persistent` one whole on every rank."""
+    """A bucket and what ledgers need of it. Stage 3 keeps a `persistent` one whole on every rank."""
 
     unit: str
     layout: Layout
@@ -165,9 +164,8 @@ def lay_out(shapes: Mapping[str, Sequence[int]], ranks: int, align: int = ALIGN)
     for name, shape in shapes.items():
         for size in shape:
             check_count(f"a size in the shape {tuple(shape)} of {name!r}", size, least=0)
-        slot = Slot(name, tuple(shape), round_up(end, align))
-        slots.append(slot)
-        end = slot.stop
+        slots.append(Slot(name, tuple(shape), round_up(end, align)))
+        end = slots[-1].stop
     return Layout(tuple(slots), round_up(end, ranks * align), ranks, align)
 
 

@@ -1,6 +1,5 @@
-"""Tensors on a layout: parameters that are views of one flat buffer, so that a module, a collective and an
-optimizer see the same bytes. And what is read of tensors that may have no values, on the meta device and in a virtual
-world: whoever reads a value to decide by it asks here, and says what to assume where there is none."""
+"""Tensors on a layout: parameters that are views of one flat buffer, so that a module, a collective and an optimizer
+see the same bytes. Tensors may have no values, in a virtual world: whoever reads one to decide by it asks here."""
 
 from __future__ import annotations
 
