@@ -34,8 +34,8 @@ def round_up(count: int, multiple: int) -> int:
 
 
 def chunk_bounds(numel: int, ranks: int) -> list[tuple[int, int]]:
-    """The ranges `[start, stop)` of all ranks' chunks, by the rule of `torch.tensor_split`: sizes differ by at most one,
-    larger ones first."""
+    """The ranges `[start, stop)` of all ranks' chunks, by the rule of `torch.tensor_split`: sizes differ by at most
+    one, larger ones first."""
     check_count("numel", numel, least=0)
     check_count("ranks", ranks)
     return [chunk_bound(numel, ranks, rank) for rank in range(ranks)]
