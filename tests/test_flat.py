@@ -13,6 +13,7 @@ from zerolab.errors import InputError
 from zerolab.flat import ALIGN, BucketPlan, Layout, chunk_bounds, chunk_sizes, lay_out, split_by_size
 from zerolab.flat.views import fill, nothings, point, point_at, view, zero_gaps
 
+Model = Mapping[str, tuple[int, ...]]
 # 0-dim, zero-sized, and sizes on both sides of every alignment below.
 shapes = st.lists(st.integers(0, 9), max_size=3).map(tuple)
 models = st.dictionaries(st.text("abcdefgh", min_size=1, max_size=4), shapes, max_size=6)
@@ -28,26 +29,21 @@ def layouts(draw: st.DrawFn) -> Layout:
 # Slots, shards and padding
 
 
-@given(models, ranks, aligns)
-def test_slots_stand_in_order_at_aligned_starts_and_never_overlap(
-    model: Mapping[str, tuple[int, ...]], ranks: int, align: int
-) -> None:
-    slots = lay_out(model, ranks, align).slots
+def slots_stand_in_order_at_aligned_starts_and_never_overlap(model: Model, layout: Layout) -> None:
+    slots = layout.slots
     assert [(slot.name, slot.shape) for slot in slots] == list(model.items())
-    assert all(slot.start % align == 0 and slot.numel == prod(slot.shape) for slot in slots)
+    assert all(slot.start % layout.align == 0 and slot.numel == prod(slot.shape) for slot in slots)
     assert all(one.stop <= other.start for one, other in pairwise(slots))
 
 
-@given(layouts())
-def test_shards_are_equally_long_equally_aligned_and_cover_the_bucket(layout: Layout) -> None:
+def shards_are_equally_long_equally_aligned_and_cover_the_bucket(model: Model, layout: Layout) -> None:
     shards = [layout.shard(rank) for rank in range(layout.ranks)]
     assert [stop - start for start, stop in shards] == [layout.shard_numel] * layout.ranks
     assert all(start % layout.align == 0 for start, _ in shards)
     assert [0, *(stop for _, stop in shards)] == [*(start for start, _ in shards), layout.numel]
 
 
-@given(layouts())
-def test_slots_and_gaps_partition_the_bucket(layout: Layout) -> None:
+def slots_and_gaps_partition_the_bucket(model: Model, layout: Layout) -> None:
     times_covered = [0] * layout.numel
     for start, stop in [*((slot.start, slot.stop) for slot in layout.slots), *layout.gaps()]:
         for at in range(start, stop):
@@ -56,8 +52,7 @@ def test_slots_and_gaps_partition_the_bucket(layout: Layout) -> None:
     assert layout.numel - layout.used == sum(stop - start for start, stop in layout.gaps())
 
 
-@given(layouts())
-def test_pieces_of_all_ranks_are_the_slots_cut_at_shard_borders(layout: Layout) -> None:
+def pieces_of_all_ranks_are_the_slots_cut_at_shard_borders(model: Model, layout: Layout) -> None:
     owned: dict[str, list[int]] = {slot.name: [] for slot in layout.slots}
     for rank in range(layout.ranks):
         start, stop = layout.shard(rank)
@@ -67,12 +62,20 @@ def test_pieces_of_all_ranks_are_the_slots_cut_at_shard_borders(layout: Layout) 
     assert owned == {slot.name: list(range(slot.start, slot.stop)) for slot in layout.slots}
 
 
+def padding_is_less_than_one_alignment_a_slot_and_one_row_of_shards(model: Model, layout: Layout) -> None:
+    assert layout.numel - layout.used < layout.align * (len(model) + 1) * layout.ranks
+
+
 @given(models, ranks, aligns)
-def test_padding_is_less_than_one_alignment_a_slot_and_one_row_of_shards(
-    model: Mapping[str, tuple[int, ...]], ranks: int, align: int
-) -> None:
-    layout = lay_out(model, ranks, align)
-    assert layout.numel - layout.used < align * (len(model) + 1) * ranks
+def test_a_layout_holds_what_its_docstring_promises(model: Model, ranks: int, align: int) -> None:
+    for holds in (
+        slots_stand_in_order_at_aligned_starts_and_never_overlap,
+        shards_are_equally_long_equally_aligned_and_cover_the_bucket,
+        slots_and_gaps_partition_the_bucket,
+        pieces_of_all_ranks_are_the_slots_cut_at_shard_borders,
+        padding_is_less_than_one_alignment_a_slot_and_one_row_of_shards,
+    ):
+        holds(model, lay_out(model, ranks, align))
 
 
 def test_more_ranks_than_elements_leave_shards_of_padding_only() -> None:

@@ -21,7 +21,7 @@ from zerolab.collectives import Collectives, Link
 from zerolab.collectives.ring import LocalCollectives, RingCollectives
 from zerolab.collectives.transport import LocalTransport, Transport
 from zerolab.errors import InputError
-from zerolab.flat.values import same_device
+from zerolab.flat.views import same_device
 from zerolab.gpu import door
 from zerolab.ranks import launch
 from zerolab.ranks.devices import choose_devices, device_of_rank

@@ -35,7 +35,7 @@ from zerolab.collectives.handle import Handle, Issuer, Order
 from zerolab.collectives.transport import Request, RowOf, Transport, tag_in
 from zerolab.errors import InputError, MismatchError
 from zerolab.flat.layout import check_count, chunk_bound
-from zerolab.flat.values import address, same_device
+from zerolab.flat.views import address, same_device
 from zerolab.gpu import door
 
 Tensor = torch.Tensor

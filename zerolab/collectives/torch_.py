@@ -16,6 +16,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
+from torch.nn.utils.rnn import pad_sequence
 
 from zerolab.collectives.call import Group
 from zerolab.collectives.contract import Collectives
@@ -76,7 +77,7 @@ class TorchCollectives(Collectives):
             return
         op, sizes = self._operation(tensor, average), chunk_sizes(tensor.numel(), self.size)
         even = sizes[0] == sizes[-1]
-        whole = tensor if even else self._padded(tensor.split(sizes), sizes[0])
+        whole = tensor if even else pad_sequence(tensor.split(sizes), batch_first=True).view(-1)
         # gloo may write its output while it still reads: never hand it a view of the input. NCCL may.
         target = out if even and (out.is_cuda or not share_storage(out, tensor)) else tensor.new_empty(sizes[0])
         if sizes[0]:
@@ -93,8 +94,9 @@ class TorchCollectives(Collectives):
             return
         sizes = chunk_sizes(out.numel(), self.size)
         if sizes[0] > sizes[-1]:
-            whole = shard.new_empty(sizes[0] * self.size)
-            self._bring(self._padded((shard,), sizes[0]), whole)
+            padded, whole = shard.new_empty(sizes[0]), shard.new_empty(sizes[0] * self.size)
+            padded[: shard.numel()] = shard
+            self._bring(padded, whole)
             for chunk, filled in zip(out.split(sizes), whole.split(sizes[0]), strict=True):
                 chunk.copy_(filled[: chunk.numel()])
         elif sizes[0]:
@@ -110,14 +112,6 @@ class TorchCollectives(Collectives):
 
     def _bring(self, shard: Tensor, out: Tensor) -> None:
         _all_gather_single(as_carried(out), as_carried(shard), group=self.group)
-
-    @staticmethod
-    def _padded(chunks: tuple[Tensor, ...], numel: int) -> Tensor:
-        """The chunks end to end, each filled up with zeros to `numel`."""
-        padded = chunks[0].new_zeros(len(chunks), numel)
-        for row, chunk in zip(padded, chunks, strict=True):
-            row[: chunk.numel()].copy_(chunk)
-        return padded.view(-1)
 
 
 def share_storage(one: Tensor, other: Tensor) -> bool:

@@ -12,7 +12,7 @@ import torch
 from zerolab.collectives.cost import wire_bytes
 from zerolab.collectives.ring import RingCollectives
 from zerolab.flat.layout import chunk_bound
-from zerolab.flat.values import address
+from zerolab.flat.views import address
 
 Tensor = torch.Tensor
 

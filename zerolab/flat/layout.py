@@ -11,8 +11,6 @@ Invariants, which the tests hold for every input:
   * each slot starts at a multiple of `align`, in the order in which the parameters were given;
   * the length is a multiple of `ranks * align`, so all shards are equally long and equally aligned;
   * every element lies in exactly one shard, and every real element in exactly one slot.
-
-`lay_out` computes a layout; `zerolab.flat.views` puts tensors on it; `zerolab.memory` and `zerolab.zero` read it.
 """
 
 from __future__ import annotations
@@ -26,8 +24,8 @@ from zerolab.errors import InputError
 
 ALIGN = 16
 """Elements: 64 bytes in fp32, one AVX-512 register. A kernel may round the last elements of a tensor, those that fill
-no register, differently from the rest. Slots, segments and shards that start and end where a register does have none,
-so a shard is updated to the same bits as the whole."""
+no register, differently from the rest. Where slots and shards end with a register, a shard is updated to the bits of
+the whole."""
 
 
 def round_up(count: int, multiple: int) -> int:
@@ -36,8 +34,8 @@ def round_up(count: int, multiple: int) -> int:
 
 
 def chunk_bounds(numel: int, ranks: int) -> list[tuple[int, int]]:
-    """The ranges `[start, stop)` of all ranks' chunks, end to end, by the rule of `torch.tensor_split`: sizes differ by
-    at most one, larger ones first."""
+    """The ranges `[start, stop)` of all ranks' chunks, by the rule of `torch.tensor_split`: sizes differ by at most
+    one, larger ones first."""
     check_count("numel", numel, least=0)
     check_count("ranks", ranks)
     return [chunk_bound(numel, ranks, rank) for rank in range(ranks)]
@@ -87,8 +85,8 @@ class Piece:
 
 @dataclass(frozen=True)
 class Segment:
-    """A run `[start, stop)` of neighbouring pieces that one optimizer group treats alike, with the padding behind
-    each: one kernel call serves the run, and no kernel has a few elements left over at its end."""
+    """A run `[start, stop)` of neighbouring pieces of one optimizer group, with the padding behind each: one kernel
+    call serves the run."""
 
     group: Hashable
     start: int
@@ -137,8 +135,7 @@ class Layout:
 
 @dataclass(frozen=True)
 class BucketPlan:
-    """A bucket and what accounting needs of it: `itemsize` in bytes, and the optimizer group of each slot. Every
-    figure of memory and traffic follows from a list of these. Stage 3 keeps a `persistent` one whole on every rank."""
+    """A bucket and what ledgers need of it. Stage 3 keeps a `persistent` one whole on every rank."""
 
     unit: str
     layout: Layout
@@ -148,8 +145,7 @@ class BucketPlan:
     persistent: bool = False
 
     def segments(self, rank: int | None = None) -> list[Segment]:
-        """What one optimizer updates, of `rank`'s shard or of the whole bucket: pieces, merged while they follow each
-        other in one group."""
+        """What one optimizer updates, of `rank`'s shard or of the whole bucket."""
         group_of = dict(zip((slot.name for slot in self.layout.slots), self.groups, strict=True))
         merged: list[Segment] = []
         for piece in self.layout.pieces(rank) if self.trainable else []:
@@ -161,19 +157,15 @@ class BucketPlan:
 
 
 def lay_out(shapes: Mapping[str, Sequence[int]], ranks: int, align: int = ALIGN) -> Layout:
-    """Lay parameters end to end, in the mapping's order, and pad the whole for `ranks` equal shards.
-
-    A 0-dim parameter takes one element, a parameter without elements takes none but keeps its slot.
-    """
+    """Lay parameters end to end, in the mapping's order, and pad the whole for `ranks` equal shards."""
     check_count("ranks", ranks)
     check_count("align", align)
     slots, end = [], 0
     for name, shape in shapes.items():
         for size in shape:
             check_count(f"a size in the shape {tuple(shape)} of {name!r}", size, least=0)
-        slot = Slot(name, tuple(shape), round_up(end, align))
-        slots.append(slot)
-        end = slot.stop
+        slots.append(Slot(name, tuple(shape), round_up(end, align)))
+        end = slots[-1].stop
     return Layout(tuple(slots), round_up(end, ranks * align), ranks, align)
 
 

@@ -1,12 +1,14 @@
-"""Tensors on a layout: parameters that are views of one flat buffer, so that a module, a collective and an
-optimizer see the same bytes."""
+"""Tensors on a layout: parameters that are views of one flat buffer, so that a module, a collective and an optimizer
+see the same bytes. Tensors may have no values, in a virtual world: whoever reads one to decide by it asks here."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import torch
 from torch._C import DisableTorchFunctionSubclass, TensorBase
+from torch._subclasses.fake_tensor import FakeTensor
 
 from zerolab.flat.layout import Layout, Slot
 
@@ -25,7 +27,7 @@ def shard_of(flat: Tensor, layout: Layout, rank: int) -> Tensor:
 
 
 def zero_gaps(flat: Tensor, layout: Layout) -> None:
-    """Zero the padding, so that a buffer's bytes do not depend on what its memory held before."""
+    """Zero the padding: a buffer's bytes shall not depend on what its memory held before."""
     for start, stop in layout.gaps():
         flat[start:stop].zero_()
 
@@ -65,9 +67,8 @@ def gradient_of(parameter: Tensor) -> Tensor | None:
 
 def take_gradient(parameter: Tensor) -> Tensor | None:
     """The gradient that torch has left at a parameter, which has none after."""
-    with DisableTorchFunctionSubclass():
-        gradient: Tensor | None = TensorBase.grad.__get__(parameter)  # type: ignore[union-attr]
-        TensorBase.grad.__set__(parameter, None)  # type: ignore[union-attr]
+    gradient = gradient_of(parameter)
+    drop_gradients([parameter])
     return gradient
 
 
@@ -76,3 +77,30 @@ def drop_gradients(parameters: Iterable[Tensor]) -> None:
     with DisableTorchFunctionSubclass():
         for parameter in parameters:
             drop(parameter, None)
+
+
+def has_values(tensor: Tensor) -> bool:
+    """Whether a tensor's elements can be read."""
+    return not isinstance(tensor, FakeTensor) and tensor.device.type != "meta"
+
+
+def values_here() -> bool:
+    """Whether tensors that are made now, by this thread, will have values: outside virtual worlds."""
+    return torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE) is None
+
+
+def numbers(tensor: Tensor, instead: Sequence[Any]) -> list[Any]:
+    """The elements of a 1-D tensor as Python's numbers; `instead` where they cannot be read."""
+    return tensor.tolist() if has_values(tensor) else list(instead)
+
+
+def address(tensor: Tensor) -> int:
+    """Where a tensor's first element lies, in bytes. Of one without values a number that says as much."""
+    if has_values(tensor):
+        return tensor.data_ptr()
+    return (tensor.untyped_storage()._cdata << 64) + tensor.storage_offset() * tensor.element_size()
+
+
+def same_device(one: torch.device, other: torch.device) -> bool:
+    """Whether two devices are one, such as the second GPU; "cuda" without a number stands for each."""
+    return one.type == other.type and (one.index == other.index or None in (one.index, other.index))

@@ -9,7 +9,7 @@ import torch
 
 from zerolab.errors import OffloadError
 from zerolab.flat.layout import check_count
-from zerolab.flat.values import values_here
+from zerolab.flat.views import values_here
 from zerolab.gpu import door
 from zerolab.offload.groups import PAGE, on_disk
 from zerolab.system import has

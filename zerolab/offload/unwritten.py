@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from zerolab.flat.values import values_here
+from zerolab.flat.views import values_here
 from zerolab.offload.files import SwapFile
 from zerolab.offload.groups import on_disk
 

@@ -15,7 +15,7 @@ from torch.autograd.function import once_differentiable
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from zerolab.errors import InputError
-from zerolab.flat.values import has_values
+from zerolab.flat.views import has_values
 from zerolab.gpu import door
 from zerolab.precision.fp8_past import Past, new_number
 

@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from zerolab.flat.values import values_here
+from zerolab.flat.views import values_here
 from zerolab.system import has
 
 PAGE = mmap.PAGESIZE

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from zerolab.flat.values import values_here
+from zerolab.flat.views import values_here
 from zerolab.memory import predict, predict_traffic
 from zerolab.memory.predict import predict_rank
 from zerolab.memory.traffic import Sending, predict_phases

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from zerolab.collectives.handle import Handle
-from zerolab.flat.values import numbers
+from zerolab.flat.views import numbers
 from zerolab.gpu import door
 
 

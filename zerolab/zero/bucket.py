@@ -20,8 +20,7 @@ import torch
 from zerolab.collectives.contract import Collectives
 from zerolab.collectives.handle import Handle
 from zerolab.flat.layout import BucketPlan
-from zerolab.flat.values import address
-from zerolab.flat.views import nothings, point, point_at, shard_of, view, zero_gaps
+from zerolab.flat.views import address, nothings, point, point_at, shard_of, view, zero_gaps
 from zerolab.zero.table import Dtypes, StateTable
 from zerolab.zero.tier import DeviceTier
 

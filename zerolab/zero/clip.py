@@ -14,7 +14,7 @@ import torch
 from zerolab.collectives.call import phase
 from zerolab.collectives.contract import Collectives
 from zerolab.errors import InputError
-from zerolab.flat.values import numbers, values_here
+from zerolab.flat.views import numbers, values_here
 from zerolab.zero.bucket import Bucket
 
 

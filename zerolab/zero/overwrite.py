@@ -22,7 +22,7 @@ from zerolab.collectives.observe.records import gather_records
 from zerolab.errors import InputError, OffloadError
 from zerolab.flat import Layout
 from zerolab.flat.layout import Slot
-from zerolab.flat.values import address, numbers
+from zerolab.flat.views import address, numbers
 from zerolab.zero.bucket import Bucket
 from zerolab.zero.engine import Engine
 from zerolab.zero.tiers.stored_step import StoredState

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from zerolab.flat.values import address
+from zerolab.flat.views import address
 from zerolab.zero.bucket import Bucket
 from zerolab.zero.tier import DeviceTier
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from zerolab.collectives.contract import Collectives
-from zerolab.flat.values import has_values, numbers
+from zerolab.flat.views import has_values, numbers
 
 
 def gather_records(comm: Collectives, record: Any) -> list[Any]:

@@ -28,7 +28,7 @@ from torch.utils._pytree import tree_leaves
 from zerolab.collectives.call import Call, Group, current_call
 from zerolab.collectives.transport import Request, RowOf
 from zerolab.errors import InputError
-from zerolab.flat.values import has_values
+from zerolab.flat.views import has_values
 from zerolab.ranks.child import run
 from zerolab.ranks.failure import ResultRefused
 from zerolab.ranks.job import Job, Outcome
@@ -36,7 +36,7 @@ from zerolab.ranks.lockstep.transport import Event, LockstepTransport
 from zerolab.ranks.lockstep.world import Launch, run_alone
 from zerolab.ranks.pickling import loads
 
-REMEDY = 'leave it out there (zerolab.flat.values.has_values tells), or run it with world="lockstep"'
+REMEDY = 'leave it out there (zerolab.flat.views.has_values tells), or run it with world="lockstep"'
 
 
 def run_virtual(job: Job, function: bytes, prints: str) -> tuple[list[Outcome], list[str], float, list[Event]]:

@@ -11,7 +11,7 @@ from torch import nn
 
 from zerolab.collectives import Collectives
 from zerolab.errors import InputError
-from zerolab.flat.values import address, same_device, values_here
+from zerolab.flat.views import address, same_device, values_here
 from zerolab.offload.files import check_folder
 from zerolab.offload.formats import format_of
 from zerolab.offload.places import Offload

@@ -21,8 +21,7 @@ from torch import nn
 
 from zerolab.collectives import Collectives
 from zerolab.errors import InputError
-from zerolab.flat.values import values_here
-from zerolab.flat.views import view, zero_gaps
+from zerolab.flat.views import values_here, view, zero_gaps
 from zerolab.zero.bucket import Bucket
 from zerolab.zero.units import Unit
 

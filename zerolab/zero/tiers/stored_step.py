@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from zerolab.flat.values import address
+from zerolab.flat.views import address
 from zerolab.gpu import door
 from zerolab.offload.formats import StateSize, StorageFormat, format_of, sub_group_limit
 from zerolab.offload.groups import sub_groups
