@@ -82,7 +82,7 @@ class GatherSchedule:
         self.needs = {unit: Need() for unit in units}
         # Runs whose forward has begun and not ended, the innermost last.
         self._entered: list[UnitRun] = []
-        self._thread: int | None = None
+        self.thread: int | None = None
         hook = self._hook if shards_parameters else self._hook_lightly
         self._handles = [handle for unit in units for module in unit.modules for handle in hook(unit, module)]
         # Registered last and put first: a forward begins before, and ends after, everything that its units do.
@@ -114,7 +114,6 @@ class GatherSchedule:
     def let_go(self) -> None:
         """Forget a backward that has ended or failed. (`in_loss` stays: another loss may wait for its backward.)"""
         self.in_backward = False
-        self.guards.tell("after_backward")
         self.order.end_backward()
         self._runs.end_backward()
         for need in self.needs.values():
@@ -153,7 +152,7 @@ class GatherSchedule:
         if self.in_backward:
             return
         self.guards.tell("before_forward", model)
-        self._thread, self.in_forward = get_ident(), True
+        self.thread, self.in_forward = get_ident(), True
         if not self.shards_parameters:
             return
         if self.is_summoned and torch.is_grad_enabled():
@@ -169,9 +168,9 @@ class GatherSchedule:
 
     def _end_forward(self, model: nn.Module, output: Any) -> None:
         """Release what a forward left (a prefetched unit that was skipped, say), and learn the order of units."""
-        if self.in_backward or self._thread != get_ident():
+        if self.in_backward or self.thread != get_ident():
             return
-        self._thread, self.in_forward = None, False
+        self.thread, self.in_forward = None, False
         self.in_loss |= torch.is_grad_enabled()
         outputs = tensors_in(output)
         for node in nodes_of(followed(outputs)):
