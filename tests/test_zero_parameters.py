@@ -530,12 +530,8 @@ def test_what_trains_is_what_trained_when_the_model_was_wrapped() -> None:
         told = []
         for name in ("policy", "reference"):
             engine = ZeroEngine(Adapted(), comm, stage, lr=0.1)
-            if name == "reference":  # thawed for a forward whose graph remembers it
-                engine.model.use("reference")
             loss = engine(torch.ones(2, 6)).sum()
-            engine.model.use("policy")
-            if name == "policy":
-                engine.model.adapters["policy"].weight.requires_grad = False
+            engine.model.adapters[name].weight.requires_grad = name != "policy"
             with pytest.raises(StateError, match="before the model is wrapped") as refused:
                 engine.backward(loss)
             told.append(str(refused.value))
@@ -544,4 +540,4 @@ def test_what_trains_is_what_trained_when_the_model_was_wrapped() -> None:
     for stage in (0, 3):
         frozen, thawed = launch(run, stage, ranks=2, world="lockstep", timeout=60)[0]
         assert "requires_grad of adapters.policy.weight" in frozen
-        assert "a gradient came to adapters.reference." in thawed
+        assert "requires_grad of adapters.reference.weight" in thawed

@@ -100,15 +100,12 @@ class Wrapped(nn.Parameter):
 SHAPES = {"shape", "size", "numel", "nelement", "nbytes", "ndim", "dim", "ndimension", "stride", "__len__"}
 SHAPES |= {"is_floating_point", "is_complex", "element_size"}
 """What shape and dtype answer: a model counts its parameters so."""
-HARMLESS = {
-    "register_hook",
-    "register_post_accumulate_grad_hook",
-    "requires_grad_",
-    "_has_compatible_shallow_copy_type",
-}
+HARMLESS = {"register_hook", "register_post_accumulate_grad_hook", "requires_grad_"}
 VALUES = {"T", "mT", "H", "mH", "real", "imag", "data"}
 """Attributes that need elements. Others do not, nor what is HARMLESS; all else does."""
 MOVES = {"to", "cpu", "cuda", "float", "double", "half", "bfloat16", "type"}
+MOVES |= {"untyped_storage", "_has_compatible_shallow_copy_type"}
+"""What may give the parameter itself, as model.to(device) for the device where it is, or nothing of its values."""
 
 
 class AwayParameter(Wrapped):
@@ -141,7 +138,6 @@ def operate(func: Any, name: str, args: Any, kwargs: Any, sharded: list[AwayPara
     if name in MOVES:
         found = func(*args, **kwargs)
         if found is args[0] or not isinstance(found, Tensor):
-            # As in model.to(device) for the device where it is; or no more than a question.
             return found
     infos = [parameter._info for parameter in sharded]
     for info in infos:
@@ -219,22 +215,20 @@ class ParameterGuard(OutOfUnitAccess):
             for parameter in self._all:
                 del parameter._info
 
-    def before_call(self) -> None:
+    def before_step(self) -> None:
         refuse_written(self._apart)
 
-    def before_step(self) -> None:
-        """Refuse a parameter that was frozen, or thawed, which may have brought it a gradient."""
+    before_call = before_step
+
+    def before_backward(self) -> None:
         refuse_written(self._apart)
         with DisableTorchFunctionSubclass():
             for parameter in self._all:
-                trains = parameter._info.bucket.trainable
-                if parameter.requires_grad != trains or not (trains or gradient_of(parameter) is None):
+                if parameter.requires_grad != parameter._info.bucket.trainable:
                     raise StateError(
-                        f"requires_grad of {parameter._info.name} is not, or was not in a forward, as the engine found "
-                        "it: set requires_grad before the model is wrapped, whose buckets are cut by it, or set it back"
+                        f"requires_grad of {parameter._info.name} is not what the engine found: set requires_grad "
+                        "before the model is wrapped, whose buckets are cut by it, or set it back"
                     )
-
-    before_backward = before_step
 
     def after_forward(self, outputs: Sequence[Tensor]) -> None:
         if self.last:
