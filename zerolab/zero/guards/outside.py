@@ -6,9 +6,9 @@ In a loss       the same, while gradients are recorded
 In backward     when the gradient of what was computed arrives: the unit is gathered again
 Elsewhere       the values would be gone before they are read: refused
 
-The result of such an operation may be a view of the parameter, and so may what a unit's forward returns. Its unit stays
-as long as a variable or a graph of autograd holds one, at most until the next step. A view that a unit's forward takes of
-its own parameters and keeps is not noticed.
+The result of such an operation may be a view of the parameter, and so may what a unit's forward returns. Its unit
+stays as long as a variable or a graph of autograd holds one, at most until the next step. A view that a unit's forward
+takes of its own parameters and keeps is not noticed.
 """
 
 from __future__ import annotations
