@@ -232,10 +232,11 @@ def written_before_backward(comm: Collectives, stage: int, precision: str | None
         write()
     with pytest.raises(StateError) as refused:
         engine.backward(loss)
+        engine.step()
     return str(refused.value)
 
 
-def test_backward_refuses_what_would_be_lost_at_once() -> None:
+def test_what_would_be_lost_is_refused_before_the_step() -> None:
     for stage, precision in ((1, "bf16"), (3, None)):
         told = launch(written_before_backward, stage, precision, ranks=RANKS, world="lockstep", timeout=60)
         assert all("head.weight was written to, and that would be lost" in one for one in told), told

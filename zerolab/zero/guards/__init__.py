@@ -5,8 +5,8 @@ changes nothing else of model and optimizer. Steps are the same, bit for bit.
 """
 
 from zerolab.zero.guards.optimizer import OptimizerGuard
-from zerolab.zero.guards.parameters import ModelGuard, ParameterGuard
+from zerolab.zero.guards.parameters import ParameterGuard
 
-DEFAULT = (ParameterGuard, OptimizerGuard, ModelGuard)
+DEFAULT = (ParameterGuard, OptimizerGuard)
 
-__all__ = ["DEFAULT", "ModelGuard", "OptimizerGuard", "ParameterGuard"]
+__all__ = ["DEFAULT", "OptimizerGuard", "ParameterGuard"]

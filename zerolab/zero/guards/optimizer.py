@@ -23,10 +23,6 @@ class Owned(torch.Tensor):
     def data(self) -> torch.Tensor:
         return self.detach()
 
-    @data.setter
-    def data(self, new: torch.Tensor) -> None:
-        self.detach().copy_(new)
-
 
 class OptimizerGuard:
     """The optimizer's own tensors, and what is asked of the optimizer by itself."""

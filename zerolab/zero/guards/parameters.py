@@ -145,7 +145,6 @@ def operate(func: Any, name: str, args: Any, kwargs: Any, sharded: list[AwayPara
     result = func(*args, **kwargs)
     for info in infos:
         info.outside.used(info.unit, info.name, [leaf for leaf in tree_leaves(result) if isinstance(leaf, Tensor)])
-    refuse_written(sharded)
     return result
 
 
@@ -181,18 +180,8 @@ def written(parameters: Iterable[Any]) -> list[str]:
     return found
 
 
-def refuse_written(parameters: Iterable[Any]) -> None:
-    """Refuse what was written to parameters of which the engine keeps others: shards, or main parameters."""
-    for name in written(parameters):
-        raise StateError(
-            f"{name} was written to, and that would be lost, since stage 3 forgets what is gathered, and main "
-            "parameters overwrite what is computed with: compute with a changed copy, such as weight.clamp(...), write "
-            "between steps, inside `with engine.summon_full_params():`, or write before the model is wrapped"
-        )
-
-
 class ParameterGuard(OutOfUnitAccess):
-    """The parameters: their gradients and memory, requires_grad, and at stage 3 their elements."""
+    """The parameters: which there are and which train, their gradients and memory, and at stage 3 their elements."""
 
     def attach(self, engine: Any) -> None:
         super().attach(engine)
@@ -203,9 +192,9 @@ class ParameterGuard(OutOfUnitAccess):
                     parameter._info = ParameterInfo(slot.name, unit, bucket, self, shaped, parameter._version)
             change(unit.buckets, HERE)
             change(unit.gathered, AWAY)
-        self._buckets, self._all = engine.buckets, parameters_in(engine.buckets)
-        # Those of which the engine updates copies, in another dtype or place.
+        self._model, self._buckets, self._all = engine.model, engine.buckets, parameters_in(engine.buckets)
         self._apart = parameters_in(bucket for bucket in engine.buckets if bucket.rows.keeps_main)
+        self._sharded = parameters_in(bucket for unit in engine.units for bucket in unit.gathered)
 
     def detach(self, engine: Any) -> None:
         # From here on nothing is gathered for anybody.
@@ -215,13 +204,20 @@ class ParameterGuard(OutOfUnitAccess):
             for parameter in self._all:
                 del parameter._info
 
-    def before_step(self) -> None:
-        refuse_written(self._apart)
+    def before_read(self) -> None:
+        """Refuse what was written to parameters of which the engine keeps others: main parameters, or shards. Inside
+        summon_full_params it goes to the shards."""
+        for name in written(self._apart if self.schedule.is_summoned else self._apart + self._sharded):
+            raise StateError(
+                f"{name} was written to, and that would be lost, since stage 3 forgets what is gathered, and main "
+                "parameters overwrite what is computed with: compute with a changed copy, such as weight.clamp(...), "
+                "write between steps, inside `with engine.summon_full_params():`, or write before the model is wrapped"
+            )
 
-    before_call = before_step
+    before_call = before_read
 
     def before_backward(self) -> None:
-        refuse_written(self._apart)
+        self.before_read()
         with DisableTorchFunctionSubclass():
             for parameter in self._all:
                 if parameter.requires_grad != parameter._info.bucket.trainable:
@@ -230,10 +226,13 @@ class ParameterGuard(OutOfUnitAccess):
                         "before the model is wrapped, whose buckets are cut by it, or set it back"
                     )
 
-    def after_forward(self, outputs: Sequence[Tensor]) -> None:
-        if self.last:
-            # What was asked for may have been written to later, by a view.
-            refuse_written(self._all)
+    def before_step(self) -> None:
+        self.before_read()
+        if set(map(id, self._model.parameters())) != set(map(id, self._all)):
+            raise StateError(
+                "a parameter came to the model, or left it, after it went into a ZeroEngine: change the model before "
+                "it is wrapped, or close() the engine and wrap it again"
+            )
 
     def new_values(self) -> None:
         # A graph that was made before refuses its backward.
@@ -246,7 +245,6 @@ class ParameterGuard(OutOfUnitAccess):
 
     def take_back(self, unit: Unit) -> None:
         change(unit.gathered, AWAY)
-        refuse_written(parameters_in(unit.gathered))
 
     def published(self, unit: Unit, buckets: Sequence[Bucket]) -> None:
         change(buckets, AWAY)
@@ -256,17 +254,3 @@ class ParameterGuard(OutOfUnitAccess):
 
     def arrived(self, buckets: Sequence[Bucket]) -> None:
         change(buckets, HERE)
-
-
-class ModelGuard:
-    """Parameters that come to the model, or leave it, after it was wrapped."""
-
-    def attach(self, engine: Any) -> None:
-        self._model, self._known = engine.model, set(map(id, engine.model.parameters()))
-
-    def before_step(self) -> None:
-        if set(map(id, self._model.parameters())) != self._known:
-            raise StateError(
-                "a parameter came to the model, or left it, after it went into a ZeroEngine: change the model before "
-                "it is wrapped, or close() the engine and wrap it again"
-            )
