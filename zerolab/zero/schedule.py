@@ -151,7 +151,7 @@ class GatherSchedule:
             self.let_go()  # a loss.backward() has failed, of which nobody else notes the end
         if self.in_backward:
             return
-        self.guards.tell("before_forward", model)
+        self.guards.tell("before_forward")
         self.thread, self.in_forward = get_ident(), True
         if not self.shards_parameters:
             return
@@ -178,10 +178,7 @@ class GatherSchedule:
         if not self.shards_parameters:
             return
         self.order.end_forward()
-        try:
-            self.guards.tell("after_forward", outputs)
-        finally:
-            self.release_all(but_kept=any(tensor.requires_grad for tensor in outputs))
+        self.release_all(but_kept=any(tensor.requires_grad for tensor in outputs))
         if not (torch.is_grad_enabled() and model.training):
             settle_all(self.units)  # the caller may write to the shards next, as it may after a backward
 

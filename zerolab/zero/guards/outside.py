@@ -19,7 +19,7 @@ from threading import get_ident
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch._C import DisableTorchFunctionSubclass
 
 from zerolab.collectives import phase
@@ -42,7 +42,7 @@ class OutOfUnitAccess:
         # Units that the last operation asked for, which are not released yet.
         self.last: set[Unit] = set()
 
-    def before_forward(self, model: nn.Module) -> None:
+    def before_forward(self) -> None:
         schedule = self.schedule
         if schedule.shards_parameters and schedule.in_forward and schedule.thread != get_ident():
             raise StateError(
