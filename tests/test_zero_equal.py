@@ -31,7 +31,7 @@ from zerolab.ranks import launch
 pytestmark = [pytest.mark.timeout(240), pytest.mark.ranks]
 
 CLIP = 0.2
-STEPS = 10 if NIGHTLY else 5
+STEPS = 10 if NIGHTLY else 3
 # On 2, 3 and 4 ranks, with no feature and with all of them.
 EVERYWHERE = {
     "adamw": Case(steps=STEPS),
@@ -41,20 +41,19 @@ EVERYWHERE = {
         engine={"bucket_numel": 500, "overlap_gather": True},
     ),
 }  # fmt: skip
-# Fewer steps, and on 3 ranks: sums of three depend on their order, and 3 divides nothing.
+# On 3 ranks: sums of three depend on their order, and 3 divides nothing.
 ON_THREE = {
-    "sgd": Case(sgd(), steps=5),
-    "adamw, fewer steps": Case(steps=4),
-    "sgd, clipped": Case(sgd(), clip_norm=CLIP, steps=5),
-    "accumulated": Case(micro_batches=2, steps=5),
-    "sgd, accumulated and reduced once": Case(sgd(), micro_batches=2, reduce_each=False, steps=5),
-    "clipped by the largest": Case(clip_norm=0.01, engine={"norm_type": float("inf")}, steps=5),
-    "checkpointed": Case(checkpoint=True, steps=4),
-    "without overlap": Case(engine={"overlap": False, "prefetch": False}, steps=4),
-    "with overlapped gathers": Case(engine={"overlap_gather": True}, steps=4),
-    "in small buckets": Case(engine={"bucket_numel": 250}, steps=3),
-    "unaligned": Case(adamw(fused=False), engine={"align": 1}, steps=5),
-    "gpt2": Case(model=gpt2, steps=5),
+    "sgd": Case(sgd(), steps=STEPS),
+    "sgd, clipped": Case(sgd(), clip_norm=CLIP, steps=STEPS),
+    "accumulated": Case(micro_batches=2, steps=STEPS),
+    "sgd, accumulated and reduced once": Case(sgd(), micro_batches=2, reduce_each=False, steps=STEPS),
+    "clipped by the largest": Case(clip_norm=0.01, engine={"norm_type": float("inf")}, steps=STEPS),
+    "checkpointed": Case(checkpoint=True, steps=STEPS),
+    "without overlap": Case(engine={"overlap": False, "prefetch": False}, steps=STEPS),
+    "with overlapped gathers": Case(engine={"overlap_gather": True}, steps=STEPS),
+    "in small buckets": Case(engine={"bucket_numel": 250}, steps=STEPS),
+    "unaligned": Case(adamw(fused=False), engine={"align": 1}, steps=STEPS),
+    "gpt2": Case(model=gpt2, steps=STEPS),
 }
 SAME_BITS = ("checkpointed", "without overlap", "with overlapped gathers")
 ALL = {**EVERYWHERE, **ON_THREE}
@@ -140,7 +139,7 @@ def test_one_rank_is_plain_torch_at_every_stage(name: str) -> None:
 def test_how_work_is_scheduled_changes_no_bit(trained: dict[int, ByRank]) -> None:
     on_three = trained[3][0]
     for name in SAME_BITS:
-        assert on_three[name][0].digest == on_three["adamw, fewer steps"][0].digest
+        assert on_three[name][0].digest == on_three["adamw"][0].digest
 
 
 @pytest.mark.parametrize(("name", "ranks"), [("sgd, clipped", 3), *(("all at once", ranks) for ranks in RANKS)])

@@ -102,15 +102,17 @@ def test_an_order_that_changes_on_all_ranks_alike_is_right_in_every_pass(made: s
         assert all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
 
 
-@pytest.mark.parametrize("training", [True, False])
+PARTED: dict[str, list[tuple[str, str]]] = {
+    "at first": [("abcd", "acbd")],
+    "later": [("abcd", "abcd"), ("abcd", "acbd")],
+    "the first unit": [("abcd", "bacd")],
+}
+
+
+@pytest.mark.parametrize("when", PARTED)
 @pytest.mark.parametrize("made", MADE)
-@pytest.mark.parametrize(
-    "orders", [[("abcd", "acbd")], [("abcd", "abcd"), ("abcd", "acbd")], [("abcd", "bacd")]],
-    ids=["at first", "later", "the first unit"],
-)  # fmt: skip
-def test_ranks_that_run_other_units_are_told_and_no_value_is_given(
-    made: str, orders: list[tuple[str, str]], training: bool
-) -> None:
+def test_ranks_that_run_other_units_are_told_and_no_value_is_given(made: str, when: str) -> None:
+    orders, training = PARTED[when], (list(MADE).index(made) + list(PARTED).index(when)) % 2 == 0
     with pytest.raises(MismatchError, match=r"other units \(rank 0 [ab], rank 1 [cb]: number|rank 0 is in #"):
         launched(made, orders, training, False)
 

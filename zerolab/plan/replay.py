@@ -57,13 +57,11 @@ class BucketState:
 
 @dataclass(eq=False)
 class UnitState:
-    """A unit during a step: how many modules it has, and what keeps it here (see `zerolab.zero.schedule.Need`)."""
+    """A unit during a step: how many modules it has, and what keeps it here (as in `zerolab.zero.units.Unit`)."""
 
     buckets: list[BucketState]
     modules: int
     here: bool = False
-    begun: bool = False
-    passes: int = 0
     ran: int = 0
     kept: bool = False
 
@@ -135,7 +133,7 @@ class Replay:
         for bucket in self.order:
             bucket.missing = len(bucket.plan.layout.slots)
         for unit in self.units:
-            unit.begun, unit.passes, unit.ran = False, 0, 0
+            unit.ran = 0
         for part in trace.parts:
             if part.phase == "backward" and not in_backward:
                 in_backward = True
@@ -201,7 +199,6 @@ class Replay:
         unit = self.units[self.owner[mark.module]]
         if mark.what == "gradient":
             self.gradient(unit.buckets[self.slots[mark.module][mark.parameter]])
-            self.release_if_done(unit)
         elif self.stage < 3:
             return
         elif mark.what == "enter":
@@ -217,13 +214,11 @@ class Replay:
                 if not unit.kept:
                     self.release(unit)
         elif mark.what == "return":
+            for number in self.owner[mark.module + 1 : mark.module + 2]:
+                if self.owner.index(number) > mark.module:
+                    self.release(self.units[number])
             self.gather(unit)
-            unit.begun = True
-            unit.passes += mark.module > 0
             self.ahead(self.owner[: mark.module][::-1])
-        elif mark.what == "known":
-            unit.passes -= 1
-            self.release_if_done(unit)
 
     def ahead(self, owners: Sequence[int]) -> None:
         """Gather some of the units that come next."""
@@ -266,10 +261,6 @@ class Replay:
         if unit.here:
             unit.here = False
             self.add("gathered_units", -unit.nbytes)
-
-    def release_if_done(self, unit: UnitState) -> None:
-        if unit.begun and not unit.passes and not any(b.missing for b in unit.buckets if b.plan.trainable):
-            self.release(unit)
 
     def release_all(self, but_kept: bool = False) -> None:
         for unit in self.units:

@@ -71,7 +71,6 @@ class Mark(NamedTuple):
     enter      its forward begins, also where a checkpoint repeats it inside backward
     leave      its forward ended
     return     in backward, the gradient of its output has come
-    known      in backward, the gradient of its input is known
     gradient   in backward, the gradient of one of its parameters (its number); it is dropped when it has been taken
     """
 
@@ -203,12 +202,9 @@ class Watch:
         self.begin_part("backward", head)
 
     def _before(self, number: int) -> Callable[..., None]:
-        def hook(_module: nn.Module, inputs: tuple[Any, ...]) -> None:
-            if not self.in_backward:
-                if number:
-                    self.begin_part("forward", number)
-                if inputs[0].requires_grad:
-                    inputs[0].register_hook(lambda _: self.mark("known", number))
+        def hook(_module: nn.Module, _inputs: Any) -> None:
+            if number and not self.in_backward:
+                self.begin_part("forward", number)
             self.mark("enter", number)
 
         return hook

@@ -9,6 +9,7 @@ only gathers units.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 
 import torch
 from torch._C import DisableTorchFunctionSubclass, _will_engine_execute_node
@@ -31,23 +32,16 @@ def run_backward(engines: Sequence[Engine], loss: torch.Tensor, reduce: bool | N
     """Bring the gradients of `loss` to the parameters of all these engines, of which the first scales it."""
     for engine in engines:
         engine.check_ready()
-    for engine in engines:
-        engine.begin_backward(reduce)
     try:
-        with backward_phase("backward"):
-            engines[0].scaled(loss).backward()
+        with backward_phase("backward"), ExitStack() as stack:
             for engine in engines:
-                engine.reducer.finish()
+                stack.enter_context(engine.taking_gradients(reduce))
+            engines[0].scaled(loss).backward()
     except StrayError as stray:
         raise StateError(
             f"this backward of the engine of {type(engines[0].model).__name__} went on into {stray}, which is in "
             "another engine: name that one, backward(loss, also=[engine]), or detach() the tensor between the two"
         ) from None
-    finally:
-        for engine in engines:
-            engine.end_backward()
-    for engine in engines:
-        engine.settle_backward()
 
 
 def reached(engine: Engine) -> None:
@@ -74,15 +68,12 @@ def reached(engine: Engine) -> None:
             "engine.backward(loss)"
         )
     engine.check_ready()
-    engine.begin_backward()
+    taking = engine.taking_gradients()
+    taking.__enter__()
 
     def finish() -> None:
-        try:
-            with phase("backward"):
-                engine.reducer.finish()
-        finally:
-            engine.end_backward()
-        engine.settle_backward()
+        with phase("backward"):
+            taking.__exit__(None, None, None)
 
     at_end_of_pass(finish)
 

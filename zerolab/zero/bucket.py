@@ -80,10 +80,6 @@ class Bucket:
         self.gradients = GradientBuffer()
 
     @property
-    def name(self) -> str:
-        return f"{self.plan.unit}: {self.layout.slots[0].name} ..."
-
-    @property
     def complete(self) -> bool:
         """Whether this backward has brought the gradient of every parameter."""
         return len(self.gradients.arrived) == len(self.layout.slots)
@@ -123,9 +119,9 @@ class Bucket:
             return self.comm.all_reduce_async(local, average=True, now=not overlap)
         return self.comm.reduce_scatter_async(local, average=True, out=self._landing(local), now=not overlap)
 
-    def publish(self) -> Handle | None:
-        """Start to hand this rank's new parameters to the others, where all of them have them whole."""
-        return self.comm.all_gather_async(self.shard, out=self.whole) if self.rows.publishes else None
+    def publish(self) -> Handle:
+        """Start to hand this rank's new parameters to the others, where they are stored less deep than owned."""
+        return self.comm.all_gather_async(self.shard, out=self.whole)
 
     def overwrite(self, values: Tensor) -> None:
         """Give the parameters memory, and these values ([numel], `dtypes.main`, the same on all ranks) to every state

@@ -26,7 +26,7 @@ from zerolab.flat.layout import BucketPlan
 from zerolab.flat.views import fill
 from zerolab.zero.bucket import Bucket, Memory, TorchMemory
 from zerolab.zero.clip import StepResult, measure
-from zerolab.zero.guard import Guards
+from zerolab.zero.hooks import Guards
 from zerolab.zero.reducer import Reducer
 from zerolab.zero.schedule import GatherSchedule
 from zerolab.zero.sharding import Sharding
@@ -47,7 +47,7 @@ class Engine:
     units      the modules that are gathered as one; default: model.units(), or a guess (`units.py`)
     groups     optimizer options per parameter: groups(name, parameter) -> {"weight_decay": 0.0, ...}
     replicate  hold the same shards as the other ranks of this group, and average gradients over it after `comm`
-    guards     what is attached from outside (`guard.py`)
+    guards     what is attached from outside (`hooks.py`)
 
     A parameter that a backward does not reach counts as one whose gradient is zero. At stage 3 all ranks must run
     the same units in the same order, since they gather them together.
@@ -95,10 +95,9 @@ class Engine:
             self.guards,
             self.arrive,
             self._fill,
+            self.reached,
         )
-        taken = self.schedule.release_if_done if self.shards_parameters else None
-        self.reducer = self.make_reducer(comm, self.units, sharding.overlap, taken)
-        self.reducer.reached = self.schedule.reached = self.reached
+        self.reducer = self.make_reducer(comm, self.units, sharding.overlap, self.reached)
         self.reduces, self.failed, self.closed, self.stepping = True, False, False, False
         self.guards.tell("attach", self)
 
@@ -166,14 +165,24 @@ class Engine:
         over several micro-batches, more memory at stages 2 and 3.
         """
         self.check_ready()
-        self.begin_backward(reduce)
+        with backward_phase("backward"), self.taking_gradients(reduce):
+            self.scaled(loss).backward()
+
+    @contextmanager
+    def taking_gradients(self, reduce: bool | None = None) -> Iterator[None]:
+        """Within, a backward brings gradients; at the end all of them are here, and reduced if they are to be."""
+        self.failed = True
+        self.schedule.begin_backward()
+        self.reducer.begin(self.reduces if reduce is None else reduce)
         try:
-            with backward_phase("backward"):
-                self.scaled(loss).backward()
-                self.reducer.finish()
+            yield
+            self.reducer.finish()
         finally:
-            self.end_backward()
-        self.settle_backward()
+            self.reducer.end()
+            self.schedule.end_backward()
+        # From here on others may write to the shards.
+        settle_all(self.units)
+        self.failed = False
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
@@ -267,21 +276,6 @@ class Engine:
     def scaled(self, loss: torch.Tensor) -> torch.Tensor:
         return loss if self.loss_scale == 1.0 else loss.float() * self.loss_scale
 
-    def begin_backward(self, reduce: bool | None = None) -> None:
-        self.failed = True
-        self.schedule.begin_backward()
-        self.reducer.begin(self.reduces if reduce is None else reduce)
-
-    def end_backward(self) -> None:
-        """It has ended, or failed."""
-        self.reducer.end()
-        self.schedule.end_backward()
-
-    def settle_backward(self) -> None:
-        """It has ended well. From here on others may write to the shards."""
-        settle_all(self.units)
-        self.failed = False
-
     def _fill(self, unit: Unit) -> None:
         """A unit gets no more gradients in this backward."""
         if self.failed:
@@ -303,16 +297,29 @@ class Engine:
         self.optimizer_step.step(factor)
 
     def hand_around(self) -> None:
-        """All-gather the new parameters up to where they are stored."""
+        """All-gather the new parameters up to where they are stored. With `overlap_gather` who uses a unit waits."""
         self.new_values()
         with phase("publish"):
-            started = [bucket.publish() for bucket in self.buckets]
-            # Calls run in order: once the last has ended, so have those before it.
-            for handle in filter(None, reversed(started)):
-                handle.wait()
+            for unit in self.units:
+                unit.publish()
+        if not self.sharding.overlap_gather:
+            self.synchronize()
+            return
+        for unit in self.units:
+            if unit.arriving:
+                self.guards.tell("published", unit)
+
+    def synchronize(self) -> None:
+        """Return once all parameters that a step published have come."""
+        # Calls run in order: once the last has ended, so have those before it.
+        for unit in reversed(self.units):
+            self.arrive(unit)
 
     def arrive(self, unit: Unit) -> None:
-        """A unit is about to be used: return once its new parameters are here."""
+        """Return once a unit's new parameters are here."""
+        if unit.arriving:
+            unit.arrive()
+            self.guards.tell("arrived", unit)
 
     def new_values(self) -> None:
         """Parameters have new values, by a step or from a checkpoint: views that somebody still has of them, in Python

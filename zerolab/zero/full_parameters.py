@@ -25,7 +25,6 @@ from zerolab.zero.engine import Engine
 from zerolab.zero.guards import ParameterGuard
 from zerolab.zero.guards.parameters import written
 from zerolab.zero.overwrite import overwrite_by
-from zerolab.zero.publishing import Publishing
 from zerolab.zero.tiers.stored_step import StoredStep
 from zerolab.zero.tiers.tiers import Tier
 from zerolab.zero.units import Unit, settle_all
@@ -37,7 +36,6 @@ class FullParameters(Engine):
     _given: Sequence[nn.Module] | None
     optimizer_step: StoredStep
     tier: Tier
-    publishing: Publishing
 
     def train(self, mode: bool = True) -> Any:
         """`model.train(mode)`; returns the engine."""
@@ -73,10 +71,6 @@ class FullParameters(Engine):
                 f"{name} is the model's, so take engine.model.{name}; at stage 3 what reads parameters outside a "
                 "forward stands inside `with engine.summon_full_params():`, which every rank enters"
             )
-
-    def synchronize(self) -> None:
-        """Return once all parameters that a step published have come."""
-        self.publishing.settle_all()
 
     @torch.no_grad()
     def clip_grad_norm_(self, max_norm: float, norm_type: float = 2.0) -> float:
@@ -120,15 +114,13 @@ class FullParameters(Engine):
         others get nothing. A collective: every rank calls it."""
         self.check_whole()
         self.guards.tell("before_read")
-        self.publishing.settle(unit)
+        self.arrive(unit)
         with phase("consolidate"):
             unit.gather()
         slots = [(slot, bucket) for bucket in unit.buckets for slot in bucket.layout.slots]
         mine = to is None or to == self.comm.rank
         copies = {slot.name: view(bucket.whole, slot).cpu().clone() for slot, bucket in slots} if mine else {}
-        need = self.schedule.needs[unit]
-        if not (self.schedule.in_backward or need.inside or need.kept):
-            self.schedule.release(unit)
+        self.schedule.release_unused(unit)
         return copies
 
     def consolidate(self, to: int | None = None) -> dict[str, torch.Tensor]:
@@ -179,7 +171,7 @@ class FullParameters(Engine):
         if not self.optimizer_step.stays:
             self.guards.tell("before_read")
         self.check_between_steps("publish", publishes=True)
-        self.publishing.settle_all()
+        self.synchronize()
         with changing(self, "publish"), all_hear(self):
             for segment in self.optimizer_step.segments:
                 self.optimizer_step.write_back(segment)
@@ -221,7 +213,7 @@ class FullParameters(Engine):
             raise StateError("summon_full_params was entered inside a forward, a backward or itself; enter it between")
         try:
             for unit in self.units:
-                self.publishing.settle(unit)
+                self.arrive(unit)
                 unit.gather()
                 schedule.lend(unit, True)
             schedule.is_summoned = True

@@ -1,8 +1,9 @@
-"""Hooks on modules and tensors, and the tensors in what a module takes and gives."""
+"""What an engine hangs on modules and on autograd's graph, and what others hang on an engine."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Sequence
 from dataclasses import fields, is_dataclass
 from typing import Any
 
@@ -43,35 +44,51 @@ class Hook:
         raise StateError(COPY)
 
 
-def once(tensor: torch.Tensor, hook: Callable[[torch.Tensor], None]) -> None:
-    """Hook the next gradient of `tensor`, not those after it: a parameter or an input of the model lives long."""
+class Guards:
+    """What is attached to an engine from outside: objects with methods for some of these moments. Each may raise, which
+    ends the call that it is told of. The engine knows nothing of what they do.
 
-    def hooked(gradient: torch.Tensor) -> None:
-        handle.remove()
-        hook(gradient)
+    attach(engine), detach(engine)            the engine is complete; it is closed
+    before_call()                             the engine is called
+    before_forward(), before_backward()       the model's own forward begins; a backward
+    before_step(), before_update()            a step or an overwrite begins; the optimizer is about to run
+    before_read()                             parameters are about to be saved, or handed out whole
+    new_values()                              parameters have new values, by a step or because they were overwritten
+    lend(unit), take_back(unit)               everybody may use the gathered parameters of a unit, and no longer
+    after_unit(unit, outputs)                 a module of the unit gave these tensors
+    before_release()                          all units that nobody needs are about to be released
+    published(unit), arrived(unit)            a step returns while its new parameters are on their way; they came
+    """
 
-    handle = tensor.register_hook(hooked)
+    def __init__(self, guards: Sequence[Any]) -> None:
+        self.guards = list(guards)
+        self._methods: defaultdict[str, list[Callable[..., None]]] = defaultdict(list)
+        for guard in guards:
+            for name in dir(guard):
+                if not name.startswith("_") and callable(getattr(type(guard), name, None)):
+                    self._methods[name].append(getattr(guard, name))
+
+    def tell(self, moment: str, *about: Any) -> None:
+        """Tell all of them, in order."""
+        for method in self._methods.get(moment, ()):
+            method(*about)
 
 
 def nodes_of(outputs: list[torch.Tensor]) -> set[Any]:
     """The nodes of autograd's graph that made these tensors. A view may lose its node to a later write in place; the
     node of its base stays."""
-    made = [tensor for output in outputs for tensor in (output, output._base) if tensor is not None]
-    return {tensor.grad_fn for tensor in made if tensor.grad_fn is not None}
-
-
-def followed(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
-    """Those whose gradients autograd will compute."""
     if not torch.is_grad_enabled():
-        return []
-    return [tensor for tensor in tensors if tensor.requires_grad]
+        return set()
+    followed = [output for output in outputs if output.requires_grad]
+    made = [tensor for output in followed for tensor in (output, output._base) if tensor is not None]
+    return {tensor.grad_fn for tensor in made if tensor.grad_fn is not None}
 
 
 def tensors_in(tree: Any) -> list[torch.Tensor]:
     """Tensors in nested tuples, lists, dicts and dataclasses."""
     if isinstance(tree, torch.Tensor):
         return [tree]
-    # What forwards mostly take and give. Torch's own walk knows more, and takes ten times as long.
+    # What forwards mostly give. Torch's own walk knows more, and takes ten times as long.
     if type(tree) is tuple or type(tree) is list:
         return [tensor for part in tree for tensor in tensors_in(part)]
     if type(tree) is dict:

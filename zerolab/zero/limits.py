@@ -120,8 +120,8 @@ class LimitedSchedule(GatherSchedule):
     def make_room(self, unit: Unit) -> None:
         """Let go of what earlier units kept, if this one beside them is too much."""
         if unit.presence is Presence.SHARDED and not self.limits.has_room(self._live(), unit.numel):
-            for other, need in self.needs.items():
-                if need.kept:
+            for other in self.units:
+                if other.kept:
                     self.release(other)
 
     def _live(self) -> int:

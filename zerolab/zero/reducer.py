@@ -44,21 +44,12 @@ class Reducer:
     units     in forward order
     overlap   reduce while backward goes on
     reached   told of a gradient that comes outside a backward; begins one, or raises
-    taken     told of a unit when one of its gradients has been taken
     """
 
-    def __init__(
-        self,
-        comm: Collectives,
-        units: Sequence[Unit],
-        overlap: bool,
-        taken: Callable[[Unit], None] | None = None,
-    ) -> None:
-        self.overlap = overlap
+    def __init__(self, comm: Collectives, units: Sequence[Unit], overlap: bool, reached: Callable[[], None]) -> None:
+        self.overlap, self._reached = overlap, reached
         self.order = [bucket for unit in reversed(units) for bucket in reversed(unit.trainable)]
         self._position = {bucket: position for position, bucket in enumerate(self.order)}
-        self.reached: Callable[[], None] = nothing
-        self._taken = taken
         # Slots, and the small gradients that wait for their copy: on a GPU a kernel for each costs more than its bytes.
         self._small: list[tuple[Tensor, Tensor]] | None = [] if door.drives(comm.device) else None
         self._in_backward = self._reducing = False
@@ -66,9 +57,8 @@ class Reducer:
         self._next = 0
         self._in_flight: deque[tuple[Bucket, Handle]] = deque()
         self._hooks = [
-            parameter.register_post_accumulate_grad_hook(self._hook(unit, bucket))
-            for unit in units
-            for bucket in unit.trainable
+            parameter.register_post_accumulate_grad_hook(self._hook(bucket))
+            for bucket in self.order
             for parameter in bucket.parameters
         ]
 
@@ -162,22 +152,20 @@ class Reducer:
         for hook in self._hooks:
             hook.remove()
 
-    def _hook(self, unit: Unit, bucket: Bucket) -> Callable[[Tensor], None]:
+    def _hook(self, bucket: Bucket) -> Callable[[Tensor], None]:
         # Weak: Python's collector does not see what hooks hold; strong references would keep a forgotten engine alive.
-        self_, unit_, bucket_ = ref(self), ref(unit), ref(bucket)
+        self_, bucket_ = ref(self), ref(bucket)
 
         def hook(parameter: Tensor) -> None:
-            self, unit, bucket = self_(), unit_(), bucket_()
-            assert self is not None and unit is not None and bucket is not None
+            self, bucket = self_(), bucket_()
+            assert self is not None and bucket is not None
             if not self._in_backward:
                 try:
-                    self.reached()
+                    self._reached()
                 except BaseException:
                     drop_gradients([parameter])
                     raise
             self.on_gradient(bucket, parameter)
-            if self._taken is not None:
-                self._taken(unit)
 
         return hook
 
@@ -235,7 +223,3 @@ class Reducer:
                 if id(parameter) not in gradients.arrived:
                     view(local, bucket.slots[id(parameter)]).zero_()
         gradients.state = Local.WHOLE
-
-
-def nothing() -> None:
-    """Nobody listens."""

@@ -2,9 +2,8 @@
 
 Forward     before a module: gather its unit. After it: release, once all modules of the unit have run, unless
             it is kept for its backward.
-Backward    when the gradient of a module's output arrives: gather again. When the gradients of all its inputs
-            and of all its parameters are known: release. (That a parameter gets none is known when backward comes to
-            an earlier run, see `order.py`; if its unit was also used elsewhere, when backward has ended.)
+Backward    when the gradient of a module's output arrives: gather again. When backward comes to an earlier run,
+            release: all that later runs recorded has been computed.
 Recompute   a checkpointed module runs its forward again inside backward: its unit is gathered, if it is not
             here, and stays.
 """
@@ -14,38 +13,82 @@ from __future__ import annotations
 from collections.abc import Callable
 from threading import get_ident
 from typing import Any
+from weakref import WeakValueDictionary
 
 import torch
 from torch import nn
 from torch._C import _current_graph_task_id as current_backward
 
 from zerolab.collectives.call import phase
-from zerolab.zero.guard import Guards
-from zerolab.zero.hooks import Hook, followed, nodes_of, once, tensors_in
-from zerolab.zero.order import ExecutionOrder, Runs, UnitRun
-from zerolab.zero.reducer import nothing
+from zerolab.zero.hooks import Guards, Hook, nodes_of, tensors_in
 from zerolab.zero.units import Unit, settle_all
 
 
-class Need:
-    """What keeps one unit's parameters here, where they are stored as shards. It is needed
+class Run:
+    """One call of one of a unit's modules, or another use of its parameters.
 
-    forward     from its first run until each of its modules has run
-    backward    from the gradient of a run's output until the gradients of all inputs of its runs and of all its
-                parameters are known, at the latest until backward ends
-
-    inside    how many runs have begun and not ended; while there are any, everybody may use its parameters
-    ran       how many runs have ended in this forward
-    passes    how many runs are in the middle of their backward
-    begun     whether its backward has begun. (A reentrant checkpoint's is not noticed: the unit stays to the end.)
-    kept      whether it stays after its forward for its backward, though nobody computes with it now
+    entered, left   when its forward began and ended, counted over all runs
+    begun           whether backward has come to its outputs
     """
 
-    __slots__ = ("begun", "inside", "kept", "passes", "ran")
+    def __init__(self, unit: Unit, entered: int) -> None:
+        self.unit = unit
+        self.entered = self.left = entered
+        self.begun = False
+
+
+class ExecutionOrder:
+    """Runs of units. A forward is taken to go as the last one went; a backward, the way of its forwards back.
+
+    Of the operations that autograd may compute next, it takes the one that the forward recorded last. So when backward
+    comes to the outputs of one run, it has computed all that later runs recorded. A parameter that a later run had and
+    that has no gradient by then was not used there, as in an expert to which no token came. It gets none in this
+    backward, unless backward has yet to come to another run of its unit.
+
+    last      the units of the last forward's runs, in order
+    running   the units of this forward's runs so far
+    """
 
     def __init__(self) -> None:
-        self.inside = self.ran = self.passes = 0
-        self.begun = self.kept = False
+        self.last: list[Unit] = []
+        self.running: list[Unit] = []
+        self._clock = 0
+        # Runs to which backward may come, by when they ended, as long as a graph holds them; those to which it came.
+        self._ahead: WeakValueDictionary[int, Run] = WeakValueDictionary()
+        self._begun: list[Run] = []
+
+    def enter(self, unit: Unit) -> Run:
+        """A forward of one of the unit's modules begins, or another use of its parameters."""
+        self._clock += 1
+        return Run(unit, self._clock)
+
+    def leave(self, run: Run) -> None:
+        """It has ended, and backward may come to its outputs."""
+        self._clock += 1
+        run.left = self._clock
+        self._ahead[run.left] = run
+
+    def following(self) -> list[Unit]:
+        """The units that followed the one that runs, at this point of the last forward; none if another ran there."""
+        at = len(self.running)
+        return self.last[at:] if self.last[at - 1 : at] == self.running[-1:] else []
+
+    def end_forward(self) -> None:
+        self.last, self.running = self.running, []
+
+    def begin_backward(self, run: Run) -> tuple[list[Unit], list[Unit]]:
+        """Backward comes to the outputs of a run. Returns the units that get no more gradients in this backward, and
+        those of the runs before, the nearest first."""
+        run.begun = True
+        self._ahead.pop(run.left, None)
+        coming = [other.unit for left, other in reversed(list(self._ahead.items())) if left < run.left]
+        ended = [other.unit for other in self._begun if other.entered > run.left]
+        self._begun = [other for other in self._begun if other.entered < run.left] + [run]
+        needed = {*coming, *(other.unit for other in self._begun)}
+        return [unit for unit in dict.fromkeys(ended) if unit not in needed], coming
+
+    def end_backward(self) -> None:
+        self._begun.clear()
 
 
 class GatherSchedule:
@@ -55,7 +98,7 @@ class GatherSchedule:
     fill     called of a unit that gets no more gradients in this backward: those that did not come are zero
     reached  called when autograd comes to what the model gave
     pinned   units that stay until parameters have new values: somebody may have views of them
-    open     units whose gradients may come from elsewhere than their own runs
+    open     units of which not all uses are noticed, so that nobody knows when their last gradient comes
     """
 
     def __init__(
@@ -67,22 +110,19 @@ class GatherSchedule:
         guards: Guards,
         arrive: Callable[[Unit], None],
         fill: Callable[[Unit], None],
+        reached: Callable[[], None],
     ) -> None:
         self.units, self.shards_parameters = units, shards_parameters
         self.prefetch, self.guards = prefetch, guards
-        self.arrive, self._fill = arrive, fill
-        self.reached: Callable[[], None] = nothing
+        self.arrive, self.fill, self.reached = arrive, fill, reached
         # In the loss: a forward has ended whose backward has not.
-        self.in_forward = self.in_loss = self.in_backward = False
-        self.is_summoned = False
+        self.in_loss = self.in_backward = self.is_summoned = False
         self.pinned: dict[Unit, None] = {}
         self.open: set[Unit] = set()
-        self.order = ExecutionOrder(units)
-        self._runs = Runs(self._through)
-        self.needs = {unit: Need() for unit in units}
-        # Runs whose forward has begun and not ended, the innermost last.
-        self._entered: list[UnitRun] = []
+        self.order = ExecutionOrder()
+        # The thread whose forward goes on, and its runs that have begun and not ended, the innermost last.
         self.thread: int | None = None
+        self._entered: list[Run] = []
         hook = self._hook if shards_parameters else self._hook_lightly
         self._handles = [handle for unit in units for module in unit.modules for handle in hook(unit, module)]
         # Registered last and put first: a forward begins before, and ends after, everything that its units do.
@@ -92,10 +132,10 @@ class GatherSchedule:
         self._handles.append(model.register_forward_hook(end, always_call=True))
 
     def _hook(self, unit: Unit, module: nn.Module) -> list[Any]:
-        before = Hook(lambda _, args, kwargs: self._before_forward(unit, (args, kwargs)))
+        before = Hook(lambda *_: self._before_forward(unit))
         after = Hook(lambda _module, _args, output: self._after_forward(unit, output))
         return [
-            module.register_forward_pre_hook(before, with_kwargs=True, prepend=True),
+            module.register_forward_pre_hook(before, prepend=True),
             module.register_forward_hook(after, always_call=True),
         ]
 
@@ -104,8 +144,149 @@ class GatherSchedule:
         at each unit; one graph of the whole model would bring all its gradients at once, at the end."""
         return [module.register_forward_pre_hook(Hook(lambda *_: self.arrive(unit)), prepend=True)]
 
+    def remove(self) -> None:
+        for handle in self._handles:
+            handle.remove()
+
+    # Release.
+
+    def release(self, unit: Unit) -> None:
+        """Release a unit, unless somebody may have a view of its parameters."""
+        unit.kept = False
+        if not self.is_summoned and unit not in self.pinned:
+            unit.release()
+
+    def release_unused(self, unit: Unit) -> None:
+        """Release a unit that was gathered for something else, unless it runs or is kept."""
+        if not (self.in_backward or unit.inside or unit.kept):
+            self.release(unit)
+
+    def release_all(self, but_kept: bool = False) -> None:
+        """Release all units that nobody needs."""
+        if not self.shards_parameters:
+            return
+        self.guards.tell("before_release")
+        for unit in self.units:
+            if not (but_kept and unit.kept):
+                self.release(unit)
+
+    def new_values(self) -> None:
+        """Parameters have new values: what is gathered has the old ones, and so has every view."""
+        self.pinned.clear()
+        self.open.clear()
+        self.release_all()
+
+    # Forward.
+
+    @property
+    def in_forward(self) -> bool:
+        return self.thread is not None
+
+    def _begin_forward(self, model: nn.Module) -> None:
+        if self.in_backward and current_backward() < 0:
+            self.let_go()  # a loss.backward() has failed, of which nobody else notes the end
+        if self.in_backward:
+            return
+        self.guards.tell("before_forward")
+        self.thread = get_ident()
+        if not self.shards_parameters:
+            return
+        if self.is_summoned and torch.is_grad_enabled():
+            # Whoever uses summoned parameters is not noticed, so each may be used outside its unit's forward.
+            self.open.update(self.units)
+        for unit in self.units:
+            if unit.inside:
+                # The last forward failed half-way.
+                self.lend(unit, False)
+            unit.inside = unit.ran = 0
+        self._entered.clear()
+        self.order.running.clear()
+
+    def _end_forward(self, model: nn.Module, output: Any) -> None:
+        """Release what a forward left (a prefetched unit that was skipped, say), and learn the order of units."""
+        if self.in_backward or self.thread != get_ident():
+            return
+        self.thread = None
+        self.in_loss |= torch.is_grad_enabled()
+        outputs = tensors_in(output)
+        for node in nodes_of(outputs):
+            node.register_prehook(lambda _: self.reached())
+        if not self.shards_parameters:
+            return
+        self.order.end_forward()
+        self.release_all(but_kept=any(tensor.requires_grad for tensor in outputs))
+        if not (torch.is_grad_enabled() and model.training):
+            settle_all(self.units)  # the caller may write to the shards next, as it may after a backward
+
+    def _before_forward(self, unit: Unit) -> None:
+        self.arrive(unit)
+        with phase("backward" if self.in_backward else "forward"):
+            if not self.in_backward:
+                self.make_room(unit)
+            unit.gather()
+            if not unit.inside:
+                self.lend(unit, True)
+            unit.inside += 1
+            if self.in_backward:
+                return
+            self._entered.append(self.order.enter(unit))
+            self.order.running.append(unit)
+            if self.prefetch:
+                self.gather_ahead(self.order.following())
+
+    def _after_forward(self, unit: Unit, output: Any) -> None:
+        """A module of the unit has run, or failed."""
+        if unit.inside:
+            unit.inside -= 1
+            if not unit.inside:
+                self.lend(unit, False)
+        if self.in_backward or not self._entered:
+            return
+        outputs = tensors_in(output)
+        returns = self.watch(self._entered.pop(), outputs)
+        self.guards.tell("after_unit", unit, outputs)
+        unit.ran += 1
+        if unit.ran % len(unit.modules) == 0:
+            unit.kept = returns and self.keeps(unit)
+            if not unit.kept:
+                self.release(unit)
+
+    def watch(self, run: Run, outputs: list[torch.Tensor]) -> bool:
+        """When the gradient of an output arrives the unit must be here. Returns whether one will."""
+        nodes = nodes_of(outputs)
+        if nodes:
+            self.order.leave(run)
+        for node in nodes:
+            node.register_prehook(lambda _: self._before_backward(run))
+        return bool(nodes)
+
+    def lend(self, unit: Unit, lent: bool) -> None:
+        """Let everybody use the gathered parameters of a unit, or no longer."""
+        if self.shards_parameters and not self.is_summoned:
+            self.guards.tell("lend" if lent else "take_back", unit)
+
+    # Backward.
+
     def begin_backward(self) -> None:
         self.in_backward = True
+
+    def _before_backward(self, run: Run) -> None:
+        """The gradient of a run's output has come."""
+        self.reached()
+        with phase("backward"):
+            coming: list[Unit] = []
+            if not run.begun:
+                done, coming = self.order.begin_backward(run)
+                # Before the gather, so that all ranks start the same reductions before it, whichever gradients came.
+                for unit in done:
+                    if unit not in self.open:
+                        self.fill(unit)
+                        self.release(unit)
+            run.unit.gather()
+            if torch.is_grad_enabled():  # create_graph=True: the new graph has views of what is gathered now
+                self.pinned[run.unit] = None
+            if self.prefetch:
+                self.gather_ahead(coming)
 
     def end_backward(self) -> None:
         self.in_loss = False
@@ -115,182 +296,7 @@ class GatherSchedule:
         """Forget a backward that has ended or failed. (`in_loss` stays: another loss may wait for its backward.)"""
         self.in_backward = False
         self.order.end_backward()
-        self._runs.end_backward()
-        for need in self.needs.values():
-            need.passes, need.begun = 0, False
         self.release_all()
-
-    def remove(self) -> None:
-        for handle in self._handles:
-            handle.remove()
-
-    def release_all(self, but_kept: bool = False) -> None:
-        """Release all units that nobody needs."""
-        if not self.shards_parameters:
-            return
-        self.guards.tell("before_release")
-        for unit in self.units:
-            if not (but_kept and self.needs[unit].kept):
-                self.release(unit)
-
-    def release(self, unit: Unit) -> None:
-        """Release a unit, unless somebody may have a view of its parameters."""
-        self.needs[unit].kept = False
-        if not self.is_summoned and unit not in self.pinned:
-            unit.release()
-
-    def new_values(self) -> None:
-        """Parameters have new values: what is gathered has the old ones, and so has every view."""
-        self.pinned.clear()
-        self.release_all()
-
-    # Forward.
-
-    def _begin_forward(self, model: nn.Module) -> None:
-        if self.in_backward and current_backward() < 0:
-            self.let_go()  # a loss.backward() has failed, of which nobody else notes the end
-        if self.in_backward:
-            return
-        self.guards.tell("before_forward")
-        self.thread, self.in_forward = get_ident(), True
-        if not self.shards_parameters:
-            return
-        if self.is_summoned and torch.is_grad_enabled():
-            # Whoever uses summoned parameters is not noticed, so each may be used outside its unit's forward.
-            self.open.update(self.units)
-        for unit, need in self.needs.items():
-            if need.inside:
-                # The last forward failed half-way.
-                self.lend(unit, False)
-            need.inside = need.ran = 0
-        self._entered.clear()
-        self.order.begin_forward()
-
-    def _end_forward(self, model: nn.Module, output: Any) -> None:
-        """Release what a forward left (a prefetched unit that was skipped, say), and learn the order of units."""
-        if self.in_backward or self.thread != get_ident():
-            return
-        self.thread, self.in_forward = None, False
-        self.in_loss |= torch.is_grad_enabled()
-        outputs = tensors_in(output)
-        for node in nodes_of(followed(outputs)):
-            node.register_prehook(lambda _: self.reached())
-        if not self.shards_parameters:
-            return
-        self.order.end_forward()
-        self.release_all(but_kept=any(tensor.requires_grad for tensor in outputs))
-        if not (torch.is_grad_enabled() and model.training):
-            settle_all(self.units)  # the caller may write to the shards next, as it may after a backward
-
-    def _before_forward(self, unit: Unit, inputs: Any) -> None:
-        self.arrive(unit)
-        with phase("backward" if self.in_backward else "forward"):
-            if not self.in_backward:
-                self.make_room(unit)
-            unit.gather()
-            self._enter(unit)
-            if self.in_backward:
-                return
-            following = self.order.next_in_forward(unit)
-            if self.prefetch:
-                self.gather_ahead(following)
-        self._entered.append(self._watch_inputs(unit, followed(tensors_in(inputs))))
-
-    def _after_forward(self, unit: Unit, output: Any) -> None:
-        self._leave(unit)
-        if self.in_backward or not self._entered:
-            return
-        outputs = tensors_in(output)
-        run = self._entered.pop()
-        returns = self._watch_outputs(run, followed(outputs))
-        self._runs.leave(run, returns)
-        self.guards.tell("after_unit", unit, outputs)
-        need = self.needs[unit]
-        need.ran += 1
-        if need.ran % len(unit.modules) == 0:
-            need.kept = returns and self.keeps(unit)
-            if not need.kept:
-                self.release(unit)
-
-    def _enter(self, unit: Unit) -> None:
-        need = self.needs[unit]
-        if not need.inside:
-            self.lend(unit, True)
-        need.inside += 1
-
-    def _leave(self, unit: Unit) -> None:
-        """A module of the unit has run, or failed."""
-        need = self.needs[unit]
-        if need.inside:
-            need.inside -= 1
-            if not need.inside:
-                self.lend(unit, False)
-
-    def lend(self, unit: Unit, lent: bool) -> None:
-        """Let everybody use the gathered parameters of a unit, or no longer."""
-        if self.shards_parameters and not self.is_summoned:
-            self.guards.tell("lend" if lent else "take_back", unit)
-
-    # Backward.
-
-    def _watch_inputs(self, unit: Unit, inputs: list[torch.Tensor]) -> UnitRun:
-        """A run is over when the gradients of all its inputs are known. Watched before the module runs, which may
-        overwrite its inputs."""
-        run = self._runs.enter(unit)
-        run.missing = len(inputs)
-
-        def known(_: torch.Tensor) -> None:
-            run.missing -= 1
-            if run.missing == 0 and run.begun:
-                self.needs[unit].passes -= 1
-                self.release_if_done(unit)
-
-        for tensor in inputs:
-            once(tensor, known)
-        return run
-
-    def _watch_outputs(self, run: UnitRun, outputs: list[torch.Tensor]) -> bool:
-        """When the gradient of an output arrives the unit must be here. Returns whether one will.
-
-        The hook is one of the node that made the output, since a node's hooks run after its tensor's: the next
-        unit, whose input this is, hears first that it is done, and is released before this one is gathered.
-        """
-        nodes = nodes_of(outputs)
-        if nodes:
-            self.order.returning.append(run.unit)
-        for node in nodes:
-            node.register_prehook(lambda _: self._before_backward(run))
-        return bool(nodes)
-
-    def _before_backward(self, run: UnitRun) -> None:
-        self.reached()
-        unit = run.unit
-        with phase("backward"):
-            if run.begun:
-                unit.gather()
-                return
-            self._runs.begin(run)
-            unit.gather()
-            if torch.is_grad_enabled():  # create_graph=True: the new graph has views of what is gathered now
-                self.pinned[unit] = None
-            need = self.needs[unit]
-            need.begun = True
-            need.passes += run.missing > 0
-            before = self.order.next_in_backward(unit)
-            if self.prefetch:
-                self.gather_ahead(before)
-
-    def release_if_done(self, unit: Unit) -> None:
-        """In backward: release a unit that no run and no missing gradient needs any more."""
-        need = self.needs[unit]
-        if need.begun and not need.passes and all(bucket.complete for bucket in unit.trainable):
-            self.release(unit)
-
-    def _through(self, unit: Unit) -> None:
-        """In backward: nothing that a unit's own forwards made is left to compute."""
-        if unit not in self.open:
-            self._fill(unit)
-            self.release_if_done(unit)
 
     # How much is here at a time. (`limits.py` has other answers.)
 

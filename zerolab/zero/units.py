@@ -50,8 +50,13 @@ class Unit:
     """Modules whose parameters are gathered and released together.
 
     gathered   the buckets that come and go: those that are stored as shards
+    published  those whose new parameters ranks hand to each other after a step
     numel      their elements, padding included
     gathering  the calls by which they came last, or are coming; none of those that failed
+    arriving   the calls by which new parameters come that a step has published
+    inside     how many runs of its modules have begun and not ended; while there are any, everybody may use parameters
+    ran        how many runs have ended in this forward
+    kept       whether it stays after its forward for its backward, though nobody computes with it now
     """
 
     def __init__(self, name: str, modules: list[nn.Module], buckets: list[Bucket]) -> None:
@@ -59,14 +64,19 @@ class Unit:
         self.modules = modules
         self.buckets = buckets
         self.trainable = [bucket for bucket in buckets if bucket.trainable]
+        self.published: list[Bucket] = []
         self.gathered: list[Bucket] = []
         self.numel = 0
         self.presence = Presence.SHARDED
         self.gathering: list[Handle] = []
+        self.arriving: list[Handle] = []
+        self.inside = self.ran = 0
+        self.kept = False
 
     def place(self) -> None:
         """The buckets have their tables."""
         self.gathered = [bucket for bucket in self.buckets if bucket.rows.parameters.depth]
+        self.published = [bucket for bucket in self.trainable if bucket.rows.publishes]
         self.numel = sum(bucket.layout.numel for bucket in self.gathered)
         if not self.gathered:
             self.presence = Presence.GATHERED
@@ -129,6 +139,17 @@ class Unit:
             self.settle()
         for bucket in self.gathered:
             bucket.release()
+
+    def publish(self) -> None:
+        """Start to hand this rank's new parameters to the others, and to get theirs."""
+        self.arriving = [bucket.publish() for bucket in self.published]
+
+    def arrive(self) -> None:
+        """Return once new parameters are here."""
+        for handle in self.arriving:
+            handle.wait()
+        # Only now: if a wait failed, they still count as on their way.
+        self.arriving = []
 
     def _shards(self) -> list[torch.Tensor]:
         """This rank's shards, all of them before the first is sent: one that cannot be read from the disk must not
@@ -203,29 +224,24 @@ def join_tied(
     """Give each parameter to the innermost unit around it; modules that share one become one unit, which stands
     where the first of them stood. What no unit holds goes to the model itself, which stands first."""
     names = {id(parameter): name for name, parameter in model.named_parameters()}
-    members: list[list[nn.Module]] = []
-    owned: list[dict[int, nn.Parameter]] = []
     inner = {id(module) for module in modules}
+    groups: list[tuple[list[nn.Module], dict[int, nn.Parameter]]] = []
     # The model itself stands first, so that what hangs on it directly is reduced last: those gradients may come late,
     # and no other reduction shall wait for them.
     for module in [*([] if id(model) in inner else [model]), *dict.fromkeys(modules)]:
         parameters = {id(p): p for p in own_parameters(module, inner) if id(p) in names}
-        shared = [at for at, others in enumerate(owned) if others.keys() & parameters.keys()]
+        tied = [group for group in groups if group[1].keys() & parameters.keys()]
         if not parameters:
             continue
-        members.append([module])
-        owned.append(parameters)
-        for at in reversed(shared):
-            members[-1] = [*members[at], *members[-1]]
-            owned[-1] = {**owned[at], **owned[-1]}
-        if shared:
-            members[shared[0]], owned[shared[0]] = members.pop(), owned.pop()
-            for at in reversed(shared[1:]):
-                del members[at], owned[at]
-    return [
-        (group, [(names[key], parameter) for key, parameter in parameters.items()])
-        for group, parameters in zip(members, owned, strict=True)
-    ]
+        if not tied:
+            groups.append(([module], parameters))
+            continue
+        for members, owned in [*tied[1:], ([module], parameters)]:
+            tied[0][0].extend(members)
+            tied[0][1].update(owned)
+        joined = set(map(id, tied[1:]))
+        groups = [group for group in groups if id(group) not in joined]
+    return [(members, [(names[key], p) for key, p in owned.items()]) for members, owned in groups]
 
 
 def own_parameters(module: nn.Module, inner: set[int]) -> list[nn.Parameter]:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from zerolab.collectives import Collectives, phase
+from zerolab.collectives import Collectives
 from zerolab.errors import InputError
 from zerolab.flat import ALIGN
 from zerolab.flat.layout import round_up
@@ -32,7 +32,6 @@ from zerolab.zero.engine import Engine
 from zerolab.zero.full_parameters import FullParameters
 from zerolab.zero.guards import DEFAULT
 from zerolab.zero.limits import NO_LIMITS, LimitedSchedule, Stage3Limits, check_limits
-from zerolab.zero.publishing import Publishing
 from zerolab.zero.reducer import Reducer
 from zerolab.zero.replicas import ReplicatedReducer
 from zerolab.zero.sharding import Sharding
@@ -42,7 +41,7 @@ from zerolab.zero.start.probe import probe
 from zerolab.zero.step import Factory, default_factory
 from zerolab.zero.tiers.stored_step import StoredStep
 from zerolab.zero.tiers.tiers import Tier, make_tier
-from zerolab.zero.units import GroupOf, Unit
+from zerolab.zero.units import GroupOf
 
 
 class ZeroEngine(FullParameters):
@@ -217,18 +216,6 @@ class ZeroEngine(FullParameters):
     def make_reducer(self, *settings: Any) -> Reducer:
         return Reducer(*settings) if self.replicate is None else ReplicatedReducer(self.replicate, *settings)
 
-    def hand_around(self) -> None:
-        self.new_values()
-        with phase("publish"):
-            self.publishing.publish()
-        if self.sharding.overlap_gather:
-            self.publishing.leave()
-        else:
-            self.publishing.settle_all()
-
-    def arrive(self, unit: Unit) -> None:
-        self.publishing.settle(unit)
-
     def make_step(self, factory: Factory) -> StoredStep:
         kind = step_kind(self.offload, self.buckets, self.precision, self.state_size)
         return kind(self.tier, self.offload, self.buckets, factory, self.precision, self.state_size)
@@ -241,7 +228,6 @@ class ZeroEngine(FullParameters):
         models_in_use.add(self.model)
 
     def fill_buckets(self) -> None:
-        self.publishing = Publishing(self.units, self.guards)
         materializer = Materializer(self.model, self.units, self.comm, self.init)
         for bucket in materializer:
             bucket.overwrite(self.first_values(bucket, materializer.flats.pop(bucket, None)))

@@ -20,7 +20,7 @@ class Owned(torch.Tensor):
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
     @property  # type: ignore[override]
-    def data(self) -> torch.Tensor:
+    def data(self) -> torch.Tensor:  # type: ignore[override]
         return self.detach()
 
 

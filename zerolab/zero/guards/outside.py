@@ -59,13 +59,10 @@ class OutOfUnitAccess:
                 f"{operation} was asked of {title}, which has elements in forward and backward only at stage 3: {WHERE}"
             )
         for before in self.last - together:
-            need = schedule.needs[before]
-            if not (schedule.in_backward or need.inside or need.kept):
-                schedule.release(before)
+            schedule.release_unused(before)
         with phase("backward" if schedule.in_backward else "forward"):
             unit.gather()
         self.last = self.last & together | {unit}
-        schedule.open.add(unit)
         self.counts[title] += 1
 
     def used(self, unit: Unit, name: str, outputs: list[Tensor]) -> None:
@@ -74,19 +71,11 @@ class OutOfUnitAccess:
         computing = schedule.in_forward or schedule.in_backward
         if views and not computing and not any(view.requires_grad for view in views):
             raise StateError(f"a view of {name} would lose its elements to stage 3 before it is read: {WHERE}")
-        if not schedule.in_backward and torch.is_grad_enabled():
-            for node in {tensor.grad_fn for tensor in outputs if tensor.grad_fn is not None}:
-                node.register_prehook(lambda _: self._returned(unit))
-
-    def _returned(self, unit: Unit) -> None:
-        """In backward: a gradient has come back to what was computed with the unit's parameters outside its forward. If
-        all of them train, their own gradients tell when they are not needed any more, so its backward has begun."""
-        schedule = self.schedule
-        schedule.reached()
-        with phase("backward"):
-            unit.gather()
-        if unit not in schedule.pinned and len(unit.trainable) == len(unit.buckets):
-            schedule.needs[unit].begun = True
+        if schedule.in_backward or not torch.is_grad_enabled():
+            # As in a reentrant checkpoint: the graph to which it belongs is not this forward's.
+            schedule.open.add(unit)
+        else:
+            schedule.watch(schedule.order.enter(unit), outputs)
 
     def after_unit(self, unit: Unit, outputs: Iterable[Tensor]) -> list[Tensor]:
         """Which of these tensors are views of the unit's parameters; the unit stays for them."""

@@ -10,7 +10,7 @@ do it. What people do to a parameter by habit works, or is refused by name.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -246,11 +246,11 @@ class ParameterGuard(OutOfUnitAccess):
     def take_back(self, unit: Unit) -> None:
         change(unit.gathered, AWAY)
 
-    def published(self, unit: Unit, buckets: Sequence[Bucket]) -> None:
-        change(buckets, AWAY)
-        if not all(isinstance(parameter, Wrapped) for parameter in parameters_in(buckets)):
+    def published(self, unit: Unit) -> None:
+        change(unit.published, AWAY)
+        if not all(isinstance(parameter, Wrapped) for parameter in parameters_in(unit.published)):
             # One of a class of the user's own cannot make anybody wait: its unit is awaited now.
             self.schedule.arrive(unit)
 
-    def arrived(self, buckets: Sequence[Bucket]) -> None:
-        change(buckets, HERE)
+    def arrived(self, unit: Unit) -> None:
+        change(unit.published, HERE)
