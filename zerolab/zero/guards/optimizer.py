@@ -20,8 +20,12 @@ class Owned(torch.Tensor):
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
     @property  # type: ignore[override]
-    def data(self) -> torch.Tensor:  # type: ignore[override]
+    def data(self) -> torch.Tensor:
         return self.detach()
+
+    @data.setter
+    def data(self, new: torch.Tensor) -> None:
+        self.detach().copy_(new)
 
 
 class OptimizerGuard:
