@@ -87,8 +87,16 @@ def compiled_parts(loss):
 
 
 def train_all(comm, backend):
-    """By stage and way, and by stage without a compiler. In one launch: a rank imports the compiler for seconds."""
-    return {(stage, way): train(comm, stage, way, backend=backend) for stage, way in [*product(range(4), [""]), *RUNS]}
+    """By stage and way, and by stage without a compiler; and what a single graph is told at stages 0 and 3. In one
+    launch: a rank imports the compiler for seconds."""
+    found = {(stage, way): train(comm, stage, way, backend=backend) for stage, way in [*product(range(4), [""]), *RUNS]}
+    return found, [whole(comm, stage) for stage in (0, 3)]
+
+
+def whole(comm, stage):
+    with pytest.raises(Exception, match="ZeroEngine") as refused:
+        train(comm, stage, "before", backend="eager", fullgraph=True)
+    return str(refused.value)
 
 
 @pytest.fixture(scope="module")
@@ -100,7 +108,7 @@ def by_rank():
 def test_a_compiled_model_trains_as_one_that_is_not_in_a_few_graphs(by_rank, stage):
     ways = [way for at, way in RUNS if at == stage]
     assert ways == list(WAYS) if stage == 3 else ways
-    for runs in by_rank:
+    for runs, _ in by_rank:
         losses, state, *none = runs[stage, ""]
         assert none == [0, 0]
         for way in ways:
@@ -167,13 +175,7 @@ def test_what_inductor_compiles_trains_as_what_is_not_compiled(tmp_path):
             assert all(torch.allclose(state[name], state_of_way[name], atol=1e-5) for name in state)
 
 
-def whole(comm, stage):
-    with pytest.raises(Exception, match="ZeroEngine") as refused:
-        train(comm, stage, "before", backend="eager", fullgraph=True)
-    return str(refused.value)
-
-
-@pytest.mark.parametrize("stage", [0, 3])
-def test_a_single_graph_is_refused_with_the_way_out(stage):
-    for said in launch(whole, stage, ranks=2, timeout=120):
-        assert "between compiled graphs" in said and "without fullgraph=True" in said
+def test_a_single_graph_is_refused_with_the_way_out(by_rank):
+    for _, told in by_rank:
+        for said in told:
+            assert "between compiled graphs" in said and "without fullgraph=True" in said

@@ -96,14 +96,17 @@ def plain():
     return model
 
 
-@pytest.mark.parametrize("stage", [0, 1, 2, 3])
-def test_a_plain_model_begins_with_the_bits_that_its_constructor_would_have_drawn(stage):
-    there = launch(trained, "cpu", stage, plain, ranks=2, world="lockstep")[0]
-    meta = launch(trained, "meta", stage, plain, ranks=2, world="lockstep")
-    for first, after, steps, names in meta:
-        assert names == there[3] and steps == 7
-        for mine, its in ((first, there[0]), (after, there[1])):
-            assert mine.keys() == its.keys() and all(torch.equal(mine[name], its[name]) for name in its)
+def at_each_stage(comm, device, *what):
+    return [trained(comm, device, stage, *what) for stage in range(4)]
+
+
+def test_a_plain_model_begins_with_the_bits_that_its_constructor_would_have_drawn():
+    there = launch(at_each_stage, "cpu", plain, ranks=2, world="lockstep")[0]
+    for found in launch(at_each_stage, "meta", plain, ranks=2, world="lockstep"):
+        for (first, after, steps, names), own in zip(found, there, strict=True):
+            assert names == own[3] and steps == 7
+            for mine, its in ((first, own[0]), (after, own[1])):
+                assert mine.keys() == its.keys() and all(torch.equal(mine[name], its[name]) for name in its)
 
 
 def seven():
@@ -115,15 +118,15 @@ def seven():
     return model
 
 
-@pytest.mark.parametrize("stage", [0, 1, 2, 3])
-def test_with_a_precision_it_goes_on_as_one_that_was_in_memory(stage):
-    there = launch(trained, "cpu", stage, seven, "bf16", ranks=2, world="lockstep")[0]
-    for _, after, _, _ in launch(trained, "meta", stage, seven, "bf16", ranks=2, world="lockstep"):
-        assert all(torch.equal(after[name], there[1][name]) for name in there[1])
+def test_with_a_precision_it_goes_on_as_one_that_was_in_memory():
+    there = launch(at_each_stage, "cpu", seven, "bf16", ranks=2, world="lockstep")[0]
+    for found in launch(at_each_stage, "meta", seven, "bf16", ranks=2, world="lockstep"):
+        for (_, after, _, _), own in zip(found, there, strict=True):
+            assert all(torch.equal(after[name], own[1][name]) for name in own[1])
 
 
 def test_all_stages_begin_and_go_on_with_the_same_bits_tied_weights_and_lone_buffers_too():
-    runs = [launch(trained, "meta", stage, Mixed, ranks=2, world="lockstep")[1] for stage in range(4)]
+    runs = launch(at_each_stage, "meta", Mixed, ranks=2, world="lockstep")[1]
     for first, after, steps, _ in runs:
         assert steps == 7 and torch.equal(first["counter.seen"], torch.ones(2))
         assert all(torch.equal(after[name], runs[0][1][name]) for name in runs[0][1])
@@ -142,14 +145,17 @@ def tower():
     return nn.Sequential(*(nn.Linear(96, 96) for _ in range(12)), nn.Linear(96, 200), nn.Linear(200, 3))
 
 
+def built_each(comm):
+    return [built(comm, stage, tower) for stage in (0, 2, 3)]
+
+
 @pytest.mark.parametrize("collectives", ["shared", "ring"])
-@pytest.mark.parametrize("stage", [0, 2, 3])
-def test_building_takes_the_shards_and_the_largest_unit_as_predicted(stage, collectives):
-    for peak, predicted in launch(built, stage, tower, ranks=2, collectives=collectives):
-        # A few numbers of the checks, and of the probe of the optimizer.
-        assert predicted <= peak <= predicted + 1000
-    whole = sum(parameter.nbytes for parameter in on("meta", tower).parameters())
-    assert stage < 3 or predicted < 0.75 * whole
+def test_building_takes_the_shards_and_the_largest_unit_as_predicted(collectives):
+    for found in launch(built_each, ranks=2, collectives=collectives):
+        for peak, predicted in found:
+            # A few numbers of the checks, and of the probe of the optimizer.
+            assert predicted <= peak <= predicted + 1000
+        assert found[-1][1] < 0.75 * sum(parameter.nbytes for parameter in on("meta", tower).parameters())
 
 
 def first_values(comm, family, stage):
@@ -161,7 +167,7 @@ def first_values(comm, family, stage):
 
 @pytest.mark.parametrize("family", ["llama", "gpt2"])
 def test_our_own_models_begin_as_their_constructors_let_them_begin(family):
-    states = [launch(first_values, family, stage, ranks=2, world="lockstep")[0] for stage in (0, 3)]
+    states = launch(lambda comm: [first_values(comm, family, stage) for stage in (0, 3)], ranks=2, world="lockstep")[0]
     torch.manual_seed(0)
     there = dict(build(family, "nano", vocab_size=64).named_parameters())
     assert states[0].keys() == there.keys()

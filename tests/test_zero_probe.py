@@ -183,7 +183,7 @@ def test_what_is_not_elementwise_is_refused(of: Callable[..., O.Optimizer]) -> N
     [
         (InBlocks, r"a parameter of shape \(6, 16\) and flat slices of it differ in values"),
         (KeepsANormAsATensor, "differ in state 'seen'"),
-        (KeepsRows, r"of shape \(6, 16\) and flat slices of it differ in state 'rows'"),
+        (KeepsRows, r"of shape \(2, 3, 16\) and flat slices of it differ in state 'rows'"),
     ],
 )
 def test_a_refusal_names_what_a_parameter_and_its_slices_do_not_have_alike(of: Any, why: str) -> None:

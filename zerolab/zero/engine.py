@@ -47,7 +47,7 @@ class Engine:
     units      the modules that are gathered as one; default: model.units(), or a guess (`units.py`)
     groups     optimizer options per parameter: groups(name, parameter) -> {"weight_decay": 0.0, ...}
     replicate  hold the same shards as the other ranks of this group, and average gradients over it after `comm`
-    guards     what is attached from outside (`guard.py`)
+    guards     what is attached from outside (`hooks.py`)
 
     A parameter that a backward does not reach counts as one whose gradient is zero. At stage 3 all ranks must run
     the same units in the same order, since they gather them together.

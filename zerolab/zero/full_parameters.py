@@ -210,7 +210,7 @@ class FullParameters(Engine):
     def uses_outside(self) -> Mapping[str, int]:
         """How often each parameter was asked for outside the forward of its unit, by name and unit."""
         guards = [guard for guard in self.guards.guards if isinstance(guard, ParameterGuard)]
-        return guards[0].outside.counts if guards else {}
+        return guards[0].counts if guards else {}
 
     def check_between_steps(self, what: str, mends: bool = False, publishes: bool = False) -> None:
         """Raise a StateError unless the engine is between two steps. `what` is the name of the call that asks; it may

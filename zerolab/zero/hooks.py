@@ -50,8 +50,7 @@ class Guards:
 
     attach(engine), detach(engine)            the engine is complete; it is closed
     before_call()                             the engine is called
-    before_forward(model), after_forward(outputs)    of the model; no outputs if it failed
-    before_backward(), after_backward()       the latter also if it failed
+    before_forward(), before_backward()       the model's own forward begins; a backward
     before_step(), before_update()            a step or an overwrite begins; the optimizer is about to run
     before_read()                             parameters are about to be saved, or handed out whole
     new_values()                              parameters have new values, by a step or because they were overwritten

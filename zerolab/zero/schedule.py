@@ -121,7 +121,7 @@ class GatherSchedule:
         self.open: set[Unit] = set()
         self.order = ExecutionOrder()
         # The thread whose forward goes on, and its runs that have begun and not ended, the innermost last.
-        self._thread: int | None = None
+        self.thread: int | None = None
         self._entered: list[Run] = []
         hook = self._hook if shards_parameters else self._hook_lightly
         self._handles = [handle for unit in units for module in unit.modules for handle in hook(unit, module)]
@@ -180,15 +180,15 @@ class GatherSchedule:
 
     @property
     def in_forward(self) -> bool:
-        return self._thread is not None
+        return self.thread is not None
 
     def _begin_forward(self, model: nn.Module) -> None:
         if self.in_backward and current_backward() < 0:
             self.let_go()  # a loss.backward() has failed, of which nobody else notes the end
         if self.in_backward:
             return
-        self.guards.tell("before_forward", model)
-        self._thread = get_ident()
+        self.guards.tell("before_forward")
+        self.thread = get_ident()
         if not self.shards_parameters:
             return
         if self.is_summoned and torch.is_grad_enabled():
@@ -204,9 +204,9 @@ class GatherSchedule:
 
     def _end_forward(self, model: nn.Module, output: Any) -> None:
         """Release what a forward left (a prefetched unit that was skipped, say), and learn the order of units."""
-        if self.in_backward or self._thread != get_ident():
+        if self.in_backward or self.thread != get_ident():
             return
-        self._thread = None
+        self.thread = None
         self.in_loss |= torch.is_grad_enabled()
         outputs = tensors_in(output)
         for node in nodes_of(outputs):
@@ -214,10 +214,7 @@ class GatherSchedule:
         if not self.shards_parameters:
             return
         self.order.end_forward()
-        try:
-            self.guards.tell("after_forward", outputs)
-        finally:
-            self.release_all(but_kept=any(tensor.requires_grad for tensor in outputs))
+        self.release_all(but_kept=any(tensor.requires_grad for tensor in outputs))
         if not (torch.is_grad_enabled() and model.training):
             settle_all(self.units)  # the caller may write to the shards next, as it may after a backward
 
@@ -298,7 +295,6 @@ class GatherSchedule:
     def let_go(self) -> None:
         """Forget a backward that has ended or failed. (`in_loss` stays: another loss may wait for its backward.)"""
         self.in_backward = False
-        self.guards.tell("after_backward")
         self.order.end_backward()
         self.release_all()
 

@@ -227,11 +227,8 @@ class ZeroEngine(FullParameters):
 
     def fill_buckets(self) -> None:
         materializer = Materializer(self.model, self.units, self.comm, self.init)
-        for unit in self.units:
-            flats = materializer.bring(unit)
-            for bucket in unit.buckets:
-                bucket.overwrite(self.first_values(bucket, flats.pop(bucket, None)))
-        materializer.bring_rest()
+        for bucket in materializer:
+            bucket.overwrite(self.first_values(bucket, materializer.flats.pop(bucket, None)))
 
     @property
     def _computes_in_fp8(self) -> bool:

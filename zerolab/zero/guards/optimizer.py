@@ -8,12 +8,10 @@ noticed, by torch's count of writes, and refused until `engine.publish()` hands 
 from __future__ import annotations
 
 from typing import Any
-from weakref import ReferenceType
 
 import torch
 
 from zerolab.errors import StateError
-from zerolab.zero.tiers.stored_step import StoredStep
 
 
 class Owned(torch.Tensor):
@@ -30,71 +28,56 @@ class Owned(torch.Tensor):
         self.detach().copy_(new)
 
 
-class HandedOut:
-    """The tensors of one engine's optimizer."""
+class OptimizerGuard:
+    """The optimizer's own tensors, and what is asked of the optimizer by itself."""
 
-    def __init__(self, step: StoredStep) -> None:
-        self.step = step
-        self.note()
+    def attach(self, engine: Any) -> None:
+        self._engine, step, optimizer = engine, engine.optimizer_step, engine.optimizer
+        # What is written to the model's own memory, on all ranks alike, it has.
+        apart = not step.stays or any(its.format.main or its.bucket.rows.owned for its in step.segments)
+        self._segments = step.segments if apart else []
+        self.new_values()
+        # So torch's GradScaler goes straight to `step`.
+        optimizer._step_supports_amp_scaling = True
+        optimizer.register_step_pre_hook(self._check_step)
+        optimizer.zero_grad = lambda set_to_none=True: engine.zero_grad()
+        optimizer.state_dict = optimizer.load_state_dict = self._refuse_state
 
-    def note(self) -> None:
-        """They are as the engine left them: from now on `written` tells of writes by others."""
+    def new_values(self) -> None:
         self._set_class(torch.Tensor, Owned)
         self._versions = self._count()
 
-    def take_back(self) -> None:
-        """Before a step: torch's optimizers are quickest with tensors of torch's own class."""
+    def before_update(self) -> None:
+        # Torch's optimizers are quickest with tensors of torch's own class.
         self._set_class(Owned, torch.Tensor)
 
-    def written(self) -> bool:
-        """Whether others wrote to them, and the model may lack what they wrote. At stage 0 they may be the model's own
-        memory."""
-        apart = not self.step.stays or any(one.format.main is not None for one in self.step.segments)
-        sharded = any(one.bucket.rows.owned for one in self.step.segments)
-        return (apart or sharded) and self._versions != self._count()
-
-    def _count(self) -> list[int]:
-        return [segment.tensor._version for segment in self.step.segments]
-
-    def _set_class(self, before: type[torch.Tensor], now: type[torch.Tensor]) -> None:
-        for segment in self.step.segments:
-            if type(segment.tensor) is before:
-                segment.tensor.__class__ = now  # type: ignore[assignment]
-
-
-def guarded(optimizer: torch.optim.Optimizer, engine: ReferenceType[Any]) -> torch.optim.Optimizer:
-    """The optimizer, which refuses to step by itself, since gradients come to it in `engine.step()` only, and whose
-    zero_grad forgets the engine's."""
-
-    # So torch's GradScaler goes straight to `step`, which says what to do in its place.
-    optimizer._step_supports_amp_scaling = True  # type: ignore[attr-defined]
-
-    def check(*_: Any) -> None:
-        if (its := engine()) is not None and not its.stepping:
-            if "grad_scale" in vars(optimizer):
-                del optimizer.grad_scale, optimizer.found_inf  # type: ignore[attr-defined]
-                raise StateError(
-                    "torch's GradScaler finds no gradients, which are the engine's: leave it out, and say "
-                    'ZeroEngine(precision="fp16"), which scales losses and skips steps on all ranks alike'
-                )
+    def before_read(self) -> None:
+        """Refuse writes that the other ranks and the model do not have."""
+        if self._versions != self._count():
             raise StateError(
-                "engine.optimizer.step() has no gradients and would update nothing; call engine.step() instead"
+                f"the tensors of {type(self._engine.optimizer).__name__} were written to between steps, as its eval() "
+                "or train() may do, and the model does not have that on all ranks: call engine.publish() after it, on "
+                "every rank; leave out offload and dtypes of states, with which these tensors are empty between steps"
             )
 
-    def zero_grad(set_to_none: bool = True) -> None:
-        if (its := engine()) is not None:
-            its.zero_grad()
+    before_call = before_backward = before_read
 
-    def state_dict(*_: Any) -> Any:
-        raise StateError(
-            "engine.optimizer has the states of this rank's shards alone, without names; save by zerolab.checkpoint"
-        )
+    def _count(self) -> list[int]:
+        return [segment.tensor._version for segment in self._segments]
 
-    def load_state_dict(*_: Any) -> Any:
-        raise StateError("engine.optimizer has flat shards, which no state_dict fits; load by zerolab.checkpoint")
+    def _set_class(self, before: type[torch.Tensor], now: type[torch.Tensor]) -> None:
+        for segment in self._segments:
+            if type(segment.tensor) is before:
+                segment.tensor.__class__ = now
 
-    optimizer.register_step_pre_hook(check)
-    optimizer.state_dict = state_dict  # type: ignore[method-assign]
-    optimizer.load_state_dict = load_state_dict  # type: ignore[method-assign,assignment]
-    optimizer.zero_grad = zero_grad  # type: ignore[method-assign]
-    return optimizer
+    def _check_step(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        if not self._engine.stepping:
+            for left in ("grad_scale", "found_inf"):
+                vars(optimizer).pop(left, None)
+            raise StateError(
+                "engine.optimizer.step() has no gradients, which are the engine's: call engine.step() instead, and in "
+                'place of torch\'s GradScaler say ZeroEngine(precision="fp16")'
+            )
+
+    def _refuse_state(self, *_: Any) -> Any:
+        raise StateError("engine.optimizer has flat shards of this rank alone: save and load by zerolab.checkpoint")

@@ -4,12 +4,10 @@
         model = GPT2(config)                        # shapes, no memory
     engine = ZeroEngine(model, comm, stage=3, lr=1e-3)
 
-A unit's parameters get their memory, in flat buffers where they can stay, its modules write their first values, and
-rank 0's are handed around. At stage 3 a rank then keeps its shard, and the next unit begins: the most that building
-takes is the shards and the largest unit (`memory.predict_building`).
-
-First values come from each module's own `reset_parameters`, as torch's layers have it, children first; then from
-`init(module)`, likewise. What neither has written is refused by name.
+A unit's parameters get their memory, in flat buffers where they can stay; its modules write first values by their own
+`reset_parameters`, as torch's layers have it, children first, and then by `init(module)`; rank 0's are handed around.
+At stage 3 a rank then keeps its shard, and the next unit begins: the most that building takes is the shards and the
+largest unit (`memory.predict_building`).
 """
 
 from __future__ import annotations
@@ -55,8 +53,8 @@ def find_init(model: nn.Module, init: Init | None) -> Init | None:
             what = f"{there[0]} in memory" if there else "no reset_parameters to write its first values"
             raise InputError(
                 f"{path or 'the model'} ({type(module).__name__}) has {new[0]} on the meta device and {what}; build "
-                "all of a module there and give its class reset_parameters, or give ZeroEngine(init=...), a function "
-                "of a module"
+                "all of it there, and give its class reset_parameters, or give ZeroEngine(init=...), a function of a "
+                "module"
             )
     if not values_here():
         leave_meta(model)
@@ -76,33 +74,38 @@ def leave_meta(model: nn.Module) -> None:
 
 
 class Materializer:
-    """Brings a model's tensors from the meta device to that of the ranks. A model with none there stays as it is."""
+    """Brings a model's tensors from the meta device to that of the ranks. A model with none there stays as it is.
+
+    flats  the flat buffers in which whole buckets lie already
+    """
 
     def __init__(self, model: nn.Module, units: list[Unit], comm: Collectives, init: Init | None) -> None:
-        self.model, self.comm, self.init = model, comm, init
+        self.model, self.units, self.comm, self.init = model, units, comm, init
+        self.flats: dict[Bucket, Tensor] = {}
         self._inner = {module for unit in units for module in unit.modules}
         # The module under whose name a parameter stands: it has the last word on the values of a tied one.
         pairs = [(parameter, module) for module in model.modules() for parameter in module.parameters(recurse=False)]
         self._owner = dict(reversed(pairs))
 
-    def bring(self, unit: Unit) -> dict[Bucket, Tensor]:
-        """Give memory and first values to a unit; return the flat buffers in which whole buckets lie already."""
-        parts = [part for module in unit.modules for part in self._parts(module)]
-        new = list(filter(on_meta, parts))
-        flats = {}
-        for bucket in unit.buckets:
-            if all(parameter.is_meta and parameter.dtype == bucket.dtypes.main for parameter in bucket.parameters):
-                flats[bucket] = flat = self.comm.allocate(bucket.layout.numel, bucket.dtypes.main)
-                zero_gaps(flat, bucket.layout)
-                for slot, parameter in zip(bucket.layout.slots, bucket.parameters, strict=True):
-                    put(parameter, view(flat, slot))
-        self._start(new, parts)
-        return flats
+    def __iter__(self) -> Iterator[Bucket]:
+        """All buckets, unit by unit, each once its parameters have memory and first values."""
+        for unit in self.units:
+            parts = [part for module in unit.modules for part in self._parts(module)]
+            new = list(filter(on_meta, parts))
+            for bucket in unit.buckets:
+                if all(parameter.is_meta and parameter.dtype == bucket.dtypes.main for parameter in bucket.parameters):
+                    self._place(bucket)
+            self._start(new, parts)
+            yield from unit.buckets
+        # The buffers of modules that stand in no unit.
+        rest = list(filter(on_meta, self._parts(self.model)))
+        self._start(rest, rest)
 
-    def bring_rest(self) -> None:
-        """The buffers of modules that stand in no unit."""
-        new = list(filter(on_meta, self._parts(self.model)))
-        self._start(new, new)
+    def _place(self, bucket: Bucket) -> None:
+        self.flats[bucket] = flat = self.comm.allocate(bucket.layout.numel, bucket.dtypes.main)
+        zero_gaps(flat, bucket.layout)
+        for slot, parameter in zip(bucket.layout.slots, bucket.parameters, strict=True):
+            put(parameter, view(flat, slot))
 
     def _parts(self, module: nn.Module) -> Iterator[nn.Module]:
         """The module and what is in it, but for the units inside: children first, as they are built."""
@@ -121,26 +124,23 @@ class Materializer:
         for module in sorted(new, key=self._owns_all):
             if reset := reset_of(module):
                 reset()
-        for module in sorted(parts if new else [], key=self._owns_all):
-            if self.init is not None:
+        if self.init is not None and new:
+            for module in sorted(parts, key=self._owns_all):
                 self.init(module)
         # All others get rank 0's values anyway.
-        if self.comm.rank == 0:
-            for module in new:
-                self._check_set(module)
+        for module in new if self.comm.rank == 0 else []:
+            for name, tensor in [*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)]:
+                # A sum takes no memory, and it is NaN if one of its summands is.
+                if torch.isnan(tensor.sum()) and torch.isnan(tensor).any():
+                    path = next(path for path, part in self.model.named_modules() if part is module) or "the model"
+                    raise InputError(
+                        f"{name} of {path} ({type(module).__name__}) was on the meta device, and neither "
+                        "reset_parameters nor init(module) has written all of it; let one of them, and build the model "
+                        "anew"
+                    )
 
     def _owns_all(self, module: nn.Module) -> bool:
         return all(self._owner[parameter] is module for parameter in module.parameters(recurse=False))
-
-    def _check_set(self, module: nn.Module) -> None:
-        for name, tensor in [*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)]:
-            # A sum takes no memory, and it is NaN if one of its summands is.
-            if torch.isnan(tensor.sum()) and torch.isnan(tensor).any():
-                path = next(path for path, part in self.model.named_modules() if part is module) or "the model"
-                raise InputError(
-                    f"{name} of {path} ({type(module).__name__}) was on the meta device, and neither reset_parameters "
-                    "nor init(module) has written all of it; let one of them, and build the model anew"
-                )
 
 
 def put(old: Tensor, memory: Tensor) -> None:

@@ -7,25 +7,22 @@ state that shows it, is not found.
 
 from __future__ import annotations
 
-import copy
 import math
 from typing import Any
 
 import torch
+from torch.optim import Optimizer
 from torch.utils._python_dispatch import _disable_current_modes
 
 from zerolab.errors import InputError
 from zerolab.offload.formats import StateSize
 from zerolab.zero.step import Factory
-from zerolab.zero.tiers.stored_step import options_of, put
 
 EVEN = 32
 """Torch's vector loops take two registers of up to 16 fp32 elements at a time; a scalar loop does the rest."""
 CASES = (
-    ((6, 16), (EVEN, 2 * EVEN)),
-    ((6, 16), (7, 30, 59)),
-    ((32,), (5, 27)),
     ((2, 3, 16), (2 * EVEN, EVEN)),
+    ((6, 16), (7, 30, 59)),
     # Some treat a matrix as one only above some size; Adafactor does from 128 rows and columns on.
     ((160, 144), (360 * EVEN, 360 * EVEN)),
 )
@@ -73,7 +70,7 @@ def _measure(factory: Factory, device: torch.device, in_parts: bool) -> StateSiz
     except Exception as error:
         error.add_note("A rank holds flat slices of parameters: use an elementwise optimizer, such as AdamW.")
         raise
-    (shape, _), *_ = CASES
+    shape = CASES[0][0]
     numel = math.prod(shape)
     try:
         _follow(factory, device, shape, (numel,), resume=True)
@@ -94,7 +91,7 @@ def _measure(factory: Factory, device: torch.device, in_parts: bool) -> StateSiz
 
 def _follow(
     factory: Factory, device: torch.device, shape: tuple[int, ...], cut: tuple[int, ...], resume: bool = False
-) -> torch.optim.Optimizer:
+) -> Optimizer:
     """Step a parameter and its slices side by side; the parameter's optimizer. Raises an InputError if they part.
 
     `resume`: each phase has a new optimizer, with the state and the options of the one before, which is what
@@ -108,62 +105,44 @@ def _follow(
     # An optimizer that needs the graph of a gradient (create_graph=True) looks for it if a parameter requires one.
     whole = values.clone().requires_grad_()
     slices = [part.clone() for part in values.view(-1).split(cut)]
-    optimizer = factory([{"params": [whole]}])
     even = all(numel % EVEN == 0 for numel in cut)
-    its = [factory([{"params": [part]}]) for part in slices] if even else [factory([{"params": slices}])] * len(slices)
+    optimizer = factory([{"params": [whole]}])
+    its = [factory([{"params": part}]) for part in (([part] for part in slices) if even else [slices])]
     for jump, scales in PHASES:
-        for each in dict.fromkeys([optimizer, *its]) if jump else ():
-            _tell(each, jump)
+        for kept in (kept for one in (optimizer, *its) for kept in (*one.state.values(), *one.param_groups)):
+            if jump and "step" in kept:
+                kept["step"] += jump - kept["step"]
         for at, scale in enumerate(scales):
-            gradient = drawn() * scale
+            whole.grad = drawn() * scale
             if at % 3 == 2:
                 # The gradient of a slice may be zero where that of the whole is not.
-                gradient.view(-1)[:EVEN] = 0
-            for part, own in zip(slices, gradient.view(-1).split(cut), strict=True):
+                whole.grad.view(-1)[:EVEN] = 0
+            for part, own in zip(slices, whole.grad.view(-1).split(cut), strict=True):
                 part.grad = own.clone()
-            whole.grad = gradient
-            for each in dict.fromkeys([optimizer, *its]):
-                each.step()
-        differs = _difference(_kept(optimizer, whole), list(map(_kept, its, slices)), 0.0 if even else 1e-6)
-        if differs:
-            raise InputError(
-                f"{type(optimizer).__name__} is not elementwise (a parameter of shape {shape} and flat slices of it "
-                f"differ in {differs}), so its state cannot be sharded by elements; use AdamW, Adam, SGD or another "
-                "elementwise optimizer"
-            )
+            for one in (optimizer, *its):
+                one.step()
+        states = {part: state for one in its for part, state in one.state.items()}
+        seen = {"values": (whole, slices)}
+        for name, value in optimizer.state.get(whole, {}).items():
+            seen[f"state {name!r}"] = value, [states.get(part, {}).get(name, []) for part in slices]
+        for name, (value, parts) in seen.items():
+            if isinstance(value, torch.Tensor | int | float) and not _alike(value, parts, 0.0 if even else 1e-6):
+                raise InputError(
+                    f"{type(optimizer).__name__} is not elementwise (a parameter of shape {shape} and flat slices of "
+                    f"it differ in {name}), so its state cannot be sharded by elements; use AdamW, Adam, SGD or "
+                    "another elementwise optimizer"
+                )
         if resume:
-            (before,), (tensor,) = its, slices
-            its = [factory([{"params": [tensor]}])]
-            its[0].state[tensor] = copy.deepcopy(before.state[tensor])
-            for group, options in zip(its[0].param_groups, before.param_groups, strict=True):
-                put(group, options_of(options))
+            (before,), its = its, [factory([{"params": slices}])]
+            Optimizer.load_state_dict(its[0], Optimizer.state_dict(before))
     return optimizer
 
 
-def _tell(optimizer: torch.optim.Optimizer, steps: int) -> None:
-    """Have an optimizer believe that it has done so many steps."""
-    for kept in [*optimizer.state.values(), *optimizer.param_groups]:
-        step = kept.get("step")
-        if torch.is_tensor(step):
-            step.fill_(steps)
-        elif isinstance(step, int | float):
-            kept["step"] = type(step)(steps)
-
-
-def _kept(optimizer: torch.optim.Optimizer, tensor: torch.Tensor) -> dict[str, Any]:
-    return {"values": tensor, **{f"state {name!r}": value for name, value in optimizer.state.get(tensor, {}).items()}}
-
-
-def _difference(whole: dict[str, Any], slices: list[dict[str, Any]], rtol: float) -> str:
-    """The name of what a parameter and its slices do not have alike, nothing if they agree. NaN equals NaN."""
-    for name, value in whole.items():
-        if not isinstance(value, torch.Tensor | int | float):
-            continue
-        one = torch.as_tensor(value).detach().double().reshape(-1)
-        # A number that goes for a whole tensor goes for each slice as well.
-        one = one.expand(len(slices)) if one.numel() == 1 else one
-        other = torch.cat([torch.as_tensor(its.get(name, [])).double().reshape(-1) for its in slices])
-        atol = rtol * one.nan_to_num(0, 0, 0).norm().item()
-        if one.shape != other.shape or not torch.allclose(one, other, rtol, atol, equal_nan=True):
-            return name
-    return ""
+def _alike(whole: Any, slices: list[Any], rtol: float) -> bool:
+    """Whether a parameter and its slices have values or a state alike. NaN equals NaN."""
+    one = torch.as_tensor(whole).detach().double().reshape(-1)
+    # A number that goes for a whole tensor goes for each slice as well.
+    one = one.expand(len(slices)) if one.numel() == 1 else one
+    other = torch.cat([torch.as_tensor(part).double().reshape(-1) for part in slices])
+    atol = rtol * one.nan_to_num(0, 0, 0).norm().item()
+    return one.shape == other.shape and torch.allclose(one, other, rtol, atol, equal_nan=True)
