@@ -193,6 +193,8 @@ class ParameterGuard(OutOfUnitAccess):
             change(unit.buckets, HERE)
             change(unit.gathered, AWAY)
         self._model, self._buckets, self._all = engine.model, engine.buckets, parameters_in(engine.buckets)
+        self._modules = list(engine.model.modules())
+        self._found = self._parts()
         self._apart = parameters_in(bucket for bucket in engine.buckets if bucket.rows.keeps_main)
         self._sharded = parameters_in(bucket for unit in engine.units for bucket in unit.gathered)
 
@@ -228,11 +230,15 @@ class ParameterGuard(OutOfUnitAccess):
 
     def before_step(self) -> None:
         self.before_read()
-        if set(map(id, self._model.parameters())) != set(map(id, self._all)):
+        # The first comparison takes less than `parameters()`, and is mostly enough.
+        if self._parts() != self._found and set(map(id, self._model.parameters())) != set(map(id, self._all)):
             raise StateError(
                 "a parameter came to the model, or left it, after it went into a ZeroEngine: change the model before "
                 "it is wrapped, or close() the engine and wrap it again"
             )
+
+    def _parts(self) -> list[int]:
+        return [id(part) for its in self._modules for part in (*its._parameters.values(), *its._modules.values())]
 
     def new_values(self) -> None:
         # A graph that was made before refuses its backward.
