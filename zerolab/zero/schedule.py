@@ -24,7 +24,7 @@ from zerolab.zero.hooks import Guards, Hook, nodes_of, tensors_in
 from zerolab.zero.units import Unit, settle_all
 
 
-class Run:
+class UnitRun:
     """One call of one of a unit's modules, or another use of its parameters.
 
     entered, left   when its forward began and ended, counted over all runs
@@ -54,15 +54,15 @@ class ExecutionOrder:
         self.running: list[Unit] = []
         self._clock = 0
         # Runs to which backward may come, by when they ended, as long as a graph holds them; those to which it came.
-        self._ahead: WeakValueDictionary[int, Run] = WeakValueDictionary()
-        self._begun: list[Run] = []
+        self._ahead: WeakValueDictionary[int, UnitRun] = WeakValueDictionary()
+        self._begun: list[UnitRun] = []
 
-    def enter(self, unit: Unit) -> Run:
+    def enter(self, unit: Unit) -> UnitRun:
         """A forward of one of the unit's modules begins, or another use of its parameters."""
         self._clock += 1
-        return Run(unit, self._clock)
+        return UnitRun(unit, self._clock)
 
-    def leave(self, run: Run) -> None:
+    def leave(self, run: UnitRun) -> None:
         """It has ended, and backward may come to its outputs."""
         self._clock += 1
         run.left = self._clock
@@ -76,7 +76,7 @@ class ExecutionOrder:
     def end_forward(self) -> None:
         self.last, self.running = self.running, []
 
-    def begin_backward(self, run: Run) -> tuple[list[Unit], list[Unit]]:
+    def begin_backward(self, run: UnitRun) -> tuple[list[Unit], list[Unit]]:
         """Backward comes to the outputs of a run. Returns the units that get no more gradients in this backward, and
         those of the runs before, the nearest first."""
         run.begun = True
@@ -122,7 +122,7 @@ class GatherSchedule:
         self.order = ExecutionOrder()
         # The thread whose forward goes on, and its runs that have begun and not ended, the innermost last.
         self.thread: int | None = None
-        self._entered: list[Run] = []
+        self._entered: list[UnitRun] = []
         hook = self._hook if shards_parameters else self._hook_lightly
         self._handles = [handle for unit in units for module in unit.modules for handle in hook(unit, module)]
         # Registered last and put first: a forward begins before, and ends after, everything that its units do.
@@ -251,7 +251,7 @@ class GatherSchedule:
             if not unit.kept:
                 self.release(unit)
 
-    def watch(self, run: Run, outputs: list[torch.Tensor]) -> bool:
+    def watch(self, run: UnitRun, outputs: list[torch.Tensor]) -> bool:
         """When the gradient of an output arrives the unit must be here. Returns whether one will."""
         nodes = nodes_of(outputs)
         if nodes:
@@ -270,7 +270,7 @@ class GatherSchedule:
     def begin_backward(self) -> None:
         self.in_backward = True
 
-    def _before_backward(self, run: Run) -> None:
+    def _before_backward(self, run: UnitRun) -> None:
         """The gradient of a run's output has come."""
         self.reached()
         with phase("backward"):
