@@ -15,7 +15,7 @@ from zerolab.ranks import launch
 from zerolab.zero import ZeroEngine
 
 ROOT = Path(zerolab.__file__).parent
-MOST = {"a gradient of stage 2": 26, "a forward of stage 3": 23}
+MOST = {"a gradient of stage 2": 23, "a forward of stage 3": 21}
 APART = ("collectives/transport.py", "collectives/observe/", "collectives/meter.py", "ranks/")
 """Where two ranks meet the transport does much else."""
 

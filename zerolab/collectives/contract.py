@@ -312,23 +312,28 @@ class Collectives(ABC):
         self,
         name: str,
         run: Callable[[], None],
-        tensors: Sequence[Tensor] = (),
+        tensors: list[Tensor] | None = None,
         whole: Tensor | None = None,
         now: bool = True,
-        **said: Any,
+        label: str = "",
+        src: int = 0,
+        average: bool = False,
     ) -> Handle:
-        """Name the call by its `whole` tensor and what else is `said` of it, then run it or put it in line. `tensors`
-        are those that it reads and writes; the last is its result."""
+        """Name the call by its `whole` tensor, then run it or put it in line. `tensors` are those that it reads and
+        writes; the last is its result."""
+        numel, dtype, itemsize = 0, "", 0
         if whole is not None:
-            said["numel"], said["itemsize"] = whole.numel(), whole.element_size()
-            said["dtype"] = str(whole.dtype).removeprefix("torch.")
+            numel, itemsize, dtype = whole.numel(), whole.element_size(), str(whole.dtype).removeprefix("torch.")
         self._issued += 1
-        call = Call(name, number=self._issued, phase=phase_now(), nominal=self.nominal, group=self.within, **said)
+        number, phase = self._issued, phase_now()
+        call = Call(name, numel, dtype, itemsize, number, phase, label, src, self.nominal, self.within, average)
+        tensors = tensors or []
         if any(tensor.is_inference() for tensor in tensors):
             run = torch.inference_mode()(run)
         result = tensors[-1] if tensors else None
-        issue = partial(self._issuer.issue, call, run, [*tensors], result, now)
-        return issue() if self.tracer is None else self.tracer.watched(issue, name, now)
+        if self.tracer is None:
+            return self._issuer.issue(call, run, tensors, result, now)
+        return self.tracer.watched(partial(self._issuer.issue, call, run, tensors, result, now), name, now)
 
 
 # What a call may be given: what would corrupt values is refused on the rank that gave it, before any waits.

@@ -54,8 +54,11 @@ class RingCollectives(Collectives):
             out.div_(self.size)
 
     def _all_gather(self, shard: Tensor, out: Tensor) -> None:
+        if self.size == 1:
+            put(shard, out)
+            return
         chunks = split(out, self.size)
-        if self.transport.posts_ahead and self.size > 1:
+        if self.transport.posts_ahead:
             self._relay(shard, chunks)
             return
         put(shard, chunks[self.rank])

@@ -90,8 +90,7 @@ class SharedCall:
     def end(self) -> None:
         """The call is over for everybody. Its tensors are let go at once, whoever keeps the handle."""
         if self.at_the_end is not None:
-            # In which every tensor may be written, also one that was made in it.
-            with torch.inference_mode():
+            with torch.inference_mode() if self.tensors[0].is_inference() else torch.no_grad():
                 self.at_the_end()
         self.over = True
         self.announced, self.tensors, self.at_the_end, self.run = None, [], None, lambda: None
@@ -186,7 +185,8 @@ class CallQueue:
             self.peers.poll()
         if waited:
             self._transport.waits(None)
-        self._raise(queued.error)
+        if queued.error is not None or self._unheard:
+            self._raise(queued.error)
 
     def close(self) -> None:
         """Do all that others may still wait for."""
