@@ -15,7 +15,7 @@ from zerolab.ranks import launch
 from zerolab.zero import ZeroEngine
 
 ROOT = Path(zerolab.__file__).parent
-MOST = {"a gradient of stage 2": 23, "a forward of stage 3": 21}
+MOST = {"a gradient of stage 2": 20, "a forward of stage 3": 17}
 APART = ("collectives/transport.py", "collectives/observe/", "collectives/meter.py", "ranks/")
 """Where two ranks meet the transport does much else."""
 
