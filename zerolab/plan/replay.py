@@ -147,12 +147,12 @@ class Replay:
                 else:
                     self.hear(event, in_backward)
         self.part = "end of backward"
+        self.release_all()
         if reduce:
             while self.next < len(self.order):
                 self.start(self.order[self.next])
             while self.in_flight:
                 self.collect()
-        self.release_all()
 
     def optimizer_step(self, step_buffers: int) -> None:
         """All gradients are reduced; what the optimizer needs at hand comes and goes."""

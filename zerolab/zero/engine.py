@@ -182,6 +182,7 @@ class Engine:
         self.reducer.begin(self.reduces if reduce is None else reduce)
         try:
             yield
+            self.schedule.release_all()
             self.reducer.finish()
         finally:
             self.reducer.end()

@@ -71,11 +71,11 @@ class OutOfUnitAccess:
         computing = schedule.in_forward or schedule.in_backward
         if views and not computing and not any(view.requires_grad for view in views):
             raise StateError(f"a view of {name} would lose its elements to stage 3 before it is read: {WHERE}")
-        if schedule.in_backward or not torch.is_grad_enabled():
-            # As in a reentrant checkpoint: the graph to which it belongs is not this forward's.
-            schedule.open.add(unit)
-        else:
+        if torch.is_grad_enabled():
             schedule.watch(schedule.order.enter(unit), outputs)
+        elif not schedule.in_backward:
+            # Perhaps in a reentrant checkpoint, whose gradients come through another graph.
+            schedule.open.add(unit)
 
     def after_unit(self, unit: Unit, outputs: Iterable[Tensor]) -> list[Tensor]:
         """Which of these tensors are views of the unit's parameters; the unit stays for them."""
