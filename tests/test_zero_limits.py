@@ -55,15 +55,10 @@ CASES = {
 }  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def measured() -> dict[str, list[Measured]]:
-    by_rank = launch(measure_all, CASES, ranks=3, world="lockstep", timeout=90)
-    return {name: [of[name, 3] for of in by_rank] for name in CASES}
+All = dict[str, list[Measured]]
 
 
-def test_states_and_traffic_are_predicted_to_the_byte_and_peaks_are_bounded(
-    measured: dict[str, list[Measured]],
-) -> None:
+def states_and_traffic_are_predicted_to_the_byte_and_peaks_are_bounded(measured: All) -> None:
     for name, of_ranks in measured.items():
         for one in of_ranks:
             assert one.states == {kind: one.predicted[kind] for kind in STATES}, name
@@ -72,9 +67,7 @@ def test_states_and_traffic_are_predicted_to_the_byte_and_peaks_are_bounded(
             assert one.left["gathered_units"] == 0, name
 
 
-def test_row_23_a_larger_persistence_threshold_keeps_more_and_gathers_less(
-    measured: dict[str, list[Measured]],
-) -> None:
+def row_23_a_larger_persistence_threshold_keeps_more_and_gathers_less(measured: All) -> None:
     nothing, biases, whole = (measured[name][0] for name in ("nothing", "biases stay", "all stay"))
     kept = [one.states["parameters"] for one in (nothing, biases, whole)]
     sent = [one.traffic["all_gather"] for one in (nothing, biases, whole)]
@@ -85,16 +78,14 @@ def test_row_23_a_larger_persistence_threshold_keeps_more_and_gathers_less(
     assert whole.states["gradients"] < kept[2] / 2.5
 
 
-def test_row_23_so_many_units_come_ahead_as_fit_and_no_more_than_may_live(
-    measured: dict[str, list[Measured]],
-) -> None:
+def row_23_so_many_units_come_ahead_as_fit_and_no_more_than_may_live(measured: All) -> None:
     units = {name: of[0].peak_of["gathered_units"] / (4 * UNIT) for name, of in measured.items()}
     said = {"none ahead": 1, "nothing": 2, "three ahead": 4, "three ahead within two": 2}
     assert {name: units[name] for name in said} == said
     assert {measured[name][0].calls["all_gather"] for name in said} == {20}
 
 
-def test_row_23_a_unit_that_is_used_again_soon_is_not_gathered_again(measured: dict[str, list[Measured]]) -> None:
+def row_23_a_unit_that_is_used_again_soon_is_not_gathered_again(measured: All) -> None:
     gathers = {name: of[0].calls["all_gather"] for name, of in measured.items() if "kept" in name or "many" in name}
     assert gathers == {
         "the last is kept": 19,
@@ -104,6 +95,15 @@ def test_row_23_a_unit_that_is_used_again_soon_is_not_gathered_again(measured: d
     }
     assert measured["five are kept"][0].peak_of["gathered_units"] == 4 * 5 * UNIT
     assert measured["five are too many"][0].peak_of["gathered_units"] == 4 * 3 * UNIT
+
+
+def test_row_23_each_limit_does_what_is_predicted() -> None:
+    by_rank = launch(measure_all, CASES, ranks=3, world="lockstep", timeout=90)
+    measured = {name: [of[name, 3] for of in by_rank] for name in CASES}
+    states_and_traffic_are_predicted_to_the_byte_and_peaks_are_bounded(measured)
+    row_23_a_larger_persistence_threshold_keeps_more_and_gathers_less(measured)
+    row_23_so_many_units_come_ahead_as_fit_and_no_more_than_may_live(measured)
+    row_23_a_unit_that_is_used_again_soon_is_not_gathered_again(measured)
 
 
 # The same bits

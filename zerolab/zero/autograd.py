@@ -47,12 +47,11 @@ def reached(engine: Engine) -> None:
             "engine.backward(loss)"
         )
     engine.check_ready()
-    taking = engine.taking_gradients()
-    taking.__enter__()
+    engine.begin_backward()
 
     def finish() -> None:
-        with phase("backward"):
-            taking.__exit__(None, None, None)
+        with phase("backward"), engine.taking_gradients():
+            """All gradients are here."""
 
     at_end_of_pass(finish)
 

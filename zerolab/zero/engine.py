@@ -171,15 +171,19 @@ class Engine:
             engine.check_ready()
         with backward_phase("backward"), ExitStack() as stack:
             for engine in engines:
-                stack.enter_context(engine.taking_gradients(reduce))
+                engine.begin_backward(reduce)
+                stack.enter_context(engine.taking_gradients())
             self.scaled(loss).backward()
 
-    @contextmanager
-    def taking_gradients(self, reduce: bool | None = None) -> Iterator[None]:
-        """Within, a backward brings gradients; at the end all of them are here, and reduced if they are to be."""
+    def begin_backward(self, reduce: bool | None = None) -> None:
+        """From here on a backward may bring gradients."""
         self.failed = True
         self.schedule.begin_backward()
         self.reducer.begin(self.reduces if reduce is None else reduce)
+
+    @contextmanager
+    def taking_gradients(self) -> Iterator[None]:
+        """Within, a backward brings gradients; at the end all of them are here, and reduced if they are to be."""
         try:
             yield
             self.schedule.release_all()

@@ -45,12 +45,14 @@ class ExecutionOrder:
     that has no gradient by then was not used there, as in an expert to which no token came. It gets none in this
     backward, unless backward has yet to come to another run of its unit.
 
-    last      the units of the last forward's runs, in order
+    last      the units of the last forward's runs, in order. Before the first forward it is a guess: each unit once,
+              then, at the end, once more for each further module that it has
     running   the units of this forward's runs so far
     """
 
-    def __init__(self) -> None:
-        self.last: list[Unit] = []
+    def __init__(self, units: list[Unit]) -> None:
+        self.last = [*units, *(unit for unit in units for _ in unit.modules[1:])]
+        self.is_guess = True
         self.running: list[Unit] = []
         self._clock = 0
         # Runs to which backward may come, by when they ended, as long as a graph holds them; those to which it came.
@@ -74,7 +76,7 @@ class ExecutionOrder:
         return self.last[at:] if self.last[at - 1 : at] == self.running[-1:] else []
 
     def end_forward(self) -> None:
-        self.last, self.running = self.running, []
+        self.last, self.running, self.is_guess = self.running, [], False
 
     def begin_backward(self, run: UnitRun) -> tuple[list[Unit], list[Unit]]:
         """Backward comes to the outputs of a run. Returns the units that get no more gradients in this backward, and
@@ -119,7 +121,7 @@ class GatherSchedule:
         self.in_loss = self.in_backward = self.is_summoned = False
         self.pinned: dict[Unit, None] = {}
         self.open: set[Unit] = set()
-        self.order = ExecutionOrder()
+        self.order = ExecutionOrder(units)
         # The thread whose forward goes on, and its runs that have begun and not ended, the innermost last.
         self.thread: int | None = None
         self._entered: list[UnitRun] = []
@@ -231,7 +233,7 @@ class GatherSchedule:
                 return
             self._entered.append(self.order.enter(unit))
             self.order.running.append(unit)
-            if self.prefetch:
+            if self.prefetch and not self.order.is_guess:
                 self.gather_ahead(self.order.following())
 
     def _after_forward(self, unit: Unit, output: Any) -> None:
