@@ -322,10 +322,10 @@ def test_a_rank_that_torchrun_started_says_that_it_hangs(monkeypatch, capfd):
     monkeypatch.setattr(torchrun, "leave", lambda status: left.append(status) or ended.set())
     waits = Activity("barrier", 1, "receive from", 1, 4)
     state = RankState(1, 1, (0, 0), (0, 0), (waits,))
-    transport = SimpleNamespace(rank=0, state=lambda: state, pending=state.describe, close=lambda: None)
+    pen = SimpleNamespace(state=lambda: state)
     job = Job(2, math.inf, "ring", ("cpu", "cpu"), "gloo", 1, 10**6, collective_timeout=0.05)
     assert job.call_seconds == 0.05
-    with torchrun._reported_when_overdue(job, transport):
+    with torchrun._reported_when_overdue(job, 0, pen):
         assert ended.wait(20)
     assert left[0] == 1
     said = "zerolab: rank 0 hangs: a collective or a message did not end within 0.05 s: it waits to receive from rank 1"
@@ -377,6 +377,7 @@ def test_a_launch_works_after_every_failure():
 def test_a_killed_server_is_replaced():
     launch(functions.who_and_how_many, ranks=1, timeout=30)
     os.kill(forkserver._server._forkserver_pid, 9)
+    os.waitid(os.P_PID, forkserver._server._forkserver_pid, os.WEXITED | os.WNOWAIT)
     assert launch(functions.total_of_ranks, ranks=2, timeout=50) == [1.0, 1.0]
 
 

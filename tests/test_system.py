@@ -23,8 +23,7 @@ from zerolab.offload.buffers import aligned
 from zerolab.offload.files import SwapFile
 from zerolab.offload.groups import PAGE
 from zerolab.ranks import RankFailure, child, launch
-from zerolab.ranks.devices import threads_per_rank
-from zerolab.ranks.job import Outcome
+from zerolab.ranks.job import Outcome, threads_per_rank
 from zerolab.ranks.lockstep import scheduler
 from zerolab.system import THINGS, VARIABLE, has
 from zerolab.train import TrainConfig, make_config

@@ -160,13 +160,8 @@ class BoardPen:
             WAIT.pack_into(self._bytes, slot + CALL.size, *note)
             self._changed()
 
-    def posted_send(self, peer: int) -> None:
-        self._post("sent", peer)
-
-    def posted_receive(self, peer: int) -> None:
-        self._post("received", peer)
-
-    def _post(self, name: str, peer: int) -> None:
+    def posted(self, name: str, peer: int) -> None:
+        """A message was "sent" to a peer, or asked of it: "received"."""
         with self._lock:
             self._posted[name, peer] += 1
             COUNT.pack_into(self._bytes, self._at[name] + peer * COUNT.size, self._posted[name, peer])

@@ -21,8 +21,8 @@ from unittest.mock import patch
 import torch
 
 from zerolab.errors import InputError, RankError
-from zerolab.ranks.child import failed, run
-from zerolab.ranks.failure import RankFailure, rank_failure
+from zerolab.ranks.child import run
+from zerolab.ranks.failure import RankFailure, failed, rank_failure
 from zerolab.ranks.job import Job, Outcome
 from zerolab.ranks.lockstep.scheduler import Scheduler, Stopped, Task, where
 from zerolab.ranks.lockstep.transport import Event, LockstepTransport, LockstepWorld
@@ -127,8 +127,7 @@ class Launch:
                 # Also if no more can be said of it: a launch that is not told would take its end for a good one.
                 failure: RankError = RankFailure(f"rank {task.rank} raised {type(error).__name__}", task.rank)
                 try:
-                    outcome = failed(error)
-                    failure = rank_failure(task.rank, outcome.error, outcome.message, outcome.traceback)
+                    failure = rank_failure(task.rank, failed(error))
                 finally:
                     self.scheduler.fail(failure)
 
