@@ -18,8 +18,7 @@ RECEIVE = 2
 
 @pytest.fixture
 def board(tmp_path):
-    board = Board.create(tmp_path / "board", 3)
-    return board
+    return Board(3, tmp_path / "board")
 
 
 def pens(board):
@@ -35,7 +34,7 @@ def test_a_note_reads_as_it_was_written(board):
     assert board.read(1).describe() == "is in #2 all_gather of 4096 float32"
     pen.left()
     assert board.read(1).describe() == ""
-    assert board.read(1).last == 2
+    assert board.read(1).groups == {0: 2}
     assert board.read(0).changes == 0
 
 

@@ -321,7 +321,7 @@ def test_a_rank_that_torchrun_started_says_that_it_hangs(monkeypatch, capfd):
     monkeypatch.setattr(torchrun, "POLL_SECONDS", 0.01)
     monkeypatch.setattr(torchrun, "leave", lambda status: left.append(status) or ended.set())
     waits = Activity("barrier", 1, "receive from", 1, 4)
-    state = RankState(1, 1, (0, 0), (0, 0), (waits,))
+    state = RankState(1, [0, 0], [0, 0], {}, [waits])
     pen = SimpleNamespace(state=lambda: state)
     job = Job(2, math.inf, "ring", ("cpu", "cpu"), "gloo", 1, 10**6, collective_timeout=0.05)
     assert job.call_seconds == 0.05

@@ -148,9 +148,6 @@ def test_memory_by_kind_and_traffic_are_those_of_processes() -> None:
     "options, words",
     [
         ({"ranks": 100_000}, "ranks is 100000; give a whole number from 1 to 65536"),
-        ({"only": [4]}, r"only is \[4\]; name the ranks to run, each once, from 0 to 3"),
-        ({"only": [1, 1]}, r"only is \[1, 1\]; name the ranks"),
-        ({"world": "lockstep", "only": [1]}, "all ranks run with world='lockstep'; leave it out"),
         ({"collectives": "ring"}, 'collectives="ring": a virtual world has no messages'),
     ],
 )
@@ -162,19 +159,6 @@ def test_what_a_virtual_world_has_not_is_refused(options: dict[str, Any], words:
 def test_a_message_to_a_rank_that_is_not_run_is_a_deadlock() -> None:
     with pytest.raises(DeadlockError, match=r"rank 0 waits to send to rank 1 \(8 bytes\)"):
         virtual(lambda comm: comm.send(torch.ones(2), 1))
-
-
-def test_chosen_ranks_send_each_other_messages() -> None:
-    def pass_on(comm: Collectives) -> float:
-        if comm.rank == 3:
-            comm.send(torch.ones(250), 7)
-        else:
-            comm.recv(torch.empty(250), 3)
-        return comm.transport.now()
-
-    # 1000 bytes at 1 Gbit/s take 8 us, and the latency is 5.
-    seconds = launch(pass_on, ranks=8, world="virtual", only=[7, 3], link=LINK)
-    assert seconds == pytest.approx([13e-6, 13e-6])
 
 
 def test_a_tensor_without_values_is_not_given_back() -> None:
@@ -192,8 +176,8 @@ def test_groups_are_made_by_a_function_of_the_rank() -> None:
         across.all_reduce(torch.ones(128))
         return inside.ranks, across.ranks[:3], across.size, odd, comm.meter.bytes_by_group()
 
-    inside, across, size, odd, sent = launch(regrouped, ranks=1024, world="virtual", only=[9])[0]
-    assert (inside, across, size, odd) == (tuple(range(8, 16)), (1, 9, 17), 128, None)
+    inside, across, size, odd, sent = virtual(regrouped, 1024)
+    assert (inside, across, size, odd) == (tuple(range(8)), (0, 8, 16), 128, None)
     assert sent == {"node": 2 * 7 * 4, "replicas": 2 * 127 * 4}
 
 

@@ -147,7 +147,7 @@ def _join(job: Job, rank: int) -> Transport:
         device_id=device if nccl else None,
     )
     assert dist.group.WORLD is not None
-    return ProcessTransport(dist.group.WORLD, device, nccl, BoardPen(Board(job.file("board"), job.ranks), rank))
+    return ProcessTransport(dist.group.WORLD, device, nccl, BoardPen(Board(job.ranks, job.file("board")), rank))
 
 
 def _watch(lifeline: Connection, job: Job, finished: threading.Event, released: threading.Event) -> None:

@@ -19,7 +19,6 @@ import signal
 import sys
 import tempfile
 import threading
-import time
 import types
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -184,35 +183,18 @@ def end_children(server: int, remove: Callable[[], None]) -> None:
     try:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         gather_descendants()
-        deadline = time.monotonic() + GRACE_SECONDS
-        while _reap() and time.monotonic() < deadline:
-            time.sleep(0.01)
-        while found := [process for process in psutil.Process().children(recursive=True) if _lives(process)]:
+        wait_for(psutil.Process().children(), GRACE_SECONDS)
+        while found := psutil.Process().children(recursive=True):
             for process in found:
                 with suppress(psutil.Error):
                     process.kill()
-            _reap()
-            time.sleep(0.02)
+            wait_for(found, 0.02)
         remove()
     finally:
         os._exit(0)
 
 
-def _lives(process: psutil.Process) -> bool:
-    try:
-        return bool(process.status() != psutil.STATUS_ZOMBIE)
-    except psutil.Error:
-        return False
-
-
-def _reap() -> bool:
-    """Bury children that have ended; whether others live."""
-    try:
-        while os.waitpid(-1, os.WNOHANG)[0]:
-            pass
-    except ChildProcessError:
-        return False
-    return True
+wait_for = psutil.wait_procs
 
 
 def _fork_passfds(path: Any, command: Sequence[Any], descriptors: Sequence[int]) -> int:

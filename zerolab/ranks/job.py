@@ -33,7 +33,6 @@ class Job:
     threads: int
     max_result_bytes: int
     collective_timeout: float = math.inf
-    only: tuple[int, ...] = ()  # of a virtual world, the ranks that are run
     link: Any = None
     trace: bool = False
     check: bool = False

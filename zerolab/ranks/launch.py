@@ -15,7 +15,7 @@ import math
 import os
 import pickle
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from zerolab.collectives import Link
@@ -64,7 +64,6 @@ def launch(
     trace: bool = False,
     check: bool = False,
     max_result_mb: float = 256.0,
-    only: Sequence[int] | None = None,
 ) -> Results:
     """Run `fn(comm, *args, **kwargs)` on every rank and return the results in rank order.
 
@@ -72,8 +71,8 @@ def launch(
     ranks        how many; None means 4, or under torchrun as many as there are.
     world        "processes": real ones, a GPU each if there are enough. "lockstep": all in this process, one
                  running at a time, in the same order every time; a deadlock is seen at once and named. "virtual":
-                 one rank, or those of `only`, in this process on tensors without values (torch's fake ones); the
-                 others are taken to do the same at the same time. It takes no memory, so there may be 65536.
+                 rank 0 alone, in this process on tensors without values (torch's fake ones); the others are taken
+                 to do the same at the same time. It takes no memory, so there may be 65536.
     collectives  "shared" memory, "ring", "torch", "local" (one rank), or "transport" for the bare messages below them.
                  "auto" is shared memory for ranks on the CPU of one Linux machine, torch's for ranks with a GPU each,
                  else, or with `link`, the ring; in ranks of `zerolab launch` it is what that was told. Only shared
@@ -91,7 +90,6 @@ def launch(
     trace        record what ran when, see `Results.trace`. Not with GPUs.
     check        compare all ranks' calls before each collective.
     max_result_mb  refuse a rank's result whose pickle is larger.
-    only         virtual: the ranks that are run, and whose results come back in that order; None: [0].
 
     All ranks start with the same seeds. Under torchrun, `fn` runs as the rank that this process already is.
 
@@ -120,7 +118,6 @@ def launch(
         backend=backend,
         threads=threads or threads_per_rank(count),
         max_result_bytes=int(max_result_mb * 1e6),
-        only=tuple(only or (0,)) if world == "virtual" else (),
         link=link,
         trace=trace,
         check=check and world != "virtual",
@@ -157,18 +154,11 @@ def check_arguments(ranks: int, most: int, given: Mapping[str, Any]) -> None:
         value = given[name]
         if value is not None and not (isinstance(value, int | float) and 0 < value < math.inf):
             raise InputError(f"{name} is {value!r}; give a positive, finite number")
-    world, only = given["world"], given["only"]
-    if world == "lockstep" and given["collectives"] in ("torch", "shared"):
-        raise InputError(
-            f'collectives="{given["collectives"]}" needs processes; use world="processes" or collectives="ring"'
-        )
-    if world != "virtual":
-        if only is not None:
-            raise InputError(f"only is {only!r}, and all ranks run with world={world!r}; leave it out")
-    elif given["collectives"] != "auto":
-        raise InputError(f'collectives="{given["collectives"]}": a virtual world has no messages; leave it out')
-    elif only is not None and not (only and len({*only}) == len(only) and {*only} <= {*range(ranks)}):
-        raise InputError(f"only is {only!r}; name the ranks to run, each once, from 0 to {ranks - 1}, as [0]")
+    world, asked = given["world"], given["collectives"]
+    if world == "lockstep" and asked in ("torch", "shared"):
+        raise InputError(f'collectives="{asked}" needs processes; use world="processes" or collectives="ring"')
+    if world == "virtual" and asked != "auto":
+        raise InputError(f'collectives="{asked}": a virtual world has no messages; leave it out')
 
 
 def _cell_sources() -> dict[str, Any]:

@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from zerolab.collectives.call import Call, current_call
 from zerolab.errors import MismatchError
 from zerolab.gpu import door
-from zerolab.ranks.board import BoardPen
+from zerolab.ranks.board import Board, BoardPen
 from zerolab.ranks.failure import PeerLost, is_secondary
 from zerolab.ranks.messages import Message, MessageTransport, as_bytes
 
@@ -58,16 +58,13 @@ class ProcessMessage(Message):
             self._work = self._post(self._buffer, tag)
         except RuntimeError as error:
             raise self._lost() from error
-        if transport.pen is not None:
-            transport.pen.posted("sent" if sends else "received", peer)
+        transport.pen.posted("sent" if sends else "received", peer)
 
     def wait(self) -> None:
         self.transport.open.pop(self, None)
         if self._work is None:
             return
-        pen = self.transport.pen
-        if pen is not None:
-            pen.waits(SEND if self.sends else RECEIVE, self.peer, self.nbytes)
+        self.transport.pen.waits(SEND if self.sends else RECEIVE, self.peer, self.nbytes)
         sent = self.nbytes
         try:
             if self._size is not None and self._sized is not None:
@@ -80,8 +77,7 @@ class ProcessMessage(Message):
             raise self._lost() from error
         if sent != self.nbytes:
             raise MismatchError(self.sizes_differ(sent))
-        if pen is not None:
-            pen.waits(0)
+        self.transport.pen.waits(0)
         if self._target is not None:
             self._target.copy_(self._buffer)
         self._work = self._target = None
@@ -106,7 +102,7 @@ class ProcessMessage(Message):
 class ProcessTransport(MessageTransport):
     """One rank's messages in torch's process group. `nccl` says that the device has a NCCL group of its own; `host` is
     the group that carries messages between hosts, if `group` has no backend for them; `pen` writes what the rank waits
-    for on the launch's board."""
+    for on the launch's board, if there is a launch that has one."""
 
     kind = ProcessMessage
 
@@ -124,7 +120,7 @@ class ProcessTransport(MessageTransport):
         self.nccl = self.queues = nccl
         # NCCL runs the messages between two ranks in the order in which they are posted.
         self.posts_ahead = not nccl
-        self.pen = pen
+        self.pen = pen or BoardPen(Board(self.size), self.rank)
         made[group.group_name] += 1
 
     def exchange(self, outgoing: torch.Tensor, dst: int, incoming: torch.Tensor, src: int, tag: int = 0) -> None:
@@ -138,19 +134,16 @@ class ProcessTransport(MessageTransport):
             work.wait()
 
     def entered(self, call: Call) -> None:
-        if self.pen is not None:
-            self.pen.entered(call)
+        self.pen.entered(call)
 
     def left(self, call: Call) -> None:
-        if self.pen is not None:
-            error = sys.exc_info()[1]
-            # Whoever died may have died of what this rank called: gloo ends a process where sizes differ. So the board
-            # keeps what a rank was in when it lost another one, for who looks into that death.
-            self.pen.left(shown=error is not None and is_secondary(error))
+        error = sys.exc_info()[1]
+        # Whoever died may have died of what this rank called: gloo ends a process where sizes differ. So the board
+        # keeps what a rank was in when it lost another one, for who looks into that death.
+        self.pen.left(shown=error is not None and is_secondary(error))
 
     def waits(self, peer: int | None) -> None:
-        if self.pen is not None:
-            self.pen.waits(*((0,) if peer is None else (MEET, peer)))
+        self.pen.waits(*((0,) if peer is None else (MEET, peer)))
 
     def check_waited(self) -> None:
         super().check_waited()

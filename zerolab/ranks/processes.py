@@ -63,7 +63,7 @@ class ProcessGroupRunner:
         self.printer = printer
         self.outcomes: dict[int, Outcome] = {}
         self._dead: dict[int, int] = {}
-        self._board = Board.create(job.file("board"), job.ranks)
+        self._board = Board(job.ranks, job.file("board"))
         self._lifeline, self._lifeline_end = multiprocessing.Pipe(duplex=False)
         pipes = [multiprocessing.Pipe(duplex=False) for _ in range(job.ranks)]
         self._reports = [ours for ours, _ in pipes]

@@ -26,10 +26,10 @@ from torch.distributed import distributed_c10d
 
 from zerolab.collectives.torch_ import carriers, connect
 from zerolab.errors import InputError
-from zerolab.ranks.board import Board, BoardPen
+from zerolab.ranks.board import BoardPen
 from zerolab.ranks.child import SPARE_SECONDS, make_comm
 from zerolab.ranks.failure import failed, is_secondary, rank_failure
-from zerolab.ranks.folders import remove_all, temporary_folder
+from zerolab.ranks.folders import remove_all
 from zerolab.ranks.job import Job, choose_collectives, threads_per_rank
 from zerolab.ranks.leave import leave
 from zerolab.ranks.process_transport import ProcessTransport
@@ -81,7 +81,6 @@ def run_torchrun(
         )
         torch.set_num_threads(threads or threads_per_rank(int(here)))
         seed_all()
-        assert transport.pen is not None
         with _reported_when_overdue(job, transport.rank, transport.pen):
             value, spans = _call(replace(job, collectives=collectives), transport, fn, args, kwargs)
         _failed = False
@@ -143,10 +142,7 @@ def _join(job: Job) -> ProcessTransport:
         # The world has the time-out of its first launch, and a script's own world that of the script.
         for known in {dist.group.WORLD, group, host}:
             distributed_c10d._set_pg_timeout(timeout, known)
-    with temporary_folder("board") as directory:
-        # For this rank alone: there is no parent to read all of them.
-        pen = BoardPen(Board.create(directory / "board", job.ranks), dist.get_rank())
-    return ProcessTransport(group, device, nccl, pen, host)
+    return ProcessTransport(group, device, nccl, host=host)
 
 
 @contextmanager

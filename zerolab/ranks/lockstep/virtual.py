@@ -1,4 +1,4 @@
-"""A virtual world: of any number of ranks one, or a chosen few, run the real function on tensors without values.
+"""A virtual world: of any number of ranks the first runs the real function, on tensors without values.
 
 Their tensors are torch's fake ones (FakeTensorMode): they have shapes, dtypes, devices and storages with a size, and no
 memory, so that the engine, autograd and the optimizer run as they are and the ledgers see what they would see. The
@@ -31,13 +31,12 @@ from zerolab.ranks.lockstep.world import Launch, run_alone
 
 
 def run_virtual(job: Job, function: bytes, prints: str) -> tuple[list[Outcome], list[str], float, list[Event]]:
-    """Run the ranks `job.only` of a job; their outcomes, all printed texts, virtual seconds, and events. Raises a
-    RankError."""
-    return run_alone(VirtualLaunch(job, function, prints, job.only))
+    """Run rank 0 of a job; its outcome and printed text, virtual seconds, and events. Raises a RankError."""
+    return run_alone(VirtualLaunch(job, function, prints, run=1))
 
 
 class VirtualLaunch(Launch):
-    """Some ranks of a virtual world."""
+    """The rank of a virtual world that is run."""
 
     def run(self) -> tuple[list[Outcome], list[str], float, list[Event]]:
         with patch.object(nn.Module, "_apply", apply_in_place):
@@ -58,7 +57,7 @@ class QuietMode(FakeTensorMode):
 
 
 class VirtualTransport(LockstepTransport):
-    """One rank's transport: it knows how many others there are, and reaches only those that are run, too."""
+    """The transport of a rank that knows how many others there are, and reaches none by a message."""
 
     def entered(self, call: Call) -> None:
         task = self.world.scheduler.running()
