@@ -24,7 +24,7 @@ from zerolab.ranks.printing import Printer
 pytestmark = [pytest.mark.ranks, pytest.mark.timeout(60)]
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
+@pytest.mark.parametrize("ranks", [1, 4])
 def test_results_come_in_rank_order(ranks):
     assert launch(functions.who_and_how_many, ranks=ranks, timeout=30) == [(r, ranks) for r in range(ranks)]
 

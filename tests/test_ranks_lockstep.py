@@ -26,7 +26,7 @@ def lockstep(function, *args, ranks=4, **options):
 
 
 @pytest.mark.ranks
-@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
+@pytest.mark.parametrize("ranks", [1, 3])
 def test_values_equal_those_of_processes_to_the_bit(ranks):
     here = lockstep(functions.numbers_of_everything, ranks=ranks)
     there = launch(functions.numbers_of_everything, ranks=ranks, timeout=30)

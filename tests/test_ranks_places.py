@@ -1,7 +1,9 @@
 """Where ranks are launched from: scripts without a guard, notebooks, torchrun; and how Ctrl-C and a kill end them."""
 
+import multiprocessing
 import os
 import queue
+import runpy
 import signal
 import socket
 import subprocess
@@ -20,7 +22,7 @@ import rank_functions
 from jupyter_client.manager import start_new_kernel
 from nbclient import NotebookClient
 
-from zerolab.ranks import launch
+from zerolab.ranks import forkserver, launch
 
 pytestmark = [pytest.mark.ranks, pytest.mark.timeout(100)]
 
@@ -79,7 +81,9 @@ def temporary_folders(folder):
 
 
 def test_a_script_without_a_guard_runs_once(tmp_path):
+    """Also where ranks are spawned, as on Windows."""
     source = """
+import os
 import torch
 from zerolab.ranks import launch
 print("top level")
@@ -94,23 +98,19 @@ def total(comm):
 
 results = launch(total, ranks=2, timeout=60)
 print([shard.values for shard in results], isinstance(results[0], Shard))
-"""
-    done = run_script(tmp_path, source)
-    assert done.stdout == "top level\n[[3.0], [3.0]] True\n", done.stderr
-    assert done.stderr == ""
-
-
-def test_a_script_may_start_without_a_forkserver(tmp_path):
-    """As on Windows: ranks are spawned, and still do not run the script again."""
-    source = """
-import multiprocessing
-multiprocessing.get_all_start_methods = lambda: ["spawn"]
-from zerolab.ranks import forkserver, launch
-print("top level", forkserver._server is not None)
+os.environ["ZEROLAB_WITHOUT"] = "forkserver"
 print(launch(lambda comm: comm.size, ranks=2, timeout=90))
 """
     done = run_script(tmp_path, source)
-    assert done.stdout == "top level False\n[2, 2]\n", done.stderr
+    assert done.stdout == "top level\n[[3.0], [3.0]] True\n[2, 2]\n", done.stderr
+    assert done.stderr == ""
+
+
+def test_where_python_has_no_fork_server_none_is_asked_for(monkeypatch):
+    monkeypatch.setattr(multiprocessing, "get_all_start_methods", lambda: ["spawn"])
+    module = runpy.run_path(forkserver.__file__)
+    module["end_server"]()
+    assert module["_server"] is None
 
 
 @pytest.mark.parametrize("without", ["", "all"])

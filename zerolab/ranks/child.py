@@ -90,14 +90,19 @@ def make_comm(transport: Transport, job: Job) -> Collectives | Transport:
 
 def run(job: Job, transport: Transport, packed: bytes) -> Outcome:
     """Unpack the function and its arguments, call it, and pickle what it returns."""
+    result, spans = call(job, transport, *loads(packed))
+    return Outcome(pack(result, job.max_result_bytes), when=time.monotonic(), events=spans)
+
+
+def call(job: Job, transport: Transport, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """What the function returns, and what was traced."""
     comm = make_comm(transport, job)
-    function, args, kwargs = loads(packed)
     result = function(comm, *args, **kwargs)
     comm.close()
     transport.check_result(result)
     transport.check_waited()
     tracer = getattr(comm, "tracer", None)
-    return Outcome(pack(result, job.max_result_bytes), when=time.monotonic(), events=tracer.spans if tracer else None)
+    return result, tracer.spans if tracer else None
 
 
 def pack(result: Any, limit: int) -> bytes:

@@ -6,7 +6,6 @@ import re
 import signal
 import time
 import traceback
-from collections.abc import Callable
 from types import TracebackType
 
 import torch.distributed as dist
@@ -56,8 +55,8 @@ def failed(error: BaseException) -> Outcome:
     name = kind.__name__ if kind.__module__ in ("builtins", "zerolab.errors") else f"{kind.__module__}.{kind.__name__}"
     return Outcome(
         error=name.removeprefix("__main__."),
-        message=said_by(error),
-        traceback=said_by(error, traceback_text),
+        message=str(error),
+        traceback=traceback_text(error),
         when=time.monotonic(),
         secondary=is_secondary(error),
     )
@@ -89,19 +88,11 @@ def traceback_text(error: BaseException, start: TracebackType | None = None) -> 
     return "".join(traceback.format_exception(type(error), error, frame, limit=-MOST_FRAMES))
 
 
-def said_by(error: BaseException, write: Callable[[BaseException], str] = str) -> str:
-    """What `write` makes of an exception. Its class may be the script's own, and have a `__str__` that fails."""
-    try:
-        return write(error)
-    except Exception as broken:
-        return f"(it has no text: its {write.__name__} raises {type(broken).__name__})"
-
-
 def is_secondary(error: BaseException) -> bool:
     """Whether an error says no more than that another rank is gone, which may have returned, or died, and is then what
     to report."""
     signs = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "SO_ERROR: Connection refused")
-    lost = isinstance(error, RuntimeError) and any(sign in said_by(error) for sign in signs)
+    lost = isinstance(error, RuntimeError) and any(sign in str(error) for sign in signs)
     return lost or isinstance(error, PeerLost | dist.DistBackendError) or isinstance(error.__cause__, BrokenPipeError)
 
 

@@ -69,7 +69,7 @@ def start(process: BaseProcess) -> None:
     """Start a process. Raises EOFError or OSError where the server cannot."""
     with process_table:
         start_server()
-        with _outside(malloc_settings()):
+        with _outside({} if has("forkserver") else malloc_settings()):
             process.start()
 
 
@@ -116,7 +116,7 @@ def server_environment() -> dict[str, str]:
     config: dict[str, Any] = multiprocessing.current_process()._config  # type: ignore[attr-defined]
     if not os.path.isdir(config.get("tempdir") or ""):
         # Where Python makes the socket by which servers are asked; its own folder would outlive a kill.
-        config["tempdir"] = folders.make_folder("", short=True).name
+        config["tempdir"] = str(folders.make_folder("", short=True))
     places = {tempfile.gettempdir(), os.path.dirname(config["tempdir"])}
     return {LEFTOVERS: os.pathsep.join(f"{place}/{folders.prefix}*" for place in places), **malloc_settings()}
 
@@ -244,10 +244,13 @@ def _outside(environment: dict[str, str]) -> Iterator[None]:
         signal.signal(signal.SIGINT, lambda *signalled: came.append(signalled))
     before = mask(getattr(signal, "SIG_BLOCK", 0), {signal.SIGINT})
     main, sys.modules["__main__"] = sys.modules["__main__"], types.ModuleType("__main__")
+    earlier = {name: os.environ.get(name) for name in environment}
+    os.environ.update(environment)
     try:
-        with patch.dict(os.environ, environment):
-            yield
+        yield
     finally:
+        for name, value in earlier.items():
+            os.environ.pop(name) if value is None else os.environ.update({name: value})
         sys.modules["__main__"] = main
         mask(getattr(signal, "SIG_SETMASK", 0), before)
         if held:

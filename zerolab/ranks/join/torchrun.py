@@ -27,7 +27,7 @@ from torch.distributed import distributed_c10d
 from zerolab.collectives.torch_ import carriers, connect
 from zerolab.errors import InputError
 from zerolab.ranks.board import BoardPen
-from zerolab.ranks.child import SPARE_SECONDS, make_comm
+from zerolab.ranks.child import SPARE_SECONDS, call
 from zerolab.ranks.failure import failed, is_secondary, rank_failure
 from zerolab.ranks.folders import remove_all
 from zerolab.ranks.job import Job, choose_collectives, threads_per_rank
@@ -82,29 +82,17 @@ def run_torchrun(
         torch.set_num_threads(threads or threads_per_rank(int(here)))
         seed_all()
         with _reported_when_overdue(job, transport.rank, transport.pen):
-            value, spans = _call(replace(job, collectives=collectives), transport, fn, args, kwargs)
+            try:
+                value, spans = call(replace(job, collectives=collectives), transport, fn, args, kwargs)
+                # Nobody leaves, and closes its connections, while another rank still has messages to finish.
+                dist.all_reduce(torch.zeros(1, device="cpu"), group=transport.host)
+            except Exception as error:
+                raise rank_failure(transport.rank, failed(error)) from error
         _failed = False
     finally:
         _running.release()
     others, rank = [None] * job.ranks, transport.rank
     return [*others[:rank], value, *others[rank + 1 :]], [*others[:rank], spans, *others[rank + 1 :]]
-
-
-def _call(
-    job: Job, transport: ProcessTransport, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[Any, Any]:
-    """What the function returns, and what was traced."""
-    try:
-        comm = make_comm(transport, job)
-        value = fn(comm, *args, **kwargs)
-        comm.close()
-        transport.check_waited()
-        # Nobody leaves, and closes its connections, while another rank still has messages to finish.
-        dist.all_reduce(torch.zeros(1, device="cpu"), group=transport.host)
-    except Exception as error:
-        raise rank_failure(transport.rank, failed(error)) from error
-    tracer = getattr(comm, "tracer", None)
-    return value, tracer.spans if tracer else None
 
 
 def _join(job: Job) -> ProcessTransport:

@@ -42,10 +42,9 @@ class VirtualLaunch(Launch):
         with patch.object(nn.Module, "_apply", apply_in_place):
             return super().run()
 
-    def live(self, rank: int, device: torch.device) -> Outcome:
-        transport = VirtualTransport(self.world, rank, device)
+    def live(self, rank: int) -> Outcome:
         with QuietMode(allow_non_fake_inputs=True):
-            return run(self.job, transport, self.function)
+            return run(self.job, VirtualTransport(self.world, rank), self.function)
 
 
 class QuietMode(FakeTensorMode):

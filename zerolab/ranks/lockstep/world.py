@@ -13,8 +13,8 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable
 from contextlib import ExitStack, redirect_stdout, suppress
+from functools import partial
 from typing import Any
 from unittest.mock import patch
 
@@ -102,7 +102,7 @@ class Launch:
 
     def _watch(self) -> None:
         for task in self.mains:
-            self.scheduler.add(task, self._body(task))
+            self.scheduler.add(task, partial(self._begin, task))
         deadline = time.monotonic() + self.job.timeout
         self.scheduler.start()
         while not self.scheduler.ended.wait(min(0.1, max(0.0, deadline - time.monotonic()))):
@@ -110,37 +110,29 @@ class Launch:
                 self.scheduler.fail(self._overdue())
             self.printer.follow()
 
-    def _body(self, task: Task) -> Callable[[], None]:
-        def body() -> None:
-            device = torch.device(self.job.devices[task.rank])
-            torch.set_num_threads(self.job.threads)
-            # Hooks of a backward pass then run in this thread, which holds the baton.
-            torch.autograd.set_multithreading_enabled(False)
-            if device.type == "cuda":
-                torch.cuda.set_device(device)
+    def _begin(self, task: Task) -> None:
+        torch.set_num_threads(self.job.threads)
+        # Hooks of a backward pass then run in this thread, which holds the baton.
+        torch.autograd.set_multithreading_enabled(False)
+        try:
+            self.outcomes[task.rank] = self.live(task.rank)
+        except Stopped:
+            raise
+        except BaseException as error:
+            # Also if no more can be said of it: a launch that is not told would take its end for a good one.
+            failure: RankError = RankFailure(f"rank {task.rank} raised {type(error).__name__}", task.rank)
             try:
-                self.outcomes[task.rank] = self.live(task.rank, device)
-            except Stopped:
-                raise
-            except BaseException as error:
-                # Also if no more can be said of it: a launch that is not told would take its end for a good one.
-                failure: RankError = RankFailure(f"rank {task.rank} raised {type(error).__name__}", task.rank)
-                try:
-                    failure = rank_failure(task.rank, failed(error))
-                finally:
-                    self.scheduler.fail(failure)
+                failure = rank_failure(task.rank, failed(error))
+            finally:
+                self.scheduler.fail(failure)
 
-        return body
-
-    def live(self, rank: int, device: torch.device) -> Outcome:
+    def live(self, rank: int) -> Outcome:
         """Be a rank, from begin to end."""
-        return run(self.job, LockstepTransport(self.world, rank, device), self.function)
+        return run(self.job, LockstepTransport(self.world, rank), self.function)
 
     def _overdue(self) -> RankError:
-        lines = []
-        for task in self.mains:
-            busy = task is self.scheduler.current and not task.done
-            lines.append(f"rank {task.rank} {where(task)}" if busy else str(task))
+        busy = self.scheduler.current
+        lines = [f"rank {it.rank} {where(it)}" if it is busy and not it.done else str(it) for it in self.mains]
         return RankError(f"the ranks did not finish within {self.job.timeout:g} s: {'; '.join(lines)}")
 
 
