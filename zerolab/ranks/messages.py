@@ -20,7 +20,7 @@ class MessageTransport(Transport):
 
     def __init__(self, rank: int, size: int, device: torch.device) -> None:
         self.rank, self.size, self.device = rank, size, device
-        self.open: dict[Message, None] = {}
+        self.open: dict[PendingMessage, None] = {}
 
     def isend(self, tensor: torch.Tensor, dst: int, tag: int = 0) -> Request:
         message: Request = self.kind(self, True, tensor, dst, tag)
@@ -41,7 +41,7 @@ class MessageTransport(Transport):
             )
 
 
-class Message:
+class PendingMessage:
     """One side of a message: `tensor` to `peer` if it `sends`, else from it."""
 
     def __init__(self, transport: MessageTransport, sends: bool, tensor: torch.Tensor, peer: int, tag: int) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import inspect
 import io
 import pickle
 import sys
@@ -45,10 +46,24 @@ def pack_function(fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> 
     try:
         return dumps((fn, args, dict(kwargs)))
     except Exception as error:
+        held = {f"argument {place}": value for place, value in enumerate(args, 1)} | dict(kwargs)
+        if inspect.isfunction(fn):
+            cells = dict(zip(fn.__code__.co_freevars, fn.__closure__ or (), strict=True))
+            used = {name: fn.__globals__[name] for name in fn.__code__.co_names if name in fn.__globals__}
+            held |= {f"{name!r}, which the rank function uses,": value for name, value in (cells | used).items()}
+        found = next((name for name, value in held.items() if not travels(value)), "the rank function")
         raise InputError(
-            f"the rank function or an argument of it cannot travel to the ranks ({' '.join(str(error).split())}); make "
-            "it inside the rank function instead"
+            f"{found} cannot travel to the ranks ({' '.join(str(error).split())}); make it inside the rank function "
+            "instead"
         ) from error
+
+
+def travels(value: Any) -> bool:
+    try:
+        dumps(value)
+    except Exception:
+        return False
+    return True
 
 
 class Pickler(cloudpickle.Pickler):

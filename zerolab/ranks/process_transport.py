@@ -18,14 +18,14 @@ from zerolab.errors import MismatchError
 from zerolab.gpu import door
 from zerolab.ranks.board import Board, BoardPen
 from zerolab.ranks.failure import PeerLost, is_secondary
-from zerolab.ranks.messages import Message, MessageTransport, as_bytes
+from zerolab.ranks.messages import MessageTransport, PendingMessage, as_bytes
 
 SEND, RECEIVE, MEET = 1, 2, 3
 made: Counter[str] = Counter()
 """How many transports this process has made in each group, by its name."""
 
 
-class ProcessMessage(Message):
+class ProcessMessage(PendingMessage):
     """A message under way, which keeps its buffer alive.
 
     The size of a rank function's own message travels ahead of it, and is in its tag: gloo fills a part of a tensor

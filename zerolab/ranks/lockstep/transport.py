@@ -23,7 +23,7 @@ from zerolab.collectives.transport import INTS_TAG, Request
 from zerolab.errors import MismatchError
 from zerolab.ranks.lockstep.scheduler import Scheduler, Stopped, Task
 from zerolab.ranks.lockstep.wires import Wires
-from zerolab.ranks.messages import Message, MessageTransport, as_bytes
+from zerolab.ranks.messages import MessageTransport, PendingMessage, as_bytes
 
 
 @dataclass(frozen=True)
@@ -71,11 +71,11 @@ class Awaited:
         task.clock = max(task.clock, self.end)
 
 
-class LockstepMessage(Message, Awaited):
+class LockstepMessage(PendingMessage, Awaited):
     """One side of a message, until it is matched with the other."""
 
     def __init__(self, transport: LockstepTransport, sends: bool, tensor: torch.Tensor, peer: int, tag: int) -> None:
-        Message.__init__(self, transport, sends, tensor, peer, tag)
+        PendingMessage.__init__(self, transport, sends, tensor, peer, tag)
         Awaited.__init__(self, transport.world.scheduler)
         self.transport, self.tensor = transport, tensor
         self.task = self.scheduler.running()
