@@ -12,7 +12,6 @@ import torch.distributed as dist
 from torch import nn
 
 from zerolab.collectives import LocalCollectives
-from zerolab.errors import InputError
 from zerolab.ranks import from_process_group
 from zerolab.zero import ZeroEngine
 
@@ -65,7 +64,7 @@ def part_of_a_world(rank, folder, ranks):
     for collectives in ("auto", "ring", "torch"):
         try:
             comm = from_process_group(group, collectives=collectives)
-        except InputError as error:
+        except ValueError as error:
             found[collectives] = str(error)
             continue
         whole = comm.all_gather(torch.tensor([comm.rank, rank]))

@@ -293,7 +293,7 @@ def test_the_first_sigterm_is_told_to_the_run_and_the_second_ends_the_command() 
 import os
 from zerolab.cli import ending
 ending.take_signals()
-with ending.told_to_end(lambda: print("told", flush=True)):
+with ending.on_first_sigterm(lambda: print("told", flush=True)):
     os.kill(os.getpid(), 15)
     print("goes on", flush=True)
     os.kill(os.getpid(), 15)

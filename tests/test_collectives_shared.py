@@ -21,7 +21,7 @@ from zerolab.collectives.shared.peers import is_possible
 from zerolab.errors import InputError, RankError
 from zerolab.flat import chunk_sizes
 from zerolab.ranks import launch
-from zerolab.ranks.devices import choose_collectives, choose_devices
+from zerolab.ranks.job import choose_collectives
 
 pytestmark = [
     pytest.mark.timeout(100),
@@ -218,33 +218,17 @@ def test_descriptors_are_given_back_at_the_close() -> None:
 # Where there is none
 
 
-def test_auto_is_shared_memory_only_where_all_ranks_can_have_it() -> None:
-    cpus, one = ("cpu", "cpu"), {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
-    assert choose_collectives("auto", "processes", cpus, None) == "shared"
-    assert choose_collectives("auto", "processes", cpus, one) == "shared"
-    assert choose_collectives("auto", "processes", cpus, {**one, "LOCAL_WORLD_SIZE": "1"}) == "ring"
-    assert choose_collectives("auto", "processes", ("cuda:0", "cuda:0"), None) == "ring"
-    assert choose_collectives("auto", "lockstep", cpus, None) == "ring"
-    assert choose_collectives("torch", "processes", cpus, None) == "torch"
-    assert choose_collectives("auto", "processes", cpus, None, linked=True) == "ring"
+def test_auto_is_shared_memory_on_one_machine_and_torch_s_where_nccl_joins_the_ranks() -> None:
+    def chosen(asked: str = "auto", devices: Any = ("cpu", "cpu"), here: bool = True, **options: bool) -> str:
+        return choose_collectives(asked, devices, here, **{"linked": False, "nccl": False, **options})
 
-
-def test_auto_is_torch_s_where_each_rank_has_a_gpu_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    monkeypatch.delenv("ZEROLAB_DEVICE", raising=False)
-    eight = {"WORLD_SIZE": "8", "LOCAL_WORLD_SIZE": "2"}
-
-    def chosen(ranks: int, joined: dict[str, str] | None = None, world: str = "processes", **asked: Any) -> str:
-        devices, backend = choose_devices(asked.pop("device", "auto"), ranks, world)
-        # Ranks of torchrun find that out by how many there are on a machine (`ranks/join/torchrun.py`).
-        nccl = asked.pop("nccl", "nccl" in backend)
-        return choose_collectives(asked.pop("collectives", "auto"), world, devices, joined, nccl=nccl, **asked)
-
-    assert chosen(2) == chosen(8, eight, nccl=True) == "torch"
+    assert chosen() == chosen("shared", here=False) == "shared"
+    assert chosen(here=False) == chosen(linked=True) == chosen(devices=("cpu",)) == "ring"
+    gpus = ("cuda:0", "cuda:1")
+    assert chosen(devices=gpus, nccl=True) == chosen("torch") == "torch"
     # NCCL does not join ranks that share a GPU.
-    assert chosen(3) == chosen(8, eight, nccl=False) == "ring"
-    assert chosen(1) == chosen(2, linked=True) == chosen(2, world="lockstep") == chosen(2, collectives="ring") == "ring"
-    assert chosen(2, device="cpu") == "shared"
+    assert chosen(devices=gpus) == chosen(devices=gpus[:1], nccl=True) == chosen(devices=gpus, nccl=True, linked=True)
+    assert chosen("ring", devices=gpus, nccl=True) == chosen(devices=gpus) == "ring"
 
 
 def test_on_a_simulated_link_messages_travel_beside_the_computation() -> None:

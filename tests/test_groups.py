@@ -273,7 +273,7 @@ def test_a_rank_that_makes_one_call_fewer_in_its_group_is_named_with_the_group(c
 
 @pytest.fixture
 def board(tmp_path):
-    board = Board.create(tmp_path / "board", 3)
+    board = Board(3, tmp_path / "board")
     return board
 
 

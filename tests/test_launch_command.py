@@ -16,7 +16,7 @@ from zerolab.cli import main
 from zerolab.cli import train as train_command
 from zerolab.data import Corpus
 from zerolab.errors import InputError
-from zerolab.ranks.devices import choose_collectives
+from zerolab.ranks.job import wanted
 from zerolab.train import Report, TrainConfig, train
 from zerolab.train.progress import Stop
 from zerolab.train.resume import Start
@@ -204,11 +204,9 @@ def test_help_says_what_a_rank_finds_and_how_arguments_are_passed(capsys: pytest
     assert all(word in said for word in ("RANK", "MASTER_PORT", "--collectives", "-- ARGUMENTS", "-m MODULE"))
 
 
-def test_auto_is_what_the_launcher_asked_for_where_nobody_asks_for_another() -> None:
-    joined = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "ZEROLAB_COLLECTIVES": "torch"}
-    cpus = ("cpu", "cpu")
-    assert choose_collectives("auto", "processes", cpus, joined) == "torch"
-    assert choose_collectives("shared", "processes", cpus, joined) == "shared"
-    assert choose_collectives("auto", "processes", cpus, joined, linked=True) == "ring"
+def test_auto_is_what_the_launcher_asked_for_where_nobody_asks_for_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ZEROLAB_COLLECTIVES", "torch")
+    assert [wanted("auto", False), wanted("shared", False), wanted("auto", True)] == ["torch", "shared", "auto"]
+    monkeypatch.setenv("ZEROLAB_COLLECTIVES", "fast")
     with pytest.raises(InputError, match="ZEROLAB_COLLECTIVES is 'fast'"):
-        choose_collectives("auto", "processes", cpus, {**joined, "ZEROLAB_COLLECTIVES": "fast"})
+        wanted("auto", False)

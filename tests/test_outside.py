@@ -27,8 +27,7 @@ from zerolab.cli import train as train_command
 from zerolab.course.grade import referee
 from zerolab.course.grade.submission import read_submission
 from zerolab.errors import DiskError, InputError, RankError
-from zerolab.ranks import child, folders, forkserver
-from zerolab.ranks.job import Job, Outcome
+from zerolab.ranks import folders, forkserver
 from zerolab.train import Report, make_config, outputs, train
 from zerolab.train.progress import Steps
 
@@ -134,13 +133,6 @@ def test_a_temporary_folder_without_room_is_a_sentence(monkeypatch: pytest.Monke
     monkeypatch.setattr(tempfile, "mkdtemp", full)
     with pytest.raises(DiskError, match=r"No space left on device.*TMPDIR"), folders.temporary_folder("launch"):
         pass
-
-
-def test_a_result_that_no_disk_has_room_for_is_an_error_that_says_so(tmp_path: Path) -> None:
-    job = Job(1, 1.0, "ring", ("cpu",), "gloo", 1, 10**6, directory=tmp_path / "is not there")
-    rank, outcome = child.read_report(child.write_report(job, 3, Outcome(b"hours of work")))
-    assert (rank, outcome.error) == (3, "FileNotFoundError")
-    assert outcome.message == "its result cannot be written (No such file or directory)"
 
 
 def test_a_full_disk_stops_the_bar_and_not_the_run() -> None:

@@ -18,8 +18,7 @@ RECEIVE = 2
 
 @pytest.fixture
 def board(tmp_path):
-    board = Board.create(tmp_path / "board", 3)
-    return board
+    return Board(3, tmp_path / "board")
 
 
 def pens(board):
@@ -35,7 +34,7 @@ def test_a_note_reads_as_it_was_written(board):
     assert board.read(1).describe() == "is in #2 all_gather of 4096 float32"
     pen.left()
     assert board.read(1).describe() == ""
-    assert board.read(1).last == 2
+    assert board.read(1).groups == {0: 2}
     assert board.read(0).changes == 0
 
 
@@ -70,11 +69,11 @@ def test_ranks_in_different_rounds_are_no_mismatch(board):
 def test_a_message_still_on_its_way_is_no_deadlock(board):
     """Rank 1 posted its send and returned; rank 0 merely has not got it yet."""
     first, second, _ = pens(board)
-    first.posted_receive(1)
+    first.posted("received", 1)
     first.waits(RECEIVE, 1, 4)
-    second.posted_send(0)
+    second.posted("sent", 0)
     assert certain_failure(board.read_all(), board.read_all(), {1}) is None
-    first.posted_receive(1)
+    first.posted("received", 1)
     assert isinstance(certain_failure(board.read_all(), board.read_all(), {1}), DeadlockError)
 
 
@@ -114,18 +113,18 @@ def test_a_call_that_lasts_is_a_hang_and_messages_alike_one_after_the_other_are_
 @pytest.mark.parametrize("beside_others", [False, True], ids=["alone", "after a call under way"])
 def test_a_barrier_that_a_gpu_does_not_end_is_named_while_its_rank_waits(board, monkeypatch, beside_others):
     """The host waits for all that the GPU was given, on the rank's own thread or on that of its lane."""
-    pen, waiting = pens(board)[0], []
+    pen_of_rank, waiting = pens(board)[0], []
     monkeypatch.setattr(door, "drives", lambda device: True)
     monkeypatch.setattr(door, "enter", lambda device: None)
-    monkeypatch.setattr(door, "drain", lambda device: waiting.append(pen.state().describe()))
+    monkeypatch.setattr(door, "drain", lambda device: waiting.append(pen_of_rank.state().describe()))
 
     class Noting(LocalTransport):
-        _pen = pen
+        pen = pen_of_rank
         entered, left = ProcessTransport.entered, ProcessTransport.left
 
     comm = LocalCollectives(Noting())
     handle = comm.all_reduce_async(torch.ones(2)) if beside_others else None
     comm.barrier()
     assert waiting == ["is in #2 barrier" if handle else "is in #1 barrier"]
-    assert pen.state().describe() == ""
+    assert pen_of_rank.state().describe() == ""
     comm.close()

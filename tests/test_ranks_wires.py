@@ -59,7 +59,7 @@ def both_ways(comm: Collectives) -> None:
 
 
 @pytest.mark.parametrize("way", [scatter, collect, exchange_all, circle])
-@pytest.mark.parametrize("ranks", [2, 3, 4, 5])
+@pytest.mark.parametrize("ranks", [2, 5])
 def test_a_rank_sends_and_receives_one_message_after_the_other(way, ranks: int) -> None:
     assert milliseconds(way, ranks) == pytest.approx(ranks - 1, rel=1e-9)
 

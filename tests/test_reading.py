@@ -8,7 +8,7 @@ import pytest
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 TEXT = (DOCS / "reading.md").read_text()
 STOPS = re.findall(
-    r"^## (\d+)\. \[([\w/.]+)\]\(\.\./zerolab/([\w/.]+)\), (\d+) minutes?\n(.*?)(?=^## |^The two hours)",
+    r"^## (\d+)\. \[([\w/.]+)\]\(\.\./zerolab/([\w/.]+)\), (\d+) minutes?\n(.*?)(?=^## |^The walk is over)",
     TEXT,
     re.M | re.S,
 )
@@ -23,9 +23,9 @@ def missing(section: str, files: list[Path]) -> list[str]:
     return [name for name in re.findall(r"`([\w.]+)`", section) if not set(name.split(".")) <= words]
 
 
-def test_the_walk_takes_two_hours_in_order() -> None:
+def test_the_walk_takes_less_than_two_hours_in_order() -> None:
     assert [int(number) for number, *_ in STOPS] == list(range(1, TEXT.count("\n## ") + 1))
-    assert abs(sum(int(minutes) for *_, minutes, _ in STOPS) - 120) <= 5
+    assert 100 < sum(int(minutes) for *_, minutes, _ in STOPS) < 120
 
 
 @pytest.mark.parametrize(("name", "path", "minutes", "section"), [stop[1:] for stop in STOPS])

@@ -1,6 +1,5 @@
 """What Linux has and other systems may not: everything hidden, the library does the same by other means."""
 
-import errno
 import json
 import os
 import re
@@ -22,9 +21,8 @@ from zerolab.offload import files
 from zerolab.offload.buffers import aligned
 from zerolab.offload.files import SwapFile
 from zerolab.offload.groups import PAGE
-from zerolab.ranks import RankFailure, child, launch
-from zerolab.ranks.devices import threads_per_rank
-from zerolab.ranks.job import Outcome
+from zerolab.ranks import RankFailure, launch
+from zerolab.ranks.job import threads_per_rank
 from zerolab.ranks.lockstep import scheduler
 from zerolab.system import THINGS, VARIABLE, has
 from zerolab.train import TrainConfig, make_config
@@ -82,20 +80,6 @@ def test_without_memory_files_the_ring_is_the_default_and_shared_memory_is_refus
     assert not is_possible()
     with pytest.raises(InputError, match="shared"):
         launch(lambda comm: None, ranks=2, collectives="shared", world="lockstep", timeout=30)
-
-
-@pytest.mark.usefixtures("bare")
-def test_without_memory_files_a_result_that_no_disk_takes_is_named(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    def full(*_: Any) -> int:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(Path, "write_bytes", full)
-    job: Any = type("Job", (), {"file": lambda self, what, rank: tmp_path / what})()
-    rank, seen = child.read_report(child.write_report(job, 1, Outcome(b"result")))
-    assert rank == 1 and seen.error == "OSError"
-    assert seen.message == "its result cannot be written (No space left on device)"
 
 
 @pytest.mark.usefixtures("bare")

@@ -11,7 +11,7 @@ import torch
 
 from gpucheck.checks import CHECKS, FULL, SMALL, Place, carried_out
 from gpucheck.report import system, text
-from zerolab.ranks.arguments import MAX_RANKS
+from zerolab.ranks.job import MAX_RANKS
 
 NO_GPU = (
     "make gpu-test: torch {version} sees no GPU here, so nothing was tried; run it on a machine with one, with a torch "

@@ -47,7 +47,7 @@ def _ignore_signals() -> None:
 
 
 @contextmanager
-def told_to_end(tell: Callable[[], None]) -> Iterator[None]:
+def on_first_sigterm(tell: Callable[[], None]) -> Iterator[None]:
     """While the block runs, the first SIGTERM calls `tell`, which says to whoever works that it is time to end. The
     second ends the command at once."""
     _told.append(tell)

@@ -115,7 +115,7 @@ def main(arguments: list[str]) -> int:
         if speaks and nano is not None and config.zero_stage == 1:
             ending.say(zero1_line(config))
         stop = Stop()
-        with nullcontext() if config.save_folder is None else ending.told_to_end(stop.ask):
+        with nullcontext() if config.save_folder is None else ending.on_first_sigterm(stop.ask):
             report = train(config, corpus, start, stop)
     except InputError as error:
         # What stands in a file has no flag.

@@ -10,7 +10,7 @@ import struct
 import threading
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,24 +18,22 @@ import numpy
 
 from zerolab.collectives.call import Call
 
-SLOTS = 8
-GROUPS = 32
+SLOTS, GROUPS = 8, 32
 KINDS = ("", "send to", "receive from", "meet")
 SLOT = numpy.dtype(
     [("number", "u4"), ("group", "u4"), ("call", "S224"), ("kind", "u1"), ("peer", "i4"), ("nbytes", "u8")]
 )
 """What one thread of a rank does (its main line, a communication lane): the collective it is in, the peer it waits
 for."""
-
-HEAD, COUNT, GROUP = struct.Struct("<QI"), struct.Struct("<Q"), struct.Struct("<II")
+COUNT, GROUP = struct.Struct("<Q"), struct.Struct("<II")
 CALL, WAIT = struct.Struct("<II224s"), struct.Struct("<BiQ")
 
 
 def record(size: int) -> numpy.dtype[Any]:
-    """What one of `size` ranks notes. `last` is the number of the last of the world's collectives that it entered;
-    `groups` has the same of each group, by the group's number, in the order in which it first entered one."""
+    """What one of `size` ranks notes: how often it wrote; messages posted to and from each peer; of the world (0) and
+    of each group, by its number, in the order in which it first entered one, the last collective that it entered."""
     peers = ("u8", (size,))
-    fields = [("changes", "u8"), ("last", "u4"), ("sent", *peers), ("received", *peers)]
+    fields = [("changes", "u8"), ("sent", *peers), ("received", *peers)]
     return numpy.dtype([*fields, ("groups", "u4", (GROUPS, 2)), ("slots", SLOT, (SLOTS,))])
 
 
@@ -62,57 +60,52 @@ class Activity:
 
 @dataclass(frozen=True)
 class RankState:
-    """All that a rank has noted: how often it wrote, the number of the last collective it entered, the messages
-    posted to and from each peer, what its threads are doing, and by group the last collective it entered there."""
+    """All that a rank has noted. `groups` has the last collective that it entered, by group."""
 
     changes: int
-    last: int
-    sent: tuple[int, ...]
-    received: tuple[int, ...]
-    activities: tuple[Activity, ...]
-    groups: tuple[tuple[int, int], ...] = ()
-
-    def last_in(self, group: int) -> int | None:
-        """The number of the last collective of a group that the rank entered, None if there was no room to note it."""
-        if group == 0:
-            return self.last
-        return dict(self.groups).get(group, 0 if len(self.groups) < GROUPS else None)
+    sent: list[int]
+    received: list[int]
+    groups: dict[int, int]
+    activities: list[Activity]
 
     def describe(self) -> str:
         """All that the rank's threads are doing, "" if no thread waits or is in a collective."""
-        return " and ".join(str(activity) for activity in self.activities)
+        return " and ".join(map(str, self.activities))
 
 
 class Board:
-    """The board of one launch of `size` ranks; `create` it in the parent, open it by path in a rank."""
+    """The board of one launch of `size` ranks: in a file that its parent makes and its ranks open, or in memory."""
 
-    def __init__(self, path: Path, size: int) -> None:
+    def __init__(self, size: int, path: Path | None = None) -> None:
         self.size = size
-        self.records = numpy.memmap(path, record(size), "r+", shape=(size,))
-        """To read; they are written by `struct`, which takes a fifth of the time."""
-
-    @classmethod
-    def create(cls, path: Path, size: int) -> Board:
-        path.write_bytes(bytes(record(size).itemsize * size))
-        return cls(path, size)
+        if path is not None and not path.exists():
+            path.write_bytes(bytes(record(size).itemsize * size))
+        # To read; they are written by `struct`, which takes a fifth of the time.
+        self.records: numpy.ndarray[Any, Any] = (
+            numpy.zeros(size, record(size)) if path is None else numpy.memmap(path, record(size), "r+", shape=(size,))
+        )
 
     def read(self, rank: int) -> RankState:
-        changes, last, sent, received, groups, slots = self.records[rank].tolist()
+        changes, sent, received, groups, slots = self.records[rank].tolist()
         activities = (
             Activity(call.decode(errors="replace"), number, KINDS[kind % len(KINDS)], peer, nbytes, group)
-            for number, group, call, kind, peer, nbytes in slots
+            for number, group, call, kind, peer, nbytes in slots.tolist()
         )
-        return RankState(
-            changes,
-            last,
-            tuple(sent),
-            tuple(received),
-            tuple(activity for activity in activities if str(activity)),
-            tuple((group, number) for group, number in groups if group),
-        )
+        entered = {group: number for group, number in groups.tolist() if number}
+        active = [activity for activity in activities if str(activity)]
+        return RankState(changes, sent.tolist(), received.tolist(), entered, active)
 
     def read_all(self) -> Sequence[RankState]:
         return [self.read(rank) for rank in range(self.size)]
+
+
+@dataclass
+class Line:
+    """What a thread has noted, and where."""
+
+    place: int
+    calls: list[Call] = field(default_factory=list)
+    wait: tuple[int, int, int] = (0, -1, 0)
 
 
 class BoardPen:
@@ -123,12 +116,10 @@ class BoardPen:
         record = board.records.dtype
         self._bytes = memoryview(board.records.view("u1"))[rank * record.itemsize :][: record.itemsize]  # type: ignore
         self._at = {name: place[1] for name, place in (record.fields or {}).items()}
-        self._changes = self._last = 0
-        self._last_in: dict[int, int] = {}
+        self._changes = 0
+        self._entered: dict[int, int] = {}
         self._posted: Counter[tuple[str, int]] = Counter()
-        self._calls: dict[int, list[Call]] = {}
-        self._slot_of: dict[int, int] = {}
-        self._noted: dict[int, tuple[int, int, int]] = {}
+        self._lines: dict[int, Line] = {}
         self._lock = threading.Lock()
 
     def state(self) -> RankState:
@@ -136,61 +127,52 @@ class BoardPen:
 
     def entered(self, call: Call) -> None:
         """A thread enters a collective; one may be entered inside another."""
-        self._calls.setdefault(threading.get_ident(), []).append(call)
-        if call.group is None:
-            self._last = max(self._last, call.number)
-        else:
-            self._note_group(call.group.number, call.number)
-        self._write_call(call)
+        group = call.group.number if call.group else 0
+        with self._lock:
+            self._entered[group] = number = max(self._entered.get(group, 0), call.number)
+            place = list(self._entered).index(group)
+            if place < GROUPS:
+                GROUP.pack_into(self._bytes, self._at["groups"] + place * GROUP.size, group, number)
+        line = self._line()
+        line.calls.append(call)
+        self._write_call(line)
 
     def left(self, shown: bool = False) -> None:
         """A thread has left its collective, which stays on the board if it is still to be `shown`."""
-        calls = self._calls.get(threading.get_ident())
-        if calls:
-            calls.pop()
+        line = self._line()
+        if line.calls:
+            line.calls.pop()
             if not shown:
-                self._write_call(calls[-1] if calls else None)
+                self._write_call(line)
 
     def waits(self, kind: int, peer: int = -1, nbytes: int = 0) -> None:
         """A thread begins to wait for a peer (kind 1: send, 2: receive, 3: meet), or waits no more (0). Repeating the
         note that is already there counts as no change, or a rank that waits in a loop would never seem stuck."""
-        slot, note = self._slot(), (kind, peer, nbytes)
-        if self._noted.get(slot) != note:
-            self._noted[slot] = note
-            WAIT.pack_into(self._bytes, slot + CALL.size, *note)
+        line, wait = self._line(), (kind, peer, nbytes)
+        if line.wait != wait:
+            line.wait = wait
+            WAIT.pack_into(self._bytes, line.place + CALL.size, *wait)
             self._changed()
 
-    def posted_send(self, peer: int) -> None:
-        self._post("sent", peer)
-
-    def posted_receive(self, peer: int) -> None:
-        self._post("received", peer)
-
-    def _post(self, name: str, peer: int) -> None:
+    def posted(self, name: str, peer: int) -> None:
+        """A message was "sent" to a peer, or asked of it: "received"."""
         with self._lock:
             self._posted[name, peer] += 1
             COUNT.pack_into(self._bytes, self._at[name] + peer * COUNT.size, self._posted[name, peer])
 
-    def _note_group(self, group: int, number: int) -> None:
-        with self._lock:
-            self._last_in[group] = max(self._last_in.get(group, 0), number)
-            place = list(self._last_in).index(group)
-            if place < GROUPS:
-                GROUP.pack_into(self._bytes, self._at["groups"] + place * GROUP.size, group, self._last_in[group])
-
-    def _write_call(self, call: Call | None) -> None:
-        number, text = (call.number, str(call).encode()) if call else (0, b"")
+    def _write_call(self, line: Line) -> None:
+        call = line.calls[-1] if line.calls else None
         group = call.group.number if call and call.group else 0
-        CALL.pack_into(self._bytes, self._slot(), number, group, text)
+        CALL.pack_into(self._bytes, line.place, call.number if call else 0, group, str(call or "").encode())
         self._changed()
 
     def _changed(self) -> None:
         self._changes += 1
-        HEAD.pack_into(self._bytes, 0, self._changes, self._last)
+        COUNT.pack_into(self._bytes, 0, self._changes)
 
-    def _slot(self) -> int:
-        """Where this thread writes. A ninth thread shares the eighth's slot: a blurred report beats none."""
+    def _line(self) -> Line:
+        """This thread's. A ninth thread shares the eighth's place: a blurred report beats none."""
         thread = threading.get_ident()
-        if thread not in self._slot_of:
-            self._slot_of[thread] = self._at["slots"] + min(len(self._slot_of), SLOTS - 1) * SLOT.itemsize
-        return self._slot_of[thread]
+        if thread not in self._lines:
+            self._lines[thread] = Line(self._at["slots"] + min(len(self._lines), SLOTS - 1) * SLOT.itemsize)
+        return self._lines[thread]

@@ -17,12 +17,9 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext, suppress
-from dataclasses import replace
+from contextlib import suppress
 from datetime import timedelta
 from multiprocessing.connection import Connection
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -32,11 +29,11 @@ from zerolab.collectives import Collectives, build
 from zerolab.collectives.transport import Transport
 from zerolab.ranks import folders
 from zerolab.ranks.board import Board, BoardPen
-from zerolab.ranks.failure import ResultRefused, is_secondary, said_by, traceback_text
+from zerolab.ranks.failure import Unreturned, failed
 from zerolab.ranks.job import Job, Outcome
 from zerolab.ranks.leave import leave
 from zerolab.ranks.pages import begin_heap
-from zerolab.ranks.pickling import dumps, is_too_deep, loads
+from zerolab.ranks.pickling import dumps, loads
 from zerolab.ranks.process_transport import ProcessTransport
 from zerolab.ranks.seeds import seed_all
 from zerolab.system import has
@@ -52,7 +49,11 @@ def main(job: Job, rank: int, lifeline: Connection, report: Connection) -> None:
         os.setpgid(0, 0)
     folders.within(job.directory)
     _redirect(job, rank)
-    _adopt_environment(job)
+    # The server that forked us keeps the environment that it was born with.
+    os.environ.clear()
+    os.environ.update(job.environment)
+    os.chdir(job.working_directory)
+    linecache.cache.update(job.sources)
     finished = threading.Event()
     released = threading.Event()
     watch = threading.Thread(target=_watch, args=(lifeline, job, finished, released), daemon=True)
@@ -68,33 +69,14 @@ def main(job: Job, rank: int, lifeline: Connection, report: Connection) -> None:
     except BaseException as error:
         # SystemExit, too, is the end of this rank and not of the launch.
         outcome = failed(error)
-    message = write_report(job, rank, outcome)
     finished.set()
-    report.send_bytes(message)
+    report.send_bytes(pickle.dumps(outcome))
     released.wait()
     if outcome.error:
         leave(1)
     if "nccl" in job.backend:
         dist.destroy_process_group()
     # gloo's group ends with the process: taking it apart first would take a quarter of a short launch.
-
-
-def write_report(job: Job, rank: int, outcome: Outcome) -> bytes:
-    """Write the outcome where the parent can read it, and return the message that says where. If the disk has no room
-    for it, the message carries an outcome that says so."""
-    try:
-        job.file("outcome", rank).write_bytes(pickle.dumps(outcome))
-        return pickle.dumps((rank, job.file("outcome", rank)))
-    except OSError as error:
-        if not outcome.error:
-            outcome = replace(failed(error), message=f"its result cannot be written ({folders.reason(error)})")
-        return pickle.dumps((rank, replace(outcome, message=outcome.message[:500], traceback="")))
-
-
-def read_report(message: bytes) -> tuple[int, Outcome]:
-    """Which rank has reported, and its outcome."""
-    rank, found = pickle.loads(message)
-    return rank, pickle.loads(found.read_bytes()) if isinstance(found, Path) else found
 
 
 def make_comm(transport: Transport, job: Job) -> Collectives | Transport:
@@ -106,23 +88,21 @@ def make_comm(transport: Transport, job: Job) -> Collectives | Transport:
     return build(transport, impl=job.collectives, link=link, trace=job.trace, check=job.check)
 
 
-def run(
-    job: Job,
-    transport: Transport,
-    packed: bytes,
-    load: Callable[[bytes], Any] = loads,
-    within: AbstractContextManager[Any] | None = None,
-) -> Outcome:
-    """Unpack the function and its arguments by `load`, call it (`within` a context, if one is given), and pickle what
-    it returns."""
+def run(job: Job, transport: Transport, packed: bytes) -> Outcome:
+    """Unpack the function and its arguments, call it, and pickle what it returns."""
+    result, spans = call(job, transport, *loads(packed))
+    return Outcome(pack(result, job.max_result_bytes), when=time.monotonic(), events=spans)
+
+
+def call(job: Job, transport: Transport, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """What the function returns, and what was traced."""
     comm = make_comm(transport, job)
-    function, args, kwargs = load(packed)
-    with within or nullcontext():
-        result = function(comm, *args, **kwargs)
-        comm.close()
+    result = function(comm, *args, **kwargs)
+    comm.close()
     transport.check_result(result)
     transport.check_waited()
-    return Outcome(pack(result, job.max_result_bytes), when=time.monotonic(), events=_events(comm))
+    tracer = getattr(comm, "tracer", None)
+    return result, tracer.spans if tracer else None
 
 
 def pack(result: Any, limit: int) -> bytes:
@@ -131,42 +111,21 @@ def pack(result: Any, limit: int) -> bytes:
     try:
         packed = dumps(result)
     except Exception as error:
-        reason = "it is nested too deeply" if is_too_deep(error) else error
-        raise ResultRefused(
-            f"returned a {kind} that cannot travel back ({reason}); return numbers, tensors, or lists and dicts of them"
+        raise Unreturned(
+            f"returned a {kind} that cannot travel back ({error}); return numbers, tensors, or lists and dicts of them"
         ) from None
     if len(packed) > limit:
-        raise ResultRefused(
+        raise Unreturned(
             f"returned a {kind} of {len(packed)} bytes, over the limit of {limit}; return less, or raise max_result_mb"
         )
     return packed
 
 
-def failed(error: BaseException) -> Outcome:
-    """The outcome of a rank that raised."""
-    kind = type(error)
-    name = kind.__name__ if kind.__module__ in ("builtins", "zerolab.errors") else f"{kind.__module__}.{kind.__name__}"
-    name = name.removeprefix("__main__.")
-    return Outcome(
-        error=name,
-        message=said_by(error),
-        traceback=said_by(error, traceback_text),
-        when=time.monotonic(),
-        secondary=is_secondary(error),
-    )
-
-
-def _events(comm: Collectives | Transport) -> Any:
-    tracer = getattr(comm, "tracer", None)
-    return tracer.spans if tracer is not None else None
-
-
 def _redirect(job: Job, rank: int) -> None:
     """Python's prints go to one file; all else that writes to descriptors 1 and 2 goes to another."""
-    noise = os.open(job.file("noise", rank), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-    os.dup2(noise, 1)
-    os.dup2(noise, 2)
-    os.close(noise)
+    with open(job.file("stderr", rank), "ab") as stderr:
+        os.dup2(stderr.fileno(), 1)
+        os.dup2(stderr.fileno(), 2)
     sys.stdout = open(job.file("printed", rank), "w", encoding="utf-8", buffering=1)  # noqa: SIM115
     sys.stderr = open(2, "w", encoding="utf-8", buffering=1, closefd=False)  # noqa: SIM115
     faulthandler.enable(sys.stderr)
@@ -175,23 +134,14 @@ def _redirect(job: Job, rank: int) -> None:
         faulthandler.register(signal.SIGUSR1, file=sys.stderr, all_threads=False)
 
 
-def _adopt_environment(job: Job) -> None:
-    """The server that forked us keeps the environment it was born with; take over the caller's of today."""
-    os.environ.clear()
-    os.environ.update(job.environment)
-    os.chdir(job.working_directory)
-    linecache.cache.update(job.sources)
-
-
 def _join(job: Job, rank: int) -> Transport:
     """Meet the other ranks: over a file, not a port, and on the loopback interface."""
     device = torch.device(job.devices[rank])
     if device.type == "cuda":
         torch.cuda.set_device(device)
-    loopback = next((name for _, name in socket.if_nameindex() if name in ("lo", "lo0")), None)
-    if loopback is not None:
-        os.environ["GLOO_SOCKET_IFNAME"] = loopback
-        os.environ["NCCL_SOCKET_IFNAME"] = loopback
+    for _, name in socket.if_nameindex():
+        if name in ("lo", "lo0"):
+            os.environ["GLOO_SOCKET_IFNAME"] = os.environ["NCCL_SOCKET_IFNAME"] = name
     nccl = "nccl" in job.backend
     dist.init_process_group(
         job.backend,
@@ -201,10 +151,8 @@ def _join(job: Job, rank: int) -> Transport:
         timeout=timedelta(seconds=job.call_seconds + SPARE_SECONDS),
         device_id=device if nccl else None,
     )
-    pen = BoardPen(Board(job.file("board"), job.ranks), rank)
-    group = dist.group.WORLD
-    assert group is not None
-    return ProcessTransport(group, device, nccl, pen)
+    assert dist.group.WORLD is not None
+    return ProcessTransport(dist.group.WORLD, device, nccl, BoardPen(Board(job.ranks, job.file("board")), rank))
 
 
 def _watch(lifeline: Connection, job: Job, finished: threading.Event, released: threading.Event) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import secrets
+import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,7 +18,7 @@ prefix = f"zerolab-{secrets.token_hex(3)}-"
 """How the names of this process's folders begin. It is short, since the name of a socket is, too."""
 LONGEST = 64
 """Characters of a place where a socket's folder may be."""
-_open: set[tempfile.TemporaryDirectory[str]] = set()
+_open: set[Path] = set()
 _place: list[str] = []
 """Where a rank makes its folders: in its launch's, with which they end. Empty elsewhere."""
 
@@ -26,20 +28,20 @@ def temporary_folder(kind: str) -> Iterator[Path]:
     """A private folder, gone at the end of the block."""
     folder = make_folder(kind)
     try:
-        yield Path(folder.name)
+        yield folder
     finally:
+        shutil.rmtree(folder, ignore_errors=True)
         _open.discard(folder)
-        folder.cleanup()
 
 
-def make_folder(kind: str, short: bool = False) -> tempfile.TemporaryDirectory[str]:
+def make_folder(kind: str, short: bool = False) -> Path:
     """A private folder, gone when this process ends; `short`: with a name that leaves room for a socket's, which has a
     hundred characters at most. Raises a DiskError where there is no room for it."""
     place = _place[0] if _place else None
     if short and len(place or tempfile.gettempdir()) > LONGEST and os.path.isdir("/tmp"):
         place = "/tmp"
     try:
-        folder = tempfile.TemporaryDirectory(prefix=f"{prefix}{kind}", dir=place, ignore_cleanup_errors=True)
+        folder = Path(tempfile.mkdtemp(prefix=f"{prefix}{kind}", dir=place))
     except OSError as error:
         raise DiskError(
             f"there is no place for temporary files ({reason(error)}); free some room in the temporary folder, or name "
@@ -49,10 +51,11 @@ def make_folder(kind: str, short: bool = False) -> tempfile.TemporaryDirectory[s
     return folder
 
 
+@atexit.register
 def remove_all() -> None:
-    """Remove all folders of this process: for one that ends at once."""
+    """Remove all folders of this process."""
     while _open:
-        _open.pop().cleanup()
+        shutil.rmtree(_open.pop(), ignore_errors=True)
 
 
 def within(folder: Path) -> None:
@@ -64,8 +67,6 @@ def _forget() -> None:
     """In a fork of the process that made them: these folders are not ours."""
     global prefix
     prefix = f"zerolab-{secrets.token_hex(3)}-"
-    for folder in _open:
-        folder._finalizer.detach()  # type: ignore[attr-defined]
     _open.clear()
 
 

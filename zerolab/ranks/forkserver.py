@@ -19,13 +19,13 @@ import signal
 import sys
 import tempfile
 import threading
-import time
 import types
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from multiprocessing import resource_tracker, util
 from multiprocessing.process import BaseProcess
 from typing import Any
+from unittest.mock import patch
 
 import psutil
 
@@ -50,6 +50,8 @@ LEFTOVERS = "ZEROLAB_LEFTOVERS"
 GRACE_SECONDS = 1.0
 """How long ranks whose parent has ended may take to leave by themselves."""
 _spawn_passfds = util.spawnv_passfds
+_served: tuple[int | None, int] = None, -1
+"""The server, and the pipe by which it sees our end."""
 _KILLED_WITH_PARENT, _CHILD_SUBREAPER = 1, 36  # of linux/prctl.h
 
 # Python's table of child processes is not safe against two threads that start or poll at once.
@@ -64,45 +66,49 @@ def new_process(target: Any, args: tuple[Any, ...], name: str) -> BaseProcess:
 
 
 def start(process: BaseProcess) -> None:
-    """Start a process; the terminal's Ctrl-C does not reach it. Raises EOFError or OSError where the server cannot."""
+    """Start a process. Raises EOFError or OSError where the server cannot."""
     with process_table:
         start_server()
-        with _interrupts_blocked(), _without_main(), _environment(malloc_settings()):
-            try:
-                with _pipe_kept():
-                    process.start()
-            except (EOFError, OSError):
-                # If the server was just killed, it has ended by then, and the next request starts another one.
-                time.sleep(0.2)
-                with _pipe_kept():
-                    process.start()
+        with _outside({} if has("forkserver") else malloc_settings()):
+            process.start()
 
 
 def start_server() -> None:
     """Start the server unless it runs, and do not wait for it, so that a first launch later finds its imports done."""
+    global _served
     if not has("forkserver"):
         return
     # Python starts it below, and would let interrupts through again.
     resource_tracker.ensure_running()
-    with process_table, _interrupts_blocked(), _environment(server_environment()):
+    with process_table, _outside(server_environment()):
         _server.set_forkserver_preload(PRELOAD)
         _server.ensure_running()
+        if _server._forkserver_pid != _served[0]:
+            _forget_lifeline()
+            # A process that is started would hold what stands here, and keep the server from seeing our end.
+            _served = _server._forkserver_pid, _server._forkserver_alive_fd
+            _server._forkserver_alive_fd = os.open(os.devnull, os.O_RDONLY)
 
 
 def end_server() -> None:
     """End the server and all that it has forked, and wait for that."""
     if _server is not None:
+        _forget_lifeline()
         _server._stop()
+
+
+def _forget_lifeline() -> None:
+    global _served
+    with suppress(OSError):
+        os.close(_served[1])
+    _served = None, -1
 
 
 def fork_server() -> None:
     """Make the server of this process by a fork of it, in a hundredth of a second: for a process that was itself forked
     from a server and has done nothing since, so that all imports are there and no thread is."""
-    util.spawnv_passfds = _fork_passfds  # type: ignore[assignment]
-    try:
+    with patch.object(util, "spawnv_passfds", _fork_passfds):
         start_server()
-    finally:
-        util.spawnv_passfds = _spawn_passfds
 
 
 def server_environment() -> dict[str, str]:
@@ -110,7 +116,7 @@ def server_environment() -> dict[str, str]:
     config: dict[str, Any] = multiprocessing.current_process()._config  # type: ignore[attr-defined]
     if not os.path.isdir(config.get("tempdir") or ""):
         # Where Python makes the socket by which servers are asked; its own folder would outlive a kill.
-        config["tempdir"] = folders.make_folder("", short=True).name
+        config["tempdir"] = str(folders.make_folder("", short=True))
     places = {tempfile.gettempdir(), os.path.dirname(config["tempdir"])}
     return {LEFTOVERS: os.pathsep.join(f"{place}/{folders.prefix}*" for place in places), **malloc_settings()}
 
@@ -138,6 +144,7 @@ def _begin(target: Any, *args: Any) -> None:
 def _forget_server() -> None:
     """In a fork of this process: the server is the parent's, which alone can wait for it; whoever launches ranks here
     gets one of its own."""
+    _forget_lifeline()
     if _server._forkserver_alive_fd is not None:
         with suppress(OSError):
             os.close(_server._forkserver_alive_fd)
@@ -176,35 +183,18 @@ def end_children(server: int, remove: Callable[[], None]) -> None:
     try:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         gather_descendants()
-        deadline = time.monotonic() + GRACE_SECONDS
-        while _reap() and time.monotonic() < deadline:
-            time.sleep(0.01)
-        while found := [process for process in psutil.Process().children(recursive=True) if _lives(process)]:
+        wait_for(psutil.Process().children(), GRACE_SECONDS)
+        while found := psutil.Process().children(recursive=True):
             for process in found:
                 with suppress(psutil.Error):
                     process.kill()
-            _reap()
-            time.sleep(0.02)
+            wait_for(found, 0.02)
         remove()
     finally:
         os._exit(0)
 
 
-def _lives(process: psutil.Process) -> bool:
-    try:
-        return bool(process.status() != psutil.STATUS_ZOMBIE)
-    except psutil.Error:
-        return False
-
-
-def _reap() -> bool:
-    """Bury children that have ended; whether others live."""
-    try:
-        while os.waitpid(-1, os.WNOHANG)[0]:
-            pass
-    except ChildProcessError:
-        return False
-    return True
+wait_for = psutil.wait_procs
 
 
 def _fork_passfds(path: Any, command: Sequence[Any], descriptors: Sequence[int]) -> int:
@@ -243,61 +233,25 @@ def close_all_but(*kept: int) -> None:
 
 
 @contextmanager
-def _pipe_kept() -> Iterator[None]:
-    """While a process is started, it gets /dev/null in place of the pipe by which the server sees our end: one that
-    stood still with that pipe open, from its birth on, would keep the server from seeing it."""
-    if not has("forkserver"):
-        yield
-        return
-    pipe, nothing = _server._forkserver_alive_fd, os.open(os.devnull, os.O_RDONLY)
-    _server._forkserver_alive_fd = nothing
-    try:
-        yield
-    finally:
-        # Unless another server had to be started meanwhile, with a pipe of its own.
-        if _server._forkserver_alive_fd == nothing:
-            _server._forkserver_alive_fd, pipe = pipe, nothing
-        os.close(pipe)
-
-
-@contextmanager
-def _without_main() -> Iterator[None]:
-    """While a process is started, `__main__` has no file, so that the process has none to run."""
-    main = sys.modules["__main__"]
-    sys.modules["__main__"] = types.ModuleType("__main__")
-    try:
-        yield
-    finally:
-        sys.modules["__main__"] = main
-
-
-@contextmanager
-def _environment(values: dict[str, str]) -> Iterator[None]:
-    before = {name: os.environ.get(name) for name in values}
-    os.environ.update(values)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
-
-
-@contextmanager
-def _interrupts_blocked() -> Iterator[None]:
-    """What is started in the block does not hear the terminal's Ctrl-C: its parent does, at the end of the block, and
-    ends it. (Another thread may take the signal, and Python hands it to the main thread all the same.)"""
+def _outside(environment: dict[str, str]) -> Iterator[None]:
+    """What is started in the block finds these variables, and no file of `__main__` to run. It does not hear the
+    terminal's Ctrl-C: its parent does, at the end of the block, and ends it. (Another thread may take the signal, and
+    Python hands it to the main thread all the same.)"""
     mask: Any = getattr(signal, "pthread_sigmask", lambda how, signals: ())
     handler, came = signal.getsignal(signal.SIGINT), []
     held = threading.current_thread() is threading.main_thread() and callable(handler)
     if held:
         signal.signal(signal.SIGINT, lambda *signalled: came.append(signalled))
     before = mask(getattr(signal, "SIG_BLOCK", 0), {signal.SIGINT})
+    main, sys.modules["__main__"] = sys.modules["__main__"], types.ModuleType("__main__")
+    earlier = {name: os.environ.get(name) for name in environment}
+    os.environ.update(environment)
     try:
         yield
     finally:
+        for name, value in earlier.items():
+            os.environ.pop(name) if value is None else os.environ.update({name: value})
+        sys.modules["__main__"] = main
         mask(getattr(signal, "SIG_SETMASK", 0), before)
         if held:
             signal.signal(signal.SIGINT, handler)

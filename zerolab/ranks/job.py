@@ -1,13 +1,24 @@
-"""What a launch is, checked and resolved; what a rank reports when it has ended; and what the caller gets."""
+"""What a launch is, what each rank of it gets, what a rank reports at its end, and what the caller gets."""
 
 from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+import torch
+
+from zerolab.collectives.shared.peers import is_possible
+from zerolab.errors import InputError
+from zerolab.system import has
+
+# What the variables of the environment that say what "auto" shall stand for may say.
+COLLECTIVES = ("auto", "ring", "torch", "shared")
+DEVICES = ("auto", "cpu", "cuda")
+MAX_RANKS, MAX_VIRTUAL_RANKS = 128, 65536
 
 
 @dataclass(frozen=True)
@@ -22,7 +33,6 @@ class Job:
     threads: int
     max_result_bytes: int
     collective_timeout: float = math.inf
-    only: tuple[int, ...] = ()  # of a virtual world, the ranks that are run
     link: Any = None
     trace: bool = False
     check: bool = False
@@ -38,7 +48,7 @@ class Job:
         return min(self.timeout, self.collective_timeout, 1e7)
 
     def file(self, what: str, rank: int | None = None) -> Path:
-        """A file of the launch: "function", "board" or "store"; or a rank's: "outcome", "printed" or "noise"."""
+        """A file of the launch: "function", "board" or "store"; or a rank's: "printed" or "stderr"."""
         return self.directory / (what if rank is None else f"{what}-{rank}")
 
 
@@ -73,3 +83,75 @@ class Results(list[Any]):
         self.printed = printed
         self.seconds = seconds
         self.trace = trace
+
+
+def choose_devices(device: str, ranks: int, world: str = "processes") -> tuple[tuple[str, ...], str]:
+    """The device of each rank, and torch's name of the backend that joins them.
+
+    A GPU each if there are enough, over NCCL. Fewer GPUs than ranks are shared in turn, over gloo, since two ranks
+    of NCCL cannot share one. No GPU, or ranks that take turns in one process: the CPU. "auto" stands for what the
+    variable ZEROLAB_DEVICE of the environment says, if it is set.
+    """
+    if world != "processes":
+        if device == "cuda":
+            raise InputError(
+                f'device="cuda": ranks of world="{world}" take turns in one process, and a GPU works on after its '
+                'rank\'s turn; use device="cpu", or world="processes"'
+            )
+        return ("cpu",) * ranks, "gloo"
+    device = named("ZEROLAB_DEVICE", DEVICES) if device == "auto" else device
+    gpus = torch.cuda.device_count() if device != "cpu" else 0
+    if device == "cuda" and gpus == 0:
+        raise InputError('device="cuda": torch sees no GPU here; use device="cpu" or "auto"')
+    if gpus == 0:
+        return ("cpu",) * ranks, "gloo"
+    devices = tuple(f"cuda:{rank % gpus}" for rank in range(ranks))
+    return devices, "cpu:gloo,cuda:nccl" if gpus >= ranks else "gloo"
+
+
+def check_timed(device: torch.device | str, link: object, trace: bool) -> None:
+    """Refuse a simulated link and a trace where ranks have GPUs: both go by when the host begins and ends a call, and a
+    GPU runs what it is given later than that."""
+    name = "link" if link is not None else "trace" if trace else None
+    if name is not None and str(device).startswith("cuda"):
+        raise InputError(
+            f"{name} is given and the ranks are on {device}, whose work goes on after the host's call has returned; "
+            f'leave {name} out (torch.profiler times a GPU), or give device="cpu"'
+        )
+
+
+def choose_collectives(asked: str, devices: Sequence[str], one_machine: bool, linked: bool, nccl: bool) -> str:
+    """What "auto" stands for: torch's collectives for several ranks that NCCL joins (`nccl`), shared memory for several
+    on the CPU of one machine, else our rings. On a simulated link (`linked`) always our rings: a link prices messages,
+    which travel while a rank computes.
+
+    NCCL chooses its algorithm, and with it the order of addition, by the size of a call. All ranks get the same bits,
+    but reduce-scatter and all-reduce of one tensor may differ in the last, and with them ZeRO's stages. To compare bits
+    on GPUs ask for "ring".
+    """
+    if asked != "auto":
+        return asked
+    if linked or len(devices) == 1:
+        return "ring"
+    if nccl:
+        return "torch"
+    return "shared" if one_machine and {*devices} == {"cpu"} and is_possible() else "ring"
+
+
+def wanted(asked: str, linked: bool) -> str:
+    """The same word, or in place of "auto" what `zerolab launch --collectives` asks of the ranks that it starts."""
+    return named("ZEROLAB_COLLECTIVES", COLLECTIVES) if asked == "auto" and not linked else asked
+
+
+def named(variable: str, words: Sequence[str]) -> str:
+    """The word that a variable of the environment says."""
+    name = os.environ.get(variable, "auto")
+    if name not in words:
+        raise InputError(f"{variable} is {name!r}; set one of {', '.join(words)}, or nothing")
+    return name
+
+
+def threads_per_rank(ranks: int) -> int:
+    """Cores that this process may use, shared out among the ranks; at least one each."""
+    cores = len(os.sched_getaffinity(0)) if has("affinity") else os.cpu_count() or 1
+    return max(1, cores // ranks)

@@ -15,21 +15,36 @@ import math
 import os
 import pickle
 import time
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from typing import Any
 
-from zerolab.errors import InputError, RankError
-from zerolab.ranks.arguments import MAX_RANKS, MAX_VIRTUAL_RANKS, check_arguments, pack_function
-from zerolab.ranks.devices import check_timed, choose_collectives, choose_devices, threads_per_rank, wanted
-from zerolab.ranks.folders import reason
-from zerolab.ranks.job import Job, Outcome, Results
+from zerolab.collectives import Link
+from zerolab.errors import InputError
+from zerolab.ranks.job import (
+    DEVICES,
+    MAX_RANKS,
+    MAX_VIRTUAL_RANKS,
+    Job,
+    Results,
+    check_timed,
+    choose_collectives,
+    choose_devices,
+    threads_per_rank,
+    wanted,
+)
 from zerolab.ranks.join.torchrun import is_torchrun, run_torchrun, world_size
 from zerolab.ranks.lockstep.virtual import run_virtual
 from zerolab.ranks.lockstep.world import run_lockstep
+from zerolab.ranks.pickling import pack_function
+from zerolab.ranks.printing import MODES
 from zerolab.ranks.processes import run_processes
 
-if TYPE_CHECKING:
-    from zerolab.collectives import Link
+CHOICES = {
+    "world": ("processes", "lockstep", "virtual"),
+    "collectives": ("auto", "shared", "ring", "torch", "local", "transport"),
+    "device": DEVICES,
+    "prints": MODES,
+}
 
 
 def launch(
@@ -49,7 +64,6 @@ def launch(
     trace: bool = False,
     check: bool = False,
     max_result_mb: float = 256.0,
-    only: Sequence[int] | None = None,
 ) -> Results:
     """Run `fn(comm, *args, **kwargs)` on every rank and return the results in rank order.
 
@@ -57,8 +71,8 @@ def launch(
     ranks        how many; None means 4, or under torchrun as many as there are.
     world        "processes": real ones, a GPU each if there are enough. "lockstep": all in this process, one
                  running at a time, in the same order every time; a deadlock is seen at once and named. "virtual":
-                 one rank, or those of `only`, in this process on tensors without values (torch's fake ones); the
-                 others are taken to do the same at the same time. It takes no memory, so there may be 65536.
+                 rank 0 alone, in this process on tensors without values (torch's fake ones); the others are taken
+                 to do the same at the same time. It takes no memory, so there may be 65536.
     collectives  "shared" memory, "ring", "torch", "local" (one rank), or "transport" for the bare messages below them.
                  "auto" is shared memory for ranks on the CPU of one Linux machine, torch's for ranks with a GPU each,
                  else, or with `link`, the ring; in ranks of `zerolab launch` it is what that was told. Only shared
@@ -76,26 +90,25 @@ def launch(
     trace        record what ran when, see `Results.trace`. Not with GPUs.
     check        compare all ranks' calls before each collective.
     max_result_mb  refuse a rank's result whose pickle is larger.
-    only         virtual: the ranks that are run, and whose results come back in that order; None: [0].
 
     All ranks start with the same seeds. Under torchrun, `fn` runs as the rank that this process already is.
 
-    Raises InputError before anything starts if an argument cannot work; RankError when a rank raises, dies or hangs
-    (DeadlockError, MismatchError where that is certain). Then all ranks are ended first.
+    Raises InputError before anything starts if an argument would be ignored or never end; RankError when a rank raises,
+    dies or hangs (DeadlockError, MismatchError where that is certain). Then all ranks are ended first.
     """
     given = locals()
     joins = world == "processes" and is_torchrun()
     count = world_size(ranks) if joins else 4 if ranks is None else ranks
-    most = count if joins else MAX_VIRTUAL_RANKS if world == "virtual" else MAX_RANKS
-    check_arguments(fn, args, kwargs, most, {**given, "ranks": count})
-    kwargs = dict(kwargs or {})
+    check_arguments(count, count if joins else MAX_VIRTUAL_RANKS if world == "virtual" else MAX_RANKS, given)
     devices, backend = choose_devices(device, count, world)
     check_timed(devices[0], link, trace)
-    if not joins:
-        linked, nccl = link is not None, "nccl" in backend
-        collectives = choose_collectives(collectives, world, devices, None, linked, nccl)
-    elif collectives == "auto" and link is None:
-        collectives = wanted(os.environ)
+    if world == "virtual":
+        collectives = "virtual"
+    elif joins:
+        collectives = wanted(collectives, link is not None)
+    else:
+        real = world == "processes"
+        collectives = choose_collectives(collectives, devices, real, link is not None, real and "nccl" in backend)
     job = Job(
         ranks=count,
         timeout=math.inf if timeout is None else float(timeout),
@@ -105,52 +118,47 @@ def launch(
         backend=backend,
         threads=threads or threads_per_rank(count),
         max_result_bytes=int(max_result_mb * 1e6),
-        only=tuple(only or (0,)) if world == "virtual" else (),
         link=link,
         trace=trace,
         check=check and world != "virtual",
         environment={**os.environ, **(env or {})},
-        working_directory=_here() if world == "processes" and not joins else "",
+        working_directory=os.getcwd() if world == "processes" else "",
         sources=_cell_sources(),
     )
+    start = time.perf_counter()
     if joins:
-        start = time.perf_counter()
-        values, recorded = run_torchrun(job, fn, args, kwargs, threads)
+        values, recorded = run_torchrun(job, fn, args, dict(kwargs or {}), threads)
         return Results(values, [""] * count, time.perf_counter() - start, recorded if trace else None)
-    function = pack_function(fn, args, kwargs)
-    if world in ("lockstep", "virtual"):
+    function = pack_function(fn, args, dict(kwargs or {}))
+    if world == "processes":
+        outcomes, printed = run_processes(job, function, prints)
+        seconds = time.perf_counter() - start
+        recorded = [outcome.events for outcome in outcomes]
+    else:
         # The link prices the virtual clock; nothing is slowed down.
         run_world = run_virtual if world == "virtual" else run_lockstep
         outcomes, printed, seconds, events = run_world(job, function, prints)
         recorded = [*events]
-    else:
-        start = time.perf_counter()
-        outcomes, printed = run_processes(job, function, prints)
-        seconds = time.perf_counter() - start
-        recorded = [outcome.events for outcome in outcomes]
-    values = [_unpack(rank, outcome) for rank, outcome in enumerate(outcomes)]
+    values = [pickle.loads(outcome.result) for outcome in outcomes]
     return Results(values, printed, seconds, recorded if trace else None)
 
 
-def _here() -> str:
-    """The folder that ranks begin in: the caller's."""
-    try:
-        return os.getcwd()
-    except OSError as error:
-        raise InputError(
-            f"the current folder is not there any more ({reason(error)}), and ranks begin in it; change to another one "
-            "by os.chdir"
-        ) from error
-
-
-def _unpack(rank: int, outcome: Outcome) -> Any:
-    try:
-        return pickle.loads(outcome.result)
-    except Exception as error:
-        raise RankError(
-            f"what rank {rank} returned cannot be read back ({type(error).__name__}: {error}); return numbers, "
-            "tensors, or lists and dicts of them"
-        ) from error
+def check_arguments(ranks: int, most: int, given: Mapping[str, Any]) -> None:
+    """Raise an InputError for what would not fail by itself: it would start too much, wait for ever or be ignored."""
+    if type(ranks) is not int or not 1 <= ranks <= most:
+        raise InputError(f"ranks is {ranks!r}; give a whole number from 1 to {most}")
+    for name, choices in CHOICES.items():
+        if given[name] not in choices:
+            raise InputError(f"{name} is {given[name]!r}; choose one of {', '.join(map(repr, choices))}")
+    for name in ("timeout", "collective_timeout", "max_result_mb"):
+        value = given[name]
+        if value is not None and not (isinstance(value, int | float) and 0 < value < math.inf):
+            raise InputError(f"{name} is {value!r}; give a positive, finite number")
+    world, asked = given["world"], given["collectives"]
+    if world == "lockstep" and asked in ("torch", "shared"):
+        raise InputError(f'collectives="{asked}" needs processes; use world="processes" or collectives="ring"')
+    if world == "virtual" and asked != "auto":
+        raise InputError(f'collectives="{asked}": a virtual world has no messages; leave it out')
 
 
 def _cell_sources() -> dict[str, Any]:

@@ -55,40 +55,30 @@ def counted(func: Any, args: Any, kwargs: Any, result: Any) -> Counted | None:
     return Counted(flop, moved_bytes(func, args, kwargs, result), 4 if made is None else made.element_size())
 
 
-class Access(NamedTuple):
+@cache
+def access_of(func: Any) -> tuple[list[int | str], list[int | str], bool]:
     """What an operation does with its tensors, by its schema: which arguments it writes (a position or a name), which
     of these it does not read, and whether what it gives back is new."""
-
-    writes: tuple[int | str, ...]
-    unread: tuple[int | str, ...]
-    makes: bool
-
-
-@cache
-def access_of(func: Any) -> Access:
-    name = func._overloadpacket.__name__
-    writes: list[int | str] = []
-    unread: list[int | str] = []
-    for place, argument in enumerate(func._schema.arguments):
-        # A fused optimizer may unscale gradients, and says so of all.
-        if argument.alias_info is not None and argument.alias_info.is_write and not (place == 1 and "_fused_" in name):
-            where = argument.name if argument.kwarg_only else place
-            writes.append(where)
-            if argument.is_out or name in UNREAD:
-                unread.append(where)
-    return Access(tuple(writes), tuple(unread), all(one.alias_info is None for one in func._schema.returns))
+    name, schema = func._overloadpacket.__name__, func._schema
+    arguments = {it.name if it.kwarg_only else place: it for place, it in enumerate(schema.arguments)}
+    written = {where: it for where, it in arguments.items() if it.alias_info is not None and it.alias_info.is_write}
+    # A fused optimizer may unscale gradients, and says so of all.
+    writes = [where for where in written if not (where == 1 and "_fused_" in name)]
+    unread = [where for where in writes if written[where].is_out or name in UNREAD]
+    return writes, unread, all(one.alias_info is None for one in schema.returns)
 
 
 def moved_bytes(func: Any, args: Any, kwargs: Any, result: Any) -> int:
     """Bytes that an operation reads and writes. What it changes in place counts as both, also where the operation
     returns nothing, as fused optimizers do."""
-    access, given = access_of(func), dict[int | str, Any]([*enumerate(args), *kwargs.items()])
+    writes, unread, makes = access_of(func)
+    given = dict[int | str, Any]([*enumerate(args), *kwargs.items()])
     sizes = {where: sum(tensor.nbytes for tensor in tensors(value)) for where, value in given.items()}
-    written = sum(tensor.nbytes for tensor in tensors(result)) if access.makes else 0
+    written = sum(tensor.nbytes for tensor in tensors(result)) if makes else 0
     if func._overloadpacket.__name__ in PICKING:
         sizes[0] = min(sizes.get(0, 0), written)
-    read = sum(nbytes for where, nbytes in sizes.items() if where not in access.unread)
-    return read + written + sum(sizes.get(where, 0) for where in access.writes)
+    read = sum(nbytes for where, nbytes in sizes.items() if where not in unread)
+    return read + written + sum(sizes.get(where, 0) for where in writes)
 
 
 def attention_flop(backward: bool, args: Any, kwargs: Any) -> int:

@@ -10,12 +10,14 @@ import pickle
 import sys
 import threading
 import types
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import cloudpickle
 import torch
+
+from zerolab.errors import InputError
+from zerolab.flat.views import values_here
 
 
 def dumps(value: Any) -> bytes:
@@ -25,19 +27,43 @@ def dumps(value: Any) -> bytes:
         return file.getvalue()
 
 
-def loads(packed: bytes, unpickler: type[pickle.Unpickler] = pickle.Unpickler) -> Any:
-    """The value that `dumps` packed, all of it anew, by an `unpickler` that may make something else of parts. Where
-    ranks share a process, cloudpickle would give each of them the class that the process has already, and what one of
-    them keeps in it would be everybody's."""
+def loads(packed: bytes) -> Any:
+    """The value that `dumps` packed, all of it anew. Where ranks share a process, cloudpickle would give each of them
+    the class that the process has already, and what one of them keeps in it would be everybody's."""
     known = cloudpickle.cloudpickle._DYNAMIC_CLASS_TRACKER_BY_ID
     # By its items: a class that is collected meanwhile is left out, where its key would not be found.
     before = dict(known.items())
     known.clear()
     try:
-        return unpickler(io.BytesIO(packed)).load()
+        return pickle.loads(packed)
     finally:
         # What a rank returns names its class by the same number, and comes back as the caller's own.
         known.update(before)
+
+
+def pack_function(fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bytes:
+    """The function and its arguments, by value, or an InputError where they cannot travel."""
+    try:
+        return dumps((fn, args, dict(kwargs)))
+    except Exception as error:
+        held = {f"argument {place}": value for place, value in enumerate(args, 1)} | dict(kwargs)
+        if inspect.isfunction(fn):
+            cells = dict(zip(fn.__code__.co_freevars, fn.__closure__ or (), strict=True))
+            used = {name: fn.__globals__[name] for name in fn.__code__.co_names if name in fn.__globals__}
+            held |= {f"{name!r}, which the rank function uses,": value for name, value in (cells | used).items()}
+        found = next((name for name, value in held.items() if not travels(value)), "the rank function")
+        raise InputError(
+            f"{found} cannot travel to the ranks ({' '.join(str(error).split())}); make it inside the rank function "
+            "instead"
+        ) from error
+
+
+def travels(value: Any) -> bool:
+    try:
+        dumps(value)
+    except Exception:
+        return False
+    return True
 
 
 class Pickler(cloudpickle.Pickler):
@@ -51,27 +77,23 @@ class Pickler(cloudpickle.Pickler):
         self._storages: dict[int, torch.UntypedStorage] = {}
 
     def reducer_override(self, obj: Any) -> Any:
-        if isinstance(obj, threading.Thread):
-            raise TypeError("cannot pickle a thread")
         if new := MADE_ANEW.get(type(obj)):
             return new, ()
         if type(obj) is functools._lru_cache_wrapper and not is_importable(obj):
             sizes = obj.cache_parameters()
-            state = obj.__wrapped__, vars(obj)
             # It may call itself by its name, so it is made first, and told what it caches afterwards.
-            return new_cached, (sizes["maxsize"], sizes["typed"]), state, None, None, fill_cached
+            return new_cached, (sizes["maxsize"], sizes["typed"]), (obj.__wrapped__, vars(obj)), None, None, fill_cached
         if type(obj) is types.ModuleType and obj.__name__ not in sys.modules:
             # One that only another one knows, as those of compiled libraries: cloudpickle would make it anew.
             outer, _, name = obj.__name__.rpartition(".")
             if getattr(sys.modules.get(outer), name, None) is obj:
                 return getattr, (sys.modules[outer], name)
         if type(obj) is torch.Tensor and is_plain(obj):
-            untyped = obj.untyped_storage()
+            storage = obj.untyped_storage()
             place = obj.dtype, obj.storage_offset(), obj.size(), obj.stride(), obj.requires_grad
-            return new_tensor, (self._storages.setdefault(untyped._cdata, untyped), *place)
+            return new_tensor, (self._storages.setdefault(storage._cdata, storage), *place)
         if type(obj) is torch.UntypedStorage and obj.device.type == "cpu":
-            first = self._storages.setdefault(obj._cdata, obj)
-            return (new_storage, (bytes(memory_of(obj)),)) if first is obj else (same, (first,))
+            return new_storage, (bytes(memory_of(obj)),)
         return super().reducer_override(obj)
 
 
@@ -97,6 +119,14 @@ def fill_cached(cached: Any, state: tuple[Callable[..., Any], dict[str, Any]]) -
     vars(cached).update(attributes)
 
 
+def is_importable(thing: Any) -> bool:
+    """Whether a rank finds the same thing under its name. (A rank's `__main__` is another one.)"""
+    found: Any = sys.modules.get(thing.__module__ or "")
+    for name in thing.__qualname__.split("."):
+        found = getattr(found, name, None)
+    return found is thing and thing.__module__ != "__main__"
+
+
 def is_plain(tensor: torch.Tensor) -> bool:
     """Whether a tensor is a part of the CPU's memory and nothing more."""
     dense = tensor.device.type == "cpu" and tensor.layout is torch.strided and not tensor.is_quantized
@@ -109,72 +139,18 @@ def memory_of(untyped: torch.UntypedStorage) -> memoryview:
     return memoryview((ctypes.c_char * nbytes).from_address(untyped.data_ptr()) if nbytes else b"")
 
 
-def new_tensor(storage: torch.UntypedStorage, dtype: torch.dtype, *place: Any) -> torch.Tensor:
-    offset, size, stride, requires_grad = place
-    return torch.empty(0, dtype=dtype).set_(storage, offset, size, stride).requires_grad_(requires_grad)
-
-
 def new_storage(content: bytes) -> torch.UntypedStorage:
+    if not values_here():
+        return torch.UntypedStorage(len(content), device="meta")
     untyped = torch.UntypedStorage(len(content))
     ctypes.memmove(untyped.data_ptr(), content, len(content))
     return untyped
 
 
-def same(storage: torch.UntypedStorage) -> torch.UntypedStorage:
-    return storage
-
-
-def is_importable(thing: Any) -> bool:
-    """Whether a rank finds the same thing under its name. (A rank's `__main__` is another one.)"""
-    module = getattr(thing, "__module__", None)
-    found = sys.modules.get(module or "")
-    if module == "__main__" or found is None:
-        return False
-    for name in thing.__qualname__.split("."):
-        found = getattr(found, name, None)
-    return found is thing
-
-
-def is_too_deep(error: Exception) -> bool:
-    """Whether a value does not travel because it is nested deeper than Python follows."""
-    return isinstance(error, RecursionError) or isinstance(error.__cause__, RecursionError)
-
-
-def culprit(named: dict[str, Any], seen: set[int] | None = None) -> tuple[str, Any, Exception] | None:
-    """Of values by what to call them: the innermost part that does not travel, as what to call it, the part and why."""
-    seen = set() if seen is None else seen
-    for name, value in named.items():
-        if id(value) in seen:
-            continue
-        try:
-            dumps(value)
-        except Exception as error:
-            seen.add(id(value))
-            # What is nested too deeply holds what is nearly as deep: the search would end no sooner than this did.
-            inner = None if is_too_deep(error) else culprit(dict(_parts(name, value)), seen)
-            return inner or (name, value, error)
-    return None
-
-
-def _parts(name: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """What a value holds, by what to call it."""
-    value = getattr(value, "__wrapped__", value)
-    if inspect.ismethod(value):
-        yield f"what {name} belongs to", value.__self__
-    elif inspect.isfunction(value):
-        who = name if value.__name__ == "<lambda>" else value.__name__
-        held = {key: value.__globals__[key] for key in value.__code__.co_names if key in value.__globals__}
-        for key, cell in zip(value.__code__.co_freevars, value.__closure__ or (), strict=True):
-            # One that nothing was assigned to is empty.
-            with suppress(ValueError):
-                held[key] = cell.cell_contents
-        yield from ((f"{key!r}, which {who} uses", part) for key, part in held.items())
-    elif isinstance(value, type):
-        yield from ((f"{key!r} of class {value.__name__}", part) for key, part in vars(value).items())
-    elif isinstance(value, dict):
-        yield from ((f"item {key!r} of {name}", part) for key, part in value.items())
-    elif isinstance(value, list | tuple | set | frozenset):
-        yield from ((f"item {index} of {name}", part) for index, part in enumerate(value))
-    elif not is_importable(type(value)) and not isinstance(value, types.ModuleType):
-        # Nobody knows the inside of a library's object.
-        yield from ((f"attribute {key!r} of {name}", part) for key, part in getattr(value, "__dict__", {}).items())
+def new_tensor(storage: torch.UntypedStorage, dtype: torch.dtype, *place: Any) -> torch.Tensor:
+    *where, requires_grad = place
+    tensor = torch.empty(0, dtype=dtype, device=storage.device).set_(storage, *where)
+    if storage.device.type == "meta":
+        # In a virtual world, where it is taken to be on the CPU.
+        tensor.fake_device = torch.device("cpu")  # type: ignore[attr-defined]
+    return tensor.requires_grad_(requires_grad)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import pickle
 import re
 import signal
 import time
@@ -14,11 +15,11 @@ from multiprocessing import connection
 from pathlib import Path
 from typing import Any
 
-from zerolab.errors import DiskError, RankError
+from zerolab.errors import RankError
 from zerolab.ranks import child, watch
 from zerolab.ranks.board import Board, RankState
 from zerolab.ranks.failure import RankFailure, died, rank_failure
-from zerolab.ranks.folders import reason, temporary_folder
+from zerolab.ranks.folders import temporary_folder
 from zerolab.ranks.forkserver import new_process, process_table, start
 from zerolab.ranks.job import Job, Outcome
 from zerolab.ranks.leave import farewells
@@ -34,34 +35,27 @@ LEAVE_SECONDS = 2.0
 
 def run_processes(job: Job, function: bytes, prints: str) -> tuple[list[Outcome], list[str]]:
     """Run a job; the outcome and the printed text of each rank, in rank order. Raises a RankError if any rank failed.
-    When this returns or raises, no process, pipe or file of the launch is left. Raises a DiskError where its files have
-    no room."""
+    When this returns or raises, no process, pipe or file of the launch is left."""
     with temporary_folder("launch") as directory:
         job = replace(job, directory=directory)
         files = [job.file("printed", rank) for rank in range(job.ranks)]
+        job.file("function").write_bytes(function)
+        runner = ProcessGroupRunner(job, Printer(prints, job.ranks, lambda: read_files(files)))
         try:
-            job.file("function").write_bytes(function)
-            crew = Crew(job, Printer(prints, job.ranks, lambda: read_files(files)))
-        except OSError as error:
-            raise DiskError(
-                f"the files of a launch cannot be made in {directory.parent} ({reason(error)}); free some room there, "
-                "raise the limit, or name another folder in TMPDIR"
-            ) from error
-        try:
-            crew.start()
-            crew.watch()
+            runner.start()
+            runner.watch()
         except RankError as error:
             error.printed = read_files(files)
             raise
         finally:
             try:
-                printed = crew.printer.finish()
+                printed = runner.printer.finish()
             finally:
-                crew.end()
-        return [crew.outcomes[rank] for rank in range(job.ranks)], printed
+                runner.end()
+        return [runner.outcomes[rank] for rank in range(job.ranks)], printed
 
 
-class Crew:
+class ProcessGroupRunner:
     """The rank processes of one launch."""
 
     def __init__(self, job: Job, printer: Printer) -> None:
@@ -69,14 +63,16 @@ class Crew:
         self.printer = printer
         self.outcomes: dict[int, Outcome] = {}
         self._dead: dict[int, int] = {}
-        self._board = Board.create(job.file("board"), job.ranks)
+        self._board = Board(job.ranks, job.file("board"))
         self._lifeline, self._lifeline_end = multiprocessing.Pipe(duplex=False)
-        self._reports, self._report_end = multiprocessing.Pipe(duplex=False)
+        pipes = [multiprocessing.Pipe(duplex=False) for _ in range(job.ranks)]
+        self._reports = [ours for ours, _ in pipes]
+        self._given = [self._lifeline, *(theirs for _, theirs in pipes)]
         self._hang_up = self._lifeline_end.close
         farewells.add(self._hang_up)
         self._processes = [
-            new_process(child.main, (job, rank, self._lifeline, self._report_end), f"zerolab-rank-{rank}")
-            for rank in range(job.ranks)
+            new_process(child.main, (job, rank, self._lifeline, theirs), f"zerolab-rank-{rank}")
+            for rank, (_, theirs) in enumerate(pipes)
         ]
 
     def start(self) -> None:
@@ -89,8 +85,8 @@ class Crew:
                     "and processes are limited, and raise the limit"
                 ) from error
         # Only ranks hold these ends now.
-        self._lifeline.close()
-        self._report_end.close()
+        for end in self._given:
+            end.close()
 
     def watch(self) -> None:
         """Return when every rank has returned; raise as soon as that cannot happen any more."""
@@ -120,8 +116,8 @@ class Crew:
         """End every rank: ask, then kill. Not even a second Ctrl-C leaves one behind."""
         interrupt: KeyboardInterrupt | None = None
         deadline = time.monotonic() + (LEAVE_SECONDS if not self._failed() else 0.2)
-        for pipe in (self._lifeline, self._report_end, self._lifeline_end):
-            pipe.close()
+        for end in (*self._given, self._lifeline_end):
+            end.close()
         for process in self._processes:
             while process.pid is not None:
                 try:
@@ -129,7 +125,8 @@ class Crew:
                     break
                 except KeyboardInterrupt as again:
                     interrupt, deadline = again, 0.0
-        self._reports.close()
+        for report in self._reports:
+            report.close()
         if interrupt is not None:
             raise interrupt
 
@@ -140,39 +137,34 @@ class Crew:
                 process.kill()
         if len(self.outcomes) < self.job.ranks or self._failed():
             # What the rank itself has started belongs to its process group.
-            _kill_group(process.pid)
+            with suppress(OSError):
+                if has("groups"):
+                    os.killpg(process.pid, signal.SIGKILL)
         connection.wait([process.sentinel])
         with process_table:
             process.join()
             process.close()
 
+    def _running(self) -> list[int]:
+        return [rank for rank in range(self.job.ranks) if rank not in self.outcomes and rank not in self._dead]
+
     def _listen(self, seconds: float) -> bool:
         """Wait for news from any rank; whether there was some."""
-        running = {
-            process.sentinel: rank
-            for rank, process in enumerate(self._processes)
-            if rank not in self.outcomes and rank not in self._dead
-        }
-        ready = connection.wait([self._reports, *running], seconds)
-        for sentinel in ready:
-            if sentinel is not self._reports:
-                self._dead[running[sentinel]] = self._exit_code(running[sentinel])  # type: ignore[index]
-        # A rank reports before it ends, so its report is read after its death was noticed.
-        while self._reports.poll():
-            try:
-                rank, outcome = child.read_report(self._reports.recv_bytes())
-            except EOFError:
-                # All ranks have ended; those that left no report are found by their deaths.
-                break
-            self.outcomes[rank] = outcome
-            self._dead.pop(rank, None)
+        running = self._running()
+        sources: dict[Any, int] = {self._reports[rank]: rank for rank in running}
+        sources |= {self._processes[rank].sentinel: rank for rank in running}
+        ready = connection.wait([*sources], seconds)
+        for rank in {sources[source] for source in ready}:
+            # A rank reports before it ends. What it has forked may hold its pipe open longer.
+            with suppress(EOFError):
+                if self._reports[rank].poll():
+                    self.outcomes[rank] = pickle.loads(self._reports[rank].recv_bytes())
+                    continue
+            with process_table:
+                self._processes[rank].join(LEAVE_SECONDS)
+                code = self._processes[rank].exitcode
+            self._dead[rank] = 255 if code is None else code
         return bool(ready)
-
-    def _exit_code(self, rank: int) -> int:
-        with process_table:
-            self._processes[rank].join()
-            code = self._processes[rank].exitcode
-        return 255 if code is None else code
 
     def _failed(self) -> list[int]:
         return [*self._dead, *(rank for rank, outcome in self.outcomes.items() if outcome.error)]
@@ -192,7 +184,7 @@ class Crew:
         if self._dead and not own:
             mismatch = watch.different_calls(dict(enumerate(self._board.read_all())))
             rank = min(self._dead)
-            return mismatch or died(rank, self._dead[rank], self._noise(rank))
+            return mismatch or died(rank, self._dead[rank], self._stderr(rank))
         candidates = own or raised
         first = min(candidates.values(), key=lambda outcome: outcome.when)
         rank = min(
@@ -200,29 +192,29 @@ class Crew:
             for rank, outcome in candidates.items()
             if (outcome.error, outcome.message) == (first.error, first.message)
         )
-        outcome = candidates[rank]
-        failure = rank_failure(rank, outcome.error, outcome.message, outcome.traceback)
-        if isinstance(failure, RankFailure) and (noise := self._noise(rank)):
-            failure.add_note(f"standard error of rank {rank}:\n{noise}")
+        failure = rank_failure(rank, candidates[rank])
+        if isinstance(failure, RankFailure) and (stderr := self._stderr(rank)):
+            failure.add_note(f"standard error of rank {rank}:\n{stderr}")
         return failure
 
-    def _noise(self, rank: int) -> str:
+    def _stderr(self, rank: int) -> str:
         """What a rank wrote to standard error, C++ included; the last part, if it is long."""
         try:
-            return self.job.file("noise", rank).read_text(errors="replace")[-4000:].strip()
+            return self.job.file("stderr", rank).read_text(errors="replace")[-4000:].strip()
         except OSError:
             return ""
 
     def _frames(self) -> dict[int, str]:
         """Where ranks that wait for nobody are computing, as "computes in train, line 12"."""
-        asked = [rank for rank in range(self.job.ranks) if rank not in self.outcomes and rank not in self._dead]
+        asked = self._running()
         for rank in asked:
             if has("signals"):
-                _send_signal(self._processes[rank].pid, signal.SIGUSR1)
+                with suppress(ProcessLookupError):
+                    os.kill(self._processes[rank].pid, signal.SIGUSR1)  # type: ignore[arg-type]
         time.sleep(0.1)
         found = {}
         for rank in asked:
-            frames = re.findall(r'File "(.*)", line (\d+) in (.+)', self._noise(rank))
+            frames = re.findall(r'File "(.*)", line (\d+) in (.+)', self._stderr(rank))
             own = [frame for frame in frames if "/zerolab/ranks/child.py" not in frame[0]]
             if own:
                 found[rank] = f"computes in {own[0][2]}, line {own[0][1]}"
@@ -232,15 +224,3 @@ class Crew:
 def read_files(files: Sequence[Path]) -> list[str]:
     """The text of each file, empty where there is none yet."""
     return [file.read_text(encoding="utf-8", errors="replace") if file.exists() else "" for file in files]
-
-
-def _kill_group(leader: int) -> None:
-    if has("groups"):
-        with suppress(OSError):
-            os.killpg(leader, signal.SIGKILL)
-
-
-def _send_signal(pid: int | None, number: int) -> None:
-    with suppress(ProcessLookupError):
-        if pid is not None:
-            os.kill(pid, number)

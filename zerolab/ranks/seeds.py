@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import random
-from dataclasses import dataclass
 from typing import Any
 
 import numpy
@@ -25,37 +24,44 @@ def seed_all() -> None:
     random.seed(SEED)
 
 
-@dataclass(frozen=True)
-class RandomState:
-    """The states of the three generators on the CPU, so that ranks that share a process can take turns."""
+class RandomTurns:
+    """Keeps the random numbers of each rank while another one runs, and the caller's while ranks do."""
 
-    of_torch: torch.Tensor
-    of_numpy: Any
-    of_python: Any
-    numpy_words: bytes = b""
+    def __init__(self) -> None:
+        self._states: dict[int | None, State] = {}
+        self._rank: int | None = None
+        self._seeded: State | None = None
 
-    @classmethod
-    def capture(cls, seeded: RandomState | None = None) -> RandomState:
-        """The states of now. Numpy takes many times as long as the other two to say its own. So it is not asked while
-        its generator has the words of `seeded`, the state right after seeding: once a number is drawn, they never come
-        again."""
-        words = numpy_words()
-        same = seeded is not None and words != b"" and words == seeded.numpy_words
-        of_numpy = seeded.of_numpy if seeded is not None and same else numpy.random.get_state()
-        return cls(torch.get_rng_state(), of_numpy, random.getstate(), words)
-
-    def restore(self, now: RandomState | None = None) -> None:
-        """Go back to these states; `now` are those of the generators, if they are known."""
-        torch.set_rng_state(self.of_torch)
-        if now is None or now.of_numpy is not self.of_numpy:
-            numpy.random.set_state(self.of_numpy)
-        random.setstate(self.of_python)
+    def switch(self, rank: int | None) -> None:
+        """Go on as `rank`, which starts seeded; as None go on as the caller."""
+        now = self._states[self._rank] = captured(self._seeded)
+        self._rank = rank
+        if rank in self._states:
+            restore(self._states[rank], now)
+            return
+        seed_all()
+        self._seeded = self._seeded or captured()
 
 
-def numpy_words() -> bytes:
-    """The numbers that numpy's own generator goes on from, as they lie in memory; nothing if it is another kind."""
+State = tuple[torch.Tensor, Any, Any, bytes]
+"""What torch, Python and numpy go on from, and numpy's words."""
+
+
+def captured(seeded: State | None = None) -> State:
+    """The states of now. Numpy takes many times as long as the other two to say its own. So it is not asked while its
+    generator has the words of `seeded`, the state right after seeding: once a number is drawn, they never come again.
+    """
     generator = numpy.random.get_bit_generator()  # type: ignore[attr-defined]  # stubs of some versions lack it
-    if type(generator) is not numpy.random.MT19937:
-        return b""
-    # 624 words and the place among them.
-    return ctypes.string_at(generator.ctypes.state_address, 625 * 4)
+    words = b""
+    if type(generator) is numpy.random.MT19937:
+        # As they lie in memory: 624 words and the place among them.
+        words = ctypes.string_at(generator.ctypes.state_address, 625 * 4)
+    known = seeded is not None and words != b"" and words == seeded[3]
+    return torch.get_rng_state(), random.getstate(), seeded[2] if known else numpy.random.get_state(), words  # type: ignore[index]
+
+
+def restore(state: State, now: State) -> None:
+    torch.set_rng_state(state[0])
+    random.setstate(state[1])
+    if state[2] is not now[2]:
+        numpy.random.set_state(state[2])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from zerolab.errors import InputError
-from zerolab.ranks.arguments import MAX_RANKS, MAX_VIRTUAL_RANKS
+from zerolab.ranks.job import MAX_RANKS, MAX_VIRTUAL_RANKS
 from zerolab.ranks.join.torchrun import is_torchrun
 
 if TYPE_CHECKING:

@@ -20,8 +20,8 @@ from zerolab.course.judge.exercise import Exercise
 from zerolab.course.judge.observe import CASE_SECONDS, observe, observe_all, trouble_of, warm_up
 from zerolab.errors import InputError, RankError
 from zerolab.ranks import RankFailure, launch
-from zerolab.ranks.arguments import pack_function
 from zerolab.ranks.folders import temporary_folder
+from zerolab.ranks.pickling import pack_function
 
 START_SECONDS = 60.0
 """For the first process, which waits until the server has imported torch."""

@@ -10,7 +10,6 @@ from __future__ import annotations
 import atexit
 import os
 import signal
-import socket
 import sys
 import threading
 import time
@@ -26,13 +25,12 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
 from zerolab.collectives.torch_ import carriers, connect
-from zerolab.errors import InputError, RankError
-from zerolab.ranks.board import Board, BoardPen
-from zerolab.ranks.child import SPARE_SECONDS, make_comm
-from zerolab.ranks.devices import choose_collectives, device_of_rank, threads_per_rank
-from zerolab.ranks.failure import is_secondary, rank_failure, said_by, traceback_text
-from zerolab.ranks.folders import reason, remove_all, temporary_folder
-from zerolab.ranks.job import Job
+from zerolab.errors import InputError
+from zerolab.ranks.board import BoardPen
+from zerolab.ranks.child import SPARE_SECONDS, call
+from zerolab.ranks.failure import failed, is_secondary, rank_failure
+from zerolab.ranks.folders import remove_all
+from zerolab.ranks.job import Job, choose_collectives, threads_per_rank
 from zerolab.ranks.leave import leave
 from zerolab.ranks.process_transport import ProcessTransport
 from zerolab.ranks.seeds import seed_all
@@ -58,17 +56,7 @@ def made_world() -> bool:
 
 def world_size(ranks: int | None) -> int:
     """The size of that world, or an InputError if the caller asks for another."""
-    for name in ("RANK", "WORLD_SIZE", "MASTER_PORT"):
-        if not (os.environ[name].isascii() and os.environ[name].isdecimal()):
-            raise InputError(
-                f"{name} is {os.environ[name]!r} in the environment; set it to a whole number, or unset it to have "
-                "launch start its own ranks"
-            )
-    rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    if rank >= size:
-        raise InputError(
-            f"RANK is {rank} and WORLD_SIZE is {size} in the environment; set RANK to a number from 0 to WORLD_SIZE - 1"
-        )
+    size = int(os.environ["WORLD_SIZE"])
     if ranks is not None and ranks != size:
         raise InputError(
             f"ranks is {ranks}, but torchrun started {size}; pass ranks={size}, or ranks=None to take what is there"
@@ -87,14 +75,19 @@ def run_torchrun(
     _failed = True
     try:
         transport = _join(job)
-        linked = job.link is not None
+        here = os.environ.get("LOCAL_WORLD_SIZE", "1")
         collectives = choose_collectives(
-            job.collectives, "processes", job.devices, os.environ, linked, nccl=transport.queues
+            job.collectives, job.devices, int(here) == job.ranks, job.link is not None, nccl=transport.queues
         )
-        torch.set_num_threads(threads or threads_per_rank(int(os.environ.get("LOCAL_WORLD_SIZE", "1"))))
+        torch.set_num_threads(threads or threads_per_rank(int(here)))
         seed_all()
-        with _reported_when_overdue(job, transport):
-            value, spans = _call(replace(job, collectives=collectives), transport, fn, args, kwargs)
+        with _reported_when_overdue(job, transport.rank, transport.pen):
+            try:
+                value, spans = call(replace(job, collectives=collectives), transport, fn, args, kwargs)
+                # Nobody leaves, and closes its connections, while another rank still has messages to finish.
+                dist.all_reduce(torch.zeros(1, device="cpu"), group=transport.host)
+            except Exception as error:
+                raise rank_failure(transport.rank, failed(error)) from error
         _failed = False
     finally:
         _running.release()
@@ -102,37 +95,27 @@ def run_torchrun(
     return [*others[:rank], value, *others[rank + 1 :]], [*others[:rank], spans, *others[rank + 1 :]]
 
 
-def _call(
-    job: Job, transport: ProcessTransport, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[Any, Any]:
-    """What the function returns, and what was traced."""
-    try:
-        comm = make_comm(transport, job)
-        value = fn(comm, *args, **kwargs)
-        comm.close()
-        transport.check_waited()
-        # Nobody leaves, and closes its connections, while another rank still has messages to finish.
-        dist.all_reduce(torch.zeros(1, device="cpu"), group=transport.host)
-    except Exception as error:
-        text = said_by(error, traceback_text)
-        raise rank_failure(transport.rank, type(error).__name__, said_by(error), text) from error
-    tracer = getattr(comm, "tracer", None)
-    return value, tracer.spans if tracer else None
-
-
 def _join(job: Job) -> ProcessTransport:
-    device = device_of_rank(job.devices, os.environ)
-    if device.type == "cuda":
+    device = torch.device("cpu")
+    if job.devices[0].startswith("cuda"):
+        # Each rank of a machine takes the GPU of its number there, in turn if there are fewer.
+        device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
         torch.cuda.set_device(device)
     timeout = timedelta(seconds=job.call_seconds + SPARE_SECONDS)
-    there = dist.is_initialized()
     ranks_here = int(os.environ.get("LOCAL_WORLD_SIZE", job.ranks))
     nccl = device.type == "cuda" and torch.cuda.device_count() >= ranks_here
-    if not there:
+    if not dist.is_initialized():
+        # They meet in the time of the launch.
+        store, rank, _ = next(dist.rendezvous("env://", timeout=timedelta(seconds=min(job.timeout, 1e7))))
+        store.set_timeout(timeout)
+        if os.environ.get("GROUP_WORLD_SIZE") == "1":
+            # torchrun keeps one store over all restarts of its ranks (--max-restarts), and a rank that comes again must
+            # not find the address of one that has died. Several machines need not count attempts alike.
+            store = dist.PrefixStore(f"attempt-{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
         dist.init_process_group(
             "cpu:gloo,cuda:nccl" if nccl else "gloo",
-            store=_meeting_place(job, timeout),
-            rank=int(os.environ["RANK"]),
+            store=store,
+            rank=rank,
             world_size=job.ranks,
             timeout=timeout,
             device_id=device if nccl else None,
@@ -141,53 +124,17 @@ def _join(job: Job) -> ProcessTransport:
     assert dist.group.WORLD is not None
     # A world that is there already, of an earlier launch or of the script, may lack what this one needs.
     group, host = carriers(dist.group.WORLD, nccl)
-    if nccl and there:
+    if nccl:
         connect(group, device)
     if made_world():
         # The world has the time-out of its first launch, and a script's own world that of the script.
         for known in {dist.group.WORLD, group, host}:
             distributed_c10d._set_pg_timeout(timeout, known)
-    with temporary_folder("board") as directory:
-        # For this rank alone: there is no parent to read all of them.
-        pen = BoardPen(Board.create(directory / "board", job.ranks), dist.get_rank())
-    return ProcessTransport(group, device, nccl, pen, host)
-
-
-def _meeting_place(job: Job, timeout: timedelta) -> dist.Store:
-    """Where ranks leave their addresses for each other. torchrun keeps one over all restarts of its ranks
-    (--max-restarts), and a rank that comes again shall not find the address of one that has died: so each attempt has
-    names of its own, if there is one machine. Several need not count attempts alike. Raises a RankError where the
-    others do not come in the time of the launch."""
-    rank, until = int(os.environ["RANK"]), time.monotonic() + job.timeout
-    place = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-    try:
-        while rank > 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
-            # Torch, left to wait until rank 0 listens, takes up to three times the time that it is given.
-            left = until - time.monotonic()
-            try:
-                socket.create_connection(place, max(0.1, min(5.0, left))).close()
-                break
-            except OSError:
-                if left <= 0:
-                    raise
-            time.sleep(max(0.0, min(POLL_SECONDS, left)))
-        left = min(max(1.0, until - time.monotonic()), 1e7)
-        store, _, _ = next(dist.rendezvous("env://", timeout=timedelta(seconds=left)))
-    except (OSError, dist.DistNetworkError, dist.DistStoreError) as error:
-        why = reason(error) if isinstance(error, OSError) else str(error).partition("\n")[0].rstrip(". ")
-        raise RankError(
-            f"rank {rank} of {job.ranks} has not met the others at {place[0]}:{place[1]} within "
-            f"{job.timeout:g} s ({why}); start all ranks, with the machine of rank 0 in MASTER_ADDR and a free port of "
-            "it in MASTER_PORT"
-        ) from error
-    store.set_timeout(timeout)
-    if os.environ.get("GROUP_WORLD_SIZE") == "1":
-        store = dist.PrefixStore(f"attempt-{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
-    return store
+    return ProcessTransport(group, device, nccl, host=host)
 
 
 @contextmanager
-def _reported_when_overdue(job: Job, transport: ProcessTransport) -> Iterator[None]:
+def _reported_when_overdue(job: Job, rank: int, pen: BoardPen) -> Iterator[None]:
     """End this rank with a word on what it waits for, if it takes longer than the launch may, or one of its calls
     does."""
     over, hangs = threading.Event(), Hangs(job.collective_timeout)
@@ -195,14 +142,14 @@ def _reported_when_overdue(job: Job, transport: ProcessTransport) -> Iterator[No
 
     def watch() -> None:
         while not over.wait(min(POLL_SECONDS, max(0.0, deadline - time.monotonic()))):
-            now, state = time.monotonic(), transport.state()
-            if state is not None and hangs.found([state], now):
+            now, state = time.monotonic(), pen.state()
+            if hangs.found([state], now):
                 end(f"hangs: a collective or a message did not end within {hangs.seconds:g} s: it {state.describe()}")
             elif now >= deadline:
-                end(f"did not finish within {job.timeout:g} s: it {transport.pending() or 'computes'}")
+                end(f"did not finish within {job.timeout:g} s: it {state.describe() or 'computes'}")
 
     def end(what: str) -> None:
-        sys.stderr.write(f"zerolab: rank {transport.rank} {what}\n")
+        sys.stderr.write(f"zerolab: rank {rank} {what}\n")
         sys.stderr.flush()
         leave(1)
 
@@ -229,7 +176,7 @@ def _end_with_world() -> None:
         try:
             shown(kind, error, trace)
         finally:
-            if made_world() and not (hasattr(sys, "ps1") or sys.flags.inspect):
+            if made_world() and not hasattr(sys, "ps1"):
                 leave_world(128 + signal.SIGINT if issubclass(kind, KeyboardInterrupt) else 1, error)
 
     sys.excepthook = leaves

@@ -136,7 +136,8 @@ class Scheduler:
             task.thread.join(UNWIND_SECONDS / 5)
             if not task.done:
                 # In a loop that never waits: an exception from outside is all that Python offers.
-                _raise_in(task.thread, Stopped)
+                ident = ctypes.c_ulong(task.thread.ident or 0)
+                ctypes.pythonapi.PyThreadState_SetAsyncExc(ident, ctypes.py_object(Stopped))
                 task.thread.join(UNWIND_SECONDS)
         if self.error is not None:
             wait_until_gone([task.thread for task in self.tasks if task.thread is not None and task.done])
@@ -195,15 +196,9 @@ def wait_until_gone(threads: list[threading.Thread]) -> None:
     until = time.monotonic() + UNWIND_SECONDS
     for thread in threads:
         thread.join(max(0.0, until - time.monotonic()))
+        own = f"/proc/self/task/{thread.native_id}"
+        while has("proc") and os.path.exists(own) and time.monotonic() < until:
+            time.sleep(1e-3)
     if not has("proc"):
         # Nothing tells; what is left to do takes less.
         time.sleep(UNSEEN_SECONDS)
-        return
-    for thread in threads:
-        own = f"/proc/self/task/{thread.native_id}"
-        while not thread.is_alive() and os.path.exists(own) and time.monotonic() < until:
-            time.sleep(1e-3)
-
-
-def _raise_in(thread: threading.Thread, kind: type[BaseException]) -> None:
-    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident or 0), ctypes.py_object(kind))

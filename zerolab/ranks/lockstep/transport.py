@@ -12,20 +12,18 @@ from collections import defaultdict, deque
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch.utils._python_dispatch import _disable_current_modes, _len_torch_dispatch_stack
 
+from zerolab.collectives import Link
 from zerolab.collectives.call import Call, Group, mismatch
-from zerolab.collectives.transport import INTS_TAG, Request, Transport
+from zerolab.collectives.transport import INTS_TAG, Request
 from zerolab.errors import MismatchError
-from zerolab.ranks.failure import OpenRequests, check_message
 from zerolab.ranks.lockstep.scheduler import Scheduler, Stopped, Task
 from zerolab.ranks.lockstep.wires import Wires
-
-if TYPE_CHECKING:
-    from zerolab.collectives import Link
+from zerolab.ranks.messages import MessageTransport, PendingMessage, as_bytes
 
 
 @dataclass(frozen=True)
@@ -41,50 +39,60 @@ class Event:
     rank: int
     lane: int
     kind: str
-    peer: int
-    nbytes: int
-    tag: int
     start: float
     end: float
     call: str
+    peer: int = -1
+    nbytes: int = 0
+    tag: int = 0
     out: float = 0.0
 
 
-class Post:
-    """One side of a message, a send or a receive, until it is matched with the other."""
+class Awaited:
+    """What ends at a time of the virtual clock, and which a task may wait for."""
 
-    def __init__(self, transport: LockstepTransport, kind: str, tensor: torch.Tensor, peer: int, tag: int) -> None:
-        self._open = transport.open
-        self._open.add(self, kind == "send", peer, tensor.nbytes)
-        self._world = world = transport.world
-        self.kind = kind
-        self.tensor = tensor
-        self.peer = peer
-        self.tag = tag
-        self.task = world.scheduler.running()
-        self.call = str(self.task.calls[-1]) if self.task.calls else ""
-        self.start = self.task.clock
+    def __init__(self, scheduler: Scheduler) -> None:
+        self.scheduler = scheduler
         self.end: float | None = None
         self._waiting: Task | None = None
 
-    def wait(self) -> None:
-        """Let others run until the message has passed."""
-        self._open.drop(self)
-        scheduler = self._world.scheduler
-        task = scheduler.running()
+    def ended(self, at: float) -> None:
+        self.end = at
+        if self._waiting is not None:
+            self.scheduler.wake(self._waiting)
+
+    def wait_as(self, kind: str, peer: int = -1, nbytes: int = 0) -> None:
+        """Let others run until it has ended."""
+        task = self.scheduler.running()
         if self.end is None:
             self._waiting = task
-            verb = "send to" if self.kind == "send" else "receive from"
-            scheduler.wait(verb, self.peer, self.tensor.nbytes)
+            self.scheduler.wait(kind, peer, nbytes)
         assert self.end is not None
         task.clock = max(task.clock, self.end)
 
-    def finish(self, out: float, end: float) -> None:
-        self.end = end
-        nbytes = self.tensor.nbytes
-        self._world.record(self.task, self.kind, self.start, end, self.call, self.peer, nbytes, self.tag, out)
-        if self._waiting is not None:
-            self._world.scheduler.wake(self._waiting)
+
+class LockstepMessage(PendingMessage, Awaited):
+    """One side of a message, until it is matched with the other."""
+
+    def __init__(self, transport: LockstepTransport, sends: bool, tensor: torch.Tensor, peer: int, tag: int) -> None:
+        PendingMessage.__init__(self, transport, sends, tensor, peer, tag)
+        Awaited.__init__(self, transport.world.scheduler)
+        self.transport, self.tensor = transport, tensor
+        self.task = self.scheduler.running()
+        self.call = str(self.task.calls[-1]) if self.task.calls else ""
+        self.start = self.task.clock
+        transport.world.post(self)
+
+    def wait(self) -> None:
+        self.transport.open.pop(self, None)
+        self.wait_as(self.verb, self.peer, self.nbytes)
+
+    def passed(self, out: float, end: float) -> None:
+        """It set out and arrived at these times."""
+        kind = "send" if self.sends else "receive"
+        about = {"peer": self.peer, "nbytes": self.nbytes, "tag": self.tag, "out": out}
+        self.transport.world.record(self.task, kind, self.start, end, self.call, **about)
+        self.ended(end)
 
 
 class LockstepWorld:
@@ -96,39 +104,30 @@ class LockstepWorld:
         self.link = link
         self._wires = Wires(size)
         self.events: list[Event] = []
-        self._posted: dict[tuple[int, int, int], deque[Post]] = defaultdict(deque)
-        # By group (None is the world) and number: who came first, and with what.
+        self._posted: dict[tuple[int, int, int], deque[LockstepMessage]] = defaultdict(deque)
+        # By group (None is the world) and number: who came first, and with what; and how many came.
         self._calls: dict[tuple[Group | None, int], tuple[int, str]] = {}
         self._entered: dict[tuple[Group | None, int], int] = defaultdict(int)
 
-    def post(self, post: Post, src: int, dst: int) -> Post:
-        """Match a post with the oldest of the other kind from `src` to `dst` with its tag, or keep it."""
-        queue = self._posted[src, dst, post.tag]
-        if not queue or queue[0].kind == post.kind:
-            queue.append(post)
-            return post
+    def post(self, message: LockstepMessage) -> None:
+        """Match a message with the oldest of the other kind between the same ranks with its tag, or keep it."""
+        src, dst = (message.rank, message.peer) if message.sends else (message.peer, message.rank)
+        queue = self._posted[src, dst, message.tag]
+        if not queue or queue[0].sends == message.sends:
+            queue.append(message)
+            return
         other = queue.popleft()
-        send, receive = (post, other) if post.kind == "send" else (other, post)
-        self._pass(send, receive)
-        return post
-
-    def _pass(self, send: Post, receive: Post) -> None:
-        nbytes = send.tensor.nbytes
-        if nbytes != receive.tensor.nbytes:
-            self.fail(
-                MismatchError(
-                    f"rank {receive.peer} sends {nbytes} bytes to rank {send.peer}, which receives "
-                    f"{receive.tensor.nbytes}; make both tensors alike"
-                )
-            )
+        send, receive = (message, other) if message.sends else (other, message)
+        if send.nbytes != receive.nbytes:
+            self.fail(MismatchError(receive.sizes_differ(send.nbytes)))
         # A message is no operation of either rank: a memory tracker of one must not count the other's tensor. To ask
         # whether there is one is quicker than to put all aside.
         with _disable_current_modes() if _len_torch_dispatch_stack() else nullcontext():
-            _as_bytes(receive.tensor).copy_(_as_bytes(send.tensor))
-        seconds = self.link.seconds(nbytes) if self.link and send.tag != INTS_TAG else 0.0
-        out, end = self._wires.carry(receive.peer, send.peer, max(send.start, receive.start), seconds)
-        send.finish(out, end)
-        receive.finish(out, end)
+            as_bytes(receive.tensor).copy_(as_bytes(send.tensor))
+        seconds = self.link.seconds(send.nbytes) if self.link and message.tag != INTS_TAG else 0.0
+        out, end = self._wires.carry(src, dst, max(send.start, receive.start), seconds)
+        send.passed(out, end)
+        receive.passed(out, end)
 
     def enter(self, rank: int, call: Call) -> None:
         """Compare a call with the other ranks' of the same group and number."""
@@ -144,42 +143,20 @@ class LockstepWorld:
         self.scheduler.fail(error)
         raise Stopped
 
-    def record(
-        self,
-        task: Task,
-        kind: str,
-        start: float,
-        end: float,
-        call: str,
-        peer: int = -1,
-        nbytes: int = 0,
-        tag: int = 0,
-        out: float = 0.0,
-    ) -> None:
-        order = len(self.events)
-        self.events.append(Event(order, task.rank, task.lane, kind, peer, nbytes, tag, start, end, call, out))
+    def record(self, task: Task, kind: str, start: float, end: float, call: str, **about: Any) -> None:
+        self.events.append(Event(len(self.events), task.rank, task.lane, kind, start, end, call, **about))
 
 
-class LockstepTransport(Transport):
+class LockstepTransport(MessageTransport):
     """One rank's messages in a lockstep world."""
 
+    kind = LockstepMessage
     real_clock = False
 
-    def __init__(self, world: LockstepWorld, rank: int, device: torch.device) -> None:
+    def __init__(self, world: LockstepWorld, rank: int) -> None:
+        super().__init__(rank, world.size, torch.device("cpu"))
         self.world = world
-        self.rank = rank
-        self.size = world.size
-        self.device = device
-        self.open = OpenRequests()
         self._lanes = 0
-
-    def isend(self, tensor: torch.Tensor, dst: int, tag: int = 0) -> Request:
-        check_message(self, tensor, dst)
-        return self.world.post(Post(self, "send", tensor, dst, tag), self.rank, dst)
-
-    def irecv(self, tensor: torch.Tensor, src: int, tag: int = 0) -> Request:
-        check_message(self, tensor, src)
-        return self.world.post(Post(self, "receive", tensor, src, tag), src, self.rank)
 
     def lane(self) -> LockstepLane:
         self._lanes += 1
@@ -197,9 +174,6 @@ class LockstepTransport(Transport):
         if task is not None and call in task.calls:
             task.calls.remove(call)
             self.world.record(task, "leave", task.clock, task.clock, str(call))
-
-    def check_waited(self) -> None:
-        self.open.check()
 
     def now(self) -> float:
         return self.world.scheduler.running().clock
@@ -241,16 +215,14 @@ class LockstepLane:
                 self._scheduler.wait()
 
 
-class LaneRequest:
+class LaneRequest(Awaited):
     """A call in a lane. It starts when its lane is free, and not before it was submitted."""
 
     def __init__(self, scheduler: Scheduler, call: Callable[[], Any]) -> None:
-        self._scheduler = scheduler
+        super().__init__(scheduler)
         self._call: Callable[[], Any] | None = call
         self._submitted = scheduler.running().clock
-        self._end: float | None = None
         self._error: Exception | None = None
-        self._waiting: Task | None = None
 
     def run(self, task: Task) -> None:
         task.clock = max(task.clock, self._submitted)
@@ -262,20 +234,9 @@ class LaneRequest:
         except Exception as error:
             self._error = error
         del call
-        self._end = task.clock
-        if self._waiting is not None:
-            self._scheduler.wake(self._waiting)
+        self.ended(task.clock)
 
     def wait(self) -> None:
-        task = self._scheduler.running()
-        if self._end is None:
-            self._waiting = task
-            self._scheduler.wait("wait for its own communication lane")
-        assert self._end is not None
-        task.clock = max(task.clock, self._end)
+        self.wait_as("wait for its own communication lane")
         if self._error is not None:
             raise self._error
-
-
-def _as_bytes(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.detach().view(-1).view(torch.uint8)

@@ -13,21 +13,21 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
 from contextlib import ExitStack, redirect_stdout, suppress
+from functools import partial
 from typing import Any
 from unittest.mock import patch
 
 import torch
 
 from zerolab.errors import InputError, RankError
-from zerolab.ranks.child import failed, run
-from zerolab.ranks.failure import RankFailure, rank_failure
+from zerolab.ranks.child import run
+from zerolab.ranks.failure import RankFailure, failed, rank_failure
 from zerolab.ranks.job import Job, Outcome
 from zerolab.ranks.lockstep.scheduler import Scheduler, Stopped, Task, where
 from zerolab.ranks.lockstep.transport import Event, LockstepTransport, LockstepWorld
 from zerolab.ranks.printing import Printer
-from zerolab.ranks.seeds import RandomState, seed_all
+from zerolab.ranks.seeds import RandomTurns
 
 # Random numbers, standard output and torch's threads belong to the process: one lockstep world at a time.
 _one_world = threading.Lock()
@@ -36,7 +36,7 @@ _active: Scheduler | None = None
 
 def run_lockstep(job: Job, function: bytes, prints: str) -> tuple[list[Outcome], list[str], float, list[Event]]:
     """Run a job; outcomes and printed texts by rank, virtual seconds, and events. Raises a RankError."""
-    return run_alone(Launch(job, function, prints))
+    return run_alone(Launch(job, function, prints, job.ranks))
 
 
 def run_alone(launch: Launch) -> tuple[list[Outcome], list[str], float, list[Event]]:
@@ -60,19 +60,18 @@ def spend(seconds: float) -> None:
 
 
 class Launch:
-    """One launch of ranks that take turns: of all of a job's, or of those that are named (`virtual.py`)."""
+    """One launch of ranks that take turns: of all of a job's, or of the first so many (`virtual.py`)."""
 
-    def __init__(self, job: Job, function: bytes, prints: str, ranks: Sequence[int] | None = None) -> None:
+    def __init__(self, job: Job, function: bytes, prints: str, run: int) -> None:
         self.job = job
-        self.ranks = range(job.ranks) if ranks is None else ranks
         self.function = function
         self.outcomes: dict[int, Outcome] = {}
-        self.output = _RankOutput(job.ranks)
-        self.printer = Printer(prints, job.ranks, self.output.texts)
-        self.random = _TurnsAtRandom()
+        self.output = _RankOutput(run)
+        self.printer = Printer(prints, run, self.output.texts)
+        self.random = RandomTurns()
         self.scheduler = Scheduler(self.random.switch)
         self.world = LockstepWorld(self.scheduler, job.ranks, job.link)
-        self.mains = [Task(rank, 0) for rank in self.ranks]
+        self.mains = [Task(rank, 0) for rank in range(run)]
 
     def run(self) -> tuple[list[Outcome], list[str], float, list[Event]]:
         global _active
@@ -81,7 +80,7 @@ class Launch:
             with ExitStack() as stack:
                 # The caller's own are the same afterwards.
                 stack.callback(torch.set_num_threads, torch.get_num_threads())
-                stack.callback(RandomState.capture().restore)
+                stack.callback(self.random.switch, None)
                 stack.enter_context(patch.dict(os.environ, self.job.environment))
                 stack.enter_context(redirect_stdout(self.output))  # type: ignore[type-var]
                 _active = self.scheduler
@@ -98,12 +97,12 @@ class Launch:
                 self.scheduler.error.add_note(f"rank {ranks} could not be stopped; its thread goes on")
             self.scheduler.error.printed = printed
             raise self.scheduler.error
-        outcomes = [self.outcomes[rank] for rank in self.ranks]
+        outcomes = [self.outcomes[task.rank] for task in self.mains]
         return outcomes, printed, max(task.clock for task in self.mains), self.world.events
 
     def _watch(self) -> None:
         for task in self.mains:
-            self.scheduler.add(task, self._body(task))
+            self.scheduler.add(task, partial(self._begin, task))
         deadline = time.monotonic() + self.job.timeout
         self.scheduler.start()
         while not self.scheduler.ended.wait(min(0.1, max(0.0, deadline - time.monotonic()))):
@@ -111,59 +110,30 @@ class Launch:
                 self.scheduler.fail(self._overdue())
             self.printer.follow()
 
-    def _body(self, task: Task) -> Callable[[], None]:
-        def body() -> None:
-            device = torch.device(self.job.devices[task.rank])
-            torch.set_num_threads(self.job.threads)
-            # Hooks of a backward pass then run in this thread, which holds the baton.
-            torch.autograd.set_multithreading_enabled(False)
-            if device.type == "cuda":
-                torch.cuda.set_device(device)
+    def _begin(self, task: Task) -> None:
+        torch.set_num_threads(self.job.threads)
+        # Hooks of a backward pass then run in this thread, which holds the baton.
+        torch.autograd.set_multithreading_enabled(False)
+        try:
+            self.outcomes[task.rank] = self.live(task.rank)
+        except Stopped:
+            raise
+        except BaseException as error:
+            # Also if no more can be said of it: a launch that is not told would take its end for a good one.
+            failure: RankError = RankFailure(f"rank {task.rank} raised {type(error).__name__}", task.rank)
             try:
-                self.outcomes[task.rank] = self.live(task.rank, device)
-            except Stopped:
-                raise
-            except BaseException as error:
-                # Also if no more can be said of it: a launch that is not told would take its end for a good one.
-                failure: RankError = RankFailure(f"rank {task.rank} raised {type(error).__name__}", task.rank)
-                try:
-                    outcome = failed(error)
-                    failure = rank_failure(task.rank, outcome.error, outcome.message, outcome.traceback)
-                finally:
-                    self.scheduler.fail(failure)
+                failure = rank_failure(task.rank, failed(error))
+            finally:
+                self.scheduler.fail(failure)
 
-        return body
-
-    def live(self, rank: int, device: torch.device) -> Outcome:
+    def live(self, rank: int) -> Outcome:
         """Be a rank, from begin to end."""
-        return run(self.job, LockstepTransport(self.world, rank, device), self.function)
+        return run(self.job, LockstepTransport(self.world, rank), self.function)
 
     def _overdue(self) -> RankError:
-        lines = []
-        for task in self.mains:
-            busy = task is self.scheduler.current and not task.done
-            lines.append(f"rank {task.rank} {where(task)}" if busy else str(task))
+        busy = self.scheduler.current
+        lines = [f"rank {it.rank} {where(it)}" if it is busy and not it.done else str(it) for it in self.mains]
         return RankError(f"the ranks did not finish within {self.job.timeout:g} s: {'; '.join(lines)}")
-
-
-class _TurnsAtRandom:
-    """Keeps the random state of each rank while another one runs."""
-
-    def __init__(self) -> None:
-        self._states: dict[int, RandomState] = {}
-        self._seeded: RandomState | None = None
-        self._rank: int | None = None
-
-    def switch(self, rank: int) -> None:
-        now = RandomState.capture(self._seeded)
-        if self._rank is not None:
-            self._states[self._rank] = now
-        self._rank = rank
-        if rank in self._states:
-            self._states[rank].restore(now)
-            return
-        seed_all()
-        self._seeded = self._seeded or RandomState.capture()
 
 
 class _RankOutput(io.TextIOBase):
