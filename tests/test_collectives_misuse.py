@@ -189,7 +189,7 @@ def test_calls_after_the_end_and_impossible_sizes_are_refused() -> None:
         with pytest.raises(StateError) as ended:
             own.all_reduce(torch.ones(2))
         for device in ("banana", *([] if torch.cuda.is_available() else ["cuda"])):
-            with pytest.raises(Exception, match="banana|CUDA") as place:
+            with pytest.raises(Exception, match=r"banana|CUDA") as place:
                 from_process_group(device=device)
             said.append(str(place.value))
         return [str(size.value), str(ended.value), *said]
