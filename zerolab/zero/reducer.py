@@ -8,7 +8,7 @@ dropped; when a bucket is complete its reduction starts, while backward goes on 
 
 Invariant: all ranks start reductions in the same order, last bucket first, however their backward ran. A bucket
 that is complete early waits for those before it in that order; a bucket with a parameter that got no gradient
-here is completed with zeros when backward has ended, at stage 3 before the next unit is gathered (`order.py`). So a
+here is completed with zeros when backward has ended, at stage 3 before the next unit is gathered (`schedule.py`). So a
 rank that skipped a layer cannot make the others hang.
 """
 
