@@ -1,17 +1,15 @@
-"""Gradients and units change their states as the diagrams of `Local` and `Presence` draw it, and in no other way."""
+"""Units change their states as the diagram of `Presence` draws it, and in no other way."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import pytest
 import torch
 from torch import nn
 
 from zerolab.collectives import Collectives
 from zerolab.ranks import launch
 from zerolab.zero import ZeroEngine
-from zerolab.zero.bucket import GradientBuffer
 from zerolab.zero.units import Unit
 
 WIDTH = 8
@@ -58,16 +56,6 @@ def train(comm: Collectives, stage: int) -> None:
         engine.step()
     engine.backward(engine(x), reduce=False)
     engine.zero_grad()
-
-
-@pytest.mark.parametrize("stage", [0, 1, 2, 3])
-def test_local_gradients_go_through_the_states_that_are_drawn(stage: int) -> None:
-    with changes(GradientBuffer, "state") as seen:
-        launch(train, stage, ranks=2, world="lockstep")
-    drawn = {("NONE", "PARTIAL"), ("PARTIAL", "WHOLE"), ("PARTIAL", "TRAVELLING"), ("WHOLE", "WHOLE")}
-    drawn |= {("WHOLE", "TRAVELLING"), ("TRAVELLING", "NONE")}
-    forgotten = {("NONE", "NONE"), ("WHOLE", "NONE")}
-    assert seen == drawn | forgotten
 
 
 def test_units_go_through_the_states_that_are_drawn() -> None:

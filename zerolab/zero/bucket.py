@@ -11,7 +11,6 @@ the table (`table.py`).
 
 from __future__ import annotations
 
-from enum import Enum
 from functools import cached_property
 from typing import Protocol
 
@@ -113,7 +112,10 @@ class Bucket:
     def reduce(self, overlap: bool) -> Handle:
         """Start to average the local gradients over the ranks. The handle's result is the average: of the whole bucket,
         or of what this rank owns. `overlap`: beside the computation that follows."""
-        local = self.gradients.local = self._as_they_travel()
+        local = self.local_gradients()
+        if local.dtype != self.dtypes.reduce:
+            # As they travel; the other buffer is let go.
+            local = self.gradients.local = self.comm.allocate(local.numel(), self.dtypes.reduce).copy_(local)
         if not self.rows.reduced:
             return self.comm.all_reduce_async(local, average=True, now=not overlap)
         return self.comm.reduce_scatter_async(local, average=True, out=self._landing(local), now=not overlap)
@@ -156,17 +158,26 @@ class Bucket:
 
     # Gradients.
 
-    def local_buffer(self) -> Tensor:
-        """A buffer as long as the bucket for the gradients of this rank alone."""
-        gradients, dtypes = self.gradients, self.dtypes
-        assert self.rows.gradients is not None
-        if not self.rows.gradients.depth:
-            if gradients.reduced is None:
-                gradients.reduced = self._whole_buffer(dtypes.main_grads)
+    def local_gradients(self) -> Tensor:
+        """The buffer of this rank's own gradients, made where there is none."""
+        gradients, dtypes, row = self.gradients, self.dtypes, self.rows.gradients
+        assert row is not None
+        if not row.depth and gradients.reduced is None:
+            gradients.reduced = self._whole_buffer(dtypes.main_grads)
+        if gradients.local is None:
             # The first gradients of a step may be reduced where they stay; later ones must not mix with their sum.
-            if dtypes.one_gradient and not gradients.summed:
-                return gradients.reduced
-        return self._whole_buffer(dtypes.grads)
+            stays = not row.depth and dtypes.one_gradient and not gradients.summed
+            gradients.local = gradients.reduced if stays else self._whole_buffer(dtypes.grads)
+        assert gradients.local is not None
+        return gradients.local
+
+    def fill_missing(self) -> None:
+        """Write zeros where no gradient has come."""
+        local, gradients = self.local_gradients(), self.gradients
+        for key, slot in self.slots.items() if not gradients.filled else ():
+            if key not in gradients.arrived:
+                view(local, slot).zero_()
+        gradients.filled = True
 
     def collect(self, average: Tensor) -> None:
         """Once reduced: add the average to the gradients of this step, unless it was written there, and let the local
@@ -177,7 +188,7 @@ class Bucket:
             total = gradients.reduced if average.numel() == self.layout.numel else self.for_step()
             if address(total) != address(average):
                 self.tier.add_gradients(total, average, gradients.summed)
-        gradients.local, gradients.state, gradients.summed = None, Local.NONE, True
+        gradients.local, gradients.filled, gradients.summed = None, False, True
 
     def for_step(self) -> Tensor:
         """The averaged gradients of what this rank owns."""
@@ -201,14 +212,6 @@ class Bucket:
         zero_gaps(buffer, self.layout)
         return buffer
 
-    def _as_they_travel(self) -> Tensor:
-        """The local gradients in the dtype in which they are added up; the buffer of another one is let go."""
-        local = self.gradients.local
-        assert local is not None
-        if local.dtype != self.dtypes.reduce:
-            return self.comm.allocate(self.layout.numel, self.dtypes.reduce).copy_(local)
-        return local
-
     def _landing(self, local: Tensor) -> Tensor:
         """Where the average of this rank's part is written."""
         gradients, row, numel = self.gradients, self.rows.gradients, self.layout.shard_numel
@@ -222,57 +225,34 @@ class Bucket:
         return gradients.reduced if stays else local.new_empty(numel)
 
 
-class Local(Enum):
-    """What a bucket has of gradients of this rank alone:
-
-          first gradient        backward ended        the next backward adds to them
-    NONE ----------------> PARTIAL ------------> WHOLE ------------------------------> WHOLE
-      ^                       | the last one came  |
-      |                       v                    v  the order's turn
-      +------ collected --- TRAVELLING <-----------+
-
-    Forgotten (`zero_grad`, or a step that is done), it is NONE from any state.
-    """
-
-    NONE = "no buffer"
-    PARTIAL = "slots of the parameters in `arrived` are written; the others hold what memory held before"
-    WHOLE = "every slot is written, with zeros where no gradient came"
-    TRAVELLING = "a reduction reads the buffer"
-
-
 class GradientBuffer:
     """The gradients of one bucket in this step.
 
-    state     of the local gradients, see `Local`
-    local     their buffer, as long as the bucket, until they are reduced; None in the state NONE
-    arrived   id of each parameter whose gradient this backward has brought
+    local     those of this rank alone, in a buffer as long as the bucket, until they are reduced
+    arrived   id of each parameter whose gradient this backward has brought: its slot of `local` is written
+    filled    whether every slot is, with zeros where no gradient came: the next backward adds to them
     reduced   gradients averaged over the ranks, as deep as the table says. The memory stays from step to step
     summed    whether `reduced` holds gradients of this step, to which those of later micro-batches are added
     """
 
     def __init__(self) -> None:
-        self.state = Local.NONE
         self.local: Tensor | None = None
         self.arrived: set[int] = set()
+        self.filled = False
         self.reduced: Tensor | None = None
         self.summed = False
 
     @property
     def any(self) -> bool:
-        """Whether there are gradients of this step, in whatever state."""
-        return self.summed or self.state is not Local.NONE
-
-    @property
-    def waits(self) -> bool:
-        """Whether a backward has left local gradients for a later one to reduce."""
-        return self.state is Local.WHOLE
+        """Whether there are gradients of this step."""
+        return self.summed or self.local is not None
 
     @property
     def ready(self) -> bool:
         """Whether all gradients of this step are reduced."""
-        return self.summed and not self.waits
+        return self.summed and not self.filled
 
     def forget(self) -> None:
         """Drop the gradients of this step; the memory of `reduced` stays."""
-        self.local, self.state, self.summed = None, Local.NONE, False
+        self.local, self.filled, self.summed = None, False, False
         self.arrived.clear()

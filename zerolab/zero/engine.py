@@ -214,7 +214,7 @@ class Engine:
         self.check_whole()
         if self.failed:
             raise StateError("a backward failed half-way; call zero_grad() and repeat the whole step")
-        if any(bucket.gradients.waits for bucket in trainable):
+        if any(bucket.gradients.filled for bucket in trainable):
             raise StateError("gradients were not reduced; make the last backward of a step with reduce=True")
         if not all(bucket.gradients.summed for bucket in trainable):
             raise StateError("there are no gradients to step with; call backward(loss) first")

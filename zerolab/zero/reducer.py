@@ -26,7 +26,7 @@ from zerolab.collectives.handle import Handle
 from zerolab.errors import StateError
 from zerolab.flat.views import drop_gradients, take_gradient, view
 from zerolab.gpu import door
-from zerolab.zero.bucket import Bucket, Local
+from zerolab.zero.bucket import Bucket
 from zerolab.zero.units import Unit
 
 Tensor = torch.Tensor
@@ -77,7 +77,7 @@ class Reducer:
                 f"{slot.name} got a second gradient after its bucket was reduced; "
                 "use activation checkpointing with use_reentrant=False"
             )
-        local = gradients.local if gradients.local is not None else self._open(bucket)
+        local = bucket.local_gradients()
         gradient = take_gradient(parameter)
         if gradient is None:
             raise StateError(
@@ -86,7 +86,7 @@ class Reducer:
             )
         if gradient.is_sparse:
             gradient = gradient.to_dense()
-        if gradients.state is Local.WHOLE or key in gradients.arrived:
+        if gradients.filled or key in gradients.arrived:
             if self._small:
                 self._copy_small()
             view(local, slot).add_(gradient)
@@ -109,7 +109,7 @@ class Reducer:
             self._copy_small()
         for bucket in unit.trainable:
             if not bucket.persistent and not bucket.complete:
-                self._fill_missing(bucket)
+                bucket.fill_missing()
                 bucket.gradients.arrived.update(bucket.slots)
         if self._reducing:
             self._start_complete()
@@ -119,7 +119,7 @@ class Reducer:
         if self._small:
             self._copy_small()
         for bucket in self.order[self._next :]:
-            self._fill_missing(bucket)
+            bucket.fill_missing()
         if self._reducing:
             while self._next < len(self.order):
                 self._start(self.order[self._next])
@@ -169,11 +169,6 @@ class Reducer:
 
         return hook
 
-    def _open(self, bucket: Bucket) -> Tensor:
-        bucket.gradients.local = local = bucket.local_buffer()
-        bucket.gradients.state = Local.PARTIAL
-        return local
-
     def _copy_small(self) -> None:
         """Copy all small gradients that wait to their slots, at once."""
         assert self._small is not None
@@ -190,7 +185,6 @@ class Reducer:
         frees = gradients.local is not gradients.reduced
         if frees and len(self._in_flight) >= IN_FLIGHT:
             self._collect()
-        gradients.state = Local.TRAVELLING
         self._in_flight.append((bucket, self.start(bucket)))
         self._next += 1
 
@@ -213,13 +207,3 @@ class Reducer:
     def calls(self, handle: Handle) -> list[Handle]:
         """The calls of a reduction that nobody collects, which use memory until they have ended."""
         return [handle]
-
-    @torch.no_grad()
-    def _fill_missing(self, bucket: Bucket) -> None:
-        gradients = bucket.gradients
-        local = gradients.local if gradients.local is not None else self._open(bucket)
-        if gradients.state is Local.PARTIAL:
-            for parameter in bucket.parameters:
-                if id(parameter) not in gradients.arrived:
-                    view(local, bucket.slots[id(parameter)]).zero_()
-        gradients.state = Local.WHOLE

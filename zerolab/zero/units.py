@@ -105,26 +105,24 @@ class Unit:
         if self.presence is Presence.GATHERED:
             return
         self.start_gather()
-        try:
-            for handle in self.gathering:
-                # What the others sent is here. They may still read this rank's shard: whoever writes to it calls
-                # `settle` first (`overwrite.py`).
-                handle.arrived()
-        except BaseException:
-            # A failure is said once: nobody waits for these calls again.
-            self.presence, self.gathering = Presence.SHARDED, []
-            raise
+        # What the others sent is here. They may still read this rank's shard: whoever writes to it calls `settle` first
+        # (`overwrite.py`).
+        self._wait(Handle.arrived)
         for bucket in self.gathered:
             point(bucket.parameters, bucket.views)
         self.presence = Presence.GATHERED
 
     def settle(self) -> None:
         """Return once no collective uses the memory of the gathered parameters, and no rank reads this one's shards."""
+        self._wait(Handle.wait)
+
+    def _wait(self, until: Callable[[Handle], Any]) -> None:
         try:
             for handle in self.gathering:
-                handle.wait()
+                until(handle)
         except BaseException:
-            self.gathering = []
+            # A failure is said once: nobody waits for these calls again.
+            self.presence, self.gathering = Presence.SHARDED, []
             raise
 
     def release(self) -> None:
