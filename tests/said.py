@@ -59,7 +59,7 @@ SAID = [
     ("03", "almost a third of the model", "8 ranks                       31                       12.5"),
     ("03", "Two, three, two.", "stage 1, all-reduce      296,640               3.0\nstage 1, reduce-scatter  197,760"),
     ("03", "5.9 ms of waiting instead of 3.1",
-     "stage 0       21.2          9.0                      3.1      24.3\n"
+     "stage 0       21.2          8.9                      3.1      24.3\n"
      "stage 1       21.0          8.9                      5.9      26.9"),
     ("04", "two halves that the first reduction needs: 8.4 + 0.5 + 0.5", "9.4 MB at the peak, 4.2 MB at the end"),
     ("04", "and its two halves: 3.67 + 1.05 + 0.52 + 0.52", "5.8 MB at the peak, 4.2 MB at the end"),
@@ -102,7 +102,7 @@ SAID = [
     ("05", "8 x (1 + 0.86) = 14.9 ms", "prefetch off              14.88        14.88"),
     ("05", "and waits for the first gather only", "prefetch on               14.88         8.86"),
     ("05", "block 1, on its way since block 0 began, is here",
-     "forward hook                  421                  394        197"),
+     "forward hook                 421                  394        197"),
     ("05", "The elementwise operation does not look", "'sum of squares': 'rank 0 was killed by SIGSEGV'"),
     ("05", "Nothing, without a word: the penalty", "sum of squares: 0.0"),
     ("05", "To the bit. What did it cost?", "{'equal to the bit': True}"),
@@ -242,7 +242,7 @@ SAID = [
      "0.43     0.69  4.72\nstage 3       4.03         1.66          1.24     0.42  4.45"),
     ("09", "On 10 Gbit/s it does, by a hair", "gathers beside the next forward      9.70       4.39"),
     ("09", "Between 3 and 1 Gbit/s.",
-     "-0.5%       3\n1               10.77 10.79 -0.2%          13.44 13.49 -0.4%       2"),
+     "-0.4%       3\n1               10.77 10.77 -0.0%          13.44 13.47 -0.3%       2"),
     ("09", "One ring carries 1.75 tensors out of each node, by 14 messages",
      "one ring       [28.0]              7.00                 14"),
     ("09", "most of the latency above belongs to no wire", "the bare socket is quicker: True"),

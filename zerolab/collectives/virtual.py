@@ -29,6 +29,8 @@ class VirtualCollectives(RingCollectives):
         buffers = tensor.new_empty(longest), tensor.new_empty(longest if self.size > 2 else 0)
         self._travel("reduce_scatter", tensor)
         del buffers
+        if average:
+            out.div_(self.size)
 
     def _all_gather(self, shard: Tensor, out: Tensor) -> None:
         start, stop = chunk_bound(out.numel(), self.size, self.rank)

@@ -74,6 +74,9 @@ class SwapFile:
         check_folder(folder, self.nbytes)
         warn_of(left_overs(folder))
         self.path = folder / f"zerolab-{name}-{os.getpid()}-{secrets.token_hex(4)}.swap"
+        # Before it is there: its space is reserved slowly, and a rank may be told to leave meanwhile.
+        self._unlink = partial(os.unlink, self.path)
+        farewells.add(self._unlink)
         self._fd, self.why_not = _make(self.path, self.nbytes)
         self.direct = not self.why_not
         self._moving = 0
@@ -82,8 +85,6 @@ class SwapFile:
         # Not weakref.finalize: a rank ends as multiprocessing's processes do, without what `atexit` holds. It does
         # nothing in a forked child, whose parent still uses the file.
         self._remove = Finalize(self, _remove, (self._fd, self.path), exitpriority=10)
-        self._unlink = partial(os.unlink, self.path)
-        farewells.add(self._unlink)
 
     def offset(self, i: int) -> int:
         """Where record `i` starts: a multiple of a page."""
