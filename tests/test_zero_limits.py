@@ -264,12 +264,14 @@ def test_building_takes_no_second_copy_of_what_stays() -> None:
 
 def test_the_nearest_units_come_ahead_as_far_as_they_fit() -> None:
     coming = [5, 3, 4, 1]
-    ahead = [Stage3Limits(prefetch_numel=numel).ahead(coming, live=0) for numel in (0, 4, 5, 8, 12, 100)]
+    sizes = [(numel, False) for numel in coming]
+    ahead = [Stage3Limits(prefetch_numel=numel).ahead(sizes, live=0) for numel in (0, 4, 5, 8, 12, 100)]
     assert ahead == [0, 0, 1, 2, 3, 4]
     # What is on its way fills the bucket, too, but not the room.
     limits = Stage3Limits(prefetch_numel=9, live_numel=12)
-    assert [limits.ahead(coming, live, present) for live, present in ((5, ()), (5, (0,)), (10, (0,)))] == [1, 2, 1]
-    assert Stage3Limits().ahead([10**9], 10**9) == 1 and Stage3Limits().ahead([], 0) == 0
+    first = [(coming[0], True), *sizes[1:]]
+    assert [limits.ahead(those, live) for those, live in ((sizes, 5), (first, 5), (first, 10))] == [1, 2, 1]
+    assert Stage3Limits().ahead([(10**9, False)], 10**9) == 1 and Stage3Limits().ahead([], 0) == 0
 
 
 def test_a_walk_gathers_each_unit_twice_unless_it_is_kept() -> None:

@@ -17,7 +17,6 @@ from zerolab.collectives import LocalCollectives
 from zerolab.errors import InputError
 from zerolab.offload.places import NOWHERE, Offload
 from zerolab.zero import ZeroEngine
-from zerolab.zero.choose import step_device
 from zerolab.zero.start.probe import probe
 from zerolab.zero.step import default_factory
 
@@ -380,9 +379,9 @@ def test_an_optimizer_is_probed_where_it_steps(of: Any, monkeypatch: pytest.Monk
 
 def test_an_optimizer_of_the_host_is_probed_there() -> None:
     gpu = torch.device("cuda:1")
-    assert step_device(gpu, NOWHERE) == gpu
+    assert NOWHERE.step_device(gpu) == gpu
     places = [Offload("host"), Offload("disk", path="unused")]
-    assert {step_device(gpu, place).type for place in places} == {"cpu"}
+    assert {place.step_device(gpu).type for place in places} == {"cpu"}
 
 
 def test_an_engine_probes_its_optimizer_on_the_rank_s_device(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,7 +21,7 @@ from zerolab.zero.clip import check_norm, clip_factor, gradient_norm
 from zerolab.zero.engine import Engine
 from zerolab.zero.guards import ParameterGuard
 from zerolab.zero.guards.parameters import written
-from zerolab.zero.overwrite import all_hear, changing, overwrite_by
+from zerolab.zero.overwrite import all_hear, changing, gather_parameters, write_main, write_parameters
 from zerolab.zero.tiers.stored_step import StoredStep
 from zerolab.zero.tiers.tiers import Tier
 from zerolab.zero.units import Unit, settle_all
@@ -168,7 +168,45 @@ class FullParameters(Engine):
         RuntimeError for names, as torch does, or an InputError for another shape, while the model is as it was.
         """
         self.check_between_steps("load_state_dict")
-        return overwrite_by(self, state_dict, strict)
+        wanted = self.model.state_dict(keep_vars=True)
+        missing = [name for name in wanted if name not in state_dict]
+        unexpected = [name for name in state_dict if name not in wanted]
+        if strict and (missing or unexpected):
+            said = [f"has no {name}" for name in missing[:1]]
+            said += [f"has {name}, which the model has not" for name in unexpected[:1]]
+            raise RuntimeError(
+                f"the state_dict {' and '.join(said)} ({len(missing)} missing, {len(unexpected)} unexpected); give "
+                "that of the same model, or say strict=False"
+            )
+        # A tied parameter may be given by any of its names: the first one counts.
+        given = {id(tensor): name for name, tensor in reversed(wanted.items()) if name in state_dict}
+        named = {name: given.get(id(parameter)) for name, parameter in self.model.named_parameters()}
+        buffers = [(buffer, given[id(buffer)]) for buffer in self.model.buffers() if id(buffer) in given]
+        shapes = [(named[slot.name], slot.shape) for bucket in self.buckets for slot in bucket.layout.slots]
+        shapes += [(name, tuple(buffer.shape)) for buffer, name in buffers]
+        for name, shape in shapes:
+            if name is not None and (given_shape := tuple(state_dict[name].shape)) != shape:
+                raise InputError(
+                    f"{name} has shape {given_shape} in the state_dict and {shape} in the model; give that of the same "
+                    "model"
+                )
+
+        def read(bucket: Bucket, name: str, start: int, out: Tensor) -> None:
+            if (own := named[name]) is not None:
+                out.copy_(state_dict[own].detach().reshape(-1)[start : start + out.numel()])
+
+        self.synchronize()
+        with changing(self, "load_state_dict"):
+            with all_hear(self):
+                write_parameters(self, read, lambda name: named[name] is None)
+                for stored in chain.from_iterable(self.optimizer_step.stored(writing=True)):
+                    if stored.name == "main":
+                        write_main(stored, read)
+            gather_parameters(self)
+        for buffer, name in buffers:
+            buffer.copy_(state_dict[name])
+        self.new_values()
+        return _IncompatibleKeys(missing, unexpected)
 
     @torch.no_grad()
     def publish(self) -> None:
