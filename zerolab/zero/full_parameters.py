@@ -78,7 +78,7 @@ class FullParameters(Engine):
         schedule = self.schedule
         if schedule.is_summoned or schedule.in_backward or schedule.in_forward:
             raise StateError("summon_full_params was entered inside a forward, a backward or itself; enter it between")
-        before = {bucket: versions(bucket.parameters) for bucket in self.buckets}
+        before = {bucket: versions(bucket.parameters) for unit in self.units for bucket in unit.gathered}
         try:
             for unit in self.units:
                 self.arrive(unit)
@@ -90,7 +90,13 @@ class FullParameters(Engine):
                 self.guards.tell("before_step")
             finally:
                 # After an error, too: as at the other stages, what was written until then stays.
-                self._keep_written([bucket for bucket in self.buckets if versions(bucket.parameters) != before[bucket]])
+                new = [bucket for bucket, counts in before.items() if versions(bucket.parameters) != counts]
+                for bucket in new:
+                    written(bucket.parameters)
+                with changing(self, "a write in summon_full_params"):
+                    for bucket in new:
+                        self.tier.open(bucket).copy_(shard_of(bucket.whole, bucket.layout, self.comm.rank))
+                    self.tier.flush()
         finally:
             schedule.is_summoned = False
             for unit in self.units:
@@ -113,8 +119,6 @@ class FullParameters(Engine):
     def consolidate(self, to: int | None = None) -> dict[str, Tensor]:
         """The whole model's parameters and rank 0's buffers by name, on the CPU of every rank, or of rank `to` alone:
         then the others get nothing. A tied parameter stands under its first name. A collective, a unit at a time."""
-        self.check_whole()
-        self.guards.tell("before_read")
         if to not in (None, *range(self.comm.size)):
             raise InputError(f"to is {to!r}; name a rank from 0 to {self.comm.size - 1}, or leave it out for all")
         with phase("consolidate"):
@@ -237,18 +241,16 @@ class FullParameters(Engine):
             numel = sum(parameter.numel() for bucket in unit.buckets for parameter in bucket.parameters)
             kinds = ", ".join(type(module).__name__ for module in unit.modules)
             lines.append(f"  {unit.name}: {kinds}, {numel:,} parameters, buckets: {len(unit.buckets)}")
-            lines += [
-                f"    {title} was asked for outside the forward of its unit, which was gathered for it (times: {times})"
-                for title, times in self.uses_outside.items()
-                if title.endswith(f"(unit {unit.name})")
-            ]
+        lines += [
+            f"    {title} was asked for outside the forward of its unit, which was gathered for it (times: {times})"
+            for title, times in self.uses_outside.items()
+        ]
         return "\n".join(lines)
 
     @property
     def uses_outside(self) -> Mapping[str, int]:
         """How often each parameter was asked for outside the forward of its unit, by name and unit."""
-        guards = [guard for guard in self.guards.guards if isinstance(guard, ParameterGuard)]
-        return guards[0].counts if guards else {}
+        return next((guard.counts for guard in self.guards.guards if isinstance(guard, ParameterGuard)), {})
 
     def check_between_steps(self, what: str, mends: bool = False, publishes: bool = False) -> None:
         """Raise a StateError unless the engine is between two steps. `what` is the name of the call that asks; it may
@@ -267,17 +269,6 @@ class FullParameters(Engine):
         }
         for why in filter(refused.get, refused):
             raise StateError(f"{what} {why}")
-
-    def _keep_written(self, buckets: Sequence[Bucket]) -> None:
-        """Take what was written to gathered parameters into the shards."""
-        if not self.shards_parameters:
-            return
-        for bucket in buckets:
-            written(bucket.parameters)
-        with changing(self, "a write in summon_full_params"):
-            for bucket in buckets:
-                self.tier.open(bucket).copy_(shard_of(bucket.whole, bucket.layout, self.comm.rank))
-            self.tier.flush()
 
 
 def versions(parameters: Iterable[nn.Parameter]) -> list[int]:
