@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from zerolab.flat import Segment
 from zerolab.flat.views import address
 from zerolab.gpu import door
 from zerolab.offload.formats import StateSize, StorageFormat, format_of, sub_group_limit
@@ -104,19 +105,13 @@ class StoredStep(OptimizerStep):
         hand_back()
 
     def cut(self, buckets: Sequence[Bucket]) -> list[StoredSegment]:
-        runs = (
-            (number, run, bucket.layout.align)
-            for number, bucket in enumerate(buckets)
-            for run in bucket.plan.segments(bucket.owner)
-        )
-        self.groups: list[list[StoredSegment]] = []
-        for parts in sub_groups(runs, self._limit):
-            self.groups.append([])
-            for number, run in parts:
-                bucket, offset = buckets[number], buckets[number].owned[0]
-                place = bucket, run.group, run.start - offset, run.stop - offset
-                self.groups[-1].append(StoredSegment(*place, torch.empty(0), self._formats[bucket]))
+        runs = ((bucket, run, bucket.layout.align) for bucket in buckets for run in bucket.plan.segments(bucket.owner))
+        self.groups = [[self._segment(*part) for part in parts] for parts in sub_groups(runs, self._limit)]
         return [segment for group in self.groups for segment in group]
+
+    def _segment(self, bucket: Bucket, run: Segment) -> StoredSegment:
+        place = run.start - bucket.owned[0], run.stop - bucket.owned[0]
+        return StoredSegment(bucket, run.group, *place, torch.empty(0), self._formats[bucket])
 
     def begin(self) -> None:
         if self.stays:
