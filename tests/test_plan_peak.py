@@ -18,8 +18,8 @@ from zerolab.plan.mixture import MixtureConfig
 from zerolab.plan.relatives import RelativeConfig
 from zerolab.plan.trace import Work, run_once, trace_layers
 from zerolab.precision import PRECISIONS
-from zerolab.zero.choose import dtypes_from
 from zerolab.zero.units import find_units
+from zerolab.zero.zero_engine import dtypes_from
 
 NANO = shape_of(config_of("llama", "nano", max_seq_len=TOKENS), "llama nano")
 DEEP = shape_of(replace(config_of("gpt2", "nano", max_seq_len=TOKENS), layers=5, tied_head=False, bias=True), "deep")

@@ -97,7 +97,7 @@ def plain():
 
 
 def at_each_stage(comm, device, *what):
-    return [trained(comm, device, stage, *what) for stage in range(4)]
+    return [trained(comm, device, stage, *what) for stage in (0, 2, 3)]
 
 
 def test_a_plain_model_begins_with_the_bits_that_its_constructor_would_have_drawn():

@@ -43,15 +43,14 @@ class Walk:
                 self.in_forward = len(self.gathers)
 
     def _is_kept(self, unit: int, coming: Sequence[int]) -> bool:
-        both = [*coming, *reversed(coming)]
-        return unit >= self.first and self.limits.keeps(self.numels[unit], [(run, self.numels[run]) for run in both])
+        return unit >= self.first and self.limits.keeps(unit, coming, self.numels.__getitem__)
 
     def _run(self, unit: int, coming: Sequence[int]) -> None:
         self._gather(unit)
         if self.prefetch:
-            present = {number for number, other in enumerate(coming) if other in self._here}
+            sizes = [(self.numels[other], other in self._here) for other in coming]
             live = sum(self.numels[other] for other in self._here)
-            for other in coming[: self.limits.ahead([self.numels[other] for other in coming], live, present)]:
+            for other in coming[: self.limits.ahead(sizes, live)]:
                 self._gather(other)
         self.peak = max(self.peak, sum(self.sizes[other] for other in self._here))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from zerolab.flat import Segment
 from zerolab.flat.layout import round_up
@@ -14,13 +14,13 @@ PAGE = 4096
 
 
 class BucketSegment(NamedTuple):
-    """A segment, or a part of one, of the bucket number `bucket`."""
+    """A segment, or a part of one, of a bucket, by whatever its owner calls it."""
 
-    bucket: int
+    bucket: Any
     segment: Segment
 
 
-def sub_groups(segments: Iterable[tuple[int, Segment, int]], limit: int | None) -> list[list[BucketSegment]]:
+def sub_groups(segments: Iterable[tuple[Any, Segment, int]], limit: int | None) -> list[list[BucketSegment]]:
     """(bucket, segment, align) in order, packed into groups of at most `limit` elements; None packs all into one.
 
     A segment that does not fit is cut at a multiple of its `align`, so that a kernel does the same arithmetic on the

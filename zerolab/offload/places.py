@@ -96,6 +96,10 @@ class Offload:
             return self
         return replace(self, sub_group_numel=SUB_GROUP_ON_GPU)
 
+    def step_device(self, device: torch.device) -> torch.device:
+        """Where the optimizer of ranks on `device` steps: there, or on the host beside its states."""
+        return device if self.optimizer == "device" else torch.device("cpu")
+
     @property
     def on_disk(self) -> bool:
         """Whether any state rests on a disk."""

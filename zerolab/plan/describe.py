@@ -13,9 +13,9 @@ from zerolab.plan.mixture import MixtureConfig
 from zerolab.plan.needs import advice, changed, gpu_bytes, needs_of
 from zerolab.plan.relatives import RelativeConfig
 from zerolab.plan.spec import RunSpec
-from zerolab.zero.choose import dtypes_from
 from zerolab.zero.table import make_rows
 from zerolab.zero.units import dtypes_of
+from zerolab.zero.zero_engine import dtypes_from
 
 EVERY_RANK = 64
 """Of more ranks than these, the states of the first and the last are told; the others' lie between."""

@@ -17,8 +17,8 @@ from zerolab.offload.formats import align_of
 from zerolab.plan.mixture import build_model
 from zerolab.plan.trace import TRACED_LAYERS
 from zerolab.precision.recipe import Precision
-from zerolab.zero.choose import dtypes_from
 from zerolab.zero.units import find_units
+from zerolab.zero.zero_engine import dtypes_from
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import NamedTuple
 
 from zerolab.flat import BucketPlan
@@ -210,7 +211,8 @@ class Replay:
         elif mark.what == "leave":
             unit.ran += 1
             if unit.ran % unit.modules == 0:
-                unit.kept = self.is_soon_used_again(unit, self.owner[mark.module + 1 :])
+                following = [self.units[at] for at in self.owner[mark.module + 1 :]]
+                unit.kept = self.limits.keeps(unit, following, attrgetter("numel"))
                 if not unit.kept:
                     self.release(unit)
         elif mark.what == "return":
@@ -223,22 +225,13 @@ class Replay:
     def ahead(self, owners: Sequence[int]) -> None:
         """Gather some of the units that come next."""
         if self.prefetch:
-            coming = [self.units[at] for at in owners[: 2 if self.limits.prefetch_numel is None else None]]
-            present = [number for number, unit in enumerate(coming) if unit.here]
-            for unit in coming[: self.limits.ahead([unit.numel for unit in coming], self.here(), present)]:
+            coming = [self.units[at] for at in owners]
+            for unit in coming[: self.limits.ahead(((unit.numel, unit.here) for unit in coming), self.here())]:
                 self.fill(unit)
 
     def here(self) -> int:
         """Elements of units that are here, or on their way."""
         return sum(unit.numel for unit in self.units if unit.here) if self.limits.live_numel is not None else 0
-
-    def is_soon_used_again(self, unit: UnitState, owners: Sequence[int]) -> bool:
-        if not self.limits.reuse_numel:
-            return False
-        following = [self.units[at] for at in owners]
-        coming = [*following, *reversed(following)]
-        between = coming[: coming.index(unit)] if unit in following else coming
-        return self.limits.keeps(unit.numel, [(other, other.numel) for other in between])
 
     def make_room(self, unit: UnitState) -> None:
         if not unit.here and not self.limits.has_room(self.here(), unit.numel):

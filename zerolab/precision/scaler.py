@@ -25,6 +25,7 @@ from sys import float_info
 
 from zerolab.errors import InputError, ZerolabError
 from zerolab.flat.layout import check_count
+from zerolab.precision.recipe import Precision
 
 FACTOR = 2.0
 MOST_POWER = 127
@@ -156,3 +157,12 @@ def _doubled(scale: float) -> float:
 def _check_scale(what: str, value: float, otherwise: str = "") -> None:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= float_info.max:
         raise InputError(f"{what} is {value!r}; give a finite number above 0{otherwise}")
+
+
+def find_scaler(precision: Precision | None, scaler: LossScaler | None) -> LossScaler | None:
+    """The scaler that is given, or the default one where the precision has fp16. Refuses one that would do nothing."""
+    if precision is not None and precision.scales_loss:
+        return scaler or LossScaler()
+    if scaler is not None:
+        raise InputError("a loss scaler is given, but no state is fp16; leave it out, or choose precision fp16")
+    return None

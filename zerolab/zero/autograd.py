@@ -8,6 +8,8 @@ only gathers units.
 
 from __future__ import annotations
 
+from functools import partial
+
 from torch._C import DisableTorchFunctionSubclass, _will_engine_execute_node
 from torch.autograd import Variable
 from torch.autograd.graph import get_gradient_edge
@@ -34,12 +36,8 @@ def reached(engine: Engine) -> None:
     at_end_of_pass = Variable._execution_engine.queue_callback
     if not takes_gradients(engine):
         engine.schedule.begin_backward()
-
-        def let_go() -> None:
-            engine.schedule.let_go()
-            settle_all(engine.units)
-
-        at_end_of_pass(let_go)
+        at_end_of_pass(engine.schedule.let_go)
+        at_end_of_pass(partial(settle_all, engine.units))
         return
     if engine.loss_scale != 1.0:
         raise StateError(

@@ -21,7 +21,7 @@ from zerolab.zero.clip import check_norm, clip_factor, gradient_norm
 from zerolab.zero.engine import Engine
 from zerolab.zero.guards import ParameterGuard
 from zerolab.zero.guards.parameters import written
-from zerolab.zero.overwrite import all_hear, changing, overwrite_by
+from zerolab.zero.overwrite import all_hear, changing, gather_parameters, write_main, write_parameters
 from zerolab.zero.tiers.stored_step import StoredStep
 from zerolab.zero.tiers.tiers import Tier
 from zerolab.zero.units import Unit, settle_all
@@ -78,7 +78,7 @@ class FullParameters(Engine):
         schedule = self.schedule
         if schedule.is_summoned or schedule.in_backward or schedule.in_forward:
             raise StateError("summon_full_params was entered inside a forward, a backward or itself; enter it between")
-        before = {bucket: versions(bucket.parameters) for bucket in self.buckets}
+        before = {bucket: versions(bucket.parameters) for unit in self.units for bucket in unit.gathered}
         try:
             for unit in self.units:
                 self.arrive(unit)
@@ -90,7 +90,13 @@ class FullParameters(Engine):
                 self.guards.tell("before_step")
             finally:
                 # After an error, too: as at the other stages, what was written until then stays.
-                self._keep_written([bucket for bucket in self.buckets if versions(bucket.parameters) != before[bucket]])
+                new = [bucket for bucket, counts in before.items() if versions(bucket.parameters) != counts]
+                for bucket in new:
+                    written(bucket.parameters)
+                with changing(self, "a write in summon_full_params"):
+                    for bucket in new:
+                        self.tier.open(bucket).copy_(shard_of(bucket.whole, bucket.layout, self.comm.rank))
+                    self.tier.flush()
         finally:
             schedule.is_summoned = False
             for unit in self.units:
@@ -113,8 +119,6 @@ class FullParameters(Engine):
     def consolidate(self, to: int | None = None) -> dict[str, Tensor]:
         """The whole model's parameters and rank 0's buffers by name, on the CPU of every rank, or of rank `to` alone:
         then the others get nothing. A tied parameter stands under its first name. A collective, a unit at a time."""
-        self.check_whole()
-        self.guards.tell("before_read")
         if to not in (None, *range(self.comm.size)):
             raise InputError(f"to is {to!r}; name a rank from 0 to {self.comm.size - 1}, or leave it out for all")
         with phase("consolidate"):
@@ -168,7 +172,45 @@ class FullParameters(Engine):
         RuntimeError for names, as torch does, or an InputError for another shape, while the model is as it was.
         """
         self.check_between_steps("load_state_dict")
-        return overwrite_by(self, state_dict, strict)
+        wanted = self.model.state_dict(keep_vars=True)
+        missing = [name for name in wanted if name not in state_dict]
+        unexpected = [name for name in state_dict if name not in wanted]
+        if strict and (missing or unexpected):
+            said = [f"has no {name}" for name in missing[:1]]
+            said += [f"has {name}, which the model has not" for name in unexpected[:1]]
+            raise RuntimeError(
+                f"the state_dict {' and '.join(said)} ({len(missing)} missing, {len(unexpected)} unexpected); give "
+                "that of the same model, or say strict=False"
+            )
+        # A tied parameter may be given by any of its names: the first one counts.
+        given = {id(tensor): name for name, tensor in reversed(wanted.items()) if name in state_dict}
+        named = {name: given.get(id(parameter)) for name, parameter in self.model.named_parameters()}
+        buffers = [(buffer, given[id(buffer)]) for buffer in self.model.buffers() if id(buffer) in given]
+        shapes = [(named[slot.name], slot.shape) for bucket in self.buckets for slot in bucket.layout.slots]
+        shapes += [(name, tuple(buffer.shape)) for buffer, name in buffers]
+        for name, shape in shapes:
+            if name is not None and (given_shape := tuple(state_dict[name].shape)) != shape:
+                raise InputError(
+                    f"{name} has shape {given_shape} in the state_dict and {shape} in the model; give that of the same "
+                    "model"
+                )
+
+        def read(bucket: Bucket, name: str, start: int, out: Tensor) -> None:
+            if (own := named[name]) is not None:
+                out.copy_(state_dict[own].detach().reshape(-1)[start : start + out.numel()])
+
+        self.synchronize()
+        with changing(self, "load_state_dict"):
+            with all_hear(self):
+                write_parameters(self, read, lambda name: named[name] is None)
+                for stored in chain.from_iterable(self.optimizer_step.stored(writing=True)):
+                    if stored.name == "main":
+                        write_main(stored, read)
+            gather_parameters(self)
+        for buffer, name in buffers:
+            buffer.copy_(state_dict[name])
+        self.new_values()
+        return _IncompatibleKeys(missing, unexpected)
 
     @torch.no_grad()
     def publish(self) -> None:
@@ -199,18 +241,16 @@ class FullParameters(Engine):
             numel = sum(parameter.numel() for bucket in unit.buckets for parameter in bucket.parameters)
             kinds = ", ".join(type(module).__name__ for module in unit.modules)
             lines.append(f"  {unit.name}: {kinds}, {numel:,} parameters, buckets: {len(unit.buckets)}")
-            lines += [
-                f"    {title} was asked for outside the forward of its unit, which was gathered for it (times: {times})"
-                for title, times in self.uses_outside.items()
-                if title.endswith(f"(unit {unit.name})")
-            ]
+        lines += [
+            f"    {title} was asked for outside the forward of its unit, which was gathered for it (times: {times})"
+            for title, times in self.uses_outside.items()
+        ]
         return "\n".join(lines)
 
     @property
     def uses_outside(self) -> Mapping[str, int]:
         """How often each parameter was asked for outside the forward of its unit, by name and unit."""
-        guards = [guard for guard in self.guards.guards if isinstance(guard, ParameterGuard)]
-        return guards[0].counts if guards else {}
+        return next((guard.counts for guard in self.guards.guards if isinstance(guard, ParameterGuard)), {})
 
     def check_between_steps(self, what: str, mends: bool = False, publishes: bool = False) -> None:
         """Raise a StateError unless the engine is between two steps. `what` is the name of the call that asks; it may
@@ -229,17 +269,6 @@ class FullParameters(Engine):
         }
         for why in filter(refused.get, refused):
             raise StateError(f"{what} {why}")
-
-    def _keep_written(self, buckets: Sequence[Bucket]) -> None:
-        """Take what was written to gathered parameters into the shards."""
-        if not self.shards_parameters:
-            return
-        for bucket in buckets:
-            written(bucket.parameters)
-        with changing(self, "a write in summon_full_params"):
-            for bucket in buckets:
-                self.tier.open(bucket).copy_(shard_of(bucket.whole, bucket.layout, self.comm.rank))
-            self.tier.flush()
 
 
 def versions(parameters: Iterable[nn.Parameter]) -> list[int]:

@@ -6,13 +6,16 @@ All is counted in elements of whole units, padding included; parameters that sta
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from operator import attrgetter
+from typing import Any, TypeVar
 
 from zerolab.flat.layout import check_count
 from zerolab.zero.schedule import GatherSchedule
 from zerolab.zero.units import Presence, Unit
+
+U = TypeVar("U")
 
 
 @dataclass(frozen=True)
@@ -39,9 +42,9 @@ class Stage3Limits:
     reuse_numel: int | None = None
 
     def __post_init__(self) -> None:
-        for what in ("persistence_numel", "prefetch_numel", "live_numel", "reuse_numel"):
-            if getattr(self, what) is not None or what == "persistence_numel":
-                check_count(what, getattr(self, what), least=0)
+        for what, numel in vars(self).items():
+            if numel is not None or what == "persistence_numel":
+                check_count(what, numel, least=0)
 
     def on(self, gpus: bool) -> Stage3Limits:
         """These limits with the default for ranks on GPUs, or not, filled in. To release the last unit and gather it
@@ -52,28 +55,28 @@ class Stage3Limits:
         """Whether `more` elements may come beside the `live` ones without need."""
         return self.live_numel is None or live + more <= self.live_numel
 
-    def ahead(self, coming: Sequence[int], live: int, present: Collection[int] = ()) -> int:
-        """How many of the `coming` units, whose elements these are, are to be gathered now, the nearest first.
-
-        live     elements that are here, or on their way
-        present  which of `coming` are among those, by their numbers
-        """
-        left = self.prefetch_numel
-        for number, numel in enumerate(coming):
-            more = 0 if number in present else numel
-            fits = number == 0 if left is None else numel <= left
+    def ahead(self, coming: Iterable[tuple[int, bool]], live: int) -> int:
+        """How many of the coming units are to be gathered now, the nearest first: of each its elements, and whether
+        they are among the `live` ones, which are here or on their way."""
+        left, count = self.prefetch_numel, 0
+        for numel, is_live in coming:
+            fits = count == 0 if left is None else numel <= left
+            more = 0 if is_live else numel
             if not fits or (more and not self.has_room(live, more)):
-                return number
-            live += more
-            left = None if left is None else left - numel
-        return len(coming)
+                break
+            count, live, left = count + 1, live + more, None if left is None else left - numel
+        return count
 
-    def keeps(self, numel: int, between: Sequence[tuple[object, int]]) -> bool:
-        """Whether a unit of `numel` elements that has run stays until it is used again; `between` are the units that
-        run until then, one by one, with their elements."""
-        if (self.reuse_numel or 0) <= sum(size for _, size in between):
+    def keeps(self, unit: U, following: Sequence[U], numel_of: Callable[[U], int]) -> bool:
+        """Whether a unit that has run stays until it is used again. `following` run after it in this forward, and then
+        the other way round in its backward."""
+        if not self.reuse_numel:
             return False
-        return self.has_room(sum(dict(between).values()), numel)
+        between = [*following, *reversed(following)]
+        between = between[: between.index(unit)] if unit in following else between
+        if self.reuse_numel <= sum(map(numel_of, between)):
+            return False
+        return self.has_room(sum(map(numel_of, set(between))), numel_of(unit))
 
 
 NO_LIMITS = Stage3Limits()
@@ -88,25 +91,19 @@ class LimitedSchedule(GatherSchedule):
         self.limits = limits
 
     def gather_ahead(self, coming: list[Unit]) -> None:
-        if self.limits.prefetch_numel is None:
-            # The next is gathered, and the one after it read, should it rest on a disk.
-            coming = coming[:2]
-        present = [number for number, unit in enumerate(coming) if unit.presence is not Presence.SHARDED]
-        count = self.limits.ahead([unit.numel for unit in coming], self._live(), present)
+        sizes = ((unit.numel, unit.presence is not Presence.SHARDED) for unit in coming)
+        count = self.limits.ahead(sizes, self._live())
         for unit in coming[:count]:
             unit.start_gather()
+        # Should it rest on a disk.
         for unit in coming[count : count + 1]:
             unit.prefetch()
 
     def keeps(self, unit: Unit) -> bool:
-        running, last = self.order.running, self.order.last
-        if not self.limits.reuse_numel or not running or last[len(running) - 1 : len(running)] != running[-1:]:
-            # Not known when it is used again, or not asked.
-            return False
-        following = self.order.following()
-        between = [*following, *reversed(following)]
-        between = between[: between.index(unit)] if unit in following else between
-        return self.limits.keeps(unit.numel, [(other, other.numel) for other in between])
+        order, at = self.order, len(self.order.running)
+        # Where another unit ran the last time it is not known when this one is used again.
+        is_known = order.last[at - 1 : at] == order.running[-1:]
+        return is_known and self.limits.keeps(unit, order.following(), attrgetter("numel"))
 
     def make_room(self, unit: Unit) -> None:
         """Let go of what earlier units kept, if this one beside them is too much."""

@@ -15,16 +15,17 @@ from zerolab.collectives import Collectives
 from zerolab.errors import InputError
 from zerolab.flat import ALIGN
 from zerolab.flat.layout import round_up
+from zerolab.flat.views import values_here
 from zerolab.gpu import door
-from zerolab.offload.formats import align_of, sub_group_limit
+from zerolab.offload.files import check_folder
+from zerolab.offload.formats import align_of, check_places, format_of, sub_group_limit
 from zerolab.offload.places import NOWHERE, Offload, ledger
 from zerolab.precision.fp8 import advance, fp8_layers, fp8_linears
 from zerolab.precision.recipe import Precision, cast, find_precision
-from zerolab.precision.scaler import LossScaler
+from zerolab.precision.scaler import LossScaler, find_scaler
 from zerolab.ranks.pages import Pages
 from zerolab.zero.autograd import reached
-from zerolab.zero.bucket import Memory
-from zerolab.zero.choose import dtypes_from, effective_stage, step_device
+from zerolab.zero.bucket import Bucket, Memory
 from zerolab.zero.clip import StepResult, check_norm, measure
 from zerolab.zero.engine import Engine
 from zerolab.zero.full_parameters import FullParameters
@@ -33,11 +34,12 @@ from zerolab.zero.limits import NO_LIMITS, LimitedSchedule, Stage3Limits
 from zerolab.zero.overwrite import all_hear, changing
 from zerolab.zero.reducer import Reducer
 from zerolab.zero.replicas import ReplicatedReducer
-from zerolab.zero.sharding import Sharding
-from zerolab.zero.start.checks import check_alike, check_disk, check_model, make_scaler, models_in_use
-from zerolab.zero.start.meta import Init, Materializer, find_init
+from zerolab.zero.sharding import REDUCTIONS, Sharding
+from zerolab.zero.start.checks import check_alike, check_model, models_in_use
+from zerolab.zero.start.meta import Init, find_init, materialize
 from zerolab.zero.start.probe import probe
 from zerolab.zero.step import Factory, default_factory
+from zerolab.zero.table import Dtypes, check_stage
 from zerolab.zero.tiers.disk_step import DiskStep
 from zerolab.zero.tiers.stored_step import StoredStep
 from zerolab.zero.tiers.tiers import TIERS, Tier
@@ -116,13 +118,13 @@ class ZeroEngine(FullParameters):
         self._given, self.init = units, find_init(model, init)
         self.limits = limits.on(door.drives(comm.device))
         self.offload = offload.on(door.drives(comm.device))
-        self.scaler = make_scaler(self.precision, scaler)
+        self.scaler = find_scaler(self.precision, scaler)
         factory = optimizer if lr is None else default_factory(lr)
         assert factory is not None
         in_parts = sub_group_limit(self.precision, self.offload) is not None
-        self.state_size, self._optimizer = probe(factory, step_device(comm.device, self.offload), in_parts)
+        self.state_size, self._optimizer = probe(factory, self.offload.step_device(comm.device), in_parts)
         sharding = Sharding(
-            effective_stage(stage, comm, reduction, self.precision, self.offload),
+            self._effective(stage, comm, reduction),
             reduction,
             dtypes_from(self.precision),
             (self.offload.parameters, self.offload.optimizer),
@@ -220,16 +222,42 @@ class ZeroEngine(FullParameters):
     def before_setup(self) -> None:
         asked = dict(limits=self.limits, precision=self.precision, loss_scale=self.loss_scale)
         check_alike(self.comm, self.replicate, self.units, vars(self.sharding) | asked | self._optimizer)
-        check_disk(self.buckets, self.state_size.names, self.precision, self.offload)
-        if self._computes_in_fp8 and not fp8_layers(self.model):
-            fp8_linears(self.model)
-        models_in_use.add(self.model)
+        if self.offload.on_disk and values_here():
+            check_folder(self.offload.folder, sum(map(self._bytes_on_disk, self.buckets)))
 
     def fill_buckets(self) -> None:
-        materializer = Materializer(self.model, self.units, self.comm, self.init)
-        for bucket in materializer:
-            bucket.overwrite(self.first_values(bucket, materializer.flats.pop(bucket, None)))
+        # Nothing is refused any more.
+        models_in_use.add(self.model)
+        if self._computes_in_fp8 and not fp8_layers(self.model):
+            fp8_linears(self.model)
+        flats: dict[Bucket, torch.Tensor] = {}
+        for bucket in materialize(self.model, self.units, self.comm, self.init, flats):
+            bucket.overwrite(self.first_values(bucket, flats.pop(bucket, None)))
+
+    def _bytes_on_disk(self, bucket: Bucket) -> int:
+        form = format_of(bucket.dtype, self.precision, self.offload, self.state_size.names, bucket.persistent)
+        stored = bucket.rows.nbytes(bucket.layout.numel, form.nbytes)
+        return sum(nbytes for kind, nbytes in stored.items() if kind.startswith("disk:"))
+
+    def _effective(self, stage: int, comm: Collectives, reduction: str) -> int:
+        """The stage whose table the engine has."""
+        check_stage(stage)
+        check_places(stage, self.precision, self.offload)
+        if reduction not in REDUCTIONS:
+            raise InputError(f"reduction is {reduction!r}; choose one of {', '.join(REDUCTIONS)}")
+        sharded_main = self.precision is not None and self.precision.sharded_main
+        # One rank owns every shard. What the stages do beyond stage 0 would cost copies and save nothing.
+        return 0 if comm.size == 1 and not (self.offload.moves or sharded_main) else stage
 
     @property
     def _computes_in_fp8(self) -> bool:
         return self.precision is not None and self.precision.fp8
+
+
+def dtypes_from(precision: Precision | None) -> Dtypes | None:
+    """The dtypes that a recipe gives the states of floating-point parameters."""
+    if precision is None:
+        return None
+    of = precision.dtype
+    shard = of("main_params") if precision.sharded_main else of("params")
+    return Dtypes(of("params"), of("main_params"), of("grads"), of("reduce"), of("main_grads"), shard)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 from weakref import WeakSet
 
@@ -11,13 +11,8 @@ from torch import nn
 
 from zerolab.collectives import Collectives
 from zerolab.errors import InputError
-from zerolab.flat.views import address, same_device, values_here
-from zerolab.offload.files import check_folder
-from zerolab.offload.formats import format_of
-from zerolab.offload.places import Offload
+from zerolab.flat.views import address, same_device
 from zerolab.precision.recipe import Precision
-from zerolab.precision.scaler import LossScaler
-from zerolab.zero.bucket import Bucket
 from zerolab.zero.units import Unit
 
 models_in_use: WeakSet[nn.Module] = WeakSet()
@@ -79,31 +74,3 @@ def check_alike(
         size = comm.size
         differ += f", and both groups by comm.split: comm.rank // {size} to shard, comm.rank % {size} to replicate"
         replicate.compare_lines([f"shard {comm.rank} of {comm.size}", *lines], differ)
-
-
-def check_disk(buckets: Sequence[Bucket], names: Sequence[str], precision: Precision | None, offload: Offload) -> None:
-    """Refuse buffers too short for a rank's shards, and a folder that cannot take its files. `names`: the optimizer's
-    long states."""
-    if offload.parameters == "disk" and offload.buffer_numel is not None:
-        numels = [bucket.layout.shard_numel for bucket in buckets if not bucket.persistent]
-        largest = max((numels[at] for at in offload.shards_on_disk(numels)), default=0)
-        if offload.buffer_numel < largest:
-            raise InputError(
-                f"a buffer of {offload.buffer_numel} elements is shorter than the largest shard on disk, {largest} "
-                "elements; make buffers larger, or buckets smaller (bucket_numel)"
-            )
-    if offload.on_disk and values_here():
-        needed = 0
-        for bucket in buckets:
-            form = format_of(bucket.dtype, precision, offload, names, bucket.persistent)
-            stored = bucket.rows.nbytes(bucket.layout.numel, form.nbytes)
-            needed += sum(nbytes for kind, nbytes in stored.items() if kind.startswith("disk:"))
-        check_folder(offload.folder, needed)
-
-
-def make_scaler(precision: Precision | None, scaler: LossScaler | None) -> LossScaler | None:
-    if precision is not None and precision.scales_loss:
-        return scaler or LossScaler()
-    if scaler is not None:
-        raise InputError("a loss scaler is given, but no state is fp16; leave it out, or choose precision fp16")
-    return None

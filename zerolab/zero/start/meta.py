@@ -73,74 +73,62 @@ def leave_meta(model: nn.Module) -> None:
             setattr(module, name, new[old])
 
 
-class Materializer:
-    """Brings a model's tensors from the meta device to that of the ranks. A model with none there stays as it is.
+def materialize(
+    model: nn.Module, units: list[Unit], comm: Collectives, init: Init | None, flats: dict[Bucket, Tensor]
+) -> Iterator[Bucket]:
+    """All buckets, unit by unit, each once its parameters have memory and first values. Of a bucket that was on the
+    meta device as a whole, `flats` has the flat buffer in which they lie."""
+    inner = {module for unit in units for module in unit.modules}
+    named = reversed([(parameter, module) for module in model.modules() for parameter in module.parameters(False)])
+    # The module under whose name a parameter stands: it has the last word on the values of a tied one.
+    owner = dict(named)
 
-    flats  the flat buffers in which whole buckets lie already
-    """
+    def owns_all(module: nn.Module) -> bool:
+        return all(owner[parameter] is module for parameter in module.parameters(recurse=False))
 
-    def __init__(self, model: nn.Module, units: list[Unit], comm: Collectives, init: Init | None) -> None:
-        self.model, self.units, self.comm, self.init = model, units, comm, init
-        self.flats: dict[Bucket, Tensor] = {}
-        self._inner = {module for unit in units for module in unit.modules}
-        # The module under whose name a parameter stands: it has the last word on the values of a tied one.
-        pairs = [(parameter, module) for module in model.modules() for parameter in module.parameters(recurse=False)]
-        self._owner = dict(reversed(pairs))
-
-    def __iter__(self) -> Iterator[Bucket]:
-        """All buckets, unit by unit, each once its parameters have memory and first values."""
-        for unit in self.units:
-            parts = [part for module in unit.modules for part in self._parts(module)]
-            new = list(filter(on_meta, parts))
-            for bucket in unit.buckets:
-                if all(parameter.is_meta and parameter.dtype == bucket.dtypes.main for parameter in bucket.parameters):
-                    self._place(bucket)
-            self._start(new, parts)
-            yield from unit.buckets
-        # The buffers of modules that stand in no unit.
-        rest = list(filter(on_meta, self._parts(self.model)))
-        self._start(rest, rest)
-
-    def _place(self, bucket: Bucket) -> None:
-        self.flats[bucket] = flat = self.comm.allocate(bucket.layout.numel, bucket.dtypes.main)
-        zero_gaps(flat, bucket.layout)
-        for slot, parameter in zip(bucket.layout.slots, bucket.parameters, strict=True):
-            put(parameter, view(flat, slot))
-
-    def _parts(self, module: nn.Module) -> Iterator[nn.Module]:
+    def parts_of(module: nn.Module) -> Iterator[nn.Module]:
         """The module and what is in it, but for the units inside: children first, as they are built."""
         for child in module.children():
-            if child not in self._inner:
-                yield from self._parts(child)
+            if child not in inner:
+                yield from parts_of(child)
         yield module
 
-    def _start(self, new: list[nn.Module], parts: list[nn.Module]) -> None:
-        """Memory for what else was on the meta device, and first values."""
+    # In the end the buffers of modules that stand in no unit.
+    for modules, buckets in [*((unit.modules, unit.buckets) for unit in units), ([model], [])]:
+        parts = sorted((part for module in modules for part in parts_of(module)), key=owns_all)
+        new = list(filter(on_meta, parts))
+        for bucket in buckets:
+            if all(parameter.is_meta and parameter.dtype == bucket.dtypes.main for parameter in bucket.parameters):
+                flats[bucket] = comm.allocate(bucket.layout.numel, bucket.dtypes.main)
+                zero_gaps(flats[bucket], bucket.layout)
+                for slot, parameter in zip(bucket.layout.slots, bucket.parameters, strict=True):
+                    put(parameter, view(flats[bucket], slot))
         for module in new:
             for name in on_meta(module):
                 tensor = getattr(module, name)
-                put(tensor, torch.empty_like(tensor, device=self.comm.device, requires_grad=False))
-        # Modules that share another's parameter come first, so that the values of its owner stay.
-        for module in sorted(new, key=self._owns_all):
+                put(tensor, torch.empty_like(tensor, device=comm.device, requires_grad=False))
+        for module in new:
             if reset := reset_of(module):
                 reset()
-        if self.init is not None and new:
-            for module in sorted(parts, key=self._owns_all):
-                self.init(module)
-        # All others get rank 0's values anyway.
-        for module in new if self.comm.rank == 0 else []:
-            for name, tensor in [*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)]:
-                # A sum takes no memory, and it is NaN if one of its summands is.
-                if torch.isnan(tensor.sum()) and torch.isnan(tensor).any():
-                    path = next(path for path, part in self.model.named_modules() if part is module) or "the model"
-                    raise InputError(
-                        f"{name} of {path} ({type(module).__name__}) was on the meta device, and neither "
-                        "reset_parameters nor init(module) has written all of it; let one of them, and build the model "
-                        "anew"
-                    )
+        if new and init is not None:
+            for module in parts:
+                init(module)
+        if comm.rank == 0:
+            # All others get its values anyway.
+            check_written(model, new)
+        yield from buckets
 
-    def _owns_all(self, module: nn.Module) -> bool:
-        return all(self._owner[parameter] is module for parameter in module.parameters(recurse=False))
+
+def check_written(model: nn.Module, modules: list[nn.Module]) -> None:
+    for module in modules:
+        for name, tensor in [*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)]:
+            # A sum takes no memory, and it is NaN if one of its summands is.
+            if torch.isnan(tensor.sum()) and torch.isnan(tensor).any():
+                path = next(path for path, part in model.named_modules() if part is module) or "the model"
+                raise InputError(
+                    f"{name} of {path} ({type(module).__name__}) was on the meta device, and neither reset_parameters "
+                    "nor init(module) has written all of it; let one of them, and build the model anew"
+                )
 
 
 def put(old: Tensor, memory: Tensor) -> None:

@@ -14,7 +14,7 @@ from zerolab.offload.buffers import aligned
 from zerolab.offload.lane import Lane, Transfer
 from zerolab.offload.pipeline import Trace, pipeline
 from zerolab.offload.unwritten import open_file
-from zerolab.zero.tiers.stored_step import StoredSegment, StoredStep, record_bytes
+from zerolab.zero.tiers.stored_step import StoredSegment, StoredStep
 
 Tensor = torch.Tensor
 
@@ -27,17 +27,14 @@ class DiskStep(StoredStep):
     _buffers: Sequence[Tensor] = ()
     _walk: Generator[tuple[int, int]] | None = None
 
-    def begin(self) -> None:
-        sizes = [record_bytes(group) for group in self.groups]
+    def lay_out(self, sizes: Sequence[int]) -> None:
         if sizes:
             self.file = open_file(self.offload.folder, f"optimizer-rank{self.comm.rank}", sizes)
             self.lanes = [Lane([self.file])]
-            largest = max(map(self.file.span, range(len(sizes))))
-            self._buffers = [aligned(largest) for _ in sizes[: self.offload.buffer_count]]
-        super().begin()
+            self._buffers = [aligned(max(sizes)) for _ in sizes[: self.offload.buffer_count]]
 
     def walk(self) -> Iterator[tuple[list[StoredSegment], Tensor]]:
-        self._walk = pipeline(range(len(self.groups)), self._read, self._write, len(self._buffers), self._note)
+        self._walk = pipeline(range(len(self.groups)), self._read, self._write, len(self._buffers), self.trace)
         for number, at in self._walk:
             # The walk begins to write the buffer at its next turn.
             yield self.groups[number], self._buffers[at]
@@ -47,9 +44,6 @@ class DiskStep(StoredStep):
         # Returns once no thread touches a buffer.
         if self._walk is not None:
             self._walk.close()
-
-    def room(self, number: int) -> Tensor:
-        return self._buffers[0].zero_()
 
     def read(self, number: int) -> Tensor:
         self._read(number, 0).wait()
@@ -66,7 +60,3 @@ class DiskStep(StoredStep):
 
     def _write(self, number: int, at: int) -> Transfer:
         return self.lanes[0].write(self.file, number, self._buffers[at])
-
-    def _note(self, kind: str, number: int, start: float, stop: float) -> None:
-        if self.trace is not None:
-            self.trace(kind, number, start, stop)

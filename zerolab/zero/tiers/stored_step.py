@@ -16,16 +16,15 @@ encoded when they go back. Main parameters that are not in the record are the ra
 from __future__ import annotations
 
 import copy
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
-from itertools import zip_longest
+from itertools import chain, zip_longest
 from typing import Any, NamedTuple
 
 import torch
 
+from zerolab.flat import Segment
 from zerolab.flat.views import address
 from zerolab.gpu import door
 from zerolab.offload.formats import StateSize, StorageFormat, format_of, sub_group_limit
@@ -36,12 +35,10 @@ from zerolab.precision.codec import Codec
 from zerolab.precision.recipe import Precision
 from zerolab.ranks.pages import hand_back
 from zerolab.zero.bucket import Bucket
-from zerolab.zero.choose import step_device
 from zerolab.zero.step import Factory, OptimizerStep, ShardSegment
 from zerolab.zero.tiers.tiers import Tier
 
 Tensor = torch.Tensor
-Options = dict[str, Any]
 
 
 @dataclass(eq=False)
@@ -50,12 +47,10 @@ class StoredSegment(ShardSegment):
 
     format: StorageFormat
 
-    @cached_property
-    def gaps(self) -> list[slice]:
-        """The padding in it."""
-        begin, end = self.begin, self.begin + self.numel
-        cut = ((max(start, begin), min(stop, end)) for start, stop in self.bucket.layout.gaps())
-        return [slice(start - begin, stop - begin) for start, stop in cut if start < stop]
+    def zero_gaps(self, values: Tensor) -> None:
+        """Zero the padding in the values of a state."""
+        for start, stop in self.bucket.layout.gaps():
+            values[max(start - self.begin, 0) : max(stop - self.begin, 0)] = 0
 
 
 class StoredState(NamedTuple):
@@ -73,6 +68,9 @@ class StoredStep(OptimizerStep):
     lanes   what moves states to and from a disk
     """
 
+    # In memory; on a disk there are none.
+    _records: Sequence[Tensor] = ()
+
     tier: Tier
     segments: Sequence[StoredSegment]
     hand: Sequence[StoredSegment]
@@ -88,7 +86,7 @@ class StoredStep(OptimizerStep):
         state_size: StateSize,
     ) -> None:
         self.offload, self._limit = offload, sub_group_limit(precision, offload)
-        self.device = step_device(tier.comm.device, offload)
+        self.device = offload.step_device(tier.comm.device)
         self._formats = {
             bucket: format_of(bucket.dtype, precision, offload, state_size.names, bucket.persistent)
             for bucket in buckets
@@ -99,7 +97,6 @@ class StoredStep(OptimizerStep):
             form.is_plain and (form.main is not None or bucket.dtypes.shard == form.step_dtype)
             for bucket, form in self._formats.items()
         )
-        self._records: list[Tensor] = []
         super().__init__(tier, buckets, factory)
         if not self.stays:
             for segment in self.segments:
@@ -108,32 +105,25 @@ class StoredStep(OptimizerStep):
         hand_back()
 
     def cut(self, buckets: Sequence[Bucket]) -> list[StoredSegment]:
-        runs = (
-            (number, run, bucket.layout.align)
-            for number, bucket in enumerate(buckets)
-            for run in bucket.plan.segments(bucket.owner)
-        )
-        self.groups: list[list[StoredSegment]] = []
-        for parts in sub_groups(runs, self._limit):
-            self.groups.append([])
-            for number, run in parts:
-                bucket, offset = buckets[number], buckets[number].owned[0]
-                place = bucket, run.group, run.start - offset, run.stop - offset
-                self.groups[-1].append(StoredSegment(*place, torch.empty(0), self._formats[bucket]))
+        runs = ((bucket, run, bucket.layout.align) for bucket in buckets for run in bucket.plan.segments(bucket.owner))
+        self.groups = [[self._segment(*part) for part in parts] for parts in sub_groups(runs, self._limit)]
         return [segment for group in self.groups for segment in group]
+
+    def _segment(self, bucket: Bucket, run: Segment) -> StoredSegment:
+        place = run.start - bucket.owned[0], run.stop - bucket.owned[0]
+        return StoredSegment(bucket, run.group, *place, torch.empty(0), self._formats[bucket])
 
     def begin(self) -> None:
         if self.stays:
             super().begin()
             return
-        for number, group in enumerate(self.groups):
-            for segment, name, codec, raw in fields(group, self.room(number)):
-                if name == "main":
-                    codec.view(raw, segment.numel).copy_(self.initial(segment))
-            self.write(number)
-            for segment in group:
-                # An optimizer that makes its states at once (Adagrad) shows on one element what they begin with.
-                segment.tensor = torch.zeros(1, dtype=segment.format.step_dtype, device=self.device)
+        self.lay_out([record_bytes(group) for group in self.groups])
+        for segment, name, codec, raw in chain.from_iterable(self.stored(writing=True)):
+            if name == "main":
+                codec.view(raw, segment.numel).copy_(self.initial(segment))
+        for segment in self.segments:
+            # An optimizer that makes its states at once (Adagrad) shows on one element what they begin with.
+            segment.tensor = torch.zeros(1, dtype=segment.format.step_dtype, device=self.device)
 
     def memory(self, segment: ShardSegment) -> Tensor:
         """On the host page-locked only if a GPU's shard is copied from them as they are (`Copies.put`)."""
@@ -144,11 +134,8 @@ class StoredStep(OptimizerStep):
 
     def at_hand(self) -> Iterator[list[StoredSegment]]:
         with in_parts(self.optimizer, len(self.groups)) as self._call:
-            if not self.groups:
-                # A rank that owns no parameters steps its optimizer, too: learning-rate schedulers count the steps.
-                yield []
-                return
-            for group, record in self.walk():
+            # A rank that owns no parameters steps its optimizer, too: learning-rate schedulers count the steps.
+            for group, record in self.walk() if self.groups else [([], None)]:
                 if record is not None:
                     self.decode(group, record)
                 yield group
@@ -164,10 +151,9 @@ class StoredStep(OptimizerStep):
 
     # Where records are.
 
-    def room(self, number: int) -> Tensor:
-        """Memory for the first bytes of a record."""
-        self._records.append(torch.empty(record_bytes(self.groups[number]), dtype=torch.uint8, device=self.device))
-        return self._records[number]
+    def lay_out(self, sizes: Sequence[int]) -> None:
+        """Make room for records of so many bytes."""
+        self._records = [torch.empty(size, dtype=torch.uint8, device=self.device) for size in sizes]
 
     def read(self, number: int) -> Tensor:
         """The bytes of a record, until the next is read."""
@@ -254,8 +240,7 @@ class StoredStep(OptimizerStep):
             if address(value) != address(raw):
                 if codec.scaled:
                     # Padding is in no gradient; where something else put it there, it must not share a scale.
-                    for gap in segment.gaps:
-                        value[gap] = 0
+                    segment.zero_gaps(value)
                 codec.put(value, raw)
             if name != "main":
                 state[name] = value.new_empty(0)
@@ -275,18 +260,16 @@ class StoredStep(OptimizerStep):
     def _bring(self) -> Iterator[list[Tensor]]:
         """Those of one sub-group after the other, to be taken out of the list; while one steps, those of the next
         come."""
-        coming: deque[tuple[list[Tensor], torch.cuda.Event]] = deque()
-        for group in self.groups:
+        coming: list[tuple[list[Tensor], torch.cuda.Event]] = []
+        for group in [*self.groups, []]:
             reduced = [segment.part(segment.bucket.for_step()) for segment in group]
             gradients = [door.locked(part.numel(), part.dtype) for part in reduced]
-            # In order, so that all have come with the last.
-            *_, came = map(self.tier.copies.move, gradients, reduced)
-            coming.append((gradients, came))
-            ahead = 0 if group is self.groups[-1] else 1
-            while len(coming) > ahead:
-                gradients, came = coming.popleft()
+            events = [*map(self.tier.copies.move, gradients, reduced)]
+            for arrived, came in coming:
                 door.finish(came)
-                yield gradients
+                yield arrived
+            # In order, so that all have come with the last.
+            coming = [(gradients, came) for came in events[-1:]]
 
 
 def fields(group: list[StoredSegment], record: Tensor) -> Iterator[StoredState]:
@@ -329,42 +312,27 @@ def in_parts(optimizer: torch.optim.Optimizer, calls: int) -> Iterator[Callable[
     if calls < 2:
         yield lambda _: optimizer.step()
         return
-    groups, after = optimizer.param_groups, dict[int, Options]()
-    before, whole = [options_of(group) for group in groups], [group["params"] for group in groups]
-    place_of = {tensor: place for place, tensors in enumerate(whole) for tensor in tensors}
+    # The list stays the same object, and so do groups and tensors in them: others may hold those as well.
+    groups = optimizer.param_groups
+    whole, after = list(groups), dict[int, dict[str, Any]]()
+    before = [copy.deepcopy({**group, "params": []}) for group in whole]
+    place_of = {tensor: place for place, group in enumerate(whole) for tensor in group["params"]}
 
     def call(tensors: Sequence[Tensor]) -> None:
-        for group, options in zip(groups, before, strict=True):
-            put(group, options)
-            group["params"] = []
+        groups[:] = map(copy.deepcopy, before)
         for tensor in tensors:
             groups[place_of[tensor]]["params"].append(tensor)
         try:
             optimizer.step()
-            for place, group in enumerate(groups):
-                if group["params"] or place not in after:
-                    after[place] = options_of(group)
+            after.update((at, group) for at, group in enumerate(groups) if group["params"] or at not in after)
         finally:
-            for group, those in zip(groups, whole, strict=True):
-                group["params"] = those
+            groups[:] = whole
 
     yield call
-    for place, options in after.items():
-        put(groups[place], options)
-
-
-def options_of(group: Mapping[str, Any]) -> Options:
-    """A copy of a group's options."""
-    return copy.deepcopy({name: value for name, value in group.items() if name != "params"})
-
-
-def put(group: Options, options: Mapping[str, Any]) -> None:
-    """Give a group these options and no others. A tensor stays the same object, which others may hold as well."""
-    for name in group.keys() - options.keys() - {"params"}:
-        del group[name]
-    for name, value in options.items():
-        there = group.get(name)
-        if isinstance(there, Tensor) and isinstance(value, Tensor):
-            there.copy_(value)
-        else:
-            group[name] = copy.deepcopy(value)
+    for at, left in after.items():
+        for name in left.keys() - {"params"}:
+            there = whole[at].get(name)
+            if isinstance(there, Tensor):
+                there.copy_(left[name])
+            else:
+                whole[at][name] = left[name]

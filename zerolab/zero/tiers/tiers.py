@@ -11,12 +11,13 @@ to the shard, or the buffer, that it reads.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from contextlib import ExitStack, suppress
 
 import torch
 
 from zerolab.collectives import Collectives
-from zerolab.errors import OffloadError
+from zerolab.errors import InputError, OffloadError
 from zerolab.gpu import door
 from zerolab.offload.buffers import aligned
 from zerolab.offload.copies import Copies
@@ -108,29 +109,38 @@ class HostTier(Tier):
 
 
 class DiskTier(HostTier):
-    """Shards in a file; as many elements as `max_in_cpu` says, of the first buckets, stay on the host. A shard passes
-    through a buffer; each of those is free, lent to a copy, open to be written, or under a transfer."""
+    """Shards in a file; as many elements as `max_in_cpu` says, of the first buckets, stay on the host.
+
+    A shard passes through a buffer, which is free, or opened to be written, or under a transfer. A copy to a GPU may
+    still read the first of the free ones, which is taken last.
+    """
 
     def __init__(self, comm: Collectives, offload: Offload) -> None:
         super().__init__(comm, offload)
         self._numbers: dict[Stored, int] = {}
         self.free: list[Tensor] = []
-        self._lent: list[Tensor] = []
         self._open: tuple[Stored, Tensor] | None = None
         self._coming: dict[Stored, tuple[Transfer, Tensor]] = {}
-        self._leaving: list[tuple[Transfer, Tensor]] = []
+        self._leaving: dict[Stored, tuple[Transfer, Tensor]] = {}
 
     def prepare(self, buckets: Sequence[Stored]) -> None:
         on_disk = self.offload.shards_on_disk(bucket.layout.shard_numel for bucket in buckets)
         self._numbers = {buckets[at]: number for number, at in enumerate(on_disk)}
+        if not on_disk:
+            return
+        numel = max(bucket.layout.shard_numel for bucket in self._numbers)
+        if self.offload.buffer_numel is not None and self.offload.buffer_numel < numel:
+            raise InputError(
+                f"a buffer of {self.offload.buffer_numel} elements is shorter than the largest shard on disk, {numel} "
+                "elements; make buffers larger, or buckets smaller (bucket_numel)"
+            )
         sizes = [bucket.layout.shard_numel * bucket.dtypes.shard.itemsize for bucket in self._numbers]
-        if sizes:
-            self._file = open_file(self.offload.folder, f"parameters-rank{self.comm.rank}", sizes)
-            self.lanes = [Lane([self._file])]
-            largest, pin = max(map(self._file.span, range(len(sizes)))), door.drives(self.comm.device)
-            # One to write while another is read, at least.
-            self.buffers = [aligned(largest, pin) for _ in range(max(2, self.offload.buffer_count))]
-            self.free = list(self.buffers)
+        self._file = open_file(self.offload.folder, f"parameters-rank{self.comm.rank}", sizes)
+        self.lanes = [Lane([self._file])]
+        # One to write while another is read, at least.
+        count, pin = max(2, self.offload.buffer_count), door.drives(self.comm.device)
+        self.buffers = [aligned(max(sizes), pin) for _ in range(count)]
+        self.free = list(self.buffers)
 
     def keep(self, bucket: Stored, shard: Tensor) -> Tensor:
         if bucket not in self._numbers:
@@ -140,18 +150,15 @@ class DiskTier(HostTier):
         return torch.empty(0, dtype=bucket.dtypes.shard)
 
     def prefetch(self, bucket: Stored) -> None:
-        if bucket in self._numbers and bucket not in self._coming:
-            if not self.free:
-                self._take_back()
-            if self.free:
-                self._coming[bucket] = self._read(bucket)
+        if self.free and bucket in self._numbers and bucket not in self._coming:
+            self._coming[bucket] = self._read(bucket)
 
     def fetch(self, bucket: Stored, mine: Tensor) -> Tensor:
         if bucket not in self._numbers:
             return super().fetch(bucket, mine)
-        self._take_back()
+        self._wait_for_readers()
         transfer, buffer = self._coming.pop(bucket) if bucket in self._coming else self._read(bucket)
-        self._lent.append(buffer)
+        self.free.insert(0, buffer)
         transfer.wait()
         return self._send(mine, self._values(bucket, buffer))
 
@@ -170,16 +177,15 @@ class DiskTier(HostTier):
         # Shards that stay in memory have come.
         super().flush()
         self._write_open()
-        self._collect_writes()
+        self._end(self._leaving)
 
     def forget(self) -> None:
         super().forget()
-        self._take_back()
         if self._open is not None:
             self.free.append(self._open[1])
             self._open = None
-        self._end(self._leaving)
-        self._leaving = []
+        with suppress(OffloadError):
+            self._end(self._leaving)
         self._drop_coming()
 
     def _values(self, bucket: Stored, buffer: Tensor) -> Tensor:
@@ -196,41 +202,30 @@ class DiskTier(HostTier):
             self._open = None
             # What the GPU's optimizer wrote to the buffer has come.
             super().flush()
-            self._leaving.append((self.lanes[0].write(self._file, self._numbers[bucket], buffer), buffer))
+            self._leaving[bucket] = self.lanes[0].write(self._file, self._numbers[bucket], buffer), buffer
 
     def _free_buffer(self) -> Tensor:
         """If need be one that was read ahead for nothing."""
-        for make_room in (self._take_back, self._collect_writes, self._drop_coming):
-            if not self.free:
-                make_room()
-        return self.free.pop()
-
-    def _take_back(self) -> None:
-        """What a copy to a GPU read, once that has ended."""
-        if self._lent:
+        if not self.free:
+            self._end(self._leaving)
+        if not self.free:
+            self._drop_coming()
+        if len(self.free) == 1:
             self._wait_for_readers()
-            self.free.append(self._lent.pop())
-
-    def _collect_writes(self) -> None:
-        leaving, self._leaving = self._leaving, []
-        for error in self._end(leaving):
-            raise error
+        return self.free.pop()
 
     def _drop_coming(self) -> None:
         # Nobody needs what could not be read.
-        self._end(self._coming.values())
-        self._coming.clear()
+        with suppress(OffloadError):
+            self._end(self._coming)
 
-    def _end(self, transfers: Iterable[tuple[Transfer, Tensor]]) -> list[OffloadError]:
-        """Wait for transfers and take their buffers back; what went wrong."""
-        errors = []
-        for transfer, buffer in transfers:
-            try:
-                transfer.wait()
-            except OffloadError as error:
-                errors.append(error)
-            self.free.append(buffer)
-        return errors
+    def _end(self, transfers: dict[Stored, tuple[Transfer, Tensor]]) -> None:
+        """Wait for transfers and take their buffers back; raise what went wrong once all have ended."""
+        with ExitStack() as stack:
+            for transfer, buffer in transfers.values():
+                stack.callback(transfer.wait)
+                self.free.append(buffer)
+            transfers.clear()
 
 
 TIERS = {"device": Tier, "host": HostTier, "disk": DiskTier}
