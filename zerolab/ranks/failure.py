@@ -99,11 +99,8 @@ def is_secondary(error: BaseException) -> bool:
 def died(rank: int, exit_code: int, stderr: str = "") -> RankFailure:
     """The caller's error for a rank whose process ended without a word. A negative code is a signal's number."""
     if exit_code < 0:
-        try:
-            name = signal.Signals(-exit_code).name
-        except ValueError:
-            # As most of the real-time signals.
-            name = f"signal {-exit_code}"
+        # Most of the real-time signals have no name.
+        name = next((it.name for it in signal.Signals if it == -exit_code), f"signal {-exit_code}")
         hint = "; it may have run out of memory" if name == "SIGKILL" else ""
         return RankFailure(f"rank {rank} was killed by {name}{hint}", rank, name, stderr)
     last = stderr.rpartition("\n")[2]

@@ -2,11 +2,8 @@
 
 A task is a rank's main line or one of its communication lanes, each in a thread. Only the thread that holds the baton
 runs; the others sleep on a lock of their own. So the order of events is the same every time, a deadlock is plain
-to see (nobody is ready and somebody has not ended), and time can be virtual: each task carries a clock that only
-messages, and work declared with `spend`, move on.
-
-The task that runs is known by the baton, not by its thread, so that a rank may also wait from a thread that torch or
-the rank itself started.
+to see (nobody is ready and somebody has not ended), and time can be virtual. The task that runs is known by the baton,
+not by its thread, so that a rank may also wait from a thread that torch or the rank itself started.
 """
 
 from __future__ import annotations

@@ -185,34 +185,34 @@ class LockstepLane:
     def __init__(self, scheduler: Scheduler, task: Task) -> None:
         self._scheduler = scheduler
         self._task = task
-        self._queue: deque[LaneRequest] = deque()
+        self._queue: deque[LaneRequest | None] = deque()
         self._asleep = True
-        self._closed = False
         scheduler.add(task, self._serve, ready=False)
 
     def submit(self, call: Callable[[], Any]) -> Request:
         request = LaneRequest(self._scheduler, call)
-        self._queue.append(request)
-        self._wake()
+        self._put(request)
         return request
 
     def close(self) -> None:
-        self._closed = True
         self._queue.clear()
-        self._wake()
+        self._put(None)
 
-    def _wake(self) -> None:
+    def _put(self, request: LaneRequest | None) -> None:
+        self._queue.append(request)
         if self._asleep:
             self._asleep = False
             self._scheduler.wake(self._task)
 
     def _serve(self) -> None:
-        while not self._closed:
-            if self._queue:
-                self._queue.popleft().run(self._task)
-            else:
+        while True:
+            while not self._queue:
                 self._asleep = True
                 self._scheduler.wait()
+            request = self._queue.popleft()
+            if request is None:
+                return
+            request.run(self._task)
 
 
 class LaneRequest(Awaited):

@@ -34,21 +34,6 @@ _one_world = threading.Lock()
 _active: Scheduler | None = None
 
 
-def run_lockstep(job: Job, function: bytes, prints: str) -> tuple[list[Outcome], list[str], float, list[Event]]:
-    """Run a job; outcomes and printed texts by rank, virtual seconds, and events. Raises a RankError."""
-    return run_alone(Launch(job, function, prints, job.ranks))
-
-
-def run_alone(launch: Launch) -> tuple[list[Outcome], list[str], float, list[Event]]:
-    """Run a launch while no other one of its kind runs in this process."""
-    if _active is not None and threading.current_thread() in {task.thread for task in _active.tasks}:
-        raise InputError(
-            'a rank of a lockstep or virtual world cannot start another of the two; use world="processes" in one'
-        )
-    with _one_world:
-        return launch.run()
-
-
 def spend(seconds: float) -> None:
     """Stand for `seconds` of computing: in lockstep the rank's virtual clock moves on, elsewhere the rank sleeps."""
     if not 0 <= seconds < math.inf:
@@ -59,10 +44,15 @@ def spend(seconds: float) -> None:
         time.sleep(seconds)
 
 
+Ran = tuple[list[Outcome], list[str], float, list[Event]]
+"""Outcomes and printed texts by rank, virtual seconds, and events."""
+
+
 class Launch:
     """One launch of ranks that take turns: of all of a job's, or of the first so many (`virtual.py`)."""
 
-    def __init__(self, job: Job, function: bytes, prints: str, run: int) -> None:
+    def __init__(self, job: Job, function: bytes, prints: str, run: int | None = None) -> None:
+        run = run or job.ranks
         self.job = job
         self.function = function
         self.outcomes: dict[int, Outcome] = {}
@@ -73,7 +63,16 @@ class Launch:
         self.world = LockstepWorld(self.scheduler, job.ranks, job.link)
         self.mains = [Task(rank, 0) for rank in range(run)]
 
-    def run(self) -> tuple[list[Outcome], list[str], float, list[Event]]:
+    def run_alone(self) -> Ran:
+        """Run while no other one of its kind runs in this process. Raises a RankError."""
+        if _active is not None and threading.current_thread() in {task.thread for task in _active.tasks}:
+            raise InputError(
+                'a rank of a lockstep or virtual world cannot start another of the two; use world="processes" in one'
+            )
+        with _one_world:
+            return self.run()
+
+    def run(self) -> Ran:
         global _active
         stuck: list[int] = []
         try:
