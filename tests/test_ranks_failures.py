@@ -17,7 +17,6 @@ import torch
 from zerolab.errors import DeadlockError, MismatchError, RankError
 from zerolab.ranks import RankFailure, forkserver, join, launch
 from zerolab.ranks.board import Activity, RankState
-from zerolab.ranks.failure import MOST_FRAMES, traceback_text
 from zerolab.ranks.job import Job
 from zerolab.ranks.lockstep import scheduler
 
@@ -33,28 +32,6 @@ def wait_until_gone(pids):
 
 def noted_processes(folder):
     return [int(path.read_text()) for path in folder.glob("pid-*") if path.suffix != ".part"]
-
-
-def test_of_very_many_frames_the_last_are_written():
-    def deep(left):
-        if left == 0:
-            raise ValueError("at the bottom")
-        deep(left - 1)
-
-    def first():
-        deep(9 * MOST_FRAMES)
-
-    before = sys.getrecursionlimit()
-    sys.setrecursionlimit(10 * MOST_FRAMES)
-    try:
-        first()
-    except ValueError as error:
-        lines = traceback_text(error).splitlines()
-    finally:
-        sys.setrecursionlimit(before)
-    assert f"[Previous line repeated {MOST_FRAMES - 4} more times]" in lines[-4]
-    assert not any("in first" in line for line in lines)
-    assert [line.strip() for line in lines[-2:]] == ['raise ValueError("at the bottom")', "ValueError: at the bottom"]
 
 
 @pytest.mark.parametrize("world", ["processes", "lockstep"])

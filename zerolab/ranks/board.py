@@ -52,12 +52,15 @@ class Activity:
     """The number of the call's group, 0 for the world."""
 
     def __str__(self) -> str:
-        unit = "byte" if self.nbytes == 1 else "bytes"
-        size = "" if self.wait_kind == "meet" else f" ({self.nbytes} {unit})"
+        size = "" if self.wait_kind == "meet" else f" ({in_bytes(self.nbytes)})"
         wait = f"waits to {self.wait_kind} rank {self.peer}{size}" if self.wait_kind else ""
         if self.call and wait:
             return f"{wait} in {self.call}"
         return wait or (f"is in {self.call}" if self.call else "")
+
+
+def in_bytes(nbytes: int) -> str:
+    return f"{nbytes} byte{'s' * (nbytes != 1)}"
 
 
 @dataclass(frozen=True)

@@ -30,6 +30,8 @@ POLL_SECONDS = 0.1
 SETTLE_SECONDS = 0.25
 # How long a rank may take to end by itself once it is told to.
 LEAVE_SECONDS = 2.0
+# How long a rank may take to say where it is.
+ANSWER_SECONDS = 1.0
 
 
 def run_processes(job: Job, function: bytes, prints: str) -> tuple[list[Outcome], list[str]]:
@@ -205,18 +207,19 @@ class ProcessGroupRunner:
 
     def _frames(self) -> dict[int, str]:
         """Where ranks that wait for nobody are computing, as "computes in train, line 12"."""
-        asked = self._running()
+        asked = self._running() if has("signals") else []
         for rank in asked:
-            if has("signals"):
-                with suppress(ProcessLookupError):
-                    os.kill(self._processes[rank].pid, signal.SIGUSR1)  # type: ignore[arg-type]
-        time.sleep(0.1)
-        found = {}
-        for rank in asked:
-            frames = re.findall(r'File "(.*)", line (\d+) in (.+)', self._stderr(rank))
-            own = [frame for frame in frames if "/zerolab/ranks/child.py" not in frame[0]]
-            if own:
-                found[rank] = f"computes in {own[0][2]}, line {own[0][1]}"
+            with suppress(ProcessLookupError):
+                os.kill(self._processes[rank].pid, signal.SIGUSR1)  # type: ignore[arg-type]
+        found: dict[int, str] = {}
+        deadline = time.monotonic() + ANSWER_SECONDS
+        while len(found) < len(asked) and time.monotonic() < deadline:
+            time.sleep(0.1)
+            for rank in asked:
+                frames = re.findall(r'File "(.*)", line (\d+) in (.+)', self._stderr(rank))
+                own = [frame for frame in frames if "/zerolab/ranks/child.py" not in frame[0]]
+                if own:
+                    found[rank] = f"computes in {own[0][2]}, line {own[0][1]}"
         return found
 
 

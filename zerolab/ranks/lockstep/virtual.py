@@ -56,17 +56,16 @@ class VirtualTransport(LockstepTransport):
     """The transport of a rank that knows how many others there are, and reaches none by a message."""
 
     def left(self, call: Call) -> None:
-        task = self.world.scheduler.current
-        if task is not None and self.world.link is not None and not self.world.scheduler.stopping:
+        task = self.world.current
+        if task is not None and self.world.link is not None and not self.world.stopping:
             size = call.place_of(self.rank, self.size)[1]
             task.clock += self.world.link.ring_seconds(call.name, call.numel, call.itemsize, size)
         super().left(call)
 
     def moved(self, nbytes: int) -> None:
         """In the middle of a call, where a rank would wait for others, let its main line and its other lanes go on."""
-        scheduler = self.world.scheduler
-        scheduler.wake(scheduler.running())
-        scheduler.wait()
+        self.world.wake(self.world.running())
+        self.world.wait()
 
     def all_gather_ints(
         self, numbers: Sequence[int], row_of: RowOf | None = None, group: Group | None = None

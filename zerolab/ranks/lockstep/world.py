@@ -59,8 +59,7 @@ class Launch:
         self.output = _RankOutput(run)
         self.printer = Printer(prints, run, self.output.texts)
         self.random = RandomTurns()
-        self.scheduler = Scheduler(self.random.switch)
-        self.world = LockstepWorld(self.scheduler, job.ranks, job.link)
+        self.world = LockstepWorld(self.random.switch, job.ranks, job.link)
         self.mains = [Task(rank, 0) for rank in range(run)]
 
     def run_alone(self) -> Ran:
@@ -82,31 +81,31 @@ class Launch:
                 stack.callback(self.random.switch, None)
                 stack.enter_context(patch.dict(os.environ, self.job.environment))
                 stack.enter_context(redirect_stdout(self.output))  # type: ignore[type-var]
-                _active = self.scheduler
+                _active = self.world
                 try:
                     self._watch()
                 finally:
-                    stuck = self.scheduler.stop()
+                    stuck = self.world.stop()
                     _active = None
         finally:
             printed = self.printer.finish()
-        if self.scheduler.error is not None:
+        if self.world.error is not None:
             if stuck:
                 ranks = ", ".join(map(str, stuck))
-                self.scheduler.error.add_note(f"rank {ranks} could not be stopped; its thread goes on")
-            self.scheduler.error.printed = printed
-            raise self.scheduler.error
+                self.world.error.add_note(f"rank {ranks} could not be stopped; its thread goes on")
+            self.world.error.printed = printed
+            raise self.world.error
         outcomes = [self.outcomes[task.rank] for task in self.mains]
         return outcomes, printed, max(task.clock for task in self.mains), self.world.events
 
     def _watch(self) -> None:
         for task in self.mains:
-            self.scheduler.add(task, partial(self._begin, task))
+            self.world.add(task, partial(self._begin, task))
         deadline = time.monotonic() + self.job.timeout
-        self.scheduler.start()
-        while not self.scheduler.ended.wait(min(0.1, max(0.0, deadline - time.monotonic()))):
+        self.world.start()
+        while not self.world.ended.wait(min(0.1, max(0.0, deadline - time.monotonic()))):
             if time.monotonic() >= deadline:
-                self.scheduler.fail(self._overdue())
+                self.world.fail(self._overdue())
             self.printer.follow()
 
     def _begin(self, task: Task) -> None:
@@ -123,14 +122,14 @@ class Launch:
             try:
                 failure = rank_failure(task.rank, failed(error))
             finally:
-                self.scheduler.fail(failure)
+                self.world.fail(failure)
 
     def live(self, rank: int) -> Outcome:
         """Be a rank, from begin to end."""
         return run(self.job, LockstepTransport(self.world, rank), self.function)
 
     def _overdue(self) -> RankError:
-        busy = self.scheduler.current
+        busy = self.world.current
         lines = [f"rank {it.rank} {where(it)}" if it is busy and not it.done else str(it) for it in self.mains]
         return RankError(f"the ranks did not finish within {self.job.timeout:g} s: {'; '.join(lines)}")
 
