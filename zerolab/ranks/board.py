@@ -23,7 +23,7 @@ KINDS = ("", "send to", "receive from", "meet")
 _u4, _i4, _u8, _text = ctypes.c_uint32, ctypes.c_int32, ctypes.c_uint64, ctypes.c_char * 224
 
 
-class Slot(ctypes.Structure):
+class ThreadNote(ctypes.Structure):
     """What one thread of a rank does (its main line, a communication lane): the collective it is in, the peer it waits
     for."""
 
@@ -35,7 +35,7 @@ def record(size: int) -> Any:
     """What one of `size` ranks notes: how often it wrote; messages posted to and from each peer; of the world (0) and
     of each group, by its number, in the order in which it first entered one, the last collective that it entered."""
     peers, groups = _u8 * size, _u4 * 2 * GROUPS
-    fields = (("changes", _u8), ("sent", peers), ("received", peers), ("groups", groups), ("slots", Slot * SLOTS))
+    fields = (("changes", _u8), ("sent", peers), ("received", peers), ("groups", groups), ("slots", ThreadNote * SLOTS))
     return type("Record", (ctypes.Structure,), {"_fields_": fields})
 
 

@@ -1,5 +1,4 @@
-"""A server of ranks in a hundredth of a second: a fork of a process that was itself forked from one and has done nothing
-since, so that all imports are there and no thread is."""
+"""A server of ranks in a hundredth of a second: a fork of a process that was itself forked from one, with no thread."""
 
 from __future__ import annotations
 

@@ -105,9 +105,8 @@ class LockstepWorld(Scheduler):
         self._wires = Wires(size)
         self.events: list[Event] = []
         self._posted: dict[tuple[int, int, int], deque[LockstepMessage]] = defaultdict(deque)
-        # By group (None is the world) and number: who came first, and with what; and how many came.
-        self._calls: dict[tuple[Group | None, int], tuple[int, str]] = {}
-        self._entered: dict[tuple[Group | None, int], int] = defaultdict(int)
+        # By group (None is the world) and number: who have come, and with what.
+        self._calls: dict[tuple[Group | None, int], tuple[list[int], str]] = {}
 
     def post(self, message: LockstepMessage) -> None:
         """Match a message with the oldest of the other kind between the same ranks with its tag, or keep it."""
@@ -132,12 +131,12 @@ class LockstepWorld(Scheduler):
     def enter(self, rank: int, call: Call) -> None:
         """Compare a call with the other ranks' of the same group and number."""
         key = call.group, call.number
-        other, what = self._calls.setdefault(key, (rank, str(call)))
+        came, what = self._calls.setdefault(key, ([], str(call)))
+        came.append(rank)
         if what != str(call):
-            self.refuse(MismatchError(mismatch(other, what, rank, str(call))))
-        self._entered[key] += 1
-        if self._entered[key] == (self.size if call.group is None else call.group.size):
-            del self._calls[key], self._entered[key]
+            self.refuse(MismatchError(mismatch(came[0], what, rank, str(call))))
+        if len(came) == (self.size if call.group is None else call.group.size):
+            del self._calls[key]
 
     def refuse(self, error: MismatchError) -> None:
         self.fail(error)
