@@ -33,6 +33,7 @@ import numpy
 import torch.multiprocessing
 from cover import NIGHTLY
 
+from zerolab.course.grade.forked import fork_server
 from zerolab.ranks import forkserver
 from zerolab.system import has
 
@@ -155,7 +156,7 @@ def live(words: list[str], directory: str, environment: Mapping[str, str], how: 
         if how["network"]:
             enter(how["network"])
         if how["server"] == "fork":
-            forkserver.fork_server()
+            fork_server()
         status = run(words)
         threading._shutdown()  # type: ignore[attr-defined]
         atexit._run_exitfuncs()

@@ -15,7 +15,8 @@ import numpy
 import torch
 
 from zerolab.course.grade import cage
-from zerolab.ranks import forkserver, launch
+from zerolab.course.grade.forked import fork_server
+from zerolab.ranks import launch
 
 
 def limits_itself_in_limits(path):
@@ -243,13 +244,9 @@ def returns_a_generator(comm):
     return (number for number in range(3))
 
 
-def returns_megabytes(comm, megabytes):
-    return torch.zeros(megabytes * 250_000)
-
-
 def launches_by_a_forked_server(seen):
     """As the process does that runs learners' answers; its rank launches, too."""
-    forkserver.fork_server()
+    fork_server()
     Path(seen).write_text(str(launch(launches_inside, "processes", ranks=1, timeout=15)[0]))
 
 

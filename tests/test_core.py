@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parent.parent
 READING = ROOT / "docs" / "reading.md"
 BESIDE = ("zerolab/errors.py", "zerolab/gpu.py")
 """What every room may import, and nobody counts."""
-MOST = 3_640
+MOST = 3_620
 """Lines of the core: what it has. It is to have 3,000."""
 
 TRAIN = """

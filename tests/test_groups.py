@@ -14,8 +14,7 @@ from collective_cases import WORLDS, every_world, run
 from zerolab.collectives import Collectives, Link, LocalCollectives, overlap_seconds, phase, wire_bytes
 from zerolab.collectives.call import Call, Group
 from zerolab.errors import DeadlockError, InputError, MismatchError, RankError
-from zerolab.ranks.board import GROUPS, Board, BoardPen
-from zerolab.ranks.watch import certain_failure
+from zerolab.ranks.board import GROUPS, Board, BoardPen, certain_failure
 
 pytestmark = pytest.mark.timeout(150)
 

@@ -159,7 +159,14 @@ def test_source_that_answers_an_exercise_is_folded_and_comes_after_its_link(path
 # What a learner is asked to write, as the library has it.
 SPOILERS = {
     "01": [f"RingCollectives._{name}" for name in ("reduce_scatter", "all_gather", "all_reduce", "pass_on", "relay")],
-    "02": ["lay_out", "point_at", "Reducer._start_complete", "Reducer.finish", "Bucket.local_gradients", "Bucket.reduce"],
+    "02": [
+        "lay_out",
+        "point_at",
+        "Reducer._start_complete",
+        "Reducer.finish",
+        "Bucket.local_gradients",
+        "Bucket.reduce",
+    ],
     "03": ["Bucket.publish", "Bucket.reduce"],
     "04": ["Reducer._start", "gradient_norm"],
     "06": ["LossScaler.update", "LossScaler._shrink"],

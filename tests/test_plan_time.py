@@ -158,7 +158,9 @@ def second_step(comm, run, machine):
         build_model(run.shape.config, False), comm, run.stage, 1e-3, clip_norm=1.0, groups=decay_of_train
     )
     ends = []
-    with Pace(comm, machine=machine):
+    pace = Pace(comm, 1.0, 1.0)
+    pace.seconds = machine.price
+    with pace:
         for _ in range(2):
             for _ in range(run.micro_batches):
                 tokens, targets = (part.clone() for part in torch.zeros(2, 1, run.seq_len, dtype=torch.int64))

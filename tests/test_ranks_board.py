@@ -9,9 +9,8 @@ from zerolab.collectives import LocalCollectives, LocalTransport
 from zerolab.collectives.call import Call
 from zerolab.errors import DeadlockError, MismatchError, RankError
 from zerolab.gpu import door
-from zerolab.ranks.board import Board, BoardPen
+from zerolab.ranks.board import Board, BoardPen, Hangs, certain_failure, overdue
 from zerolab.ranks.process_transport import ProcessTransport
-from zerolab.ranks.watch import Hangs, certain_failure, overdue
 
 RECEIVE = 2
 

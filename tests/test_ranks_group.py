@@ -15,10 +15,9 @@ import torch.distributed as dist
 from zerolab.collectives import Link, build, torch_
 from zerolab.collectives.transport import Transport, WrappedTransport
 from zerolab.errors import InputError, MismatchError
-from zerolab.ranks import from_process_group, launch
+from zerolab.ranks import from_process_group, join, launch
 from zerolab.ranks.child import SPARE_SECONDS
 from zerolab.ranks.job import Job
-from zerolab.ranks.join import process_group, torchrun
 from zerolab.ranks.process_transport import ProcessTransport
 
 pytestmark = [pytest.mark.ranks, pytest.mark.timeout(240)]
@@ -99,13 +98,13 @@ def test_a_group_of_one_needs_nobody():
     ],
 )
 def test_auto_is_shared_memory_on_one_machine_nccl_on_gpus_and_the_ring_on_a_link(given, together, chosen, monkeypatch):
-    monkeypatch.setattr(process_group, "ProcessTransport", lambda *args, **_: SimpleNamespace(size=2))
-    monkeypatch.setattr(process_group, "hold_alike", lambda transport: together)
-    monkeypatch.setattr(process_group, "build", lambda transport, impl, **rest: impl)
-    monkeypatch.setattr(process_group, "backends_of", lambda group: {"cpu": "gloo", "cuda": "nccl"})
-    monkeypatch.setattr(torch_, "backends_of", process_group.backends_of)
+    monkeypatch.setattr(join, "ProcessTransport", lambda *args, **_: SimpleNamespace(size=2))
+    monkeypatch.setattr(join, "hold_alike", lambda transport: together)
+    monkeypatch.setattr(join, "build", lambda transport, impl, **rest: impl)
+    monkeypatch.setattr(join, "backends_of", lambda group: {"cpu": "gloo", "cuda": "nccl"})
+    monkeypatch.setattr(torch_, "backends_of", join.backends_of)
     connected = []
-    monkeypatch.setattr(process_group, "connect", lambda group, device: connected.append(str(device)))
+    monkeypatch.setattr(join, "connect", lambda group, device: connected.append(str(device)))
     assert from_process_group(**given) == chosen
     # A script's NCCL makes its connections in the first call of all ranks, which a message of two must not be.
     assert connected == ([given["device"]] if "device" in given else [])
@@ -113,16 +112,16 @@ def test_auto_is_shared_memory_on_one_machine_nccl_on_gpus_and_the_ring_on_a_lin
 
 @pytest.mark.parametrize("possible", [True, False])
 def test_ranks_share_a_machine_only_where_they_can_open_each_other_s_memory(possible, monkeypatch):
-    monkeypatch.setattr(process_group, "is_possible", lambda: possible)
-    monkeypatch.setattr(process_group, "host_number", lambda: 7)
-    shared = launch(process_group.hold_alike, ranks=2, world="lockstep", collectives="transport", timeout=60)
+    monkeypatch.setattr(join, "is_possible", lambda: possible)
+    monkeypatch.setattr(join, "host_number", lambda: 7)
+    shared = launch(join.hold_alike, ranks=2, world="lockstep", collectives="transport", timeout=60)
     assert shared == [possible] * 2
 
 
 def on_a_gpu_here_alone(comm):
     """What a rank hears where rank 1 alone finds a GPU."""
     own = torch.device("cuda:0" if comm.rank == 1 else "cpu")
-    process_group.choose_device = lambda device, backends: own
+    join.choose_device = lambda device, backends: own
     try:
         from_process_group()
     except InputError as error:
@@ -190,11 +189,11 @@ def test_each_launch_under_torchrun_has_its_own_time_out_though_the_world_is_tha
     told = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
     for name, value in told.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(torchrun, "_end_with_world", lambda: None)
-    monkeypatch.setattr(torchrun, "_made_world", True)
+    monkeypatch.setattr(join, "_end_with_world", lambda: None)
+    monkeypatch.setattr(join, "_made_world", True)
     found = []
     for seconds in (5.0, 500.0):
-        torchrun._join(Job(1, seconds, "ring", ("cpu",), "gloo", 1, 1))
+        join._join(Job(1, seconds, "ring", ("cpu",), "gloo", 1))
         found.append(torch_.timeout_of(dist.group.WORLD).total_seconds())
     dist.destroy_process_group()
     assert found == [5 + SPARE_SECONDS, 500 + SPARE_SECONDS]

@@ -253,7 +253,6 @@ REFUSED = [
     ({"timeout": "long"}, "timeout is 'long'"),
     ({"device": "tpu"}, "device is 'tpu'"),
     ({"prints": "loud"}, "prints is 'loud'"),
-    ({"max_result_mb": 0}, "max_result_mb is 0"),
 ]
 
 

@@ -8,8 +8,8 @@ import torch.distributed as dist
 
 from zerolab import cli
 from zerolab.cli import ending
+from zerolab.ranks import join
 from zerolab.ranks.failure import PeerLost, RankFailure
-from zerolab.ranks.join import torchrun
 
 
 class Left(BaseException):
@@ -25,11 +25,11 @@ def done(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
         done.append(f"left with {status}")
         raise Left(status)
 
-    monkeypatch.setattr(torchrun, "_made_world", False)
-    monkeypatch.setattr(torchrun, "_failed", False)
-    monkeypatch.setattr(torchrun, "leave", leave)
-    monkeypatch.setattr(torchrun.time, "sleep", lambda seconds: done.append(f"waited {seconds:g} s"))
-    monkeypatch.setattr(torchrun, "remove_all", lambda: None)
+    monkeypatch.setattr(join, "_made_world", False)
+    monkeypatch.setattr(join, "_failed", False)
+    monkeypatch.setattr(join, "leave", leave)
+    monkeypatch.setattr(join.time, "sleep", lambda seconds: done.append(f"waited {seconds:g} s"))
+    monkeypatch.setattr(join, "remove_all", lambda: None)
     monkeypatch.setattr(dist, "is_initialized", lambda: True)
     monkeypatch.setattr(dist, "destroy_process_group", lambda: done.append("destroyed"))
     monkeypatch.setattr(sys, "excepthook", lambda kind, error, trace: done.append(f"said {kind.__name__}"))
@@ -40,8 +40,8 @@ def done(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
 def at_end(done: list[str], monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     """What Python calls at its end, once this process has joined a world."""
     registered: list[Callable[[], None]] = []
-    monkeypatch.setattr(torchrun.atexit, "register", registered.append)
-    torchrun._end_with_world()
+    monkeypatch.setattr(join.atexit, "register", registered.append)
+    join._end_with_world()
     return registered[0]
 
 
@@ -70,7 +70,7 @@ def test_a_rank_leaves_where_its_error_cannot_be_said(done: list[str], monkeypat
         raise BrokenPipeError
 
     monkeypatch.setattr(sys, "excepthook", broken)
-    torchrun._end_with_world()
+    join._end_with_world()
     uncaught(ValueError())
     assert done == ["left with 1"]
 
@@ -102,7 +102,7 @@ def test_a_command_that_fails_on_a_rank_leaves_with_its_status(
 def test_after_a_failure_that_the_script_has_caught_the_connections_are_not_closed(
     done: list[str], at_end: Callable[[], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(torchrun, "_failed", True)
+    monkeypatch.setattr(join, "_failed", True)
     at_end()
     assert done == []
 

@@ -151,8 +151,7 @@ def test_a_net_under_a_launch_is_stretched_and_a_launch_that_shall_hang_is_not(b
     waits: list[float] = []
     module = sys.modules["zerolab.ranks.launch"]
     for quiet in (60.0, 1.5):
-        made = module.Job(ranks=1, timeout=quiet, collectives="ring", devices=("cpu",), backend="gloo", threads=1,
-                          max_result_bytes=10**6)  # fmt: skip
+        made = module.Job(ranks=1, timeout=quiet, collectives="ring", devices=("cpu",), backend="gloo", threads=1)
         assert isinstance(made, Job)
         waits.append(made.timeout)
     assert waits == [60.0 * busy, 1.5]
@@ -181,7 +180,7 @@ def house() -> dict[str, set[str]]:
 
 def test_imports_lead_to_the_file_that_defines_a_name_and_not_through_a_package(house: dict[str, set[str]]) -> None:
     assert {"zerolab/ranks/launch.py", "zerolab/ranks/job.py", "tests/cover.py"} <= house["tests/test_suite.py"]
-    assert "zerolab/ranks/join/torchrun.py" not in house["tests/test_suite.py"]
+    assert "zerolab/ranks/join.py" not in house["tests/test_suite.py"]
     far = quick.distances(["zerolab/flat/layout.py"], house)
     assert far["zerolab/flat/layout.py"] == 0 and far["tests/test_flat.py"] == 1
 

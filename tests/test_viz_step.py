@@ -118,9 +118,9 @@ def test_operations_take_the_longer_of_arithmetic_and_traffic() -> None:
     assert lockstep(on_rank)[0] == pytest.approx([2.0, 1.2])
 
 
-@pytest.mark.parametrize("speeds", [(0, 1), (1, -1), ("fast", 1)])
+@pytest.mark.parametrize("speeds", [(0, 1), (1, -1)])
 def test_a_pace_that_is_no_speed_is_refused(speeds: tuple) -> None:
-    with pytest.raises(InputError, match="give a speed above 0"):
+    with pytest.raises(InputError, match="give speeds above 0"):
         Pace(None, *speeds)  # type: ignore[arg-type]
 
 

@@ -44,6 +44,15 @@ def remove_leftovers() -> None:
             shutil.rmtree(path, ignore_errors=True)
 
 
+def silence() -> None:
+    """Have this process print nowhere, nor what it forks until that has streams of its own: both may see in the middle
+    of something that its client ends."""
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    for stream in (0, 1, 2):
+        os.dup2(nowhere, stream)
+    os.close(nowhere)
+
+
 client = pipe_of_the_client()
 if client is not None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -60,7 +69,7 @@ import torch._dynamo  # noqa: E402
 
 # Most of what rank functions use.
 import zerolab.train  # noqa: E402, F401
-from zerolab.ranks.forkserver import end_children, silence  # noqa: E402
+from zerolab.ranks.forkserver import end_children  # noqa: E402
 
 # What checks of exercises use, so that a learner does not wait for it. Named, not imported: the library stands without
 # the course.

@@ -79,7 +79,7 @@ def _end(number: int, frame: FrameType | None) -> None:
 def _end_ranks() -> None:
     """End the ranks and their server, and remove the temporary folders. A module that was not imported has started
     nothing."""
-    names = ("cli.scripts", "ranks.leave", "ranks.forkserver", "ranks.folders")
+    names = ("cli.scripts", "ranks.folders", "ranks.forkserver", "ranks.folders")
     rooms = [sys.modules.get(f"zerolab.{name}") for name in names]
     for module, name in zip(rooms, ("end_all", "say_farewell", "end_server", "remove_all"), strict=True):
         with suppress(Exception):
@@ -90,7 +90,7 @@ def _end_ranks() -> None:
 def part(status: int) -> None:
     """Leave at once with a status of failure where this process is a rank that torchrun has started and that has joined
     the others: to end in order would be to wait for them."""
-    torchrun = sys.modules.get("zerolab.ranks.join.torchrun")
+    torchrun = sys.modules.get("zerolab.ranks.join")
     if status and torchrun is not None and torchrun.made_world():
         torchrun.leave_world(status)
 

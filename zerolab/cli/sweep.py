@@ -16,7 +16,7 @@ from zerolab.cli.parser import Parser, with_dashes
 from zerolab.cli.tables import rendered
 from zerolab.errors import InputError
 from zerolab.memory.kinds import OFFLOADED
-from zerolab.ranks.join.torchrun import is_torchrun
+from zerolab.ranks.join import is_torchrun
 from zerolab.sweep import SweepCase, make_cases, read_file, sweep
 from zerolab.sweep.cases import CASES, MODELS, SHARED, SHORT, entries_of, varied_names
 from zerolab.sweep.rows import DONE, LINES, TABLE, Row, read_rows

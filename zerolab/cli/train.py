@@ -23,7 +23,7 @@ from zerolab.dialects.keys import are_same
 from zerolab.dialects.nanogpt import find_nanogpt, read_nanogpt
 from zerolab.errors import DiskError, InputError
 from zerolab.ranks.folders import reason
-from zerolab.ranks.join.torchrun import is_torchrun
+from zerolab.ranks.join import is_torchrun
 from zerolab.train import Report, TrainConfig, make_config, train
 from zerolab.train.debug import start_line
 from zerolab.train.evaluate import EvaluationSettings

@@ -33,7 +33,7 @@ from zerolab.errors import InputError, OffloadError, StateError
 from zerolab.flat.layout import check_count
 from zerolab.offload import calls
 from zerolab.offload.groups import PAGE, on_disk
-from zerolab.ranks.leave import farewells
+from zerolab.ranks.folders import farewells
 from zerolab.system import has
 
 try:

@@ -2,7 +2,7 @@
 
 from zerolab.ranks.failure import RankFailure
 from zerolab.ranks.job import Results
-from zerolab.ranks.join.process_group import from_process_group
+from zerolab.ranks.join import from_process_group
 from zerolab.ranks.launch import launch
 from zerolab.ranks.lockstep.world import spend
 from zerolab.ranks.pace import Pace

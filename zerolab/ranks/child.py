@@ -31,7 +31,6 @@ from zerolab.ranks import folders
 from zerolab.ranks.board import Board, BoardPen
 from zerolab.ranks.failure import Unreturned, failed
 from zerolab.ranks.job import Job, Outcome
-from zerolab.ranks.leave import leave
 from zerolab.ranks.pages import begin_heap
 from zerolab.ranks.pickling import dumps, loads
 from zerolab.ranks.process_transport import ProcessTransport
@@ -73,7 +72,7 @@ def main(job: Job, rank: int, lifeline: Connection, report: Connection) -> None:
     report.send_bytes(pickle.dumps(outcome))
     released.wait()
     if outcome.error:
-        leave(1)
+        folders.leave(1)
     if "nccl" in job.backend:
         dist.destroy_process_group()
     # gloo's group ends with the process: taking it apart first would take a quarter of a short launch.
@@ -91,7 +90,13 @@ def make_comm(transport: Transport, job: Job) -> Collectives | Transport:
 def run(job: Job, transport: Transport, packed: bytes) -> Outcome:
     """Unpack the function and its arguments, call it, and pickle what it returns."""
     result, spans = call(job, transport, *loads(packed))
-    return Outcome(pack(result, job.max_result_bytes), when=time.monotonic(), events=spans)
+    try:
+        return Outcome(dumps(result), when=time.monotonic(), events=spans)
+    except Exception as error:
+        raise Unreturned(
+            f"returned a {type(result).__name__} that cannot travel back ({error}); return numbers, tensors, or lists "
+            "and dicts of them"
+        ) from None
 
 
 def call(job: Job, transport: Transport, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -103,22 +108,6 @@ def call(job: Job, transport: Transport, function: Any, args: tuple[Any, ...], k
     transport.check_waited()
     tracer = getattr(comm, "tracer", None)
     return result, tracer.spans if tracer else None
-
-
-def pack(result: Any, limit: int) -> bytes:
-    """The pickled result, or an error that names the type."""
-    kind = type(result).__name__
-    try:
-        packed = dumps(result)
-    except Exception as error:
-        raise Unreturned(
-            f"returned a {kind} that cannot travel back ({error}); return numbers, tensors, or lists and dicts of them"
-        ) from None
-    if len(packed) > limit:
-        raise Unreturned(
-            f"returned a {kind} of {len(packed)} bytes, over the limit of {limit}; return less, or raise max_result_mb"
-        )
-    return packed
 
 
 def _redirect(job: Job, rank: int) -> None:
@@ -164,4 +153,4 @@ def _watch(lifeline: Connection, job: Job, finished: threading.Event, released: 
     else:
         # A parent that lives has read what it needs; one that was killed cannot clean up.
         shutil.rmtree(job.directory, ignore_errors=True)
-        leave(1)
+        folders.leave(1)

@@ -6,7 +6,6 @@ import re
 import signal
 import time
 import traceback
-from types import TracebackType
 
 import torch.distributed as dist
 
@@ -16,9 +15,6 @@ from zerolab.ranks.job import Outcome
 _KEPT = {"DeadlockError": DeadlockError, "MismatchError": MismatchError}
 _RAISED = re.compile(r"[\w.]*(Error|Exception)\b")
 """How the last line of a traceback begins."""
-MOST_FRAMES = 1000
-"""Frames of a traceback that are shown at most: as many as Python's own limit of recursion. Where a script has raised
-that limit, the text of a million frames would take longer than all else."""
 
 
 class RankTraceback(Exception):  # noqa: N818 (it is no error, it carries one's text)
@@ -78,14 +74,13 @@ def rank_failure(rank: int, outcome: Outcome) -> RankError:
     return RankFailure(f"rank {rank} raised {error}{said}", rank, error, traceback)
 
 
-def traceback_text(error: BaseException, start: TracebackType | None = None) -> str:
-    """The traceback of an exception, from the rank function on: the frames that called it are ours, not the user's. Of
-    very many frames it has the last."""
-    frame = error.__traceback__ if start is None else start
+def traceback_text(error: BaseException) -> str:
+    """The traceback of an exception, from the rank function on: the frames that called it are ours, not the user's."""
+    frame = error.__traceback__
     while frame is not None and frame.tb_frame.f_globals.get("__name__", "").startswith("zerolab.ranks."):
         frame = frame.tb_next
     frame = frame or error.__traceback__
-    return "".join(traceback.format_exception(type(error), error, frame, limit=-MOST_FRAMES))
+    return "".join(traceback.format_exception(type(error), error, frame))
 
 
 def is_secondary(error: BaseException) -> bool:
@@ -99,11 +94,8 @@ def is_secondary(error: BaseException) -> bool:
 def died(rank: int, exit_code: int, stderr: str = "") -> RankFailure:
     """The caller's error for a rank whose process ended without a word. A negative code is a signal's number."""
     if exit_code < 0:
-        try:
-            name = signal.Signals(-exit_code).name
-        except ValueError:
-            # As most of the real-time signals.
-            name = f"signal {-exit_code}"
+        # Most of the real-time signals have no name.
+        name = next((it.name for it in signal.Signals if it == -exit_code), f"signal {-exit_code}")
         hint = "; it may have run out of memory" if name == "SIGKILL" else ""
         return RankFailure(f"rank {rank} was killed by {name}{hint}", rank, name, stderr)
     last = stderr.rpartition("\n")[2]

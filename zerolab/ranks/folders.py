@@ -1,4 +1,9 @@
-"""Temporary folders of this process, removed when it ends; if it is killed, its fork server removes them."""
+"""What does not outlive this process: its temporary folders, removed when it ends (if it is killed, by its fork
+server), and what it takes away even where it ends at once.
+
+A rank that failed, or whose peers did, does not take its interpreter apart: threads may wait for messages that nobody
+sends. `os._exit` skips all clean-up, so what would stay in the world outside (a file, ranks of its own) is named here.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +12,11 @@ import os
 import secrets
 import shutil
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import NoReturn
+from weakref import WeakSet
 
 from zerolab.errors import DiskError
 from zerolab.system import has
@@ -21,6 +28,23 @@ LONGEST = 64
 _open: set[Path] = set()
 _place: list[str] = []
 """Where a rank makes its folders: in its launch's, with which they end. Empty elsewhere."""
+
+farewells: WeakSet[Callable[[], object]] = WeakSet()
+"""Called before a process ends at once. They take no time, wait for nobody, and leave memory and descriptors that other
+threads may be using as they are. Whoever adds one holds it for as long as it is needed."""
+
+
+def leave(code: int) -> NoReturn:
+    """End this process now."""
+    say_farewell()
+    os._exit(code)
+
+
+def say_farewell() -> None:
+    """Call all farewells, whatever becomes of one."""
+    for farewell in list(farewells):
+        with suppress(Exception):
+            farewell()
 
 
 @contextmanager

@@ -1,18 +1,16 @@
 """How a rank process starts: forked, in milliseconds, by Python's own fork server, which has imported torch once.
 
 The parent may be a notebook kernel with threads and a live CUDA context, so it must not fork itself; a server that does
-nothing but import and fork may. Functions travel by value, so a rank never runs the caller's `__main__` again: scripts
-work without an `if __name__ == "__main__"` guard, and a notebook has no file to run.
+nothing but import and fork may. Functions travel by value, so scripts need no `if __name__ == "__main__"` guard.
 
 The server ends when its client does, and its ranks before it: they do not hold the pipe by which it sees that end, and
-Linux kills them should the server be killed. Where there is no fork server, each rank is a new Python: the same, but it
-takes seconds, and it ends when a thread of it sees that its parent is gone (`child.py`).
+Linux kills them should the server be killed. Where there is no fork server, each rank is a new Python, which takes
+seconds, and ends when a thread of it sees that its parent is gone (`child.py`).
 """
 
 from __future__ import annotations
 
 import ctypes
-import itertools
 import multiprocessing
 import os
 import signal
@@ -20,12 +18,11 @@ import sys
 import tempfile
 import threading
 import types
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from multiprocessing import resource_tracker, util
+from multiprocessing import resource_tracker
 from multiprocessing.process import BaseProcess
 from typing import Any
-from unittest.mock import patch
 
 import psutil
 
@@ -49,7 +46,6 @@ LEFTOVERS = "ZEROLAB_LEFTOVERS"
 """The variable by which a server knows what to remove if its client was killed: a pattern of paths."""
 GRACE_SECONDS = 1.0
 """How long ranks whose parent has ended may take to leave by themselves."""
-_spawn_passfds = util.spawnv_passfds
 _served: tuple[int | None, int] = None, -1
 """The server, and the pipe by which it sees our end."""
 _KILLED_WITH_PARENT, _CHILD_SUBREAPER = 1, 36  # of linux/prctl.h
@@ -102,13 +98,6 @@ def _forget_lifeline() -> None:
     with suppress(OSError):
         os.close(_served[1])
     _served = None, -1
-
-
-def fork_server() -> None:
-    """Make the server of this process by a fork of it, in a hundredth of a second: for a process that was itself forked
-    from a server and has done nothing since, so that all imports are there and no thread is."""
-    with patch.object(util, "spawnv_passfds", _fork_passfds):
-        start_server()
 
 
 def server_environment() -> dict[str, str]:
@@ -195,41 +184,6 @@ def end_children(server: int, remove: Callable[[], None]) -> None:
 
 
 wait_for = psutil.wait_procs
-
-
-def _fork_passfds(path: Any, command: Sequence[Any], descriptors: Sequence[int]) -> int:
-    """Do in a fork of this process what `command`, a call of Python with "-c", would do in a new one."""
-    if pid := os.fork():
-        return pid
-    try:
-        util.spawnv_passfds = _spawn_passfds
-        close_all_but(0, 1, 2, *descriptors)
-        silence()
-        exec(os.fsdecode(command[-1]), {})
-    finally:
-        try:
-            end_children(os.getpid(), sys.modules["zerolab.preload"].remove_leftovers)
-        finally:
-            os._exit(1)
-
-
-def silence() -> None:
-    """Have this process, a server, print nowhere, nor what it forks until that has streams of its own: both may see in
-    the middle of something that its client ends."""
-    nowhere = os.open(os.devnull, os.O_RDWR)
-    for stream in (0, 1, 2):
-        os.dup2(nowhere, stream)
-    os.close(nowhere)
-
-
-def close_all_but(*kept: int) -> None:
-    """Close every descriptor of this process but these."""
-    most = getattr(os, "sysconf", lambda name: 4096)("SC_OPEN_MAX")
-    edges = sorted({-1, *kept, most})
-    for before, after in itertools.pairwise(edges):
-        # Python 3.11 takes the empty range from 0 to 0 for all there are.
-        if before + 1 < after:
-            os.closerange(before + 1, after)
 
 
 @contextmanager

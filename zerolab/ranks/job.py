@@ -31,7 +31,6 @@ class Job:
     devices: tuple[str, ...]  # by rank: "cpu", "cuda:0"
     backend: str  # torch's name, such as "gloo" or "cpu:gloo,cuda:nccl"
     threads: int
-    max_result_bytes: int
     collective_timeout: float = math.inf
     link: Any = None
     trace: bool = False

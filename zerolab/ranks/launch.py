@@ -32,9 +32,9 @@ from zerolab.ranks.job import (
     threads_per_rank,
     wanted,
 )
-from zerolab.ranks.join.torchrun import is_torchrun, run_torchrun, world_size
-from zerolab.ranks.lockstep.virtual import run_virtual
-from zerolab.ranks.lockstep.world import run_lockstep
+from zerolab.ranks.join import is_torchrun, run_torchrun, world_size
+from zerolab.ranks.lockstep.virtual import VirtualLaunch
+from zerolab.ranks.lockstep.world import Launch
 from zerolab.ranks.pickling import pack_function
 from zerolab.ranks.printing import MODES
 from zerolab.ranks.processes import run_processes
@@ -63,7 +63,6 @@ def launch(
     prints: str = "ranked",
     trace: bool = False,
     check: bool = False,
-    max_result_mb: float = 256.0,
 ) -> Results:
     """Run `fn(comm, *args, **kwargs)` on every rank and return the results in rank order.
 
@@ -73,13 +72,11 @@ def launch(
                  running at a time, in the same order every time; a deadlock is seen at once and named. "virtual":
                  rank 0 alone, in this process on tensors without values (torch's fake ones); the others are taken
                  to do the same at the same time. It takes no memory, so there may be 65536.
-    collectives  "shared" memory, "ring", "torch", "local" (one rank), or "transport" for the bare messages below them.
-                 "auto" is shared memory for ranks on the CPU of one Linux machine, torch's for ranks with a GPU each,
-                 else, or with `link`, the ring; in ranks of `zerolab launch` it is what that was told. Only shared
-                 memory and the ring have a fixed order of addition.
+    collectives  "shared" memory, "ring", "torch", "local" (one rank), or "transport" for the bare messages below them;
+                 "auto": see `choose_collectives`, or what `zerolab launch` was told. Only shared memory and the ring
+                 have a fixed order of addition.
     timeout      seconds until ranks that still run are ended and reported; None: they may run for ever.
-    collective_timeout  seconds that one collective, or one message, may take; then it hangs, and all ranks are ended
-                 and reported. None: until `timeout`.
+    collective_timeout  the same for one collective, or one message. None: until `timeout`.
     device       "cpu", "cuda", or "auto": what the environment's ZEROLAB_DEVICE says, else CUDA where there is some
                  (never in lockstep). A rank's own is `comm.device`, which its tensors must be on.
     link         a simulated wire: processes slow down to it, lockstep and virtual worlds keep a virtual clock by it.
@@ -89,7 +86,6 @@ def launch(
     prints       "ranked": what ranks print is shown at the end, in rank order; "live": line by line; "quiet".
     trace        record what ran when, see `Results.trace`. Not with GPUs.
     check        compare all ranks' calls before each collective.
-    max_result_mb  refuse a rank's result whose pickle is larger.
 
     All ranks start with the same seeds. Under torchrun, `fn` runs as the rank that this process already is.
 
@@ -117,7 +113,6 @@ def launch(
         devices=devices,
         backend=backend,
         threads=threads or threads_per_rank(count),
-        max_result_bytes=int(max_result_mb * 1e6),
         link=link,
         trace=trace,
         check=check and world != "virtual",
@@ -136,21 +131,21 @@ def launch(
         recorded = [outcome.events for outcome in outcomes]
     else:
         # The link prices the virtual clock; nothing is slowed down.
-        run_world = run_virtual if world == "virtual" else run_lockstep
-        outcomes, printed, seconds, events = run_world(job, function, prints)
+        world_of = VirtualLaunch if world == "virtual" else Launch
+        outcomes, printed, seconds, events = world_of(job, function, prints).run_alone()
         recorded = [*events]
     values = [pickle.loads(outcome.result) for outcome in outcomes]
     return Results(values, printed, seconds, recorded if trace else None)
 
 
 def check_arguments(ranks: int, most: int, given: Mapping[str, Any]) -> None:
-    """Raise an InputError for what would not fail by itself: it would start too much, wait for ever or be ignored."""
+    """Raise an InputError for what would start too much, wait for ever or be ignored."""
     if type(ranks) is not int or not 1 <= ranks <= most:
         raise InputError(f"ranks is {ranks!r}; give a whole number from 1 to {most}")
     for name, choices in CHOICES.items():
         if given[name] not in choices:
             raise InputError(f"{name} is {given[name]!r}; choose one of {', '.join(map(repr, choices))}")
-    for name in ("timeout", "collective_timeout", "max_result_mb"):
+    for name in ("timeout", "collective_timeout"):
         value = given[name]
         if value is not None and not (isinstance(value, int | float) and 0 < value < math.inf):
             raise InputError(f"{name} is {value!r}; give a positive, finite number")

@@ -8,6 +8,7 @@ import torch
 
 from zerolab.collectives.transport import Request, Transport
 from zerolab.errors import InputError
+from zerolab.ranks.board import in_bytes
 from zerolab.ranks.failure import Unreturned
 
 
@@ -61,10 +62,6 @@ class PendingMessage:
             f"rank {self.peer} sends {sent} bytes to rank {self.rank}, which receives {self.nbytes}; make both tensors "
             "alike"
         )
-
-
-def in_bytes(nbytes: int) -> str:
-    return f"{nbytes} byte{'s' * (nbytes != 1)}"
 
 
 def as_bytes(tensor: torch.Tensor) -> torch.Tensor:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from functools import cache
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -91,42 +91,22 @@ def attention_flop(backward: bool, args: Any, kwargs: Any) -> int:
     return whole // 2 if causal else whole
 
 
-class Prices(Protocol):
-    """What says how long computing takes, such as a `zerolab.cost.Machine`."""
-
-    def price(self, func: Any, args: Any, kwargs: Any, result: Any) -> float:
-        """Seconds of an operation as torch's dispatcher sees it: `func` is such as aten.mm.default. Tensors may have
-        shapes and dtypes alone."""
-
-
 class Pace(TorchDispatchMode):
     """Lets operations take virtual time in lockstep and in a virtual world (in others the rank sleeps). Enter it before
     a tracker, which then sees when operations begin and end.
 
     gflop_per_s  billions of floating-point operations a second
     gbyte_per_s  billions of bytes a second, read and written
-    machine      in the place of both: what prices an operation
 
     What a collective adds up on a communication lane takes the lane's time, and has no span.
     """
 
-    def __init__(
-        self,
-        comm: Collectives,
-        gflop_per_s: float | None = None,
-        gbyte_per_s: float | None = None,
-        *,
-        machine: Prices | None = None,
-    ) -> None:
+    def __init__(self, comm: Collectives, gflop_per_s: float, gbyte_per_s: float) -> None:
         super().__init__()
-        self.price = self.seconds if machine is None else machine.price
-        if machine is not None:
-            gflop_per_s, gbyte_per_s = gflop_per_s or 1.0, gbyte_per_s or 1.0
-        for name, value in (("gflop_per_s", gflop_per_s), ("gbyte_per_s", gbyte_per_s)):
-            if not (isinstance(value, int | float) and value > 0):
-                raise InputError(f"{name} is {value!r}; give a speed above 0, in billions a second")
+        if not (gflop_per_s > 0 and gbyte_per_s > 0):
+            raise InputError(f"gflop_per_s is {gflop_per_s}, gbyte_per_s {gbyte_per_s}; give speeds above 0")
         self._comm = comm
-        self._flop_per_s, self._byte_per_s = 1e9 * gflop_per_s, 1e9 * gbyte_per_s  # type: ignore[operator]
+        self._flop_per_s, self._byte_per_s = 1e9 * gflop_per_s, 1e9 * gbyte_per_s
         self._thread = threading.get_ident()
         self.label = "compute"
         self.spans: list[Span] = []
@@ -134,7 +114,7 @@ class Pace(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         result = func(*args, **kwargs)
-        if seconds := self.price(func, args, kwargs, result):
+        if seconds := self.seconds(func, args, kwargs, result):
             start = self._comm.transport.now()
             spend(seconds)
             if threading.get_ident() == self._thread:
@@ -142,7 +122,7 @@ class Pace(TorchDispatchMode):
         return result
 
     def seconds(self, func: Any, args: Any, kwargs: Any, result: Any) -> float:
-        """How long an operation takes."""
+        """How long an operation takes, as torch's dispatcher sees it: `func` is such as aten.mm.default."""
         found = counted(func, args, kwargs, result)
         return 0.0 if found is None else max(found.flop / self._flop_per_s, found.nbytes / self._byte_per_s)
 

@@ -30,6 +30,7 @@ MOST, PIECES = 3, 8
 """At most so many times the bytes of the largest storage are kept aside, in at most so many pieces. What is beyond, as
 after all units were gathered at once, is given back."""
 _MAY_MOVE, _FIXED, _KEEP_MAPPED = 1, 2, 4  # of linux/mman.h
+_READ_WRITE, _PRIVATE_FIXED = 1 | 2, 0x02 | 0x10 | 0x20
 _FAILED = ctypes.c_void_p(-1).value
 
 Piece = tuple[int, int]
@@ -44,8 +45,7 @@ class Pages:
     (`forkserver.py`), as in lockstep, or there is no mremap."""
 
     def __init__(self, device: torch.device) -> None:
-        real = values_here()
-        self.move = real and device.type == "cpu" and keeps_freed_memory() and has("mremap") and _mremap is not None
+        self.move = values_here() and device.type == "cpu" and keeps_freed_memory() and has("mremap")
         self._aside: list[Piece] = []
         # The pieces of each filled storage, by its address. Each lies in one mapping: mremap moves no range of two.
         self._inside: dict[int, list[Piece]] = {}
@@ -54,10 +54,9 @@ class Pages:
 
     def fill(self, storage: torch.UntypedStorage, nbytes: int) -> None:
         """Give an empty storage `nbytes`; their content is arbitrary."""
-        if not self.move or nbytes < LEAST:
-            storage.resize_(nbytes)
-            return
         storage.resize_(nbytes)
+        if not self.move or nbytes < LEAST:
+            return
         self._largest = max(self._largest, nbytes)
         pieces = self._inside[storage.data_ptr()] = []
         start, stop = whole_pages(storage)
@@ -65,9 +64,7 @@ class Pages:
             wanted = stop - start
             at, length = min(self._aside, key=lambda piece: abs(piece[1] - wanted))
             moved = min(length, wanted)
-            if remap(at, moved, start) is None:
-                # New pages do as well.
-                self.move = False
+            if self._remap(at, moved, start) is None:
                 break
             self._aside.remove((at, length))
             self._keep((at + moved, length - moved))
@@ -78,23 +75,26 @@ class Pages:
 
     def empty(self, storage: torch.UntypedStorage) -> None:
         """Leave a storage without bytes."""
-        if not self._inside:
-            storage.resize_(0)
-            return
-        start, stop = whole_pages(storage)
-        for at, length in self._inside.pop(storage.data_ptr(), []):
+        for at, length in self._inside.pop(storage.data_ptr(), []) if self._inside else []:
+            start, stop = whole_pages(storage)
             if at < start or at + length > stop:
                 # The piece of a storage that was freed without `empty`; another lies at its address now.
                 continue
             kept = sum(length for _, length in self._aside)
             if self.move and length >= SCRAP and kept + length <= MOST * self._largest:
-                to = remap(at, length)
-                self.move = to is not None
+                to = self._remap(at, length)
                 if to is not None:
                     self._keep((to, length))
             # What malloc gets back is as it was, of one mapping with what lies beside it, and without pages.
-            _mmap(at, length, _READ_WRITE, _PRIVATE_FIXED, -1, 0)
+            libc().mmap(at, length, _READ_WRITE, _PRIVATE_FIXED, -1, 0)
         storage.resize_(0)
+
+    def _remap(self, at: int, nbytes: int, to: int | None = None) -> int | None:
+        """Move the pages of a range to address `to`; without one, to any that is free, and the old range stays mapped,
+        without pages. Returns where they are now, None if they could not be moved: then new pages do as well."""
+        found = libc().mremap(at, nbytes, nbytes, _MAY_MOVE | (_KEEP_MAPPED if to is None else _FIXED), to)
+        self.move = found != _FAILED
+        return int(found) if self.move else None
 
     def _keep(self, piece: Piece) -> None:
         self._aside.append(piece)
@@ -131,7 +131,7 @@ def give_back(aside: list[Piece]) -> None:
     while aside:
         at, length = aside.pop()
         if length:
-            _munmap(at, length)
+            libc().munmap(at, length)
 
 
 def whole_pages(storage: torch.UntypedStorage) -> tuple[int, int]:
@@ -140,24 +140,11 @@ def whole_pages(storage: torch.UntypedStorage) -> tuple[int, int]:
     return -(-start // PAGE) * PAGE, (start + storage.nbytes()) // PAGE * PAGE
 
 
-def remap(at: int, nbytes: int, to: int | None = None) -> int | None:
-    """Move the pages of a range to address `to`; without one, to any that is free, and the old range stays mapped,
-    without pages. Returns where the pages are now, None if they could not be moved."""
-    flags = _MAY_MOVE | (_KEEP_MAPPED if to is None else _FIXED)
-    found = _mremap(at, nbytes, nbytes, flags, to)
-    return None if found == _FAILED else int(found)
-
-
-def _function(name: str, result: Any, *arguments: Any) -> Any:
-    """A function of the C library; None where there is none of that name."""
-    found = getattr(ctypes.CDLL(None), name, None) if has("mremap") else None
-    if found is not None:
-        found.restype, found.argtypes = result, arguments
+@cache
+def libc() -> Any:
+    """The C library, told what the functions take that move pages (Linux)."""
+    found, address, size, number = ctypes.CDLL(None), ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int
+    found.mremap.restype, found.mremap.argtypes = address, (address, size, size, number, address)
+    found.mmap.restype, found.mmap.argtypes = address, (address, size, number, number, number, ctypes.c_long)
+    found.munmap.argtypes = (address, size)
     return found
-
-
-_address, _size, _int = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int
-_mremap = _function("mremap", _address, _address, _size, _size, _int, _address)
-_munmap = _function("munmap", _int, _address, _size)
-_mmap = _function("mmap", _address, _address, _size, _int, _int, _int, ctypes.c_long)
-_READ_WRITE, _PRIVATE_FIXED = 1 | 2, 0x02 | 0x10 | 0x20

@@ -70,12 +70,6 @@ class Pickler(cloudpickle.Pickler):
     """A storage travels once and whole, however many tensors lie in it, and they lie in one there, too. Torch's own way
     would give each tensor a copy, and write a file for each, which takes many times as long for small ones."""
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        # Torch may make a new object at each look at a storage; of each the first one stands for all, so that pickle
-        # knows it again.
-        self._storages: dict[int, torch.UntypedStorage] = {}
-
     def reducer_override(self, obj: Any) -> Any:
         if new := MADE_ANEW.get(type(obj)):
             return new, ()
@@ -89,9 +83,8 @@ class Pickler(cloudpickle.Pickler):
             if getattr(sys.modules.get(outer), name, None) is obj:
                 return getattr, (sys.modules[outer], name)
         if type(obj) is torch.Tensor and is_plain(obj):
-            storage = obj.untyped_storage()
             place = obj.dtype, obj.storage_offset(), obj.size(), obj.stride(), obj.requires_grad
-            return new_tensor, (self._storages.setdefault(storage._cdata, storage), *place)
+            return new_tensor, (obj.untyped_storage(), *place)
         if type(obj) is torch.UntypedStorage and obj.device.type == "cpu":
             return new_storage, (bytes(memory_of(obj)),)
         return super().reducer_override(obj)

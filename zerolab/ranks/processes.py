@@ -16,13 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from zerolab.errors import RankError
-from zerolab.ranks import child, watch
-from zerolab.ranks.board import Board, RankState
+from zerolab.ranks import board, child
+from zerolab.ranks.board import RankState
 from zerolab.ranks.failure import RankFailure, died, rank_failure
-from zerolab.ranks.folders import temporary_folder
+from zerolab.ranks.folders import farewells, temporary_folder
 from zerolab.ranks.forkserver import new_process, process_table, start
 from zerolab.ranks.job import Job, Outcome
-from zerolab.ranks.leave import farewells
 from zerolab.ranks.printing import Printer
 from zerolab.system import has
 
@@ -31,6 +30,8 @@ POLL_SECONDS = 0.1
 SETTLE_SECONDS = 0.25
 # How long a rank may take to end by itself once it is told to.
 LEAVE_SECONDS = 2.0
+# How long a rank may take to say where it is.
+ANSWER_SECONDS = 1.0
 
 
 def run_processes(job: Job, function: bytes, prints: str) -> tuple[list[Outcome], list[str]]:
@@ -63,7 +64,7 @@ class ProcessGroupRunner:
         self.printer = printer
         self.outcomes: dict[int, Outcome] = {}
         self._dead: dict[int, int] = {}
-        self._board = Board(job.ranks, job.file("board"))
+        self._board = board.Board(job.ranks, job.file("board"))
         self._lifeline, self._lifeline_end = multiprocessing.Pipe(duplex=False)
         pipes = [multiprocessing.Pipe(duplex=False) for _ in range(job.ranks)]
         self._reports = [ours for ours, _ in pipes]
@@ -92,7 +93,7 @@ class ProcessGroupRunner:
         """Return when every rank has returned; raise as soon as that cannot happen any more."""
         deadline = time.monotonic() + self.job.timeout
         earlier: Sequence[RankState] | None = None
-        hangs = watch.Hangs(self.job.collective_timeout)
+        hangs = board.Hangs(self.job.collective_timeout)
         while len(self.outcomes) < self.job.ranks:
             quiet = not self._listen(min(POLL_SECONDS, max(0.0, deadline - time.monotonic())))
             self.printer.follow()
@@ -100,16 +101,16 @@ class ProcessGroupRunner:
                 self._settle()
                 raise self._failure()
             if time.monotonic() >= deadline:
-                raise watch.overdue(self._board.read_all(), set(self.outcomes), self._frames(), self.job.timeout)
+                raise board.overdue(self._board.read_all(), set(self.outcomes), self._frames(), self.job.timeout)
             if quiet:
                 # Nothing came for a whole poll: see whether anything still can.
                 now = self._board.read_all()
-                stuck = watch.certain_failure(earlier, now, set(self.outcomes)) if earlier else None
+                stuck = board.certain_failure(earlier, now, set(self.outcomes)) if earlier else None
                 if stuck is not None and not self._listen(0.0):
                     raise stuck
                 if hangs.found(now, time.monotonic()):
                     what = "a collective or a message did not end"
-                    raise watch.overdue(now, set(self.outcomes), self._frames(), hangs.seconds, what)
+                    raise board.overdue(now, set(self.outcomes), self._frames(), hangs.seconds, what)
                 earlier = now
 
     def end(self) -> None:
@@ -182,7 +183,7 @@ class ProcessGroupRunner:
         raised = {rank: outcome for rank, outcome in self.outcomes.items() if outcome.error}
         own = {rank: outcome for rank, outcome in raised.items() if not outcome.secondary}
         if self._dead and not own:
-            mismatch = watch.different_calls(dict(enumerate(self._board.read_all())))
+            mismatch = board.different_calls(dict(enumerate(self._board.read_all())))
             rank = min(self._dead)
             return mismatch or died(rank, self._dead[rank], self._stderr(rank))
         candidates = own or raised
@@ -206,18 +207,19 @@ class ProcessGroupRunner:
 
     def _frames(self) -> dict[int, str]:
         """Where ranks that wait for nobody are computing, as "computes in train, line 12"."""
-        asked = self._running()
+        asked = self._running() if has("signals") else []
         for rank in asked:
-            if has("signals"):
-                with suppress(ProcessLookupError):
-                    os.kill(self._processes[rank].pid, signal.SIGUSR1)  # type: ignore[arg-type]
-        time.sleep(0.1)
-        found = {}
-        for rank in asked:
-            frames = re.findall(r'File "(.*)", line (\d+) in (.+)', self._stderr(rank))
-            own = [frame for frame in frames if "/zerolab/ranks/child.py" not in frame[0]]
-            if own:
-                found[rank] = f"computes in {own[0][2]}, line {own[0][1]}"
+            with suppress(ProcessLookupError):
+                os.kill(self._processes[rank].pid, signal.SIGUSR1)  # type: ignore[arg-type]
+        found: dict[int, str] = {}
+        deadline = time.monotonic() + ANSWER_SECONDS
+        while len(found) < len(asked) and time.monotonic() < deadline:
+            time.sleep(0.1)
+            for rank in asked:
+                frames = re.findall(r'File "(.*)", line (\d+) in (.+)', self._stderr(rank))
+                own = [frame for frame in frames if "/zerolab/ranks/child.py" not in frame[0]]
+                if own:
+                    found[rank] = f"computes in {own[0][2]}, line {own[0][1]}"
         return found
 
 

@@ -22,7 +22,7 @@ from zerolab.data import Corpus
 from zerolab.errors import CheckpointError, InputError
 from zerolab.ranks import launch
 from zerolab.ranks.failure import RankFailure
-from zerolab.ranks.join.torchrun import is_torchrun
+from zerolab.ranks.join import is_torchrun
 from zerolab.train.config import TrainConfig
 from zerolab.train.model import load_data
 from zerolab.train.outputs import write_whole

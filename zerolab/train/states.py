@@ -16,7 +16,7 @@ from zerolab.offload import Offload
 from zerolab.offload.places import TIER_OF
 from zerolab.precision import PRECISIONS, LossScaler, Precision
 from zerolab.precision.recipe import find_precision
-from zerolab.ranks.join.torchrun import is_torchrun
+from zerolab.ranks.join import is_torchrun
 
 Float = Literal["fp32", "bf16", "fp16"]
 Moment = Literal["fp32", "bf16", "fp16", "fp8"]

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from zerolab.errors import InputError
 from zerolab.ranks.job import MAX_RANKS, MAX_VIRTUAL_RANKS
-from zerolab.ranks.join.torchrun import is_torchrun
+from zerolab.ranks.join import is_torchrun
 
 if TYPE_CHECKING:
     from zerolab.train.config import TrainConfig

@@ -20,6 +20,7 @@ from typing import Any
 
 from zerolab.course.exercises import exercises_of
 from zerolab.course.grade.cage import fence, limit
+from zerolab.course.grade.forked import close_all_but, fork_server
 from zerolab.course.grade.tamper import fingerprint, tampered
 from zerolab.course.judge.bounds import watch_process
 from zerolab.course.judge.case import MOST_BYTES, Case, Observation, Trouble, observation_to_json
@@ -27,7 +28,7 @@ from zerolab.course.judge.exercise import Exercise
 from zerolab.course.judge.observe import observe_all, trouble_of, where
 from zerolab.course.judge.verdict import by_themselves, judge
 from zerolab.ranks.failure import traceback_text
-from zerolab.ranks.forkserver import close_all_but, fork_server, gather_descendants
+from zerolab.ranks.forkserver import gather_descendants
 from zerolab.system import has
 
 

@@ -2,11 +2,8 @@
 
 A task is a rank's main line or one of its communication lanes, each in a thread. Only the thread that holds the baton
 runs; the others sleep on a lock of their own. So the order of events is the same every time, a deadlock is plain
-to see (nobody is ready and somebody has not ended), and time can be virtual: each task carries a clock that only
-messages, and work declared with `spend`, move on.
-
-The task that runs is known by the baton, not by its thread, so that a rank may also wait from a thread that torch or
-the rank itself started.
+to see (nobody is ready and somebody has not ended), and time can be virtual. The task that runs is known by the baton,
+not by its thread, so that a rank may also wait from a thread that torch or the rank itself started.
 """
 
 from __future__ import annotations
@@ -50,7 +47,7 @@ class Task:
         # Open once the task is given the baton. A plain lock: Python's semaphore wakes a thread more than once.
         self.baton = threading.Lock()
         self.baton.acquire()
-        self.thread: threading.Thread | None = None
+        self.thread: threading.Thread
 
     @property
     def idle(self) -> bool:
@@ -130,7 +127,7 @@ class Scheduler:
         """Unwind every thread that is left. Returns the ranks that could not be stopped, as in an endless C call."""
         self.stopping = True
         for task in self.tasks:
-            if task.thread is None or task.done:
+            if task.done:
                 continue
             task.give()
             task.thread.join(UNWIND_SECONDS / 5)
@@ -140,13 +137,12 @@ class Scheduler:
                 ctypes.pythonapi.PyThreadState_SetAsyncExc(ident, ctypes.py_object(Stopped))
                 task.thread.join(UNWIND_SECONDS)
         if self.error is not None:
-            wait_until_gone([task.thread for task in self.tasks if task.thread is not None and task.done])
-        return sorted({task.rank for task in self.tasks if task.thread is not None and not task.done})
+            wait_until_gone([task.thread for task in self.tasks if task.done])
+        return sorted({task.rank for task in self.tasks if not task.done})
 
     def report(self) -> str:
         """What every rank does, in rank order; what a lane does, where it does something."""
-        lines = [str(task) for task in sorted(self.tasks, key=lambda t: (t.rank, t.lane)) if not task.idle]
-        return "; ".join(lines)
+        return "; ".join(str(task) for task in sorted(self.tasks, key=lambda t: (t.rank, t.lane)) if not task.idle)
 
     def _live(self, task: Task, body: Callable[[], None]) -> None:
         task.baton.acquire()
@@ -178,15 +174,10 @@ class Scheduler:
 
 def where(task: Task) -> str:
     """Where the thread of a task is, as "computes in train, line 12"."""
-    frame = sys._current_frames().get(task.thread.ident or 0) if task.thread else None
-    own = None
-    while frame is not None:
-        if frame.f_globals.get("__name__", "").startswith("zerolab.ranks."):
-            break
-        # The innermost frame outside our own code; frames of the threads' machinery lie further out.
-        own = own or f"computes in {frame.f_code.co_name}, line {frame.f_lineno}"
-        frame = frame.f_back
-    return own or "computes"
+    frame = sys._current_frames().get(task.thread.ident or 0)
+    if frame is None or frame.f_globals.get("__name__", "").startswith("zerolab.ranks."):
+        return "computes"
+    return f"computes in {frame.f_code.co_name}, line {frame.f_lineno}"
 
 
 def wait_until_gone(threads: list[threading.Thread]) -> None:

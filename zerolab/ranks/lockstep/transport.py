@@ -51,22 +51,22 @@ class Event:
 class Awaited:
     """What ends at a time of the virtual clock, and which a task may wait for."""
 
-    def __init__(self, scheduler: Scheduler) -> None:
-        self.scheduler = scheduler
+    def __init__(self, world: LockstepWorld) -> None:
+        self.world = world
         self.end: float | None = None
         self._waiting: Task | None = None
 
     def ended(self, at: float) -> None:
         self.end = at
         if self._waiting is not None:
-            self.scheduler.wake(self._waiting)
+            self.world.wake(self._waiting)
 
     def wait_as(self, kind: str, peer: int = -1, nbytes: int = 0) -> None:
         """Let others run until it has ended."""
-        task = self.scheduler.running()
+        task = self.world.running()
         if self.end is None:
             self._waiting = task
-            self.scheduler.wait(kind, peer, nbytes)
+            self.world.wait(kind, peer, nbytes)
         assert self.end is not None
         task.clock = max(task.clock, self.end)
 
@@ -76,12 +76,12 @@ class LockstepMessage(PendingMessage, Awaited):
 
     def __init__(self, transport: LockstepTransport, sends: bool, tensor: torch.Tensor, peer: int, tag: int) -> None:
         PendingMessage.__init__(self, transport, sends, tensor, peer, tag)
-        Awaited.__init__(self, transport.world.scheduler)
+        Awaited.__init__(self, transport.world)
         self.transport, self.tensor = transport, tensor
-        self.task = self.scheduler.running()
+        self.task = self.world.running()
         self.call = str(self.task.calls[-1]) if self.task.calls else ""
         self.start = self.task.clock
-        transport.world.post(self)
+        self.world.post(self)
 
     def wait(self) -> None:
         self.transport.open.pop(self, None)
@@ -91,23 +91,22 @@ class LockstepMessage(PendingMessage, Awaited):
         """It set out and arrived at these times."""
         kind = "send" if self.sends else "receive"
         about = {"peer": self.peer, "nbytes": self.nbytes, "tag": self.tag, "out": out}
-        self.transport.world.record(self.task, kind, self.start, end, self.call, **about)
+        self.world.record(self.task, kind, self.start, end, self.call, **about)
         self.ended(end)
 
 
-class LockstepWorld:
-    """What the transports of all ranks share: messages posted and not matched, events, and calls to compare."""
+class LockstepWorld(Scheduler):
+    """What the transports of all ranks share: turns, messages posted and not matched, events, and calls to compare."""
 
-    def __init__(self, scheduler: Scheduler, size: int, link: Link | None) -> None:
-        self.scheduler = scheduler
+    def __init__(self, switched: Callable[[int], None], size: int, link: Link | None) -> None:
+        super().__init__(switched)
         self.size = size
         self.link = link
         self._wires = Wires(size)
         self.events: list[Event] = []
         self._posted: dict[tuple[int, int, int], deque[LockstepMessage]] = defaultdict(deque)
-        # By group (None is the world) and number: who came first, and with what; and how many came.
-        self._calls: dict[tuple[Group | None, int], tuple[int, str]] = {}
-        self._entered: dict[tuple[Group | None, int], int] = defaultdict(int)
+        # By group (None is the world) and number: who have come, and with what.
+        self._calls: dict[tuple[Group | None, int], tuple[list[int], str]] = {}
 
     def post(self, message: LockstepMessage) -> None:
         """Match a message with the oldest of the other kind between the same ranks with its tag, or keep it."""
@@ -119,7 +118,7 @@ class LockstepWorld:
         other = queue.popleft()
         send, receive = (message, other) if message.sends else (other, message)
         if send.nbytes != receive.nbytes:
-            self.fail(MismatchError(receive.sizes_differ(send.nbytes)))
+            self.refuse(MismatchError(receive.sizes_differ(send.nbytes)))
         # A message is no operation of either rank: a memory tracker of one must not count the other's tensor. To ask
         # whether there is one is quicker than to put all aside.
         with _disable_current_modes() if _len_torch_dispatch_stack() else nullcontext():
@@ -132,15 +131,15 @@ class LockstepWorld:
     def enter(self, rank: int, call: Call) -> None:
         """Compare a call with the other ranks' of the same group and number."""
         key = call.group, call.number
-        other, what = self._calls.setdefault(key, (rank, str(call)))
+        came, what = self._calls.setdefault(key, ([], str(call)))
+        came.append(rank)
         if what != str(call):
-            self.fail(MismatchError(mismatch(other, what, rank, str(call))))
-        self._entered[key] += 1
-        if self._entered[key] == (self.size if call.group is None else call.group.size):
-            del self._calls[key], self._entered[key]
+            self.refuse(MismatchError(mismatch(came[0], what, rank, str(call))))
+        if len(came) == (self.size if call.group is None else call.group.size):
+            del self._calls[key]
 
-    def fail(self, error: MismatchError) -> None:
-        self.scheduler.fail(error)
+    def refuse(self, error: MismatchError) -> None:
+        self.fail(error)
         raise Stopped
 
     def record(self, task: Task, kind: str, start: float, end: float, call: str, **about: Any) -> None:
@@ -160,68 +159,68 @@ class LockstepTransport(MessageTransport):
 
     def lane(self) -> LockstepLane:
         self._lanes += 1
-        return LockstepLane(self.world.scheduler, Task(self.rank, self._lanes))
+        return LockstepLane(self.world, Task(self.rank, self._lanes))
 
     def entered(self, call: Call) -> None:
-        task = self.world.scheduler.running()
+        task = self.world.running()
         task.calls.append(call)
         self.world.record(task, "enter", task.clock, task.clock, str(call))
         self.world.enter(self.rank, call)
 
     def left(self, call: Call) -> None:
         # Also called while a failed launch unwinds, when nothing runs any more.
-        task = self.world.scheduler.current
+        task = self.world.current
         if task is not None and call in task.calls:
             task.calls.remove(call)
             self.world.record(task, "leave", task.clock, task.clock, str(call))
 
     def now(self) -> float:
-        return self.world.scheduler.running().clock
+        return self.world.running().clock
 
 
 class LockstepLane:
     """A lane as one more task of its rank, which runs when others wait."""
 
-    def __init__(self, scheduler: Scheduler, task: Task) -> None:
-        self._scheduler = scheduler
+    def __init__(self, world: LockstepWorld, task: Task) -> None:
+        self._world = world
         self._task = task
-        self._queue: deque[LaneRequest] = deque()
+        self._queue: deque[LaneRequest | None] = deque()
         self._asleep = True
-        self._closed = False
-        scheduler.add(task, self._serve, ready=False)
+        world.add(task, self._serve, ready=False)
 
     def submit(self, call: Callable[[], Any]) -> Request:
-        request = LaneRequest(self._scheduler, call)
-        self._queue.append(request)
-        self._wake()
+        request = LaneRequest(self._world, call)
+        self._put(request)
         return request
 
     def close(self) -> None:
-        self._closed = True
         self._queue.clear()
-        self._wake()
+        self._put(None)
 
-    def _wake(self) -> None:
+    def _put(self, request: LaneRequest | None) -> None:
+        self._queue.append(request)
         if self._asleep:
             self._asleep = False
-            self._scheduler.wake(self._task)
+            self._world.wake(self._task)
 
     def _serve(self) -> None:
-        while not self._closed:
-            if self._queue:
-                self._queue.popleft().run(self._task)
-            else:
+        while True:
+            while not self._queue:
                 self._asleep = True
-                self._scheduler.wait()
+                self._world.wait()
+            request = self._queue.popleft()
+            if request is None:
+                return
+            request.run(self._task)
 
 
 class LaneRequest(Awaited):
     """A call in a lane. It starts when its lane is free, and not before it was submitted."""
 
-    def __init__(self, scheduler: Scheduler, call: Callable[[], Any]) -> None:
-        super().__init__(scheduler)
+    def __init__(self, world: LockstepWorld, call: Callable[[], Any]) -> None:
+        super().__init__(world)
         self._call: Callable[[], Any] | None = call
-        self._submitted = scheduler.running().clock
+        self._submitted = world.running().clock
         self._error: Exception | None = None
 
     def run(self, task: Task) -> None:

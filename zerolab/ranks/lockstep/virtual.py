@@ -9,14 +9,13 @@ at the later of both. A rank's lanes run when it waits, as in lockstep, so that 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 from unittest.mock import patch
 
 import torch
-from torch import nn
 from torch._C import DisableTorchFunctionSubclass
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._pytree import tree_leaves
 
 from zerolab.collectives.call import Call, Group, current_call
@@ -26,20 +25,18 @@ from zerolab.flat.views import has_values
 from zerolab.ranks.child import run
 from zerolab.ranks.failure import Unreturned
 from zerolab.ranks.job import Job, Outcome
-from zerolab.ranks.lockstep.transport import Event, LockstepTransport
-from zerolab.ranks.lockstep.world import Launch, run_alone
-
-
-def run_virtual(job: Job, function: bytes, prints: str) -> tuple[list[Outcome], list[str], float, list[Event]]:
-    """Run rank 0 of a job; its outcome and printed text, virtual seconds, and events. Raises a RankError."""
-    return run_alone(VirtualLaunch(job, function, prints, run=1))
+from zerolab.ranks.lockstep.transport import LockstepTransport
+from zerolab.ranks.lockstep.world import Launch, Ran
 
 
 class VirtualLaunch(Launch):
-    """The rank of a virtual world that is run."""
+    """The rank of a virtual world that is run: the first."""
 
-    def run(self) -> tuple[list[Outcome], list[str], float, list[Event]]:
-        with patch.object(nn.Module, "_apply", apply_in_place):
+    def __init__(self, job: Job, function: bytes, prints: str) -> None:
+        super().__init__(job, function, prints, run=1)
+
+    def run(self) -> Ran:
+        with patch.object(torch.utils, "swap_tensors", set_data):
             return super().run()
 
     def live(self, rank: int) -> Outcome:
@@ -58,23 +55,17 @@ class QuietMode(FakeTensorMode):
 class VirtualTransport(LockstepTransport):
     """The transport of a rank that knows how many others there are, and reaches none by a message."""
 
-    def entered(self, call: Call) -> None:
-        task = self.world.scheduler.running()
-        task.calls.append(call)
-        self.world.record(task, "enter", task.clock, task.clock, str(call))
-
     def left(self, call: Call) -> None:
-        task = self.world.scheduler.current
-        if task is not None and self.world.link is not None and not self.world.scheduler.stopping:
+        task = self.world.current
+        if task is not None and self.world.link is not None and not self.world.stopping:
             size = call.place_of(self.rank, self.size)[1]
             task.clock += self.world.link.ring_seconds(call.name, call.numel, call.itemsize, size)
         super().left(call)
 
     def moved(self, nbytes: int) -> None:
         """In the middle of a call, where a rank would wait for others, let its main line and its other lanes go on."""
-        scheduler = self.world.scheduler
-        scheduler.wake(scheduler.running())
-        scheduler.wait()
+        self.world.wake(self.world.running())
+        self.world.wait()
 
     def all_gather_ints(
         self, numbers: Sequence[int], row_of: RowOf | None = None, group: Group | None = None
@@ -99,21 +90,7 @@ class VirtualTransport(LockstepTransport):
                 )
 
 
-_apply = nn.Module._apply
-
-
-def apply_in_place(module: nn.Module, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> nn.Module:
-    """What `model.to(device)` and `model.bfloat16()` do: torch would swap a fake parameter for another one, which it
-    does not do where somebody has a weak reference, and the fake mode has one of each."""
-    own = module._parameters
-    if not any(isinstance(parameter, FakeTensor) for parameter in own.values()):
-        return _apply(module, fn, recurse)
-    with torch.no_grad():
-        for parameter in own.values():
-            if parameter is not None:
-                parameter.data = fn(parameter)
-    module._parameters = {}
-    try:
-        return _apply(module, fn, recurse)
-    finally:
-        module._parameters = own
+def set_data(parameter: torch.Tensor, other: torch.Tensor) -> None:
+    """In place of `swap_tensors`, by which `model.to(device)` and `model.bfloat16()` change fake parameters: it refuses
+    where somebody has a weak reference, and the fake mode has one of each."""
+    parameter.data = other.data

@@ -34,21 +34,6 @@ _one_world = threading.Lock()
 _active: Scheduler | None = None
 
 
-def run_lockstep(job: Job, function: bytes, prints: str) -> tuple[list[Outcome], list[str], float, list[Event]]:
-    """Run a job; outcomes and printed texts by rank, virtual seconds, and events. Raises a RankError."""
-    return run_alone(Launch(job, function, prints, job.ranks))
-
-
-def run_alone(launch: Launch) -> tuple[list[Outcome], list[str], float, list[Event]]:
-    """Run a launch while no other one of its kind runs in this process."""
-    if _active is not None and threading.current_thread() in {task.thread for task in _active.tasks}:
-        raise InputError(
-            'a rank of a lockstep or virtual world cannot start another of the two; use world="processes" in one'
-        )
-    with _one_world:
-        return launch.run()
-
-
 def spend(seconds: float) -> None:
     """Stand for `seconds` of computing: in lockstep the rank's virtual clock moves on, elsewhere the rank sleeps."""
     if not 0 <= seconds < math.inf:
@@ -59,21 +44,34 @@ def spend(seconds: float) -> None:
         time.sleep(seconds)
 
 
+Ran = tuple[list[Outcome], list[str], float, list[Event]]
+"""Outcomes and printed texts by rank, virtual seconds, and events."""
+
+
 class Launch:
     """One launch of ranks that take turns: of all of a job's, or of the first so many (`virtual.py`)."""
 
-    def __init__(self, job: Job, function: bytes, prints: str, run: int) -> None:
+    def __init__(self, job: Job, function: bytes, prints: str, run: int | None = None) -> None:
+        run = run or job.ranks
         self.job = job
         self.function = function
         self.outcomes: dict[int, Outcome] = {}
         self.output = _RankOutput(run)
         self.printer = Printer(prints, run, self.output.texts)
         self.random = RandomTurns()
-        self.scheduler = Scheduler(self.random.switch)
-        self.world = LockstepWorld(self.scheduler, job.ranks, job.link)
+        self.world = LockstepWorld(self.random.switch, job.ranks, job.link)
         self.mains = [Task(rank, 0) for rank in range(run)]
 
-    def run(self) -> tuple[list[Outcome], list[str], float, list[Event]]:
+    def run_alone(self) -> Ran:
+        """Run while no other one of its kind runs in this process. Raises a RankError."""
+        if _active is not None and threading.current_thread() in {task.thread for task in _active.tasks}:
+            raise InputError(
+                'a rank of a lockstep or virtual world cannot start another of the two; use world="processes" in one'
+            )
+        with _one_world:
+            return self.run()
+
+    def run(self) -> Ran:
         global _active
         stuck: list[int] = []
         try:
@@ -83,31 +81,31 @@ class Launch:
                 stack.callback(self.random.switch, None)
                 stack.enter_context(patch.dict(os.environ, self.job.environment))
                 stack.enter_context(redirect_stdout(self.output))  # type: ignore[type-var]
-                _active = self.scheduler
+                _active = self.world
                 try:
                     self._watch()
                 finally:
-                    stuck = self.scheduler.stop()
+                    stuck = self.world.stop()
                     _active = None
         finally:
             printed = self.printer.finish()
-        if self.scheduler.error is not None:
+        if self.world.error is not None:
             if stuck:
                 ranks = ", ".join(map(str, stuck))
-                self.scheduler.error.add_note(f"rank {ranks} could not be stopped; its thread goes on")
-            self.scheduler.error.printed = printed
-            raise self.scheduler.error
+                self.world.error.add_note(f"rank {ranks} could not be stopped; its thread goes on")
+            self.world.error.printed = printed
+            raise self.world.error
         outcomes = [self.outcomes[task.rank] for task in self.mains]
         return outcomes, printed, max(task.clock for task in self.mains), self.world.events
 
     def _watch(self) -> None:
         for task in self.mains:
-            self.scheduler.add(task, partial(self._begin, task))
+            self.world.add(task, partial(self._begin, task))
         deadline = time.monotonic() + self.job.timeout
-        self.scheduler.start()
-        while not self.scheduler.ended.wait(min(0.1, max(0.0, deadline - time.monotonic()))):
+        self.world.start()
+        while not self.world.ended.wait(min(0.1, max(0.0, deadline - time.monotonic()))):
             if time.monotonic() >= deadline:
-                self.scheduler.fail(self._overdue())
+                self.world.fail(self._overdue())
             self.printer.follow()
 
     def _begin(self, task: Task) -> None:
@@ -124,14 +122,14 @@ class Launch:
             try:
                 failure = rank_failure(task.rank, failed(error))
             finally:
-                self.scheduler.fail(failure)
+                self.world.fail(failure)
 
     def live(self, rank: int) -> Outcome:
         """Be a rank, from begin to end."""
         return run(self.job, LockstepTransport(self.world, rank), self.function)
 
     def _overdue(self) -> RankError:
-        busy = self.scheduler.current
+        busy = self.world.current
         lines = [f"rank {it.rank} {where(it)}" if it is busy and not it.done else str(it) for it in self.mains]
         return RankError(f"the ranks did not finish within {self.job.timeout:g} s: {'; '.join(lines)}")
 

@@ -1,8 +1,9 @@
-"""Under torchrun the ranks are there already, on one machine or many: `launch` joins them instead of starting its own.
+"""Ranks that are there already, which somebody else has started: torchrun's, on one machine or many, and those of a
+process group that a script or a test has made.
 
-This process is one rank. The first launch joins the world that the environment describes, and later launches meet in
-the same one, until the process ends. What a rank prints goes where torchrun sends it; an exception that nobody catches
-ends the rank at once, and torchrun ends the others.
+Under torchrun this process is one rank. The first `launch` joins the world that the environment describes, and later
+ones meet in the same one, until the process ends. What a rank prints goes where torchrun sends it; an exception that
+nobody catches ends the rank at once, and torchrun ends the others.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import signal
 import sys
 import threading
 import time
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -24,17 +26,17 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
-from zerolab.collectives.torch_ import carriers, connect
+from zerolab.collectives import Collectives, Link, build
+from zerolab.collectives.shared.peers import host_number, is_possible
+from zerolab.collectives.torch_ import backends_of, carriers, connect, new_group
 from zerolab.errors import InputError
-from zerolab.ranks.board import BoardPen
+from zerolab.ranks.board import BoardPen, Hangs
 from zerolab.ranks.child import SPARE_SECONDS, call
 from zerolab.ranks.failure import failed, is_secondary, rank_failure
-from zerolab.ranks.folders import remove_all
-from zerolab.ranks.job import Job, choose_collectives, threads_per_rank
-from zerolab.ranks.leave import leave
-from zerolab.ranks.process_transport import ProcessTransport
+from zerolab.ranks.folders import leave, remove_all
+from zerolab.ranks.job import Job, check_timed, choose_collectives, threads_per_rank, wanted
+from zerolab.ranks.process_transport import ProcessTransport, made
 from zerolab.ranks.seeds import seed_all
-from zerolab.ranks.watch import Hangs
 
 POLL_SECONDS = 0.2
 LATER_SECONDS = 2.0
@@ -91,8 +93,8 @@ def run_torchrun(
         _failed = False
     finally:
         _running.release()
-    others, rank = [None] * job.ranks, transport.rank
-    return [*others[:rank], value, *others[rank + 1 :]], [*others[:rank], spans, *others[rank + 1 :]]
+    before, after = [None] * transport.rank, [None] * (job.ranks - transport.rank - 1)
+    return [*before, value, *after], [*before, spans, *after]
 
 
 def _join(job: Job) -> ProcessTransport:
@@ -144,14 +146,14 @@ def _reported_when_overdue(job: Job, rank: int, pen: BoardPen) -> Iterator[None]
         while not over.wait(min(POLL_SECONDS, max(0.0, deadline - time.monotonic()))):
             now, state = time.monotonic(), pen.state()
             if hangs.found([state], now):
-                end(f"hangs: a collective or a message did not end within {hangs.seconds:g} s: it {state.describe()}")
+                what = f"hangs: a collective or a message did not end within {hangs.seconds:g} s"
             elif now >= deadline:
-                end(f"did not finish within {job.timeout:g} s: it {state.describe() or 'computes'}")
-
-    def end(what: str) -> None:
-        sys.stderr.write(f"zerolab: rank {rank} {what}\n")
-        sys.stderr.flush()
-        leave(1)
+                what = f"did not finish within {job.timeout:g} s"
+            else:
+                continue
+            sys.stderr.write(f"zerolab: rank {rank} {what}: it {state.describe() or 'computes'}\n")
+            sys.stderr.flush()
+            leave(1)
 
     thread = threading.Thread(target=watch, daemon=True)
     thread.start()
@@ -192,3 +194,76 @@ def leave_world(status: int, error: BaseException | None = None) -> NoReturn:
     if error is not None and is_secondary(error.__cause__ or error):
         time.sleep(LATER_SECONDS)
     leave(status)
+
+
+def from_process_group(
+    group: dist.ProcessGroup | None = None,
+    device: torch.device | str | None = None,
+    *,
+    collectives: str = "auto",
+    link: Link | None = None,
+    trace: bool = False,
+    check: bool = False,
+) -> Collectives:
+    """This rank's `Collectives` in `group`, by default the one that `torch.distributed.init_process_group` made. Every
+    rank of the group calls it, with the same arguments but for the device; the group stays with whoever made it.
+
+        torch.distributed.init_process_group("gloo")
+        comm = from_process_group()
+        engine = ZeroEngine(model, comm, stage=2, lr=1e-3)
+
+    device       where the ranks compute; default: the current GPU if NCCL joins the group, else the CPU
+    collectives  "shared", "ring" or "torch", as in `launch`. "auto": shared memory where all ranks run on the CPU of
+                 one Linux machine, torch's where NCCL joins them, the ring elsewhere and where a `link` is
+                 simulated. NCCL's order of addition is not fixed (`zerolab.ranks.job`).
+    link, trace, check  as in `launch`
+
+    `comm.rank` and `comm.size` are those of the group.
+
+    Raises:
+        InputError: some ranks would take a GPU and others the CPU, a link or a trace is asked for on GPUs, or there are
+            no such collectives.
+    """
+    backends = backends_of(group)  # type: ignore[arg-type]  # without a group torch says so
+    group = group or dist.group.WORLD
+    assert group is not None
+    device = choose_device(device, backends)
+    check_timed(device, link, trace)
+    nccl = device.type == "cuda" and backends.get("cuda") == "nccl"
+    carrier, host = carriers(group, nccl)
+    if not nccl and (used := made[carrier.group_name]):
+        # Calls of two comms carry the same numbers, and would take each other's messages: this one's has its own group.
+        number = zlib.crc32(f"{carrier.group_name} {used}".encode())
+        made[carrier.group_name] += 1
+        host = carrier = new_group(dist.get_process_group_ranks(carrier), number, dist.get_backend_config(carrier))
+    transport = ProcessTransport(carrier, device, nccl, host=host)
+    one_machine = hold_alike(transport)
+    if nccl:
+        connect(carrier, device)
+    linked = link is not None
+    impl = choose_collectives(
+        wanted(collectives, linked), [device.type] * transport.size, one_machine, linked, nccl=nccl
+    )
+    return build(transport, impl=impl, link=link, trace=trace, check=check)
+
+
+def choose_device(device: torch.device | str | None, backends: dict[str, str]) -> torch.device:
+    if device is None:
+        device = "cuda" if backends.get("cuda") == "nccl" and torch.cuda.is_available() else "cpu"
+    device = torch.device(device)
+    named = device.type != "cuda" or device.index is not None
+    return device if named else torch.device("cuda", torch.cuda.current_device())
+
+
+def hold_alike(transport: ProcessTransport) -> bool:
+    """Whether all ranks can open each other's memory, as far as their numbers tell. Raises an InputError on all of them
+    where a part is on GPUs: each would choose its own collectives, and wait for the others for ever."""
+    host = host_number() if is_possible() else -1 - transport.rank
+    rows = transport.all_gather_ints([host, transport.device.type == "cuda"])
+    on_gpu = [gpu for _, gpu in rows]
+    if len({*on_gpu}) > 1:
+        raise InputError(
+            f"rank {on_gpu.index(0)} of the group is on the CPU, since it sees no GPU or was told so, and rank "
+            f'{on_gpu.index(1)} is on a GPU; give each rank a GPU, or all of them device="cpu"'
+        )
+    return len({host for host, _ in rows}) == 1
