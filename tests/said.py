@@ -242,7 +242,7 @@ SAID = [
      "0.43     0.69  4.72\nstage 3       4.03         1.66          1.24     0.42  4.45"),
     ("09", "On 10 Gbit/s it does, by a hair", "gathers beside the next forward      9.70       4.39"),
     ("09", "Between 3 and 1 Gbit/s.",
-     "-0.4%       3\n1               10.77 10.77 -0.0%          13.44 13.47 -0.3%       2"),
+     "-0.5%       3\n1               10.77 10.79 -0.2%          13.44 13.49 -0.4%       2"),
     ("09", "One ring carries 1.75 tensors out of each node, by 14 messages",
      "one ring       [28.0]              7.00                 14"),
     ("09", "most of the latency above belongs to no wire", "the bare socket is quicker: True"),
