@@ -3,7 +3,7 @@
     python -m benchmarks.cost --ranks 2 --gbit-per-s 1 5 --models "llama tiny"
 
 Method. In rounds, one after the other: for each number of ranks and bandwidth the machine is calibrated
-(`zerolab.cost.calibrate`, seconds), and right after it comes a launch with rings on a link that really delays
+(`zerolab.apps.cost.calibrate`, seconds), and right after it comes a launch with rings on a link that really delays
 (`launch(..., link=)`), in which every model trains at every stage: two steps to warm up, then some that are timed. A
 step lasts as long as on its slowest rank, and the median of the steps counts. Its prediction knows the calibration of
 its round and the link, never a step. Of the rounds the medians count, of times and of errors. What is done is in a file
@@ -27,13 +27,13 @@ import torch
 from tqdm import tqdm
 
 from benchmarks.plan import fill_readme
+from zerolab.apps.cost import Machine, calibrate
+from zerolab.apps.plan import RunSpec, shape_of
+from zerolab.apps.plan.measure import decay_of_train
+from zerolab.apps.plan.mixture import build_model
+from zerolab.apps.plan.timing import predict_step
 from zerolab.collectives import Collectives, Link
-from zerolab.cost import Machine, calibrate
 from zerolab.models import GPT2Config, config_of
-from zerolab.plan import RunSpec, shape_of
-from zerolab.plan.measure import decay_of_train
-from zerolab.plan.mixture import build_model
-from zerolab.plan.timing import predict_step
 from zerolab.ranks import launch
 from zerolab.zero import ZeroEngine
 

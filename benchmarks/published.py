@@ -13,10 +13,10 @@ from dataclasses import dataclass, replace
 from statistics import median
 
 from benchmarks.plan import fill_readme
-from zerolab.cost import find_gpu, machine_of
+from zerolab.apps.cost import find_gpu, machine_of
+from zerolab.apps.plan import SHAPES, RunSpec, Shape, gpu_bytes, shape_of
+from zerolab.apps.plan.timing import StepTime, network_of, predict_step
 from zerolab.models import LlamaConfig
-from zerolab.plan import SHAPES, RunSpec, Shape, gpu_bytes, shape_of
-from zerolab.plan.timing import StepTime, network_of, predict_step
 from zerolab.precision import Precision
 
 BEGIN = "<!-- python -m benchmarks.published --readme -->"

@@ -20,9 +20,9 @@ from pathlib import Path
 from statistics import median
 
 from benchmarks.plan import fill_readme
-from zerolab.sweep import make_cases, read_file, sweep
-from zerolab.sweep.crossings import by_stage, crossings
-from zerolab.sweep.rows import DONE, Row
+from zerolab.apps.sweep import make_cases, read_file, sweep
+from zerolab.apps.sweep.crossings import by_stage, crossings
+from zerolab.apps.sweep.rows import DONE, Row
 
 WIRES = {
     "zero_stage": [0, 1, 2, 3],
@@ -153,7 +153,7 @@ def main() -> None:
         text = "\n".join((wires_table if name == "wires" else tiers_table)(rows))
         print(text)
         if name == "wires":
-            from zerolab.sweep.plots import write_plots
+            from zerolab.apps.sweep.plots import write_plots
 
             print("\n".join(map(str, write_plots(rows, given.out / name / "plots"))))
         if given.readme:

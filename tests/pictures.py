@@ -4,16 +4,16 @@ from collections.abc import Callable, Mapping
 
 import torch
 
+from zerolab.apps.cost import find_gpu
+from zerolab.apps.plan import SHAPES, RunSpec
+from zerolab.apps.plan.best import best_runs
 from zerolab.collectives import Link, Span
-from zerolab.cost import find_gpu
 from zerolab.course import viz
 from zerolab.course.viz import Picture
 from zerolab.course.viz.pipeline import schedule
 from zerolab.course.viz.scale import gradient_course, simulated
 from zerolab.flat import lay_out
 from zerolab.memory import Sample
-from zerolab.plan import SHAPES, RunSpec
-from zerolab.plan.best import best_runs
 from zerolab.precision.scaler import LossScaler
 from zerolab.ranks import launch
 

@@ -18,11 +18,11 @@ import born
 import pace
 import pytest
 
+from zerolab.apps.cli import main
+from zerolab.apps.cli.tables import text_of
 from zerolab.checkpoint import checkpoints_in, read_manifest
 from zerolab.checkpoint.folder import Folder
 from zerolab.checkpoint.manifest import MANIFEST, Stretch
-from zerolab.cli import main
-from zerolab.cli.tables import text_of
 from zerolab.train import Report, make_config, train
 
 RUN = {"model_size": "nano", "seq_len": 32, "lr": 3e-3, "timeout": 60.0}
@@ -291,7 +291,7 @@ def test_a_rank_that_torchrun_asks_to_end_has_all_of_them_save_and_end(tmp_path:
 def test_the_first_sigterm_is_told_to_the_run_and_the_second_ends_the_command() -> None:
     code = """
 import os
-from zerolab.cli import ending
+from zerolab.apps.cli import ending
 ending.take_signals()
 with ending.on_first_sigterm(lambda: print("told", flush=True)):
     os.kill(os.getpid(), 15)
@@ -319,7 +319,7 @@ def die():
 if os.environ["RANK"] == "1" and not died.exists():
     threading.Thread(target=die, daemon=True).start()
 sys.argv[1:] = sys.argv[3:]
-from zerolab.cli import main
+from zerolab.apps.cli import main
 sys.exit(main())
 """
 
@@ -355,7 +355,7 @@ def test_a_save_that_fails_ends_the_run_with_a_sentence_and_the_one_before_is_wh
     assert (folder / "step-00000001" / "optimizer_shard_rank0.safetensors").stat().st_size > least
     limited = (
         f"import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, ({least}, {least})); "
-        "from zerolab.cli import main; sys.exit(main())"
+        "from zerolab.apps.cli import main; sys.exit(main())"
     )
     words = ["-c", limited, *FLAGS, *flags, "--collective-impl", "ring"]
     done = born.ran(*words, env=environment(), text=True, capture_output=True, timeout=60, server="own")

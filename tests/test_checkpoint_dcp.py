@@ -22,11 +22,11 @@ from torch.distributed.checkpoint import FileSystemReader
 from torch.distributed.checkpoint import state_dict as dsd
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
+from zerolab.apps.cli import main
+from zerolab.apps.interop.dcp import from_dcp, to_dcp
+from zerolab.apps.interop.dcp.metadata import METADATA, read_metadata
 from zerolab.checkpoint import CheckpointError, Checkpoints, dcp_write, find_latest, load, read_manifest, save
-from zerolab.checkpoint.dcp import from_dcp, to_dcp
-from zerolab.checkpoint.dcp_metadata import METADATA, read_metadata
 from zerolab.checkpoint.tensors import FileReader
-from zerolab.cli import main
 from zerolab.collectives import Collectives
 from zerolab.errors import InputError
 from zerolab.ranks import launch

@@ -13,13 +13,13 @@ from checkpoint_cases import Net, Run, Way, differing, save_at, values_of
 from safetensors.torch import load_file
 from torch import nn
 
+from zerolab.apps.cli import main
+from zerolab.apps.interop.huggingface import from_pretrained, load_folder
 from zerolab.checkpoint import consolidate, export, load, save
 from zerolab.checkpoint.tensors import FileReader
-from zerolab.cli import main
 from zerolab.collectives import Collectives, LocalCollectives
 from zerolab.errors import CheckpointError, InputError
 from zerolab.models import build, config_of
-from zerolab.models.huggingface import from_pretrained, load_folder
 from zerolab.offload import Offload
 from zerolab.ranks import launch
 from zerolab.zero import ZeroEngine
@@ -131,8 +131,8 @@ def test_a_folder_of_hugging_face_s_goes_into_a_model_that_has_no_memory_of_its_
         save(tmp_path / "run", engine, 0)
         return engine.state_dict(), main
 
-    from zerolab.models.huggingface import export as to_theirs
-    from zerolab.models.huggingface import save_folder
+    from zerolab.apps.interop.huggingface import export as to_theirs
+    from zerolab.apps.interop.huggingface import save_folder
 
     config = config_of("llama", "nano", max_seq_len=16)
     save_folder(tmp_path / "hf", config, to_theirs(config, consolidated.__getitem__))

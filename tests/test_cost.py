@@ -9,9 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from zerolab.collectives import Link
-from zerolab.collectives.cost import RINGS
-from zerolab.cost import (
+from zerolab.apps.cost import (
     GPUS,
     Machine,
     Network,
@@ -23,12 +21,14 @@ from zerolab.cost import (
     machine_of,
     operation_of,
 )
-from zerolab.cost.record import machine_from_record, record_of
+from zerolab.apps.cost.record import machine_from_record, record_of
+from zerolab.apps.plan import RunSpec, shape_of
+from zerolab.apps.plan.needs import layout_of
+from zerolab.apps.plan.timing import predict_step, step_bytes
+from zerolab.collectives import Link
+from zerolab.collectives.cost import RINGS
 from zerolab.errors import InputError
 from zerolab.models import config_of
-from zerolab.plan import RunSpec, shape_of
-from zerolab.plan.needs import layout_of
-from zerolab.plan.timing import predict_step, step_bytes
 from zerolab.ranks import launch
 
 NVLINK, ETHERNET = Link(2400, 3), Link(100, 10)

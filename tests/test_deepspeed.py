@@ -17,15 +17,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from zerolab import ZeroEngine, launch
-from zerolab.cli import main
+from zerolab.apps.cli import main
+from zerolab.apps.dialects.deepspeed import at, leaves, read
+from zerolab.apps.dialects.deepspeed_keys import TABLE, TELLS, TORCH_ADAM, as_markdown, is_on
+from zerolab.apps.dialects.deepspeed_schedule import DEFAULTS, PEAK
+from zerolab.apps.dialects.deepspeed_write import write
+from zerolab.apps.interop.huggingface import export, save_folder
 from zerolab.collectives import Collectives
-from zerolab.dialects.deepspeed import at, leaves, read
-from zerolab.dialects.deepspeed_keys import TABLE, TELLS, TORCH_ADAM, as_markdown, is_on
-from zerolab.dialects.deepspeed_schedule import DEFAULTS, PEAK
-from zerolab.dialects.deepspeed_write import write
 from zerolab.errors import InputError
 from zerolab.models import GPT2Config, build_model, config_of
-from zerolab.models.huggingface import export, save_folder
 from zerolab.train import TrainConfig, make_config
 
 ACCEPTED = [name for name, wild in WILD.items() if not wild.refused]

@@ -12,10 +12,10 @@ import torch
 import yaml
 
 from zerolab import ZeroEngine, launch
-from zerolab.cli.train import read_flags
+from zerolab.apps.cli.train import read_flags
+from zerolab.apps.dialects import DIALECTS
+from zerolab.apps.dialects.own import write as write_own
 from zerolab.collectives import Collectives
-from zerolab.dialects import DIALECTS
-from zerolab.dialects.own import write as write_own
 from zerolab.errors import InputError
 from zerolab.precision import PRECISIONS
 from zerolab.train import TrainConfig, make_config

@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
-from zerolab.cli import main
-from zerolab.cli.parser import ELSEWHERE, nearest
-from zerolab.cli.train import make_parser
-from zerolab.dialects.assignments import read_assignments
-from zerolab.dialects.deepspeed import read_deepspeed
-from zerolab.dialects.deepspeed_write import write
-from zerolab.dialects.nanogpt import TELLS
+from zerolab.apps.cli import main
+from zerolab.apps.cli.parser import ELSEWHERE, nearest
+from zerolab.apps.cli.train import make_parser
+from zerolab.apps.dialects.assignments import read_assignments
+from zerolab.apps.dialects.deepspeed import read_deepspeed
+from zerolab.apps.dialects.deepspeed_write import write
+from zerolab.apps.dialects.nanogpt import TELLS
+from zerolab.apps.plan.bring import find_model
 from zerolab.errors import InputError
-from zerolab.plan.bring import find_model
 from zerolab.train import make_config
 
 Captured = pytest.CaptureFixture[str]

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 import yaml
 
-from zerolab.cli import main
-from zerolab.cli import plan as plan_command
-from zerolab.cli import train as train_command
+from zerolab.apps.cli import main
+from zerolab.apps.cli import plan as plan_command
+from zerolab.apps.cli import train as train_command
+from zerolab.apps.plan import RunSpec
 from zerolab.data import prepare
 from zerolab.errors import InputError
-from zerolab.plan import RunSpec
 from zerolab.precision import Precision
 from zerolab.train import TrainConfig
 

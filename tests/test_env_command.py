@@ -11,7 +11,7 @@ import torch
 from packaging.requirements import Requirement
 
 import zerolab
-from zerolab.cli import env, main
+from zerolab.apps.cli import env, main
 from zerolab.system import THINGS
 
 

@@ -17,8 +17,8 @@ from gpucheck.report import Finding, Outcome, driver, system, text, verdict, way
 from gpucheck.streams import CYCLES, SYNCHRONIZES, host_waits, late
 from gpucheck.training import Size
 
-from zerolab.cli.launch import make_parser as launch_parser
-from zerolab.cli.train import read_flags
+from zerolab.apps.cli.launch import make_parser as launch_parser
+from zerolab.apps.cli.train import read_flags
 from zerolab.collectives import LocalTransport
 from zerolab.gpu import door
 from zerolab.train import make_config

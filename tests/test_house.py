@@ -198,7 +198,7 @@ class Refused:
 sys.meta_path.insert(0, Refused())
 import torch
 from zerolab import ZeroEngine, launch
-from zerolab.cli import main
+from zerolab.apps.cli import main
 
 def train(comm):
     engine = ZeroEngine(torch.nn.Linear(4, 4), comm, stage=3, lr=0.1)

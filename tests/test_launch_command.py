@@ -12,8 +12,8 @@ import born
 import psutil
 import pytest
 
-from zerolab.cli import main
-from zerolab.cli import train as train_command
+from zerolab.apps.cli import main
+from zerolab.apps.cli import train as train_command
 from zerolab.data import Corpus
 from zerolab.errors import InputError
 from zerolab.ranks.job import wanted

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from zerolab import cli
-from zerolab.cli import ending
+from zerolab.apps.cli import ending
 from zerolab.course.grade import doubt, referee
 from zerolab.course.grade.submission import read_submission
 from zerolab.course.judge.case import Observation, Trouble
@@ -163,10 +163,10 @@ def test_an_interrupt_before_signals_are_taken_prints_no_traceback() -> None:
 import os, signal, sys
 class Interrupts:
     def find_spec(self, name, *rest):
-        if name == "zerolab.cli.ending":
+        if name == "zerolab.apps.cli.ending":
             os.kill(os.getpid(), signal.SIGINT)
 sys.meta_path.insert(0, Interrupts())
-from zerolab.cli import main
+from zerolab.apps.cli import main
 sys.exit(main())
 """
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
@@ -174,9 +174,9 @@ sys.exit(main())
 
 
 def test_what_a_command_is_begun_by_imports_next_to_nothing() -> None:
-    code = "import sys; before = set(sys.modules); import zerolab.cli; print(sorted(set(sys.modules) - before))"
+    code = "import sys; before = set(sys.modules); import zerolab.apps.cli; print(sorted(set(sys.modules) - before))"
     ran = subprocess.run([sys.executable, "-S", "-c", code], capture_output=True, text=True, timeout=60, cwd=ROOT)
-    assert ran.stdout == "['__future__', 'zerolab', 'zerolab.cli']\n", ran.stderr
+    assert ran.stdout == "['__future__', 'zerolab', 'zerolab.apps.cli']\n", ran.stderr
 
 
 def test_the_command_that_grades_does_not_wait_for_the_compiler_that_only_its_workers_need() -> None:

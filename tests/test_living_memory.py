@@ -10,10 +10,10 @@ import pytest
 from cover import NIGHTLY
 from javascript import words
 
+from zerolab.apps.plan import SHAPES, Needs, RunSpec, gpu_bytes, needs
+from zerolab.apps.plan.replay import StepMoment
 from zerolab.course.living import memory
 from zerolab.course.viz.calculator import GPUS, calculator_text
-from zerolab.plan import SHAPES, Needs, RunSpec, gpu_bytes, needs
-from zerolab.plan.replay import StepMoment
 
 TABLES = memory.record()["tables"]
 MEND = "the planner says something else: run `python -m zerolab.course.living.memory`"
@@ -54,7 +54,7 @@ def test_the_browser_says_of_each_setting_what_the_still_picture_says(
         row = dict(known[replace(run, offload=name_of(run))])
         return Needs({"host:": row.pop("host")}, StepMoment("", row), ())
 
-    planner = sys.modules["zerolab.plan.needs"]  # zerolab.plan.needs is also a function
+    planner = sys.modules["zerolab.apps.plan.needs"]  # zerolab.apps.plan.needs is also a function
     monkeypatch.setattr(planner, "needs_of", from_the_table)
     monkeypatch.setattr(planner, "fits", lambda run, limit: gpu_bytes(run) <= limit)
     gpus = cycle(GPUS)

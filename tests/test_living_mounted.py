@@ -9,11 +9,11 @@ import pytest
 from ipywidgets import DOMWidget
 from javascript import words
 
+from zerolab.apps.plan import RunSpec, Shape
 from zerolab.course import living
 from zerolab.course.living import memory
 from zerolab.course.viz.calculator import calculator_text
 from zerolab.course.widgets import memory_sliders, mounted, ring_stepper
-from zerolab.plan import RunSpec, Shape
 
 
 class AnyWidget(DOMWidget):

@@ -8,11 +8,11 @@ import torch
 from torch import nn
 
 from zerolab import ZeroEngine, launch
-from zerolab.cli import main
-from zerolab.cli.train import read_flags
+from zerolab.apps.cli import main
+from zerolab.apps.cli.train import read_flags
+from zerolab.apps.dialects import megatron
+from zerolab.apps.dialects.megatron_write import write
 from zerolab.collectives import Collectives
-from zerolab.dialects import megatron
-from zerolab.dialects.megatron_write import write
 from zerolab.errors import InputError
 from zerolab.precision import LossScaler
 from zerolab.train import make_config, train

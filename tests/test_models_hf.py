@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from zerolab.apps.interop.huggingface import export, from_pretrained, save_folder
 from zerolab.models import GPT2, Config, GPT2Config, LanguageModel, Llama, LlamaConfig
-from zerolab.models.huggingface import export, from_pretrained, save_folder
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed: pip install '.[bench]'")
 

@@ -16,11 +16,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from zerolab import ZeroEngine, launch
-from zerolab.collectives import Collectives
-from zerolab.errors import CheckpointError, InputError
-from zerolab.memory import Tracker
-from zerolab.models import GPT2, SIZES, Config, GPT2Config, LanguageModel, Llama, LlamaConfig, config_of
-from zerolab.models.huggingface import (
+from zerolab.apps.interop.huggingface import (
     export,
     from_huggingface,
     from_pretrained,
@@ -30,6 +26,10 @@ from zerolab.models.huggingface import (
     save_folder,
     to_huggingface,
 )
+from zerolab.collectives import Collectives
+from zerolab.errors import CheckpointError, InputError
+from zerolab.memory import Tracker
+from zerolab.models import GPT2, SIZES, Config, GPT2Config, LanguageModel, Llama, LlamaConfig, config_of
 
 LLAMA, GPT = config_of("llama", "nano"), config_of("gpt2", "nano")
 assert isinstance(LLAMA, LlamaConfig) and isinstance(GPT, GPT2Config)

@@ -9,17 +9,17 @@ from typing import Any
 import pytest
 import torch
 
-from zerolab.cli import main
-from zerolab.cli.tables import with_total
-from zerolab.cli.train import read_flags
+from zerolab.apps.cli import main
+from zerolab.apps.cli.tables import with_total
+from zerolab.apps.cli.train import read_flags
+from zerolab.apps.dialects.assignments import read_assignments
+from zerolab.apps.dialects.nanogpt import DEFAULTS, NanoGPT, find_nanogpt, read_nanogpt
+from zerolab.apps.dialects.nanogpt_write import write
+from zerolab.apps.interop.huggingface import export, save_folder
 from zerolab.data import prepare
-from zerolab.dialects.assignments import read_assignments
-from zerolab.dialects.nanogpt import DEFAULTS, NanoGPT, find_nanogpt, read_nanogpt
-from zerolab.dialects.nanogpt_write import write
 from zerolab.errors import InputError
 from zerolab.memory import StateSize, predict
 from zerolab.models import GPT2Config, build_model, parameter_count
-from zerolab.models.huggingface import export, save_folder
 from zerolab.train import TrainConfig, make_config, train
 from zerolab.train.parts import decay_groups
 from zerolab.zero.units import find_units

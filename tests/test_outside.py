@@ -22,8 +22,8 @@ import pytest
 import rank_functions as functions
 
 from zerolab import cli
-from zerolab.cli import ending
-from zerolab.cli import train as train_command
+from zerolab.apps.cli import ending
+from zerolab.apps.cli import train as train_command
 from zerolab.course.grade import referee
 from zerolab.course.grade.submission import read_submission
 from zerolab.errors import DiskError, InputError, RankError
@@ -167,7 +167,7 @@ def full_disk(monkeypatch: pytest.MonkeyPatch, where: Path) -> None:
 def test_a_place_that_cannot_be_written_is_refused_before_the_work(
     command: list[str], place: str, why: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for work in ("zerolab.cli.train.train", "zerolab.course.grade.cli.grade"):
+    for work in ("zerolab.apps.cli.train.train", "zerolab.course.grade.cli.grade"):
         monkeypatch.setattr(work, lambda *args: pytest.fail("it has begun"))
     flag = "--profile-json" if command == ["train"] else "--json"
     assert cli.main([*command, flag, place]) == 2
@@ -344,7 +344,7 @@ def test_without_solutions_a_grading_says_what_a_source_is(
 def test_a_signal_that_comes_while_python_goes_finds_all_done() -> None:
     code = """
 import os
-from zerolab.cli import ending
+from zerolab.apps.cli import ending
 ending.take_signals()
 class Late:
     def __del__(self, kill=os.kill, pid=os.getpid()):

@@ -7,6 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
+from zerolab.apps.plan import GB, OFFLOADS, SHAPES, RunSpec, Shape, advice, gpu_bytes, needs
+from zerolab.apps.plan.needs import DEVICE, layout_of
 from zerolab.collectives import LocalCollectives
 from zerolab.course.viz.calculator import GPUS, memory_calculator, verdict
 from zerolab.course.viz.looks import MEMORY
@@ -14,8 +16,6 @@ from zerolab.errors import InputError
 from zerolab.memory import predict_states
 from zerolab.models import build, parameter_count
 from zerolab.offload import Offload
-from zerolab.plan import GB, OFFLOADS, SHAPES, RunSpec, Shape, advice, gpu_bytes, needs
-from zerolab.plan.needs import DEVICE, layout_of
 from zerolab.precision import PRECISIONS, Precision
 from zerolab.train import make_config
 from zerolab.zero import ZeroEngine

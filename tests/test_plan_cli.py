@@ -8,18 +8,13 @@ from typing import Any
 import pytest
 from hf_configs import EXACT, FAR, NEAR
 
-from zerolab.cli import main
-from zerolab.cost import GPUS, find_gpu
-from zerolab.errors import InputError
-from zerolab.flat import Segment
-from zerolab.models import config_of
-from zerolab.models.huggingface.config import to_huggingface
-from zerolab.offload import Offload
-from zerolab.offload.groups import count_parts, sub_groups
-from zerolab.plan import GB, SHAPES, RunSpec, advice, gpu_bytes, needs_of
-from zerolab.plan.bring import find_model
-from zerolab.plan.describe import as_settings, described
-from zerolab.plan.guide import (
+from zerolab.apps.cli import main
+from zerolab.apps.cost import GPUS, find_gpu
+from zerolab.apps.interop.huggingface.config import to_huggingface
+from zerolab.apps.plan import GB, SHAPES, RunSpec, advice, gpu_bytes, needs_of
+from zerolab.apps.plan.bring import find_model
+from zerolab.apps.plan.describe import as_settings, described
+from zerolab.apps.plan.guide import (
     against_memory,
     against_slowness,
     buckets,
@@ -28,9 +23,14 @@ from zerolab.plan.guide import (
     seconds_on_links,
     traffic_bytes,
 )
-from zerolab.plan.instances import traffic_across
-from zerolab.plan.layout import lay_out_model
-from zerolab.plan.needs import at_stage, changed, layout_of
+from zerolab.apps.plan.instances import traffic_across
+from zerolab.apps.plan.layout import lay_out_model
+from zerolab.apps.plan.needs import at_stage, changed, layout_of
+from zerolab.errors import InputError
+from zerolab.flat import Segment
+from zerolab.models import config_of
+from zerolab.offload import Offload
+from zerolab.offload.groups import count_parts, sub_groups
 
 GPT2 = ["plan", "--model", "gpt2-124m", "--ranks", "4"]
 

@@ -7,16 +7,16 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from benchmarks.plan import BEGIN, END, README, TOKENS, error_of, matrix
+from zerolab.apps.plan import SHAPES, RunSpec, needs_of, shape_of
+from zerolab.apps.plan.guide import traffic
+from zerolab.apps.plan.layout import decay_of, lay_out_model
+from zerolab.apps.plan.measure import Measured, measure
+from zerolab.apps.plan.mixture import MixtureConfig
+from zerolab.apps.plan.relatives import RelativeConfig
+from zerolab.apps.plan.trace import Work, run_once, trace_layers
 from zerolab.memory import Stage3Limits
 from zerolab.models import build_model, config_of
 from zerolab.offload import Offload
-from zerolab.plan import SHAPES, RunSpec, needs_of, shape_of
-from zerolab.plan.guide import traffic
-from zerolab.plan.layout import decay_of, lay_out_model
-from zerolab.plan.measure import Measured, measure
-from zerolab.plan.mixture import MixtureConfig
-from zerolab.plan.relatives import RelativeConfig
-from zerolab.plan.trace import Work, run_once, trace_layers
 from zerolab.precision import PRECISIONS
 from zerolab.zero.units import find_units
 from zerolab.zero.zero_engine import dtypes_from

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from zerolab.apps.plan import GB, SHAPES, RunSpec, needs, needs_of, shape_of
+from zerolab.apps.plan.guide import traffic_bytes
+from zerolab.apps.plan.measure import measure
+from zerolab.apps.plan.needs import DEVICE
 from zerolab.course.widgets import memory_sliders
 from zerolab.memory import predict_states
 from zerolab.models import GPT2Config, config_of
-from zerolab.plan import GB, SHAPES, RunSpec, needs, needs_of, shape_of
-from zerolab.plan.guide import traffic_bytes
-from zerolab.plan.measure import measure
-from zerolab.plan.needs import DEVICE
 from zerolab.precision import Precision
 from zerolab.train import make_config, train
 

@@ -6,20 +6,20 @@ from dataclasses import replace
 import pytest
 import torch
 
-from zerolab.cli.plan import main
+from zerolab.apps.cli.plan import main
+from zerolab.apps.cost import Machine, Network, Rate, find_gpu, machine_of
+from zerolab.apps.plan import SHAPES, RunSpec, gpu_bytes, shape_of
+from zerolab.apps.plan.best import best_runs, candidates
+from zerolab.apps.plan.crossing import crossings, with_bandwidth
+from zerolab.apps.plan.guide import traffic
+from zerolab.apps.plan.measure import decay_of_train
+from zerolab.apps.plan.mixture import build_model
+from zerolab.apps.plan.timing import by_stage, model_flop, network_of, predict_step
 from zerolab.collectives import Link
 from zerolab.collectives.cost import RINGS
-from zerolab.cost import Machine, Network, Rate, find_gpu, machine_of
 from zerolab.course.viz import best_map
 from zerolab.errors import InputError
 from zerolab.models import config_of
-from zerolab.plan import SHAPES, RunSpec, gpu_bytes, shape_of
-from zerolab.plan.best import best_runs, candidates
-from zerolab.plan.crossing import crossings, with_bandwidth
-from zerolab.plan.guide import traffic
-from zerolab.plan.measure import decay_of_train
-from zerolab.plan.mixture import build_model
-from zerolab.plan.timing import by_stage, model_flop, network_of, predict_step
 from zerolab.ranks import Pace, launch
 from zerolab.zero import ZeroEngine
 

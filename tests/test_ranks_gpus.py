@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from zerolab.cli.train import read_flags
+from zerolab.apps.cli.train import read_flags
 from zerolab.collectives import Collectives, Link
 from zerolab.collectives.ring import LocalCollectives, RingCollectives
 from zerolab.collectives.transport import LocalTransport, Transport

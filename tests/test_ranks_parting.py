@@ -7,7 +7,7 @@ import pytest
 import torch.distributed as dist
 
 from zerolab import cli
-from zerolab.cli import ending
+from zerolab.apps.cli import ending
 from zerolab.ranks import join
 from zerolab.ranks.failure import PeerLost, RankFailure
 

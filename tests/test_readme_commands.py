@@ -23,7 +23,7 @@ import pytest
 from cover import NIGHTLY
 
 from zerolab import cli
-from zerolab.cli.train import make_parser
+from zerolab.apps.cli.train import make_parser
 from zerolab.train import make_config
 
 ROOT = Path(__file__).resolve().parent.parent

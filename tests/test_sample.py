@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from zerolab.cli import main
+from zerolab.apps.cli import main
 from zerolab.data import Batches, load_dataset, prepare
 from zerolab.errors import InputError
 from zerolab.models import GPT2, GPT2Config
@@ -81,7 +81,7 @@ def test_a_hugging_face_folder_and_tokens_without_a_text_are_sampled_too(
     assert sampled(capsys, room / "hf", *flags, "--prompt", TEXT[:20], "--dataset", room / "fox") == TEXT[:25] + "\n"
     # Bytes are known by their number.
     torch.manual_seed(0)
-    from zerolab.models.huggingface import export, save_folder
+    from zerolab.apps.interop.huggingface import export, save_folder
 
     model = GPT2(GPT2Config(256, 16, 1, 2, max_seq_len=8))
     save_folder(room / "bytes", model.config, export(model.config, model.state_dict().__getitem__))

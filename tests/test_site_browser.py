@@ -17,12 +17,12 @@ from urllib.parse import urlsplit
 import pytest
 from overlaps import OVERLAPS, STRUCK
 
+from zerolab.apps.plan import SHAPES, RunSpec
 from zerolab.course.living import reshard, shards
 from zerolab.course.viz.calculator import calculator_text
 from zerolab.course.viz.reshard import readings, reshard_text
 from zerolab.course.viz.shards import shard_text
 from zerolab.flat import lay_out
-from zerolab.plan import SHAPES, RunSpec
 
 ROOT = Path(__file__).resolve().parent.parent
 SITE = ROOT / "build" / "site"

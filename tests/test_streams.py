@@ -19,6 +19,10 @@ from streams.runs import Case, Net, Seen, make_engine, run
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from zerolab.apps.plan import RunSpec
+from zerolab.apps.plan.guide import traffic_bytes
+from zerolab.apps.plan.needs import layout_of, step_buffers
+from zerolab.apps.plan.shapes import SHAPES
 from zerolab.collectives import LocalCollectives, torch_
 from zerolab.collectives.torch_ import TorchCollectives
 from zerolab.errors import OffloadError
@@ -26,10 +30,6 @@ from zerolab.memory import Stage3Limits
 from zerolab.offload import Offload
 from zerolab.offload.copies import AHEAD
 from zerolab.offload.places import SUB_GROUP, SUB_GROUP_ON_GPU
-from zerolab.plan import RunSpec
-from zerolab.plan.guide import traffic_bytes
-from zerolab.plan.needs import layout_of, step_buffers
-from zerolab.plan.shapes import SHAPES
 from zerolab.precision.recipe import Precision
 from zerolab.zero import ZeroEngine
 from zerolab.zero.clip import gradient_norm

@@ -12,16 +12,16 @@ import pytest
 
 from benchmarks import tiers
 from zerolab import cli
+from zerolab.apps.cost import Machine, Rate
+from zerolab.apps.dialects.deepspeed import read_deepspeed
+from zerolab.apps.sweep import machines, make_cases, read_file, sweep
+from zerolab.apps.sweep import run as sweep_run
+from zerolab.apps.sweep.machines import MACHINE
+from zerolab.apps.sweep.measure import intersect, parts_of
+from zerolab.apps.sweep.rows import LINES, TABLE, Rows, held, read_rows
+from zerolab.apps.sweep.shaped import ShapedHosts
 from zerolab.collectives import Span
-from zerolab.cost import Machine, Rate
-from zerolab.dialects.deepspeed import read_deepspeed
 from zerolab.errors import InputError
-from zerolab.sweep import machines, make_cases, read_file, sweep
-from zerolab.sweep import run as sweep_run
-from zerolab.sweep.machines import MACHINE
-from zerolab.sweep.measure import intersect, parts_of
-from zerolab.sweep.rows import LINES, TABLE, Rows, held, read_rows
-from zerolab.sweep.shaped import ShapedHosts
 from zerolab.train import make_config, train
 
 SMALL: dict[str, Any] = {"world": "lockstep", "model_size": "nano", "seq_len": 16, "batch_size": 4, "max_steps": 3}

@@ -13,15 +13,15 @@ import psutil
 import pytest
 
 from zerolab import cli
+from zerolab.apps.cost import calibration
+from zerolab.apps.sweep import make_cases
+from zerolab.apps.sweep.hosts import leave_word, read_result, run_all
+from zerolab.apps.sweep.machines import Machines
+from zerolab.apps.sweep.rows import read_rows
+from zerolab.apps.sweep.shaped import ShapedHosts
+from zerolab.apps.sweep.shaping import host_end, switch, wire
 from zerolab.collectives import Link
-from zerolab.cost import calibration
 from zerolab.errors import InputError, RankError
-from zerolab.sweep import make_cases
-from zerolab.sweep.hosts import leave_word, read_result, run_all
-from zerolab.sweep.machines import Machines
-from zerolab.sweep.rows import read_rows
-from zerolab.sweep.shaped import ShapedHosts
-from zerolab.sweep.shaping import host_end, switch, wire
 from zerolab.train import train
 
 SMALL: dict[str, Any] = {"zero_stage": 3, "model_size": "nano", "seq_len": 16, "batch_size": 4, "max_steps": 3}

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from zerolab import cli
-from zerolab.sweep.crossings import MeasuredCrossing, by_stage, crossings, groups_of
-from zerolab.sweep.plots import communication, losses, memory, plots_of, throughput
-from zerolab.sweep.rows import LINES, Rows
+from zerolab.apps.sweep.crossings import MeasuredCrossing, by_stage, crossings, groups_of
+from zerolab.apps.sweep.plots import communication, losses, memory, plots_of, throughput
+from zerolab.apps.sweep.rows import LINES, Rows
 
 RATES = {0: {0.1: 40.0, 1.0: 80.0, 10.0: 90.0, None: 95.0}, 3: {0.1: 20.0, 1.0: 60.0, 10.0: 100.0, None: 110.0}}
 

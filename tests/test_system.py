@@ -11,8 +11,8 @@ import pytest
 import rank_functions as functions
 import torch
 
-from zerolab.cli import main
-from zerolab.cli.tables import text_of
+from zerolab.apps.cli import main
+from zerolab.apps.cli.tables import text_of
 from zerolab.collectives.shared.peers import is_possible
 from zerolab.course.grade import cage, doubt
 from zerolab.data import Corpus, load_corpus

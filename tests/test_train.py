@@ -13,12 +13,12 @@ import born
 import pytest
 import torch
 
-from zerolab.cli import main
-from zerolab.cli.tables import text_of
+from zerolab.apps.cli import main
+from zerolab.apps.cli.tables import text_of
+from zerolab.apps.interop.huggingface import export, save_folder
 from zerolab.data import prepare
 from zerolab.errors import InputError
 from zerolab.models import build_model
-from zerolab.models.huggingface import export, save_folder
 from zerolab.train import Report, TrainConfig, make_config, parts, train, write_json
 from zerolab.zero import ZeroEngine
 

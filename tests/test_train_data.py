@@ -14,12 +14,12 @@ import numpy
 import pytest
 import torch
 
-from zerolab.cli import main
+from zerolab.apps.cli import main
+from zerolab.apps.interop.huggingface import export, save_folder
 from zerolab.data import Batches, ByteTokenizer, CharacterTokenizer, load_corpus, load_dataset, prepare
 from zerolab.data.bins import write_together
 from zerolab.errors import InputError
 from zerolab.models import GPT2, GPT2Config, parameter_count
-from zerolab.models.huggingface import export, save_folder
 from zerolab.train import Report, make_config, train
 from zerolab.train.learned import load_learned
 from zerolab.train.loop import seed_of

@@ -10,8 +10,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from zerolab.cli import main
-from zerolab.cli import train as train_command
+from zerolab.apps.cli import main
+from zerolab.apps.cli import train as train_command
 from zerolab.train import outputs
 
 RUN = ["--world", "lockstep", "--model-size", "nano", "--seq-len", "8", "--max-steps", "1"]

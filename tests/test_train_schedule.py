@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch import nn
 
-from zerolab.cli import main
-from zerolab.cli.tables import text_of, validation
+from zerolab.apps.cli import main
+from zerolab.apps.cli.tables import text_of, validation
 from zerolab.collectives import phase
 from zerolab.data import Batches, load_corpus
 from zerolab.models import build

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from zerolab.cli import main
-from zerolab.dialects.deepspeed import read_deepspeed
-from zerolab.dialects.deepspeed_keys import NOT_A_FIELD, TABLE
+from zerolab.apps.cli import main
+from zerolab.apps.dialects.deepspeed import read_deepspeed
+from zerolab.apps.dialects.deepspeed_keys import NOT_A_FIELD, TABLE
 from zerolab.errors import InputError
 from zerolab.precision import Precision
 from zerolab.train import TrainConfig, make_config, train

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from zerolab.cli.train import main
+from zerolab.apps.cli.train import main
 from zerolab.collectives import Span
 from zerolab.errors import InputError
 from zerolab.train import Report, make_config, train

@@ -9,7 +9,7 @@ import pytest
 from cover import NIGHTLY
 
 from benchmarks.virtual import measure
-from zerolab.cli import main
+from zerolab.apps.cli import main
 from zerolab.errors import InputError
 from zerolab.train import Report, make_config, train
 
@@ -44,7 +44,7 @@ def test_the_command_says_that_no_loss_is_computed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[int] = []
-    monkeypatch.setattr("zerolab.cli.train.check_output", lambda flag, path, nbytes: asked.append(nbytes))
+    monkeypatch.setattr("zerolab.apps.cli.train.check_output", lambda flag, path, nbytes: asked.append(nbytes))
     profile, trace = tmp_path / "p.json", tmp_path / "t.json"
     command = "train --world virtual --ranks 1024 --zero-stage 3 --bf16 --model gpt2 --model-size nano --max-steps 2"
     assert main([*command.split(), "--profile-json", str(profile), "--trace", str(trace)]) == 0

@@ -7,6 +7,7 @@ import pytest
 from controls import each_changes_what_is_shown, pixels
 from ipywidgets import IntSlider
 
+from zerolab.apps.plan import SHAPES, RunSpec, Shape
 from zerolab.course.lab import VIEW
 from zerolab.course.living import marked
 from zerolab.course.living.memory import HEAD, WIDTHS
@@ -26,7 +27,6 @@ from zerolab.course.widgets import (
 from zerolab.course.widgets.living import RED
 from zerolab.course.widgets.memory import CUSTOM
 from zerolab.errors import InputError
-from zerolab.plan import SHAPES, RunSpec, Shape
 
 SHAPES_OF_A_LAYER = {"w": (400, 300), "b": (403,), "v": (170_000,)}
 

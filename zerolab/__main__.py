@@ -2,6 +2,6 @@
 
 import sys
 
-from zerolab.cli import main
+from zerolab.apps.cli import main
 
 sys.exit(main())

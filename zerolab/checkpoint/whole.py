@@ -12,14 +12,14 @@ from pathlib import Path
 
 import torch
 
+from zerolab.apps.interop.huggingface import names
+from zerolab.apps.interop.huggingface.folder import save_folder, save_tensors
 from zerolab.checkpoint.agreement import agree, attempt
 from zerolab.checkpoint.folder import remedy_for, resolve
 from zerolab.checkpoint.manifest import model_file, read_manifest
 from zerolab.checkpoint.reader import CheckpointReader
 from zerolab.errors import InputError
 from zerolab.models import Config
-from zerolab.models.huggingface import names
-from zerolab.models.huggingface.folder import save_folder, save_tensors
 from zerolab.zero import ZeroEngine
 from zerolab.zero.units import Unit
 

@@ -50,7 +50,7 @@ SIZES: dict[str, dict[str, Config]] = {
     },
 }
 """GPT-3's are for worlds without values (`world="virtual"`) and for plans; with its own tokens their vocabulary is
-50257 (arXiv 2005.14165, table 2.1; the 1.3B and the 13B as in `zerolab.plan.shapes`)."""
+50257 (arXiv 2005.14165, table 2.1; the 1.3B and the 13B as in `zerolab.apps.plan.shapes`)."""
 
 
 def config_of(name: str, size: str, *, vocab_size: int = BYTE_VOCABULARY, max_seq_len: int = 1024) -> Config:

@@ -7,11 +7,11 @@ from typing import Any
 
 import torch
 
+from zerolab.apps.plan import instances
 from zerolab.flat.views import values_here
 from zerolab.memory import predict, predict_traffic
 from zerolab.memory.predict import predict_rank
 from zerolab.memory.traffic import Sending, predict_phases
-from zerolab.plan import instances
 from zerolab.train.config import TrainConfig
 from zerolab.zero import ZeroEngine
 

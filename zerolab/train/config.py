@@ -7,13 +7,13 @@ from typing import Any, Literal
 
 from pydantic import ConfigDict, Field, ModelWrapValidatorHandler, ValidationError, model_validator
 
+from zerolab.apps.plan import RunSpec, shape_of
+from zerolab.apps.plan.instances import check_instances
 from zerolab.collectives import Link
 from zerolab.data import Corpus, check_division
 from zerolab.errors import InputError
 from zerolab.models import Config
 from zerolab.offload.files import check_folder
-from zerolab.plan import RunSpec, shape_of
-from zerolab.plan.instances import check_instances
 from zerolab.train.evaluate import EvaluationSettings
 from zerolab.train.model import ModelSettings, vocabulary
 from zerolab.train.schedule import LrSchedule, ScheduleSettings

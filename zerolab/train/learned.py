@@ -8,6 +8,7 @@ from pathlib import Path
 
 import torch
 
+from zerolab.apps.interop.huggingface import from_pretrained
 from zerolab.checkpoint import find_latest, read_manifest
 from zerolab.checkpoint.folder import remedy_for, resolve
 from zerolab.checkpoint.manifest import MANIFEST, Manifest
@@ -16,7 +17,6 @@ from zerolab.data import BYTES
 from zerolab.data.tokenizer import Tokenizer, read_tokenizer
 from zerolab.errors import InputError
 from zerolab.models import LanguageModel, build_model
-from zerolab.models.huggingface import from_pretrained
 from zerolab.train.model import saved_shape
 
 

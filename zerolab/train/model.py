@@ -12,10 +12,10 @@ from typing import Any, Literal
 import torch
 from pydantic import BaseModel, Field
 
+from zerolab.apps.interop.huggingface import load_folder
 from zerolab.data import EMBEDDED, Corpus, load_corpus, load_dataset
 from zerolab.errors import InputError
 from zerolab.models import BYTE_VOCABULARY, Config, GPT2Config, LanguageModel, LlamaConfig, config_of
-from zerolab.models.huggingface import load_folder
 
 SIZES = ("layers", "heads", "dim", "kv_heads", "ffn_dim", "bias", "tied_head")
 KINDS: dict[str, type[LlamaConfig] | type[GPT2Config]] = {"llama": LlamaConfig, "gpt2": GPT2Config}

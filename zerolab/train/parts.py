@@ -7,11 +7,11 @@ from typing import Any
 
 import torch
 
+from zerolab.apps.interop.huggingface import load_folder
+from zerolab.apps.plan import instances
 from zerolab.collectives import Collectives
 from zerolab.data import Batches, Corpus
 from zerolab.models import build_model
-from zerolab.models.huggingface import load_folder
-from zerolab.plan import instances
 from zerolab.train.config import TrainConfig
 from zerolab.train.model import take_weights
 from zerolab.train.resume import Start

@@ -8,8 +8,8 @@ import secrets
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from zerolab.cli import ending
-from zerolab.cli.parser import Parser
+from zerolab.apps.cli import ending
+from zerolab.apps.cli.parser import Parser
 from zerolab.course.grade.progress import Watch, progress
 from zerolab.course.grade.referee import Limits, grade
 from zerolab.course.grade.report import Graded, as_json, as_markdown, text_of, totals

@@ -10,7 +10,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from zerolab.cli.tables import rendered
+from zerolab.apps.cli.tables import rendered
 from zerolab.course.grade import cage
 from zerolab.course.grade.check import MARKS
 from zerolab.course.grade.referee import Verdict

@@ -1,7 +1,7 @@
 """The memory calculator's scene: what the planner computes for some 16,000 settings, as a table in memory.json.
 
 `python -m zerolab.course.living.memory` computes the table anew, which takes minutes; a test compares it with the
-planner. The browser looks numbers up, and finds with them what would make a run fit, as `zerolab.plan.advice` does.
+planner. The browser looks numbers up, and finds with them what would make a run fit, as `zerolab plan` does.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from zerolab.apps.plan import OFFLOADS, SHAPES, RunSpec, Shape, needs
+from zerolab.apps.plan.needs import DEVICE
 from zerolab.course.viz.calculator import GPUS
 from zerolab.course.viz.looks import MEMORY
 from zerolab.errors import InputError
-from zerolab.plan import OFFLOADS, SHAPES, RunSpec, Shape, needs
-from zerolab.plan.needs import DEVICE
 from zerolab.precision import PRECISIONS
 
 FILE = Path(__file__).with_suffix(".json")
@@ -30,7 +30,7 @@ MODELS = {
 }
 """Models of the scene, and the tokens of the one sequence that a rank computes at a time."""
 RANKS = [2**power for power in range(14)]
-"""As many as `zerolab.plan.advice` looks at."""
+"""As many as `zerolab.apps.plan.advice` looks at."""
 SAME = {"fp16": "bf16", "fp8": "bf16"}
 """Recipes that take the bytes of another one."""
 PLACES = [*((offload, stage) for offload in ("nothing", "optimizer") for stage in range(4)), (list(OFFLOADS)[-1], 3)]

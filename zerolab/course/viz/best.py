@@ -6,16 +6,16 @@ from collections.abc import Sequence
 
 from matplotlib.patches import Rectangle
 
+from zerolab.apps.plan.best import Best
 from zerolab.course.viz.looks import PALE, WHITE
 from zerolab.course.viz.picture import Picture, blank, text_table
 from zerolab.errors import InputError
-from zerolab.plan.best import Best
 
 STAGES = (PALE[0], PALE[2], PALE[5], PALE[1])
 
 
 def best_map(cells: Sequence[Sequence[Best]], gpu: str) -> Picture:
-    """What `zerolab.plan.best.best_runs` found, a row a model and a column a number of GPUs: the stage by colour and
+    """What `best_runs` of the planner found, a row a model and a column a number of GPUs: the stage by colour and
     number, sequences of a micro-batch ("r" where layers are recomputed), and the share of the GPU's peak."""
     if not cells or not all(len(row) == len(cells[0]) > 0 for row in cells):
         raise InputError(f"the map has rows of {[len(row) for row in cells]} cells; give rows of one length, above 0")

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from zerolab.apps.plan import GB, RunSpec, advice, gpu_bytes, needs
+from zerolab.apps.plan.needs import DEVICE, at_stage, changed
 from zerolab.course.viz.looks import MEMORY
 from zerolab.course.viz.picture import Picture, blank, figures, text_table
 from zerolab.errors import InputError
-from zerolab.plan import GB, RunSpec, advice, gpu_bytes, needs
-from zerolab.plan.needs import DEVICE, at_stage, changed
 from zerolab.precision import Precision
 
 GPUS = {"16 GB": 16, "24 GB": 24, "40 GB": 40, "80 GB": 80, "141 GB": 141}

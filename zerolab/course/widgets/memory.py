@@ -7,13 +7,13 @@ from typing import Any
 from ipywidgets import BoundedIntText, Checkbox, Dropdown, Layout, SelectionSlider
 from traitlets import TraitError
 
+from zerolab.apps.plan import OFFLOADS, SHAPES, RunSpec
 from zerolab.course.living.memory import LAYERS, TOKENS, WIDTHS, shape_of
 from zerolab.course.living.memory import OWN as CUSTOM
 from zerolab.course.viz.calculator import GPUS, memory_calculator
 from zerolab.course.viz.picture import Picture
 from zerolab.course.widgets.living import Living
 from zerolab.errors import InputError
-from zerolab.plan import OFFLOADS, SHAPES, RunSpec
 from zerolab.precision import PRECISIONS
 
 RANKS = [2**power for power in range(11)]

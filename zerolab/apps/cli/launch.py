@@ -1,0 +1,111 @@
+"""`zerolab launch`: N processes of a script on this machine, as torchrun starts them."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from zerolab.apps.cli import ending, scripts
+from zerolab.apps.cli.parser import Parser, with_dashes
+from zerolab.errors import InputError
+
+MAX_RANKS = 128
+STANDS_FOR_TRAIN = "train_4d.py"
+"""A script that texts start, and that is not here: `zerolab train` understands its flags."""
+
+
+def main(arguments: list[str]) -> int:
+    """Run the script; the status is 0 when every rank's is, else that of the first rank that failed."""
+    own, passed = split(arguments)
+    given, unknown = make_parser().parse_known_args(with_dashes(own))
+    if unknown:
+        raise InputError(f"{' '.join(unknown)} is no flag of zerolab launch; put -- before the script's own arguments")
+    ranks = one_of("--ranks", given.ranks, "--world-size", given.world_size) or "2"
+    if not ranks.isdecimal() or not 1 <= int(ranks) <= MAX_RANKS:
+        raise InputError(f"--ranks is {ranks!r}; give a whole number from 1 to {MAX_RANKS}")
+    count = int(ranks)
+    script = one_of("SCRIPT", given.script, "--script", given.script_flag)
+    if (script is None) == (given.module is None):
+        what = "no script" if script is None else f"both a script, {script}, and a module, {given.module},"
+        raise InputError(f"{what} is given to start; give one, such as: zerolab launch train.py --ranks 2")
+    check_backend(given.backend, count)
+    if script is not None and not Path(script).is_file():
+        if Path(script).name != STANDS_FOR_TRAIN:
+            raise InputError(f"there is no script {script!r}; name a file that is there, or -m and a module")
+        ending.say(f"zerolab launch: there is no {script} here, so zerolab train runs in its place")
+        return train(count, given.collectives, given.backend, passed)
+    environment = {**os.environ, "ZEROLAB_COLLECTIVES": given.collectives}
+    if given.backend == "gloo":
+        environment["CUDA_VISIBLE_DEVICES"] = ""
+    words = ["-m", given.module] if script is None else [script]
+    outcome = scripts.run([sys.executable, *words, *passed], count, environment)
+    if outcome.rank is not None:
+        ending.say(f"zerolab launch: {outcome.said}")
+    return outcome.status
+
+
+def split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
+    """What is for the launcher, and what is for the script: all behind `--`, or behind `--script-args`."""
+    for index, word in enumerate(arguments):
+        if word in ("--", "--script-args", "--script_args"):
+            return [*arguments[:index]], [*arguments[index + 1 :]]
+    return [*arguments], []
+
+
+def one_of(name: str, value: str | None, other: str, its: str | None) -> str | None:
+    """Two names for one thing."""
+    if value is not None and its is not None and value != its:
+        raise InputError(f"{name} is {value} and {other} is {its}, but they mean the same; leave one of the two out")
+    return its if value is None else value
+
+
+def check_backend(backend: str | None, ranks: int) -> None:
+    """Raise an InputError where NCCL is asked for and cannot serve."""
+    if backend == "nccl":
+        import torch
+
+        if torch.cuda.device_count() < ranks:
+            raise InputError(
+                f"--backend is nccl, which needs a GPU a rank, but there are {torch.cuda.device_count()} for {ranks} "
+                "ranks; give gloo, or leave it out"
+            )
+
+
+def train(ranks: int, collectives: str, backend: str | None, arguments: list[str]) -> int:
+    from zerolab.apps.cli.train import main as train_main
+
+    device = [] if backend is None else [f"--device={'cpu' if backend == 'gloo' else 'cuda'}"]
+    return train_main([f"--ranks={ranks}", f"--collective-impl={collectives}", *device, *arguments])
+
+
+def make_parser() -> argparse.ArgumentParser:
+    parser = Parser(
+        prog="zerolab launch",
+        usage="zerolab launch SCRIPT --ranks N [--collectives NAME] [-- ARGUMENTS OF THE SCRIPT]\n"
+        "       zerolab launch -m MODULE --ranks N [-- ARGUMENTS OF THE MODULE]",
+        description="Start N processes of a Python script on this machine, as torchrun does: each finds RANK, "
+        "LOCAL_RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT in its environment, so that "
+        "torch.distributed.init_process_group() and zerolab.launch() join one world. Each line that a rank prints has "
+        "the rank before it. The first rank that fails ends the others, and its status is this command's.",
+    )
+    parser.add_argument("script", nargs="?", metavar="SCRIPT", help="the Python file to start")
+    parser.add_argument("-m", "--module", metavar="MODULE", help="a module in place of a script, as in python -m")
+    parser.add_argument("--ranks", "--nproc-per-node", metavar="N", help=f"processes, 1 to {MAX_RANKS} (default: 2)")
+    parser.add_argument(
+        "--collectives",
+        choices=["ring", "torch", "shared", "auto"],
+        default="auto",
+        metavar="NAME",
+        help="what zerolab.launch() and from_process_group() take in the script where they are told nothing: ring, "
+        "torch, shared or auto (default: auto)",
+    )
+    parser.add_argument(
+        "--backend", choices=["gloo", "nccl"], help="gloo: ranks see no GPU; nccl: each must have one (default: either)"
+    )
+    parser.add_argument("--world-size", metavar="N", help="the same as --ranks")
+    parser.add_argument("--script", dest="script_flag", metavar="FILE", help="the same as SCRIPT")
+    parser.add_argument("--script-args", metavar="...", help="the same as --: all that follows is the script's")
+    return parser

@@ -1,0 +1,1 @@
+"""Other people's formats: Hugging Face's folders, and torch's distributed checkpoints (DCP)."""

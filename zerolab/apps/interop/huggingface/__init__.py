@@ -1,0 +1,28 @@
+"""Our models in Hugging Face's folders and theirs in our models: config.json, names, layouts, safetensors files.
+
+    save_folder("out", model.config, export(model.config, model.state_dict().__getitem__))
+    model = from_pretrained("out")                      # and LlamaForCausalLM.from_pretrained("out")
+    config, tensors = load_folder("out")                # a tensor is read when it is asked for, by our name
+
+`config.py` translates config.json, `names.py` the tensors, one by one, and `folder.py` reads and writes files. Nothing
+here imports transformers. Both LLaMA's rotary positions turn halves of a head, so only GPT-2's matrices change their
+layout: theirs are [in, out].
+"""
+
+from __future__ import annotations
+
+from zerolab.apps.interop.huggingface.config import from_huggingface, to_huggingface
+from zerolab.apps.interop.huggingface.folder import from_pretrained, load_folder, save_folder
+from zerolab.apps.interop.huggingface.names import Row, export, import_, rows
+
+__all__ = [
+    "Row",
+    "export",
+    "from_huggingface",
+    "from_pretrained",
+    "import_",
+    "load_folder",
+    "rows",
+    "save_folder",
+    "to_huggingface",
+]

@@ -1,0 +1,244 @@
+"""Hugging Face's folders: config.json beside model.safetensors, or beside shards and their index.
+
+    out/config.json
+    out/model-00001-of-00002.safetensors
+    out/model-00002-of-00002.safetensors
+    out/model.safetensors.index.json          {"weight_map": {a tensor's name: its file}}
+
+Pickles (pytorch_model.bin) are not opened: opening one may run any code.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from zerolab.apps.interop.huggingface.config import from_huggingface, to_huggingface
+from zerolab.apps.interop.huggingface.names import Imported, checked, rows
+from zerolab.errors import CheckpointError, InputError
+from zerolab.models import GPT2, Config, LanguageModel, Llama, LlamaConfig
+
+CONFIG, WHOLE, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
+
+
+def save_folder(
+    path: str | Path,
+    config: Config,
+    tensors: Iterable[tuple[str, Tensor]],
+    *,
+    dtype: torch.dtype = torch.float32,
+    max_shard_bytes: int = 5 * 10**9,
+) -> None:
+    """Write a folder that `from_pretrained` of transformers reads: config.json, shards and their index.
+
+    Args:
+        path: a folder that is not there yet, or is empty. It is there whole or not at all: it is written under another
+            name beside it, which is taken away if that fails.
+        config: of the model.
+        tensors: (their name, tensor) of all tensors, in any order, such as `export` yields. Each is copied before the
+            next is taken, and those of one shard are held.
+        dtype: that in which tensors are written.
+        max_shard_bytes: a file's tensors take at most so many bytes, unless a single tensor takes more.
+
+    Raises:
+        InputError: max_shard_bytes below 1, a dtype that is not of floats, or a folder with something in it.
+        CheckpointError: a tensor is missing, comes twice, is none of such a model or has another shape; or a file
+            cannot be written.
+    """
+    if not dtype.is_floating_point:
+        raise InputError(f"dtype is {dtype}, but weights are floats; name a dtype such as torch.bfloat16.")
+    _save(path, checked_rows(config, tensors, dtype), max_shard_bytes, {CONFIG: to_huggingface(config, dtype)})
+
+
+def save_tensors(path: str | Path, tensors: Iterable[tuple[str, Tensor]], *, max_shard_bytes: int = 5 * 10**9) -> None:
+    """Write tensors under the names and in the dtypes that they have, without a config.json; else as `save_folder`."""
+    _save(path, tensors, max_shard_bytes, {})
+
+
+def _save(path: str | Path, tensors: Iterable[tuple[str, Tensor]], max_shard_bytes: int, texts: dict[str, Any]) -> None:
+    if isinstance(max_shard_bytes, bool) or not isinstance(max_shard_bytes, int) or max_shard_bytes < 1:
+        raise InputError(
+            f"max_shard_bytes is {max_shard_bytes!r}, but must be a whole number of at least 1; change it."
+        )
+    path = Path(os.path.abspath(path))
+    if path.exists() and not (path.is_dir() and next(path.iterdir(), None) is None):
+        raise InputError(f"{path} is there already and is no empty folder; name a new one.")
+    draft = path.with_name(f".writing-{path.name}")
+    try:
+        with _writing(draft):
+            shutil.rmtree(draft, ignore_errors=True)
+            draft.mkdir(parents=True)
+        _write(draft, tensors, max_shard_bytes, texts)
+        with _writing(path):
+            if path.exists():
+                path.rmdir()
+            draft.rename(path)
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+
+
+def checked_rows(
+    config: Config, tensors: Iterable[tuple[str, Tensor]], dtype: torch.dtype
+) -> Iterator[tuple[str, Tensor]]:
+    """The tensors, held to those of such a model, in another dtype."""
+    missing = {row.theirs: row.their_shape for row in rows(config)}
+    for name, tensor in tensors:
+        if name not in missing:
+            raise CheckpointError(f"the tensor {name} came twice or is none of such a model; give those of `export`")
+        checked(name, tensor, missing.pop(name))
+        yield name, tensor.detach().to(dtype)
+        # Before the next one is made.
+        del tensor
+    if missing:
+        raise CheckpointError(f"the tensor {next(iter(missing))} did not come; give those of `export`, all of them")
+
+
+def _write(draft: Path, tensors: Iterable[tuple[str, Tensor]], limit: int, texts: dict[str, Any]) -> None:
+    held: dict[str, Tensor] = {}
+    shards: list[list[str]] = []
+    size = total = 0
+
+    def flush() -> None:
+        shards.append(list(held))
+        path = draft / f"{len(shards)}.safetensors"
+        with _writing(path):
+            save_file(held, path, metadata={"format": "pt"})
+        held.clear()
+
+    for name, tensor in tensors:
+        nbytes = tensor.numel() * tensor.dtype.itemsize
+        if held and size + nbytes > limit:
+            flush()
+            size = 0
+        held[name] = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu").copy_(tensor.detach())
+        size, total = size + nbytes, total + nbytes
+        del tensor
+    flush()
+    names = [f"model-{at:05}-of-{len(shards):05}.safetensors" for at in range(1, len(shards) + 1)]
+    names = names if len(names) > 1 else [WHOLE]
+    said = dict(texts)
+    if len(names) > 1:
+        places = {name: file for file, shard in zip(names, shards, strict=True) for name in shard}
+        said[INDEX] = {"metadata": {"total_size": total}, "weight_map": dict(sorted(places.items()))}
+    with _writing(draft):
+        for at, name in enumerate(names, start=1):
+            (draft / f"{at}.safetensors").rename(draft / name)
+        for name, content in said.items():
+            (draft / name).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+
+
+@contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, SafetensorError) as error:
+        raise CheckpointError(
+            f"{path} could not be written ({error}); make room there, or name another folder"
+        ) from error
+
+
+def load_folder(path: str | Path) -> tuple[Config, Mapping[str, Tensor]]:
+    """Read a folder's config.json, and its tensors by our names, in the order of our model's parameters.
+
+    A tensor is read when it is asked for, to memory of its own on the CPU, in the dtype of the file; `items()` yields
+    one after the other. A tied head is not among them: it is the embedding.
+
+    Raises:
+        InputError: config.json names a model that ours is not; see `from_huggingface`.
+        CheckpointError: a file is missing or cannot be read, or the tensors are not those of the config (see
+            `import_`); of a tensor that is asked for later, then.
+    """
+    path = Path(path)
+    config = from_huggingface(_read_json(path / CONFIG))
+    return config, Imported(config, _Files(path))
+
+
+def from_pretrained(path: str | Path, *, dtype: torch.dtype | None = None, checkpoint: bool = False) -> LanguageModel:
+    """Our model with the weights of a Hugging Face folder, on the CPU; loading holds one model and one tensor.
+
+    Args:
+        path: the folder; nothing is downloaded.
+        dtype: that of all parameters; None keeps the files' own.
+        checkpoint: see `Llama` and `GPT2`.
+
+    Raises:
+        InputError, CheckpointError: see `load_folder`.
+    """
+    config, tensors = load_folder(path)
+    with torch.device("meta"):
+        model = Llama(config, checkpoint) if isinstance(config, LlamaConfig) else GPT2(config, checkpoint)
+    parameters = {name: nn.Parameter(tensor.to(dtype=dtype)) for name, tensor in tensors.items()}
+    if config.tied_head:
+        parameters["head.lm_head.weight"] = next(iter(parameters.values()))  # the embedding's table comes first
+    model.load_state_dict(parameters, assign=True)
+    return model
+
+
+class _Files(Mapping[str, Tensor]):
+    """A folder's tensors by their names, each read from its file when it is asked for."""
+
+    def __init__(self, folder: Path) -> None:
+        self._places = _places(folder)
+
+    def __getitem__(self, name: str) -> Tensor:
+        path = self._places[name]
+        with _opened(path) as file:
+            return file.get_tensor(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._places)
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+
+def _places(folder: Path) -> dict[str, Path]:
+    """The file of each tensor, seen in the files themselves."""
+    if (folder / WHOLE).exists():
+        with _opened(folder / WHOLE) as file:
+            return dict.fromkeys(file.keys(), folder / WHOLE)
+    if not (folder / INDEX).exists():
+        if pickles := sorted(path.name for path in folder.glob("*.bin*")):
+            raise CheckpointError(
+                f"{folder} has its weights in {pickles[0]}, a pickle, which may run any code when it is opened; "
+                "where you trust it, let transformers write model.safetensors: "
+                "AutoModelForCausalLM.from_pretrained(old).save_pretrained(new)"
+            )
+        raise CheckpointError(f"{folder} has neither {WHOLE} nor {INDEX}; name a folder that has one of them")
+    weight_map = _read_json(folder / INDEX).get("weight_map")
+    if not isinstance(weight_map, dict):
+        raise CheckpointError(f"{folder / INDEX} has no weight_map; take the whole checkpoint anew")
+    places: dict[str, Path] = {}
+    for shard in sorted({str(shard) for shard in weight_map.values()}):
+        if Path(shard).name != shard:
+            raise CheckpointError(f"{folder / INDEX} names the file {shard!r} outside of its folder; do not trust it")
+        with _opened(folder / shard) as file:
+            places |= dict.fromkeys(file.keys(), folder / shard)
+    return places
+
+
+def _opened(path: Path) -> Any:
+    try:
+        return safe_open(path, framework="pt", device="cpu")
+    except (OSError, SafetensorError) as error:
+        raise CheckpointError(f"{path} cannot be read ({error}); take the whole checkpoint anew") from error
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        said = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{path} cannot be read ({error}); name the folder of a whole checkpoint") from error
+    if not isinstance(said, dict):
+        raise CheckpointError(f"{path} holds no JSON object; name the folder of a whole checkpoint")
+    return said

@@ -1,0 +1,120 @@
+"""A plan for programs, and a run as the settings of `zerolab train`, which dialects write in other words."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from zerolab.apps.plan.guide import traffic, traffic_bytes
+from zerolab.apps.plan.mixture import MixtureConfig
+from zerolab.apps.plan.needs import advice, changed, gpu_bytes, needs_of
+from zerolab.apps.plan.relatives import RelativeConfig
+from zerolab.apps.plan.spec import RunSpec
+from zerolab.errors import InputError
+from zerolab.models import GPT2Config, LlamaConfig
+from zerolab.zero.table import make_rows
+from zerolab.zero.units import dtypes_of
+from zerolab.zero.zero_engine import dtypes_from
+
+EVERY_RANK = 64
+"""Of more ranks than these, the states of the first and the last are told; the others' lie between."""
+
+
+def described(run: RunSpec, limit: float | None) -> dict[str, Any]:
+    """All that a plan says, in numbers, texts and truth values; bytes unless a name says otherwise."""
+    found = needs_of(run)
+    ranks = range(run.ranks) if run.ranks <= EVERY_RANK else (0, run.ranks - 1)
+    change = None if limit is None or found.peak.total <= limit else advice(run, limit)
+    return {
+        "model": {"name": run.shape.name, "parameters": run.shape.parameters, "layers": run.shape.layers},
+        "run": {
+            "ranks": run.ranks,
+            "zero_stage": run.stage,
+            "num_distributed_optimizer_instances": run.instances,
+            "precision": run.precision if isinstance(run.precision, str) else None,
+            "micro_batch_size": run.micro_batch_size,
+            "micro_batches": run.micro_batches,
+            "batch_size": run.batch_size,
+            "seq_len": run.seq_len,
+            "checkpoint_activations": run.checkpoint_activations,
+            "attention": run.attention,
+            "offload_optimizer": run.places.optimizer,
+            "offload_param": run.places.parameters,
+        },
+        "peak": {"where": found.peak.where, "total": found.peak.total, "by_kind": nonzero(found.peak.bytes)},
+        "moments": [{"where": moment.where, "total": moment.total} for moment in found.tops],
+        "states_by_rank": {str(rank): tiers(needs_of(run, rank).states) for rank in ranks},
+        "sent_by_phase": traffic(run),
+        "sent": traffic_bytes(run),
+        "gpu_memory": limit,
+        "fits": None if limit is None else found.peak.total <= limit,
+        "change": None if change is None else {"what": changed(run, change), "gpu_bytes": gpu_bytes(change)},
+    }
+
+
+def explain_table(run: RunSpec) -> str:
+    """The table of the run's buckets as text: how each state is sharded, its dtype, and its tier."""
+    axes = {f"{run.sharing} ranks": (run.stage, run.sharing)}
+    if run.instances > 1:
+        axes = {f"{run.instances} replicas": (0, run.instances), **axes}
+    stages, sizes = zip(*axes.values(), strict=True)
+    dtypes = dtypes_of(torch.float32, dtypes_from(run.dtypes))
+    tiers = (run.places.parameters, run.places.optimizer)
+    rows = make_rows(stages, sizes, dtypes, True, tiers, run.stage == 1 and run.reduction == "all_reduce")
+    # The ranks that shard are cut first.
+    return rows.explain(list(reversed(axes)))
+
+
+def tiers(states: dict[str, int]) -> dict[str, dict[str, int]]:
+    """{kind: bytes} with places before names, as {place: {kind: bytes}}."""
+    found: dict[str, dict[str, int]] = {}
+    for name, size in nonzero(states).items():
+        place, _, kind = name.rpartition(":")
+        found.setdefault(place or "device", {})[kind] = size
+    return found
+
+
+def nonzero(sizes: dict[str, int]) -> dict[str, int]:
+    return {kind: size for kind, size in sizes.items() if size}
+
+
+def as_settings(run: RunSpec) -> dict[str, Any]:
+    """The run in the fields of `TrainConfig`. Raises InputError for a mixture of experts and
+    for a relative of the Llama, which it does not train."""
+    config = run.shape.config
+    if isinstance(config, MixtureConfig):
+        raise InputError(f"{run.shape.name} has experts, which no dialect is written for yet; plan it without --emit")
+    if isinstance(config, RelativeConfig):
+        raise InputError(
+            f"{run.shape.name} has heads, biases or norms that zerolab's llama has not, so it is only planned; "
+            "leave out --emit"
+        )
+    sizes: dict[str, Any] = {"layers": config.layers, "heads": config.heads, "dim": config.dim}
+    if isinstance(config, LlamaConfig):
+        sizes |= {"model": "llama", "kv_heads": config.kv_heads, "ffn_dim": config.ffn_dim}
+    elif isinstance(config, GPT2Config):
+        sizes |= {"model": "gpt2", "bias": config.bias}
+    if not config.tied_head:
+        sizes["tied_head"] = False
+    settings = {
+        **sizes,
+        "context": config.max_seq_len,
+        "vocab_size": config.vocab_size,
+        "zero_stage": run.stage,
+        "ranks": run.ranks,
+        "seq_len": run.seq_len,
+        "batch_size": run.batch_size,
+        "grad_accum_steps": run.micro_batches,
+        "checkpoint_activations": run.checkpoint_activations,
+        "defer_reduction": not run.reduce_each,
+    }
+    if run.instances != 1:
+        settings["num_distributed_optimizer_instances"] = run.instances
+    if run.precision is not None:
+        settings["precision"] = run.precision
+    if run.places.optimizer != "device":
+        settings["offload_optimizer"] = run.places.optimizer
+    if run.places.parameters != "device":
+        settings["offload_param"] = run.places.parameters
+    return settings

@@ -1,0 +1,143 @@
+"""Which stage to take, why, and what each remedy brings: by its figures, not by rule of thumb."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from zerolab.apps.plan.instances import traffic_across
+from zerolab.apps.plan.needs import GB, advice, at_stage, changed, gpu_bytes, layout_of
+from zerolab.apps.plan.spec import OFFLOADS, RunSpec
+from zerolab.memory.traffic import Sending, predict_phases
+from zerolab.precision.recipe import Precision
+
+PHASES = ("forward", "backward", "norm", "publish")
+SMALL = 100_000
+"""Elements: DeepSpeed's default for `stage3_param_persistence_threshold`."""
+LINKS = {"100 Gbit/s": 12.5 * GB, "400 Gbit/s": 50.0 * GB, "NVLink of an H100, 450 GB/s": 450.0 * GB}
+"""Bytes a second in one direction: two kinds of network, and what one GPU sends within its machine."""
+
+
+@dataclass(frozen=True)
+class Remedy:
+    """One change to a run: in words, the run with it, and what it costs or brings besides."""
+
+    what: str
+    run: RunSpec
+    note: str
+
+
+def traffic(run: RunSpec) -> dict[str, dict[str, int]]:
+    """Bytes that rank 0 sends in a step by rings, by phase and collective. It clips by the norm, as `zerolab train`
+    does. One rank sends nothing."""
+    layout, sent = layout_of(run), dict[str, dict[str, int]]()
+    if run.sharing > 1:
+        tied = [layout.units[at][0].unit for at in set(layout.owner) if layout.owner.count(at) > 1]
+        sending = Sending(
+            run.micro_batches, run.reduction, run.reduce_each, True, run.dtypes, run.places,
+            limits=run.limits.on(run.on_gpus), resident=tied,
+        )  # fmt: skip
+        sent = predict_phases(layout.plans, run.stage, 0, sending)
+    for name, by_rank in traffic_across(layout.plans, run).items():
+        # States on a disk tell of it in the phase of the norm.
+        of_phase = sent.setdefault("backward" if name == "all_reduce" else "norm", {})
+        of_phase[name] = of_phase.get(name, 0) + by_rank[0]
+    return {phase: sent[phase] for phase in PHASES if phase in sent}
+
+
+def traffic_bytes(run: RunSpec) -> int:
+    return sum(sum(calls.values()) for calls in traffic(run).values())
+
+
+def recommend(run: RunSpec, limit: float) -> tuple[RunSpec | None, list[str]]:
+    """The run at the lowest stage that fits into `limit` bytes; else with the smallest other change that makes it fit;
+    else None. And why, in sentences.
+
+    In a step of one micro-batch stages 0 to 2 send as much, so the lowest that fits is the simplest, and stage 3, which
+    sends half as much again, is the last. That a model is larger than some size is no reason: what a GPU has left is.
+    """
+    reasons: list[str] = []
+    for stage in (run.dtypes or Precision()).stages:
+        one = at_stage(run, stage)
+        sent = traffic_bytes(one) / GB
+        said = f"stage {stage}: {gpu_bytes(one) / GB:.2f} GB of {limit / GB:g}, {sent:.2f} GB sent a step"
+        if gpu_bytes(one) <= limit:
+            return one, [*reasons, f"{said}; fits, and is the lowest stage that does"]
+        reasons.append(f"{said}; too much")
+    highest = at_stage(run, 3)
+    found = advice(highest, limit)
+    if found is None:
+        return None, [*reasons, "no recomputation, smaller batch, place on the host or up to 8192 ranks makes it fit"]
+    what = " and ".join(changed(highest, found))
+    sent = traffic_bytes(found) / GB
+    return found, [*reasons, f"stage 3 with {what}: {gpu_bytes(found) / GB:.2f} GB, {sent:.2f} GB sent a step; fits"]
+
+
+def against_memory(run: RunSpec) -> Iterator[Remedy]:
+    """What makes a run smaller, each change alone."""
+    for stage in (run.dtypes or Precision()).stages:
+        if stage > run.stage:
+            half = ", half as much again on the wire" if stage == 3 else ""
+            yield Remedy(f"stage {stage}", at_stage(run, stage), f"nothing computed twice{half}")
+    if not run.checkpoint_activations:
+        more = replace(run, checkpoint_activations=True)
+        yield Remedy("recompute activations", more, "layers' forward runs twice: about a third more to compute")
+    if run.micro_batch_size > 1:
+        steps = run.micro_batches * run.micro_batch_size
+        yield Remedy(
+            "micro-batches of 1", replace(run, micro_batch_size=1, micro_batches=steps), "more, smaller kernels"
+        )
+    if run.places.optimizer == "device":
+        yield Remedy("optimizer on the host", replace(run, offload="optimizer"), "the step is computed by the CPU")
+    if run.stage == 3 and run.places.parameters == "device":
+        both = replace(run, offload=OFFLOADS["optimizer and parameters"])
+        yield Remedy("optimizer and parameters on the host", both, "each gathered shard crosses PCIe first")
+    if run.stage == 3 and run.prefetch:
+        note = "each layer waits; so with stage3_max_live_parameters below two layers, or stage3_prefetch_bucket_size 0"
+        yield Remedy("no prefetch", replace(run, prefetch=False), note)
+    if run.instances > 1:
+        yield Remedy(
+            "one instance", replace(run, instances=1), "all ranks share the states; more goes between machines"
+        )
+    if run.stage > 0:
+        yield Remedy(f"{2 * run.ranks} ranks", replace(run, ranks=2 * run.ranks), "twice the GPUs, and sequences")
+
+
+def against_slowness(run: RunSpec) -> Iterator[Remedy]:
+    """What makes a run send or compute less, each change alone."""
+    for stage in (run.dtypes or Precision()).stages:
+        if stage < run.stage:
+            yield Remedy(
+                f"stage {stage}",
+                at_stage(run, stage),
+                "fewer bytes sent" if run.stage == 3 else "the same bytes sent, simpler",
+            )
+    if run.checkpoint_activations:
+        yield Remedy("keep activations", replace(run, checkpoint_activations=False), "no layer is computed twice")
+    if run.micro_batches > 1:
+        if run.reduce_each:
+            once = replace(run, reduce_each=False)
+            yield Remedy("reduce once a step", once, "gradients stay whole from micro-batch to micro-batch")
+        one = replace(run, micro_batches=1, micro_batch_size=run.micro_batch_size * run.micro_batches)
+        yield Remedy("one micro-batch", one, "the same sequences at once")
+    if run.places.optimizer != "device":
+        yield Remedy("optimizer on the GPU", replace(run, offload="nothing"), "the step is computed by the GPU")
+
+
+def seconds_on_links(run: RunSpec) -> dict[str, float]:
+    """How long a step's bytes take on links, if nothing else does, in seconds: what overlap can hide at best, and why
+    stage 3 wants a fast one."""
+    return {name: traffic_bytes(run) / speed for name, speed in LINKS.items()}
+
+
+def buckets(run: RunSpec, bucket_numel: int | None) -> tuple[int, int]:
+    """How many buckets a step reduces, and the elements of the largest."""
+    plans = layout_of(replace(run, bucket_numel=bucket_numel)).plans
+    return len(plans), max(plan.layout.numel for plan in plans)
+
+
+def kept_by_threshold(run: RunSpec) -> int:
+    """Bytes of the parameters of at most `SMALL` elements: all that a lower persistence threshold could free."""
+    width = (run.dtypes or Precision()).itemsize("params")
+    slots = (slot for plan in layout_of(run).plans for slot in plan.layout.slots)
+    return width * sum(slot.numel for slot in slots if slot.numel <= SMALL)

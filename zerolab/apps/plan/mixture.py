@@ -1,0 +1,90 @@
+"""A Mixtral-like model, to plan with: a Llama whose feed-forwards are several experts, of which each token takes some.
+
+Its memory is that of a model whose router spreads tokens evenly, which is what training with a balancing loss comes to:
+each expert takes an equal share. Which tokens those are is not learned, so it is a model for the planner and its
+ledger, and not one to train. Jiang et al., arXiv 2401.04088.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from zerolab import models
+from zerolab.apps.plan.relatives import Relative, RelativeConfig
+from zerolab.errors import InputError
+from zerolab.models import Config, LanguageModel, Llama, LlamaConfig
+from zerolab.models.llama import FeedForward
+
+
+@dataclass(frozen=True)
+class MixtureConfig(LlamaConfig):
+    """A Llama with `experts` feed-forwards a layer, of which each token takes `active`.
+
+    Raises InputError for fewer than one expert, and for more active ones than there are.
+    """
+
+    experts: int = 8
+    active: int = 2
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 1 <= self.active <= self.experts:
+            raise InputError(f"active is {self.active} of {self.experts} experts; give 1 to {self.experts}")
+
+
+class Experts(nn.Module):
+    """A router and its experts; hidden states [batch, seq, dim] in and out."""
+
+    def __init__(self, config: MixtureConfig) -> None:
+        super().__init__()
+        self.active = config.active
+        self.router = nn.Linear(config.dim, config.experts, bias=False)
+        self.experts = nn.ModuleList(FeedForward(config) for _ in range(config.experts))
+
+    def forward(self, x: Tensor) -> Tensor:
+        flat = x.flatten(0, 1)
+        weights, chosen = self.router(flat).float().softmax(-1).topk(self.active)
+        # Equal runs of (token, choice), in the order of the experts that were chosen.
+        order = chosen.flatten().argsort()
+        out = torch.zeros_like(flat)
+        for expert, run in zip(self.experts, order.tensor_split(len(self.experts)), strict=True):
+            rows = run // self.active
+            share = expert(flat[rows]) * weights.flatten()[run].unsqueeze(-1).to(flat.dtype)
+            out = out.index_add(0, rows, share)
+        return out.view_as(x)
+
+
+class Mixture(Llama):
+    """The model: `Llama` with `Experts` in the place of each feed-forward."""
+
+    def __init__(self, config: MixtureConfig, checkpoint: bool = False) -> None:
+        super().__init__(config, checkpoint=checkpoint)
+        for block in self.blocks:
+            block.ffn = Experts(config)
+
+
+def build_model(config: Config, checkpoint: bool = False, dropout: float = 0.0) -> LanguageModel:
+    """The model of a shape that the planner knows; a GPT-2 may have dropout."""
+    if isinstance(config, MixtureConfig):
+        return Mixture(config, checkpoint)
+    if isinstance(config, RelativeConfig):
+        return Relative(config, checkpoint)
+    return models.build_model(config, checkpoint=checkpoint, dropout=dropout)
+
+
+def unit_parameters(config: Config) -> list[int]:
+    """Parameters of each unit, as `zerolab.models.unit_parameters` counts them."""
+    table, *blocks, head = models.unit_parameters(config)
+    if isinstance(config, MixtureConfig):
+        more = config.dim * config.experts + (config.experts - 1) * 3 * config.dim * config.ffn_dim
+        blocks = [block + more for block in blocks]
+    if isinstance(config, RelativeConfig):
+        blocks = [block + config.more_parameters for block in blocks]
+    return [table, *blocks, head]
+
+
+def parameter_count(config: Config) -> int:
+    return sum(unit_parameters(config))

@@ -1,0 +1,235 @@
+"""What one rank needs for a training run, and what would make it fit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from itertools import product
+
+import torch
+
+from zerolab.apps.plan.layout import RunLayout, lay_out_model
+from zerolab.apps.plan.replay import Replay, StepMoment, Widths
+from zerolab.apps.plan.spec import RunSpec
+from zerolab.apps.plan.trace import Swing, Work, trace_layers
+from zerolab.memory.kinds import KINDS, OFFLOADED
+from zerolab.memory.predict import predict_rank
+from zerolab.memory.states import ADAM, predict_states
+from zerolab.models import Config
+from zerolab.offload.copies import AHEAD
+from zerolab.offload.formats import StateSize, StorageFormat, format_of, sub_group_limit
+from zerolab.precision.recipe import Precision
+
+GB = 10**9
+DEVICE = KINDS
+"""What a GPU holds, by kind, each in bytes of `needs`."""
+ADAMW = StateSize(2, 4, ADAM)
+"""Torch's AdamW: two moments, and a step counter for each tensor that it updates."""
+
+
+@dataclass(frozen=True)
+class Needs:
+    """What one rank holds.
+
+    states  bytes that it keeps from step to step, by kind; one off the device has its place before its name
+    peak    the moment of a step at which its device holds most, with the states
+    tops    the highest moment of each part of a step, in order
+    """
+
+    states: dict[str, int]
+    peak: StepMoment
+    tops: tuple[StepMoment, ...]
+
+
+def needs(run: RunSpec) -> dict[str, float]:
+    """Bytes of one rank at the peak of a step: on its GPU by kind (`DEVICE`), and "host" and "disk" for what rests
+    outside it."""
+    found = needs_of(run)
+    elsewhere = {
+        place.rstrip(":"): float(sum(size for kind, size in found.states.items() if kind.startswith(place)))
+        for place in OFFLOADED
+    }
+    return {**{kind: float(found.peak.bytes.get(kind, 0)) for kind in DEVICE}, **elsewhere}
+
+
+def gpu_bytes(run: RunSpec) -> float:
+    """All that one GPU must hold at the peak of a step. Not in it: what the allocator loses between tensors, NCCL's own
+    buffers, and the CUDA context."""
+    return needs_of(run).peak.total
+
+
+@lru_cache(maxsize=4096)
+def needs_of(run: RunSpec, rank: int = 0) -> Needs:
+    """The states of a rank, to the byte, and the moments of a step: of its first steps, the highest. (Where states rest
+    as the step uses them the first has no optimizer states yet.)"""
+    layout = layout_of(run)
+    states = predict_rank(layout.plans, run.stage, rank % run.sharing, ADAMW, run.dtypes, run.places.on(run.on_gpus))
+    # The micro-batches of a step lie ready: tokens and targets, whole numbers of 8 bytes.
+    ready = 2 * 8 * run.micro_batches * run.micro_batch_size * run.seq_len
+    live = {**on_device(states), "other": ready}
+    replay = Replay(
+        layout,
+        shards(run),
+        widths_of(run),
+        run.prefetch,
+        run.places.optimizer != "device",
+        live,
+        run.limits.on(run.on_gpus),
+    )
+    trace = trace_layers(run.shape.config, work_of(run))
+    for number in range(min(run.micro_batches, 2)):
+        # Third and later micro-batches are like the second; where reductions wait for the last, the second is that.
+        replay.micro_batch(trace, reduce=run.reduce_each or number == min(run.micro_batches, 2) - 1)
+    replay.optimizer_step(step_buffers(run, layout, rank % run.sharing))
+    tops = tuple(moment._replace(where=told(moment.where, run.shape.config.layers)) for moment in replay.tops.values())
+    return Needs(states, max(tops, key=lambda moment: moment.total), tops)
+
+
+def layout_of(run: RunSpec) -> RunLayout:
+    return lay_out_model(run.shape.config, run.sharing, run.dtypes, run.bucket_numel, run.limits.persistence_numel)
+
+
+def work_of(run: RunSpec) -> Work:
+    # Torch's attention on CPUs keeps the scores where some of them are dropped.
+    attention = run.attention if run.on_gpus or not run.dropout else "eager"
+    return Work(run.micro_batch_size, run.seq_len, dtype_of(run), run.checkpoint_activations, attention, run.dropout)
+
+
+def on_device(states: dict[str, int]) -> dict[str, int]:
+    return {kind: size for kind, size in states.items() if not kind.startswith(OFFLOADED)}
+
+
+def dtype_of(run: RunSpec) -> torch.dtype:
+    return (run.dtypes or Precision()).dtype("params")
+
+
+def widths_of(run: RunSpec) -> Widths:
+    dtypes = run.dtypes or Precision()
+    return Widths(*(dtypes.itemsize(state) for state in ("grads", "reduce", "main_grads")))
+
+
+def shards(run: RunSpec) -> int:
+    """The stage whose rules the engine follows: with one rank there is nothing to shard, so it copies nothing, unless
+    parameters rest elsewhere or are cast when they are gathered."""
+    alone = run.sharing == 1 and not run.places.moves and not (run.dtypes or Precision()).sharded_main
+    return 0 if alone else run.stage
+
+
+def step_buffers(run: RunSpec, layout: RunLayout, rank: int) -> int:
+    """The most bytes that the optimizer's step brings to hand on the device: of a sub-group the gradients, and the
+    states where one of them rests in another dtype than the step computes in; what encoding these takes; and on a GPU
+    the new parameters of a few sub-groups, while they are copied to the host."""
+    dtypes, places = run.dtypes, run.places.on(run.on_gpus)
+    if places.optimizer != "device":
+        return 0
+    own = rank if shards(run) >= 1 else None
+    sizes = [segment.numel for plan in layout.plans for segment in plan.segments(own)]
+    whole = largest = sum(sizes)
+    if (limit := sub_group_limit(dtypes, places)) is not None:
+        # Sub-groups are filled to the last aligned element.
+        align = layout.plans[0].layout.align
+        largest = min(largest, max(limit // align, 1) * align)
+    if largest < whole:
+        # Of many sub-groups, the one with the longest segment, or a part of it.
+        longest = min(max(sizes), largest)
+        sizes = [longest, largest - longest]
+    form = format_of(dtype_of(run), dtypes, places, ADAM)
+    recipe = dtypes or Precision()
+    shard = recipe.dtype("main_params" if recipe.sharded_main else "params")
+    at_hand = largest * form.step_dtype.itemsize * (recipe.dtype("main_grads") != form.step_dtype)
+    main = shard if form.main is None else form.main.dtype
+    if not form.is_plain or main != form.step_dtype:
+        # In the first step torch makes all moments beside the record in which they will rest.
+        decoded = largest * form.step_dtype.itemsize * (len(form.states) + (main != form.step_dtype))
+        at_hand = max(at_hand + decoded, decoded + encoding(form, sizes))
+    cast = {shard, main, *(codec.dtype for codec in form.states.values())} != {form.step_dtype}
+    if run.on_gpus and places.parameters != "device" and cast:
+        # Of one sub-group they are made while those before it are still on their way.
+        at_hand += min((AHEAD + 1) * largest, whole) * shard.itemsize
+    return at_hand
+
+
+def encoding(form: StorageFormat, sizes: Sequence[int]) -> int:
+    """The most bytes by which encoding a sub-group, whose segments have so many elements, goes beyond what is at hand
+    before it. The gradients are gone by then, and each moment is let go once it is encoded."""
+    width, freed, most = form.step_dtype.itemsize, 0, 0
+    moments = [(numel, codec) for numel in sizes for codec in form.states.values()]
+    for numel, codec in sorted(moments, key=lambda moment: -moment[1].width):
+        most = max(most, round(numel * codec.copies * width) - freed)
+        freed += numel * width
+    return most
+
+
+def told(where: str, layers: int) -> str:
+    """A part of the replay in words: "backward 3" is "backward of layer 3"."""
+    phase, _, module = where.partition(" ")
+    if not module.isdecimal():
+        return where
+    number = int(module)
+    last = "the head and the loss" if phase == "forward" else "the loss and the head"
+    return f"{phase} of {'the embedding' if number == 0 else last if number > layers else f'layer {number}'}"
+
+
+def advice(run: RunSpec, limit: float) -> RunSpec | None:
+    """The run with the smallest change that makes it fit into a GPU of `limit` bytes: itself, else one of `changes`, in
+    that order; None if none of them does."""
+    return next((changed for changed in changes(run) if fits(changed, limit)), None)
+
+
+def at_stage(run: RunSpec, stage: int) -> RunSpec:
+    """The same run at another stage; below stage 3, where ranks keep parameters whole, these stay on the GPU, and
+    stage 0 has one instance."""
+    kept = run.offload if stage == 3 else replace(run.places, parameters="device", max_in_cpu=0)
+    return replace(run, stage=stage, offload=kept, instances=run.instances if stage else 1)
+
+
+def changed(run: RunSpec, found: RunSpec) -> list[str]:
+    """What `advice` changed, in words."""
+    said = {
+        f"stage {found.stage}": found.stage != run.stage,
+        "activation checkpointing": found.checkpoint_activations != run.checkpoint_activations,
+        f"a batch of {found.micro_batch_size} a rank": found.micro_batch_size != run.micro_batch_size,
+        "the optimizer on the host": found.offload != run.offload,
+        "one instance": found.instances != run.instances and found.stage > 0,
+        f"{found.ranks} ranks": found.ranks != run.ranks,
+    }
+    return [words for words, is_so in said.items() if is_so]
+
+
+def fits(run: RunSpec, limit: float) -> bool:
+    """Whether a run fits. What its states take, and then with them what its micro-batch alone takes, is looked at
+    first, as that is quick."""
+    states = predict_states(run.shape.parameters, run.sharing, run.stage, run.dtypes or Precision(), run.places)
+    least = sum(size for kind, size in states.items() if not kind.startswith(OFFLOADED))
+    return least <= limit and least + highest_of(run.shape.config, work_of(run)) <= limit and gpu_bytes(run) <= limit
+
+
+@lru_cache(maxsize=1024)
+def highest_of(config: Config, work: Work) -> int:
+    """The most bytes that a micro-batch has alive at a time, activations and all else, without the engine's."""
+    now = most = 0
+    for part in trace_layers(config, work).parts:
+        for event in part.events:
+            if isinstance(event, Swing):
+                most, now = max(most, now + sum(event.top)), now + sum(event.end)
+    return most
+
+
+def changes(run: RunSpec) -> Iterator[RunSpec]:
+    """From what costs least to what costs most: a higher stage, recomputation, one instance of the states, a smaller
+    batch, the host, and last more ranks."""
+    yield run
+    stages = [stage for stage in (run.dtypes or Precision()).stages if stage >= run.stage]
+    wholes = [run.ranks, *(2**power for power in range(1, 14) if 2**power > run.ranks)]
+    places = (run.offload, "optimizer") if not run.places.moves else (run.offload,)
+    batches = dict.fromkeys((run.micro_batch_size, 1))
+    checkpointings = dict.fromkeys((run.checkpoint_activations, True))
+    for ranks, offload, batch, instances, checkpointing, stage in product(
+        wholes, places, batches, dict.fromkeys((run.instances, 1)), checkpointings, stages
+    ):
+        if ranks % instances == 0:
+            yield replace(
+                run, ranks=ranks, stage=stage, micro_batch_size=batch, checkpoint_activations=checkpointing,
+                offload=offload, instances=instances,
+            )  # fmt: skip

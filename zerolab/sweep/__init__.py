@@ -1,6 +1,0 @@
-"""Many runs in a row: cases, the rows of what they took, and pictures of them."""
-
-from zerolab.sweep.cases import SweepCase, make_cases, read_file
-from zerolab.sweep.run import SweepOutcome, sweep
-
-__all__ = ["SweepCase", "SweepOutcome", "make_cases", "read_file", "sweep"]
