@@ -29,15 +29,16 @@ MAKEFILE = (ROOT / "Makefile").read_text()
 
 def read_floors(text: str) -> tuple[dict[str, int], set[str]]:
     """The floor of each room, and the rooms beside them, from the tables in docs/design.md; a room of the course is
-    "course.viz". Anyone may import what stands beside; that imports nothing of ours but errors (and its own files)."""
+    "course.viz", one of the apps "apps.plan". Anyone may import what stands beside; that imports nothing of ours but
+    errors (and its own files)."""
     floors: dict[str, int] = {}
     beside: set[str] = set()
     wing = ""
     for line in text.splitlines():
-        if re.match(r"    the (library|course), zerolab/", line):
-            wing = "course." if "course/" in line else ""
+        if found := re.match(r"    the (library|apps|course), zerolab/", line):
+            wing = "" if found[1] == "library" else f"{found[1]}."
         elif found := re.match(r"    (?:floor (\d+)|beside) +(\w+(?:, \w+)*)  ", line):
-            rooms = [name if name == "course" else wing + name for name in found[2].split(", ")]
+            rooms = [name if name in WINGS else wing + name for name in found[2].split(", ")]
             if found[1]:
                 floors |= dict.fromkeys(rooms, int(found[1]))
             else:
@@ -45,6 +46,7 @@ def read_floors(text: str) -> tuple[dict[str, int], set[str]]:
     return floors, beside
 
 
+WINGS = ("apps", "course")
 FLOORS, BESIDE = read_floors((ROOT / "docs" / "design.md").read_text(encoding="utf-8"))
 
 
@@ -58,7 +60,7 @@ def room_of(path: Path) -> str:
 def named_room(parts: Iterable[str]) -> str:
     """The room of a module, by the parts of its name after `zerolab`."""
     first, *rest = [*parts, ""]
-    return f"course.{rest[0]}" if first == "course" and rest[0] else first
+    return f"{first}.{rest[0]}" if first in WINGS and rest[0] else first
 
 
 def absolute(node: ast.ImportFrom, path: Path) -> str:
@@ -77,7 +79,7 @@ def rooms_imported(source: str, path: Path) -> Iterator[str]:
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             module = absolute(node, path)
-            door = module in ("zerolab", "zerolab.course")
+            door = module in ("zerolab", *(f"zerolab.{wing}" for wing in WINGS))
             names = [f"{module}.{alias.name}" for alias in node.names] if door else [module]
         for name in names:
             parts = name.split(".")
@@ -182,7 +184,7 @@ def test_the_floor_check_sees_every_form_of_import() -> None:
     }
     assert {form: list(rooms_imported(form, at)) for form in forms} == {form: [room] for form, room in forms.items()}
     assert not may_import("flat", "zero") and not may_import("flat", "") and not may_import("models", "flat")
-    assert not may_import("cli", "course") and not may_import("preload", "course.grade")
+    assert not may_import("apps.cli", "course") and not may_import("preload", "course.grade")
     assert may_import("course.viz", "zero") and not may_import("course.viz", "course.widgets")
     assert may_import("zero", "flat") and may_import("zero", "models") and may_import("data", "errors")
 

@@ -1,6 +1,6 @@
 """`python tools/map.py`: draws the house from its imports into docs/map.md. A test holds the page to the code.
 
-A room is a folder of `zerolab/` or of `zerolab/course/`, or a file that stands there alone. Its floor is one above the
+A room is a folder of `zerolab/`, `zerolab/apps/` or `zerolab/course/`, or a file that stands there alone. Its floor is one above the
 highest room that it imports; rooms that import each other share one. Imports for types alone count, too.
 """
 
@@ -13,7 +13,11 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "map.md"
-WINGS = {"The library, `zerolab/`": "", "The course, `zerolab/course/`": "course."}
+WINGS = {
+    "The library, `zerolab/`": "",
+    "The apps, `zerolab/apps/`": "apps.",
+    "The course, `zerolab/course/`": "course.",
+}
 HEAD = """# Map
 
 The house as its imports draw it, made by `python tools/map.py`; what each room is for stands in [design.md](design.md).
@@ -34,7 +38,9 @@ class Room:
 def room_of(parts: Iterable[str]) -> str:
     """The room of a module, by the parts of its name after `zerolab`; '' is a front door, which belongs to none."""
     first, *rest = [*parts, "", ""]
-    return first if first != "course" else f"course.{rest[0]}" if rest[0] else ""
+    if f"{first}." not in WINGS.values():
+        return first
+    return f"{first}.{rest[0]}" if rest[0] else ""
 
 
 def rooms() -> dict[str, Room]:
@@ -100,7 +106,7 @@ def page() -> str:
     floor = floors(house)
     lines = [HEAD]
     for title, prefix in WINGS.items():
-        own = [name for name in house if name.startswith("course.") == bool(prefix)]
+        own = [name for name in house if name.rpartition(".")[0] == prefix.rstrip(".")]
         own.sort(key=lambda name: (-floor[name], name))
         lines += [f"## {title}\n", "| floor | room | files | lines, about | imports |", "|---|---|---|---|---|"]
         for name in own:

@@ -13,10 +13,10 @@ from __future__ import annotations
 
 from zerolab.apps.interop.huggingface.config import from_huggingface, to_huggingface
 from zerolab.apps.interop.huggingface.folder import from_pretrained, load_folder, save_folder
-from zerolab.apps.interop.huggingface.names import Row, export, import_, rows
+from zerolab.apps.interop.huggingface.names import NameRow, export, import_, rows
 
 __all__ = [
-    "Row",
+    "NameRow",
     "export",
     "from_huggingface",
     "from_pretrained",

@@ -17,7 +17,7 @@ from zerolab.errors import CheckpointError
 from zerolab.models import Config, GPT2Config, LlamaConfig
 
 
-class Row(NamedTuple):
+class NameRow(NamedTuple):
     """One tensor of theirs: the name in our model (None: ours has no such bias), in theirs, our shape, and whether
     theirs is its transpose."""
 
@@ -31,7 +31,7 @@ class Row(NamedTuple):
         return self.shape[::-1] if self.transposed else self.shape
 
 
-def rows(config: Config) -> list[Row]:
+def rows(config: Config) -> list[NameRow]:
     """One row for each of their tensors, in the order of our model's parameters, so unit after unit.
 
     A tied head has no row: its matrix is the embedding's in both models.
@@ -39,12 +39,12 @@ def rows(config: Config) -> list[Row]:
     return _gpt2_rows(config) if isinstance(config, GPT2Config) else _llama_rows(config)
 
 
-def _llama_rows(config: LlamaConfig) -> list[Row]:
+def _llama_rows(config: LlamaConfig) -> list[NameRow]:
     dim, kv_dim, table = config.dim, config.kv_heads * config.head_dim, (config.vocab_size, config.dim)
-    found = [Row("embedding.weight", "model.embed_tokens.weight", table)]
+    found = [NameRow("embedding.weight", "model.embed_tokens.weight", table)]
     for layer in range(config.layers):
         found += [
-            Row(f"blocks.{layer}.{ours}.weight", f"model.layers.{layer}.{theirs}.weight", shape)
+            NameRow(f"blocks.{layer}.{ours}.weight", f"model.layers.{layer}.{theirs}.weight", shape)
             for ours, theirs, shape in (
                 ("attention_norm", "input_layernorm", (dim,)),
                 ("attention.q_proj", "self_attn.q_proj", (dim, dim)),
@@ -57,21 +57,21 @@ def _llama_rows(config: LlamaConfig) -> list[Row]:
                 ("ffn.down_proj", "mlp.down_proj", (dim, config.ffn_dim)),
             )
         ]
-    head = [] if config.tied_head else [Row("head.lm_head.weight", "lm_head.weight", table)]
-    return [*found, Row("head.norm.weight", "model.norm.weight", (dim,)), *head]
+    head = [] if config.tied_head else [NameRow("head.lm_head.weight", "lm_head.weight", table)]
+    return [*found, NameRow("head.norm.weight", "model.norm.weight", (dim,)), *head]
 
 
-def _gpt2_rows(config: GPT2Config) -> list[Row]:
+def _gpt2_rows(config: GPT2Config) -> list[NameRow]:
     dim, table = config.dim, (config.vocab_size, config.dim)
 
-    def layer_rows(ours: str, theirs: str, *shape: int) -> list[Row]:
+    def layer_rows(ours: str, theirs: str, *shape: int) -> list[NameRow]:
         bias = f"{ours}.bias" if config.bias else None
-        weight = Row(f"{ours}.weight", f"{theirs}.weight", shape, transposed=len(shape) == 2)
-        return [weight, Row(bias, f"{theirs}.bias", shape[:1])]
+        weight = NameRow(f"{ours}.weight", f"{theirs}.weight", shape, transposed=len(shape) == 2)
+        return [weight, NameRow(bias, f"{theirs}.bias", shape[:1])]
 
     found = [
-        Row("embedding.tokens.weight", "transformer.wte.weight", table),
-        Row("embedding.positions.weight", "transformer.wpe.weight", (config.max_seq_len, dim)),
+        NameRow("embedding.tokens.weight", "transformer.wte.weight", table),
+        NameRow("embedding.positions.weight", "transformer.wpe.weight", (config.max_seq_len, dim)),
     ]
     for layer in range(config.layers):
         ours, theirs = f"blocks.{layer}", f"transformer.h.{layer}"
@@ -83,7 +83,7 @@ def _gpt2_rows(config: GPT2Config) -> list[Row]:
             *layer_rows(f"{ours}.ffn.up_proj", f"{theirs}.mlp.c_fc", 4 * dim, dim),
             *layer_rows(f"{ours}.ffn.down_proj", f"{theirs}.mlp.c_proj", dim, 4 * dim),
         ]
-    head = [] if config.tied_head else [Row("head.lm_head.weight", "lm_head.weight", table)]
+    head = [] if config.tied_head else [NameRow("head.lm_head.weight", "lm_head.weight", table)]
     return [*found, *layer_rows("head.norm", "transformer.ln_f", dim), *head]
 
 
@@ -133,7 +133,7 @@ class Imported(Mapping[str, Tensor]):
 
     def __init__(self, config: Config, theirs: Mapping[str, Tensor]) -> None:
         self._theirs = theirs
-        self._rows: dict[str, Row] = {}
+        self._rows: dict[str, NameRow] = {}
         there, table = set(theirs), rows(config)
         for row in table:
             name = row.theirs if row.theirs in there else row.theirs.removeprefix(_prefix(config))
@@ -173,7 +173,7 @@ class Imported(Mapping[str, Tensor]):
     def __len__(self) -> int:
         return len(self._rows)
 
-    def _take(self, row: Row) -> Tensor:
+    def _take(self, row: NameRow) -> Tensor:
         tensor = checked(row.theirs, self._theirs[row.theirs].detach(), row.their_shape)
         return tensor.new_empty(row.shape).copy_(tensor.t() if row.transposed else tensor)
 
