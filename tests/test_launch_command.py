@@ -17,7 +17,8 @@ from zerolab.apps.cli import train as train_command
 from zerolab.data import Corpus
 from zerolab.errors import InputError
 from zerolab.ranks.job import wanted
-from zerolab.train import Report, TrainConfig, train
+from zerolab.run import RunSpec
+from zerolab.train import Report, train
 from zerolab.train.progress import Stop
 from zerolab.train.resume import Start
 
@@ -51,9 +52,9 @@ def page(ranks: int, arguments: str) -> list[str]:
 def test_row_01_a_page_on_megatrons_flags_runs_as_it_is_written(
     arguments: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    seen: list[TrainConfig] = []
+    seen: list[RunSpec] = []
 
-    def smaller(config: TrainConfig, corpus: Corpus, start: Start, stop: Stop) -> Report:
+    def smaller(config: RunSpec, corpus: Corpus, start: Start, stop: Stop) -> Report:
         seen.append(config)
         nano = config.model_copy(update={"model_size": "nano", "seq_len": 16})
         return train(nano, corpus, Start(nano), stop)
@@ -63,7 +64,7 @@ def test_row_01_a_page_on_megatrons_flags_runs_as_it_is_written(
     out, err = capfd.readouterr()
     assert "there is no examples/train_4d.py here, so zerolab train runs in its place" in err
     stage, dtype = PAGES[arguments]
-    precision = seen[0].make_precision()
+    precision = seen[0].dtypes
     assert (seen[0].zero_stage, precision and precision.params) == (stage, dtype)
     assert f"ZeRO-{stage}, 2 ranks" in out and "NO" not in out
     strategy = re.search("strategy ([a-z_]+)", arguments)

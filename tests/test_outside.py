@@ -28,7 +28,8 @@ from zerolab.course.grade import referee
 from zerolab.course.grade.submission import read_submission
 from zerolab.errors import DiskError, InputError, RankError
 from zerolab.ranks import folders, forkserver
-from zerolab.train import Report, make_config, outputs, train
+from zerolab.run import RunSpec
+from zerolab.train import Report, outputs, train
 from zerolab.train.progress import Steps
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -147,7 +148,7 @@ def test_a_full_disk_stops_the_bar_and_not_the_run() -> None:
 
 @pytest.fixture(scope="module")
 def report() -> Report:
-    return train(make_config(ranks=1, model_size="nano", seq_len=32, max_steps=1, timeout=60.0))
+    return train(RunSpec(ranks=1, model_size="nano", seq_len=32, max_steps=1, timeout=60.0))
 
 
 def full_disk(monkeypatch: pytest.MonkeyPatch, where: Path) -> None:

@@ -24,8 +24,8 @@ from zerolab.offload.groups import PAGE
 from zerolab.ranks import RankFailure, launch
 from zerolab.ranks.job import threads_per_rank
 from zerolab.ranks.lockstep import scheduler
+from zerolab.run import RunSpec
 from zerolab.system import THINGS, VARIABLE, has
-from zerolab.train import TrainConfig, make_config
 from zerolab.train.rank import train_rank
 from zerolab.train.resume import Start
 from zerolab.train.run import make_report
@@ -122,7 +122,7 @@ def test_a_swap_file_keeps_its_records_without_any_of_linuxs_calls(tmp_path: Pat
 # All of them
 
 
-def trains_at_stages_0_and_3(comm: Any, configs: list[TrainConfig], corpus: Corpus) -> Any:
+def trains_at_stages_0_and_3(comm: Any, configs: list[RunSpec], corpus: Corpus) -> Any:
     """What `zerolab train` runs on each rank, for each of the configurations, and how the rank came to be."""
     records = [train_rank(comm, Start(config), corpus, None) for config in configs]
     ignored = signal.getsignal(signal.SIGINT) == signal.SIG_IGN
@@ -135,7 +135,7 @@ def test_with_everything_hidden_ranks_are_spawned_talk_over_the_ring_and_train_t
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     disk = {"offload_optimizer": "disk", "offload_param": "disk", "offload_path": tmp_path}
-    configs = [make_config(**TINY_RUN), make_config(**TINY_RUN, zero_stage=3, **disk)]
+    configs = [RunSpec(**TINY_RUN), RunSpec(**TINY_RUN, zero_stage=3, **disk)]
     corpus = load_corpus("embedded", seq_len=16)
     usual = launch(trains_at_stages_0_and_3, configs, corpus, ranks=2, timeout=60)
     monkeypatch.setenv(VARIABLE, "all")

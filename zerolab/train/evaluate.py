@@ -3,35 +3,12 @@
 from __future__ import annotations
 
 import torch
-from pydantic import BaseModel, Field
 
 from zerolab.collectives import Collectives, phase
 from zerolab.data import Batches
-from zerolab.errors import InputError
 from zerolab.gpu import door
 from zerolab.train.progress import Steps, Stop
 from zerolab.zero import ZeroEngine
-
-
-class EvaluationSettings(BaseModel):
-    """When a run asks what its model knows, and of how much text."""
-
-    eval_every: int | None = Field(
-        None,
-        ge=1,
-        description="evaluate on the held-out text before the first step, after each so many, and at the end",
-    )
-    eval_steps: int = Field(
-        10,
-        ge=1,
-        le=1 << 20,
-        description="micro-batches of an evaluation, of batch-size / grad-accum-steps sequences over all ranks",
-    )
-
-    def check_evaluation(self) -> None:
-        """Raise an InputError for an evaluation that never comes."""
-        if self.eval_every is None and self.eval_steps != EvaluationSettings.model_fields["eval_steps"].default:
-            raise InputError(f"eval_steps is {self.eval_steps} but nothing is evaluated; give eval_every, too")
 
 
 class Evaluator:
