@@ -19,6 +19,7 @@ from zerolab.apps.dialects.nanogpt import TELLS
 from zerolab.apps.plan.bring import find_model
 from zerolab.errors import InputError
 from zerolab.run import RunSpec
+from zerolab.train.here import check_here
 
 Captured = pytest.CaptureFixture[str]
 
@@ -97,7 +98,7 @@ def test_a_batch_that_nobody_gave_is_one_that_the_ranks_divide(ranks: int, steps
 @pytest.mark.parametrize(
     ("settings", "says"),
     [
-        ({"batch_size": 10**30}, "it should be less than or equal to 1048576"),
+        ({"batch_size": 10**30}, "it should be less than or equal to 2147483648"),
         ({"seed": 10**25}, "seed is 10000000000000000000000000; it should be less than"),
         ({"lr": "inf"}, "lr is 'inf'; give a number"),
         ({"timeout": 1e30}, "timeout is 1e"),
@@ -120,7 +121,7 @@ def test_a_number_that_no_run_can_have_is_refused_before_anything_starts(setting
         ({"zero_stage": 2, "prefetch_bucket_size": 5}, "prefetch_bucket_size is 5 but stage 2 gathers nothing"),
         ({"zero_stage": 1, "max_live_parameters": 5}, "max_live_parameters is 5 but stage 1 gathers nothing"),
         ({"prefetch": False}, "prefetch is False but stage 0 gathers nothing"),
-        ({"zero_stage": 3, "reduction": "all_reduce"}, "reduction is all_reduce, but stage 3 keeps a shard"),
+        ({"zero_stage": 3, "reduction": "all_reduce"}, "reduction is all_reduce but stage 3 keeps a shard"),
         ({"warmup_shape": "log"}, "warmup_shape is log but the learning rate does not warm up"),
     ],
 )
@@ -236,11 +237,11 @@ def test_row_13_a_stock_configuration_that_names_its_run_by_the_time_is_read(tmp
     [
         ("--gpu T4 --recommend --emit deepspeed --ranks 8 --model llama-3-405b", "no stage fits"),
         ("--gpu-memory inf", "--gpu-memory is inf; give GB above 0"),
-        ("--batch-size 100000000000000000000 --ranks 1", "--batch-size is 100000000000000000000"),
+        ("--batch-size 100000000000000000000 --ranks 1", "--batch-size is '100000000000000000000'"),
         ("--batch-size 7", "--batch-size 7 is not a multiple of ranks 8"),
-        ("--seq-len 0", "--seq-len is 0"),
+        ("--seq-len 0", "--seq-len is '0'"),
         ("--bf16", "unrecognized arguments: --bf16"),
-        ("--offload-optimizer gpu", "give one of 'device', 'host', 'disk', 'none', 'cpu', 'nvme'"),
+        ("--offload-optimizer gpu", "it should be 'device', 'host', 'disk', 'none', 'cpu' or 'nvme'"),
     ],
 )
 def test_a_plan_that_cannot_be_is_one_sentence_that_names_its_flag(words: str, says: str, capsys: Captured) -> None:
@@ -267,13 +268,13 @@ def test_a_head_with_a_weight_of_its_own_is_written_and_read_again(
     emitted = ["--model", "layers=2,hidden=64,heads=2,kv_heads=1,ffn=96", "--ranks", "2", "--emit", dialect]
     assert main(["plan", *emitted, "--seq-len", "32", "--precision", "bf16"]) == 0
     assert says in capsys.readouterr().out
-    (tied,) = {RunSpec(layers=2).shape.tied_head}
-    assert tied and not RunSpec(layers=2, tied_head=False).shape.tied_head
+    (tied,) = {RunSpec(layers=2).architecture.tied_head}
+    assert tied and not RunSpec(layers=2, tied_head=False).architecture.tied_head
 
 
 def test_torchrun_may_bring_more_ranks_than_one_machine_starts(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(InputError, match="ranks is 256"):
-        RunSpec(ranks=256, batch_size=256)
+        check_here(RunSpec(ranks=256, batch_size=256))
     for name, value in {"RANK": "0", "WORLD_SIZE": "256", "MASTER_ADDR": "localhost", "MASTER_PORT": "1"}.items():
         monkeypatch.setenv(name, value)
-    assert RunSpec(ranks=256, batch_size=256).ranks == 256
+    check_here(RunSpec(ranks=256, batch_size=256))
