@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from zerolab import cli
+from zerolab.apps import cli
 from zerolab.apps.cli import ending
 from zerolab.course.grade import doubt, referee
 from zerolab.course.grade.submission import read_submission

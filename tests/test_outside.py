@@ -21,7 +21,7 @@ import pace
 import pytest
 import rank_functions as functions
 
-from zerolab import cli
+from zerolab.apps import cli
 from zerolab.apps.cli import ending
 from zerolab.apps.cli import train as train_command
 from zerolab.course.grade import referee

@@ -22,7 +22,7 @@ import born
 import pytest
 from cover import NIGHTLY
 
-from zerolab import cli
+from zerolab.apps import cli
 from zerolab.apps.cli.train import make_parser
 from zerolab.run import RunSpec
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from benchmarks import tiers
-from zerolab import cli
+from zerolab.apps import cli
 from zerolab.apps.cost import Machine, Rate
 from zerolab.apps.dialects.deepspeed import read_deepspeed
 from zerolab.apps.sweep import machines, make_cases, read_file, sweep

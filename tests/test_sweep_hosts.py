@@ -12,7 +12,7 @@ from typing import Any
 import psutil
 import pytest
 
-from zerolab import cli
+from zerolab.apps import cli
 from zerolab.apps.cost import calibration
 from zerolab.apps.sweep import make_cases
 from zerolab.apps.sweep.hosts import leave_word, read_result, run_all
