@@ -161,11 +161,11 @@ def test_row_20_a_sweep_that_was_ended_goes_on_to_the_same_file(
 ) -> None:
     cases, train, ran = make_cases(SWEPT), sweep_run.train, list[int]()
 
-    def ended_in_the_third(config: Any, *args: Any) -> Any:
+    def ended_in_the_third(config: Any, *args: Any, **more: Any) -> Any:
         ran.append(config.zero_stage)
         if len(ran) == 3:
             raise KeyboardInterrupt
-        return train(config, *args)
+        return train(config, *args, **more)
 
     monkeypatch.setattr(sweep_run, "train", ended_in_the_third)
     with pytest.raises(KeyboardInterrupt):

@@ -10,7 +10,15 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ModelWrapValidatorHandler, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ModelWrapValidatorHandler,
+    PlainValidator,
+    ValidationError,
+    model_validator,
+)
 
 from zerolab.collectives import Link
 from zerolab.data import EMBEDDED, check_division
@@ -68,6 +76,12 @@ GROUPS = {
     "zero_debug": "debugging",
 }
 """The groups in which help shows settings, each by its first."""
+
+
+def check_precision(precision: Any) -> Any:
+    """What names a recipe, or is one. Raises InputError for another."""
+    find_precision(precision)
+    return precision
 
 
 def setting(default: Any, description: str) -> Any:
@@ -146,7 +160,7 @@ class RunSpec(BaseModel):
     compile: bool = setting(False, "compile the model's blocks (torch.compile)")
     compile_backend: Literal["inductor", "aot_eager", "eager"] = setting("inductor", "what torch.compile makes of them")
 
-    precision: Any = setting(None, f"dtypes of all states: {', '.join(PRECISIONS)}; none: fp32")
+    precision: Annotated[Precision | str | None, PlainValidator(check_precision)] = setting(None, f"dtypes of all states: {', '.join(PRECISIONS)}; none: fp32")
     fp16: bool = setting(False, "the same as --precision fp16, with a dynamic loss scale")
     bf16: bool = setting(False, "the same as --precision bf16")
     fp8: bool = setting(False, "the same as --precision fp8: linear layers compute in fp8, states as in bf16")
