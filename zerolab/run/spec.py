@@ -160,7 +160,9 @@ class RunSpec(BaseModel):
     compile: bool = setting(False, "compile the model's blocks (torch.compile)")
     compile_backend: Literal["inductor", "aot_eager", "eager"] = setting("inductor", "what torch.compile makes of them")
 
-    precision: Annotated[Precision | str | None, PlainValidator(check_precision)] = setting(None, f"dtypes of all states: {', '.join(PRECISIONS)}; none: fp32")
+    precision: Annotated[Precision | str | None, PlainValidator(check_precision)] = setting(
+        None, f"dtypes of all states: {', '.join(PRECISIONS)}; none: fp32"
+    )
     fp16: bool = setting(False, "the same as --precision fp16, with a dynamic loss scale")
     bf16: bool = setting(False, "the same as --precision bf16")
     fp8: bool = setting(False, "the same as --precision fp8: linear layers compute in fp8, states as in bf16")

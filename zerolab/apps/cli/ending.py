@@ -79,9 +79,9 @@ def _end(number: int, frame: FrameType | None) -> None:
 def _end_ranks() -> None:
     """End the ranks and their server, and remove the temporary folders. A module that was not imported has started
     nothing."""
-    names = ("cli.scripts", "ranks.folders", "ranks.forkserver", "ranks.folders")
+    names = ("ranks.folders", "ranks.forkserver", "ranks.folders")
     rooms = [sys.modules.get(f"zerolab.{name}") for name in names]
-    for module, name in zip(rooms, ("end_all", "say_farewell", "end_server", "remove_all"), strict=True):
+    for module, name in zip(rooms, ("say_farewell", "end_server", "remove_all"), strict=True):
         with suppress(Exception):
             if call := getattr(module, name, None):
                 call()
