@@ -7,7 +7,7 @@ import torch
 from zerolab.collectives import Collectives, phase
 from zerolab.data import Batches
 from zerolab.gpu import door
-from zerolab.train.progress import Steps, Stop
+from zerolab.train.progress import Steps
 from zerolab.zero import ZeroEngine
 
 
@@ -26,10 +26,9 @@ class Evaluator:
         every: int | None,
         count: int,
         steps: Steps,
-        stop: Stop,
     ) -> None:
         self.comm, self.engine, self.batches = comm, engine, batches
-        self.every, self.count, self.steps, self.stop = every, count, steps, stop
+        self.every, self.count, self.steps = every, count, steps
         self.losses: dict[int, float] = {}
 
     def is_due(self, step: int) -> bool:
@@ -41,7 +40,6 @@ class Evaluator:
         numbers is another after it, and its collectives are in the phase "evaluate", which no step has."""
         if self.every is None or step in self.losses:
             return
-        self.stop.busy = True
         device = self.comm.device
         total = torch.zeros(1, device=device)
         self.engine.eval()
@@ -53,4 +51,3 @@ class Evaluator:
         self.engine.train()
         self.losses[step] = total.item() / (self.count * self.batches.accumulation)
         self.steps.evaluated(step, self.losses[step])
-        self.stop.busy = False

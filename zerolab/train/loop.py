@@ -50,7 +50,6 @@ class TrainingLoop:
         with self.recorder.step(step + 1):
             self._step(step)
         self.seconds.append(self.now() - start)
-        self.stop.step_ended()
 
     def _step(self, step: int) -> None:
         span = self.recorder.span

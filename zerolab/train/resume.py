@@ -216,7 +216,7 @@ class Saver:
         Raises a CheckpointError on every rank if this save, or the one before, failed on any."""
         if self.checkpoints is None:
             return
-        begun, self.stop.busy = perf_counter(), True
+        begun = perf_counter()
         if step in self.seconds:
             self.checkpoints.wait()
         else:
@@ -227,7 +227,6 @@ class Saver:
             if self.start.config.zero3_save_16bit_model and not self.stop.heard:
                 self._export(step)
         self.seconds[step] += perf_counter() - begun
-        self.stop.busy = False
 
     def _export(self, step: int) -> None:
         """Write the whole weights in 16 bits: a folder that transformers reads."""

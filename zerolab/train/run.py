@@ -7,9 +7,7 @@ import math
 import os
 import platform
 import re
-import signal
 import statistics
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
@@ -22,7 +20,6 @@ from zerolab.data import Corpus
 from zerolab.errors import CheckpointError, InputError
 from zerolab.ranks import launch
 from zerolab.ranks.failure import RankFailure
-from zerolab.ranks.join import is_torchrun
 from zerolab.run import RunSpec
 from zerolab.train.here import check_here
 from zerolab.train.model import load_data, with_vocabulary
@@ -147,7 +144,7 @@ def train(
         raise InputError(f"max_steps is {config.max_steps} and {start.folder} is at step {start.step}; give more")
     what = f"ZeRO-{config.zero_stage}, {config.ranks} ranks"
     stop = stop or Stop()
-    with follow(config.max_steps, what, start.step) as progress, _checkpoint_errors(), _ended_when_stuck(stop):
+    with follow(config.max_steps, what, start.step) as progress, _checkpoint_errors():
         stop.tell(progress)
         results = launch(
             train_rank,
@@ -166,30 +163,6 @@ def train(
         )
     record = next(result for result in results if result is not None)
     return make_report(start, record, corpus)
-
-
-@contextmanager
-def _ended_when_stuck(stop: Stop) -> Iterator[None]:
-    """Under torchrun: when a rank has died, torchrun asks the others to end by SIGTERM. One that waits for the dead
-    rank cannot come to the end of its step; here it sends itself a second SIGTERM, which ends it. Elsewhere the parent
-    sees who has died."""
-    over = threading.Event()
-
-    def watch() -> None:
-        while not over.wait(0.2):
-            if stop.is_stuck():
-                os.kill(os.getpid(), signal.SIGTERM)
-                return
-
-    thread = threading.Thread(target=watch, daemon=True)
-    if is_torchrun():
-        thread.start()
-    try:
-        yield
-    finally:
-        over.set()
-        if thread.ident is not None:
-            thread.join()
 
 
 @contextmanager

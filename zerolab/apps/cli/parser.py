@@ -8,8 +8,6 @@ from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from typing import IO, Annotated, Any, Literal, NoReturn, get_args, get_origin
 
-from pydantic.fields import FieldInfo
-
 from zerolab.apps.cli import ending
 
 MISUSED = 2
@@ -113,7 +111,7 @@ def with_dashes(arguments: Sequence[str]) -> list[str]:
     return words
 
 
-def add_flag(parser: argparse._ActionsContainer, name: str, field: FieldInfo, default: Any) -> None:
+def add_flag(parser: argparse._ActionsContainer, name: str, field: Any, default: Any) -> None:
     """A flag of a setting of a run, whose value is checked by `RunSpec`, in one place."""
     flag = "--" + name.replace("_", "-")
     text = f"{field.description} (default: {'none' if default is None else default})"
