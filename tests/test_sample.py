@@ -8,13 +8,13 @@ import pytest
 import torch
 
 from zerolab.apps.cli import main
+from zerolab.apps.interop.learned import load_learned
 from zerolab.data import Batches, load_dataset, prepare
 from zerolab.errors import InputError
 from zerolab.models import GPT2, GPT2Config
 from zerolab.models.generate import generate
 from zerolab.run import RunSpec
 from zerolab.train import Report, train
-from zerolab.train.learned import load_learned
 
 TEXT = "the quick brown fox jumps over the lazy dog; " * 60
 RUN = {

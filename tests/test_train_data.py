@@ -16,6 +16,7 @@ import torch
 
 from zerolab.apps.cli import main
 from zerolab.apps.interop.huggingface import export, save_folder
+from zerolab.apps.interop.learned import load_learned
 from zerolab.data import Batches, ByteTokenizer, CharacterTokenizer, load_corpus, load_dataset, prepare
 from zerolab.data.bins import write_together
 from zerolab.errors import InputError
@@ -23,7 +24,6 @@ from zerolab.models import GPT2, GPT2Config
 from zerolab.run import RunSpec
 from zerolab.train import Report, train
 from zerolab.train.here import check_here
-from zerolab.train.learned import load_learned
 from zerolab.train.loop import seed_of
 
 TEXT = "the quick brown fox jumps over the lazy dog; " * 40
