@@ -38,8 +38,8 @@ def saved(comm: Collectives, folder: Path, numels: list[int], recipe: dict[str, 
     path = checkpoint.save(folder, engine, steps)
     found: dict[str, Any] = {"align": engine.buckets[0].layout.align}
     for kind in ("model", "optimizer"):
-        with FileReader(path / f"{kind}_shard_rank{comm.rank}.safetensors") as file:
-            sizes = {name: entry.nbytes for name, entry in file.entries.items()}
+        file = FileReader(path / f"{kind}_shard_rank{comm.rank}.safetensors")
+        sizes = {name: entry.nbytes for name, entry in file.entries.items()}
         found[kind] = sum(n for name, n in sizes.items() if name != CHECKSUMS and not name.startswith("rng/"))
     return found
 

@@ -70,10 +70,6 @@ THINGS = {
         lambda: hasattr(signal, "SIGUSR1"),
         "the report of ranks that do not finish has no lines of code for those that compute",
     ),
-    "locks": Thing(
-        lambda: importlib.util.find_spec("fcntl") is not None,
-        "folders and swap files that killed runs left behind are neither removed nor named",
-    ),
     "direct": Thing(
         lambda: hasattr(os, "O_DIRECT") and importlib.util.find_spec("fcntl") is not None,
         "the disk tier goes through the page cache, and the report of a run says so",

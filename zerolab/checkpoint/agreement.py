@@ -11,18 +11,21 @@ from zerolab.ranks.folders import reason
 from zerolab.zero import ZeroEngine
 
 
-def all_records(engine: ZeroEngine, record: Any) -> list[Any]:
-    """Every rank's record, also of the groups that hold the same shards as this one, in the order of writers."""
-    rows = gather_records(engine.comm, record)
-    if engine.replicate is None:
-        return rows
-    return [row for rows in gather_records(engine.replicate, rows) for row in rows]
+def writers_of(engine: ZeroEngine) -> tuple[int, int]:
+    """This rank's number among those that write, replicas of its shards included, and how many there are."""
+    ranks, replicate = engine.comm.size, engine.replicate
+    if replicate is None:
+        return engine.comm.rank, ranks
+    return replicate.rank * ranks + engine.comm.rank, replicate.size * ranks
 
 
 def agree(engine: ZeroEngine, error: BaseException | None, record: Any = None) -> list[Any]:
-    """Every rank's record; if any rank has an error, all raise: its own, or one that names the rank. A collective."""
+    """Every rank's record, in the order of writers; if any rank has an error, all raise: its own, or one that names
+    the rank. A collective."""
     said = None if error is None else f"{error}" if isinstance(error, ZerolabError) else repr(error)
-    rows = all_records(engine, [said, record])
+    rows = gather_records(engine.comm, [said, record])
+    if engine.replicate is not None:
+        rows = [row for rows in gather_records(engine.replicate, rows) for row in rows]
     if error is not None:
         raise error
     failed = [(writer, said) for writer, (said, _) in enumerate(rows) if said is not None]

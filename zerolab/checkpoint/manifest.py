@@ -14,14 +14,21 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from zerolab.checkpoint.checksum import crc32
+from pydantic import TypeAdapter
+
 from zerolab.errors import CheckpointError
 from zerolab.ranks.folders import reason
+
+try:
+    # The quicker one; the values are zlib's.
+    from isal.isal_zlib import crc32
+except ImportError:  # pragma: no cover (a system for which there is no such package)
+    from zlib import crc32
 
 FORMAT, VERSION = "zerolab checkpoint", 2
 MANIFEST = "optimizer_manifest.json"
@@ -42,8 +49,7 @@ def tensor_name(state: str, parameter: str, start: int, stop: int) -> str:
     return f"{state}/{parameter}[{start}:{stop}]"
 
 
-@dataclass(frozen=True)
-class Stretch:
+class Stretch(NamedTuple):
     """The elements `[start, stop)` of a parameter, and the number of the rank whose files have their states."""
 
     start: int
@@ -121,56 +127,41 @@ class Manifest:
         return sum(file.nbytes for file in self.files.values())
 
     def to_json(self) -> str:
-        said = {"format": FORMAT, "version": VERSION, **asdict(self)}
-        said["parameters"] = {
-            name: {**asdict(saved), "stretches": [[s.start, s.stop, s.writer] for s in saved.stretches]}
-            for name, saved in self.parameters.items()
-        }
         # The checksum on the first line covers all other lines.
-        rest = json.dumps(said, indent=1).removeprefix("{\n")
+        rest = json.dumps({"format": FORMAT, "version": VERSION, **asdict(self)}, indent=1).removeprefix("{\n")
         return f'{{"crc32": {crc32(rest.encode())},\n{rest}\n'
+
+
+def read_bytes(path: Path, remedy: str) -> bytes:
+    """All of a file. Raises a CheckpointError that names it and ends with `remedy`."""
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise unreadable(path, error, remedy) from None
+
+
+def unreadable(path: Path, error: OSError, remedy: str) -> CheckpointError:
+    why = "is missing" if isinstance(error, FileNotFoundError) else f"cannot be read ({reason(error)})"
+    return CheckpointError(f"{path} {why}; {remedy}")
 
 
 def read_manifest(folder: Path, remedy: str = "take another checkpoint") -> Manifest:
     """The manifest of a checkpoint's folder. Raises a CheckpointError that names it if it is missing, damaged, written
     by something else, or in another version of the format."""
     path = folder / MANIFEST
-    try:
-        text = path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        if not folder.is_dir():
-            raise CheckpointError(f"there is no checkpoint {str(folder)!r}; {remedy}") from None
+    if folder.is_dir() and not path.exists():
         raise CheckpointError(
             f"{folder} has no {MANIFEST}, so it is no checkpoint, or one that was not finished; {remedy}"
-        ) from None
-    except (OSError, UnicodeDecodeError) as error:
-        said = reason(error) if isinstance(error, OSError) else "it is no text"
-        raise CheckpointError(f"{path} cannot be read ({said}); {remedy}") from None
-    first, _, rest = text.partition("\n")
-    checksum = re.fullmatch(r'\{"crc32": (\d{1,10})[,}]', first)
-    if checksum is None:
-        raise CheckpointError(f"{path} was not written by zerolab, or is damaged; {remedy}")
-    if int(checksum[1]) != crc32(rest.rstrip("\n").encode()):
-        raise CheckpointError(f"{path} is damaged; {remedy}")
+        )
+    first, _, rest = read_bytes(path, remedy).partition(b"\n")
+    checksum = re.fullmatch(rb'\{"crc32": (\d{1,10})[,}]', first)
+    if checksum is None or int(checksum[1]) != crc32(rest.rstrip(b"\n")):
+        raise CheckpointError(f"{path} is damaged, or was not written by zerolab; {remedy}")
     # Version 1, refused below, had its checksum in a document of its own.
-    said = json.loads("{" + rest.removeprefix("{"))
-    if said.pop("format", None) != FORMAT:
-        raise CheckpointError(f"{path} was not written by zerolab; {remedy}")
-    version = said.pop("version", None)
-    if version != VERSION:
+    said = json.loads(b"{" + rest.removeprefix(b"{"))
+    if (said.get("format"), said.get("version")) != (FORMAT, VERSION):
         raise CheckpointError(
-            f"{path} has version {version} of the format and this zerolab reads version {VERSION}; read it with the "
-            f"zerolab that wrote it ({said.get('written_by', {}).get('zerolab', 'unknown')})"
+            f"{path} has version {said.get('version')} of the format and this zerolab reads version {VERSION}; read it "
+            f"with the zerolab that wrote it ({said.get('written_by', {}).get('zerolab', 'unknown')})"
         )
-    said["parameters"] = {
-        name: SavedParameter(
-            tuple(saved["shape"]),
-            saved["dtype"],
-            saved["trains"],
-            saved["unit"],
-            tuple(Stretch(*stretch) for stretch in saved["stretches"]),
-        )
-        for name, saved in said["parameters"].items()
-    }
-    said["files"] = {name: SavedFile(**file) for name, file in said["files"].items()}
-    return Manifest(**{each.name: said[each.name] for each in fields(Manifest)})
+    return TypeAdapter(Manifest).validate_python(said)

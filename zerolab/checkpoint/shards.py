@@ -21,6 +21,7 @@ from zerolab.zero.overwrite import overlaps
 from zerolab.zero.tiers.stored_step import StoredSegment
 
 Tensor = torch.Tensor
+Shape = tuple[torch.dtype, list[int]]
 
 
 def split(codec: Codec, raw: Tensor, numel: int) -> tuple[Tensor, Tensor | None]:
@@ -43,54 +44,44 @@ class Shards:
         self.rank = engine.comm.rank
         self._formats = {segment.bucket: segment.format for segment in engine.optimizer_step.segments}
 
-    def model_shapes(self) -> dict[str, tuple[torch.dtype, list[int]]]:
-        """Of the parameters as forward uses them, or as stage 3 keeps them."""
-        return {
-            tensor_name("model", lap.slot.name, lap.start, lap.stop): (bucket.dtypes.shard, [lap.stop - lap.start])
-            for bucket in self.engine.buckets
-            for lap in overlaps(bucket.layout, *bucket.layout.shard(self.rank))
-        }
+    def shapes(self) -> tuple[dict[str, Shape], dict[str, Shape]]:
+        """Of the parameters as forward uses them, or as stage 3 keeps them; of main parameters that are kept apart, and
+        the optimizer's long states."""
+        model: dict[str, Shape] = {}
+        optimizer: dict[str, Shape] = {}
+        for bucket in self.engine.buckets:
+            form, codecs = self._formats.get(bucket), {}
+            if form is not None:
+                codecs = {**(form.states if self.begun else {}), **({} if form.main is None else {"main": form.main})}
+            for lap in overlaps(bucket.layout, *bucket.layout.shard(self.rank)):
+                place = lap.slot.name, lap.start, lap.stop
+                model[tensor_name("model", *place)] = bucket.dtypes.shard, [lap.stop - lap.start]
+                for name, codec in codecs.items():
+                    optimizer[tensor_name(name, *place)] = codec.dtype, [lap.stop - lap.start]
+                    if codec.scaled:
+                        first, last = blocks_of(lap.start, lap.stop)
+                        optimizer[tensor_name(f"{name}.scale", *place)] = torch.float32, [last - first]
+        return model, optimizer
 
     def model_parts(self) -> Iterator[tuple[str, Tensor]]:
         """Each is valid until the next is asked for."""
         for bucket in self.engine.buckets:
             first, last = bucket.layout.shard(self.rank)
-            room = torch.empty(0, dtype=bucket.dtypes.shard)
             if self.engine.shards_parameters:
-                room = room.new_empty(bucket.layout.shard_numel, device=_room_device(self.engine))
+                device = self.engine.comm.device if self.engine.offload.parameters == "device" else "cpu"
+                room = torch.empty(bucket.layout.shard_numel, dtype=bucket.dtypes.shard, device=device)
                 shard = self.engine.tier.fetch(bucket, room)
             else:
                 shard = bucket.whole[first:last]
             for lap in overlaps(bucket.layout, first, last):
                 yield tensor_name("model", lap.slot.name, lap.start, lap.stop), shard[lap.first : lap.last]
 
-    def optimizer_shapes(self) -> dict[str, tuple[torch.dtype, list[int]]]:
-        """Of main parameters that are kept apart, and of the optimizer's long states."""
-        shapes: dict[str, tuple[torch.dtype, list[int]]] = {}
-        for bucket in self.engine.buckets:
-            if bucket not in self._formats:
-                continue
-            form = self._formats[bucket]
-            codecs = dict(form.states) if self.begun else {}
-            if form.main is not None:
-                codecs["main"] = form.main
-            for lap in overlaps(bucket.layout, *bucket.layout.shard(self.rank)):
-                for name, codec in codecs.items():
-                    place = lap.slot.name, lap.start, lap.stop
-                    shapes[tensor_name(name, *place)] = codec.dtype, [lap.stop - lap.start]
-                    if codec.scaled:
-                        first, last = blocks_of(lap.start, lap.stop)
-                        shapes[tensor_name(f"{name}.scale", *place)] = torch.float32, [last - first]
-        return shapes
-
     def optimizer_parts(self) -> Iterator[tuple[str, Tensor]]:
         """Of a tensor that sub-groups cut, in order; each part is valid until the next is asked for."""
-        step = self.engine.optimizer_step
-        for states in step.stored():
+        for states in self.engine.optimizer_step.stored():
             for state in states:
-                if state.name != "main" and not self.begun:
-                    continue
-                yield from self._parts_of(*state)
+                if state.name == "main" or self.begun:
+                    yield from self._parts_of(*state)
 
     def _parts_of(self, segment: StoredSegment, name: str, codec: Codec, raw: Tensor) -> Iterator[tuple[str, Tensor]]:
         layout = segment.bucket.layout
@@ -108,10 +99,6 @@ class Shards:
                 yield tensor_name(f"{name}.scale", lap.slot.name, start, stop), scales[slice(*blocks_of(at, end))]
 
 
-def _room_device(engine: ZeroEngine) -> torch.device:
-    return engine.comm.device if engine.offload.parameters == "device" else torch.device("cpu")
-
-
 def states_of(engine: ZeroEngine) -> dict[str, dict[str, Any]]:
     """The optimizer's long states: the dtype in which each is stored, and whether in scaled blocks and as a root."""
     found: dict[str, dict[str, Any]] = {}
@@ -120,11 +107,6 @@ def states_of(engine: ZeroEngine) -> dict[str, dict[str, Any]]:
             dtype = str(codec.dtype).removeprefix("torch.")
             found.setdefault(name, {"dtype": dtype, "scaled": codec.scaled, "root": codec.root})
     return found
-
-
-def keeps_main(engine: ZeroEngine) -> bool:
-    """Whether this rank keeps main parameters apart."""
-    return any(segment.format.main is not None for segment in engine.optimizer_step.segments)
 
 
 def parameters_of(engine: ZeroEngine) -> dict[str, SavedParameter]:
@@ -146,32 +128,27 @@ def parameters_of(engine: ZeroEngine) -> dict[str, SavedParameter]:
 
 def buffers_of(model: nn.Module) -> dict[str, Tensor]:
     """The buffers that a state_dict has, by their first names."""
-    first: dict[int, str] = {}
-    named = dict(_kept_buffers(model))
-    return {name: buffer for name, buffer in named.items() if first.setdefault(id(buffer), name) == name}
+    tied = tied_names(model)
+    return {name: buffer for name, buffer in _kept_buffers(model) if name not in tied}
 
 
 def _kept_buffers(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
     """All names of the buffers that a state_dict has."""
-    for path, module in model.named_modules(remove_duplicate=False):
-        if type(module).get_extra_state is not nn.Module.get_extra_state:
-            raise CheckpointError(
-                f"{path or 'the model'} ({type(module).__name__}) keeps extra state, which may be any object; a "
-                "checkpoint keeps tensors: register what it needs as buffers"
-            )
-        for name, buffer in module._buffers.items():
-            if buffer is not None and name not in module._non_persistent_buffers_set:
-                yield f"{path}.{name}" if path else name, buffer
+    kept = model.state_dict(keep_vars=True)
+    extra = next((name for name in kept if name.endswith("_extra_state")), None)
+    if extra is not None:
+        raise CheckpointError(
+            f"{extra} of the model is extra state, which may be any object; a checkpoint keeps tensors: register what "
+            "it needs as buffers"
+        )
+    return ((name, buffer) for name, buffer in model.named_buffers(remove_duplicate=False) if name in kept)
 
 
 def tied_names(model: nn.Module) -> dict[str, str]:
     """Other names of parameters and buffers: {name: the first name}."""
     first: dict[int, str] = {}
-    others = {}
-    for name, tensor in [*model.named_parameters(remove_duplicate=False), *_kept_buffers(model)]:
-        if first.setdefault(id(tensor), name) != name:
-            others[name] = first[id(tensor)]
-    return others
+    named = [*model.named_parameters(remove_duplicate=False), *_kept_buffers(model)]
+    return {name: first[id(tensor)] for name, tensor in named if first.setdefault(id(tensor), name) != name}
 
 
 def digest(buffer: Tensor) -> str:

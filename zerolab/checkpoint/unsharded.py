@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from zerolab.checkpoint import plain
@@ -11,20 +12,19 @@ from zerolab.errors import CheckpointError
 from zerolab.zero import ZeroEngine
 
 
-def group_keys(engine: ZeroEngine) -> list[Any]:
-    """The optimizer's groups by their options as they were given, in the order of `optimizer.param_groups`."""
-    keys = [group for bucket in engine.buckets if bucket.trainable for group in bucket.plan.groups]
-    return list(dict.fromkeys(keys))
-
-
-def names_by_group(engine: ZeroEngine) -> list[list[str]]:
-    """The names of the parameters of each of the optimizer's groups."""
-    found: dict[Any, list[str]] = {key: [] for key in group_keys(engine)}
+def groups_of(engine: ZeroEngine) -> dict[Any, list[str]]:
+    """The optimizer's groups by their options as they were given, in the order of `optimizer.param_groups`: the names
+    of their parameters."""
+    found: dict[Any, list[str]] = {}
     for bucket in engine.buckets:
         if bucket.trainable:
             for slot, key in zip(bucket.layout.slots, bucket.plan.groups, strict=True):
-                found[key].append(slot.name)
-    return list(found.values()) or [[]]
+                found.setdefault(key, []).append(slot.name)
+    return found
+
+
+def names_by_group(engine: ZeroEngine) -> list[list[str]]:
+    return list(groups_of(engine).values()) or [[]]
 
 
 def check_complete(engine: ZeroEngine) -> None:
@@ -37,58 +37,40 @@ def check_complete(engine: ZeroEngine) -> None:
         )
 
 
-def counters_of(engine: ZeroEngine) -> dict[str, Any]:
-    """By the number of each of the optimizer's groups that this rank has something of: its step counters, as JSON."""
-    step = engine.optimizer_step
-    numbers = {group: str(number) for number, group in enumerate(group_keys(engine))}
-    found: dict[str, Any] = {}
-    for segment in step.segments:
-        said = json.loads(plain.dump(step.counters(segment), "the optimizer's counters"))
-        number = numbers[segment.group]
-        refuse_other(number, found.setdefault(number, said), said)
+def counters_of(engine: ZeroEngine) -> list[Any]:
+    """The number of each of the optimizer's groups that this rank has something of, and its step counters, as JSON."""
+    step, numbers = engine.optimizer_step, {group: number for number, group in enumerate(groups_of(engine))}
+    texts = {(numbers[one.group], plain.dump(step.counters(one), "the optimizer's counters")) for one in step.segments}
+    return [(number, json.loads(text)) for number, text in sorted(texts)]
+
+
+def merged(of_ranks: Iterable[Any]) -> dict[int, Any]:
+    """The counters of all ranks, by group."""
+    found: dict[int, Any] = {}
+    for number, said in itertools.chain.from_iterable(of_ranks):
+        if found.setdefault(number, said) != said:
+            raise CheckpointError(
+                f"the steps of the optimizer's group {number} are counted differently ({found[number]} and {said}), "
+                "which no checkpoint can say; begin again from a checkpoint"
+            )
     return found
-
-
-def merged(of_ranks: list[Mapping[str, Any]]) -> dict[str, Any]:
-    """The counters of all ranks."""
-    found: dict[str, Any] = {}
-    for counters in of_ranks:
-        for number, said in counters.items():
-            refuse_other(number, found.setdefault(number, said), said)
-    return found
-
-
-def refuse_other(number: str, one: Any, other: Any) -> None:
-    if one != other:
-        raise CheckpointError(
-            f"the steps of the optimizer's group {number} are counted differently ({one} and {other}), which no "
-            "checkpoint can say; begin again from a checkpoint"
-        )
 
 
 def options_of(engine: ZeroEngine) -> list[Any]:
     """For each of the optimizer's groups, whether this rank has something of it, and its options, as JSON."""
-    owned = [bool(group["params"]) for group in engine.optimizer.param_groups]
-    options = [
-        plain.dump({name: value for name, value in group.items() if name != "params"}, "the optimizer's options")
-        for group in engine.optimizer.param_groups
-    ]
-    return list(zip(owned, map(json.loads, options), strict=True))
+    what = "the optimizer's options"
+    groups = engine.optimizer.param_groups
+    options = ({name: value for name, value in group.items() if name != "params"} for group in groups)
+    return [(bool(group["params"]), plain.encode(said, what)) for group, said in zip(groups, options, strict=True)]
 
 
-def nonparam_text(engine: ZeroEngine, options: list[list[Any]], counters: Mapping[str, Any]) -> str:
+def nonparam_text(engine: ZeroEngine, options: list[list[Any]], counters: Mapping[int, Any]) -> str:
     """`optimizer_nonparam.json`: each group's parameters by name, its options and its counters; the loss scaler.
     `options` are those of all ranks. An optimizer may count steps there, and pass over a group that it has nothing of:
     those of a rank that has something of it are kept."""
     groups = []
     for number, (names, of_ranks) in enumerate(zip(names_by_group(engine), zip(*options, strict=True), strict=True)):
         kept = next((said for owns, said in of_ranks if owns), of_ranks[0][1])
-        groups.append(
-            {
-                "parameters": names,
-                "options": plain.parse(json.dumps(kept)),
-                "counters": plain.parse(json.dumps(counters.get(str(number), {}))),
-            }
-        )
+        groups.append({"parameters": names, "options": kept, "counters": counters.get(number, {})})
     scaler = None if engine.scaler is None else engine.scaler.state()
-    return plain.dump({"groups": groups, "loss_scaler": scaler}, "the optimizer's options")
+    return json.dumps({"groups": groups, "loss_scaler": scaler}, indent=1) + "\n"

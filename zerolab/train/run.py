@@ -20,12 +20,12 @@ import torch
 
 from zerolab.data import Corpus
 from zerolab.errors import CheckpointError, InputError
+from zerolab.files import write_whole
 from zerolab.ranks import launch
 from zerolab.ranks.failure import RankFailure
 from zerolab.ranks.join import is_torchrun
 from zerolab.train.config import TrainConfig
 from zerolab.train.model import load_data
-from zerolab.train.outputs import write_whole
 from zerolab.train.progress import Stop, follow
 from zerolab.train.rank import TRACKED_STEPS, train_rank
 from zerolab.train.resume import Start, find_start

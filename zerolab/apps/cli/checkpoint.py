@@ -14,12 +14,12 @@ from rich.table import Table
 from zerolab.apps.cli import convert, ending
 from zerolab.apps.cli.parser import Parser
 from zerolab.apps.cli.tables import count, rendered
-from zerolab.checkpoint import CheckpointError, Manifest, consolidate, read_manifest
+from zerolab.apps.interop.huggingface.whole import consolidate
+from zerolab.checkpoint import CheckpointError, Manifest, read_manifest
 from zerolab.checkpoint.folder import remedy_for, resolve
 from zerolab.checkpoint.manifest import MANIFEST, SCHEDULER, model_file
 from zerolab.checkpoint.reader import CheckpointReader
 from zerolab.checkpoint.rng import PREFIX
-from zerolab.checkpoint.verify import verify
 from zerolab.errors import InputError
 from zerolab.models import Config
 from zerolab.precision import PRECISIONS
@@ -124,8 +124,8 @@ def bytes_by_kind(path: Path, manifest: Manifest) -> Iterator[tuple[str, int, in
 def generators_of(path: Path, manifest: Manifest) -> str:
     """Whose states were saved for each rank, as the first rank's file says."""
     try:
-        with CheckpointReader(path, manifest) as reader:
-            names = [name for name in reader.reader(model_file(0)).entries if name.startswith(PREFIX)]
+        file = CheckpointReader(path, manifest).reader(model_file(0))
+        names = [name for name in file.entries if name.startswith(PREFIX)]
     except CheckpointError as error:
         return f"unknown: {error}"
     return ", ".join(sorted(name.removeprefix(PREFIX) for name in names)) or "none"
@@ -143,7 +143,7 @@ def check(given: argparse.Namespace) -> int:
         def advance(nbytes: int) -> None:
             bar.update(nbytes)
 
-        wrong = verify(path, advance)
+        wrong = CheckpointReader(path, manifest, remedy_for(path)).verify(advance)
     if wrong:
         lines = [*wrong.values(), f"{path} is damaged: {remedy_for(path)}"]
     else:
@@ -193,7 +193,7 @@ def config_in(path: Path, manifest: Manifest) -> Config:
     if shape is None:
         raise InputError(
             f"{path} was not saved by zerolab train, so its model's shape is unknown; leave --huggingface out, or give "
-            "the config to zerolab.checkpoint.consolidate"
+            "the config to zerolab.apps.interop.huggingface.whole.consolidate"
         )
     return shape
 

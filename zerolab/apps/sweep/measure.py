@@ -24,9 +24,9 @@ from zerolab.apps.sweep.rows import disk_errors
 from zerolab.collectives import Span
 from zerolab.collectives.observe.tracer import merge
 from zerolab.data import Corpus, MappedCorpus
+from zerolab.files import write_whole
 from zerolab.memory.kinds import OFFLOADED
 from zerolab.train import Report, TrainConfig
-from zerolab.train.outputs import write_whole
 from zerolab.train.run import trace_of
 from zerolab.train.trace import PARTS, STEP, Interval, RankTrace, number_of, total
 

@@ -26,8 +26,7 @@ from zerolab.apps.interop.dcp.metadata import read_metadata
 from zerolab.apps.interop.dcp.names import Contents, sort_entries
 from zerolab.apps.interop.dcp.write import Progress, refuse_used
 from zerolab.checkpoint import plain
-from zerolab.checkpoint.checksum import crc32
-from zerolab.checkpoint.folder import Folder, write_synced
+from zerolab.checkpoint.folder import Folder
 from zerolab.checkpoint.manifest import (
     MANIFEST,
     NONPARAM,
@@ -35,12 +34,14 @@ from zerolab.checkpoint.manifest import (
     SavedFile,
     SavedParameter,
     Stretch,
+    crc32,
     model_file,
     optimizer_file,
     tensor_name,
 )
 from zerolab.checkpoint.tensors import FileWriter
 from zerolab.errors import CheckpointError
+from zerolab.files import write_whole
 from zerolab.flat.layout import check_count
 from zerolab.ranks.folders import reason
 
@@ -204,7 +205,7 @@ def _write(
             writer.close()
         files[file] = SavedFile(writer.nbytes, writer.header_crc32)
     text = plain.dump({"groups": contents.groups, "loss_scaler": None}, "the optimizer's options").encode()
-    write_synced(draft / NONPARAM, text)
+    write_whole(draft / NONPARAM, text)
     files[NONPARAM] = SavedFile(len(text), crc32(text))
     manifest = Manifest(
         save=token,
@@ -226,7 +227,7 @@ def _write(
         files=files,
         written_by={"zerolab": __version__, "torch": torch.__version__, "from": "torch.distributed.checkpoint"},
     )
-    write_synced(draft / MANIFEST, manifest.to_json().encode())
+    write_whole(draft / MANIFEST, manifest.to_json().encode())
 
 
 def _word(dtype: torch.dtype) -> str:

@@ -65,7 +65,8 @@ def to_dcp(checkpoint: Path | str, folder: Path | str, *, progress: Progress | N
     manifest = read_manifest(path, remedy)
     refuse_used(folder)
     draft = folder.with_name(f".writing-{folder.name}-{secrets.token_hex(4)}")
-    with CheckpointReader(path, manifest, remedy) as source, _Draft(draft, folder):
+    source = CheckpointReader(path, manifest, remedy)
+    with _Draft(draft, folder):
         state_dict, readers = _Contents(source).all()
         with warnings.catch_warnings():
             # That there is no process group is meant.
@@ -170,7 +171,6 @@ class _Contents:
             first = saved.stretches[0]
             file = (model_file if state == "model" else optimizer_file)(first.writer)
             entry = tensor_name(state, name, first.start, first.stop)
-            source.check_name(file, entry)
             dtype = source.reader(file).entries[entry].dtype
 
         def read() -> Tensor:
@@ -183,7 +183,6 @@ class _Contents:
         return torch.empty(saved.shape, dtype=dtype, device="meta")
 
     def _buffer(self, name: str, file: str) -> Tensor:
-        self.source.check_name(file, f"buffer/{name}")
         entry = self.source.reader(file).entries[f"buffer/{name}"]
         self.readers[f"model.{name}"] = lambda: self.source.tensor(file, f"buffer/{name}").view(entry.shape)
         return torch.empty(entry.shape, dtype=entry.dtype, device="meta")
