@@ -21,7 +21,7 @@ from checkpoint_cases import Calls, Run, Way, differing, killed_at, launch_savin
 from cover import NIGHTLY
 
 from zerolab.checkpoint import Checkpoints, checkpoints_in, find_latest
-from zerolab.checkpoint.folder import Folder
+from zerolab.checkpoint.folder import Folder, draft_name
 from zerolab.collectives import Collectives
 from zerolab.errors import RankError
 from zerolab.ranks import launch
@@ -84,7 +84,8 @@ def test_a_kill_at_any_call_of_a_save_leaves_the_last_good_checkpoint(
 def save_again(comm: Collectives, folder: Path, kill_at: int) -> list[str]:
     """Step 2 is saved once more, as by a run that has gone on from step 1; killed at a call to the system, or not."""
     room, calls = Folder(folder), Calls(kill_at)
-    draft = room.begin(2, "0a0b0c0d")
+    draft = folder / draft_name(2, "0a0b0c0d")
+    draft.mkdir()
     for file in sorted((folder / "step-00000002").iterdir()):
         (draft / file.name).write_bytes(file.read_bytes())
     room.publish(draft, 2, keep=1)

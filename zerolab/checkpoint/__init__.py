@@ -12,7 +12,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from zerolab.checkpoint.agreement import agree, attempt, writers_of
+from zerolab.checkpoint.agreement import all_gather_or_raise, writers_of
 from zerolab.checkpoint.folder import Folder, checkpoints_in, find_latest, own, share
 from zerolab.checkpoint.load import Load, Loaded
 from zerolab.checkpoint.manifest import Manifest, read_manifest
@@ -76,8 +76,7 @@ class Checkpoints:
         """Take the folder's lock now, as the first save would. A collective: raises a CheckpointError on every rank if
         another run or another engine saves there, or if nobody can."""
         with phase("checkpoint"):
-            _, error = attempt(lambda: self._take_folder(engine) if writers_of(engine)[0] == 0 else None)
-            agree(engine, error)
+            all_gather_or_raise(engine, lambda: self._take_folder(engine))
 
     def wait(self) -> Path | None:
         """Return once the save that is under way is a checkpoint: its folder; None if there is none. A collective.
@@ -121,9 +120,9 @@ class Checkpoints:
         self.close() if kind is None else self._release()
 
     def _take_folder(self, engine: ZeroEngine) -> None:
-        if self._folder is None:
-            self._folder = Folder(self.path)
-        own(self.path, engine)
+        if writers_of(engine)[0] == 0:
+            self._folder = self._folder or Folder(self.path)
+            own(self.path, engine)
 
     def _release(self) -> None:
         if self._folder is not None:

@@ -21,6 +21,7 @@ import secrets
 import shutil
 import weakref
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 from zerolab.checkpoint.manifest import MANIFEST, read_manifest
@@ -29,12 +30,14 @@ from zerolab.files import open_locked, sync_folder, write_whole
 from zerolab.zero import ZeroEngine
 
 LATEST, LOCK = "latest", ".lock"
+discard = partial(shutil.rmtree, ignore_errors=True)
 _owners: dict[Path, weakref.WeakSet[ZeroEngine]] = {}
 """By folder, the engine that saved there last, and those that have loaded from there since."""
 _DRAFT = re.compile(r"\.(writing|replaced|removed)-(step-\d{8,})-[0-9a-f]+")
 
 
 def draft_name(step: int, save: str) -> str:
+    """Of the folder to which a checkpoint is written."""
     return f".writing-step-{step:08d}-{save}"
 
 
@@ -67,15 +70,12 @@ def find_latest(folder: Path) -> Path | None:
 
 def resolve(path: Path) -> Path:
     """The checkpoint that a path means: itself, or the newest in it. Raises a NoCheckpointError if there is none."""
-    if (path / MANIFEST).is_file():
-        return path
-    found = find_latest(path)
+    found = path if (path / MANIFEST).is_file() else find_latest(path)
     if found is None:
-        if not path.exists():
-            raise NoCheckpointError(f"there is no folder {str(path)!r}; name one that has checkpoints in it")
-        if step_of(path) >= 0:
+        if path.exists() and step_of(path) >= 0:
             read_manifest(path, remedy_for(path))
-        raise NoCheckpointError(f"there is no checkpoint in {str(path)!r}; name a folder that has one")
+        what = "checkpoint in" if path.exists() else "folder"
+        raise NoCheckpointError(f"there is no {what} {str(path)!r}; name a folder that has a checkpoint")
     return found
 
 
@@ -124,12 +124,6 @@ class Folder:
             ) from None
         self.sweep()
 
-    def begin(self, step: int, save: str) -> Path:
-        """A new folder to write a checkpoint to."""
-        draft = self.path / draft_name(step, save)
-        draft.mkdir()
-        return draft
-
     def publish(self, draft: Path, step: int, keep: int | None) -> Path:
         """Make a draft, all of whose files are on the disk, the newest checkpoint, and remove those beyond `keep`."""
         final = self.path / f"step-{step:08d}"
@@ -139,7 +133,7 @@ class Folder:
         sync_folder(self.path)
         write_whole(self.path / LATEST, f"{final.name}\n")
         if replaced is not None:
-            self.discard(replaced)
+            discard(replaced)
         # The newest that are loadable, whatever is beside them; a later step of a run that was resumed before it counts
         # as older than what was just written.
         others = [path for path in checkpoints_in(self.path) if path != final]
@@ -147,12 +141,8 @@ class Folder:
         for path in others[: max(0, len(others) + 1 - keep)] if keep is not None else []:
             # Under a name that no reader takes for a checkpoint, so that none is ever seen half.
             with suppress(OSError):
-                self.discard(_renamed(path, "removed"))
+                discard(_renamed(path, "removed"))
         return final
-
-    def discard(self, draft: Path) -> None:
-        """Remove a draft that will not become a checkpoint."""
-        shutil.rmtree(draft, ignore_errors=True)
 
     def sweep(self) -> None:
         """Remove what killed runs left half-written or half-removed."""
@@ -162,7 +152,7 @@ class Folder:
                     # Its successor never came: it is the checkpoint of that step again.
                     path.rename(final)
                 else:
-                    self.discard(path)
+                    discard(path)
             for path in self.path.glob(f".{LATEST}.*.part"):
                 path.unlink(missing_ok=True)
 

@@ -10,23 +10,20 @@ another dtype or codec are cast or decoded on the way.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from copy import copy
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from zerolab.checkpoint import plain, rng
-from zerolab.checkpoint.agreement import READING, agree, attempt, writers_of
+from zerolab.checkpoint.agreement import READING, all_gather_or_raise, writers_of
 from zerolab.checkpoint.folder import remedy_for, resolve
 from zerolab.checkpoint.manifest import NONPARAM, SCHEDULER, model_file, read_manifest
 from zerolab.checkpoint.reader import CheckpointReader
-from zerolab.checkpoint.shards import blocks_of, buffers_of, split, states_of, tied_names
-from zerolab.checkpoint.tensors import AT_ONCE
-from zerolab.checkpoint.unsharded import check_complete, groups_of, names_by_group
+from zerolab.checkpoint.shards import blocks_of, buffers_of, check_complete, groups_of, split, states_of, tied_names
 from zerolab.errors import InputError, StateError
 from zerolab.precision.codec import Codec
 from zerolab.zero import ZeroEngine
@@ -36,8 +33,6 @@ from zerolab.zero.tiers.stored_step import StoredSegment
 
 Tensor = torch.Tensor
 Shapes = Mapping[str, tuple[int, ...]]
-StateOf = Callable[[str, Bucket], str]
-"""Which saved state is read for a parameter in a bucket."""
 HOW = ("fused", "foreach", "capturable", "differentiable")
 """Options that say how torch's optimizer computes: this engine's own stay."""
 
@@ -66,14 +61,11 @@ class Load:
     def run(self, path: Path) -> Loaded:
         engine = self.engine
         engine.synchronize()
-        found, error = attempt(lambda: self._find(path), READING)
-        self.path = Path(agree(engine, error, found)[0])
+        self.path = Path(all_gather_or_raise(engine, lambda: self._find(path), READING)[0])
         self.remedy = remedy_for(self.path)
-        _, error = attempt(self._check, READING)
-        agree(engine, error)
+        all_gather_or_raise(engine, self._check, READING)
         with changing(engine, "a load"):
-            _, error = attempt(self._apply, READING)
-            agree(engine, error)
+            all_gather_or_raise(engine, self._apply, READING)
             gather_parameters(engine)
         engine.broken = None
         data = plain.decode(self.manifest.data)
@@ -100,27 +92,24 @@ class Load:
         if not self.weights_only:
             self._check_optimizer()
         self.needed = sum(self.source.check(*wanted) for wanted in self._wanted())
-        for name in self.buffers:
-            self.source.tensor(self._buffer_file(name), f"buffer/{name}")
         if not self.weights_only:
             file, same = model_file(self.writer), self.same_world
             names = [name for name in self.source.reader(file).entries if name.startswith(rng.PREFIX) and same]
             self.random = {name: self.source.tensor(file, name) for name in names}
             self.schedule = None if self.scheduler is None else plain.parse(self.source.text(SCHEDULER))
 
-    def _buffer_file(self, name: str) -> str:
-        return model_file(self.manifest.buffers[name][self.writer])
-
     def _check_model(self) -> None:
-        saved, self.buffers = self.manifest.parameters, buffers_of(self.engine.model)
+        saved, buffers = self.manifest.parameters, buffers_of(self.engine.model)
         slots = {slot.name: (slot, bucket) for bucket in self.engine.buckets for slot in bucket.layout.slots}
         ours = {name: tuple(slot.shape) for name, (slot, _) in slots.items()}
         self._compare("parameter", ours, {name: of.shape for name, of in saved.items()})
         theirs = {
-            name: self.source.reader(self._buffer_file(name)).entries[f"buffer/{name}"].shape
-            for name in self.manifest.buffers
+            name: self.source.tensor(model_file(writers[self.writer]), f"buffer/{name}")
+            for name, writers in self.manifest.buffers.items()
         }
-        self._compare("buffer", {name: tuple(buffer.shape) for name, buffer in self.buffers.items()}, theirs)
+        shapes = ({name: tuple(buffer.shape) for name, buffer in of.items()} for of in (buffers, theirs))
+        self._compare("buffer", *shapes)
+        self.buffers = [(buffer, theirs[name]) for name, buffer in buffers.items()]
         for name, (_, bucket) in slots.items():
             if bucket.trainable and not saved[name].trains and not self.weights_only and self.manifest.states:
                 raise InputError(
@@ -153,14 +142,16 @@ class Load:
                 "that was saved, or load with weights_only=True"
             )
         step = engine.optimizer_step
-        begun = (counts(step.counters(segment)) or step.has_begun(segment) for segment in step.segments)
-        if names and not manifest.states and (engine.broken is not None or any(begun)):
+        # Some make their counters before the first step.
+        counts = [value for segment in step.segments for value in step.counters(segment).values()]
+        begun = any(map(step.has_begun, step.segments)) or any(torch.as_tensor(value).any() for value in counts)
+        if names and not manifest.states and (engine.broken is not None or begun):
             raise InputError(
                 f"{self.path} was saved before the first step and this engine has made some; load it into a new engine"
             )
         number_of = {name: number for number, group in enumerate(saved_groups) for name in group["parameters"]}
         self.groups: list[Any] = []
-        for group in names_by_group(engine):
+        for group in groups_of(engine).values():
             theirs = {number_of[name]: name for name in group if name in number_of}
             if len(theirs) > 1:
                 raise InputError(
@@ -169,8 +160,6 @@ class Load:
                     "weights_only=True"
                 )
             self.groups.append(saved_groups[next(iter(theirs))] if theirs else {"options": {}, "counters": {}})
-        if self.scheduler is not None and SCHEDULER not in manifest.files:
-            raise InputError(f"{self.path} has no scheduler's state; it was saved without scheduler=...")
         if engine.scaler is None and self.loss_scaler is not None:
             self.notes.append("the checkpoint's loss scale is not used, since no state is fp16 now")
         elif engine.scaler is not None and self.loss_scaler is None:
@@ -189,44 +178,44 @@ class Load:
             main = ["main"] if segment.format.main is not None else []
             for name in self._states_of(segment) + main:
                 for lap in overlaps(segment.bucket.layout, begin, begin + segment.numel):
-                    state = self._main_state(lap.slot.name, segment.bucket) if name == "main" else name
+                    state = self._main_state(lap.slot.name) if name == "main" else name
                     yield state, lap.slot.name, lap.start, lap.stop
 
     def _states_of(self, segment: StoredSegment) -> list[str]:
         return list(segment.format.states) if self.manifest.states and not self.weights_only else []
 
-    def _main_state(self, name: str, bucket: Bucket) -> str:
+    def _main_state(self, name: str) -> str:
         """What has a parameter with the most bits: its main parameters, where they are kept apart."""
         return "main" if self.manifest.main and self.manifest.parameters[name].trains else "model"
 
     def _parameter_state(self, name: str, bucket: Bucket) -> str:
         saved = self.manifest.parameters[name].dtype
-        return "model" if saved == str(bucket.dtypes.shard).removeprefix("torch.") else self._main_state(name, bucket)
+        return "model" if saved == str(bucket.dtypes.shard).removeprefix("torch.") else self._main_state(name)
 
     # Changing the engine.
 
     @torch.no_grad()
     def _apply(self) -> None:
-        engine, step = self.engine, self.engine.optimizer_step
-        write_parameters(engine, partial(self._fill, self._parameter_state))
+        def fill_parameter(bucket: Bucket, name: str, start: int, out: Tensor) -> None:
+            self.source.read_into(out, self._parameter_state(name, bucket), name, start)
+
+        def fill_main(bucket: Bucket, name: str, start: int, out: Tensor) -> None:
+            self.source.read_into(out, self._main_state(name), name, start)
+
+        write_parameters(self.engine, fill_parameter)
         if not self.weights_only:
             self._set_counters()
-        for states in step.stored(writing=True):
+        for states in self.engine.optimizer_step.stored(writing=True):
             for state in states:
                 if state.name == "main":
-                    write_main(state, partial(self._fill, self._main_state))
+                    write_main(state, fill_main)
                 elif state.name in self._states_of(state.segment):
                     self._fill_state(*state)
-        for name, buffer in self.buffers.items():
-            buffer.copy_(self.source.tensor(self._buffer_file(name), f"buffer/{name}"))
-        engine.new_values()
+        for buffer, value in self.buffers:
+            buffer.copy_(value)
+        self.engine.new_values()
         if not self.weights_only:
             self._set_rest()
-
-    def _fill(self, state_of: StateOf, bucket: Bucket, name: str, start: int, out: Tensor) -> None:
-        """Write the elements of a parameter's state from `start` on to `out`, in its dtype, some at a time."""
-        for at in range(0, out.numel(), AT_ONCE):
-            self.source.read_into(out[at : at + AT_ONCE], state_of(name, bucket), name, start + at)
 
     def _set_counters(self) -> None:
         engine, step = self.engine, self.engine.optimizer_step
@@ -236,14 +225,11 @@ class Load:
             # Where torch's optimizers have their counters: a kernel that counts on the GPU reads them there. Each
             # segment counts up its own, in place.
             device = step.device if own.get("fused") or own.get("capturable") else "cpu"
-            counters = self.groups[number[segment.group]]["counters"]
-            step.go_on(
-                segment,
-                {
-                    name: value.to(device, copy=True) if isinstance(value, Tensor) else value
-                    for name, value in counters.items()
-                },
-            )
+            counters = {
+                name: value.to(device, copy=True) if isinstance(value, Tensor) else value
+                for name, value in self.groups[number[segment.group]]["counters"].items()
+            }
+            step.go_on(segment, counters)
 
     def _fill_state(self, segment: StoredSegment, name: str, codec: Codec, raw: Tensor) -> None:
         codes, scales = split(codec, raw, segment.numel)
@@ -253,7 +239,7 @@ class Load:
         values = torch.zeros(segment.numel, dtype=torch.float32, device=raw.device) if decoded else codes
         for lap in overlaps(segment.bucket.layout, segment.begin, segment.begin + segment.numel):
             if scales is None or decoded:
-                self._fill(lambda *_: name, segment.bucket, lap.slot.name, lap.start, values[lap.first : lap.last])
+                self.source.read_into(values[lap.first : lap.last], name, lap.slot.name, lap.start)
                 continue
             # Of a state that was saved in the same scaled blocks nothing is decoded, so every bit stays.
             for part in self.source.plan(lap.slot.name, lap.start, lap.stop):
@@ -282,8 +268,3 @@ class Load:
             self.notes.append(
                 f"random generators go on as this process has them, since {self.manifest.writers} ranks saved theirs"
             )
-
-
-def counts(counters: Mapping[str, Any]) -> bool:
-    """Whether an optimizer that has such counters has made a step: some make them before the first."""
-    return any(bool(torch.as_tensor(value).any()) for value in counters.values())

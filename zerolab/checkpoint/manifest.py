@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from math import prod
 from pathlib import Path
@@ -85,19 +86,15 @@ class SavedFile:
 class Manifest:
     """A checkpoint.
 
-    save          a word drawn for each save, which its files have in common
-    step          optimizer steps that were done
-    ranks, stage  of the run that wrote it; `replicas`: how many ranks held each shard
-    precision     its recipe's fields, or None
-    offload       where optimizer states and parameters rested
-    optimizer     the class of torch's optimizer
-    states        the optimizer's long states: {name: {"dtype", "scaled", "root"}}; empty before the first step
-    main          whether main parameters are kept apart
-    parameters    by name, in the order of the units
-    buffers       persistent buffers: {name: [the writer whose value each writer has, ...]}
-    tied          other names of parameters and buffers: {name: first name}
-    data          what the caller wants to find again: the position in its data, its settings
-    files         all files but this one
+    save        a word drawn for each save, which its files have in common
+    replicas    how many ranks held each shard
+    states      the optimizer's long states: {name: {"dtype", "scaled", "root"}}; empty before the first step
+    main        whether main parameters are kept apart
+    parameters  by name, in the order of the units
+    buffers     persistent buffers: {name: [the writer whose value each writer has, ...]}
+    tied        other names of parameters and buffers: {name: first name}
+    data        what the caller wants to find again: the position in its data, its settings
+    files       all files but this one
     """
 
     save: str
@@ -132,17 +129,14 @@ class Manifest:
         return f'{{"crc32": {crc32(rest.encode())},\n{rest}\n'
 
 
-def read_bytes(path: Path, remedy: str) -> bytes:
-    """All of a file. Raises a CheckpointError that names it and ends with `remedy`."""
+@contextmanager
+def reading(path: Path, remedy: str) -> Iterator[None]:
+    """What the system refuses within is a CheckpointError that names the file and ends with `remedy`."""
     try:
-        return path.read_bytes()
+        yield
     except OSError as error:
-        raise unreadable(path, error, remedy) from None
-
-
-def unreadable(path: Path, error: OSError, remedy: str) -> CheckpointError:
-    why = "is missing" if isinstance(error, FileNotFoundError) else f"cannot be read ({reason(error)})"
-    return CheckpointError(f"{path} {why}; {remedy}")
+        why = "is missing" if isinstance(error, FileNotFoundError) else f"cannot be read ({reason(error)})"
+        raise CheckpointError(f"{path} {why}; {remedy}") from None
 
 
 def read_manifest(folder: Path, remedy: str = "take another checkpoint") -> Manifest:
@@ -153,7 +147,8 @@ def read_manifest(folder: Path, remedy: str = "take another checkpoint") -> Mani
         raise CheckpointError(
             f"{folder} has no {MANIFEST}, so it is no checkpoint, or one that was not finished; {remedy}"
         )
-    first, _, rest = read_bytes(path, remedy).partition(b"\n")
+    with reading(path, remedy):
+        first, _, rest = path.read_bytes().partition(b"\n")
     checksum = re.fullmatch(rb'\{"crc32": (\d{1,10})[,}]', first)
     if checksum is None or int(checksum[1]) != crc32(rest.rstrip(b"\n")):
         raise CheckpointError(f"{path} is damaged, or was not written by zerolab; {remedy}")

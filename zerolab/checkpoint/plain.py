@@ -30,21 +30,19 @@ def parse(text: str) -> Any:
 
 def encode(value: Any, what: str) -> Any:
     """What JSON knows, for what it may not. Raises a CheckpointError that names what cannot be kept."""
-    if value is None or isinstance(value, bool | str) or type(value) is int:
+    value = value.item() if isinstance(value, numpy.generic) else value
+    if value is None or isinstance(value, bool | str):
         return value
     if isinstance(value, torch.Tensor) and value.numel() <= 1 << 16 and not value.is_complex():
         said = {"dtype": str(value.dtype).removeprefix("torch."), "shape": list(value.shape)}
         return {"tensor": {**said, "values": encode(value.detach().cpu().reshape(-1).tolist(), what)}}
-    if isinstance(value, numpy.generic):
-        return encode(value.item(), what)
     if isinstance(value, float):
         return float(value) if math.isfinite(value) else {"number": str(float(value))}
     if isinstance(value, int):
         return int(value)
-    if isinstance(value, tuple):
-        return {"tuple": [encode(item, f"{what}[{at}]") for at, item in enumerate(value)]}
-    if isinstance(value, list | deque):
-        return [encode(item, f"{what}[{at}]") for at, item in enumerate(value)]
+    if isinstance(value, list | tuple | deque):
+        items = [encode(item, f"{what}[{at}]") for at, item in enumerate(value)]
+        return {"tuple": items} if isinstance(value, tuple) else items
     if isinstance(value, set | frozenset):
         return {"set": [encode(item, what) for item in sorted(value)]}
     if type(value) in (dict, OrderedDict, defaultdict, Counter):

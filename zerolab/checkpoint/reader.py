@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
 import torch
 
-from zerolab.checkpoint.manifest import Manifest, Stretch, crc32, model_file, optimizer_file, read_bytes, tensor_name
+from zerolab.checkpoint.manifest import Manifest, Stretch, crc32, model_file, optimizer_file, reading, tensor_name
 from zerolab.checkpoint.planner import Part, plan
 from zerolab.checkpoint.shards import blocks_of
-from zerolab.checkpoint.tensors import CHECKSUMS, FileReader
+from zerolab.checkpoint.tensors import AT_ONCE, FileReader
 from zerolab.errors import CheckpointError
 from zerolab.precision.codec import BLOCK
 
@@ -32,20 +31,12 @@ class CheckpointReader:
         self.plan = cache(lambda name, start, stop: plan(manifest.parameters[name].stretches, start, stop))
 
     def read_into(self, out: Tensor, state: str, parameter: str, start: int) -> None:
-        """Write the elements from `start` on to `out` (1-D), decoded, in its dtype and on its device."""
-        for part in self.plan(parameter, start, start + out.numel()):
-            out[part.start - start : part.stop - start] = self.values(state, parameter, part).to(out.device, out.dtype)
-
-    def whole(self, parameter: str, dtype: torch.dtype | None = None) -> Tensor:
-        """A parameter (by any of its names) in a dtype; None: as it was saved. Where main parameters were kept apart,
-        a cast is from them."""
-        name = self.manifest.tied.get(parameter, parameter)
-        saved = self.manifest.parameters[name]
-        stored: torch.dtype = getattr(torch, saved.dtype)
-        wanted = stored if dtype is None or not stored.is_floating_point else dtype
-        out = torch.empty(saved.numel, dtype=wanted)
-        self.read_into(out, "main" if self.manifest.main and saved.trains and wanted != stored else "model", name, 0)
-        return out.view(saved.shape)
+        """Write the elements from `start` on to `out` (1-D), decoded, in its dtype, on its device; some at a time."""
+        stop = start + out.numel()
+        for at in range(start, stop, AT_ONCE):
+            for part in self.plan(parameter, at, min(at + AT_ONCE, stop)):
+                values = self.values(state, parameter, part)
+                out[part.start - start : part.stop - start] = values.to(out.device, out.dtype)
 
     def values(self, state: str, parameter: str, part: Part) -> Tensor:
         """Elements of a part, decoded, on the host."""
@@ -94,7 +85,8 @@ class CheckpointReader:
 
     def text(self, name: str) -> str:
         """A JSON file of the checkpoint."""
-        data = read_bytes(self.path / name, self.remedy)
+        with reading(self.path / name, self.remedy):
+            data = (self.path / name).read_bytes()
         if name not in self.manifest.files or crc32(data) != self.manifest.files[name].crc32:
             raise CheckpointError(f"{self.path / name} is damaged, or of another checkpoint; {self.remedy}")
         return data.decode()
@@ -107,21 +99,3 @@ class CheckpointReader:
             saved = self.manifest.files[name]
             self._open[name] = FileReader(self.path / name, self.remedy, saved, self.manifest.save)
         return self._open[name]
-
-    def verify(self, advance: Callable[[int], None] = lambda nbytes: None) -> dict[str, str]:
-        """Read all; returns what is wrong, by file: nothing if all is as it was written. `advance` is called with how
-        many more bytes were read; in all they are at most the manifest's `nbytes`."""
-        wrong = {}
-        for name, saved in self.manifest.files.items():
-            try:
-                if name.endswith(".json"):
-                    self.text(name)
-                    advance(saved.nbytes)
-                    continue
-                file = self.reader(name)
-                for tensor in file.entries.keys() - {CHECKSUMS}:
-                    file.check(tensor)
-                    advance(file.entries[tensor].nbytes)
-            except CheckpointError as error:
-                wrong[name] = str(error).removesuffix(f"; {self.remedy}")
-        return wrong

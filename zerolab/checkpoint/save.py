@@ -11,6 +11,7 @@ files. What fails is told to all ranks by their next call here.
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import json
 import os
@@ -25,22 +26,11 @@ from typing import Any
 import torch
 
 from zerolab import __version__
-from zerolab.checkpoint import plain, rng
-from zerolab.checkpoint.agreement import agree, attempt, writers_of
-from zerolab.checkpoint.folder import Folder, draft_name
-from zerolab.checkpoint.manifest import (
-    MANIFEST,
-    NONPARAM,
-    SCHEDULER,
-    Manifest,
-    SavedFile,
-    crc32,
-    model_file,
-    optimizer_file,
-)
-from zerolab.checkpoint.shards import Shards, buffers_of, digest, parameters_of, states_of, tied_names
-from zerolab.checkpoint.tensors import FileWriter, Shapes
-from zerolab.checkpoint.unsharded import check_complete, counters_of, merged, nonparam_text, options_of
+from zerolab.checkpoint import manifest, plain, rng, shards
+from zerolab.checkpoint.agreement import all_gather_or_raise, capture_error, writers_of
+from zerolab.checkpoint.folder import Folder, discard, draft_name
+from zerolab.checkpoint.manifest import MANIFEST, NONPARAM, SCHEDULER, Manifest, SavedFile, crc32
+from zerolab.checkpoint.tensors import FileWriter, Shapes, bytes_of
 from zerolab.collectives import phase
 from zerolab.files import write_whole
 from zerolab.zero import ZeroEngine
@@ -61,7 +51,7 @@ class Save:
     keep: int | None
     result: Path | None = None
     error: BaseException | None = None
-    _begun: list[tuple[FileWriter, list[tuple[str, torch.Tensor]]]] = field(default_factory=list)
+    _files: list[tuple[FileWriter, list[tuple[str, torch.Tensor]]]] = field(default_factory=list)
     _parts_done: threading.Event = field(default_factory=threading.Event)
     _given_up: threading.Event = field(default_factory=threading.Event)
     """A rank has failed, so that its note may never come."""
@@ -73,45 +63,17 @@ class Save:
         engine = self.engine
         engine.synchronize()
         self.writer, self.writers = writers_of(engine)
-        about, error = attempt(lambda: self._about(scheduler, data))
-        rows = agree(engine, error, about)
+        rows = all_gather_or_raise(engine, lambda: self._about(scheduler, data))
         self.token = rows[0]["token"]
         self.draft = self.path / draft_name(self.step, self.token)
         # The first writer whose buffer has the same bytes.
         digests = [row["buffers"] for row in rows]
         self.buffers = {name: [[of[name] for of in digests].index(own[name]) for own in digests] for name in digests[0]}
-        counters = merged(row["counters"] for row in rows)
-        self.shards = Shards(engine, begun=all(row["begun"] for row in rows if row["begun"] is not None))
-        if self.writer == 0:
-            self._manifest = self._describe(rows)
-            nonparam = nonparam_text(engine, [row["options"] for row in rows], counters)
-            self._texts = {NONPARAM: nonparam, **self._texts}
-
-    # What is not sharded.
-
-    def _about(self, scheduler: Any, data: Any) -> dict[str, Any]:
-        """What the other ranks must hear of this one."""
-        engine = self.engine
-        engine.check_between_steps("save")
-        check_complete(engine)
-        if scheduler is not None:
-            self._texts[SCHEDULER] = plain.dump(scheduler.state_dict(), "the scheduler's state")
-        self._data = plain.encode(data, "data")
-        segments = engine.optimizer_step.segments
-        return {
-            "token": secrets.token_hex(4),
-            "buffers": {name: digest(buffer) for name, buffer in buffers_of(engine.model).items()},
-            "counters": counters_of(engine),
-            "options": options_of(engine),
-            "begun": all(map(engine.optimizer_step.has_begun, segments)) if segments else None,
-            "states": states_of(engine),
-            "main": any(segment.format.main is not None for segment in segments),
-        }
-
-    def _describe(self, rows: list[Any]) -> Manifest:
-        engine = self.engine
+        nonparam = shards.nonparam_text(engine, [row["groups"] for row in rows])
+        self.shards = shards.Shards(engine, begun=all(row["begun"] for row in rows if row["begun"] is not None))
+        self._texts = {NONPARAM: nonparam, **self._texts}
         states: dict[str, Any] = next((row["states"] for row in rows if row["states"]), {})
-        return Manifest(
+        self._manifest = Manifest(
             save=self.token,
             step=self.step,
             ranks=engine.comm.size,
@@ -122,51 +84,71 @@ class Save:
             optimizer=type(engine.optimizer).__name__,
             states=states if self.shards.begun else {},
             main=any(row["main"] for row in rows),
-            parameters=parameters_of(engine),
+            parameters=shards.parameters_of(engine),
             buffers=self.buffers,
-            tied=tied_names(engine.model),
+            tied=shards.tied_names(engine.model),
             data=self._data,
             files={},
             written_by={"zerolab": __version__, "torch": torch.__version__},
         )
 
-    # This rank's files.
+    def _about(self, scheduler: Any, data: Any) -> dict[str, Any]:
+        """What the other ranks must hear of this one."""
+        engine = self.engine
+        engine.check_between_steps("save")
+        shards.check_complete(engine)
+        if scheduler is not None:
+            self._texts[SCHEDULER] = plain.dump(scheduler.state_dict(), "the scheduler's state")
+        self._data = plain.encode(data, "data")
+        segments = engine.optimizer_step.segments
+        return {
+            "token": secrets.token_hex(4),
+            "buffers": {
+                name: hashlib.blake2b(bytes_of(buffer), digest_size=16).hexdigest()
+                for name, buffer in shards.buffers_of(engine.model).items()
+            },
+            "groups": shards.groups_record(engine),
+            "begun": all(map(engine.optimizer_step.has_begun, segments)) if segments else None,
+            "states": shards.states_of(engine),
+            "main": any(segment.format.main is not None for segment in segments),
+        }
 
-    def _files(self) -> Iterator[tuple[str, Shapes, Parts]]:
-        """Each file's name, its shapes, and its parts."""
+    def _sources(self) -> Iterator[tuple[str, Shapes, Parts]]:
+        """The name of each of this rank's files, its shapes, and its parts."""
         own = rng.capture(self.engine.comm.device)
-        for name, buffer in buffers_of(self.engine.model).items():
+        for name, buffer in shards.buffers_of(self.engine.model).items():
             if self.buffers[name][self.writer] == self.writer:
                 own[f"buffer/{name}"] = buffer
         shapes: Shapes = {name: (tensor.dtype, list(tensor.shape)) for name, tensor in own.items()}
         if self.writer >= self.engine.comm.size:
             # A replica, whose shards another rank writes.
-            yield model_file(self.writer), shapes, own.items()
+            yield manifest.model_file(self.writer), shapes, own.items()
             return
         model, optimizer = self.shards.shapes()
-        yield model_file(self.writer), {**model, **shapes}, itertools.chain(own.items(), self.shards.model_parts())
-        yield optimizer_file(self.writer), optimizer, self.shards.optimizer_parts()
+        parts = itertools.chain(own.items(), self.shards.model_parts())
+        yield manifest.model_file(self.writer), {**model, **shapes}, parts
+        yield manifest.optimizer_file(self.writer), optimizer, self.shards.optimizer_parts()
 
     def write(self, wait: bool) -> Path | None:
         """Write this rank's files, and return once all ranks' are a checkpoint. Without waiting copy the shards to host
         memory, and have a thread write them (what rests on a disk goes from there to the checkpoint at once)."""
         offload = self.engine.offload
         copies = not wait and "disk" not in (offload.optimizer, offload.parameters)
-        _, self.error = attempt(lambda: self._take(copies))
+        _, self.error = capture_error(lambda: self._take(copies))
         if wait:
             self._finish()
             return self.settle()
-        self._thread = threading.Thread(target=self._finish_behind, daemon=True)
+        self._thread = threading.Thread(target=self._finish, daemon=True)
         self._thread.start()
         return None
 
     def _take(self, copies: bool) -> None:
         self.draft.mkdir(exist_ok=True)
         about = {"save": self.token, "step": str(self.step), "rank": str(self.writer)}
-        for file, shapes, parts in self._files():
+        for file, shapes, parts in self._sources():
             writer = FileWriter(self.draft / file, shapes, about)
             later: list[tuple[str, torch.Tensor]] = []
-            self._begun.append((writer, later))
+            self._files.append((writer, later))
             for name, tensor in parts:
                 if copies:
                     later.append((name, tensor.detach().to("cpu", copy=True)))
@@ -178,26 +160,24 @@ class Save:
 
         def work() -> None:
             files = {}
-            for writer, later in self._begun:
+            for writer, later in self._files:
                 while later:
                     writer.append(*later.pop(0))
                 writer.finish()
                 files[writer.path.name] = [writer.nbytes, writer.header_crc32]
             write_whole(self.draft / NOTE.format(self.writer), json.dumps(files), sync=False)
 
+        if self._thread is not None:
+            # A core for it only where training leaves one (Linux knows threads as processes).
+            with suppress(OSError, AttributeError):
+                os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 10)
         if self.error is None:
-            _, self.error = attempt(work)
-        for writer, _ in self._begun:
+            _, self.error = capture_error(work)
+        for writer, _ in self._files:
             writer.close()
-        self._begun.clear()
+        self._files.clear()
         self._parts_done.set()
-
-    def _finish_behind(self) -> None:
-        # A core for this thread only where training leaves one (Linux knows threads as processes).
-        with suppress(OSError, AttributeError):
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 10)
-        self._finish()
-        if self.writer == 0 and self.error is None:
+        if self._thread is not None and self.writer == 0 and self.error is None:
             self._publish()
 
     def settle(self) -> Path:
@@ -205,21 +185,26 @@ class Save:
         with phase("checkpoint"):
             self._parts_done.wait()
             try:
-                agree(self.engine, self.error)
+                all_gather_or_raise(self.engine, self._outcome)
                 if self._thread is not None:
                     # All notes are there by now, so it comes to an end.
                     self._thread.join()
                 elif self.writer == 0:
                     self._publish()
-                rows = agree(self.engine, self.error, None if self.result is None else str(self.result))
+                rows = all_gather_or_raise(self.engine, self._outcome)
             except BaseException:
                 self._given_up.set()
                 if self._thread is not None:
                     self._thread.join()
                 if self.folder is not None:
-                    self.folder.discard(self.draft)
+                    discard(self.draft)
                 raise
             return Path(rows[0])
+
+    def _outcome(self) -> str:
+        if self.error is not None:
+            raise self.error
+        return str(self.result)
 
     # Making a checkpoint of all ranks' files.
 
@@ -241,4 +226,4 @@ class Save:
                 note.unlink()
             return self.folder.publish(self.draft, self.step, self.keep)
 
-        self.result, self.error = attempt(work)
+        self.result, self.error = capture_error(work)

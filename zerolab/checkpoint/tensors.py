@@ -23,7 +23,7 @@ from typing import Any
 import numpy
 import torch
 
-from zerolab.checkpoint.manifest import SavedFile, crc32, unreadable
+from zerolab.checkpoint.manifest import SavedFile, crc32, reading
 from zerolab.errors import CheckpointError
 from zerolab.flat.layout import round_up
 
@@ -54,12 +54,8 @@ class Entry:
     first_block: int = 0
 
     @property
-    def numel(self) -> int:
-        return prod(self.shape)
-
-    @property
     def nbytes(self) -> int:
-        return self.numel * self.dtype.itemsize
+        return prod(self.shape) * self.dtype.itemsize
 
     @property
     def blocks(self) -> int:
@@ -155,10 +151,8 @@ class FileReader:
         self, path: Path, remedy: str = "take another checkpoint", saved: SavedFile | None = None, save: str = ""
     ) -> None:
         self.path, self.remedy, self.nbytes_read = path, remedy, 0
-        try:
+        with reading(path, remedy):
             self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        except OSError as error:
-            raise unreadable(path, error, remedy) from None
         weakref.finalize(self, os.close, self._descriptor)
         size = os.fstat(self._descriptor).st_size
         length = int.from_bytes(bytes_of(self._read(0, 8)), "little")
@@ -182,7 +176,7 @@ class FileReader:
         """Elements `[start, stop)` of a tensor, flat, on the host. Raises a CheckpointError if they are not those that
         were written, by the checksums of the blocks in which they lie."""
         entry = self.entries[name]
-        size, stop = entry.dtype.itemsize, entry.numel if stop is None else stop
+        size, stop = entry.dtype.itemsize, prod(entry.shape) if stop is None else stop
         first, last = start * size // BLOCK, -(-stop * size // BLOCK)
         begin = first * BLOCK
         raw = self._read(entry.start + begin, max(min(last * BLOCK, entry.nbytes) - begin, 0))
@@ -195,18 +189,16 @@ class FileReader:
 
     def check(self, name: str, start: int = 0, stop: int | None = None) -> None:
         """Read elements, some at a time, and keep nothing."""
-        stop = self.entries[name].numel if stop is None else stop
+        stop = prod(self.entries[name].shape) if stop is None else stop
         for at in range(start - start % BLOCK, stop, AT_ONCE):
             self.read(name, max(start, at), min(stop, at + AT_ONCE))
 
     def _read(self, at: int, count: int) -> torch.Tensor:
         out = torch.empty(count, dtype=torch.uint8)
         view, done = out.numpy().data, 0
-        try:
+        with reading(self.path, self.remedy):
             while done < count and (got := os.preadv(self._descriptor, [view[done:]], at + done)):
                 done += got
-        except OSError as error:
-            raise unreadable(self.path, error, self.remedy) from None
         if done < count:
             raise self._error(f"is cut off at byte {at + done:,}")
         return out

@@ -26,7 +26,7 @@ from zerolab.apps.interop.dcp.metadata import read_metadata
 from zerolab.apps.interop.dcp.names import Contents, sort_entries
 from zerolab.apps.interop.dcp.write import Progress, refuse_used
 from zerolab.checkpoint import plain
-from zerolab.checkpoint.folder import Folder
+from zerolab.checkpoint.folder import Folder, discard, draft_name
 from zerolab.checkpoint.manifest import (
     MANIFEST,
     NONPARAM,
@@ -88,13 +88,14 @@ def from_dcp(
     try:
         step = contents.steps if step is None else step
         token = secrets.token_hex(4)
-        draft = room.begin(step, token)
+        draft = target / draft_name(step, token)
+        draft.mkdir()
         try:
             with _named(target):
                 _write(draft, token, step, data, contents, reader, progress)
                 return room.publish(draft, step, None)
         except BaseException:
-            room.discard(draft)
+            discard(draft)
             raise
     finally:
         room.close()

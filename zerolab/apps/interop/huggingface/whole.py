@@ -14,7 +14,7 @@ import torch
 
 from zerolab.apps.interop.huggingface import names
 from zerolab.apps.interop.huggingface.folder import save_folder, save_tensors
-from zerolab.checkpoint.agreement import agree, attempt
+from zerolab.checkpoint.agreement import all_gather_or_raise
 from zerolab.checkpoint.folder import remedy_for, resolve
 from zerolab.checkpoint.manifest import model_file, read_manifest
 from zerolab.checkpoint.reader import CheckpointReader
@@ -56,7 +56,12 @@ def consolidate(
 
     def whole(name: str) -> Tensor:
         progress(name)
-        return reader.whole(name, dtype)
+        saved = manifest.parameters[name]
+        stored: torch.dtype = getattr(torch, saved.dtype)
+        wanted = stored if dtype is None or not stored.is_floating_point else dtype
+        out = torch.empty(saved.numel, dtype=wanted)
+        reader.read_into(out, "main" if manifest.main and saved.trains and wanted != stored else "model", name, 0)
+        return out.view(saved.shape)
 
     _check(dtype, config, manifest.parameters)
     buffers = (
@@ -85,8 +90,7 @@ def export(
         engine.check_between_steps("export")
         _check(dtype, config, unit_of)
 
-    _, error = attempt(check)
-    agree(engine, error)
+    all_gather_or_raise(engine, check)
     in_order = list(unit_of)
     turns = iter([row.ours for row in names.rows(config) if row.ours is not None] if config else in_order)
     found: dict[str, Tensor] = {}
@@ -104,14 +108,17 @@ def export(
         bring(name)
         return found[name]
 
-    error = None
-    if engine.comm.rank == 0:
-        buffers = buffers_of(engine.model).items()
-        _, error = attempt(lambda: _write(folder, config, dtype, max_shard_bytes, in_order, whole, buffers))
-    # The others ask in the same order, and so does a rank 0 that failed on the way.
-    for name in turns:
-        bring(name)
-    agree(engine, error)
+    def work() -> None:
+        try:
+            if engine.comm.rank == 0:
+                buffers = buffers_of(engine.model).items()
+                _write(folder, config, dtype, max_shard_bytes, in_order, whole, buffers)
+        finally:
+            # The others ask in the same order, and so does a rank 0 that failed on the way.
+            for name in turns:
+                bring(name)
+
+    all_gather_or_raise(engine, work)
 
 
 def _check(dtype: torch.dtype | None, config: Config | None, there: Iterable[str]) -> None:
