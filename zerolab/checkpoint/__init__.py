@@ -56,12 +56,11 @@ class Checkpoints:
     ) -> Path | None:
         """Save what `engine` trains as the checkpoint of `step`: parameters, buffers, optimizer states and options,
         loss scale, random generators; the state of a torch `scheduler`; and `data`, anything that JSON can hold.
+        Returns its folder; with `wait=False` None, once the shards are copied to host memory. They are written while
+        training goes on, and the checkpoint is there once the next `save` or `wait` has returned.
 
-        With `wait=False` the shards are copied to host memory and written while training goes on; the checkpoint is
-        there once the next `save` or `wait` has returned. One save is under way at most.
-
-        Returns the checkpoint's folder, or None without waiting. A collective: every rank calls it, between steps.
-        Raises a CheckpointError on every rank if one of them cannot write; the last good checkpoint is as it was.
+        A collective: every rank calls it, between steps. Raises a CheckpointError on every rank if one of them cannot
+        write; the last good checkpoint is as it was.
         """
         check_count("step", step, least=0)
         self.wait()
@@ -105,29 +104,27 @@ class Checkpoints:
         """The newest checkpoint, or None."""
         return find_latest(self.path)
 
-    def close(self) -> None:
+    def close(self, failed: bool = False) -> None:
         """Wait for the save that is under way, and let the folder's lock go."""
         try:
-            self.wait()
+            # Ranks that failed do not meet any more; a save under way ends by itself or is swept away.
+            if not failed:
+                self.wait()
         finally:
-            self._release()
+            if self._folder is not None:
+                self._folder.close()
+                self._folder = None
 
     def __enter__(self) -> Checkpoints:
         return self
 
     def __exit__(self, kind: object, *_: object) -> None:
-        # Ranks that failed do not meet any more; a save under way ends by itself or is swept away.
-        self.close() if kind is None else self._release()
+        self.close(failed=kind is not None)
 
     def _take_folder(self, engine: ZeroEngine) -> None:
         if writers_of(engine)[0] == 0:
             self._folder = self._folder or Folder(self.path)
             own(self.path, engine)
-
-    def _release(self) -> None:
-        if self._folder is not None:
-            self._folder.close()
-            self._folder = None
 
 
 def save(folder: Path | str, engine: ZeroEngine, step: int, **options: Any) -> Path | None:

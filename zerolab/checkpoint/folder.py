@@ -6,10 +6,9 @@
     runs/a/.lock                          held by the run that saves here
 
 A checkpoint is written under another name, synced to the disk file by file, and renamed: the system renames a folder
-whole or not at all. What a killed run left behind is swept away by the next one that saves here.
-
-One engine of a process saves here: a second one would replace the checkpoints of the first. An engine that has loaded
-from the folder goes on from the checkpoints that are there, and may replace them.
+whole or not at all. What a killed run left behind is removed by the next one that saves here. One engine of a process
+saves here: a second one would replace the checkpoints of the first. An engine that has loaded from the folder goes on
+from the checkpoints that are there, and may replace them.
 """
 
 from __future__ import annotations
@@ -27,6 +26,7 @@ from pathlib import Path
 from zerolab.checkpoint.manifest import MANIFEST, read_manifest
 from zerolab.errors import CheckpointError, NoCheckpointError
 from zerolab.files import open_locked, sync_folder, write_whole
+from zerolab.ranks.folders import reason
 from zerolab.zero import ZeroEngine
 
 LATEST, LOCK = "latest", ".lock"
@@ -117,14 +117,13 @@ class Folder:
             raise CheckpointError(
                 f"another run saves to {str(path)!r} ({error.strerror}); name another folder, or end that run"
             ) from None
-        except (OSError, ValueError) as error:
-            why = getattr(error, "strerror", None) or error
+        except OSError as error:
             raise CheckpointError(
-                f"{str(path)!r} cannot take checkpoints ({why}); name a folder that this process may write to"
+                f"{str(path)!r} cannot take checkpoints ({reason(error)}); name a folder that this process may write to"
             ) from None
-        self.sweep()
+        self.clean_up()
 
-    def publish(self, draft: Path, step: int, keep: int | None) -> Path:
+    def commit(self, draft: Path, step: int, keep: int | None) -> Path:
         """Make a draft, all of whose files are on the disk, the newest checkpoint, and remove those beyond `keep`."""
         final = self.path / f"step-{step:08d}"
         sync_folder(draft)
@@ -144,7 +143,7 @@ class Folder:
                 discard(_renamed(path, "removed"))
         return final
 
-    def sweep(self) -> None:
+    def clean_up(self) -> None:
         """Remove what killed runs left half-written or half-removed."""
         with suppress(OSError):
             for kind, final, path in _drafts(self.path):

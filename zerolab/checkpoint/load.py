@@ -88,6 +88,7 @@ class Load:
         self.same_world = (self.engine.comm.size, writers) == (self.manifest.ranks, self.manifest.writers)
         # Whose buffers this rank takes over. With another number of ranks it takes nobody's random generators.
         self.writer = own if self.same_world else 0
+        self.states = {} if self.weights_only else self.manifest.states
         self._check_model()
         if not self.weights_only:
             self._check_optimizer()
@@ -96,7 +97,7 @@ class Load:
             file, same = model_file(self.writer), self.same_world
             names = [name for name in self.source.reader(file).entries if name.startswith(rng.PREFIX) and same]
             self.random = {name: self.source.tensor(file, name) for name in names}
-            self.schedule = None if self.scheduler is None else plain.parse(self.source.text(SCHEDULER))
+            self.schedule = None if self.scheduler is None else self.source.json(SCHEDULER)
 
     def _check_model(self) -> None:
         saved, buffers = self.manifest.parameters, buffers_of(self.engine.model)
@@ -111,7 +112,7 @@ class Load:
         self._compare("buffer", *shapes)
         self.buffers = [(buffer, theirs[name]) for name, buffer in buffers.items()]
         for name, (_, bucket) in slots.items():
-            if bucket.trainable and not saved[name].trains and not self.weights_only and self.manifest.states:
+            if bucket.trainable and not saved[name].trains and self.states:
                 raise InputError(
                     f"{name} trains in this model and was frozen in {self.path}, which has no optimizer states of it; "
                     "freeze it, or load with weights_only=True"
@@ -132,7 +133,7 @@ class Load:
     def _check_optimizer(self) -> None:
         engine, manifest = self.engine, self.manifest
         check_complete(engine)
-        said = plain.parse(self.source.text(NONPARAM))
+        said = self.source.json(NONPARAM)
         self.loss_scaler, saved_groups = said["loss_scaler"], said["groups"]
         names = sorted(states_of(engine)) or sorted(manifest.states)
         if manifest.states and sorted(manifest.states) != names:
@@ -172,35 +173,30 @@ class Load:
         """Which elements of which state this rank will read."""
         for bucket in self.engine.buckets:
             for lap in overlaps(bucket.layout, *bucket.owned):
-                yield self._parameter_state(lap.slot.name, bucket), lap.slot.name, lap.start, lap.stop
+                yield self._state_of(lap.slot.name, bucket.dtypes.shard), lap.slot.name, lap.start, lap.stop
         for segment in self.engine.optimizer_step.segments:
             begin = segment.begin
             main = ["main"] if segment.format.main is not None else []
-            for name in self._states_of(segment) + main:
+            for name in [*(segment.format.states if self.states else []), *main]:
                 for lap in overlaps(segment.bucket.layout, begin, begin + segment.numel):
-                    state = self._main_state(lap.slot.name) if name == "main" else name
-                    yield state, lap.slot.name, lap.start, lap.stop
+                    yield self._state_of(lap.slot.name) if name == "main" else name, lap.slot.name, lap.start, lap.stop
 
-    def _states_of(self, segment: StoredSegment) -> list[str]:
-        return list(segment.format.states) if self.manifest.states and not self.weights_only else []
-
-    def _main_state(self, name: str) -> str:
-        """What has a parameter with the most bits: its main parameters, where they are kept apart."""
-        return "main" if self.manifest.main and self.manifest.parameters[name].trains else "model"
-
-    def _parameter_state(self, name: str, bucket: Bucket) -> str:
-        saved = self.manifest.parameters[name].dtype
-        return "model" if saved == str(bucket.dtypes.shard).removeprefix("torch.") else self._main_state(name)
+    def _state_of(self, name: str, dtype: torch.dtype | None = None) -> str:
+        """From what a parameter is read: its main parameters, which have the most bits, where they were kept apart and
+        it was not saved in `dtype`."""
+        saved = self.manifest.parameters[name]
+        alike = saved.dtype == str(dtype).removeprefix("torch.")
+        return "main" if self.manifest.main and saved.trains and not alike else "model"
 
     # Changing the engine.
 
     @torch.no_grad()
     def _apply(self) -> None:
         def fill_parameter(bucket: Bucket, name: str, start: int, out: Tensor) -> None:
-            self.source.read_into(out, self._parameter_state(name, bucket), name, start)
+            self.source.read_into(out, self._state_of(name, bucket.dtypes.shard), name, start)
 
         def fill_main(bucket: Bucket, name: str, start: int, out: Tensor) -> None:
-            self.source.read_into(out, self._main_state(name), name, start)
+            self.source.read_into(out, self._state_of(name), name, start)
 
         write_parameters(self.engine, fill_parameter)
         if not self.weights_only:
@@ -209,7 +205,7 @@ class Load:
             for state in states:
                 if state.name == "main":
                     write_main(state, fill_main)
-                elif state.name in self._states_of(state.segment):
+                elif self.states:
                     self._fill_state(*state)
         for buffer, value in self.buffers:
             buffer.copy_(value)
@@ -220,7 +216,7 @@ class Load:
     def _set_counters(self) -> None:
         engine, step = self.engine, self.engine.optimizer_step
         number = {group: at for at, group in enumerate(groups_of(engine))}
-        for segment in step.segments if self.manifest.states else []:
+        for segment in step.segments if self.states else []:
             own = engine.optimizer.param_groups[number[segment.group]]
             # Where torch's optimizers have their counters: a kernel that counts on the GPU reads them there. Each
             # segment counts up its own, in place.
@@ -233,7 +229,7 @@ class Load:
 
     def _fill_state(self, segment: StoredSegment, name: str, codec: Codec, raw: Tensor) -> None:
         codes, scales = split(codec, raw, segment.numel)
-        saved = self.manifest.states[name]
+        saved = self.states[name]
         alike = Codec(getattr(torch, saved["dtype"]), saved["scaled"], saved["root"]) == codec
         decoded = scales is not None and not alike
         values = torch.zeros(segment.numel, dtype=torch.float32, device=raw.device) if decoded else codes

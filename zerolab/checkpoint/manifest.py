@@ -50,7 +50,7 @@ def tensor_name(state: str, parameter: str, start: int, stop: int) -> str:
     return f"{state}/{parameter}[{start}:{stop}]"
 
 
-class Stretch(NamedTuple):
+class ShardRange(NamedTuple):
     """The elements `[start, stop)` of a parameter, and the number of the rank whose files have their states."""
 
     start: int
@@ -67,7 +67,7 @@ class SavedParameter:
     dtype: str
     trains: bool
     unit: str
-    stretches: tuple[Stretch, ...]
+    stretches: tuple[ShardRange, ...]
 
     @property
     def numel(self) -> int:
@@ -143,10 +143,6 @@ def read_manifest(folder: Path, remedy: str = "take another checkpoint") -> Mani
     """The manifest of a checkpoint's folder. Raises a CheckpointError that names it if it is missing, damaged, written
     by something else, or in another version of the format."""
     path = folder / MANIFEST
-    if folder.is_dir() and not path.exists():
-        raise CheckpointError(
-            f"{folder} has no {MANIFEST}, so it is no checkpoint, or one that was not finished; {remedy}"
-        )
     with reading(path, remedy):
         first, _, rest = path.read_bytes().partition(b"\n")
     checksum = re.fullmatch(rb'\{"crc32": (\d{1,10})[,}]', first)

@@ -6,7 +6,6 @@ one key that says what it is: {"tuple": [...]}, {"tensor": {...}}, {"pairs": [[k
 
 from __future__ import annotations
 
-import json
 import math
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable
@@ -16,16 +15,6 @@ import numpy
 import torch
 
 from zerolab.errors import CheckpointError
-
-
-def dump(value: Any, what: str) -> str:
-    """JSON text of `encode`."""
-    return json.dumps(encode(value, what), indent=1) + "\n"
-
-
-def parse(text: str) -> Any:
-    """The value of `dump`. Raises a ValueError for other text."""
-    return decode(json.loads(text))
 
 
 def encode(value: Any, what: str) -> Any:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import torch
 
-from zerolab.checkpoint.manifest import Manifest, Stretch, crc32, model_file, optimizer_file, reading, tensor_name
+from zerolab.checkpoint import plain
+from zerolab.checkpoint.manifest import Manifest, ShardRange, crc32, model_file, optimizer_file, reading, tensor_name
 from zerolab.checkpoint.planner import Part, plan
 from zerolab.checkpoint.shards import blocks_of
 from zerolab.checkpoint.tensors import AT_ONCE, FileReader
@@ -72,7 +75,7 @@ class CheckpointReader:
                 needed += (last - first) * file.entries[name].dtype.itemsize
         return needed
 
-    def _place(self, state: str, parameter: str, source: Stretch) -> tuple[FileReader, str]:
+    def _place(self, state: str, parameter: str, source: ShardRange) -> tuple[FileReader, str]:
         file = (model_file if state == "model" else optimizer_file)(source.writer)
         return self.reader(file), tensor_name(state, parameter, source.start, source.stop)
 
@@ -83,13 +86,13 @@ class CheckpointReader:
         reader = self.reader(file)
         return reader.read(name).view(reader.entries[name].shape)
 
-    def text(self, name: str) -> str:
-        """A JSON file of the checkpoint."""
+    def json(self, name: str) -> Any:
+        """What a JSON file of the checkpoint says."""
         with reading(self.path / name, self.remedy):
             data = (self.path / name).read_bytes()
         if name not in self.manifest.files or crc32(data) != self.manifest.files[name].crc32:
             raise CheckpointError(f"{self.path / name} is damaged, or of another checkpoint; {self.remedy}")
-        return data.decode()
+        return plain.decode(json.loads(data))
 
     def reader(self, name: str) -> FileReader:
         """An open shard file, held to what the manifest says of it."""

@@ -98,7 +98,8 @@ class Save:
         engine.check_between_steps("save")
         shards.check_complete(engine)
         if scheduler is not None:
-            self._texts[SCHEDULER] = plain.dump(scheduler.state_dict(), "the scheduler's state")
+            said = plain.encode(scheduler.state_dict(), "the scheduler's state")
+            self._texts[SCHEDULER] = json.dumps(said, indent=1) + "\n"
         self._data = plain.encode(data, "data")
         segments = engine.optimizer_step.segments
         return {
@@ -224,6 +225,6 @@ class Save:
             write_whole(self.draft / MANIFEST, replace(self._manifest, files=files).to_json())
             for note in notes:
                 note.unlink()
-            return self.folder.publish(self.draft, self.step, self.keep)
+            return self.folder.commit(self.draft, self.step, self.keep)
 
         self.result, self.error = capture_error(work)

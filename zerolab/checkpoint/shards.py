@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from zerolab.checkpoint import plain
-from zerolab.checkpoint.manifest import SavedParameter, Stretch, tensor_name
+from zerolab.checkpoint.manifest import SavedParameter, ShardRange, tensor_name
 from zerolab.errors import CheckpointError
 from zerolab.precision.codec import BLOCK, Codec
 from zerolab.zero import ZeroEngine
@@ -118,10 +118,10 @@ def parameters_of(engine: ZeroEngine) -> dict[str, SavedParameter]:
     found = {}
     for bucket in engine.buckets:
         layout = bucket.layout
-        stretches: dict[str, list[Stretch]] = {slot.name: [] for slot in layout.slots}
+        stretches: dict[str, list[ShardRange]] = {slot.name: [] for slot in layout.slots}
         for rank in range(layout.ranks):
             for lap in overlaps(layout, *layout.shard(rank)):
-                stretches[lap.slot.name].append(Stretch(lap.start, lap.stop, rank))
+                stretches[lap.slot.name].append(ShardRange(lap.start, lap.stop, rank))
         dtype = str(bucket.dtypes.shard).removeprefix("torch.")
         for slot in layout.slots:
             found[slot.name] = SavedParameter(

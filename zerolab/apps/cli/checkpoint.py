@@ -159,7 +159,7 @@ def verify(reader: CheckpointReader, advance: Callable[[int], None]) -> dict[str
     for name, saved in reader.manifest.files.items():
         try:
             if name.endswith(".json"):
-                reader.text(name)
+                reader.json(name)
                 advance(saved.nbytes)
                 continue
             file = reader.reader(name)

@@ -33,7 +33,7 @@ from zerolab.checkpoint.manifest import (
     Manifest,
     SavedFile,
     SavedParameter,
-    Stretch,
+    ShardRange,
     crc32,
     model_file,
     optimizer_file,
@@ -93,7 +93,7 @@ def from_dcp(
         try:
             with _named(target):
                 _write(draft, token, step, data, contents, reader, progress)
-                return room.publish(draft, step, None)
+                return room.commit(draft, step, None)
         except BaseException:
             discard(draft)
             raise
@@ -175,7 +175,9 @@ def _write(
         assert shape is not None
         numel = torch.Size(shape).numel()
         dtype = reader.dtype(own.key)
-        parameters[name] = SavedParameter(shape, _word(dtype), own.trains, "", (Stretch(0, numel, 0),) if numel else ())
+        parameters[name] = SavedParameter(
+            shape, _word(dtype), own.trains, "", (ShardRange(0, numel, 0),) if numel else ()
+        )
         if not numel:
             continue
         place = name, 0, numel
@@ -205,7 +207,8 @@ def _write(
         finally:
             writer.close()
         files[file] = SavedFile(writer.nbytes, writer.header_crc32)
-    text = plain.dump({"groups": contents.groups, "loss_scaler": None}, "the optimizer's options").encode()
+    groups = plain.encode(contents.groups, "the optimizer's options")
+    text = (json.dumps({"groups": groups, "loss_scaler": None}, indent=1) + "\n").encode()
     write_whole(draft / NONPARAM, text)
     files[NONPARAM] = SavedFile(len(text), crc32(text))
     manifest = Manifest(
@@ -224,7 +227,7 @@ def _write(
         parameters=parameters,
         buffers={name: [0] for name in contents.buffers},
         tied=contents.tied,
-        data=json.loads(plain.dump(data, "data")),
+        data=plain.encode(data, "data"),
         files=files,
         written_by={"zerolab": __version__, "torch": torch.__version__, "from": "torch.distributed.checkpoint"},
     )

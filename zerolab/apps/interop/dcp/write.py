@@ -25,7 +25,6 @@ from torch.distributed.checkpoint.planner import SavePlan, SavePlanner, WriteIte
 from torch.distributed.checkpoint.storage import WriteResult
 from torch.futures import Future
 
-from zerolab.checkpoint import plain
 from zerolab.checkpoint.folder import remedy_for, resolve
 from zerolab.checkpoint.manifest import NONPARAM, model_file, optimizer_file, read_manifest, tensor_name
 from zerolab.checkpoint.reader import CheckpointReader
@@ -149,7 +148,7 @@ class _Contents:
         manifest, state = self.manifest, {}
         numbered: list[dict[str, Any]] = []
         by_parameter: dict[str, Any] = {}
-        for group in plain.parse(self.source.text(NONPARAM))["groups"]:
+        for group in self.source.json(NONPARAM)["groups"]:
             options = {**group["options"], **{name: own for name, own in HOW.items() if name in group["options"]}}
             if "lr" in options:
                 # A scheduler of torch's wants it, and has set it if there was one.
