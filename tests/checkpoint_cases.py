@@ -138,15 +138,15 @@ def values_of(path: Path) -> dict[str, torch.Tensor]:
     """All states of all parameters in a checkpoint, whole, as they are stored: {"exp_avg/name": elements}."""
     manifest = read_manifest(path)
     found = {}
-    with CheckpointReader(path, manifest) as reader:
-        for name, saved in manifest.parameters.items():
-            parts = reader.plan(name, 0, saved.numel)
-            states = ["model"] + [*manifest.states, *(["main"] if manifest.main else [])] * saved.trains
-            for state in states if parts else []:
-                found[f"{state}/{name}"] = torch.cat([reader.codes(state, name, part) for part in parts])
-                if manifest.states.get(state, {}).get("scaled"):
-                    scales = [reader.scales(state, name, part) for part in parts]
-                    found[f"{state}.scale/{name}"] = torch.cat(scales)
+    reader = CheckpointReader(path, manifest)
+    for name, saved in manifest.parameters.items():
+        parts = reader.plan(name, 0, saved.numel)
+        states = ["model"] + [*manifest.states, *(["main"] if manifest.main else [])] * saved.trains
+        for state in states if parts else []:
+            found[f"{state}/{name}"] = torch.cat([reader.codes(state, name, part) for part in parts])
+            if manifest.states.get(state, {}).get("scaled"):
+                scales = [reader.scales(state, name, part) for part in parts]
+                found[f"{state}.scale/{name}"] = torch.cat(scales)
     return found
 
 

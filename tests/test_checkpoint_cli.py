@@ -11,7 +11,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 
 import born
@@ -22,7 +21,7 @@ from zerolab.apps.cli import main
 from zerolab.apps.cli.tables import text_of
 from zerolab.checkpoint import checkpoints_in, read_manifest
 from zerolab.checkpoint.folder import Folder
-from zerolab.checkpoint.manifest import MANIFEST, Stretch
+from zerolab.checkpoint.manifest import MANIFEST
 from zerolab.run import RunSpec
 from zerolab.train import Report, train
 
@@ -411,7 +410,7 @@ def test_a_whole_checkpoint_is_said_to_be_whole_and_any_flipped_byte_is_found(
     draw = random.Random(0)
     for path in sorted(newest.iterdir()):
         data = path.read_bytes()
-        for at in (0, len(data) - 1, *(draw.randrange(len(data)) for _ in range(12))):
+        for at in (0, len(data) - 1, *(draw.randrange(len(data)) for _ in range(5))):
             path.write_bytes(data[:at] + bytes([data[at] ^ 1 << draw.randrange(8)]) + data[at + 1 :])
             assert main(["checkpoint", "verify", str(saved)]) == 1, (path.name, at)
             captured = capsys.readouterr()
@@ -439,27 +438,6 @@ def test_verify_names_each_damaged_file_once(saved: Path, capsys: pytest.Capture
     assert found["model_shard_rank1.safetensors"] == "is of another save"
     assert "bytes where" in found["optimizer_shard_rank0.safetensors"]
     assert "is cut off" in found["optimizer_shard_rank1.safetensors"]
-
-
-@pytest.mark.parametrize(
-    ("stretches", "gap"),
-    [
-        ([(0, 8), (9, 32)], "[8:9]"),
-        ([(0, 20), (16, 32)], "[16:20]"),
-        ([(0, 31)], "[31:32]"),
-        ([(1, 32)], "[0:1]"),
-    ],
-)
-def test_elements_that_no_file_has_or_two_have_are_named(
-    stretches: list[tuple[int, int]], gap: str, saved: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    newest = saved / "step-00000003"
-    manifest = read_manifest(newest)
-    name = next(name for name, parameter in manifest.parameters.items() if parameter.shape == (32,))
-    wrong = replace(manifest.parameters[name], stretches=tuple(Stretch(*stretch, 0) for stretch in stretches))
-    (newest / MANIFEST).write_text(replace(manifest, parameters={**manifest.parameters, name: wrong}).to_json())
-    assert main(["checkpoint", "verify", str(newest)]) == 1
-    assert f"{newest} is damaged: {gap} of {name} is in no file, or in two" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("flags", [["show", "no/such"], ["verify", "no/such"], ["mend"]])

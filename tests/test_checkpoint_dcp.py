@@ -24,8 +24,9 @@ from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
 from zerolab.apps.cli import main
 from zerolab.apps.interop.dcp import from_dcp, to_dcp
+from zerolab.apps.interop.dcp import write as dcp_write
 from zerolab.apps.interop.dcp.metadata import METADATA, read_metadata
-from zerolab.checkpoint import CheckpointError, Checkpoints, dcp_write, find_latest, load, read_manifest, save
+from zerolab.checkpoint import CheckpointError, Checkpoints, find_latest, load, read_manifest, save
 from zerolab.checkpoint.tensors import FileReader
 from zerolab.collectives import Collectives
 from zerolab.errors import InputError

@@ -14,7 +14,7 @@ from cover import NIGHTLY, covering, pairs
 from torch import nn
 
 from zerolab.checkpoint import CheckpointError, Checkpoints, load, read_manifest, save
-from zerolab.checkpoint.manifest import Stretch
+from zerolab.checkpoint.manifest import ShardRange
 from zerolab.checkpoint.planner import plan
 from zerolab.checkpoint.tensors import BLOCK
 from zerolab.collectives import Collectives
@@ -214,8 +214,7 @@ def test_a_rank_reads_the_bytes_of_its_own_elements_and_no_others(
             assert loaded.nbytes_needed <= loaded.nbytes_read <= loaded.nbytes_needed + 2 * BLOCK * tensors
 
 
-@pytest.mark.parametrize("stage", [1, 3])
-@pytest.mark.parametrize("precision", [None, "bf16_fp8_moments"])
+@pytest.mark.parametrize(("stage", "precision"), [(1, "bf16_fp8_moments"), (3, None)])
 def test_loading_takes_what_stays_and_one_unit_of_memory(stage: int, precision: str | None, tmp_path: Path) -> None:
     """Above what the engine holds once it is loaded, and with what Python itself holds of files."""
 
@@ -242,7 +241,7 @@ def test_loading_takes_what_stays_and_one_unit_of_memory(stage: int, precision: 
 
 
 def test_of_stretches_that_overlap_the_fewest_are_read() -> None:
-    stretches = [Stretch(0, 8, 0), Stretch(0, 3, 1), Stretch(2, 12, 2), Stretch(4, 9, 3)]
+    stretches = [ShardRange(0, 8, 0), ShardRange(0, 3, 1), ShardRange(2, 12, 2), ShardRange(4, 9, 3)]
     parts = plan(stretches, 1, 12)
     assert [(part.start, part.stop, part.source.writer, part.within) for part in parts] == [
         (1, 8, 0, (1, 8)),

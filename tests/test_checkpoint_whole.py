@@ -15,7 +15,8 @@ from torch import nn
 
 from zerolab.apps.cli import main
 from zerolab.apps.interop.huggingface import from_pretrained, load_folder
-from zerolab.checkpoint import consolidate, export, load, save
+from zerolab.apps.interop.huggingface.whole import consolidate, export
+from zerolab.checkpoint import load, save
 from zerolab.checkpoint.tensors import FileReader
 from zerolab.collectives import Collectives, LocalCollectives
 from zerolab.errors import CheckpointError, InputError
@@ -234,8 +235,7 @@ def test_what_cannot_be_written_whole_is_said_on_every_rank(tmp_path: Path) -> N
     with pytest.raises(InputError, match="GPT2Config"):
         consolidate(tmp_path / "run", tmp_path / "y", config=config_of("gpt2", "nano"))
     shard = tmp_path / "run" / "step-00000001" / "model_shard_rank1.safetensors"
-    with FileReader(shard) as reader:
-        at = next(entry.start for name, entry in reader.entries.items() if name.startswith("model/"))
+    at = next(entry.start for name, entry in FileReader(shard).entries.items() if name.startswith("model/"))
     data = bytearray(shard.read_bytes())
     data[at] ^= 1
     shard.write_bytes(data)

@@ -13,7 +13,7 @@ import torch
 from zoo.trial import model_names
 
 from zerolab import checkpoint
-from zerolab.checkpoint.manifest import Stretch
+from zerolab.checkpoint.manifest import ShardRange
 from zerolab.checkpoint.planner import plan
 from zerolab.checkpoint.tensors import CHECKSUMS, FileReader
 from zerolab.collectives import Collectives
@@ -38,14 +38,13 @@ def saved(comm: Collectives, folder: Path, numels: list[int], recipe: dict[str, 
     path = checkpoint.save(folder, engine, steps)
     found: dict[str, Any] = {"align": engine.buckets[0].layout.align}
     for kind in ("model", "optimizer"):
-        with FileReader(path / f"{kind}_shard_rank{comm.rank}.safetensors") as file:
-            sizes = {name: entry.nbytes for name, entry in file.entries.items()}
+        file = FileReader(path / f"{kind}_shard_rank{comm.rank}.safetensors")
+        sizes = {name: entry.nbytes for name, entry in file.entries.items()}
         found[kind] = sum(n for name, n in sizes.items() if name != CHECKSUMS and not name.startswith("rng/"))
     return found
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 3])
-@pytest.mark.parametrize("steps", [0, 1])
+@pytest.mark.parametrize(("ranks", "steps"), [(1, 1), (2, 0), (3, 1)])
 @pytest.mark.parametrize(
     "dtypes",
     [
@@ -67,7 +66,7 @@ def test_the_exercise_asks_for_the_bytes_that_are_in_a_checkpoints_files(
 def test_the_exercise_asks_for_as_many_reads_as_the_librarys_planner_makes(seed: int) -> None:
     for case in plan_reads.EXERCISE.cases(Random(seed)):
         for stretches, start, stop, itemsize in case.args:
-            theirs = [Stretch(first, last, rank) for first, last, rank, _ in stretches]
+            theirs = [ShardRange(first, last, rank) for first, last, rank, _ in stretches]
             if plan_reads.missing(stretches, start, stop) is not None:
                 with pytest.raises(CheckpointError, match="no file has element"):
                     plan(theirs, start, stop)

@@ -26,6 +26,7 @@ from zerolab.apps.cli import train as train_command
 from zerolab.course.grade import referee
 from zerolab.course.grade.submission import read_submission
 from zerolab.errors import DiskError, InputError, RankError
+from zerolab.files import write_whole
 from zerolab.ranks import folders, forkserver
 from zerolab.run import RunSpec
 from zerolab.train import Report, outputs, train
@@ -199,7 +200,7 @@ def test_a_device_is_written_to_and_a_link_followed(tmp_path: Path) -> None:
     (tmp_path / "device").symlink_to(os.devnull)
     for name in ("link", "device"):
         outputs.check_output("--json", tmp_path / name, 100)
-        outputs.write_whole(tmp_path / name, "text")
+        write_whole(tmp_path / name, "text")
         assert (tmp_path / name).is_symlink()
     assert (tmp_path / "target").read_text() == "text" and not Path(os.devnull).is_file()
 

@@ -20,6 +20,7 @@ from zerolab.apps.interop.learned import load_learned
 from zerolab.data import Batches, ByteTokenizer, CharacterTokenizer, load_corpus, load_dataset, prepare
 from zerolab.data.bins import write_together
 from zerolab.errors import InputError
+from zerolab.files import write_whole
 from zerolab.models import GPT2, GPT2Config
 from zerolab.run import RunSpec
 from zerolab.train import Report, train
@@ -97,16 +98,16 @@ def test_what_cannot_be_prepared_is_a_sentence(
 def test_a_disk_that_becomes_full_is_left_without_half_a_data_set(
     file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    write = Path.write_bytes
+    write = write_whole
 
-    def full(path: Path, data: bytes) -> int:
+    def full(path: Path, data: bytes) -> None:
         if "val" in path.name:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        return write(path, data)
+        write(path, data)
 
     out = tmp_path / "out"
     with monkeypatch.context() as on_full_disk:
-        on_full_disk.setattr(Path, "write_bytes", full)
+        on_full_disk.setattr("zerolab.data.bins.write_whole", full)
         assert main(["prepare", str(file), "--out", str(out)]) == 2
     assert "No space left on device" in capsys.readouterr().err and [*out.iterdir()] == []
     assert main(["prepare", str(file), "--out", str(out)]) == 0
@@ -322,27 +323,8 @@ def test_compile_without_a_compiler_is_refused(monkeypatch: pytest.MonkeyPatch) 
     check_here(RunSpec(compile=True, compile_backend="eager"))
 
 
-def test_a_text_that_cannot_be_prepared_again_leaves_the_one_before(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    files = {"train.bin": b"new", "meta.json": b"of the new"}
-    for name in files:
-        (tmp_path / name).write_bytes(b"old")
-    full, write = OSError(28, "No space left on device"), Path.write_bytes
-
-    def starved(path: Path, content: bytes) -> int:
-        if content == files["meta.json"]:
-            raise full
-        return write(path, content)
-
-    monkeypatch.setattr(Path, "write_bytes", starved)
-    with pytest.raises(OSError, match="No space left"):
-        write_together(tmp_path, files)
-    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == dict.fromkeys(files, b"old")
-    monkeypatch.undo()
-    # What is half new and half old would pass for whole: no part of it stays.
-    (tmp_path / "meta.json").unlink()
+def test_of_a_text_that_cannot_be_prepared_whole_nothing_stays(tmp_path: Path) -> None:
     (tmp_path / "meta.json").mkdir()
     with pytest.raises(OSError, match=r"meta\.json"):
-        write_together(tmp_path, files)
+        write_together(tmp_path, {"train.bin": b"new", "meta.json": b"of the new"})
     assert [path.name for path in tmp_path.iterdir()] == ["meta.json"]

@@ -9,17 +9,14 @@ Each rank writes its own shard; one manifest says whose elements lie where.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from zerolab.checkpoint.agreement import agree, attempt
-from zerolab.checkpoint.folder import Folder, checkpoints_in, find_latest
+from zerolab.checkpoint.agreement import all_gather_or_raise, writers_of
+from zerolab.checkpoint.folder import Folder, checkpoints_in, find_latest, own, share
 from zerolab.checkpoint.load import Load, Loaded
 from zerolab.checkpoint.manifest import Manifest, read_manifest
-from zerolab.checkpoint.owners import own, share
 from zerolab.checkpoint.save import Save
-from zerolab.checkpoint.whole import consolidate, export
 from zerolab.collectives import phase
 from zerolab.errors import CheckpointError, InputError
 from zerolab.flat.layout import check_count
@@ -31,8 +28,6 @@ __all__ = [
     "Loaded",
     "Manifest",
     "checkpoints_in",
-    "consolidate",
-    "export",
     "find_latest",
     "load",
     "read_manifest",
@@ -41,16 +36,14 @@ __all__ = [
 
 
 class Checkpoints:
-    """The checkpoints of one run, in a folder that all of its ranks share.
-
-    keep  how many to keep, the newest; None: all
+    """The checkpoints of one run, in a folder that all of its ranks share; `keep` of them, the newest, or all.
 
     Every rank makes one and makes the same calls. From the first save on, rank 0 holds the folder's lock, until `close`
     or the end of a `with` block: two runs that saved to one folder would take each other's place.
     """
 
     def __init__(self, folder: Path | str, keep: int | None = None) -> None:
-        if not isinstance(folder, str | Path) or not str(folder):
+        if not str(folder):
             raise InputError(f"the folder of checkpoints is {folder!r}; name a folder")
         if keep is not None:
             check_count("keep", keep)
@@ -63,30 +56,26 @@ class Checkpoints:
     ) -> Path | None:
         """Save what `engine` trains as the checkpoint of `step`: parameters, buffers, optimizer states and options,
         loss scale, random generators; the state of a torch `scheduler`; and `data`, anything that JSON can hold.
+        Returns its folder; with `wait=False` None, once the shards are copied to host memory. They are written while
+        training goes on, and the checkpoint is there once the next `save` or `wait` has returned.
 
-        With `wait=False` the shards are copied to host memory and written while training goes on; the checkpoint is
-        there once the next `save` or `wait` has returned. One save is under way at most.
-
-        Returns the checkpoint's folder, or None without waiting. A collective: every rank calls it, between steps.
-        Raises a CheckpointError on every rank if one of them cannot write; the last good checkpoint is as it was.
+        A collective: every rank calls it, between steps. Raises a CheckpointError on every rank if one of them cannot
+        write; the last good checkpoint is as it was.
         """
         check_count("step", step, least=0)
         self.wait()
         self.hold(engine)
         with phase("checkpoint"):
-            under_way = Save(self._folder, engine, step, scheduler, data, self.keep, self.path)
-        if wait:
-            return under_way.write()
-        self._under_way = under_way
-        under_way.write_later()
-        return None
+            under_way = Save(engine, self._folder, self.path, step, self.keep)
+            under_way.begin(scheduler, data)
+            self._under_way = None if wait else under_way
+            return under_way.write(wait)
 
     def hold(self, engine: ZeroEngine) -> None:
         """Take the folder's lock now, as the first save would. A collective: raises a CheckpointError on every rank if
         another run or another engine saves there, or if nobody can."""
         with phase("checkpoint"):
-            _, error = attempt(lambda: self._take_folder(engine) if _is_first(engine) else None)
-            agree(engine, error)
+            all_gather_or_raise(engine, lambda: self._take_folder(engine))
 
     def wait(self) -> Path | None:
         """Return once the save that is under way is a checkpoint: its folder; None if there is none. A collective.
@@ -106,8 +95,8 @@ class Checkpoints:
         self.wait()
         with phase("checkpoint"):
             where = self.path if folder is None else Path(folder).expanduser()
-            loaded = Load(engine, where, scheduler, weights_only).run()
-        if _is_first(engine) and not weights_only:
+            loaded = Load(engine, scheduler, weights_only).run(where)
+        if writers_of(engine)[0] == 0 and not weights_only:
             share(loaded.folder.parent, engine)
         return loaded
 
@@ -115,10 +104,12 @@ class Checkpoints:
         """The newest checkpoint, or None."""
         return find_latest(self.path)
 
-    def close(self) -> None:
+    def close(self, failed: bool = False) -> None:
         """Wait for the save that is under way, and let the folder's lock go."""
         try:
-            self.wait()
+            # Ranks that failed do not meet any more; a save under way ends by itself or is swept away.
+            if not failed:
+                self.wait()
         finally:
             if self._folder is not None:
                 self._folder.close()
@@ -128,33 +119,21 @@ class Checkpoints:
         return self
 
     def __exit__(self, kind: object, *_: object) -> None:
-        if kind is None:
-            self.close()
-        elif self._folder is not None:
-            # Ranks that failed do not meet any more; a save under way ends by itself or is swept away.
-            self._folder.close()
+        self.close(failed=kind is not None)
 
     def _take_folder(self, engine: ZeroEngine) -> None:
-        if self._folder is None:
-            self._folder = Folder(self.path)
-        own(self.path, engine)
+        if writers_of(engine)[0] == 0:
+            self._folder = self._folder or Folder(self.path)
+            own(self.path, engine)
 
 
-def save(folder: Path | str, engine: ZeroEngine, step: int, **options: Any) -> Path:
+def save(folder: Path | str, engine: ZeroEngine, step: int, **options: Any) -> Path | None:
     """One checkpoint in `folder`; see `Checkpoints.save`."""
-    return _once(folder, lambda checkpoints: checkpoints.save(engine, step, **options))
+    with Checkpoints(folder) as checkpoints:
+        return checkpoints.save(engine, step, **options)
 
 
 def load(folder: Path | str, engine: ZeroEngine, **options: Any) -> Loaded:
     """The newest checkpoint in `folder`, or the one that it is; see `Checkpoints.load`."""
-    return _once(folder, lambda checkpoints: checkpoints.load(engine, **options))
-
-
-def _is_first(engine: ZeroEngine) -> bool:
-    """Whether this rank is the one that makes checkpoints of all ranks' files."""
-    return engine.comm.rank == 0 and (engine.replicate is None or engine.replicate.rank == 0)
-
-
-def _once(folder: Path | str, work: Callable[[Checkpoints], Any]) -> Any:
     with Checkpoints(folder) as checkpoints:
-        return work(checkpoints)
+        return checkpoints.load(engine, **options)

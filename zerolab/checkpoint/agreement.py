@@ -11,32 +11,37 @@ from zerolab.ranks.folders import reason
 from zerolab.zero import ZeroEngine
 
 
-def all_records(engine: ZeroEngine, record: Any) -> list[Any]:
-    """Every rank's record, also of the groups that hold the same shards as this one, in the order of writers."""
-    rows = gather_records(engine.comm, record)
-    if engine.replicate is None:
-        return rows
-    return [row for rows in gather_records(engine.replicate, rows) for row in rows]
-
-
-def agree(engine: ZeroEngine, error: BaseException | None, record: Any = None) -> list[Any]:
-    """Every rank's record; if any rank has an error, all raise: its own, or one that names the rank. A collective."""
-    said = None if error is None else f"{error}" if isinstance(error, ZerolabError) else repr(error)
-    rows = all_records(engine, [said, record])
-    if error is not None:
-        raise error
-    failed = [(writer, said) for writer, (said, _) in enumerate(rows) if said is not None]
-    if failed:
-        writer, said = failed[0]
-        raise CheckpointError(f"rank {writer} failed: {said}")
-    return [record for _, record in rows]
+def writers_of(engine: ZeroEngine) -> tuple[int, int]:
+    """This rank's number among those that write, replicas of its shards included, and how many there are."""
+    ranks, replicate = engine.comm.size, engine.replicate
+    if replicate is None:
+        return engine.comm.rank, ranks
+    return replicate.rank * ranks + engine.comm.rank, replicate.size * ranks
 
 
 WRITING = "could not be written", "the last good one is as it was: see to the disk, then save again"
 READING = "could not be read", "see to the disk, then load again"
 
 
-def attempt(work: Callable[[], Any], doing: tuple[str, str] = WRITING) -> tuple[Any, BaseException | None]:
+def all_gather_or_raise(
+    engine: ZeroEngine, work: Callable[[], Any] = lambda: None, doing: tuple[str, str] = WRITING
+) -> list[Any]:
+    """What `work` gives on every rank, in the order of writers; if it raises on any, all raise: its own error, or one
+    that names the rank. A collective."""
+    record, error = capture_error(work, doing)
+    said = None if error is None else f"{error}" if isinstance(error, ZerolabError) else repr(error)
+    rows = gather_records(engine.comm, [said, record])
+    if engine.replicate is not None:
+        rows = [row for rows in gather_records(engine.replicate, rows) for row in rows]
+    if error is not None:
+        raise error
+    for writer, (said, _) in enumerate(rows):
+        if said is not None:
+            raise CheckpointError(f"rank {writer} failed: {said}")
+    return [record for _, record in rows]
+
+
+def capture_error(work: Callable[[], Any], doing: tuple[str, str] = WRITING) -> tuple[Any, BaseException | None]:
     """What `work` gives, or the error that it raises, in our words if the system refused something."""
     try:
         return work(), None

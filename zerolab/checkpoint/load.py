@@ -10,8 +10,8 @@ another dtype or codec are cast or decoded on the way.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
+from copy import copy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,24 +19,22 @@ from typing import Any
 import torch
 
 from zerolab.checkpoint import plain, rng
-from zerolab.checkpoint.agreement import READING, agree, attempt
+from zerolab.checkpoint.agreement import READING, all_gather_or_raise, writers_of
 from zerolab.checkpoint.folder import remedy_for, resolve
 from zerolab.checkpoint.manifest import NONPARAM, SCHEDULER, model_file, read_manifest
 from zerolab.checkpoint.reader import CheckpointReader
-from zerolab.checkpoint.shards import blocks_of, buffers_of, split, states_of, tied_names
-from zerolab.checkpoint.unsharded import check_complete, group_keys, names_by_group
+from zerolab.checkpoint.shards import blocks_of, buffers_of, check_complete, groups_of, split, states_of, tied_names
 from zerolab.errors import InputError, StateError
 from zerolab.precision.codec import Codec
 from zerolab.zero import ZeroEngine
 from zerolab.zero.bucket import Bucket
-from zerolab.zero.overwrite import Overlap, changing, gather_parameters, overlaps, write_main, write_parameters
+from zerolab.zero.overwrite import changing, gather_parameters, overlaps, write_main, write_parameters
 from zerolab.zero.tiers.stored_step import StoredSegment
 
 Tensor = torch.Tensor
+Shapes = Mapping[str, tuple[int, ...]]
 HOW = ("fused", "foreach", "capturable", "differentiable")
 """Options that say how torch's optimizer computes: this engine's own stay."""
-AT_ONCE = 1 << 22
-"""Elements that are read at a time."""
 
 
 @dataclass(frozen=True)
@@ -56,266 +54,203 @@ class Loaded:
 class Load:
     """One load of this rank, into an engine."""
 
-    def __init__(self, engine: ZeroEngine, path: Path, scheduler: Any, weights_only: bool) -> None:
+    def __init__(self, engine: ZeroEngine, scheduler: Any, weights_only: bool) -> None:
         self.engine, self.scheduler, self.weights_only = engine, scheduler, weights_only
         self.notes: list[str] = []
-        self.rank = engine.owner
 
-        def find() -> str:
-            engine.check_between_steps("load", mends=True)
-            if engine.broken is not None and weights_only:
-                raise StateError(f"{engine.broken}; weights_only would leave the optimizer's states as they are")
-            # Rank 0 says which one: `latest` may change while others look.
-            return str(resolve(path)) if engine.comm.rank == 0 else ""
-
-        engine.synchronize()
-        found, error = attempt(find, READING)
-        self.path = Path(agree(engine, error, found)[0])
-        self.remedy = remedy_for(self.path)
-
-        def read() -> None:
-            self.manifest = read_manifest(self.path, self.remedy)
-            self.source = CheckpointReader(self.path, self.manifest, self.remedy)
-            try:
-                self._check_model()
-                self._check_all()
-            except BaseException:
-                self.source.close()
-                raise
-
-        _, error = attempt(read, READING)
-        try:
-            agree(engine, error)
-        except BaseException:
-            if error is None:
-                self.source.close()
-            raise
-
-    def run(self) -> Loaded:
+    def run(self, path: Path) -> Loaded:
         engine = self.engine
-        with self.source, changing(engine, "a load"):
-            _, error = attempt(self._apply, READING)
-            agree(engine, error)
+        engine.synchronize()
+        self.path = Path(all_gather_or_raise(engine, lambda: self._find(path), READING)[0])
+        self.remedy = remedy_for(self.path)
+        all_gather_or_raise(engine, self._check, READING)
+        with changing(engine, "a load"):
+            all_gather_or_raise(engine, self._apply, READING)
             gather_parameters(engine)
         engine.broken = None
-        return Loaded(
-            self.path, self.manifest.step, plain.parse(json.dumps(self.manifest.data)), tuple(self.notes), self.needed,
-            self.nbytes_read,
-        )  # fmt: skip
+        data = plain.decode(self.manifest.data)
+        return Loaded(self.path, self.manifest.step, data, tuple(self.notes), self.needed, self.source.nbytes_read)
 
     # Before anything is changed.
 
+    def _find(self, path: Path) -> str:
+        engine = self.engine
+        engine.check_between_steps("load", mends=True)
+        if engine.broken is not None and self.weights_only:
+            raise StateError(f"{engine.broken}; weights_only would leave the optimizer's states as they are")
+        # Rank 0 says which one: `latest` may change while others look.
+        return str(resolve(path)) if engine.comm.rank == 0 else ""
+
+    def _check(self) -> None:
+        self.manifest = read_manifest(self.path, self.remedy)
+        self.source = CheckpointReader(self.path, self.manifest, self.remedy)
+        own, writers = writers_of(self.engine)
+        self.same_world = (self.engine.comm.size, writers) == (self.manifest.ranks, self.manifest.writers)
+        # Whose buffers this rank takes over. With another number of ranks it takes nobody's random generators.
+        self.writer = own if self.same_world else 0
+        self.states = {} if self.weights_only else self.manifest.states
+        self._check_model()
+        if not self.weights_only:
+            self._check_optimizer()
+        self.needed = sum(self.source.check(*wanted) for wanted in self._wanted())
+        if not self.weights_only:
+            file, same = model_file(self.writer), self.same_world
+            names = [name for name in self.source.reader(file).entries if name.startswith(rng.PREFIX) and same]
+            self.random = {name: self.source.tensor(file, name) for name in names}
+            self.schedule = None if self.scheduler is None else self.source.json(SCHEDULER)
+
     def _check_model(self) -> None:
-        engine, saved = self.engine, self.manifest.parameters
-        tied = tied_names(engine.model)
-        slots = {slot.name: (slot, bucket) for bucket in engine.buckets for slot in bucket.layout.slots}
-        for name, (slot, bucket) in slots.items():
-            if name not in saved:
-                raise InputError(
-                    f"{self.path} has no parameter {name}, which this model has; build the model that was saved"
-                )
-            if tuple(slot.shape) != saved[name].shape:
-                raise InputError(
-                    f"{name} has shape {tuple(slot.shape)} in this model and {saved[name].shape} in {self.path}; build "
-                    "the model that was saved"
-                )
-            if bucket.trainable and not saved[name].trains and not self.weights_only and self.manifest.states:
+        saved, buffers = self.manifest.parameters, buffers_of(self.engine.model)
+        slots = {slot.name: (slot, bucket) for bucket in self.engine.buckets for slot in bucket.layout.slots}
+        ours = {name: tuple(slot.shape) for name, (slot, _) in slots.items()}
+        self._compare("parameter", ours, {name: of.shape for name, of in saved.items()})
+        theirs = {
+            name: self.source.tensor(model_file(writers[self.writer]), f"buffer/{name}")
+            for name, writers in self.manifest.buffers.items()
+        }
+        shapes = ({name: tuple(buffer.shape) for name, buffer in of.items()} for of in (buffers, theirs))
+        self._compare("buffer", *shapes)
+        self.buffers = [(buffer, theirs[name]) for name, buffer in buffers.items()]
+        for name, (_, bucket) in slots.items():
+            if bucket.trainable and not saved[name].trains and self.states:
                 raise InputError(
                     f"{name} trains in this model and was frozen in {self.path}, which has no optimizer states of it; "
                     "freeze it, or load with weights_only=True"
                 )
-        missing = next((name for name in saved if name not in slots and name not in tied), None)
-        if missing is not None:
-            raise InputError(
-                f"{self.path} has a parameter {missing}, which this model has not; build the model that was saved"
-            )
-        self.buffers = buffers_of(engine.model)
-        for name in self.buffers:
-            if name not in self.manifest.buffers:
-                raise InputError(
-                    f"{self.path} has no buffer {name}, which this model has; build the model that was saved"
-                )
-        strange = next((name for name in self.manifest.buffers if name not in self.buffers and name not in tied), None)
-        if strange is not None:
-            raise InputError(
-                f"{self.path} has a buffer {strange}, which this model has not; build the model that was saved"
-            )
-        self.groups: list[Any] = []
-        if not self.weights_only:
-            self._check_optimizer()
+
+    def _compare(self, kind: str, ours: Shapes, theirs: Shapes) -> None:
+        tied = tied_names(self.engine.model)
+        for name in [*ours, *theirs]:
+            if name not in theirs:
+                said = f"{self.path} has no {kind} {name}, which this model has"
+            elif name not in ours:
+                said = f"{self.path} has a {kind} {name}, which this model has not"
+            else:
+                said = f"the {kind} {name} has shape {ours[name]} in this model and {theirs[name]} in {self.path}"
+            if ours.get(name) != theirs.get(name) and not (name in tied and name not in ours):
+                raise InputError(f"{said}; build the model that was saved")
 
     def _check_optimizer(self) -> None:
         engine, manifest = self.engine, self.manifest
         check_complete(engine)
-        said = plain.parse(self.source.text(NONPARAM))
+        said = self.source.json(NONPARAM)
         self.loss_scaler, saved_groups = said["loss_scaler"], said["groups"]
         names = sorted(states_of(engine)) or sorted(manifest.states)
-        own = type(engine.optimizer).__name__
         if manifest.states and sorted(manifest.states) != names:
             raise InputError(
                 f"{self.path} has the states of {manifest.optimizer} ({', '.join(manifest.states)}) and this engine "
-                f"has {own} ({', '.join(names) or 'none'}); build it with the optimizer that was saved, or load with "
-                "weights_only=True"
+                f"has {type(engine.optimizer).__name__} ({', '.join(names) or 'none'}); build it with the optimizer "
+                "that was saved, or load with weights_only=True"
             )
         step = engine.optimizer_step
-        begun = (counts(step.counters(segment)) or step.has_begun(segment) for segment in step.segments)
-        if names and not manifest.states and (engine.broken is not None or any(begun)):
+        # Some make their counters before the first step.
+        counts = [value for segment in step.segments for value in step.counters(segment).values()]
+        begun = any(map(step.has_begun, step.segments)) or any(torch.as_tensor(value).any() for value in counts)
+        if names and not manifest.states and (engine.broken is not None or begun):
             raise InputError(
                 f"{self.path} was saved before the first step and this engine has made some; load it into a new engine"
             )
-        of_name = {name: number for number, group in enumerate(saved_groups) for name in group["parameters"]}
-        for group in names_by_group(engine):
-            theirs = {of_name[name] for name in group if name in of_name}
+        number_of = {name: number for number, group in enumerate(saved_groups) for name in group["parameters"]}
+        self.groups: list[Any] = []
+        for group in groups_of(engine).values():
+            theirs = {number_of[name]: name for name in group if name in number_of}
             if len(theirs) > 1:
-                first, other = group[0], next(name for name in group if of_name.get(name) != of_name.get(group[0]))
                 raise InputError(
-                    f"{first} and {other} share a group of the optimizer's here and were in two when {self.path} was "
-                    "saved; give the groups as they were, or load with weights_only=True"
+                    f"{' and '.join(theirs.values())} share a group of the optimizer's here and were in "
+                    f"{len(theirs)} when {self.path} was saved; give the groups as they were, or load with "
+                    "weights_only=True"
                 )
-            self.groups.append(saved_groups[theirs.pop()] if theirs else {"options": {}, "counters": {}})
-        if self.scheduler is not None and SCHEDULER not in manifest.files:
-            raise InputError(f"{self.path} has no scheduler's state; it was saved without scheduler=...")
-        if (self.loss_scaler is None) != (engine.scaler is None):
-            self.notes.append(
-                "the checkpoint has no loss scale, so the scaler begins anew"
-                if self.loss_scaler is None
-                else "the checkpoint's loss scale is not used, since no state is fp16 now"
-            )
-        if self.loss_scaler is not None and engine.scaler is not None:
+            self.groups.append(saved_groups[next(iter(theirs))] if theirs else {"options": {}, "counters": {}})
+        if engine.scaler is None and self.loss_scaler is not None:
+            self.notes.append("the checkpoint's loss scale is not used, since no state is fp16 now")
+        elif engine.scaler is not None and self.loss_scaler is None:
+            self.notes.append("the checkpoint has no loss scale, so the scaler begins anew")
+        elif engine.scaler is not None:
             # Refuses what it cannot take, before anything is changed.
-            before = engine.scaler.state()
-            engine.scaler.load(self.loss_scaler)
-            engine.scaler.load(before)
-
-    def _check_all(self) -> None:
-        """Read all that will be read, and keep nothing."""
-        self.needed = 0
-        for state, name, start, stop in self._wanted():
-            self.needed += self.source.check(state, name, start, stop)
-        self.nbytes_read = self.source.nbytes_read
-        writer = self._writer()
-        for name, buffer in self.buffers.items():
-            file = model_file(self.manifest.buffers[name][writer])
-            self.source.check_tensor(file, f"buffer/{name}")
-            shape = self.source.reader(file).entries[f"buffer/{name}"].shape
-            if shape != tuple(buffer.shape):
-                raise InputError(
-                    f"the buffer {name} has shape {tuple(buffer.shape)} in this model and {shape} in {self.path}; "
-                    "build the model that was saved"
-                )
-        if not self.weights_only:
-            self.random = self.source.all_of(model_file(writer), rng.PREFIX) if self.same_world else {}
-            if self.scheduler is not None:
-                self.schedule = plain.parse(self.source.text(SCHEDULER))
+            copy(engine.scaler).load(self.loss_scaler)
 
     def _wanted(self) -> Iterator[tuple[str, str, int, int]]:
         """Which elements of which state this rank will read."""
         for bucket in self.engine.buckets:
             for lap in overlaps(bucket.layout, *bucket.owned):
-                yield self._parameter_state(lap.slot.name, bucket), lap.slot.name, lap.start, lap.stop
+                yield self._state_of(lap.slot.name, bucket.dtypes.shard), lap.slot.name, lap.start, lap.stop
         for segment in self.engine.optimizer_step.segments:
             begin = segment.begin
-            for name in self._states_of(segment):
+            main = ["main"] if segment.format.main is not None else []
+            for name in [*(segment.format.states if self.states else []), *main]:
                 for lap in overlaps(segment.bucket.layout, begin, begin + segment.numel):
-                    state = self._main_state(lap.slot.name) if name == "main" else name
-                    yield state, lap.slot.name, lap.start, lap.stop
+                    yield self._state_of(lap.slot.name) if name == "main" else name, lap.slot.name, lap.start, lap.stop
 
-    def _states_of(self, segment: StoredSegment) -> list[str]:
-        names = list(segment.format.states) if self.manifest.states and not self.weights_only else []
-        return names + (["main"] if segment.format.main is not None else [])
-
-    def _main_state(self, name: str) -> str:
-        """What has a parameter with the most bits: its main parameters, where they are kept apart."""
-        return "main" if self.manifest.main and self.manifest.parameters[name].trains else "model"
-
-    def _parameter_state(self, name: str, bucket: Bucket) -> str:
-        saved = self.manifest.parameters[name].dtype
-        return "model" if saved == str(bucket.dtypes.shard).removeprefix("torch.") else self._main_state(name)
-
-    def _writer(self) -> int:
-        """Whose buffers this rank takes over: its own, or rank 0's where the number of ranks is another. Then it takes
-        over nobody's random generators."""
-        engine, replicate = self.engine, self.engine.replicate
-        own = engine.comm.rank + (0 if replicate is None else replicate.rank * engine.comm.size)
-        writers = engine.comm.size * (1 if replicate is None else replicate.size)
-        self.same_world = (engine.comm.size, writers) == (self.manifest.ranks, self.manifest.writers)
-        return own if self.same_world else 0
+    def _state_of(self, name: str, dtype: torch.dtype | None = None) -> str:
+        """From what a parameter is read: its main parameters, which have the most bits, where they were kept apart and
+        it was not saved in `dtype`."""
+        saved = self.manifest.parameters[name]
+        alike = saved.dtype == str(dtype).removeprefix("torch.")
+        return "main" if self.manifest.main and saved.trains and not alike else "model"
 
     # Changing the engine.
 
+    @torch.no_grad()
     def _apply(self) -> None:
-        with torch.no_grad():
-            write_parameters(self.engine, self._fill_parameter)
-            self._states()
-            self._rest()
+        def fill_parameter(bucket: Bucket, name: str, start: int, out: Tensor) -> None:
+            self.source.read_into(out, self._state_of(name, bucket.dtypes.shard), name, start)
 
-    def _fill_parameter(self, bucket: Bucket, name: str, start: int, out: Tensor) -> None:
-        self._fill(out, self._parameter_state(name, bucket), name, start)
+        def fill_main(bucket: Bucket, name: str, start: int, out: Tensor) -> None:
+            self.source.read_into(out, self._state_of(name), name, start)
 
-    def _fill_main(self, bucket: Bucket, name: str, start: int, out: Tensor) -> None:
-        self._fill(out, self._main_state(name), name, start)
-
-    def _states(self) -> None:
-        step = self.engine.optimizer_step
-        number = {group: at for at, group in enumerate(group_keys(self.engine))}
-        if self.manifest.states and not self.weights_only:
-            for segment in step.segments:
-                counters = self.groups[number[segment.group]]["counters"]
-                own = self.engine.optimizer.param_groups[number[segment.group]]
-                # Where torch's optimizers have their counters: a kernel that counts on the GPU reads them there.
-                on_device = own.get("fused") or own.get("capturable")
-                device = step.device if on_device else torch.device("cpu")
-                step.go_on(segment, {name: _own(value, device) for name, value in counters.items()})
-        for states in step.stored(writing=True):
+        write_parameters(self.engine, fill_parameter)
+        if not self.weights_only:
+            self._set_counters()
+        for states in self.engine.optimizer_step.stored(writing=True):
             for state in states:
                 if state.name == "main":
-                    write_main(state, self._fill_main)
-                elif state.name in self._states_of(state.segment):
-                    self._state(*state)
+                    write_main(state, fill_main)
+                elif self.states:
+                    self._fill_state(*state)
+        for buffer, value in self.buffers:
+            buffer.copy_(value)
+        self.engine.new_values()
+        if not self.weights_only:
+            self._set_rest()
 
-    def _state(self, segment: StoredSegment, name: str, codec: Codec, raw: Tensor) -> None:
-        begin = segment.begin
+    def _set_counters(self) -> None:
+        engine, step = self.engine, self.engine.optimizer_step
+        number = {group: at for at, group in enumerate(groups_of(engine))}
+        for segment in step.segments if self.states else []:
+            own = engine.optimizer.param_groups[number[segment.group]]
+            # Where torch's optimizers have their counters: a kernel that counts on the GPU reads them there. Each
+            # segment counts up its own, in place.
+            device = step.device if own.get("fused") or own.get("capturable") else "cpu"
+            counters = {
+                name: value.to(device, copy=True) if isinstance(value, Tensor) else value
+                for name, value in self.groups[number[segment.group]]["counters"].items()
+            }
+            step.go_on(segment, counters)
+
+    def _fill_state(self, segment: StoredSegment, name: str, codec: Codec, raw: Tensor) -> None:
         codes, scales = split(codec, raw, segment.numel)
-        saved = self.manifest.states.get(name)
-        alike = saved is not None and Codec(_dtype(saved["dtype"]), saved["scaled"], saved["root"]) == codec
-        values = codes
-        if scales is not None and not alike:
-            values = torch.zeros(segment.numel, dtype=torch.float32, device=raw.device)
-        for lap in overlaps(segment.bucket.layout, begin, begin + segment.numel):
-            if scales is not None and alike:
-                self._copy_blocks(codes, scales, name, lap)
-            else:
-                self._fill(values[lap.first : lap.last], name, lap.slot.name, lap.start)
-        if values is not codes:
+        saved = self.states[name]
+        alike = Codec(getattr(torch, saved["dtype"]), saved["scaled"], saved["root"]) == codec
+        decoded = scales is not None and not alike
+        values = torch.zeros(segment.numel, dtype=torch.float32, device=raw.device) if decoded else codes
+        for lap in overlaps(segment.bucket.layout, segment.begin, segment.begin + segment.numel):
+            if scales is None or decoded:
+                self.source.read_into(values[lap.first : lap.last], name, lap.slot.name, lap.start)
+                continue
+            # Of a state that was saved in the same scaled blocks nothing is decoded, so every bit stays.
+            for part in self.source.plan(lap.slot.name, lap.start, lap.stop):
+                at = lap.first + part.start - lap.start
+                end = at + part.stop - part.start
+                codes[at:end] = self.source.codes(name, lap.slot.name, part).to(codes.device)
+                scales[slice(*blocks_of(at, end))] = self.source.scales(name, lap.slot.name, part).to(scales.device)
+        if decoded:
             codec.put(values, raw)
 
-    def _copy_blocks(self, codes: Tensor, scales: Tensor, state: str, lap: Overlap) -> None:
-        """Of a state that was saved in the same scaled blocks: nothing is decoded, so every bit stays."""
-        for part in self.source.plan(lap.slot.name, lap.start, lap.stop):
-            at = lap.first + part.start - lap.start
-            end = at + part.stop - part.start
-            codes[at:end] = self.source.codes(state, lap.slot.name, part).to(codes.device)
-            scales[slice(*blocks_of(at, end))] = self.source.scales(state, lap.slot.name, part).to(scales.device)
-
-    def _fill(self, out: Tensor, state: str, name: str, start: int) -> None:
-        """Write the elements of a parameter's state from `start` on to `out`, in its dtype, some at a time."""
-        for at in range(0, out.numel(), AT_ONCE):
-            part = out[at : at + AT_ONCE]
-            self.source.read_into(part, state, name, start + at)
-
-    def _rest(self) -> None:
+    def _set_rest(self) -> None:
         engine = self.engine
-        writer = self._writer()
-        for name, buffer in self.buffers.items():
-            buffer.copy_(
-                self.source.tensor(model_file(self.manifest.buffers[name][writer]), f"buffer/{name}").view_as(buffer)
-            )
-        engine.new_values()
-        if self.weights_only:
-            return
         for group, saved in zip(engine.optimizer.param_groups, self.groups, strict=True):
             for name, value in saved["options"].items():
-                if isinstance(group.get(name), torch.Tensor):
+                if isinstance(group.get(name), Tensor):
                     group[name].copy_(value)
                 elif name not in HOW:
                     group[name] = value
@@ -329,17 +264,3 @@ class Load:
             self.notes.append(
                 f"random generators go on as this process has them, since {self.manifest.writers} ranks saved theirs"
             )
-
-
-def _dtype(name: str) -> torch.dtype:
-    return getattr(torch, name)
-
-
-def counts(counters: Mapping[str, Any]) -> bool:
-    """Whether an optimizer that has such counters has made a step: some make them before the first."""
-    return any(bool(torch.as_tensor(value).any()) for value in counters.values())
-
-
-def _own(value: Any, device: torch.device) -> Any:
-    """A counter of a segment's own: each step counts it up in place."""
-    return value.to(device, copy=True) if isinstance(value, torch.Tensor) else value

@@ -13,15 +13,23 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from zerolab.checkpoint.checksum import crc32
+from pydantic import TypeAdapter
+
 from zerolab.errors import CheckpointError
 from zerolab.ranks.folders import reason
+
+try:
+    # The quicker one; the values are zlib's.
+    from isal.isal_zlib import crc32
+except ImportError:  # pragma: no cover (a system for which there is no such package)
+    from zlib import crc32
 
 FORMAT, VERSION = "zerolab checkpoint", 2
 MANIFEST = "optimizer_manifest.json"
@@ -42,8 +50,7 @@ def tensor_name(state: str, parameter: str, start: int, stop: int) -> str:
     return f"{state}/{parameter}[{start}:{stop}]"
 
 
-@dataclass(frozen=True)
-class Stretch:
+class ShardRange(NamedTuple):
     """The elements `[start, stop)` of a parameter, and the number of the rank whose files have their states."""
 
     start: int
@@ -60,7 +67,7 @@ class SavedParameter:
     dtype: str
     trains: bool
     unit: str
-    stretches: tuple[Stretch, ...]
+    stretches: tuple[ShardRange, ...]
 
     @property
     def numel(self) -> int:
@@ -79,19 +86,15 @@ class SavedFile:
 class Manifest:
     """A checkpoint.
 
-    save          a word drawn for each save, which its files have in common
-    step          optimizer steps that were done
-    ranks, stage  of the run that wrote it; `replicas`: how many ranks held each shard
-    precision     its recipe's fields, or None
-    offload       where optimizer states and parameters rested
-    optimizer     the class of torch's optimizer
-    states        the optimizer's long states: {name: {"dtype", "scaled", "root"}}; empty before the first step
-    main          whether main parameters are kept apart
-    parameters    by name, in the order of the units
-    buffers       persistent buffers: {name: [the writer whose value each writer has, ...]}
-    tied          other names of parameters and buffers: {name: first name}
-    data          what the caller wants to find again: the position in its data, its settings
-    files         all files but this one
+    save        a word drawn for each save, which its files have in common
+    replicas    how many ranks held each shard
+    states      the optimizer's long states: {name: {"dtype", "scaled", "root"}}; empty before the first step
+    main        whether main parameters are kept apart
+    parameters  by name, in the order of the units
+    buffers     persistent buffers: {name: [the writer whose value each writer has, ...]}
+    tied        other names of parameters and buffers: {name: first name}
+    data        what the caller wants to find again: the position in its data, its settings
+    files       all files but this one
     """
 
     save: str
@@ -121,56 +124,35 @@ class Manifest:
         return sum(file.nbytes for file in self.files.values())
 
     def to_json(self) -> str:
-        said = {"format": FORMAT, "version": VERSION, **asdict(self)}
-        said["parameters"] = {
-            name: {**asdict(saved), "stretches": [[s.start, s.stop, s.writer] for s in saved.stretches]}
-            for name, saved in self.parameters.items()
-        }
         # The checksum on the first line covers all other lines.
-        rest = json.dumps(said, indent=1).removeprefix("{\n")
+        rest = json.dumps({"format": FORMAT, "version": VERSION, **asdict(self)}, indent=1).removeprefix("{\n")
         return f'{{"crc32": {crc32(rest.encode())},\n{rest}\n'
+
+
+@contextmanager
+def reading(path: Path, remedy: str) -> Iterator[None]:
+    """What the system refuses within is a CheckpointError that names the file and ends with `remedy`."""
+    try:
+        yield
+    except OSError as error:
+        why = "is missing" if isinstance(error, FileNotFoundError) else f"cannot be read ({reason(error)})"
+        raise CheckpointError(f"{path} {why}; {remedy}") from None
 
 
 def read_manifest(folder: Path, remedy: str = "take another checkpoint") -> Manifest:
     """The manifest of a checkpoint's folder. Raises a CheckpointError that names it if it is missing, damaged, written
     by something else, or in another version of the format."""
     path = folder / MANIFEST
-    try:
-        text = path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        if not folder.is_dir():
-            raise CheckpointError(f"there is no checkpoint {str(folder)!r}; {remedy}") from None
-        raise CheckpointError(
-            f"{folder} has no {MANIFEST}, so it is no checkpoint, or one that was not finished; {remedy}"
-        ) from None
-    except (OSError, UnicodeDecodeError) as error:
-        said = reason(error) if isinstance(error, OSError) else "it is no text"
-        raise CheckpointError(f"{path} cannot be read ({said}); {remedy}") from None
-    first, _, rest = text.partition("\n")
-    checksum = re.fullmatch(r'\{"crc32": (\d{1,10})[,}]', first)
-    if checksum is None:
-        raise CheckpointError(f"{path} was not written by zerolab, or is damaged; {remedy}")
-    if int(checksum[1]) != crc32(rest.rstrip("\n").encode()):
-        raise CheckpointError(f"{path} is damaged; {remedy}")
+    with reading(path, remedy):
+        first, _, rest = path.read_bytes().partition(b"\n")
+    checksum = re.fullmatch(rb'\{"crc32": (\d{1,10})[,}]', first)
+    if checksum is None or int(checksum[1]) != crc32(rest.rstrip(b"\n")):
+        raise CheckpointError(f"{path} is damaged, or was not written by zerolab; {remedy}")
     # Version 1, refused below, had its checksum in a document of its own.
-    said = json.loads("{" + rest.removeprefix("{"))
-    if said.pop("format", None) != FORMAT:
-        raise CheckpointError(f"{path} was not written by zerolab; {remedy}")
-    version = said.pop("version", None)
-    if version != VERSION:
+    said = json.loads(b"{" + rest.removeprefix(b"{"))
+    if (said.get("format"), said.get("version")) != (FORMAT, VERSION):
         raise CheckpointError(
-            f"{path} has version {version} of the format and this zerolab reads version {VERSION}; read it with the "
-            f"zerolab that wrote it ({said.get('written_by', {}).get('zerolab', 'unknown')})"
+            f"{path} has version {said.get('version')} of the format and this zerolab reads version {VERSION}; read it "
+            f"with the zerolab that wrote it ({said.get('written_by', {}).get('zerolab', 'unknown')})"
         )
-    said["parameters"] = {
-        name: SavedParameter(
-            tuple(saved["shape"]),
-            saved["dtype"],
-            saved["trains"],
-            saved["unit"],
-            tuple(Stretch(*stretch) for stretch in saved["stretches"]),
-        )
-        for name, saved in said["parameters"].items()
-    }
-    said["files"] = {name: SavedFile(**file) for name, file in said["files"].items()}
-    return Manifest(**{each.name: said[each.name] for each in fields(Manifest)})
+    return TypeAdapter(Manifest).validate_python(said)

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from zerolab.checkpoint.manifest import Stretch
+from zerolab.checkpoint.manifest import ShardRange
 from zerolab.errors import CheckpointError
 
 
@@ -22,7 +22,7 @@ class Part:
 
     start: int
     stop: int
-    source: Stretch
+    source: ShardRange
 
     @property
     def within(self) -> tuple[int, int]:
@@ -30,7 +30,7 @@ class Part:
         return self.start - self.source.start, self.stop - self.source.start
 
 
-def plan(stretches: Sequence[Stretch], start: int, stop: int) -> list[Part]:
+def plan(stretches: Sequence[ShardRange], start: int, stop: int) -> list[Part]:
     """The parts that make up the elements `[start, stop)` of a parameter, in order, each element once.
 
     Stretches may come in any order and overlap, as replicas do; then of those that have an element the one that goes

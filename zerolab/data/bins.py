@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-import secrets
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ from torch import Tensor
 from zerolab.data.text import Text, read_text_file
 from zerolab.data.tokenizer import ByteTokenizer, CharacterTokenizer, Tokenizer, read_tokenizer
 from zerolab.errors import InputError
+from zerolab.files import write_whole
 
 TRAIN, VALID, META, PICKLE = "train.bin", "val.bin", "meta.json", "meta.pkl"
 MOST = 1 << 16
@@ -132,26 +132,11 @@ def prepare(file: str, out: Path, tokens: str = "bytes", valid_fraction: float =
 
 def write_together(folder: Path, files: Mapping[str, bytes]) -> None:
     """Write all of the files, or, where one of them cannot be written, none."""
-    drafts = {name: folder / f".{name}.{secrets.token_hex(4)}.part" for name in files}
     try:
-        for name, draft in drafts.items():
-            draft.write_bytes(files[name])
+        for name, data in files.items():
+            write_whole(folder / name, data)
     except OSError:
-        # What an earlier call has written stays.
-        remove(drafts.values())
+        for name in files:
+            with suppress(OSError):
+                (folder / name).unlink(missing_ok=True)
         raise
-    try:
-        for name, draft in drafts.items():
-            draft.replace(folder / name)
-    except OSError:
-        # Some may be new and some of an earlier call, which nobody could tell.
-        remove(drafts.values())
-        remove(folder / name for name in files)
-        raise
-
-
-def remove(paths: Iterable[Path]) -> None:
-    """Take away those of the files that are there and can be taken away."""
-    for path in paths:
-        with suppress(OSError):
-            path.unlink(missing_ok=True)

@@ -30,6 +30,7 @@ from typing import Any
 import torch
 
 from zerolab.errors import InputError, OffloadError, StateError
+from zerolab.files import lock
 from zerolab.flat.layout import check_count
 from zerolab.offload import calls
 from zerolab.offload.groups import PAGE, on_disk
@@ -216,13 +217,11 @@ def warn_of(paths: Sequence[Path]) -> None:
 
 def _is_left_over(path: Path) -> bool:
     # A file whose state cannot be seen (another user's, or gone by now) is not called a left-over.
-    if not has("locks"):
-        return False
     with contextlib.suppress(OSError):
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
             # Shared, so that two who look do not take each other for the owner.
-            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            lock(fd, shared=True)
             # A file is empty between its making and its lock.
             return os.fstat(fd).st_size > 0
         finally:
@@ -239,9 +238,8 @@ def _make(path: Path, nbytes: int) -> tuple[int, str]:
         raise InputError(f"{path} could not be made: {error.strerror}; name another folder") from error
     try:
         # Where there are no locks, left-overs cannot be told from files in use, and none is named.
-        if has("locks"):
-            with contextlib.suppress(OSError):
-                fcntl.flock(fd, fcntl.LOCK_EX)
+        with contextlib.suppress(OSError):
+            lock(fd, wait=True)
         calls.reserve(fd, nbytes)
         return fd, _go_direct(fd)
     except OSError as error:

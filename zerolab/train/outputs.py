@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import errno
 import os
-import secrets
 import shutil
 import tempfile
-from contextlib import suppress
 from pathlib import Path
 
 from zerolab.errors import DiskError, InputError
+from zerolab.files import is_device, write_whole
 from zerolab.ranks.folders import reason
 
 
@@ -43,34 +42,9 @@ def check_output(flag: str, path: Path, nbytes: int) -> None:
         raise InputError(f"{flag}: {str(path)!r} cannot be written ({reason(error)}); name another place") from None
 
 
-def write_whole(path: Path, text: str) -> None:
-    """Write a file whole or not at all. A pipe or a device is written to directly."""
-    if is_device(path):
-        path.write_text(text, encoding="utf-8")
-        return
-    # Of a link, the file that it points to is written, and the link stays.
-    path = path.resolve()
-    draft = _draft(path)
-    try:
-        draft.write_text(text, encoding="utf-8")
-        draft.replace(path)
-    finally:
-        with suppress(OSError):
-            draft.unlink(missing_ok=True)
-
-
 def write_output(what: str, path: Path, text: str) -> None:
     """Write a file whole; raises a DiskError that says why it could not be."""
     try:
         write_whole(path, text)
     except OSError as error:
         raise DiskError(f"{what} could not be written to {path} ({reason(error)})") from error
-
-
-def is_device(path: Path) -> bool:
-    """Whether there is something at the path that is neither a file nor a folder."""
-    return path.exists() and not path.is_file() and not path.is_dir()
-
-
-def _draft(path: Path) -> Path:
-    return path.resolve().parent / f".{path.name[:200]}.{secrets.token_hex(4)}.part"

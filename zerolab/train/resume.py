@@ -14,7 +14,8 @@ from typing import Any
 
 import torch
 
-from zerolab.checkpoint import Checkpoints, export, find_latest, read_manifest
+from zerolab.apps.interop.huggingface.whole import export
+from zerolab.checkpoint import Checkpoints, find_latest, read_manifest
 from zerolab.checkpoint.folder import remedy_for, step_of
 from zerolab.checkpoint.manifest import MANIFEST, Manifest
 from zerolab.data import Corpus

@@ -18,12 +18,12 @@ import torch
 
 from zerolab.data import Corpus
 from zerolab.errors import CheckpointError, InputError
+from zerolab.files import write_whole
 from zerolab.ranks import launch
 from zerolab.ranks.failure import RankFailure
 from zerolab.run import RunSpec
 from zerolab.train.here import check_here
 from zerolab.train.model import load_data, with_vocabulary
-from zerolab.train.outputs import write_whole
 from zerolab.train.progress import Stop, follow
 from zerolab.train.rank import TRACKED_STEPS, train_rank
 from zerolab.train.resume import Start, Weights, find_start

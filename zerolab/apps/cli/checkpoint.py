@@ -14,12 +14,13 @@ from rich.table import Table
 from zerolab.apps.cli import convert, ending
 from zerolab.apps.cli.parser import Parser
 from zerolab.apps.cli.tables import count, rendered
-from zerolab.checkpoint import CheckpointError, Manifest, consolidate, read_manifest
+from zerolab.apps.interop.huggingface.whole import consolidate
+from zerolab.checkpoint import CheckpointError, Manifest, read_manifest
 from zerolab.checkpoint.folder import remedy_for, resolve
 from zerolab.checkpoint.manifest import MANIFEST, SCHEDULER, model_file
 from zerolab.checkpoint.reader import CheckpointReader
 from zerolab.checkpoint.rng import PREFIX
-from zerolab.checkpoint.verify import verify
+from zerolab.checkpoint.tensors import CHECKSUMS
 from zerolab.errors import InputError
 from zerolab.models import Config
 from zerolab.precision import PRECISIONS
@@ -124,8 +125,8 @@ def bytes_by_kind(path: Path, manifest: Manifest) -> Iterator[tuple[str, int, in
 def generators_of(path: Path, manifest: Manifest) -> str:
     """Whose states were saved for each rank, as the first rank's file says."""
     try:
-        with CheckpointReader(path, manifest) as reader:
-            names = [name for name in reader.reader(model_file(0)).entries if name.startswith(PREFIX)]
+        file = CheckpointReader(path, manifest).reader(model_file(0))
+        names = [name for name in file.entries if name.startswith(PREFIX)]
     except CheckpointError as error:
         return f"unknown: {error}"
     return ", ".join(sorted(name.removeprefix(PREFIX) for name in names)) or "none"
@@ -143,13 +144,31 @@ def check(given: argparse.Namespace) -> int:
         def advance(nbytes: int) -> None:
             bar.update(nbytes)
 
-        wrong = verify(path, advance)
+        wrong = verify(CheckpointReader(path, manifest, remedy_for(path)), advance)
     if wrong:
         lines = [*wrong.values(), f"{path} is damaged: {remedy_for(path)}"]
     else:
         lines = [f"{path} is whole: {count(len(manifest.files) + 1, 'file')}, {manifest.nbytes:,} bytes of states"]
     ending.show("\n".join(lines) + "\n")
     return DAMAGED if wrong else 0
+
+
+def verify(reader: CheckpointReader, advance: Callable[[int], None]) -> dict[str, str]:
+    """Read all; returns what is wrong, by file. `advance` is called with how many more bytes were read."""
+    wrong = {}
+    for name, saved in reader.manifest.files.items():
+        try:
+            if name.endswith(".json"):
+                reader.json(name)
+                advance(saved.nbytes)
+                continue
+            file = reader.reader(name)
+            for tensor in file.entries.keys() - {CHECKSUMS}:
+                file.check(tensor)
+                advance(file.entries[tensor].nbytes)
+        except CheckpointError as error:
+            wrong[name] = str(error).removesuffix(f"; {reader.remedy}")
+    return wrong
 
 
 # Consolidate.
@@ -193,7 +212,7 @@ def config_in(path: Path, manifest: Manifest) -> Config:
     if shape is None:
         raise InputError(
             f"{path} was not saved by zerolab train, so its model's shape is unknown; leave --huggingface out, or give "
-            "the config to zerolab.checkpoint.consolidate"
+            "the config to zerolab.apps.interop.huggingface.whole.consolidate"
         )
     return shape
 

@@ -50,11 +50,10 @@ def load_learned(folder: Path) -> Learned:
     if shape is None:
         raise InputError(
             f"{path} was not saved by zerolab train, so nobody knows what its model is; give a Hugging Face folder "
-            "(zerolab.checkpoint.consolidate with the model's config makes one)"
+            "(zerolab checkpoint consolidate --huggingface makes one)"
         )
     model = build_model(shape)
-    with CheckpointReader(path, manifest, remedy) as reader:
-        fill(model, manifest, reader)
+    fill(model, manifest, CheckpointReader(path, manifest, remedy))
     # The first checkpoints do not speak of tokens, which were bytes.
     tokenizer = read_tokenizer(data["tokenizer"], str(path)) if "tokenizer" in data else BYTES
     return Learned(model.eval(), tokenizer, path)

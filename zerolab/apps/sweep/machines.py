@@ -22,9 +22,9 @@ from zerolab.apps.sweep.measure import machine as this_machine
 from zerolab.apps.sweep.rows import disk_errors
 from zerolab.apps.sweep.shaped import ShapedHosts
 from zerolab.errors import InputError
+from zerolab.files import write_whole
 from zerolab.ranks.folders import reason
 from zerolab.run import RunSpec
-from zerolab.train.outputs import write_whole
 
 MACHINE = "machine.json"
 

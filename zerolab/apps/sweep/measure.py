@@ -24,10 +24,10 @@ from zerolab.apps.sweep.rows import disk_errors
 from zerolab.collectives import Span
 from zerolab.collectives.observe.tracer import merge
 from zerolab.data import Corpus, MappedCorpus
+from zerolab.files import write_whole
 from zerolab.memory.kinds import OFFLOADED
 from zerolab.run import RunSpec
 from zerolab.train import Report
-from zerolab.train.outputs import write_whole
 from zerolab.train.run import trace_of
 from zerolab.train.trace import PARTS, STEP, Interval, RankTrace, number_of, total
 

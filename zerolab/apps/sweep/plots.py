@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 
 from zerolab.apps.sweep.crossings import Points, by_stage, crossings, groups_of
 from zerolab.apps.sweep.rows import Row
-from zerolab.train.outputs import write_whole
+from zerolab.files import write_whole
 
 LOOKS = (("#0072b2", "o", "-"), ("#d55e00", "s", "--"), ("#009e73", "^", "-."), ("#cc79a7", "D", ":"))
 """Colour, marker and line of each stage: who sees no colours has the other two."""

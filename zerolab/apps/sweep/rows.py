@@ -16,9 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from zerolab.errors import DiskError, InputError
+from zerolab.files import open_locked, write_whole
 from zerolab.ranks.folders import reason
-from zerolab.system import has
-from zerolab.train.outputs import write_whole
 
 LINES, TABLE, LOCK = "rows.jsonl", "rows.csv", ".lock"
 DONE, FAILED = "done", "failed"
@@ -119,17 +118,12 @@ def held(folder: Path) -> Iterator[None]:
     sweep has it."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o600)
+        descriptor = open_locked(folder / LOCK)
+    except BlockingIOError:
+        raise InputError(f"--out: another sweep is writing to {str(folder)!r}; name another folder") from None
     except OSError as error:
         raise InputError(f"--out: {str(folder)!r} cannot be written ({reason(error)}); name another folder") from None
     try:
-        if has("locks"):
-            import fcntl
-
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                raise InputError(f"--out: another sweep is writing to {str(folder)!r}; name another folder") from None
         yield
     finally:
         os.close(descriptor)

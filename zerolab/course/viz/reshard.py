@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from matplotlib.patches import Rectangle
 
-from zerolab.checkpoint.manifest import Stretch
+from zerolab.checkpoint.manifest import ShardRange
 from zerolab.checkpoint.planner import plan
 from zerolab.course.viz.looks import HATCHES, PALE, WHITE
 from zerolab.course.viz.picture import BACKDROP, Picture, blank, text_table
@@ -92,11 +92,11 @@ def reshard_text(
 
 def readings(before: Layout, after: Layout, stage: int) -> list[Reading]:
     """What each rank of `after` reads of what the ranks of `before` have saved, in the order of ranks and elements."""
-    saved: dict[str, list[Stretch]] = {slot.name: [] for slot in before.slots}
+    saved: dict[str, list[ShardRange]] = {slot.name: [] for slot in before.slots}
     for writer in range(before.ranks):
         for piece in before.pieces(writer):
             saved[piece.slot.name].append(
-                Stretch(piece.start - piece.slot.start, piece.stop - piece.slot.start, writer)
+                ShardRange(piece.start - piece.slot.start, piece.stop - piece.slot.start, writer)
             )
     whole = lay_out({slot.name: slot.shape for slot in after.slots}, 1, after.align)
     found = []

@@ -238,7 +238,7 @@ class _Sorting:
             options = {option: value for option, value in group.items() if option not in ("params", "param_names")}
             names = group.get("params", [name])
             # Of groups by parameter, those with the same options are one.
-            mark = name if "params" in group else plain.dump(options, "the optimizer's options")
+            mark = name if "params" in group else str(plain.encode(options, "the optimizer's options"))
             into = groups.setdefault(mark, {"parameters": [], "options": options})
             into["parameters"] += [numbers.get(str(each), str(each)).removeprefix("module.") for each in names]
         return list(groups.values())

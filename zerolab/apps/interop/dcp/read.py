@@ -26,21 +26,22 @@ from zerolab.apps.interop.dcp.metadata import read_metadata
 from zerolab.apps.interop.dcp.names import Contents, sort_entries
 from zerolab.apps.interop.dcp.write import Progress, refuse_used
 from zerolab.checkpoint import plain
-from zerolab.checkpoint.checksum import crc32
-from zerolab.checkpoint.folder import Folder, write_synced
+from zerolab.checkpoint.folder import Folder, discard, draft_name
 from zerolab.checkpoint.manifest import (
     MANIFEST,
     NONPARAM,
     Manifest,
     SavedFile,
     SavedParameter,
-    Stretch,
+    ShardRange,
+    crc32,
     model_file,
     optimizer_file,
     tensor_name,
 )
 from zerolab.checkpoint.tensors import FileWriter
 from zerolab.errors import CheckpointError
+from zerolab.files import write_whole
 from zerolab.flat.layout import check_count
 from zerolab.ranks.folders import reason
 
@@ -87,13 +88,14 @@ def from_dcp(
     try:
         step = contents.steps if step is None else step
         token = secrets.token_hex(4)
-        draft = room.begin(step, token)
+        draft = target / draft_name(step, token)
+        draft.mkdir()
         try:
             with _named(target):
                 _write(draft, token, step, data, contents, reader, progress)
-                return room.publish(draft, step, None)
+                return room.commit(draft, step, None)
         except BaseException:
-            room.discard(draft)
+            discard(draft)
             raise
     finally:
         room.close()
@@ -173,7 +175,9 @@ def _write(
         assert shape is not None
         numel = torch.Size(shape).numel()
         dtype = reader.dtype(own.key)
-        parameters[name] = SavedParameter(shape, _word(dtype), own.trains, "", (Stretch(0, numel, 0),) if numel else ())
+        parameters[name] = SavedParameter(
+            shape, _word(dtype), own.trains, "", (ShardRange(0, numel, 0),) if numel else ()
+        )
         if not numel:
             continue
         place = name, 0, numel
@@ -203,8 +207,9 @@ def _write(
         finally:
             writer.close()
         files[file] = SavedFile(writer.nbytes, writer.header_crc32)
-    text = plain.dump({"groups": contents.groups, "loss_scaler": None}, "the optimizer's options").encode()
-    write_synced(draft / NONPARAM, text)
+    groups = plain.encode(contents.groups, "the optimizer's options")
+    text = (json.dumps({"groups": groups, "loss_scaler": None}, indent=1) + "\n").encode()
+    write_whole(draft / NONPARAM, text)
     files[NONPARAM] = SavedFile(len(text), crc32(text))
     manifest = Manifest(
         save=token,
@@ -222,11 +227,11 @@ def _write(
         parameters=parameters,
         buffers={name: [0] for name in contents.buffers},
         tied=contents.tied,
-        data=json.loads(plain.dump(data, "data")),
+        data=plain.encode(data, "data"),
         files=files,
         written_by={"zerolab": __version__, "torch": torch.__version__, "from": "torch.distributed.checkpoint"},
     )
-    write_synced(draft / MANIFEST, manifest.to_json().encode())
+    write_whole(draft / MANIFEST, manifest.to_json().encode())
 
 
 def _word(dtype: torch.dtype) -> str:

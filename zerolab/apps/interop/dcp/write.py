@@ -25,7 +25,6 @@ from torch.distributed.checkpoint.planner import SavePlan, SavePlanner, WriteIte
 from torch.distributed.checkpoint.storage import WriteResult
 from torch.futures import Future
 
-from zerolab.checkpoint import plain
 from zerolab.checkpoint.folder import remedy_for, resolve
 from zerolab.checkpoint.manifest import NONPARAM, model_file, optimizer_file, read_manifest, tensor_name
 from zerolab.checkpoint.reader import CheckpointReader
@@ -65,7 +64,8 @@ def to_dcp(checkpoint: Path | str, folder: Path | str, *, progress: Progress | N
     manifest = read_manifest(path, remedy)
     refuse_used(folder)
     draft = folder.with_name(f".writing-{folder.name}-{secrets.token_hex(4)}")
-    with CheckpointReader(path, manifest, remedy) as source, _Draft(draft, folder):
+    source = CheckpointReader(path, manifest, remedy)
+    with _Draft(draft, folder):
         state_dict, readers = _Contents(source).all()
         with warnings.catch_warnings():
             # That there is no process group is meant.
@@ -148,7 +148,7 @@ class _Contents:
         manifest, state = self.manifest, {}
         numbered: list[dict[str, Any]] = []
         by_parameter: dict[str, Any] = {}
-        for group in plain.parse(self.source.text(NONPARAM))["groups"]:
+        for group in self.source.json(NONPARAM)["groups"]:
             options = {**group["options"], **{name: own for name, own in HOW.items() if name in group["options"]}}
             if "lr" in options:
                 # A scheduler of torch's wants it, and has set it if there was one.
@@ -170,7 +170,6 @@ class _Contents:
             first = saved.stretches[0]
             file = (model_file if state == "model" else optimizer_file)(first.writer)
             entry = tensor_name(state, name, first.start, first.stop)
-            source.check_name(file, entry)
             dtype = source.reader(file).entries[entry].dtype
 
         def read() -> Tensor:
@@ -183,7 +182,6 @@ class _Contents:
         return torch.empty(saved.shape, dtype=dtype, device="meta")
 
     def _buffer(self, name: str, file: str) -> Tensor:
-        self.source.check_name(file, f"buffer/{name}")
         entry = self.source.reader(file).entries[f"buffer/{name}"]
         self.readers[f"model.{name}"] = lambda: self.source.tensor(file, f"buffer/{name}").view(entry.shape)
         return torch.empty(entry.shape, dtype=entry.dtype, device="meta")

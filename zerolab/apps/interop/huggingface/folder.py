@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -26,6 +25,7 @@ from torch import Tensor, nn
 from zerolab.apps.interop.huggingface.config import from_huggingface, to_huggingface
 from zerolab.apps.interop.huggingface.names import Imported, checked, rows
 from zerolab.errors import CheckpointError, InputError
+from zerolab.files import whole_folder
 from zerolab.models import GPT2, Config, LanguageModel, Llama, LlamaConfig
 
 CONFIG, WHOLE, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
@@ -73,18 +73,8 @@ def _save(path: str | Path, tensors: Iterable[tuple[str, Tensor]], max_shard_byt
     path = Path(os.path.abspath(path))
     if path.exists() and not (path.is_dir() and next(path.iterdir(), None) is None):
         raise InputError(f"{path} is there already and is no empty folder; name a new one.")
-    draft = path.with_name(f".writing-{path.name}")
-    try:
-        with _writing(draft):
-            shutil.rmtree(draft, ignore_errors=True)
-            draft.mkdir(parents=True)
+    with _writing(path), whole_folder(path) as draft:
         _write(draft, tensors, max_shard_bytes, texts)
-        with _writing(path):
-            if path.exists():
-                path.rmdir()
-            draft.rename(path)
-    finally:
-        shutil.rmtree(draft, ignore_errors=True)
 
 
 def checked_rows(
@@ -110,9 +100,7 @@ def _write(draft: Path, tensors: Iterable[tuple[str, Tensor]], limit: int, texts
 
     def flush() -> None:
         shards.append(list(held))
-        path = draft / f"{len(shards)}.safetensors"
-        with _writing(path):
-            save_file(held, path, metadata={"format": "pt"})
+        save_file(held, draft / f"{len(shards)}.safetensors", metadata={"format": "pt"})
         held.clear()
 
     for name, tensor in tensors:
@@ -130,11 +118,10 @@ def _write(draft: Path, tensors: Iterable[tuple[str, Tensor]], limit: int, texts
     if len(names) > 1:
         places = {name: file for file, shard in zip(names, shards, strict=True) for name in shard}
         said[INDEX] = {"metadata": {"total_size": total}, "weight_map": dict(sorted(places.items()))}
-    with _writing(draft):
-        for at, name in enumerate(names, start=1):
-            (draft / f"{at}.safetensors").rename(draft / name)
-        for name, content in said.items():
-            (draft / name).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+    for at, name in enumerate(names, start=1):
+        (draft / f"{at}.safetensors").rename(draft / name)
+    for name, content in said.items():
+        (draft / name).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
 
 
 @contextmanager

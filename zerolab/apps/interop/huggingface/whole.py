@@ -14,10 +14,11 @@ import torch
 
 from zerolab.apps.interop.huggingface import names
 from zerolab.apps.interop.huggingface.folder import save_folder, save_tensors
-from zerolab.checkpoint.agreement import agree, attempt
+from zerolab.checkpoint.agreement import all_gather_or_raise
 from zerolab.checkpoint.folder import remedy_for, resolve
 from zerolab.checkpoint.manifest import model_file, read_manifest
 from zerolab.checkpoint.reader import CheckpointReader
+from zerolab.checkpoint.shards import buffers_of
 from zerolab.errors import InputError
 from zerolab.models import Config
 from zerolab.zero import ZeroEngine
@@ -50,28 +51,23 @@ def consolidate(
     folder that has something in it.
     """
     path = resolve(Path(checkpoint).expanduser())
-    remedy = remedy_for(path)
-    manifest = read_manifest(path, remedy)
-    with CheckpointReader(path, manifest, remedy) as reader:
+    manifest = read_manifest(path, remedy_for(path))
+    reader = CheckpointReader(path, manifest, remedy_for(path))
 
-        def whole(name: str) -> Tensor:
-            progress(name)
-            saved = manifest.parameters[manifest.tied.get(name, name)]
-            stored: torch.dtype = getattr(torch, saved.dtype)
-            wanted = stored if dtype is None or not stored.is_floating_point else dtype
-            precise = manifest.main and saved.trains and wanted != stored
-            out = torch.empty(saved.numel, dtype=wanted)
-            reader.read_into(out, "main" if precise else "model", manifest.tied.get(name, name), 0)
-            return out.view(saved.shape)
+    def whole(name: str) -> Tensor:
+        progress(name)
+        saved = manifest.parameters[name]
+        stored: torch.dtype = getattr(torch, saved.dtype)
+        wanted = stored if dtype is None or not stored.is_floating_point else dtype
+        out = torch.empty(saved.numel, dtype=wanted)
+        reader.read_into(out, "main" if manifest.main and saved.trains and wanted != stored else "model", name, 0)
+        return out.view(saved.shape)
 
-        def buffers() -> Iterator[tuple[str, Tensor]]:
-            for name, writers in manifest.buffers.items():
-                file = model_file(writers[0])
-                shape = reader.reader(file).entries[f"buffer/{name}"].shape
-                yield name, reader.tensor(file, f"buffer/{name}").view(shape)
-
-        _check(dtype, config, manifest.parameters)
-        _write(folder, config, dtype, max_shard_bytes, list(manifest.parameters), whole, buffers)
+    _check(dtype, config, manifest.parameters)
+    buffers = (
+        (name, reader.tensor(model_file(writers[0]), f"buffer/{name}")) for name, writers in manifest.buffers.items()
+    )
+    _write(folder, config, dtype, max_shard_bytes, list(manifest.parameters), whole, buffers)
 
 
 @torch.no_grad()
@@ -94,8 +90,9 @@ def export(
         engine.check_between_steps("export")
         _check(dtype, config, unit_of)
 
-    _, error = attempt(check)
-    agree(engine, error)
+    all_gather_or_raise(engine, check)
+    in_order = list(unit_of)
+    turns = iter([row.ours for row in names.rows(config) if row.ours is not None] if config else in_order)
     found: dict[str, Tensor] = {}
     here: list[Unit] = []
 
@@ -107,44 +104,30 @@ def export(
             found.update(engine.parameters_of(unit_of[name], to=0))
 
     def whole(name: str) -> Tensor:
+        assert next(turns) == name
         bring(name)
         return found[name]
 
-    def buffers() -> Iterator[tuple[str, Tensor]]:
-        kept = engine.model.state_dict(keep_vars=True)
-        for name, buffer in engine.model.named_buffers():
-            if name in kept:
-                yield name, buffer
+    def work() -> None:
+        try:
+            if engine.comm.rank == 0:
+                buffers = buffers_of(engine.model).items()
+                _write(folder, config, dtype, max_shard_bytes, in_order, whole, buffers)
+        finally:
+            # The others ask in the same order, and so does a rank 0 that failed on the way.
+            for name in turns:
+                bring(name)
 
-    in_order = list(unit_of)
-    turns = [row.ours for row in names.rows(config) if row.ours is not None] if config else in_order
-    asked: list[str] = []
-
-    def counted(name: str) -> Tensor:
-        asked.append(name)
-        return whole(name)
-
-    error = None
-    if engine.comm.rank == 0:
-        _, error = attempt(lambda: _write(folder, config, dtype, max_shard_bytes, in_order, counted, buffers))
-    # The others ask in the same order, and so does a rank 0 that failed on the way.
-    for name in turns[len(asked) :]:
-        bring(name)
-    agree(engine, error)
+    all_gather_or_raise(engine, work)
 
 
 def _check(dtype: torch.dtype | None, config: Config | None, there: Iterable[str]) -> None:
     if dtype is not None and not dtype.is_floating_point:
         raise InputError(f"dtype is {dtype}, but weights are floats; name one such as torch.bfloat16")
-    if config is None:
-        return
-    theirs = {row.ours for row in names.rows(config) if row.ours is not None}
-    strange = sorted(theirs ^ set(there))
-    if strange:
-        such = f"a model of this {type(config).__name__}"
-        said = (
-            f"{such} has {strange[0]}, which was not trained" if strange[0] in theirs else f"{such} has no {strange[0]}"
-        )
+    theirs = {row.ours for row in names.rows(config) if row.ours is not None} if config else set(there)
+    for strange in sorted(theirs ^ set(there)):
+        such = f"a model of this {type(config).__name__} has"
+        said = f"{such} {strange}, which was not trained" if strange in theirs else f"{such} no {strange}"
         raise InputError(f"{said}; give the config of the model that was trained, or none")
 
 
@@ -155,18 +138,17 @@ def _write(
     max_shard_bytes: int,
     in_order: list[str],
     whole: Callable[[str], Tensor],
-    buffers: Callable[[], Iterator[tuple[str, Tensor]]],
+    buffers: Iterable[tuple[str, Tensor]],
 ) -> None:
-    if config is None:
-
-        def tensors() -> Iterator[tuple[str, Tensor]]:
-            for name in in_order:
-                tensor = whole(name)
-                yield name, tensor.to(dtype) if dtype is not None and tensor.is_floating_point() else tensor
-            yield from buffers()
-
-        save_tensors(folder, tensors(), max_shard_bytes=max_shard_bytes)
+    if config is not None:
+        tensors = names.export(config, whole)
+        save_folder(folder, config, tensors, dtype=dtype or torch.float32, max_shard_bytes=max_shard_bytes)
         return
-    save_folder(
-        folder, config, names.export(config, whole), dtype=dtype or torch.float32, max_shard_bytes=max_shard_bytes
-    )
+
+    def all_tensors() -> Iterator[tuple[str, Tensor]]:
+        for name in in_order:
+            tensor = whole(name)
+            yield name, tensor.to(dtype) if dtype is not None and tensor.is_floating_point() else tensor
+        yield from buffers
+
+    save_tensors(folder, all_tensors(), max_shard_bytes=max_shard_bytes)
