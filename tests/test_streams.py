@@ -432,10 +432,6 @@ class Operations(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def test_fp8_layers_that_share_an_input_find_that_out_without_the_host() -> None:
-    check_waits(run(Case(3, steps=3, by="loop", settings={"precision": "fp8", "clip_norm": 0.1})))
-
-
 def check_waits(seen: Seen) -> None:
     assert max(sum(waits.values()) for waits in seen.waits[1:]) <= 1, seen.waits
     assert seen.races == []

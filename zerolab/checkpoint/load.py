@@ -287,7 +287,7 @@ class Load:
             else:
                 self._fill(values[lap.first : lap.last], name, lap.slot.name, lap.start)
         if values is not codes:
-            codec.put(values, raw)
+            codec.encode(values, raw)
 
     def _copy_blocks(self, codes: Tensor, scales: Tensor, state: str, lap: Overlap) -> None:
         """Of a state that was saved in the same scaled blocks: nothing is decoded, so every bit stays."""
