@@ -86,10 +86,6 @@ THINGS = {
         lambda: hasattr(os, "posix_fadvise") and hasattr(os, "fdatasync"),
         "what goes through the page cache stays there until the system needs the room",
     ),
-    "vectors": Thing(
-        lambda: hasattr(os, "preadv") and hasattr(os, "pwritev"),
-        "transfers of a swap file seek and move one after the other",
-    ),
     "hugepages": Thing(
         lambda: hasattr(mmap, "MADV_HUGEPAGE"),
         "buffers of the disk tier lie in pages of the usual size",

@@ -15,7 +15,7 @@ from zerolab.errors import InputError
 from zerolab.flat import BucketPlan
 from zerolab.memory.limits import NO_LIMITS, Stage3Limits, Walk
 from zerolab.offload.formats import StateSize, check_places, format_of, sub_group_limit
-from zerolab.offload.groups import count_parts, on_disk, sub_groups
+from zerolab.offload.groups import count_parts, round_up_to_page, sub_groups
 from zerolab.offload.places import NOWHERE, Offload, ledger
 from zerolab.precision.recipe import Precision, find_precision
 from zerolab.zero.reducer import IN_FLIGHT
@@ -151,7 +151,7 @@ def parameter_bytes(
         if offload.parameters != "disk":
             yield ledger(offload.parameters, "parameters"), nbytes
         elif number in away:
-            yield ledger("disk", "parameters"), on_disk(nbytes)
+            yield ledger("disk", "parameters"), round_up_to_page(nbytes)
         else:
             yield ledger("host", "parameters"), nbytes
 
@@ -179,7 +179,7 @@ def optimizer_bytes(
         for at, segment in group:
             nbytes += formats[plans[at].itemsize, plans[at].persistent].nbytes(segment.numel)
         yield ledger(memory, "optimizer_states"), state_size.bytes_per_tensor * len(group)
-        yield ledger("disk", "optimizer_states"), on_disk(nbytes)
+        yield ledger("disk", "optimizer_states"), round_up_to_page(nbytes)
 
 
 NATIVE = {1: torch.uint8, 2: torch.bfloat16, 4: torch.float32, 8: torch.float64, 16: torch.complex128}

@@ -11,7 +11,7 @@ from zerolab.errors import OffloadError
 from zerolab.flat.layout import check_count
 from zerolab.flat.views import values_here
 from zerolab.gpu import door
-from zerolab.offload.groups import PAGE, on_disk
+from zerolab.offload.groups import PAGE, round_up_to_page
 from zerolab.system import has
 
 
@@ -23,7 +23,7 @@ def aligned(nbytes: int, pin: bool = False) -> torch.Tensor:
     GPU asks for it. Torch's allocator of locked memory rounds up to a power of two.
     """
     check_count("the size of a buffer", nbytes)
-    nbytes = on_disk(nbytes)
+    nbytes = round_up_to_page(nbytes)
     if not values_here():
         return torch.zeros(nbytes, dtype=torch.uint8)
     try:

@@ -58,6 +58,6 @@ def count_parts(segments: Iterable[tuple[int, Segment, int]], limit: int | None)
         yield bucket, segment, parts
 
 
-def on_disk(nbytes: int) -> int:
+def round_up_to_page(nbytes: int) -> int:
     """Bytes that a record of so many takes in a file."""
     return round_up(nbytes, PAGE)

@@ -13,12 +13,10 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import threading
 import time
-from collections.abc import Callable, Generator, Iterable, Sequence
-from typing import Generic, Protocol, TypeVar
-
-from zerolab.flat.layout import check_count
+from collections.abc import Callable, Generator, Iterable
+from functools import partial
+from typing import Any, Protocol, TypeVar
 
 log = logging.getLogger("zerolab.offload")
 
@@ -34,7 +32,7 @@ class AnyTransfer(Protocol):
 
     def wait(self) -> None: ...
 
-    def then(self, callback: Callable[[], None]) -> None: ...
+    def add_done_callback(self, callback: Callable[[Any], object]) -> None: ...
 
 
 Issue = Callable[[G, int], AnyTransfer]
@@ -54,93 +52,55 @@ def pipeline(
     exception or a `break`, its last group is not written. Either way the walk ends only when no transfer is under way;
     a caller who keeps it in a variable closes it (`contextlib.closing`).
     """
-    check_count("the number of buffers", buffers)
-    return _Walk(list(groups), read, write, buffers, trace).run()
+    walked, trace = list(groups), trace or (lambda *_: None)
+    reads, writes = dict[int, AnyTransfer](), dict[int, AnyTransfer]()
+    # In order of time.
+    failed: list[BaseException] = []
+    over = False
 
+    def begin(transfers: dict[int, AnyTransfer], k: int) -> None:
+        transfers[k] = (read if transfers is reads else write)(walked[k], k % buffers)
+        transfers[k].add_done_callback(partial(ended, transfers, k))
 
-class _Walk(Generic[G]):
-    def __init__(
-        self, groups: Sequence[G], read: Issue[G], write: Issue[G], buffers: int, trace: Trace[G] | None
-    ) -> None:
-        self._groups = groups
-        self._begin = {"read": read, "write": write}
-        self._buffers = buffers
-        self._trace = trace
-        # Guards the end: nothing begins once `_over` is set.
-        self._lock = threading.Lock()
-        self._over = False
-        # Transfers that nobody has waited for yet, by the number of their group.
-        self._under_way: dict[tuple[str, int], AnyTransfer] = {}
-        # In order of time.
-        self._failed: list[BaseException] = []
+    def ended(transfers: dict[int, AnyTransfer], k: int, transfer: AnyTransfer) -> None:
+        # On the thread that ended the transfer, before anybody who waits for it goes on.
+        if transfer.error is not None:
+            failed.append(transfer.error)
+        elif transfers is writes and k + buffers < len(walked) and not over:
+            # Only now is the buffer free.
+            begin(reads, k + buffers)
 
-    def run(self) -> Generator[tuple[G, int]]:
-        try:
-            for k in range(min(self._buffers, len(self._groups))):
-                self._issue("read", k)
-            for k, group in enumerate(self._groups):
-                if k >= self._buffers:
-                    # The end of this write begins read k, on the lane's thread: the disk does not wait until the
-                    # processor comes by.
-                    self._await("write", k - self._buffers)
-                self._await("read", k)
-                start = time.perf_counter()
-                yield group, k % self._buffers
-                self._tell("compute", k, start, time.perf_counter())
-                self._issue("write", k)
-            for k in range(max(0, len(self._groups) - self._buffers), len(self._groups)):
-                self._await("write", k)
-        except GeneratorExit:
-            self._settle()
-            for failure in self._failed:
-                # The caller has left, mostly by an error of its own, which must not be hidden.
-                log.error("while groups were left unfinished, a transfer failed: %s", failure)
-            raise
-        except BaseException as error:
-            self._settle()
-            if error in self._failed:
-                raise self._failed[0] from self._failed[0].__cause__
-            raise
+    def finish(transfers: dict[int, AnyTransfer], k: int) -> None:
+        if failed:
+            raise failed[0]
+        transfers[k].wait()
+        ended = transfers.pop(k)
+        trace("read" if transfers is reads else "write", walked[k], ended.started, ended.stopped)
 
-    def _issue(self, kind: str, k: int) -> None:
-        with self._lock:
-            if self._over:
-                return
-            pending = self._begin[kind](self._groups[k], k % self._buffers)
-            self._under_way[kind, k] = pending
-        pending.then(lambda: self._ended(kind, k, pending))
-
-    def _ended(self, kind: str, k: int, pending: AnyTransfer) -> None:
-        """On the thread that ended the transfer, before anybody who waits for it goes on."""
-        following = k + self._buffers
-        if pending.error is not None:
-            self._failed.append(pending.error)
-        elif kind == "write" and following < len(self._groups):
-            try:
-                # Only now is the buffer free.
-                self._issue("read", following)
-            except BaseException as error:
-                self._failed.append(error)
-
-    def _await(self, kind: str, k: int) -> None:
-        if not self._failed:
-            pending = self._under_way[kind, k]
-            pending.wait()
-            del self._under_way[kind, k]
-            self._tell(kind, k, pending.started, pending.stopped)
-        if self._failed:
-            raise self._failed[0]
-
-    def _tell(self, kind: str, k: int, start: float, stop: float) -> None:
-        if self._trace is not None:
-            self._trace(kind, self._groups[k], start, stop)
-
-    def _settle(self) -> None:
-        """Begin nothing more, and wait until no thread touches a buffer."""
-        with self._lock:
-            self._over = True
-        for pending in self._under_way.values():
-            # Its error is in `_failed` by then.
-            with contextlib.suppress(Exception):
-                pending.wait()
-        self._under_way.clear()
+    try:
+        for k in range(min(buffers, len(walked))):
+            begin(reads, k)
+        for k, group in enumerate(walked):
+            if k >= buffers:
+                # Its end has begun read k, on the lane's thread: the disk does not wait until the processor comes by.
+                finish(writes, k - buffers)
+            finish(reads, k)
+            start = time.perf_counter()
+            yield group, k % buffers
+            trace("compute", group, start, time.perf_counter())
+            begin(writes, k)
+        for k in sorted(writes):
+            finish(writes, k)
+    except BaseException as error:
+        over = True
+        # A write that ends may still have begun a read: those come last, and then no thread touches a buffer.
+        for transfers in (writes, reads):
+            for transfer in transfers.values():
+                with contextlib.suppress(Exception):
+                    transfer.wait()
+        if error in failed:
+            raise failed[0] from failed[0].__cause__
+        for failure in failed:
+            # The caller has left, mostly by an error of its own, which must not be hidden.
+            log.error("while groups were left unfinished, a transfer failed: %s", failure)
+        raise

@@ -11,9 +11,9 @@ from collections.abc import Generator, Iterator, Sequence
 import torch
 
 from zerolab.offload.buffers import aligned
+from zerolab.offload.files import open_file
 from zerolab.offload.lane import Lane, Transfer
 from zerolab.offload.pipeline import Trace, pipeline
-from zerolab.offload.unwritten import open_file
 from zerolab.zero.tiers.stored_step import StoredSegment, StoredStep
 
 Tensor = torch.Tensor
