@@ -16,7 +16,7 @@ import torch
 
 from zerolab.flat.layout import check_count
 from zerolab.offload.formats import check_places, format_of
-from zerolab.offload.places import NOWHERE, Offload, ledger
+from zerolab.offload.places import NO_OFFLOAD, Offload, ledger
 from zerolab.precision.recipe import Precision, find_precision
 from zerolab.zero.table import check_stage
 
@@ -26,7 +26,7 @@ SHARDED_FROM = {"parameters": 3, "gradients": 2, "optimizer_states": 1}
 """The first stage at which a rank keeps only its own shard."""
 
 
-def state_widths(precision: Precision, offload: Offload = NOWHERE) -> dict[str, int]:
+def state_widths(precision: Precision, offload: Offload = NO_OFFLOAD) -> dict[str, int]:
     """Bytes a parameter, by kind of state: {"parameters": 2, "gradients": 2, "optimizer_states": 12} for bf16.
 
     Optimizer states are Adam's two moments and, where the optimizer updates a copy of the parameters, that copy: main
@@ -47,7 +47,7 @@ def predict_states(
     ranks: int,
     stage: int,
     precision: Precision | str | None = "bf16",
-    offload: Offload = NOWHERE,
+    offload: Offload = NO_OFFLOAD,
 ) -> dict[str, float]:
     """Bytes that one rank keeps of `parameters`, `gradients` and `optimizer_states`, for a model of so many
     parameters. Not rounded: a share of an odd count may end in a fraction. A kind off the device has its place before

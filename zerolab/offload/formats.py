@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from zerolab.errors import InputError
-from zerolab.offload.places import NOWHERE, SUB_GROUP, Offload
+from zerolab.offload.places import NO_OFFLOAD, SUB_GROUP, Offload
 from zerolab.precision.codec import BLOCK, Codec, codec_of
 from zerolab.precision.recipe import Precision
 
@@ -97,4 +97,4 @@ def check_places(stage: int, precision: Precision | None, offload: Offload) -> N
         )
 
 
-__all__ = ["NOWHERE", "StateSize", "StorageFormat", "align_of", "check_places", "format_of", "sub_group_limit"]
+__all__ = ["NO_OFFLOAD", "StateSize", "StorageFormat", "align_of", "check_places", "format_of", "sub_group_limit"]

@@ -111,7 +111,7 @@ class Offload:
         return Path(os.path.expanduser(self.path))
 
 
-NOWHERE = Offload()
+NO_OFFLOAD = Offload()
 """Everything on the device."""
 
 

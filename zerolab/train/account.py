@@ -11,7 +11,7 @@ from zerolab.apps.plan import instances
 from zerolab.flat.views import values_here
 from zerolab.memory import predict, predict_traffic
 from zerolab.memory.predict import predict_rank
-from zerolab.memory.traffic import Sending, predict_phases
+from zerolab.memory.traffic import TrafficSettings, predict_phases
 from zerolab.train.config import TrainConfig
 from zerolab.zero import ZeroEngine
 
@@ -41,7 +41,7 @@ def predictions(engine: ZeroEngine, config: TrainConfig, steps: int, skipped: in
 def _traffic(engine: ZeroEngine, config: TrainConfig, skipped: bool, rank: int | None) -> dict[str, list[int]]:
     """Bytes of a step by collective and rank, or of one rank."""
     spec, copies = config.spec, config.num_distributed_optimizer_instances
-    sending = Sending(
+    sending = TrafficSettings(
         micro_batches=spec.micro_batches,
         reduction=spec.reduction,
         reduce_each=spec.reduce_each,

@@ -19,7 +19,7 @@ from zerolab.flat.views import values_here
 from zerolab.gpu import door
 from zerolab.offload.files import check_folder
 from zerolab.offload.formats import align_of, check_places, format_of, sub_group_limit
-from zerolab.offload.places import NOWHERE, Offload, ledger
+from zerolab.offload.places import NO_OFFLOAD, Offload, ledger
 from zerolab.precision.fp8 import fp8_layers, fp8_linears, update_amax_history
 from zerolab.precision.recipe import Precision, cast, find_precision
 from zerolab.precision.scaler import LossScaler, find_scaler
@@ -97,7 +97,7 @@ class ZeroEngine(FullParameters):
         reduction: str = "reduce_scatter",
         precision: Precision | str | None = None,
         scaler: LossScaler | None = None,
-        offload: Offload = NOWHERE,
+        offload: Offload = NO_OFFLOAD,
         overlap: bool = True,
         overlap_gather: bool = False,
         prefetch: bool = True,

@@ -9,15 +9,15 @@ from zerolab.apps.plan.shapes import Shape
 from zerolab.apps.plan.trace import ATTENTION
 from zerolab.errors import InputError
 from zerolab.flat.layout import check_count
-from zerolab.memory.limits import NO_LIMITS, Stage3Limits
 from zerolab.memory.traffic import check_reduction
 from zerolab.offload.formats import check_places
-from zerolab.offload.places import NOWHERE, Offload
+from zerolab.offload.places import NO_OFFLOAD, Offload
 from zerolab.precision.recipe import Precision, find_precision
+from zerolab.zero.limits import NO_LIMITS, Stage3Limits
 from zerolab.zero.table import check_stage
 
 OFFLOADS = {
-    "nothing": NOWHERE,
+    "nothing": NO_OFFLOAD,
     "optimizer": Offload("host"),
     "optimizer and parameters": Offload("host", "host"),
 }

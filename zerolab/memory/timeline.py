@@ -17,13 +17,13 @@ class StorageRecord:
     """A storage as the tracker knows it.
 
     kind     of `zerolab.memory.kinds`
-    claimed  whether a label has named it; else its kind follows from the operation that made it
+    labelled whether a label has named it; else its kind follows from the operation that made it
     nbytes   its size when it was last read
     counted  the bytes that the live totals have of it
     """
 
     kind: str
-    claimed: bool = False
+    labelled: bool = False
     nbytes: int = 0
     counted: int = 0
 
@@ -51,7 +51,7 @@ def device_total(kinds: dict[str, int]) -> int:
 Changes = list[tuple[StorageRecord, int]]
 
 
-class Skyline:
+class MemoryTimeline:
     """Live bytes, their peaks, and if asked for their whole course."""
 
     def __init__(self, keep_samples: bool) -> None:
