@@ -18,8 +18,7 @@ import torch
 from zerolab.errors import InputError, OffloadError
 from zerolab.offload.buffers import aligned
 from zerolab.offload.files import SwapFile
-from zerolab.offload.lane import Lane, Transfer
-from zerolab.offload.pipeline import pipeline
+from zerolab.offload.lane import Lane, Transfer, pipeline
 
 pytestmark = pytest.mark.timeout(60)
 

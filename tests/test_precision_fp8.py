@@ -199,9 +199,8 @@ def test_the_first_use_takes_the_current_maximum() -> None:
     assert fp8.fp8_scale.tolist() == pytest.approx(expected)
 
 
-@pytest.mark.parametrize("margin", [0, 1, 3])
-def test_a_scale_follows_the_largest_of_the_last_maxima(margin: int) -> None:
-    fp8 = layer(history=3, margin=margin)
+def test_a_scale_follows_the_largest_of_the_last_maxima() -> None:
+    fp8 = layer(history=3)
     maxima = [1.0, 8.0, 2.0, 0.5, 4.0, 3.0, 1.0, 1.0, 1.0]
     used = []
     for largest in maxima:
@@ -211,8 +210,8 @@ def test_a_scale_follows_the_largest_of_the_last_maxima(margin: int) -> None:
     # Of the three steps before this one; the first step is scaled by itself.
     windows = [max(maxima[max(0, step - 3) : step] or [maxima[0]]) for step in range(len(maxima))]
     for (of_input, of_gradient), largest in zip(used, windows, strict=True):
-        assert of_input == pytest.approx(448 / largest / 2**margin)
-        assert of_gradient == pytest.approx(57344 / largest * 100 / 2**margin)
+        assert of_input == pytest.approx(448 / largest)
+        assert of_gradient == pytest.approx(57344 / largest * 100)
     assert fp8.fp8_history[INPUT].tolist() == pytest.approx([1.0, 1.0, 1.0])
 
 
@@ -567,8 +566,6 @@ class Own(nn.Linear):
         (lambda: nn.Linear(2, 2), {"history": 0}, "history is 0"),
         (lambda: nn.Linear(2, 2), {"history": 2.0}, "history is 2.0"),
         (lambda: nn.Linear(2, 2), {"history": True}, "history is True"),
-        (lambda: nn.Linear(2, 2), {"margin": -1}, "margin is -1"),
-        (lambda: nn.Linear(2, 2), {"margin": 17}, "margin is 17"),
     ],
 )
 def test_what_cannot_be_converted_is_refused_and_nothing_is_changed(

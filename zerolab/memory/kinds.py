@@ -51,16 +51,11 @@ def model_labels(model: nn.Module, optimizer: torch.optim.Optimizer | None = Non
 
     def labels() -> dict[str, list[torch.Tensor | None]]:
         parameters = list(model.parameters())
+        states = [value for state in optimizer.state.values() for value in state.values()] if optimizer else []
         return {
             "parameters": [*parameters],
             "gradients": [parameter.grad for parameter in parameters],
-            "optimizer_states": [*state_tensors(optimizer)],
+            "optimizer_states": [value for value in states if isinstance(value, torch.Tensor)],
         }
 
     return labels
-
-
-def state_tensors(optimizer: torch.optim.Optimizer | None) -> list[torch.Tensor]:
-    """The tensors in an optimizer's state."""
-    states = optimizer.state.values() if optimizer is not None else ()
-    return [value for state in states for value in state.values() if isinstance(value, torch.Tensor)]

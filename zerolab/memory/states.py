@@ -34,11 +34,10 @@ def state_widths(precision: Precision, offload: Offload = NO_OFFLOAD) -> dict[st
     left out: 4 bytes for each 128 values.
     """
     form = format_of(torch.float32, precision, offload, ADAM)
-    codecs = [*form.states.values(), *([form.main] if form.main else [])]
     return {
         "parameters": precision.itemsize("main_params" if precision.sharded_main else "params"),
         "gradients": precision.itemsize("main_grads"),
-        "optimizer_states": sum(codec.dtype.itemsize for codec in codecs),
+        "optimizer_states": sum(codec.dtype.itemsize for codec in form.codecs),
     }
 
 

@@ -39,13 +39,6 @@ Moments = defaultdict[float, Changes]
 """Changes by the clock; all at 0.0 if there is none."""
 
 
-class TrackedStorage(StorageRecord):
-    """A storage's record, with a weak reference to the storage."""
-
-    __slots__ = ("ref",)
-    ref: weakref.ref[torch.UntypedStorage]
-
-
 class Tracker(TorchDispatchMode):
     """Live and peak bytes of storages by kind. May be entered again; it goes on where it stopped.
 
@@ -63,11 +56,11 @@ class Tracker(TorchDispatchMode):
     ) -> None:
         super().__init__()
         self._labels = labels
-        self._clock = clock or no_clock
+        self._clock = clock or (lambda: 0.0)
         self._timeline = MemoryTimeline(samples)
-        self._records: dict[int, TrackedStorage] = {}
+        self._records: dict[int, StorageRecord] = {}
         # Filled by the weak references, from whichever thread lets a storage go.
-        self._dead: deque[tuple[int, TrackedStorage, float]] = deque()
+        self._dead: deque[tuple[int, StorageRecord, float]] = deque()
         self._lock = threading.RLock()
         self._owner: int | None = None
         self._phase = ""
@@ -123,7 +116,7 @@ class Tracker(TorchDispatchMode):
     def peak_of(self, kind: str) -> int:
         """The most bytes of one kind at any moment."""
         self._settle()
-        return self._timeline.peak_of.get(kind, 0)
+        return self._timeline.peak_of[kind]
 
     @property
     def samples(self) -> list[Sample]:
@@ -176,19 +169,17 @@ class Tracker(TorchDispatchMode):
         for time, changes in sorted(moments.items()):
             self._timeline.note(self._order, phase, changes, time)
 
-    def _see(self, storage: torch.UntypedStorage, kind: str, changes: Changes) -> TrackedStorage:
+    def _see(self, storage: torch.UntypedStorage, kind: str, changes: Changes) -> StorageRecord:
         """The record of a storage, made if it is new; its size is read anew."""
         key = storage._cdata
         record = self._records.get(key)
         if record is None or record.ref() is not storage:
-            record = self._records[key] = new = TrackedStorage(kind)
-            record.ref = weakref.ref(storage, lambda _: self._dead.append((key, new, self._time())))
-            record.nbytes = storage.nbytes()
-            changes.append((record, record.nbytes))
+            ref = weakref.ref(storage, lambda _: self._dead.append((key, new, self._time())))
+            record = self._records[key] = new = StorageRecord(kind, ref)
         self._read(record, changes)
         return record
 
-    def _read(self, record: TrackedStorage, changes: Changes) -> None:
+    def _read(self, record: StorageRecord, changes: Changes) -> None:
         storage = record.ref()
         if storage is not None and (nbytes := storage.nbytes()) != record.nbytes:
             changes.append((record, nbytes - record.nbytes))
@@ -259,10 +250,6 @@ class Tracker(TorchDispatchMode):
                 if record.kind != kind:
                     self._timeline.rename(record, kind)
         self._timeline.note(self._order, self._phase, changes, now)
-
-
-def no_clock() -> float:
-    return 0.0
 
 
 def default_kind(inside_call: bool) -> str:

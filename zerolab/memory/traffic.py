@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -15,9 +15,6 @@ from zerolab.offload.places import NO_OFFLOAD, Offload
 from zerolab.precision.recipe import Precision, find_precision
 from zerolab.zero.limits import NO_LIMITS, Stage3Limits
 from zerolab.zero.sharding import REDUCTIONS
-
-Sent = tuple[str, int, int]
-"""One collective: its name, the elements of its whole tensor, bytes an element."""
 
 
 def check_reduction(reduction: str) -> None:
@@ -91,7 +88,11 @@ def predict_phases(
     precision, skipped = find_precision(settings.precision), settings.skipped
     ranks = plans[0].layout.ranks
     reduced = settings.micro_batches if settings.reduce_each else 1
-    calls = [("backward", call, reduced) for call in reductions(plans, stage, settings.reduction, precision)]
+    name = "all_reduce" if stage == 0 or (stage == 1 and settings.reduction == "all_reduce") else "reduce_scatter"
+    width = None if precision is None else precision.itemsize("reduce")
+    calls = [
+        ("backward", (name, plan.layout.numel, width or plan.itemsize), reduced) for plan in plans if plan.trainable
+    ]
     if stage == 3:
         calls += [
             (phase, ("all_gather", plan.layout.numel, plan.itemsize), settings.micro_batches)
@@ -111,14 +112,6 @@ def predict_phases(
         of_phase = sent.setdefault(phase, {})
         of_phase[name] = of_phase.get(name, 0) + times * wire_bytes(name, numel, itemsize, ranks, rank)
     return sent
-
-
-def reductions(plans: Sequence[BucketPlan], stage: int, reduction: str, precision: Precision | None) -> Iterable[Sent]:
-    """Each trainable bucket's gradients, once."""
-    name = "all_reduce" if stage == 0 or (stage == 1 and reduction == "all_reduce") else "reduce_scatter"
-    for plan in plans:
-        if plan.trainable:
-            yield name, plan.layout.numel, plan.itemsize if precision is None else precision.itemsize("reduce")
 
 
 def gather_order(

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from zerolab.errors import InputError
-from zerolab.offload.places import NO_OFFLOAD, SUB_GROUP, Offload
+from zerolab.offload.places import SUB_GROUP, Offload
 from zerolab.precision.codec import BLOCK, Codec, codec_of
 from zerolab.precision.recipe import Precision
 
@@ -26,16 +26,18 @@ class StorageFormat:
     main: Codec | None
     states: Mapping[str, Codec]
 
+    @property
+    def codecs(self) -> list[Codec]:
+        return [*self.states.values(), *([self.main] if self.main else [])]
+
     def nbytes(self, numel: int) -> int:
         """Bytes of the states of `numel` elements, step counters left out."""
-        codecs = [*self.states.values(), *([self.main] if self.main else [])]
-        return sum(codec.nbytes(numel) for codec in codecs)
+        return sum(codec.nbytes(numel) for codec in self.codecs)
 
     @property
     def is_plain(self) -> bool:
         """Whether the states are stored as the step uses them."""
-        codecs = [*self.states.values(), *([self.main] if self.main else [])]
-        return all(codec.dtype == self.step_dtype for codec in codecs)
+        return all(codec.dtype == self.step_dtype for codec in self.codecs)
 
 
 def format_of(
@@ -95,6 +97,3 @@ def check_places(stage: int, precision: Precision | None, offload: Offload) -> N
             f"precision {precision.name} has no stage {stage}, since main parameters can be what is sharded at stage 3 "
             "only; take stage 3, or another precision"
         )
-
-
-__all__ = ["NO_OFFLOAD", "StateSize", "StorageFormat", "align_of", "check_places", "format_of", "sub_group_limit"]

@@ -8,7 +8,6 @@ Where the optimizer is off the device, sharded gradients (stages 2 and 3) rest o
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -41,7 +40,7 @@ class Offload:
     buffer_numel      parameters on disk: elements of a host buffer; None: as many as the largest shard of a bucket
     max_in_cpu        of parameters on disk, so many elements of a rank's shards stay on the host
 
-    Raises InputError for an unknown tier, a count that is too small, a path that is not one, and a disk without a path.
+    Raises InputError for an unknown tier, a count that is too small and a disk without a path.
     """
 
     optimizer: str = "device"
@@ -61,8 +60,6 @@ class Offload:
             if getattr(self, what) is not None:
                 check_count(what, getattr(self, what))
         check_count("max_in_cpu", self.max_in_cpu, least=0)
-        if self.path is not None and not isinstance(self.path, str | os.PathLike):
-            raise InputError(f"the path of swap files is {self.path!r}; name a folder")
         if self.on_disk and self.path is None:
             raise InputError(
                 "states go to the disk but no path is given; name a folder there, in a command by offload_path"
@@ -108,7 +105,7 @@ class Offload:
     @property
     def folder(self) -> Path:
         assert self.path is not None
-        return Path(os.path.expanduser(self.path))
+        return Path(self.path).expanduser()
 
 
 NO_OFFLOAD = Offload()

@@ -8,7 +8,7 @@ Emulated: values are really rounded to torch's float8 dtypes, then converted bac
 in the weight's dtype. No fp8 tensor core is used, so this shows fp8's numerics and the memory of its activations
 (one byte an element), not its speed. Main parameters, gradients and messages keep their dtypes.
 
-Each tensor is scaled to fill its format: rounded is tensor · scale, scale = largest / (max of history · 2**margin).
+Each tensor is scaled to fill its format: rounded is tensor · scale, scale = largest / max of history.
 The history holds the tensor's largest absolute values in past steps ("delayed scaling", as in NVIDIA's Transformer
 Engine), so a kernel need not read a tensor twice; one that has outgrown its history is clamped. The first tensor of
 all is scaled by its own maximum. After that, scales change in `update_amax_history` alone, once a step:
@@ -43,7 +43,6 @@ ROLE_FORMATS = (E4M3, E4M3, E5M2)  # of input, weight and gradient
 BUFFERS = ("fp8_scale", "fp8_amax", "fp8_history")
 # Beyond these, tensor · scale or its inverse would leave the normal numbers of fp32.
 SMALLEST_SCALE, LARGEST_SCALE = 2.0**-120, 2.0**120
-LARGEST_MARGIN = 16
 
 Skip = Callable[[str, nn.Linear], bool]
 
@@ -69,9 +68,9 @@ def largest_of(tensor: Tensor) -> Tensor:
     return torch.maximum(-low, high).float()
 
 
-def delayed_scale(largest: Tensor, dtype: torch.dtype, margin: int) -> Tensor:
-    """The scale that takes `largest` to the format's largest, `margin` powers of two below; 0 where it is 0."""
-    scale = (torch.finfo(dtype).max / largest / 2**margin).clamp(SMALLEST_SCALE, LARGEST_SCALE)
+def delayed_scale(largest: Tensor, dtype: torch.dtype) -> Tensor:
+    """The scale that takes `largest` to the format's largest; 0 where it is 0."""
+    scale = (torch.finfo(dtype).max / largest).clamp(SMALLEST_SCALE, LARGEST_SCALE)
     return torch.where(largest > 0, scale, 0.0)
 
 
@@ -100,7 +99,6 @@ class Fp8Linear(nn.Linear):
     fp8_scale: Tensor
     fp8_amax: Tensor
     fp8_history: Tensor
-    fp8_margin: int
 
     def reset_parameters(self) -> None:
         """First values, for a layer that was built on the meta device."""
@@ -128,7 +126,7 @@ class Fp8Linear(nn.Linear):
         no trace."""
         usable = torch.where(largest.isfinite(), largest, 0.0)
         scale = self.fp8_scale[role]
-        scale = torch.where(scale > 0, scale, delayed_scale(usable, ROLE_FORMATS[role], self.fp8_margin))
+        scale = torch.where(scale > 0, scale, delayed_scale(usable, ROLE_FORMATS[role]))
         if record:
             self.fp8_scale[role] = scale
             self.fp8_amax[role] = torch.maximum(self.fp8_amax[role], usable)
@@ -140,7 +138,7 @@ class Fp8Linear(nn.Linear):
         pushed = torch.cat((largest[:, None], self.fp8_history[:, :-1]), dim=1)
         self.fp8_history.copy_(torch.where(largest[:, None] > 0, pushed, self.fp8_history))
         for role, maximum in enumerate(self.fp8_history.amax(dim=1)):
-            self.fp8_scale[role] = delayed_scale(maximum, ROLE_FORMATS[role], self.fp8_margin)
+            self.fp8_scale[role] = delayed_scale(maximum, ROLE_FORMATS[role])
         self.fp8_amax.zero_()
 
     def _quantised(self, input: Tensor, training: bool) -> tuple[Tensor, Tensor]:
@@ -209,18 +207,15 @@ class _Multiply(torch.autograd.Function):
         return of_input, of_weight, of_bias, None, None, None, None
 
 
-def fp8_linears(model: nn.Module, history: int = 16, margin: int = 0, skip: Skip | None = None) -> nn.Module:
+def fp8_linears(model: nn.Module, history: int = 16, skip: Skip | None = None) -> nn.Module:
     """Make the linear layers of `model` compute in fp8, in place, and return it. Modules, parameters and their names
     stay; layers for which `skip(name, layer)` is true stay as they are. Give the model to an engine afterwards.
 
     Raises:
-        InputError: nothing to convert, a model converted before, a layer that cannot be, a history or a margin out
-            of range; nothing was changed.
+        InputError: nothing to convert, a model converted before, a layer that cannot be, a history out of range;
+            nothing was changed.
     """
     check_count("history", history)
-    check_count("margin", margin, least=0)
-    if margin > LARGEST_MARGIN:
-        raise InputError(f"margin is {margin}; give at most {LARGEST_MARGIN}")
     if fp8_layers(model):
         raise InputError(f"this {type(model).__name__} computes in fp8 already; convert a model once")
     linears = [(name, module) for name, module in model.named_modules() if isinstance(module, nn.Linear)]
@@ -238,7 +233,6 @@ def fp8_linears(model: nn.Module, history: int = 16, margin: int = 0, skip: Skip
     for _, linear in chosen:
         # With another class instead of another forward, a model can still be copied and sent to ranks.
         linear.__class__ = Fp8Linear
-        linear.fp8_margin = margin  # type: ignore[assignment]
         for name, shape in (("fp8_scale", (3,)), ("fp8_amax", (3,)), ("fp8_history", (3, history))):
             linear.register_buffer(name, torch.zeros(shape, device=linear.weight.device))
     return model

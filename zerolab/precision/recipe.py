@@ -18,7 +18,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_map_only
 
 from zerolab.errors import InputError
 
@@ -124,8 +124,4 @@ def find_precision(precision: str | Precision | None) -> Precision | None:
 
 def cast(tree: Any, dtype: torch.dtype) -> Any:
     """Floating-point tensors among arguments, in another dtype."""
-
-    def one(leaf: Any) -> Any:
-        return leaf.to(dtype) if isinstance(leaf, torch.Tensor) and leaf.is_floating_point() else leaf
-
-    return tree_map(one, tree)
+    return tree_map_only(torch.Tensor, lambda leaf: leaf.to(dtype) if leaf.is_floating_point() else leaf, tree)
