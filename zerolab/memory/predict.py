@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
+from itertools import starmap
 
 import torch
 
 from zerolab.errors import InputError
-from zerolab.flat import BucketPlan
+from zerolab.flat import BucketPlan, Segment
 from zerolab.offload.formats import StateSize, check_places, format_of, sub_group_limit
 from zerolab.offload.groups import count_parts, round_up_to_page, sub_groups
 from zerolab.offload.places import NO_OFFLOAD, Offload, ledger
@@ -45,17 +47,15 @@ def predict_rank(
     check_plans(plans, stage)
     precision = find_precision(precision)
     check_places(stage, precision, offload)
-    book = {"parameters": 0, "gradients": 0, "optimizer_states": 0}
-    gradients = ledger("host" if stage >= 2 and offload.optimizer != "device" else "device", "gradients")
+    book = Counter({"parameters": 0, "gradients": 0, "optimizer_states": 0})
     for place, nbytes in parameter_bytes(plans, stage, precision, offload):
-        book[place] = book.get(place, 0) + nbytes
-    for plan in plans:
-        if plan.trainable:
-            width = precision.itemsize("main_grads") if precision else None
-            book[gradients] = book.get(gradients, 0) + kept(plan, sharded=stage >= 2, width=width)
+        book[place] += nbytes
+    gradients = ledger("host" if stage >= 2 and offload.optimizer != "device" else "device", "gradients")
+    width = precision.itemsize("main_grads") if precision else None
+    book[gradients] += sum(kept(plan, stage >= 2, width) for plan in plans if plan.trainable)
     for place, nbytes in optimizer_bytes(plans, rank if stage >= 1 else None, state_size, precision, offload):
-        book[place] = book.get(place, 0) + nbytes
-    return book
+        book[place] += nbytes
+    return dict(book)
 
 
 def kept(plan: BucketPlan, sharded: bool = False, width: int | None = None) -> int:
@@ -90,24 +90,24 @@ def optimizer_bytes(
     """Where states rest, and their bytes: those of one rank's segments, or of whole buckets. Step counters stay in
     memory."""
     segments = ((at, segment, plan.layout.align) for at, plan in enumerate(plans) for segment in plan.segments(rank))
-    kinds = {(plan.itemsize, plan.persistent) for plan in plans}
     formats = {
         (width, persistent): format_of(NATIVE[width], precision, offload, state_size.names, persistent)
-        for width, persistent in kinds
+        for width, persistent in {(plan.itemsize, plan.persistent) for plan in plans}
     }
-    memory = "host" if offload.optimizer == "disk" else offload.optimizer
+
+    def nbytes(at: int, segment: Segment) -> int:
+        return formats[plans[at].itemsize, plans[at].persistent].nbytes(segment.numel)
+
+    limit = sub_group_limit(precision, offload)
     if offload.optimizer != "disk":
         # Cuts lie where blocks of values do, so parts take what the whole takes.
-        for at, segment, parts in count_parts(segments, sub_group_limit(precision, offload)):
-            nbytes = formats[plans[at].itemsize, plans[at].persistent].nbytes(segment.numel)
-            yield ledger(memory, "optimizer_states"), state_size.bytes_per_tensor * parts + nbytes
+        for at, segment, parts in count_parts(segments, limit):
+            counters = state_size.bytes_per_tensor * parts
+            yield ledger(offload.optimizer, "optimizer_states"), counters + nbytes(at, segment)
         return
-    for group in sub_groups(segments, sub_group_limit(precision, offload)):
-        nbytes = 0
-        for at, segment in group:
-            nbytes += formats[plans[at].itemsize, plans[at].persistent].nbytes(segment.numel)
-        yield ledger(memory, "optimizer_states"), state_size.bytes_per_tensor * len(group)
-        yield ledger("disk", "optimizer_states"), round_up_to_page(nbytes)
+    for group in sub_groups(segments, limit):
+        yield ledger("host", "optimizer_states"), state_size.bytes_per_tensor * len(group)
+        yield ledger("disk", "optimizer_states"), round_up_to_page(sum(starmap(nbytes, group)))
 
 
 NATIVE = {1: torch.uint8, 2: torch.bfloat16, 4: torch.float32, 8: torch.float64, 16: torch.complex128}

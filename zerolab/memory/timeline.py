@@ -7,7 +7,7 @@ changes are logged with the storage's record, and counted later, under the kind 
 from __future__ import annotations
 
 import weakref
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -104,16 +104,15 @@ def by_time(samples: Iterable[Sample]) -> list[Sample]:
     In lockstep a lane runs only when its rank waits: what it does comes late in the order of operations, but early on
     the virtual clock. There the course and its peak are those of ranks whose lanes run beside them.
     """
-    changes = []
-    before: dict[str, int] = {}
+    changes, before = [], Counter[str]()
     for sample in samples:
-        kinds = {**before, **sample.bytes}
-        changes.append((sample, {kind: sample.bytes.get(kind, 0) - before.get(kind, 0) for kind in kinds}))
-        before = sample.bytes
-    live: dict[str, int] = {}
-    course: list[Sample] = []
+        after = Counter(sample.bytes)
+        changes.append((sample, after.copy()))
+        changes[-1][1].subtract(before)
+        before = after
+    live, course = Counter[str](), []
     # Sorting keeps the order of operations where clocks agree.
     for sample, change in sorted(changes, key=lambda pair: pair[0].time):
-        live = {kind: live.get(kind, 0) + change.get(kind, 0) for kind in {**live, **change}}
-        course.append(Sample(sample.order, sample.phase, live, sample.time))
+        live.update(change)
+        course.append(Sample(sample.order, sample.phase, dict(live), sample.time))
     return course

@@ -69,17 +69,12 @@ class Tracker(TorchDispatchMode):
         self._left = 0.0
 
     def __enter__(self) -> Tracker:
+        # A communication lane enters, too, from its own thread and while the rank is at work: that begins nothing.
+        if self._owner in (None, threading.get_ident()):
+            self._settle()
+            self._timeline.reset_peak()
+            self._owner = threading.get_ident()
         super().__enter__()
-        try:
-            # A communication lane enters, too, from its own thread and while the rank is at work: that begins nothing.
-            if self._owner in (None, threading.get_ident()):
-                self._owner = threading.get_ident()
-                self._settle()
-                self._timeline.reset_peak()
-        except BaseException:
-            # The caller's labels may fail: then nothing is tracked from here on, either.
-            super().__exit__(None, None, None)
-            raise
         resizes.listen(self._resized)
         return self
 

@@ -215,17 +215,16 @@ def check_folder(folder: Path, nbytes: int) -> None:
 
 def left_overs(folder: str | Path) -> list[Path]:
     """Swap files in `folder` that no process holds: those of runs that were killed."""
-    return [path for path in sorted(Path(folder).glob("zerolab-*.swap")) if _is_left_over(path)]
-
-
-def _is_left_over(path: Path) -> bool:
-    # A file whose state cannot be seen (another user's, or gone by now) is not called a left-over.
-    with suppress(OSError), open(path, "rb") as file:
-        # Shared, so that two who look do not take each other for the owner.
-        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        # A file is empty between its making and its lock.
-        return os.fstat(file.fileno()).st_size > 0
-    return False
+    found = []
+    for path in sorted(Path(folder).glob("zerolab-*.swap")):
+        # A file whose state cannot be seen (another user's, or gone by now) is not called a left-over.
+        with suppress(OSError), open(path, "rb") as file:
+            # Shared, so that two who look do not take each other for the owner.
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            # A file is empty between its making and its lock.
+            if os.fstat(file.fileno()).st_size:
+                found.append(path)
+    return found
 
 
 def warn_of_left_overs(folder: Path) -> None:
