@@ -1,7 +1,6 @@
 """What a storage can be, and who says so.
 
-A tracker finds storages by itself; it cannot know what they are for. A `Labels` function tells it: it names
-tensors by kind when asked, and may be asked at any time. Sizes never come from it.
+A tracker finds storages by itself, and their sizes; what they are for a `Labels` function tells it, at any time.
 """
 
 from __future__ import annotations
@@ -40,7 +39,6 @@ and "host:text", a run's text where that is mapped from files.
 
 OFFLOADED = ("host:", "disk:")
 """How the names of offloaded kinds begin, which are in other ledgers than the device's."""
-
 
 Labels = Callable[[], Mapping[str, Iterable[torch.Tensor | None]]]
 """Names tensors by kind. Where two kinds name one storage, the first counts it."""

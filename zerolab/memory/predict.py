@@ -27,8 +27,7 @@ def predict(
     """Bytes of each kind of state that each rank keeps between two steps: {kind: [bytes by rank]}.
 
     A kind off the device has its place before its name ("host:optimizer_states"). Without a `precision` every state
-    has its parameters' dtype. Frozen buckets have parameters only. Raises InputError for an unknown stage or precision,
-    for no plans, and for what the stage cannot do (`check_places`).
+    has its parameters' dtype. Frozen buckets have parameters only.
     """
     check_plans(plans, stage)
     books = [predict_rank(plans, stage, rank, state_size, precision, offload) for rank in range(plans[0].layout.ranks)]
@@ -59,7 +58,7 @@ def predict_rank(
 
 
 def kept(plan: BucketPlan, sharded: bool = False, width: int | None = None) -> int:
-    """Bytes of a buffer as long as the bucket, or as its shard; of its own dtype, or of values so many bytes wide."""
+    """Bytes of the bucket, or of its shard; of its own dtype, or of values so many bytes wide."""
     return (plan.layout.shard_numel if sharded else plan.layout.numel) * (plan.itemsize if width is None else width)
 
 
@@ -87,8 +86,7 @@ def parameter_bytes(
 def optimizer_bytes(
     plans: Sequence[BucketPlan], rank: int | None, state_size: StateSize, precision: Precision | None, offload: Offload
 ) -> Iterator[tuple[str, int]]:
-    """Where states rest, and their bytes: those of one rank's segments, or of whole buckets. Step counters stay in
-    memory."""
+    """Where states rest, and their bytes, of one rank or of all. Step counters stay in memory."""
     segments = ((at, segment, plan.layout.align) for at, plan in enumerate(plans) for segment in plan.segments(rank))
     formats = {
         (width, persistent): format_of(NATIVE[width], precision, offload, state_size.names, persistent)
@@ -111,8 +109,7 @@ def optimizer_bytes(
 
 
 NATIVE = {1: torch.uint8, 2: torch.bfloat16, 4: torch.float32, 8: torch.float64, 16: torch.complex128}
-"""A dtype of each width in bytes. Without a precision states have the dtype of the parameters, and a plan knows only
-its width."""
+"""A dtype of each width in bytes: a plan does not know more of its parameters'."""
 
 
 def ring_scratch(plan: BucketPlan) -> int:

@@ -6,8 +6,7 @@ With Ψ parameters, N ranks, and P, G, O bytes a parameter for parameters, gradi
     stage 1   P + G + O / N          stage 3   (P + G + O) / N
 
 P, G and O follow from the precision (`state_widths`). This is the arithmetic of the ZeRO paper (arXiv 1910.02054,
-section 5 and figure 1): no padding, no activations, no buffers. `zerolab.memory.predict` has the padding of a real
-layout.
+section 5 and figure 1): no activations, no buffers, and no padding, which `zerolab.memory.predict` has.
 """
 
 from __future__ import annotations
@@ -51,8 +50,6 @@ def predict_states(
     """Bytes that one rank keeps of `parameters`, `gradients` and `optimizer_states`, for a model of so many
     parameters. Not rounded: a share of an odd count may end in a fraction. A kind off the device has its place before
     its name ("host:optimizer_states"), as in `predict`. No precision means fp32.
-
-    Raises InputError for a count below 1, an unknown stage or precision, and what the stage cannot do.
     """
     check_count("parameters", parameters)
     check_count("ranks", ranks)

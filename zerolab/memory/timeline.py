@@ -36,8 +36,7 @@ class StorageRecord:
 
 @dataclass(frozen=True)
 class Sample:
-    """What was alive after one operation that changed it. `order` counts operations from 1; `time` is the tracker's
-    clock then, in seconds, or 0.0 if it has none."""
+    """What was alive after one operation that changed it: the `order`-th from 1, at `time` of the tracker's clock."""
 
     order: int
     phase: str
@@ -57,7 +56,7 @@ class MemoryTimeline:
     """Live bytes, their peaks, and if asked for their whole course."""
 
     def __init__(self, keep_samples: bool) -> None:
-        self._log: list[tuple[int, str, float, Changes]] = []
+        self.log: list[tuple[int, str, float, Changes]] = []
         self._keep_samples = keep_samples
         self.samples: list[Sample] = []
         self.live = defaultdict(int, dict.fromkeys(KINDS, 0))
@@ -70,11 +69,7 @@ class MemoryTimeline:
     def note(self, order: int, phase: str, changes: Changes, time: float = 0.0) -> None:
         """Log what one operation changed. Growth and shrinkage of one operation count together."""
         if changes:
-            self._log.append((order, phase, time, changes))
-
-    @property
-    def pending(self) -> int:
-        return len(self._log)
+            self.log.append((order, phase, time, changes))
 
     def rename(self, record: StorageRecord, kind: str) -> None:
         """Count a storage under another kind from now on, and in what is still to be counted."""
@@ -84,7 +79,7 @@ class MemoryTimeline:
 
     def count(self) -> None:
         """Count the log."""
-        for order, phase, time, changes in self._log:
+        for order, phase, time, changes in self.log:
             for record, delta in changes:
                 self.live[record.kind] += delta
                 record.counted += delta
@@ -95,7 +90,7 @@ class MemoryTimeline:
                 self.samples.append(sample)
             if sample.total > self.peak.total:
                 self.peak = sample
-        self._log.clear()
+        self.log.clear()
 
 
 def by_time(samples: Iterable[Sample]) -> list[Sample]:

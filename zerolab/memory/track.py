@@ -6,10 +6,9 @@
     tracker.peak        # {kind: bytes} at the moment of the highest total
 
 The tracker stands between torch and its kernels (a dispatch mode), and hears of storages that are emptied or filled
-behind its back (`resizes.py`). It holds storages by weak references: a storage counts from the operation that made it
-until nobody holds it, with the size that the storage itself reports, once however many tensors view it. A storage older
-than the tracker counts from the start if a label names it, else from its first use. What a kernel allocates and frees
-inside one operation is not seen.
+behind its back (`storage.resize_`). A storage counts from the operation that made it until nobody holds it, with the
+size that it reports itself, once however many tensors view it. One older than the tracker counts from the start if a
+label names it, else from its first use. What a kernel allocates and frees inside one operation is not seen.
 """
 
 from __future__ import annotations
@@ -25,14 +24,12 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from zerolab.collectives.call import current_call, phase_now
-from zerolab.memory import resizes
 from zerolab.memory.kinds import Labels
 from zerolab.memory.timeline import Changes, MemoryTimeline, Sample, StorageRecord
 from zerolab.ranks.lockstep.scheduler import Stopped
 
 COUNT_EVERY = 4096
-"""Operations after which the log is counted at the latest, so that it stays short in a long run. What is counted
-keeps the kinds that storages had by then, so this is no small number."""
+"""Operations after which the log is counted at the latest, with the kinds that storages have by then."""
 
 
 Moments = defaultdict[float, Changes]
@@ -75,11 +72,11 @@ class Tracker(TorchDispatchMode):
             self._timeline.reset_peak()
             self._owner = threading.get_ident()
         super().__enter__()
-        resizes.listen(self._resized)
+        hear_resizes(self._resized)
         return self
 
     def __exit__(self, *exc_info: Any) -> None:
-        resizes.ignore(self._resized)
+        ignore_resizes(self._resized)
         super().__exit__(*exc_info)
         if self._on_own_thread():
             self._settle()
@@ -154,7 +151,7 @@ class Tracker(TorchDispatchMode):
     def _next(self, now: float) -> tuple[str, Moments]:
         """The phase of what comes next, and the storages that were let go before it. Where a phase ends, count."""
         phase = phase_now()
-        if current_call.get() is None and (phase != self._phase or self._timeline.pending >= COUNT_EVERY):
+        if current_call.get() is None and (phase != self._phase or len(self._timeline.log) >= COUNT_EVERY):
             self._settle(now)
             self._phase = phase
         self._order += 1
@@ -269,3 +266,32 @@ def written_arguments(func: Any) -> tuple[tuple[str, int], ...]:
     """Name and place of the arguments that an operation writes to."""
     arguments = enumerate(func._schema.arguments) if func._schema.is_mutable else ()
     return tuple((a.name, index) for index, a in arguments if a.alias_info is not None and a.alias_info.is_write)
+
+
+# `storage.resize_` is no operation, and no dispatch mode sees it. So the method itself tells, as long as somebody
+# listens. Of several trackers in several threads each hears all; it knows which storages are its own.
+_listeners: list[Callable[[torch.UntypedStorage], None]] = []
+_changing = threading.Lock()
+
+
+def hear_resizes(listener: Callable[[torch.UntypedStorage], None]) -> None:
+    """Call `listener(storage)` after each change, in the thread that made it, until `ignore_resizes(listener)`."""
+    with _changing:
+        _listeners.append(listener)
+        # Every kind of storage inherits the method from here, so one place is enough.
+        torch.UntypedStorage.resize_ = _resize_and_tell  # type: ignore[assignment, method-assign]
+
+
+def ignore_resizes(listener: Callable[[torch.UntypedStorage], None]) -> None:
+    """Undo one `hear_resizes`."""
+    with _changing:
+        _listeners.remove(listener)
+        if not _listeners and vars(torch.UntypedStorage).get("resize_") is _resize_and_tell:
+            del torch.UntypedStorage.resize_
+
+
+def _resize_and_tell(storage: torch.UntypedStorage, *size: Any, **named: Any) -> Any:
+    result = super(torch.UntypedStorage, storage).resize_(*size, **named)
+    for listener in tuple(_listeners):
+        listener(storage)
+    return result

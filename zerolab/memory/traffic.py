@@ -35,8 +35,6 @@ class TrafficSettings:
     skipped        a step that an overflow ends before the optimizer
     limits         stage 3: units that are kept for backward are not gathered again
     resident       units by name that run once more at the end of the forward, as an embedding tied to the head does
-
-    Raises InputError for fewer than one micro-batch, and for a reduction or a precision that there is not.
     """
 
     micro_batches: int = 1
@@ -63,9 +61,7 @@ def predict_traffic(
 ) -> dict[str, list[int]]:
     """Bytes that each rank sends in one step with ring collectives: {collective: [bytes by rank]}.
 
-    Exact for a model that runs each unit once a forward, in the order of the plans. At stage 3 frozen units before
-    the first that trains are not gathered in backward, as no gradient passes through them.
-    Raises InputError for an unknown stage, and for a layout made for another number of ranks.
+    Exact for a model that runs each unit once a forward, in the order of the plans.
     """
     check_plans(plans, stage)
     made_for = plans[0].layout.ranks
@@ -117,8 +113,8 @@ def predict_phases(
 def gather_order(
     plans: Sequence[BucketPlan], resident: Collection[str] = (), limits: Stage3Limits = NO_LIMITS
 ) -> Iterator[tuple[str, list[BucketPlan]]]:
-    """Stage 3, one micro-batch of units that run in order: the phase and the unit of each gathering. All are gathered
-    forward, and backward all from the first that trains, but for those that were kept."""
+    """Stage 3, one micro-batch of units that run in order: the phase and the unit of each gathering. Backward reaches
+    the first that trains, since no gradient passes through frozen ones before it."""
     units = [list(unit) for _, unit in groupby(plans, key=lambda plan: plan.unit)]
     numels = [sum(plan.layout.numel for plan in unit if not plan.persistent) for unit in units]
     first = next((at for at, unit in enumerate(units) if any(plan.trainable for plan in unit)), len(units))

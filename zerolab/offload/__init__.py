@@ -1,5 +1,4 @@
-"""Places of states (`places`), the form in which they rest there (`formats`), and the way to a disk and back (`files`,
-`lane`, `pipeline`)."""
+"""Places of states (`places`), their form there (`formats`), and the way to a disk and back (`files`, `lane`)."""
 
 from zerolab.offload.places import NO_OFFLOAD, TIERS, Offload
 

@@ -9,7 +9,7 @@ import torch
 
 from zerolab.flat.views import values_here
 from zerolab.gpu import door
-from zerolab.offload.groups import round_up_to_page
+from zerolab.offload.groups import PAGE, round_up_to_page
 from zerolab.system import has
 
 
@@ -24,11 +24,14 @@ def aligned(nbytes: int, pin: bool = False) -> torch.Tensor:
     if not values_here():
         return torch.zeros(nbytes, dtype=torch.uint8)
     if pin:
-        return door.locked(nbytes, torch.uint8).zero_()
+        memory = door.locked(nbytes, torch.uint8)
+        if memory.data_ptr() % PAGE:
+            memory = door.locked(nbytes + PAGE, torch.uint8)
+        return memory.narrow(0, -memory.data_ptr() % PAGE, nbytes).zero_()
     # Private: a forked child must not write into it. In huge pages a transfer has fewer pieces for the kernel to list.
-    memory = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    mapped = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if has("hugepages"):
         with contextlib.suppress(OSError):  # a kernel without them
-            memory.madvise(mmap.MADV_HUGEPAGE)
+            mapped.madvise(mmap.MADV_HUGEPAGE)
     # The tensor's storage holds the mapping, which is unmapped with the last tensor on it.
-    return torch.frombuffer(memory, dtype=torch.uint8)
+    return torch.frombuffer(mapped, dtype=torch.uint8)

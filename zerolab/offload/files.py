@@ -1,11 +1,8 @@
 """A file of records on a disk: where the disk tier keeps what no memory has room for.
 
-A `SwapFile` belongs to one process. Its space is reserved when it is opened, so a disk that is too small shows before
-the first step; its bytes go past the page cache where the file system allows it (O_DIRECT), so that the memory which
-it saves is not used after all.
-
-The file keeps its name while it is open, so that a person sees where the disk's space went. A process that is killed
-leaves it behind, but its lock ends with the process; by that the next run finds it and names it.
+Its space is reserved when it is opened, so a disk that is too small shows before the first step; its bytes go past the
+page cache where the file system allows it (O_DIRECT). The file keeps its name while it is open, so that a person sees
+where the disk's space went. A process that is killed leaves it behind; as its lock has ended, the next run names it.
 """
 
 from __future__ import annotations
@@ -46,8 +43,7 @@ class SwapFile:
     """A file of `len(sizes)` records in `folder`, gone when it is closed or this process ends, unless by a kill.
 
     Record `i` has `sizes[i]` bytes at `offset(i)`. Transfers move its `span(i)` bytes, whole pages, from or to memory
-    that starts at a page (`zerolab.offload.buffers`). What was never written reads as zeros. Several threads may use
-    a file at once; all are done before it is closed.
+    that starts at a page (`buffers.py`). Several threads may use a file at once; all are done before it is closed.
 
     Attributes:
         direct: whether transfers go past the page cache.
@@ -173,8 +169,7 @@ class SwapFile:
 
 
 class UnwrittenFile(SwapFile):
-    """The swap file of a world without values: it has records and a size, and nothing of it is on a disk. On a virtual
-    clock its transfers take no time."""
+    """The swap file of a world without values: it has a size, and nothing of it is on a disk or takes time."""
 
     def __init__(self, folder: str | Path, name: str, sizes: Sequence[int]) -> None:
         self._lay_out(sizes)

@@ -35,8 +35,7 @@ G = TypeVar("G")
 THREADS = 4
 """For each direction."""
 PIECE = 8 * 2**20
-"""Bytes, whole pages. Larger transfers are cut, so that several threads move them; `benchmarks.swap` found no faster
-size."""
+"""Bytes, whole pages. Larger transfers are cut, so that several threads move them; no size was faster."""
 
 
 class Transfer:
@@ -66,8 +65,8 @@ class Transfer:
             raise self.error
 
     def add_done_callback(self, callback: Callable[[Transfer], object]) -> None:
-        """Call `callback(transfer)` when the transfer has ended: on the thread that ended it, or at once. Other than
-        with a future of Python's this is before any `wait` returns, and what it raises is the transfer's error."""
+        """Call `callback(transfer)` when the transfer has ended, on the thread that ended it, or at once. Unlike a
+        future's it comes before any `wait` returns, and what it raises is the transfer's error."""
         with self._lock:
             if not self.done:
                 self._callbacks.append(callback)

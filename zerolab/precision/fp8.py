@@ -4,21 +4,14 @@
     dx = g8 · w8           g8: the output's gradient in e5m2: 5 bits of exponent, for values of very different size
     dw = g8ᵀ · x8          the bias gets the gradient as it came
 
-Emulated: values are really rounded to torch's float8 dtypes, then converted back and multiplied by an ordinary matmul
-in the weight's dtype. No fp8 tensor core is used, so this shows fp8's numerics and the memory of its activations
-(one byte an element), not its speed. Main parameters, gradients and messages keep their dtypes.
+Emulated: values are really rounded to torch's float8 dtypes, then multiplied by an ordinary matmul in the weight's
+dtype. This shows fp8's numerics and the memory of its activations (one byte an element), not its speed.
 
-Each tensor is scaled to fill its format: rounded is tensor · scale, scale = largest / max of history.
-The history holds the tensor's largest absolute values in past steps ("delayed scaling", as in NVIDIA's Transformer
-Engine), so a kernel need not read a tensor twice; one that has outgrown its history is clamped. The first tensor of
-all is scaled by its own maximum. After that, scales change in `update_amax_history` alone, once a step:
-
-    fp8_linears(model)                  # before the engine, which then broadcasts the scales' buffers
-    ...
-    engine.step()
-    update_amax_history(model)
-
-Within a step they are constants, so that micro-batches may come in any order, and a checkpointed block computes in
+Each tensor is scaled to fill its format: rounded is tensor · scale, scale = largest / max of history. The history holds
+the tensor's largest absolute values in past steps ("delayed scaling", as in NVIDIA's Transformer Engine), so a kernel
+need not read a tensor twice; one that has outgrown its history is clamped. The first tensor of all is scaled by its own
+maximum. After that, scales change in `update_amax_history` alone, after a step (an engine with the precision fp8 calls
+it). Within a step they are constants, so that micro-batches may come in any order, and a checkpointed block computes in
 backward what it computed in forward.
 """
 
@@ -88,8 +81,7 @@ _shared = WeakTensorKeyDictionary()
 
 
 class Fp8Linear(nn.Linear):
-    """What `fp8_linears` makes of an nn.Linear. Buffers, fp32, a row or an element each for input, weight and
-    gradient:
+    """What `fp8_linears` makes of an nn.Linear. Buffers, fp32, a row each for input, weight and gradient:
 
     fp8_scale    the scale of this step; 0 before the first maximum
     fp8_amax     the largest absolute value in this step so far
@@ -209,12 +201,8 @@ class _Multiply(torch.autograd.Function):
 
 def fp8_linears(model: nn.Module, history: int = 16, skip: Skip | None = None) -> nn.Module:
     """Make the linear layers of `model` compute in fp8, in place, and return it. Modules, parameters and their names
-    stay; layers for which `skip(name, layer)` is true stay as they are. Give the model to an engine afterwards.
-
-    Raises:
-        InputError: nothing to convert, a model converted before, a layer that cannot be, a history out of range;
-            nothing was changed.
-    """
+    stay; layers for which `skip(name, layer)` is true stay as they are. Give the model to an engine afterwards, which
+    then broadcasts the scales' buffers. What cannot be converted is refused, and nothing is changed."""
     check_count("history", history)
     if fp8_layers(model):
         raise InputError(f"this {type(model).__name__} computes in fp8 already; convert a model once")
@@ -244,8 +232,7 @@ def fp8_layers(model: nn.Module) -> list[Fp8Linear]:
 
 @torch.no_grad()
 def update_amax_history(model: nn.Module) -> None:
-    """End a step: this step's maxima enter the histories, and the scales of the next are computed. Call it after
-    each optimizer step, on every rank. Each rank scales by what it has seen itself."""
+    """End a step: its maxima enter the histories, and the scales of the next follow, on each rank by what it saw."""
     layers = fp8_layers(model)
     if not layers:
         raise InputError(f"no layer of this {type(model).__name__} computes in fp8; call fp8_linears(model) first")

@@ -33,10 +33,7 @@ class Precision:
     """A dtype by name ("fp32", "bf16", "fp16"; for moments also "fp8") for each state. An empty `reduce` is that of
     `grads`. `sharded_main` is FSDP2's way, for stage 3: the main parameters are what is sharded; units are cast to
     `params` when they are gathered, and kept in it only while they are here. `fp8` computes linear layers in emulated
-    fp8 (`fp8.py`); it changes no state.
-
-    Raises InputError for an unknown dtype and for main parameters narrower than `params`.
-    """
+    fp8 (`fp8.py`); it changes no state."""
 
     params: str = "fp32"
     main_params: str = "fp32"
@@ -109,8 +106,7 @@ PRECISIONS = {
     # 2 + 2 + 4 + 1 + 1: what DeepSeek-V3 and Megatron-LM's precision-aware optimizer come near to.
     "bf16_fp8_moments": replace(BF16, exp_avg="fp8", exp_avg_sq="fp8"),
 }
-"""The recipes by name: the only table of them. The engine, `zerolab train`, the planner, predictions and the course's
-controls take these names, and a `Precision` of one's own."""
+"""The recipes by name, which all that takes a precision takes; the only table of them."""
 
 
 def find_precision(precision: str | Precision | None) -> Precision | None:

@@ -1,8 +1,8 @@
 """The factor by which fp16 training multiplies its loss, so that small gradients do not become 0.
 
-Backward then computes gradients that are larger by the factor, above the smallest numbers of fp16, and the step divides
-by it (Micikevicius et al., arXiv 1710.03740, section 3.2). A dynamic factor finds its own height: it doubles after a
-while without overflow; a step whose gradients hold inf or NaN is skipped, and the factor halves.
+Backward then computes gradients above the smallest numbers of fp16, and the step divides by the factor (Micikevicius et
+al., arXiv 1710.03740, section 3.2). A dynamic factor doubles after a while without overflow, and halves when gradients
+hold inf or NaN; that step is skipped.
 
 The rule is DeepSpeed's (`DynamicLossScaler`, version 0.19), step by step, with hysteresis and a floor, which torch's
 `GradScaler` does not have. With `hysteresis=1` they still differ: GradScaler doubles on the `window`-th clean step in a
@@ -41,9 +41,8 @@ class LossScaler:
 
     initial_power           the scale starts at 2**initial_power
     window                  clean steps in a row, after the first, before the scale doubles
-    hysteresis              the overflow that halves the scale: with 2, one is forgiven and the second halves. The
-                            count goes on until the scale doubles, so that every later overflow halves, too. The
-                            step of a forgiven overflow is skipped like that of any other
+    hysteresis              the overflow that halves the scale: with 2, one is forgiven, though its step is skipped,
+                            and each later one halves until the scale doubles
     min_scale               the scale is never below it
     static                  a fixed scale instead, which no overflow changes
     consecutive_hysteresis  a clean step, and not only a doubling, forgives all overflows before it
