@@ -7,8 +7,8 @@
 
 The tracker stands between torch and its kernels (a dispatch mode), and hears of storages that are emptied or filled
 behind its back (`storage.resize_`). A storage counts from the operation that made it until nobody holds it, with the
-size that it reports itself, once however many tensors view it. One older than the tracker counts from the start if a
-label names it, else from its first use. What a kernel allocates and frees inside one operation is not seen.
+size that it reports itself, once however many tensors view it; an older one from the start if a label names it, else
+from its first use. What a kernel allocates and frees inside one operation is not seen.
 """
 
 from __future__ import annotations
@@ -44,8 +44,6 @@ class Tracker(TorchDispatchMode):
     samples  keep the course of memory, one entry for each operation that changed it
     clock    seconds, read at each change and kept in its sample: `comm.transport.now` is the world's own clock,
              real in processes, virtual in lockstep; see `memory.timeline.by_time`
-
-    Collectives on a communication lane are seen, too: the lane enters the modes of the thread that issued them.
     """
 
     def __init__(

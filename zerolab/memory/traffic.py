@@ -123,8 +123,9 @@ def gather_order(
     for phase, order in (("forward", forward), ("backward", [at for at in reversed(forward) if at >= first])):
         for turn, at in enumerate(order):
             coming = order[turn + 1 :]
-            live = sum(numels[other] for other in {*gathered, at})
-            ahead = limits.ahead([(numels[other], other in {*gathered, at}) for other in coming], live)
+            here = gathered | {at}
+            sizes = [(numels[other], other in here) for other in coming]
+            ahead = limits.ahead(sizes, sum(numels[other] for other in here))
             for other in (at, *coming[:ahead]):
                 if other not in gathered:
                     gathered.add(other)

@@ -38,8 +38,8 @@ class _Coming(NamedTuple):
 
 
 class Copies:
-    """The copies of one rank, to and from its GPU `device`. As a context: what is queued inside runs on the stream of
-    the copies, after all that was queued before. A rank without a GPU copies at once."""
+    """The copies of one rank, to and from its GPU `device`, or on the CPU at once. As a context: what is queued inside
+    runs on the stream of the copies, after all that was queued before."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -115,8 +115,7 @@ class Copies:
             first.add()
 
     def finish(self) -> None:
-        """Return to the host once all copies have ended, those too that were queued so far in a context that is
-        open."""
+        """Return to the host once all copies have ended, those so far in an open context, too."""
         if self._on is not None:
             self._last = door.event()
             door.record(self._last, self._stream)

@@ -1,8 +1,8 @@
 """A file of records on a disk: where the disk tier keeps what no memory has room for.
 
 Its space is reserved when it is opened, so a disk that is too small shows before the first step; its bytes go past the
-page cache where the file system allows it (O_DIRECT). The file keeps its name while it is open, so that a person sees
-where the disk's space went. A process that is killed leaves it behind; as its lock has ended, the next run names it.
+page cache where the file system allows it (O_DIRECT). A process that is killed leaves it behind, without its lock, and
+the next run names it.
 """
 
 from __future__ import annotations
@@ -58,8 +58,7 @@ class SwapFile:
         self.path = folder / f"zerolab-{name}-{os.getpid()}-{secrets.token_hex(4)}.swap"
         # O_EXCL: never a file of another run.
         self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        # Not by weakref.finalize, since ranks end without what `atexit` holds; a forked child leaves its parent's file
-        # alone. Its space is reserved slowly, and a rank may be told to leave meanwhile.
+        # Not by weakref.finalize: ranks end without what `atexit` holds, and a fork leaves its parent's file alone.
         unlink = partial(_unlink, self.path)
         farewells.add(unlink)
         self._unlink = Finalize(self, unlink, exitpriority=10)
@@ -148,8 +147,7 @@ class SwapFile:
             raise StateError(f"{self.path} is closed; move its records before close()")
         try:
             while at < stop:
-                # By address: a view of the tensor would be an operation of torch, on a thread that has none of its
-                # modes. A call may stop early, at 2 GiB for one.
+                # By address: a view would be an operation of torch. A call may stop early, at 2 GiB for one.
                 memory = (ctypes.c_char * (stop - at)).from_address(buffer.data_ptr() + at)
                 moved = call(self._fd, [memory], self.offset(i) + at)
                 moved -= moved % PAGE if self.direct else 0
@@ -242,10 +240,8 @@ def _reserve(fd: int, nbytes: int) -> None:
 
 
 def _go_direct(fd: int) -> str:
-    """Move on past the page cache if that works, as a page of zeros shows; else the reason why not.
-
-    The flag is set only now because reserving space may write single bytes, which direct I/O does not allow.
-    """
+    """Move on past the page cache if that works, as a page of zeros shows; else the reason why not. Not before the
+    space is reserved, by single bytes perhaps, which direct I/O does not allow."""
     if not has("direct"):
         return "this system has no direct I/O"
     flags: Any = fcntl.fcntl(fd, fcntl.F_GETFL)

@@ -44,8 +44,7 @@ def format_of(
     native: torch.dtype, precision: Precision | None, offload: Offload, names: Sequence[str], persistent: bool = False
 ) -> StorageFormat:
     """The storage format of a bucket. Without a recipe all has the dtype `native`, that of the model's parameters;
-    `names` are the optimizer's long states. The parameters of a `persistent` bucket stay on the device, as forward
-    uses them."""
+    `names` are the optimizer's long states. A `persistent` bucket's parameters stay on the device."""
     step_dtype = native if precision is None else torch.float32
     parameters = "device" if persistent else offload.parameters
     together = offload.optimizer == parameters != "disk"
@@ -72,8 +71,8 @@ def align_of(precision: Precision | None) -> int:
 
 @dataclass(frozen=True)
 class StateSize:
-    """What an optimizer keeps for a tensor: tensors as long as it, by name if that matters, and tensors of fixed size
-    (a step counter); and whether it keeps nothing else, such as a count in an attribute."""
+    """What an optimizer keeps for a tensor: tensors as long as it, by name if that matters, and of fixed size (a step
+    counter); and whether that is all."""
 
     tensors_per_element: int
     bytes_per_tensor: int

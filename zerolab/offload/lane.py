@@ -1,8 +1,7 @@
-"""Transfers beside the computation: a few threads that read and write records of swap files, and a walk over groups of
-states that do not fit into memory at once.
+"""Transfers beside the computation: threads that move records of swap files, and a walk over groups of states.
 
-System calls on files give up Python's lock, so threads are enough. Reads have threads of their own, and so have
-writes: a read is not held up by a write that was asked for earlier, and a disk does both at once.
+System calls on files give up Python's lock, so threads are enough. Reads have threads of their own, which no write
+holds up that was asked for earlier: a disk does both at once.
 
     buffer 0     read 0 | compute 0 | write 0 | read 3 | compute 3 | ...
     buffer 1             read 1 ....| compute 1 | write 1 | read 4 | ...
@@ -103,7 +102,7 @@ class Lane:
     """Reads and writes whole records of swap files in the background, in order of issue in each direction.
 
     Two transfers that are not waited for may run at once: a record's write and its next read are the caller's to keep
-    apart. `close` ends what was issued and then closes the `files` that the lane was given.
+    apart.
     """
 
     def __init__(self, files: Iterable[SwapFile] = (), threads: int = THREADS, piece: int = PIECE) -> None:
@@ -121,7 +120,7 @@ class Lane:
         return self._move("write", file, i, buffer)
 
     def close(self) -> None:
-        """Let what was issued end, then end the threads and close the files. May be called again."""
+        """Let what was issued end, then end the threads and close the `files`. May be called again."""
         for pool in self._pools.values():
             pool.shutdown()
         for file in self.files:
@@ -156,12 +155,10 @@ def pipeline(
 ) -> Generator[tuple[G, int]]:
     """Each group with the number of its buffer, in order, to compute on between one `next` and the following.
 
-    `read(group, buffer)` and `write(group, buffer)` begin a transfer and return at once. `read` may be called on the
-    thread that ended a write. The last `next` returns when all is written.
-
-    A transfer that fails ends the walk with its error, the first of several. If the caller leaves the walk, by an
-    exception or a `break`, its last group is not written. Either way the walk ends only when no transfer is under way;
-    a caller who keeps it in a variable closes it (`contextlib.closing`).
+    `read(group, buffer)` and `write(group, buffer)` begin a transfer, on whatever thread, and return at once. A
+    transfer that fails ends the walk with its error, the first of several. If the caller leaves it, by an exception or
+    a `break`, its last group is not written. Any walk ends only when no transfer is under way; a caller who keeps it
+    in a variable closes it.
     """
     walked, trace = list(groups), trace or (lambda *_: None)
     reads, writes = dict[int, Transfer](), dict[int, Transfer]()

@@ -41,9 +41,8 @@ Skip = Callable[[str, nn.Linear], bool]
 
 
 def quantise(tensor: Tensor, dtype: torch.dtype, scale: Tensor) -> Tensor:
-    """`tensor · scale` rounded to an fp8 format. What is too large becomes the format's largest, which torch's own
-    conversion does for e4m3 in some versions only and for e5m2 in none. An infinity becomes NaN: e4m3 has no other
-    way to say that something overflowed before."""
+    """`tensor · scale` rounded to an fp8 format. What is too large becomes the format's largest, which torch does not
+    promise. An infinity becomes NaN: e4m3 has no other way to say that something overflowed before."""
     largest = torch.finfo(dtype).max
     scaled = (tensor.float() * scale).clamp_(-largest, largest)
     return scaled.masked_fill_(tensor.isinf(), float("nan")).to(dtype)
@@ -114,8 +113,7 @@ class Fp8Linear(nn.Linear):
             raise InputError(f"the input is {input.dtype} and the weight {dtype}; give the layer input.to({dtype})")
 
     def scale_of(self, role: int, largest: Tensor, record: bool) -> Tensor:
-        """The scale for a tensor with this maximum, which is noted if `record`. A maximum that is not finite leaves
-        no trace."""
+        """The scale for a tensor with this maximum, which is noted if `record` and finite."""
         usable = torch.where(largest.isfinite(), largest, 0.0)
         scale = self.fp8_scale[role]
         scale = torch.where(scale > 0, scale, delayed_scale(usable, ROLE_FORMATS[role]))
@@ -134,8 +132,7 @@ class Fp8Linear(nn.Linear):
         self.fp8_amax.zero_()
 
     def _quantised(self, input: Tensor, training: bool) -> tuple[Tensor, Tensor]:
-        # Only what an operation has made is shared: a leaf, such as a parameter, may be written to without a new
-        # version, as ZeRO does.
+        # A leaf, such as a parameter, may be written to without a new version, as ZeRO does.
         shareable = training and not input.is_leaf
         known: _Shared | None = _shared.get(input) if shareable else None
         if known is not None and known.version != input._version:

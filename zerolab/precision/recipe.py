@@ -7,9 +7,9 @@
     main_params    always; what the optimizer updates         fp32          fp32
     exp_avg(_sq)   always; Adam's moments                     fp32          fp32
 
-Main parameters are called so by Megatron-LM; papers and DeepSpeed say master weights. A step computes in fp32, whatever
-its states rest in. Where main_params has the dtype of params, there is one copy of both. `reduce` is the dtype in which
-gradients travel and are added up; it may be wider than the one they are kept in.
+Main parameters are called so by Megatron-LM; papers and DeepSpeed say master weights. A step computes in fp32. Where
+main_params has the dtype of params, there is one copy of both. `reduce` is the dtype in which gradients travel and are
+added up.
 """
 
 from __future__ import annotations

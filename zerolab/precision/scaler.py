@@ -35,9 +35,7 @@ class ScaleError(ZerolabError, ArithmeticError):
 
 @dataclass(eq=False)
 class LossScaler:
-    """The loss scale of a run, from step to step: `scale` before a step, `update(overflow)` after it.
-
-    All ranks must give `update` the same answers, those of all shards together; then they keep the same scale.
+    """The loss scale of a run: `scale` before a step, after it `update`, with the same answer on all ranks.
 
     initial_power           the scale starts at 2**initial_power
     window                  clean steps in a row, after the first, before the scale doubles
