@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from cover import NIGHTLY
 from torch import nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.utils.checkpoint import checkpoint
@@ -393,10 +394,10 @@ def fit(model: Any, steps: int = 3) -> dict[str, torch.Tensor]:
     return {name: value.detach() for name, value in model.state_dict().items()}
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_checkpointing_gives_the_same_bits(dtype: torch.dtype) -> None:
+def test_checkpointing_gives_the_same_bits() -> None:
     """Parameters, scales and histories: the recomputation counts nothing twice."""
-    assert digest(fit(small_llama(dtype=dtype))) == digest(fit(small_llama(checkpoint=True, dtype=dtype)))
+    plain, recomputed = (fit(small_llama(checkpoint=recompute, dtype=torch.bfloat16)) for recompute in (False, True))
+    assert digest(plain) == digest(recomputed)
 
 
 def test_a_recomputation_after_other_micro_batches_uses_the_scales_of_its_forward() -> None:
@@ -486,7 +487,6 @@ def train(comm: Collectives, stage: int, options: dict[str, Any], model: Any) ->
 
 
 MODELS = {
-    "llama": llama,
     "checkpointed": lambda: llama(checkpoint=True),
     "bf16": lambda: llama().bfloat16(),
     "gpt2": gpt2,
@@ -496,8 +496,11 @@ MODELS = {
 @pytest.mark.ranks
 @pytest.mark.parametrize("name", MODELS)
 def test_every_stage_ends_with_the_same_bits(name: str) -> None:
+    # All for one model; for the others by day what whole gradients give, and shards.
+    variants = VARIANTS if NIGHTLY or name == "checkpointed" else VARIANTS[::4]
+
     def all_stages(comm: Collectives) -> list[tuple[str, str]]:
-        return [train(comm, stage, options, MODELS[name]()) for stage, options in VARIANTS]
+        return [train(comm, stage, options, MODELS[name]()) for stage, options in variants]
 
     by_rank = list(launch(all_stages, ranks=2, world="lockstep", collectives="ring", device="cpu"))
     assert len({parameters for rank in by_rank for parameters, _ in rank}) == 1
