@@ -38,8 +38,7 @@ from tqdm import tqdm
 
 from zerolab.offload.buffers import aligned
 from zerolab.offload.files import SwapFile
-from zerolab.offload.lane import PIECE, THREADS, Lane, Transfer
-from zerolab.offload.pipeline import pipeline
+from zerolab.offload.lane import PIECE, THREADS, Lane, Transfer, pipeline
 
 KINDS = {"read": 1, "write": 1, "read and write": 2}
 """And how often the file's bytes move."""

@@ -3,13 +3,15 @@
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import groupby
 from typing import Any, TypeVar
 
 import torch
 from cover import covering, pairs
 from torch import nn
 
-from zerolab.memory import KINDS, Sending, Stage3Limits, Tracker, predict, predict_peaks, predict_traffic
+from zerolab.flat import BucketPlan
+from zerolab.memory import KINDS, Stage3Limits, Tracker, TrafficSettings, predict, predict_traffic
 from zerolab.models import build
 from zerolab.zero import STAGES, ZeroEngine
 from zerolab.zero.labels import engine_labels
@@ -126,15 +128,16 @@ def measure(comm: Any, case: Case, stage: int) -> Measured:
     predicted = predict(engine.plans, stage, engine.state_size)
     tied = [unit.name for unit in engine.units if len(unit.modules) > 1]
     limits = options.get("limits", Stage3Limits())
-    bounds = predict_peaks(engine.plans, stage, case.micro_batches, case.reduce_each, prefetch, clip, tied, limits)
+    walked = gathered_peak(engine.plans, limits, prefetch, tied) if stage == 3 and comm.size > 1 else 0
+    bounds = bounds_of(engine.plans, stage if comm.size > 1 else 0, case, clip)
     reduction = options.get("reduction", "reduce_scatter")
-    sending = Sending(case.micro_batches, reduction, case.reduce_each, clip, limits=limits, resident=tied)
+    sending = TrafficSettings(case.micro_batches, reduction, case.reduce_each, clip, limits=limits, resident=tied)
     traffic = predict_traffic(engine.plans, stage, comm.size, sending)
     engine.close()
     own = comm.rank
     return Measured(
         predicted={kind: by_rank[own] for kind, by_rank in predicted.items()},
-        bounds={kind: by_rank[own] for kind, by_rank in bounds.items()},
+        bounds={"gathered_units": walked, **bounds},
         states={kind: states[kind] for kind in STATES},
         peak=tracker.peak,
         peak_of={kind: tracker.peak_of(kind) for kind in KINDS},
@@ -143,6 +146,49 @@ def measure(comm: Any, case: Case, stage: int) -> Measured:
         calls=comm.meter.calls_by_collective("forward", "backward"),
         traffic_predicted={name: by_rank[own] for name, by_rank in traffic.items()},
     )
+
+
+def gathered_peak(plans: Sequence[BucketPlan], limits: Stage3Limits, prefetch: bool, tied: Sequence[str]) -> int:
+    """The most bytes of whole units at a moment of a forward and a backward; tied ones run once more in between."""
+    units = [[*unit] for _, unit in groupby(plans, key=lambda plan: plan.unit)]
+    numels = [sum(plan.layout.numel for plan in unit if not plan.persistent) for unit in units]
+    sizes = [sum(plan.itemsize * plan.layout.numel for plan in unit if not plan.persistent) for unit in units]
+    first = [any(plan.trainable for plan in unit) for unit in units].index(True)
+    forward = [*range(len(units)), *(at for at, unit in enumerate(units) if unit[0].unit in tied)]
+    here, peak = set[int](), 0
+    for way, runs in enumerate((forward, [at for at in reversed(forward) if at >= first])):
+        for turn, at in enumerate(runs):
+            coming = runs[turn + 1 :]
+            here.add(at)
+            live = sum(numels[other] for other in here)
+            here |= {*coming[: limits.ahead([(numels[other], other in here) for other in coming], live) * prefetch]}
+            peak = max(peak, sum(sizes[other] for other in here))
+            if at not in coming and (way or at < first or not limits.keeps(at, coming, numels.__getitem__)):
+                here.remove(at)
+    return peak
+
+
+def bounds_of(plans: Sequence[BucketPlan], stage: int, case: Case, clip: bool) -> dict[str, int]:
+    """The most bytes of gradients and of what a ring receives, at one moment of a step, on a rank."""
+    trainable = [plan for plan in plans if plan.trainable]
+    whole = [plan.itemsize * plan.layout.numel for plan in trainable]
+    shards = [plan.itemsize * plan.layout.shard_numel for plan in trainable]
+    several = case.micro_batches > 1
+    if stage < 2 and not (several and case.reduce_each):
+        local = 0
+    elif stage >= 2 and several and not case.reduce_each:
+        local = sum(whole)
+    else:
+        # Backward goes from the end: what it left before a unit, two buckets, is still under reduction.
+        names = [plan.unit for plan in trainable]
+        ends = {name: at for at, name in enumerate(names)}
+        local = max(sum(whole[names.index(name) : end + 3]) for name, end in ends.items())
+    # A ring receives into one chunk on two ranks, into two on more; sums of further micro-batches wait to be added.
+    scratch = max(shards) * min(plans[0].layout.ranks - 1, 2)
+    if several and case.reduce_each and stage >= 2:
+        scratch += max(map(sum, zip(shards, [*shards[1:], 0], strict=True)))
+    scratch = max(scratch, 8 * plans[0].layout.ranks * clip)
+    return {"gradient_buffers": local, "communication_buffers": scratch}
 
 
 def measure_all(comm: Any, cases: dict[str, Case]) -> dict[tuple[str, int], Measured]:

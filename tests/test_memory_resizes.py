@@ -7,6 +7,7 @@ import torch
 from zoo.trial import findings
 
 from zerolab.collectives import Collectives, Link
+from zerolab.collectives.call import phase
 from zerolab.memory import Tracker
 from zerolab.ranks import launch, spend
 
@@ -101,10 +102,10 @@ def test_a_resize_has_its_own_time_and_phase() -> None:
         with Tracker(clock=comm.transport.now) as tracker:
             whole = torch.zeros(1000)
             spend(1.0)
-            tracker.mark("release")
-            whole.untyped_storage().resize_(0)
-            spend(1.0)
-            torch.zeros(1).add_(1)
+            with phase("release"):
+                whole.untyped_storage().resize_(0)
+                spend(1.0)
+                torch.zeros(1).add_(1)
         return [(sample.time, sample.phase, sample.total) for sample in tracker.samples]
 
     seen = launch(on_rank, ranks=2, world="lockstep")[0]

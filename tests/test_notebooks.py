@@ -170,7 +170,7 @@ SPOILERS = {
     "03": ["Bucket.publish", "Bucket.reduce"],
     "04": ["Reducer._start", "gradient_norm"],
     "06": ["LossScaler.update", "LossScaler._shrink"],
-    "07": ["_Walk.run"],
+    "07": ["pipeline"],
     "08": ["plan", "Folder.publish"],
 }
 

@@ -11,9 +11,9 @@ ERROR = {"fp16": 2.0**-11, "fp8": 2.0**-4}
 
 def rested(codec: Codec, values: torch.Tensor) -> torch.Tensor:
     raw = torch.full((codec.nbytes(values.numel()),), 0x7E, dtype=torch.uint8)
-    codec.put(values, raw)
+    codec.encode(values, raw)
     out = torch.full_like(values, 7.0)
-    codec.get(raw, out)
+    codec.decode(raw, out)
     return out
 
 

@@ -7,6 +7,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
+from cover import NIGHTLY
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -106,11 +107,13 @@ def test_every_number_keeps_its_bits_and_lies_between_its_neighbours(name: str) 
     assert len(finite) == 2 * form.last + 1
     beyond = INF if form.infinite else NAN
     row = [-beyond, *finite, beyond]
-    for at in range(1, len(row) - 1):
+    # By day each 61st of the 65,536 of 16 bits, and those at the ends.
+    few = form.bits == 16 and not NIGHTLY
+    for at in sorted({1, 2, len(row) - 3, len(row) - 2, *range(1, len(row) - 1, 61 if few else 1)}):
         below, mine, above = neighbours(row[at], form)
         assert mine == row[at] and same(below, row[at - 1]) and same(above, row[at + 1])
         assert number(ordinal(mine, form), form) == mine
-    for found, value in enumerate(values.tolist()):
+    for found, value in list(enumerate(values.tolist()))[:: 61 if few else 1]:
         if not math.isnan(value):
             assert code(value, form) == found
 

@@ -251,8 +251,6 @@ def test_a_setting_that_cannot_work_is_refused_by_name(settings: dict, message: 
 @pytest.mark.parametrize(
     ("state", "message"),
     [
-        ({}, "not nothing; give what state"),
-        ({"scale": 2.0, "clean": 0}, "not scale, clean; give"),
         ({"scale": float("inf"), "clean": 0, "left": 1}, "scale in the state is inf"),
         ({"scale": 2.0, "clean": -1, "left": 1}, "clean in the state is -1"),
         ({"scale": 2.0, "clean": 0, "left": 0}, "left in the state is 0"),

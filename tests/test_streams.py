@@ -181,7 +181,7 @@ def test_new_parameters_on_their_way_to_the_host_take_no_more_than_a_few_sub_gro
 ) -> None:
     numel = 50
     offload = Offload(parameters="host", sub_group_numel=numel)
-    with Sending() as checker:
+    with TrafficSettings() as checker:
         fake = FakeDoor(checker)
         fake.put_in(monkeypatch)
         engine = make_engine(Case(3, settings={"offload": offload, "precision": precision}), fake)
@@ -199,7 +199,7 @@ class Copied(NamedTuple):
     tick: int
 
 
-class Sending(Checker):
+class TrafficSettings(Checker):
     """`sent`: what other streams than the one that computes have read of the device's memory; `most`: the most bytes of
     it at once of which neither that one nor the host knew that they were read."""
 
@@ -430,10 +430,6 @@ class Operations(TorchDispatchMode):
         if not func.is_view:
             self.names.append(str(func))
         return func(*args, **(kwargs or {}))
-
-
-def test_fp8_layers_that_share_an_input_find_that_out_without_the_host() -> None:
-    check_waits(run(Case(3, steps=3, by="loop", settings={"precision": "fp8", "clip_norm": 0.1})))
 
 
 def check_waits(seen: Seen) -> None:

@@ -9,7 +9,7 @@ from memory_cases import TRAFFIC_CASES, Measured, by_day, measure_all
 from zerolab.collectives import Transport, build
 from zerolab.errors import InputError
 from zerolab.flat import BucketPlan, lay_out
-from zerolab.memory import Sending, predict_traffic
+from zerolab.memory import TrafficSettings, predict_traffic
 from zerolab.ranks import launch
 
 pytestmark = pytest.mark.timeout(110)
@@ -97,12 +97,12 @@ def test_traffic_of_micro_batches_follows_the_table() -> None:
     psi = 4 * (40 + 80)
     for reduce_each, expected in ((True, (6, 4, 4, 9)), (False, (2, 2, 2, 7))):
         for stage, times in enumerate(expected):
-            sent = predict_traffic(plans(40, 80), stage, 4, Sending(3, reduce_each=reduce_each))
+            sent = predict_traffic(plans(40, 80), stage, 4, TrafficSettings(3, reduce_each=reduce_each))
             assert sum(by_rank[0] for by_rank in sent.values()) == times * psi * 3 // 4
 
 
 def test_stage1_by_all_reduce_sends_half_as_much_again() -> None:
-    once = predict_traffic(plans(40), 1, 4, Sending(reduction="all_reduce"))
+    once = predict_traffic(plans(40), 1, 4, TrafficSettings(reduction="all_reduce"))
     assert once == {"all_reduce": [2 * 30 * 4] * 4, "all_gather": [30 * 4] * 4}
 
 
@@ -116,13 +116,17 @@ def test_a_frozen_bucket_travels_only_to_be_used() -> None:
 
 
 def test_clipping_gathers_one_double_from_each_rank() -> None:
-    plain, clipped = (predict_traffic(plans(40), 2, 4, Sending(clip=clip))["all_gather"] for clip in (False, True))
+    plain, clipped = (
+        predict_traffic(plans(40), 2, 4, TrafficSettings(clip=clip))["all_gather"] for clip in (False, True)
+    )
     assert [b - a for a, b in zip(plain, clipped, strict=True)] == [3 * 8] * 4
 
 
 def test_one_rank_sends_nothing() -> None:
     for stage in range(4):
-        assert all(not any(sent) for sent in predict_traffic(plans(40, ranks=1), stage, 1, Sending(clip=True)).values())
+        assert all(
+            not any(sent) for sent in predict_traffic(plans(40, ranks=1), stage, 1, TrafficSettings(clip=True)).values()
+        )
 
 
 @pytest.mark.parametrize(
@@ -148,4 +152,4 @@ def test_what_cannot_be_predicted_is_refused(arguments: tuple, says: str) -> Non
 )
 def test_a_step_that_cannot_be_is_refused_where_it_is_described(settings: dict, says: str) -> None:
     with pytest.raises(InputError, match=says):
-        Sending(**settings)
+        TrafficSettings(**settings)

@@ -11,9 +11,9 @@ from zerolab.course.grade.cells import read_notebook
 from zerolab.course.viz import Changes
 from zerolab.course.viz.changes import calls_of, described
 from zerolab.errors import InputError
-from zerolab.memory.limits import Stage3Limits
 from zerolab.ranks import launch
 from zerolab.zero import STAGES, ZeroEngine
+from zerolab.zero.limits import Stage3Limits
 from zerolab.zero.table import make_rows
 from zerolab.zero.units import dtypes_of
 

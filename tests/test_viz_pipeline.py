@@ -19,8 +19,7 @@ from zerolab.course.viz.pipeline import (
     schedule,
 )
 from zerolab.errors import InputError
-from zerolab.offload.lane import Transfer
-from zerolab.offload.pipeline import pipeline
+from zerolab.offload.lane import Transfer, pipeline
 
 TIMES = st.sampled_from([0.5, 1, 2, 3, 8])
 SOON = 20.0

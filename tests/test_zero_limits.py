@@ -1,6 +1,7 @@
 """Row 23: which parameters stay at stage 3, how many come ahead, how many are kept. What each limit does is measured
 by the tracker and the meter, and predicted to the byte."""
 
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,12 +16,13 @@ from zero_cases import adamw, digest
 from zerolab.checkpoint import load, save
 from zerolab.collectives import Collectives
 from zerolab.errors import InputError
-from zerolab.memory import Stage3Limits, predict_building
-from zerolab.memory.limits import Walk
+from zerolab.flat import BucketPlan, lay_out
+from zerolab.memory import Stage3Limits
+from zerolab.memory.traffic import gather_order
 from zerolab.models import build
 from zerolab.offload import Offload
 from zerolab.ranks import launch
-from zerolab.zero import ZeroEngine, find_units
+from zerolab.zero import ZeroEngine
 from zerolab.zero.units import Presence
 
 pytestmark = pytest.mark.timeout(120)
@@ -255,15 +257,6 @@ def test_parameters_that_stay_may_be_used_from_outside_and_are_not_counted_as_ga
 # On paper
 
 
-def test_building_takes_no_second_copy_of_what_stays() -> None:
-    whole, sharded = (
-        [bucket.plan for unit in find_units(ten_blocks(), 2, persistence_numel=threshold) for bucket in unit.buckets]
-        for threshold in (ALL, 0)
-    )
-    assert predict_building(whole, 3) == sum(4 * plan.layout.numel for plan in whole)
-    assert predict_building(sharded, 3) < predict_building(whole, 3)
-
-
 def test_the_nearest_units_come_ahead_as_far_as_they_fit() -> None:
     coming = [5, 3, 4, 1]
     sizes = [(numel, False) for numel in coming]
@@ -276,15 +269,20 @@ def test_the_nearest_units_come_ahead_as_far_as_they_fit() -> None:
     assert Stage3Limits().ahead([(10**9, False)], 10**9) == 1 and Stage3Limits().ahead([], 0) == 0
 
 
-def test_a_walk_gathers_each_unit_twice_unless_it_is_kept() -> None:
-    sizes = [10, 20, 30]
-    assert Walk(sizes, sizes).gathers == [0, 1, 2, 2, 1, 0] and Walk(sizes, sizes).peak == 50
-    assert Walk(sizes, sizes, Stage3Limits(reuse_numel=61)).gathers == [0, 1, 2, 0]
-    assert Walk(sizes, sizes, Stage3Limits(reuse_numel=60)).gathers == [0, 1, 2, 1, 0]
-    assert Walk(sizes, sizes, prefetch=False, first=1).gathers == [0, 1, 2, 2, 1]
+def test_each_unit_is_gathered_twice_unless_it_is_kept() -> None:
+    def order(limits: Stage3Limits, first: int = 0, resident: Sequence[str] = ()) -> list[int]:
+        plans = [
+            BucketPlan(f"{size}", lay_out({"weight": (size,)}, 1, align=1), 4, at >= first, (None,))
+            for at, size in enumerate((10, 20, 30))
+        ]
+        return [int(unit[0].unit) // 10 - 1 for _, unit in gather_order(plans, resident, limits)]
+
+    assert order(Stage3Limits()) == [0, 1, 2, 2, 1, 0]
+    assert order(Stage3Limits(reuse_numel=61)) == [0, 1, 2, 0]
+    assert order(Stage3Limits(reuse_numel=60)) == [0, 1, 2, 1, 0]
+    assert order(Stage3Limits(prefetch_numel=0), first=1) == [0, 1, 2, 2, 1]
     # A tied one runs at the end, too, and backward begins with it.
-    tied = Walk(sizes, sizes, Stage3Limits(reuse_numel=1), prefetch=False, resident=[0])
-    assert tied.gathers == [0, 1, 2, 2, 1] and tied.peak == 40
+    assert order(Stage3Limits(prefetch_numel=0, reuse_numel=1), resident=["10"]) == [0, 1, 2, 2, 1]
 
 
 @pytest.mark.parametrize("what", ["persistence_numel", "prefetch_numel", "live_numel", "reuse_numel"])

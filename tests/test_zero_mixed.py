@@ -22,7 +22,7 @@ from zerolab.collectives.call import Call
 from zerolab.collectives.transport import Transport, WrappedTransport
 from zerolab.errors import InputError
 from zerolab.offload import Offload
-from zerolab.offload.places import NOWHERE
+from zerolab.offload.places import NO_OFFLOAD
 from zerolab.precision import LossScaler, Precision
 from zerolab.precision.scaler import ScaleError
 from zerolab.ranks import launch
@@ -57,7 +57,7 @@ def spoiled(bad: float, gradient: torch.Tensor) -> torch.Tensor:
 
 
 def overflow(
-    comm: Collectives, stage: int, clip: float | None, micro_batches: int, bad: float, offload: Offload = NOWHERE
+    comm: Collectives, stage: int, clip: float | None, micro_batches: int, bad: float, offload: Offload = NO_OFFLOAD
 ) -> list[Any]:
     """Of each step: skipped, its scale, the next one's, whether the norm is a number, whether a state changed."""
     engine = ZeroEngine(
@@ -140,7 +140,7 @@ def test_an_overflow_in_the_bucket_that_arrives_last_over_a_slow_wire_is_seen() 
 
 def test_a_skipped_step_leaves_states_off_the_device_alone(tmp_path: Path) -> None:
     def run(comm: Collectives) -> list[Any]:
-        places = [NOWHERE, *(Offload(of, path=tmp_path, sub_group_numel=40) for of in ("host", "disk"))]
+        places = [NO_OFFLOAD, *(Offload(of, path=tmp_path, sub_group_numel=40) for of in ("host", "disk"))]
         return [overflow(comm, 2, 0.5, 2, float("nan"), place) for place in places]
 
     for device, *others in lockstep(run):

@@ -340,7 +340,6 @@ REFUSED: list[tuple[Callable[[Path], object], list[str]]] = [
     (lambda at: engine_of(at / "file"), ["file", "not a folder"]),
     (lambda at: engine_of(None), ["no path", "name a folder"]),
     (lambda at: engine_of(None, optimizer="device", parameters="disk"), ["no path"]),
-    (lambda at: engine_of(7), ["path", "7"]),
     (lambda at: engine_of(at, optimizer="tape"), ["optimizer", "'tape'", "device, host, disk"]),
     (lambda at: engine_of(at, parameters="nvme"), ["parameters", "'nvme'", "device, host, disk"]),
     (lambda at: engine_of(at, stage=1, parameters="disk"), ["stage 3", "stage 1"]),

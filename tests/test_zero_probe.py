@@ -15,7 +15,7 @@ from torch.overrides import TorchFunctionMode
 
 from zerolab.collectives import LocalCollectives
 from zerolab.errors import InputError
-from zerolab.offload.places import NOWHERE, Offload
+from zerolab.offload.places import NO_OFFLOAD, Offload
 from zerolab.zero import ZeroEngine
 from zerolab.zero.start.probe import probe
 from zerolab.zero.step import default_factory
@@ -372,7 +372,7 @@ def test_an_optimizer_is_probed_where_it_steps(of: Any, monkeypatch: pytest.Monk
 
 def test_an_optimizer_of_the_host_is_probed_there() -> None:
     gpu = torch.device("cuda:1")
-    assert NOWHERE.step_device(gpu) == gpu
+    assert NO_OFFLOAD.step_device(gpu) == gpu
     places = [Offload("host"), Offload("disk", path="unused")]
     assert {place.step_device(gpu).type for place in places} == {"cpu"}
 

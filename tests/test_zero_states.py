@@ -13,7 +13,7 @@ from torch import nn
 from zero_cases import VOCABULARY, Case, adamw, batches, decay_matrices, digest, part_of
 
 from zerolab.collectives import Collectives
-from zerolab.memory import Sending, Tracker, predict, predict_states, predict_traffic
+from zerolab.memory import Tracker, TrafficSettings, predict, predict_states, predict_traffic
 from zerolab.offload import Offload
 from zerolab.precision import PRECISIONS, Precision
 from zerolab.ranks import launch
@@ -122,7 +122,7 @@ def train(comm: Collectives, run: Run, folder: Path) -> Seen:
         engine.step()
     sent = {name: count // STEPS for name, count in comm.meter.bytes_by_collective().items()}
     predicted = predict(engine.plans, run.stage, engine.state_size, engine.precision, engine.offload)
-    sending = Sending(clip=True, precision=engine.precision, offload=engine.offload)
+    sending = TrafficSettings(clip=True, precision=engine.precision, offload=engine.offload)
     traffic = predict_traffic(engine.plans, run.stage, comm.size, sending)
     state = engine.consolidate()
     whole = engine.state_dict(main=True)

@@ -8,7 +8,7 @@ from torch import nn
 
 from zerolab.collectives import Collectives
 from zerolab.errors import InputError
-from zerolab.memory import Sending, predict, predict_traffic
+from zerolab.memory import TrafficSettings, predict, predict_traffic
 from zerolab.offload import Offload
 from zerolab.offload.formats import format_of
 from zerolab.ranks import launch
@@ -86,7 +86,7 @@ def sent_at(comm: Collectives, stage: int) -> tuple[int, int]:
     engine = ZeroEngine(Small(), comm, stage, lr=0.1)
     # Stage 3 gathers each unit for forward and for backward.
     table = sum(sum(bucket.rows.sent(bucket.layout.numel, uses=2)) for bucket in engine.buckets)
-    ledger = predict_traffic(engine.plans, engine.stage, comm.size, Sending())
+    ledger = predict_traffic(engine.plans, engine.stage, comm.size, TrafficSettings())
     return table, sum(by_rank[comm.rank] for by_rank in ledger.values())
 
 

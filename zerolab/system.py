@@ -44,8 +44,6 @@ THINGS = {
         lambda: hasattr(os, "sched_getaffinity"),
         "ranks share out all cores of the machine, also those that this process may not use",
     ),
-    "locks": Thing(lambda: True, ""),
-    "vectors": Thing(lambda: True, ""),
     "direct": Thing(
         lambda: hasattr(os, "O_DIRECT"),
         "the disk tier goes through the page cache, and the report of a run says so",

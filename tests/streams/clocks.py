@@ -26,8 +26,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
-from zerolab.memory import resizes
-from zerolab.memory.track import written_arguments
+from zerolab.memory.track import hear_resizes, ignore_resizes, written_arguments
 
 GPU = torch.device("cpu:0")
 HOST = "host"
@@ -96,11 +95,11 @@ class Checker(TorchDispatchMode):
 
     def __enter__(self) -> Checker:
         super().__enter__()
-        resizes.listen(self._resized)
+        hear_resizes(self._resized)
         return self
 
     def __exit__(self, *exc_info: Any) -> None:
-        resizes.ignore(self._resized)
+        ignore_resizes(self._resized)
         super().__exit__(*exc_info)
 
     # Order.

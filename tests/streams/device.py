@@ -70,7 +70,7 @@ class FakeDoor:
         patch.setattr(Handle, "wait", self.waiting(Handle.wait))
         patch.setattr(Handle, "arrived", self.waiting(Handle.arrived))
         patch.setattr(torch.Tensor, "tolist", self.listing(torch.Tensor.tolist))
-        patch.setattr(swap.Lane, "_cut", lambda *given: self.transfer(*given))
+        patch.setattr(swap.Lane, "_move", lambda *given: self.transfer(*given))
         for name in ("all_reduce", "broadcast"):
             patch.setattr(dist, name, getattr(self, name))
         patch.setattr(torch_, "_reduce_scatter_single", self.reduce_scatter)
@@ -116,13 +116,13 @@ class FakeDoor:
 
         return tolist
 
-    def transfer(self, lane: swap.Lane, file: Any, i: int, buffer: Tensor, move: Any, queue: Any) -> swap.Transfer:
+    def transfer(self, lane: swap.Lane, kind: str, file: Any, i: int, buffer: Tensor) -> swap.Transfer:
         """A record goes to a file or comes from it, at once: as early as a thread might do it."""
-        reads, writes = ([], [buffer]) if queue is lane._reads else ([buffer], [])
+        reads, writes = ([], [buffer]) if kind == "read" else ([buffer], [])
         self.checker.touch(f"a transfer {where()}", self.checker.host, reads, writes)
         transfer = swap.Transfer()
         with _disable_current_modes():
-            transfer.run(lambda: move(i, buffer, 0, file.span(i)))
+            transfer.run(lambda: getattr(file, kind)(i, buffer))
         return transfer
 
     # The door.

@@ -244,7 +244,7 @@ class Load:
                 codes[at:end] = self.source.codes(name, lap.slot.name, part).to(codes.device)
                 scales[slice(*blocks_of(at, end))] = self.source.scales(name, lap.slot.name, part).to(scales.device)
         if decoded:
-            codec.put(values, raw)
+            codec.encode(values, raw)
 
     def _set_rest(self) -> None:
         engine = self.engine

@@ -1,7 +1,6 @@
 """What a storage can be, and who says so.
 
-A tracker finds storages by itself; it cannot know what they are for. A `Labels` function tells it: it names
-tensors by kind when asked, and may be asked at any time. Sizes never come from it.
+A tracker finds storages by itself, and their sizes; what they are for a `Labels` function tells it, at any time.
 """
 
 from __future__ import annotations
@@ -41,7 +40,6 @@ and "host:text", a run's text where that is mapped from files.
 OFFLOADED = ("host:", "disk:")
 """How the names of offloaded kinds begin, which are in other ledgers than the device's."""
 
-
 Labels = Callable[[], Mapping[str, Iterable[torch.Tensor | None]]]
 """Names tensors by kind. Where two kinds name one storage, the first counts it."""
 
@@ -51,16 +49,11 @@ def model_labels(model: nn.Module, optimizer: torch.optim.Optimizer | None = Non
 
     def labels() -> dict[str, list[torch.Tensor | None]]:
         parameters = list(model.parameters())
+        states = [value for state in optimizer.state.values() for value in state.values()] if optimizer else []
         return {
             "parameters": [*parameters],
             "gradients": [parameter.grad for parameter in parameters],
-            "optimizer_states": [*state_tensors(optimizer)],
+            "optimizer_states": [value for value in states if isinstance(value, torch.Tensor)],
         }
 
     return labels
-
-
-def state_tensors(optimizer: torch.optim.Optimizer | None) -> list[torch.Tensor]:
-    """The tensors in an optimizer's state."""
-    states = optimizer.state.values() if optimizer is not None else ()
-    return [value for state in states for value in state.values() if isinstance(value, torch.Tensor)]

@@ -6,8 +6,7 @@ With Ψ parameters, N ranks, and P, G, O bytes a parameter for parameters, gradi
     stage 1   P + G + O / N          stage 3   (P + G + O) / N
 
 P, G and O follow from the precision (`state_widths`). This is the arithmetic of the ZeRO paper (arXiv 1910.02054,
-section 5 and figure 1): no padding, no activations, no buffers. `zerolab.memory.predict` has the padding of a real
-layout.
+section 5 and figure 1): no activations, no buffers, and no padding, which `zerolab.memory.predict` has.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ import torch
 
 from zerolab.flat.layout import check_count
 from zerolab.offload.formats import check_places, format_of
-from zerolab.offload.places import NOWHERE, Offload, ledger
+from zerolab.offload.places import NO_OFFLOAD, Offload, ledger
 from zerolab.precision.recipe import Precision, find_precision
 from zerolab.zero.table import check_stage
 
@@ -26,7 +25,7 @@ SHARDED_FROM = {"parameters": 3, "gradients": 2, "optimizer_states": 1}
 """The first stage at which a rank keeps only its own shard."""
 
 
-def state_widths(precision: Precision, offload: Offload = NOWHERE) -> dict[str, int]:
+def state_widths(precision: Precision, offload: Offload = NO_OFFLOAD) -> dict[str, int]:
     """Bytes a parameter, by kind of state: {"parameters": 2, "gradients": 2, "optimizer_states": 12} for bf16.
 
     Optimizer states are Adam's two moments and, where the optimizer updates a copy of the parameters, that copy: main
@@ -34,11 +33,10 @@ def state_widths(precision: Precision, offload: Offload = NOWHERE) -> dict[str, 
     left out: 4 bytes for each 128 values.
     """
     form = format_of(torch.float32, precision, offload, ADAM)
-    codecs = [*form.states.values(), *([form.main] if form.main else [])]
     return {
         "parameters": precision.itemsize("main_params" if precision.sharded_main else "params"),
         "gradients": precision.itemsize("main_grads"),
-        "optimizer_states": sum(codec.dtype.itemsize for codec in codecs),
+        "optimizer_states": sum(codec.dtype.itemsize for codec in form.codecs),
     }
 
 
@@ -47,13 +45,11 @@ def predict_states(
     ranks: int,
     stage: int,
     precision: Precision | str | None = "bf16",
-    offload: Offload = NOWHERE,
+    offload: Offload = NO_OFFLOAD,
 ) -> dict[str, float]:
     """Bytes that one rank keeps of `parameters`, `gradients` and `optimizer_states`, for a model of so many
     parameters. Not rounded: a share of an odd count may end in a fraction. A kind off the device has its place before
     its name ("host:optimizer_states"), as in `predict`. No precision means fp32.
-
-    Raises InputError for a count below 1, an unknown stage or precision, and what the stage cannot do.
     """
     check_count("parameters", parameters)
     check_count("ranks", ranks)

@@ -6,10 +6,9 @@
     tracker.peak        # {kind: bytes} at the moment of the highest total
 
 The tracker stands between torch and its kernels (a dispatch mode), and hears of storages that are emptied or filled
-behind its back (`resizes.py`). It holds storages by weak references: a storage counts from the operation that made it
-until nobody holds it, with the size that the storage itself reports, once however many tensors view it. A storage older
-than the tracker counts from the start if a label names it, else from its first use. What a kernel allocates and frees
-inside one operation is not seen.
+behind its back (`storage.resize_`). A storage counts from the operation that made it until nobody holds it, with the
+size that it reports itself, once however many tensors view it; an older one from the start if a label names it, else
+from its first use. What a kernel allocates and frees inside one operation is not seen.
 """
 
 from __future__ import annotations
@@ -25,26 +24,16 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from zerolab.collectives.call import current_call, phase_now
-from zerolab.errors import InputError
-from zerolab.memory import resizes
 from zerolab.memory.kinds import Labels
-from zerolab.memory.skyline import Changes, Sample, Skyline, StorageRecord
+from zerolab.memory.timeline import Changes, MemoryTimeline, Sample, StorageRecord
 from zerolab.ranks.lockstep.scheduler import Stopped
 
 COUNT_EVERY = 4096
-"""Operations after which the log is counted at the latest, so that it stays short in a long run. What is counted
-keeps the kinds that storages had by then, so this is no small number."""
+"""Operations after which the log is counted at the latest, with the kinds that storages have by then."""
 
 
 Moments = defaultdict[float, Changes]
 """Changes by the clock; all at 0.0 if there is none."""
-
-
-class TrackedStorage(StorageRecord):
-    """A storage's record, with a weak reference to the storage."""
-
-    __slots__ = ("ref",)
-    ref: weakref.ref[torch.UntypedStorage]
 
 
 class Tracker(TorchDispatchMode):
@@ -54,49 +43,38 @@ class Tracker(TorchDispatchMode):
              birth tell kinds apart (`zerolab.memory.kinds`)
     samples  keep the course of memory, one entry for each operation that changed it
     clock    seconds, read at each change and kept in its sample: `comm.transport.now` is the world's own clock,
-             real in processes, virtual in lockstep; see `memory.skyline.by_time`
-
-    Collectives on a communication lane are seen, too: the lane enters the modes of the thread that issued them.
+             real in processes, virtual in lockstep; see `memory.timeline.by_time`
     """
 
     def __init__(
         self, labels: Labels | None = None, samples: bool = True, clock: Callable[[], float] | None = None
     ) -> None:
         super().__init__()
-        if labels is not None and not callable(labels):
-            raise InputError(f"labels is a {type(labels).__name__}; give a function that returns {{kind: [tensors]}}")
-        if clock is not None and not callable(clock):
-            raise InputError(f"clock is a {type(clock).__name__}; give a function that returns seconds")
         self._labels = labels
-        self._clock = clock or no_clock
-        self._skyline = Skyline(samples)
-        self._records: dict[int, TrackedStorage] = {}
+        self._clock = clock or (lambda: 0.0)
+        self._timeline = MemoryTimeline(samples)
+        self._records: dict[int, StorageRecord] = {}
         # Filled by the weak references, from whichever thread lets a storage go.
-        self._dead: deque[tuple[int, TrackedStorage, float]] = deque()
+        self._dead: deque[tuple[int, StorageRecord, float]] = deque()
         self._lock = threading.RLock()
         self._owner: int | None = None
-        self._phase = self._mark = ""
+        self._phase = ""
         self._order = 0
         # When the owner's last operation ended.
         self._left = 0.0
 
     def __enter__(self) -> Tracker:
+        # A communication lane enters, too, from its own thread and while the rank is at work: that begins nothing.
+        if self._owner in (None, threading.get_ident()):
+            self._settle()
+            self._timeline.reset_peak()
+            self._owner = threading.get_ident()
         super().__enter__()
-        try:
-            # A communication lane enters, too, from its own thread and while the rank is at work: that begins nothing.
-            if self._owner in (None, threading.get_ident()):
-                self._owner = threading.get_ident()
-                self._settle()
-                self.reset_peak()
-        except BaseException:
-            # The caller's labels may fail: then nothing is tracked from here on, either.
-            super().__exit__(None, None, None)
-            raise
-        resizes.listen(self._resized)
+        hear_resizes(self._resized)
         return self
 
     def __exit__(self, *exc_info: Any) -> None:
-        resizes.ignore(self._resized)
+        ignore_resizes(self._resized)
         super().__exit__(*exc_info)
         if self._on_own_thread():
             self._settle()
@@ -117,40 +95,24 @@ class Tracker(TorchDispatchMode):
     def now(self) -> dict[str, int]:
         """Live bytes by kind."""
         self._settle()
-        return dict(self._skyline.live)
-
-    def largest(self) -> int:
-        """Bytes of the largest storage that is alive."""
-        self._settle()
-        return max((record.nbytes for record in self._records.values()), default=0)
+        return dict(self._timeline.live)
 
     @property
     def peak(self) -> dict[str, int]:
         """Bytes by kind at the moment of the highest total."""
         self._settle()
-        return dict(self._skyline.peak.bytes)
+        return dict(self._timeline.peak.bytes)
 
     def peak_of(self, kind: str) -> int:
         """The most bytes of one kind at any moment."""
         self._settle()
-        return self._skyline.peak_of.get(kind, 0)
+        return self._timeline.peak_of[kind]
 
     @property
     def samples(self) -> list[Sample]:
         """The course of memory: live bytes by kind after each operation that changed them."""
         self._settle()
-        return self._skyline.samples
-
-    def mark(self, name: str) -> None:
-        """Name the phase that begins, for code that has no phases of zerolab's."""
-        self._settle()
-        self._mark = name
-
-    def reset_peak(self) -> None:
-        """Forget the peaks; the next ones count from here."""
-        with self._lock:
-            self._settle()
-            self._skyline.reset_peak()
+        return self._timeline.samples
 
     # What happens after an operation. The lock is held.
 
@@ -162,12 +124,12 @@ class Tracker(TorchDispatchMode):
         for storage in storages((*args, *kwargs.values())):
             self._see(storage, "other", changes)
         for storage in storages(result):
-            self._see(storage, birth_kind(inside_call), changes)
+            self._see(storage, default_kind(inside_call), changes)
         # A lane has a clock of its own, which says nothing of when the rank left its operation.
         if self._on_own_thread():
             self._left = self._clock()
         self._note(phase, moments)
-        self._claim_written(func, args, kwargs, inside_call)
+        self._label_written(func, args, kwargs, inside_call)
 
     def _resized(self, storage: torch.UntypedStorage) -> None:
         """Told of each storage that changes its size, also of other ranks' that take turns in this process."""
@@ -186,37 +148,34 @@ class Tracker(TorchDispatchMode):
 
     def _next(self, now: float) -> tuple[str, Moments]:
         """The phase of what comes next, and the storages that were let go before it. Where a phase ends, count."""
-        phase = phase_now() or self._mark
-        if current_call.get() is None and (phase != self._phase or self._skyline.pending >= COUNT_EVERY):
+        phase = phase_now()
+        if current_call.get() is None and (phase != self._phase or len(self._timeline.log) >= COUNT_EVERY):
             self._settle(now)
             self._phase = phase
         self._order += 1
-        return phase, self._buried()
+        return phase, self._collect_freed()
 
     def _note(self, phase: str, moments: Moments) -> None:
         for time, changes in sorted(moments.items()):
-            self._skyline.note(self._order, phase, changes, time)
+            self._timeline.note(self._order, phase, changes, time)
 
-    def _see(self, storage: torch.UntypedStorage, kind: str, changes: Changes) -> TrackedStorage:
+    def _see(self, storage: torch.UntypedStorage, kind: str, changes: Changes) -> StorageRecord:
         """The record of a storage, made if it is new; its size is read anew."""
         key = storage._cdata
         record = self._records.get(key)
         if record is None or record.ref() is not storage:
-            record = self._records[key] = TrackedStorage(kind)
-            mourned = record
-            record.ref = weakref.ref(storage, lambda _: self._dead.append((key, mourned, self._time())))
-            record.nbytes = storage.nbytes()
-            changes.append((record, record.nbytes))
+            ref = weakref.ref(storage, lambda _: self._dead.append((key, new, self._time())))
+            record = self._records[key] = new = StorageRecord(kind, ref)
         self._read(record, changes)
         return record
 
-    def _read(self, record: TrackedStorage, changes: Changes) -> None:
+    def _read(self, record: StorageRecord, changes: Changes) -> None:
         storage = record.ref()
         if storage is not None and (nbytes := storage.nbytes()) != record.nbytes:
             changes.append((record, nbytes - record.nbytes))
             record.nbytes = nbytes
 
-    def _buried(self) -> Moments:
+    def _collect_freed(self) -> Moments:
         """Storages that nobody holds any more, by the time when they were let go."""
         moments: Moments = defaultdict(list)
         while self._dead:
@@ -237,19 +196,19 @@ class Tracker(TorchDispatchMode):
     def _on_own_thread(self) -> bool:
         return self._owner == threading.get_ident()
 
-    def _claim_written(self, func: Any, args: Any, kwargs: Any, inside_call: bool) -> None:
+    def _label_written(self, func: Any, args: Any, kwargs: Any, inside_call: bool) -> None:
         """Storages without a label that are written in place are buffers: inside a collective its own; elsewhere the
         labels are asked again, since a buffer mostly gets its owner between its making and its first use."""
         for name, index in written_arguments(func):
             value = args[index] if index < len(args) else kwargs.get(name)
             for storage in storages(value):
                 record = self._records[storage._cdata]
-                if record.claimed:
+                if record.labelled:
                     continue
                 if not inside_call:
                     self._ask(self._clock())
                     return
-                self._skyline.rename(record, "communication_buffers")
+                self._timeline.rename(record, "communication_buffers")
 
     # What happens now and then.
 
@@ -257,13 +216,13 @@ class Tracker(TorchDispatchMode):
         """Read all sizes, ask for all labels, and count."""
         now = self._time() if now is None else now
         with self._lock:
-            moments = self._buried()
+            moments = self._collect_freed()
             # What changed its size while this tracker was not active.
             for record in self._records.values():
                 self._read(record, moments[now])
             self._note(self._phase, moments)
             self._ask(now)
-            self._skyline.count()
+            self._timeline.count()
 
     def _ask(self, now: float) -> None:
         """Give storages the kinds that the labels say."""
@@ -277,17 +236,13 @@ class Tracker(TorchDispatchMode):
                     continue
                 named.add(storage._cdata)
                 record = self._see(storage, kind, changes)
-                record.claimed = True
+                record.labelled = True
                 if record.kind != kind:
-                    self._skyline.rename(record, kind)
-        self._skyline.note(self._order, self._phase, changes, now)
+                    self._timeline.rename(record, kind)
+        self._timeline.note(self._order, self._phase, changes, now)
 
 
-def no_clock() -> float:
-    return 0.0
-
-
-def birth_kind(inside_call: bool) -> str:
+def default_kind(inside_call: bool) -> str:
     """What the circumstances of its birth say about a storage."""
     if inside_call:
         return "communication_buffers"
@@ -309,3 +264,32 @@ def written_arguments(func: Any) -> tuple[tuple[str, int], ...]:
     """Name and place of the arguments that an operation writes to."""
     arguments = enumerate(func._schema.arguments) if func._schema.is_mutable else ()
     return tuple((a.name, index) for index, a in arguments if a.alias_info is not None and a.alias_info.is_write)
+
+
+# `storage.resize_` is no operation, and no dispatch mode sees it. So the method itself tells, as long as somebody
+# listens. Of several trackers in several threads each hears all; it knows which storages are its own.
+_listeners: list[Callable[[torch.UntypedStorage], None]] = []
+_changing = threading.Lock()
+
+
+def hear_resizes(listener: Callable[[torch.UntypedStorage], None]) -> None:
+    """Call `listener(storage)` after each change, in the thread that made it, until `ignore_resizes(listener)`."""
+    with _changing:
+        _listeners.append(listener)
+        # Every kind of storage inherits the method from here, so one place is enough.
+        torch.UntypedStorage.resize_ = _resize_and_tell  # type: ignore[assignment, method-assign]
+
+
+def ignore_resizes(listener: Callable[[torch.UntypedStorage], None]) -> None:
+    """Undo one `hear_resizes`."""
+    with _changing:
+        _listeners.remove(listener)
+        if not _listeners and vars(torch.UntypedStorage).get("resize_") is _resize_and_tell:
+            del torch.UntypedStorage.resize_
+
+
+def _resize_and_tell(storage: torch.UntypedStorage, *size: Any, **named: Any) -> Any:
+    result = super(torch.UntypedStorage, storage).resize_(*size, **named)
+    for listener in tuple(_listeners):
+        listener(storage)
+    return result

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
 from zerolab.collectives import wire_bytes
 from zerolab.errors import InputError
 from zerolab.flat import BucketPlan
 from zerolab.flat.layout import check_count
-from zerolab.memory.limits import NO_LIMITS, Stage3Limits
-from zerolab.memory.predict import by_unit, check_plans, walk_of
-from zerolab.offload.places import NOWHERE, Offload
+from zerolab.memory.predict import check_plans
+from zerolab.offload.places import NO_OFFLOAD, Offload
 from zerolab.precision.recipe import Precision, find_precision
+from zerolab.zero.limits import NO_LIMITS, Stage3Limits
 from zerolab.zero.sharding import REDUCTIONS
-
-Sent = tuple[str, int, int]
-"""One collective: its name, the elements of its whole tensor, bytes an element."""
 
 
 def check_reduction(reduction: str) -> None:
@@ -25,7 +23,7 @@ def check_reduction(reduction: str) -> None:
 
 
 @dataclass(frozen=True)
-class Sending:
+class TrafficSettings:
     """What of a training step, beside its layout and stage, decides what is sent.
 
     micro_batches  of a rank in the step
@@ -36,9 +34,7 @@ class Sending:
     offload        with states on disk ranks tell each other whether theirs failed: 8 bytes each
     skipped        a step that an overflow ends before the optimizer
     limits         stage 3: units that are kept for backward are not gathered again
-    resident       units by name that stay to the end of the forward, as for `predict_peaks`
-
-    Raises InputError for fewer than one micro-batch, and for a reduction or a precision that there is not.
+    resident       units by name that run once more at the end of the forward, as an embedding tied to the head does
     """
 
     micro_batches: int = 1
@@ -46,7 +42,7 @@ class Sending:
     reduce_each: bool = True
     clip: bool = False
     precision: Precision | str | None = None
-    offload: Offload = NOWHERE
+    offload: Offload = NO_OFFLOAD
     skipped: bool = False
     limits: Stage3Limits = NO_LIMITS
     resident: Collection[str] = ()
@@ -57,17 +53,15 @@ class Sending:
         find_precision(self.precision)
 
 
-PLAIN = Sending()
+DEFAULT = TrafficSettings()
 
 
 def predict_traffic(
-    plans: Sequence[BucketPlan], stage: int, ranks: int, sending: Sending = PLAIN
+    plans: Sequence[BucketPlan], stage: int, ranks: int, settings: TrafficSettings = DEFAULT
 ) -> dict[str, list[int]]:
     """Bytes that each rank sends in one step with ring collectives: {collective: [bytes by rank]}.
 
-    Exact for a model that runs each unit once a forward, in the order of the plans. At stage 3 frozen units before
-    the first that trains are not gathered in backward, as no gradient passes through them.
-    Raises InputError for an unknown stage, and for a layout made for another number of ranks.
+    Exact for a model that runs each unit once a forward, in the order of the plans.
     """
     check_plans(plans, stage)
     made_for = plans[0].layout.ranks
@@ -75,31 +69,39 @@ def predict_traffic(
         raise InputError(f"ranks is {ranks!r}, but the plans are cut for {made_for}; lay the model out for {ranks!r}")
     sent: dict[str, list[int]] = {}
     for rank in range(ranks):
-        for calls in predict_phases(plans, stage, rank, sending).values():
+        for calls in predict_phases(plans, stage, rank, settings).values():
             for name, nbytes in calls.items():
                 sent.setdefault(name, [0] * ranks)[rank] += nbytes
     return sent
 
 
 def predict_phases(
-    plans: Sequence[BucketPlan], stage: int, rank: int, sending: Sending = PLAIN
+    plans: Sequence[BucketPlan], stage: int, rank: int, settings: TrafficSettings = DEFAULT
 ) -> dict[str, dict[str, int]]:
     """What `predict_traffic` says of one rank, by the phase of the step in which it is sent: {phase: {collective:
     bytes}}. Phases are those of the engine: forward, backward, norm, and publish for new parameters."""
     check_plans(plans, stage)
-    precision, skipped = find_precision(sending.precision), sending.skipped
+    precision, skipped = find_precision(settings.precision), settings.skipped
     ranks = plans[0].layout.ranks
-    reduced = sending.micro_batches if sending.reduce_each else 1
-    calls = [("backward", call, reduced) for call in reductions(plans, stage, sending.reduction, precision)]
+    reduced = settings.micro_batches if settings.reduce_each else 1
+    name = "all_reduce" if stage == 0 or (stage == 1 and settings.reduction == "all_reduce") else "reduce_scatter"
+    width = None if precision is None else precision.itemsize("reduce")
+    calls = [
+        ("backward", (name, plan.layout.numel, width or plan.itemsize), reduced) for plan in plans if plan.trainable
+    ]
     if stage == 3:
-        gathered = gathers(plans, sending.resident, sending.limits)
-        calls += [(phase, call, sending.micro_batches) for phase, call in gathered]
+        calls += [
+            (phase, ("all_gather", plan.layout.numel, plan.itemsize), settings.micro_batches)
+            for phase, unit in gather_order(plans, settings.resident, settings.limits)
+            for plan in unit
+            if not plan.persistent
+        ]
     if stage > 0 and not skipped:
         published = (plan for plan in plans if plan.trainable and (plan.persistent or stage < 3))
         calls += [("publish", ("all_gather", plan.layout.numel, plan.itemsize), 1) for plan in published]
-    if sending.clip or (precision is not None and precision.scales_loss):
+    if settings.clip or (precision is not None and precision.scales_loss):
         calls.append(("norm", ("all_gather", ranks, 8), 1))
-    if sending.offload.on_disk and not skipped:
+    if settings.offload.on_disk and not skipped:
         calls.append(("norm", ("all_gather", ranks, 8), 1))
     sent: dict[str, dict[str, int]] = {}
     for phase, (name, numel, itemsize), times in calls:
@@ -108,20 +110,26 @@ def predict_phases(
     return sent
 
 
-def reductions(plans: Sequence[BucketPlan], stage: int, reduction: str, precision: Precision | None) -> Iterable[Sent]:
-    """Each trainable bucket's gradients, once."""
-    name = "all_reduce" if stage == 0 or (stage == 1 and reduction == "all_reduce") else "reduce_scatter"
-    for plan in plans:
-        if plan.trainable:
-            yield name, plan.layout.numel, plan.itemsize if precision is None else precision.itemsize("reduce")
-
-
-def gathers(plans: Sequence[BucketPlan], resident: Collection[str], limits: Stage3Limits) -> Iterable[tuple[str, Sent]]:
-    """Stage 3, one micro-batch: all units forward, and backward all from the first that trains, but for those kept."""
-    units = by_unit(plans)
-    walk = walk_of(plans, resident, limits, True)
-    for number, at in enumerate(walk.gathers):
-        for plan in units[at]:
-            if not plan.persistent:
-                phase = "forward" if number < walk.in_forward else "backward"
-                yield phase, ("all_gather", plan.layout.numel, plan.itemsize)
+def gather_order(
+    plans: Sequence[BucketPlan], resident: Collection[str] = (), limits: Stage3Limits = NO_LIMITS
+) -> Iterator[tuple[str, list[BucketPlan]]]:
+    """Stage 3, one micro-batch of units that run in order: the phase and the unit of each gathering. Backward reaches
+    the first that trains, since no gradient passes through frozen ones before it."""
+    units = [list(unit) for _, unit in groupby(plans, key=lambda plan: plan.unit)]
+    numels = [sum(plan.layout.numel for plan in unit if not plan.persistent) for unit in units]
+    first = next((at for at, unit in enumerate(units) if any(plan.trainable for plan in unit)), len(units))
+    forward = [*range(len(units)), *(at for at, unit in enumerate(units) if unit[0].unit in resident)]
+    gathered: set[int] = set()
+    for phase, order in (("forward", forward), ("backward", [at for at in reversed(forward) if at >= first])):
+        for turn, at in enumerate(order):
+            coming = order[turn + 1 :]
+            here = gathered | {at}
+            sizes = [(numels[other], other in here) for other in coming]
+            ahead = limits.ahead(sizes, sum(numels[other] for other in here))
+            for other in (at, *coming[:ahead]):
+                if other not in gathered:
+                    gathered.add(other)
+                    yield phase, units[other]
+            stays = phase == "forward" and at >= first and limits.keeps(at, coming, numels.__getitem__)
+            if at not in coming and not stays:
+                gathered.discard(at)

@@ -1,6 +1,5 @@
-"""Places of states (`places`), the form in which they rest there (`formats`), and the way to a disk and back (`files`,
-`lane`, `pipeline`)."""
+"""Places of states (`places`), their form there (`formats`), and the way to a disk and back (`files`, `lane`)."""
 
-from zerolab.offload.places import NOWHERE, TIERS, Offload
+from zerolab.offload.places import NO_OFFLOAD, TIERS, Offload
 
-__all__ = ["NOWHERE", "TIERS", "Offload"]
+__all__ = ["NO_OFFLOAD", "TIERS", "Offload"]

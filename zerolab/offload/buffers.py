@@ -7,11 +7,9 @@ import mmap
 
 import torch
 
-from zerolab.errors import OffloadError
-from zerolab.flat.layout import check_count
 from zerolab.flat.views import values_here
 from zerolab.gpu import door
-from zerolab.offload.groups import PAGE, on_disk
+from zerolab.offload.groups import PAGE, round_up_to_page
 from zerolab.system import has
 
 
@@ -22,31 +20,18 @@ def aligned(nbytes: int, pin: bool = False) -> torch.Tensor:
     `pin` locks the pages, so that a GPU copies them at full speed and beside other work; only a rank that computes on a
     GPU asks for it. Torch's allocator of locked memory rounds up to a power of two.
     """
-    check_count("the size of a buffer", nbytes)
-    nbytes = on_disk(nbytes)
+    nbytes = round_up_to_page(nbytes)
     if not values_here():
         return torch.zeros(nbytes, dtype=torch.uint8)
-    try:
-        return _pinned(nbytes) if pin else _mapped(nbytes)
-    except (OSError, RuntimeError) as error:
-        raise OffloadError(
-            f"the host has no room for a buffer of {nbytes} bytes ({error}); use fewer or smaller buffers"
-        ) from error
-
-
-def _pinned(nbytes: int) -> torch.Tensor:
-    memory = door.locked(nbytes, torch.uint8)
-    if memory.data_ptr() % PAGE == 0:
-        return memory.zero_()
-    memory = door.locked(nbytes + PAGE, torch.uint8)
-    return memory.narrow(0, -memory.data_ptr() % PAGE, nbytes).zero_()
-
-
-def _mapped(nbytes: int) -> torch.Tensor:
+    if pin:
+        memory = door.locked(nbytes, torch.uint8)
+        if memory.data_ptr() % PAGE:
+            memory = door.locked(nbytes + PAGE, torch.uint8)
+        return memory.narrow(0, -memory.data_ptr() % PAGE, nbytes).zero_()
     # Private: a forked child must not write into it. In huge pages a transfer has fewer pieces for the kernel to list.
-    memory = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    mapped = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if has("hugepages"):
         with contextlib.suppress(OSError):  # a kernel without them
-            memory.madvise(mmap.MADV_HUGEPAGE)
+            mapped.madvise(mmap.MADV_HUGEPAGE)
     # The tensor's storage holds the mapping, which is unmapped with the last tensor on it.
-    return torch.frombuffer(memory, dtype=torch.uint8)
+    return torch.frombuffer(mapped, dtype=torch.uint8)

@@ -32,10 +32,14 @@ class _Coming(NamedTuple):
     total: Tensor | None
     came: torch.cuda.Event
 
+    def add(self) -> None:
+        if self.total is not None:
+            self.total.add_(self.into)
+
 
 class Copies:
-    """The copies of one rank, to and from its GPU `device`. As a context: what is queued inside runs on the stream of
-    the copies, after all that was queued before. A rank without a GPU copies at once."""
+    """The copies of one rank, to and from its GPU `device`, or on the CPU at once. As a context: what is queued inside
+    runs on the stream of the copies, after all that was queued before."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -106,12 +110,12 @@ class Copies:
             if first.total is not None:
                 self._landing.append(first._replace(source=None))
         while self._landing and (len(self._landing) > LANDING or door.happened(self._landing[0].came)):
-            door.finish(self._landing[0].came)
-            add_first(self._landing)
+            first = self._landing.popleft()
+            door.finish(first.came)
+            first.add()
 
     def finish(self) -> None:
-        """Return to the host once all copies have ended, those too that were queued so far in a context that is
-        open."""
+        """Return to the host once all copies have ended, those so far in an open context, too."""
         if self._on is not None:
             self._last = door.event()
             door.record(self._last, self._stream)
@@ -120,11 +124,4 @@ class Copies:
             self._last = None
         for queue in (self._landing, self._coming):
             while queue:
-                add_first(queue)
-
-
-def add_first(queue: deque[_Coming]) -> None:
-    """Add the first, which has come, to its sum."""
-    first = queue.popleft()
-    if first.total is not None:
-        first.total.add_(first.into)
+                queue.popleft().add()

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from zerolab.errors import InputError
-from zerolab.offload.places import NOWHERE, SUB_GROUP, Offload
+from zerolab.offload.places import SUB_GROUP, Offload
 from zerolab.precision.codec import BLOCK, Codec, codec_of
 from zerolab.precision.recipe import Precision
 
@@ -26,24 +26,25 @@ class StorageFormat:
     main: Codec | None
     states: Mapping[str, Codec]
 
+    @property
+    def codecs(self) -> list[Codec]:
+        return [*self.states.values(), *([self.main] if self.main else [])]
+
     def nbytes(self, numel: int) -> int:
         """Bytes of the states of `numel` elements, step counters left out."""
-        codecs = [*self.states.values(), *([self.main] if self.main else [])]
-        return sum(codec.nbytes(numel) for codec in codecs)
+        return sum(codec.nbytes(numel) for codec in self.codecs)
 
     @property
     def is_plain(self) -> bool:
         """Whether the states are stored as the step uses them."""
-        codecs = [*self.states.values(), *([self.main] if self.main else [])]
-        return all(codec.dtype == self.step_dtype for codec in codecs)
+        return all(codec.dtype == self.step_dtype for codec in self.codecs)
 
 
 def format_of(
     native: torch.dtype, precision: Precision | None, offload: Offload, names: Sequence[str], persistent: bool = False
 ) -> StorageFormat:
     """The storage format of a bucket. Without a recipe all has the dtype `native`, that of the model's parameters;
-    `names` are the optimizer's long states. The parameters of a `persistent` bucket stay on the device, as forward
-    uses them."""
+    `names` are the optimizer's long states. A `persistent` bucket's parameters stay on the device."""
     step_dtype = native if precision is None else torch.float32
     parameters = "device" if persistent else offload.parameters
     together = offload.optimizer == parameters != "disk"
@@ -70,8 +71,8 @@ def align_of(precision: Precision | None) -> int:
 
 @dataclass(frozen=True)
 class StateSize:
-    """What an optimizer keeps for a tensor: tensors as long as it, by name if that matters, and tensors of fixed size
-    (a step counter); and whether it keeps nothing else, such as a count in an attribute."""
+    """What an optimizer keeps for a tensor: tensors as long as it, by name if that matters, and of fixed size (a step
+    counter); and whether that is all."""
 
     tensors_per_element: int
     bytes_per_tensor: int
@@ -95,6 +96,3 @@ def check_places(stage: int, precision: Precision | None, offload: Offload) -> N
             f"precision {precision.name} has no stage {stage}, since main parameters can be what is sharded at stage 3 "
             "only; take stage 3, or another precision"
         )
-
-
-__all__ = ["NOWHERE", "StateSize", "StorageFormat", "align_of", "check_places", "format_of", "sub_group_limit"]

@@ -43,8 +43,7 @@ def sub_groups(segments: Iterable[tuple[Any, Segment, int]], limit: int | None) 
 
 
 def count_parts(segments: Iterable[tuple[int, Segment, int]], limit: int | None) -> Iterator[tuple[int, Segment, int]]:
-    """(bucket, segment, parts): into how many parts `sub_groups` cuts each segment, without making them. A model of
-    hundreds of billions of parameters has a hundred thousand sub-groups where a rank keeps all its states."""
+    """(bucket, segment, parts): into how many `sub_groups` cuts each, of which it may make a hundred thousand."""
     room = sys.maxsize if limit is None else 0
     for bucket, segment, align in segments:
         first = min(segment.numel, room // align * align)
@@ -58,6 +57,6 @@ def count_parts(segments: Iterable[tuple[int, Segment, int]], limit: int | None)
         yield bucket, segment, parts
 
 
-def on_disk(nbytes: int) -> int:
+def round_up_to_page(nbytes: int) -> int:
     """Bytes that a record of so many takes in a file."""
     return round_up(nbytes, PAGE)

@@ -8,7 +8,6 @@ Where the optimizer is off the device, sharded gradients (stages 2 and 3) rest o
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,8 +22,7 @@ TIERS = ("device", "host", "disk")
 TIER_OF = {"none": "device", "cpu": "host", "nvme": "disk"}
 """DeepSpeed's names of the places, and ours."""
 SUB_GROUP = 1 << 22
-"""Elements of a sub-group, few enough to stay, nearly, in a processor's caches from one operation of the step to the
-next."""
+"""Elements of a sub-group, few enough to stay, nearly, in a processor's caches during a step."""
 SUB_GROUP_ON_GPU = 1 << 26
 """A GPU takes a millisecond for so many, in which the host queues the next; in fp32 they are 268 MB."""
 
@@ -40,8 +38,6 @@ class Offload:
                       step computes with; None: `SUB_GROUP`, and `SUB_GROUP_ON_GPU` where a GPU steps
     buffer_numel      parameters on disk: elements of a host buffer; None: as many as the largest shard of a bucket
     max_in_cpu        of parameters on disk, so many elements of a rank's shards stay on the host
-
-    Raises InputError for an unknown tier, a count that is too small, a path that is not one, and a disk without a path.
     """
 
     optimizer: str = "device"
@@ -61,8 +57,6 @@ class Offload:
             if getattr(self, what) is not None:
                 check_count(what, getattr(self, what))
         check_count("max_in_cpu", self.max_in_cpu, least=0)
-        if self.path is not None and not isinstance(self.path, str | os.PathLike):
-            raise InputError(f"the path of swap files is {self.path!r}; name a folder")
         if self.on_disk and self.path is None:
             raise InputError(
                 "states go to the disk but no path is given; name a folder there, in a command by offload_path"
@@ -74,8 +68,7 @@ class Offload:
             )
 
     def shards_on_disk(self, numels: Iterable[int]) -> list[int]:
-        """Of a rank's shards of parameters, of so many elements each, the numbers of those that rest on the disk: all
-        but the first ones, for which `max_in_cpu` has room."""
+        """Of a rank's shards, of so many elements each, those on the disk: all but the first, up to `max_in_cpu`."""
         found, room = [], self.max_in_cpu
         for number, numel in enumerate(numels):
             if numel <= room:
@@ -90,8 +83,7 @@ class Offload:
         return not self.optimizer == self.parameters == "device"
 
     def on(self, gpus: bool) -> Offload:
-        """These places with the default for ranks on GPUs, or not, filled in: where nobody gave `sub_group_numel` and
-        a GPU steps, it is `SUB_GROUP_ON_GPU`."""
+        """These places with `sub_group_numel` filled in where nobody gave it and a GPU steps."""
         if not gpus or self.optimizer != "device" or self.sub_group_numel is not None:
             return self
         return replace(self, sub_group_numel=SUB_GROUP_ON_GPU)
@@ -108,16 +100,15 @@ class Offload:
     @property
     def folder(self) -> Path:
         assert self.path is not None
-        return Path(os.path.expanduser(self.path))
+        return Path(self.path).expanduser()
 
 
-NOWHERE = Offload()
+NO_OFFLOAD = Offload()
 """Everything on the device."""
 
 
 def host_empty(numel: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    """Memory of the host for a rank that computes on `device`: page-locked if that is a GPU, which copies it
-    without a detour. (A rank on the CPU locks none: to lock a page opens a context on a GPU.)"""
+    """Memory of the host, page-locked for a rank on a GPU. (To lock a page opens a context on a GPU.)"""
     return door.locked(numel, dtype) if door.drives(device) else torch.empty(numel, dtype=dtype)
 
 

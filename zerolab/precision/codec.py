@@ -5,8 +5,8 @@
               of the format's range (Dettmers et al., arXiv 2110.02861, on why per block)
 
 Adam divides by the root of its second moment, whose values span twice as many powers of two as the first's: a scaled
-format keeps the root, and a value that is not zero never becomes zero, since a step divided by nothing would have no
-bound (it becomes the format's smallest normal value, so the step is too short rather than too long).
+format keeps the root, and a value that is not zero becomes the format's smallest normal value at least, so that a step
+is too short rather than without bound.
 """
 
 from __future__ import annotations
@@ -23,9 +23,8 @@ BLOCK = 128
 MOMENT_DTYPES = {**FLOATS, "fp8": torch.float8_e4m3fn}
 """The dtypes in which a moment may rest, by name."""
 SMALLEST = 2.0**-100
-"""A block with no value above this rests as zeros: its scale, or the inverse, would leave fp32's range. A first moment
-so small, as of an embedding's row that has not been seen for a thousand steps, moves nothing."""
-TOPS = {torch.float16: 2.0**15, torch.float8_e4m3fn: 448.0}
+"""A block with no value above this, which moves nothing, rests as zeros: its scale would leave fp32's range."""
+FORMAT_MAX = {torch.float16: 2.0**15, torch.float8_e4m3fn: 448.0}
 """Where a scaled format's largest value goes."""
 
 
@@ -49,17 +48,16 @@ class Codec:
 
     @property
     def copies(self) -> float:
-        """How many copies of the values `put` makes on its way, at most at a time: scaled ones before and after a
-        comparison; and for a root the root, and again two with the bytes of a comparison."""
+        """How many copies of the values `encode` makes, at most at a time; a comparison takes a quarter of one."""
         return 0 if not self.scaled else 4.25 if self.root else 2
 
-    def put(self, values: torch.Tensor, raw: torch.Tensor) -> None:
+    def encode(self, values: torch.Tensor, raw: torch.Tensor) -> None:
         """Encode `values` (1-D, fp32) into uint8 `raw` [nbytes(numel)]."""
         codes, scales = self._split(raw, values.numel())
         if scales is None:
             codes.copy_(values)
             return
-        top = TOPS[self.dtype]
+        top = FORMAT_MAX[self.dtype]
         blocks = values.view(-1, BLOCK)
         if self.root:
             blocks = blocks.sqrt()
@@ -73,7 +71,7 @@ class Codec:
             scaled = torch.where(blocks > 0, scaled.clamp_min(torch.finfo(self.dtype).smallest_normal), scaled)
         codes.view(-1, BLOCK).copy_(scaled)
 
-    def get(self, raw: torch.Tensor, out: torch.Tensor) -> None:
+    def decode(self, raw: torch.Tensor, out: torch.Tensor) -> None:
         """Decode `raw` into `out` (1-D, fp32)."""
         codes, scales = self._split(raw, out.numel())
         out.copy_(codes)
@@ -96,5 +94,5 @@ class Codec:
 def codec_of(state: str, format: str) -> Codec:
     """The codec of an optimizer's state by torch's name for it ("exp_avg", ...), in a format by name."""
     dtype = MOMENT_DTYPES[format]
-    scaled = dtype in TOPS
+    scaled = dtype in FORMAT_MAX
     return Codec(dtype, scaled, root=scaled and state == "exp_avg_sq")

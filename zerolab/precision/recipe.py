@@ -7,9 +7,9 @@
     main_params    always; what the optimizer updates         fp32          fp32
     exp_avg(_sq)   always; Adam's moments                     fp32          fp32
 
-Main parameters are called so by Megatron-LM; papers and DeepSpeed say master weights. A step computes in fp32, whatever
-its states rest in. Where main_params has the dtype of params, there is one copy of both. `reduce` is the dtype in which
-gradients travel and are added up; it may be wider than the one they are kept in.
+Main parameters are called so by Megatron-LM; papers and DeepSpeed say master weights. A step computes in fp32. Where
+main_params has the dtype of params, there is one copy of both. `reduce` is the dtype in which gradients travel and are
+added up.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_map_only
 
 from zerolab.errors import InputError
 
@@ -33,10 +33,7 @@ class Precision:
     """A dtype by name ("fp32", "bf16", "fp16"; for moments also "fp8") for each state. An empty `reduce` is that of
     `grads`. `sharded_main` is FSDP2's way, for stage 3: the main parameters are what is sharded; units are cast to
     `params` when they are gathered, and kept in it only while they are here. `fp8` computes linear layers in emulated
-    fp8 (`fp8.py`); it changes no state.
-
-    Raises InputError for an unknown dtype and for main parameters narrower than `params`.
-    """
+    fp8 (`fp8.py`); it changes no state."""
 
     params: str = "fp32"
     main_params: str = "fp32"
@@ -109,8 +106,7 @@ PRECISIONS = {
     # 2 + 2 + 4 + 1 + 1: what DeepSeek-V3 and Megatron-LM's precision-aware optimizer come near to.
     "bf16_fp8_moments": replace(BF16, exp_avg="fp8", exp_avg_sq="fp8"),
 }
-"""The recipes by name: the only table of them. The engine, `zerolab train`, the planner, predictions and the course's
-controls take these names, and a `Precision` of one's own."""
+"""The recipes by name, which all that takes a precision takes; the only table of them."""
 
 
 def find_precision(precision: str | Precision | None) -> Precision | None:
@@ -124,8 +120,4 @@ def find_precision(precision: str | Precision | None) -> Precision | None:
 
 def cast(tree: Any, dtype: torch.dtype) -> Any:
     """Floating-point tensors among arguments, in another dtype."""
-
-    def one(leaf: Any) -> Any:
-        return leaf.to(dtype) if isinstance(leaf, torch.Tensor) and leaf.is_floating_point() else leaf
-
-    return tree_map(one, tree)
+    return tree_map_only(torch.Tensor, lambda leaf: leaf.to(dtype) if leaf.is_floating_point() else leaf, tree)

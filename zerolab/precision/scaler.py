@@ -1,25 +1,20 @@
 """The factor by which fp16 training multiplies its loss, so that small gradients do not become 0.
 
-Scaling the loss is from Micikevicius et al. (arXiv 1710.03740, section 3.2): backward then computes gradients that are
-larger by the factor, above the smallest numbers of fp16, and the step divides by it. The factor must not be so large
-that a gradient passes 65,504, fp16's largest number. A dynamic factor finds its own height: it doubles after a while
-without overflow; a step whose gradients hold inf or NaN is skipped, and the factor halves.
+Backward then computes gradients above the smallest numbers of fp16, and the step divides by the factor (Micikevicius et
+al., arXiv 1710.03740, section 3.2). A dynamic factor doubles after a while without overflow, and halves when gradients
+hold inf or NaN; that step is skipped.
 
-The rule here is DeepSpeed's (`DynamicLossScaler` in `deepspeed/runtime/fp16/loss_scaler.py`, version 0.19), step by
-step, with the two parts that torch's `GradScaler` does not have: hysteresis, which forgives some overflows, and a
-floor. With `hysteresis=1` they still differ, in three points:
-
-- **When the factor grows.** GradScaler doubles on the `window`-th clean step in a row. DeepSpeed does on the one after
-  it, since its count starts with the first clean step and not before: at the start and after each overflow, growth
-  comes one step later. Further growth in the same row comes every `window` steps in both.
-- **The floor.** GradScaler halves on, below 1. DeepSpeed stops at `min_scale`, and an overflow there ends the run.
-- **The ceiling.** GradScaler's factor is an fp32 number and stops at 2**127. DeepSpeed's is a Python float, which after
-  2**1023 becomes inf and never comes down again; ours stops at 2**1023, the only place where it leaves DeepSpeed's way.
+The rule is DeepSpeed's (`DynamicLossScaler`, version 0.19), step by step, with hysteresis and a floor, which torch's
+`GradScaler` does not have. With `hysteresis=1` they still differ: GradScaler doubles on the `window`-th clean step in a
+row, DeepSpeed, at the start and after each overflow, on the one after it, since its count starts with the first clean
+step; and GradScaler halves on below 1, where DeepSpeed stops at `min_scale`, and an overflow there ends the run.
+DeepSpeed's factor becomes inf after 2**1023; ours stops there, the only place where it leaves DeepSpeed's way.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from math import isfinite
 from sys import float_info
 
@@ -38,56 +33,47 @@ class ScaleError(ZerolabError, ArithmeticError):
     """Gradients overflow although the loss scale is as small as it may be."""
 
 
+@dataclass(eq=False)
 class LossScaler:
-    """The loss scale of a run, from step to step: `scale` before a step, `update(overflow)` after it.
-
-    All ranks must give `update` the same answers, those of all shards together; then they keep the same scale.
+    """The loss scale of a run: `scale` before a step, after it `update`, with the same answer on all ranks.
 
     initial_power           the scale starts at 2**initial_power
     window                  clean steps in a row, after the first, before the scale doubles
-    hysteresis              the overflow that halves the scale: with 2, one is forgiven and the second halves. The
-                            count goes on until the scale doubles, so that every later overflow halves, too. The
-                            step of a forgiven overflow is skipped like that of any other
+    hysteresis              the overflow that halves the scale: with 2, one is forgiven, though its step is skipped,
+                            and each later one halves until the scale doubles
     min_scale               the scale is never below it
     static                  a fixed scale instead, which no overflow changes
     consecutive_hysteresis  a clean step, and not only a doubling, forgives all overflows before it
     """
 
-    def __init__(
-        self,
-        initial_power: int = 16,
-        window: int = 1000,
-        hysteresis: int = 2,
-        min_scale: float = 1.0,
-        static: float | None = None,
-        consecutive_hysteresis: bool = False,
-    ) -> None:
-        check_count("initial_power", initial_power, 0)
-        if initial_power > MOST_POWER:
-            raise InputError(f"initial_power is {initial_power}, beyond fp32; give at most {MOST_POWER}")
-        check_count("window", window)
-        check_count("hysteresis", hysteresis)
-        _check_scale("min_scale", min_scale)
-        if static is not None:
-            _check_scale("static", static, " or None for a scale that follows the overflows")
-            if static > LARGEST:
-                raise InputError(f"static is {static:g}, beyond fp32; give at most 2**{MOST_POWER}")
-        elif 2.0**initial_power < min_scale:
+    initial_power: int = 16
+    window: int = 1000
+    hysteresis: int = 2
+    min_scale: float = 1.0
+    static: float | None = None
+    consecutive_hysteresis: bool = False
+
+    def __post_init__(self) -> None:
+        check_count("initial_power", self.initial_power, 0)
+        if self.initial_power > MOST_POWER:
+            raise InputError(f"initial_power is {self.initial_power}, beyond fp32; give at most {MOST_POWER}")
+        check_count("window", self.window)
+        check_count("hysteresis", self.hysteresis)
+        _check_scale("min_scale", self.min_scale)
+        if self.static is not None:
+            _check_scale("static", self.static, " or None for a scale that follows the overflows")
+            if self.static > LARGEST:
+                raise InputError(f"static is {self.static:g}, beyond fp32; give at most 2**{MOST_POWER}")
+        elif 2.0**self.initial_power < self.min_scale:
             raise InputError(
-                f"min_scale is {min_scale:g}, above the scale at the start, 2**{initial_power}; "
+                f"min_scale is {self.min_scale:g}, above the scale at the start, 2**{self.initial_power}; "
                 "give a smaller min_scale or a larger initial_power"
             )
-        if not isinstance(consecutive_hysteresis, bool):
-            raise InputError(f"consecutive_hysteresis is {consecutive_hysteresis!r}; give True or False")
-        self.initial_power = initial_power
-        self.window = window
-        self.hysteresis = hysteresis
-        self.min_scale = float(min_scale)
-        self.static = None if static is None else float(static)
-        self.consecutive_hysteresis = consecutive_hysteresis
-        self._scale = 2.0**initial_power if self.static is None else self.static
+        if not isinstance(self.consecutive_hysteresis, bool):
+            raise InputError(f"consecutive_hysteresis is {self.consecutive_hysteresis!r}; give True or False")
+        self._scale = float(2.0**self.initial_power if self.static is None else self.static)
         self._clean = 0  # steps since the last overflow
-        self._left = hysteresis  # overflows, up to and with the one that halves
+        self._left = self.hysteresis  # overflows, up to and with the one that halves
 
     @property
     def scale(self) -> float:
@@ -131,11 +117,6 @@ class LossScaler:
     def load(self, state: Mapping[str, float | int]) -> None:
         """Go on where `state()` was taken, with the settings of this scaler: a static scale stays as it is, and no
         more overflows are forgiven than its hysteresis allows."""
-        if set(state) != {"scale", "clean", "left"}:
-            raise InputError(
-                f"a loss scaler's state has scale, clean and left, not {', '.join(map(str, state)) or 'nothing'}; "
-                "give what state() returned"
-            )
         _check_scale("scale in the state", state["scale"])
         check_count("clean in the state", state["clean"], 0)  # type: ignore[arg-type]
         check_count("left in the state", state["left"])  # type: ignore[arg-type]

@@ -25,7 +25,7 @@ from zerolab.data import EMBEDDED, check_division
 from zerolab.errors import InputError
 from zerolab.models import BYTE_VOCABULARY, Config, GPT2Config, LlamaConfig, config_of
 from zerolab.offload.formats import check_places
-from zerolab.offload.places import NOWHERE, TIER_OF, Offload
+from zerolab.offload.places import NO_OFFLOAD, TIER_OF, Offload
 from zerolab.precision import PRECISIONS, LossScaler, Precision
 from zerolab.precision.recipe import find_precision
 from zerolab.run.schedule import Kind, LrSchedule, WarmupShape
@@ -56,7 +56,7 @@ STATE_OF = {
 }
 SIZES = ("layers", "heads", "dim", "kv_heads", "ffn_dim", "bias", "tied_head")
 OFFLOADS = {
-    "nothing": NOWHERE,
+    "nothing": NO_OFFLOAD,
     "optimizer": Offload("host"),
     "optimizer and parameters": Offload("host", "host"),
 }

@@ -10,7 +10,7 @@ import torch
 from zerolab.flat.views import values_here
 from zerolab.memory import predict, predict_traffic
 from zerolab.memory.predict import predict_rank
-from zerolab.memory.traffic import Sending, predict_phases
+from zerolab.memory.traffic import TrafficSettings, predict_phases
 from zerolab.run import RunSpec, instances
 from zerolab.zero import ZeroEngine
 
@@ -40,7 +40,7 @@ def predictions(engine: ZeroEngine, config: RunSpec, steps: int, skipped: int) -
 def _traffic(engine: ZeroEngine, config: RunSpec, skipped: bool, rank: int | None) -> dict[str, list[int]]:
     """Bytes of a step by collective and rank, or of one rank."""
     copies = config.instances
-    sending = Sending(
+    sending = TrafficSettings(
         micro_batches=config.micro_batches,
         reduction=config.reduction,
         reduce_each=not config.defer_reduction,

@@ -15,7 +15,7 @@ from typing import Any
 
 from zerolab.collectives import Collectives, Span
 from zerolab.collectives.observe.tracer import merge, overlap_seconds
-from zerolab.memory.skyline import Sample, by_time
+from zerolab.memory.timeline import Sample, by_time
 from zerolab.zero import ZeroEngine
 
 PARTS = ("forward", "backward", "optimizer step")

@@ -19,8 +19,8 @@ from zerolab.flat.views import values_here
 from zerolab.gpu import door
 from zerolab.offload.files import check_folder
 from zerolab.offload.formats import align_of, check_places, format_of, sub_group_limit
-from zerolab.offload.places import NOWHERE, Offload, ledger
-from zerolab.precision.fp8 import advance, fp8_layers, fp8_linears
+from zerolab.offload.places import NO_OFFLOAD, Offload, ledger
+from zerolab.precision.fp8 import fp8_layers, fp8_linears, update_amax_history
 from zerolab.precision.recipe import Precision, cast, find_precision
 from zerolab.precision.scaler import LossScaler, find_scaler
 from zerolab.ranks.pages import Pages
@@ -97,7 +97,7 @@ class ZeroEngine(FullParameters):
         reduction: str = "reduce_scatter",
         precision: Precision | str | None = None,
         scaler: LossScaler | None = None,
-        offload: Offload = NOWHERE,
+        offload: Offload = NO_OFFLOAD,
         overlap: bool = True,
         overlap_gather: bool = False,
         prefetch: bool = True,
@@ -168,7 +168,7 @@ class ZeroEngine(FullParameters):
         result = super().step()
         if self._computes_in_fp8:
             # Each rank scales by what it has seen itself, so nothing travels.
-            advance(self.model)
+            update_amax_history(self.model)
         if self.scaler is not None:
             self.scaler.update(result.skipped)
         return result

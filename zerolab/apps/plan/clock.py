@@ -17,9 +17,9 @@ from zerolab.apps.plan.replay import BucketState, CallOnPaper, Replay, UnitState
 from zerolab.apps.plan.trace import Computing, Mark, Trace
 from zerolab.collectives import Link
 from zerolab.flat import BucketPlan
-from zerolab.memory.limits import NO_LIMITS, Stage3Limits
 from zerolab.memory.predict import kept
-from zerolab.offload.places import NOWHERE, Offload
+from zerolab.offload.places import NO_OFFLOAD, Offload
+from zerolab.zero.limits import NO_LIMITS, Stage3Limits
 
 
 class Carrier(NamedTuple):
@@ -77,7 +77,7 @@ class TimedReplay(Replay):
         widths: Widths,
         wire: Carrier,
         prefetch: bool = True,
-        places: Offload = NOWHERE,
+        places: Offload = NO_OFFLOAD,
         limits: Stage3Limits = NO_LIMITS,
         reduction: str = "reduce_scatter",
         overlap: bool = True,

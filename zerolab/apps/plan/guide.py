@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from zerolab.apps.plan.needs import GB, advice, at_stage, changed, gpu_bytes, layout_of
-from zerolab.memory.traffic import Sending, predict_phases
+from zerolab.memory.traffic import TrafficSettings, predict_phases
 from zerolab.precision.recipe import Precision
 from zerolab.run import OFFLOADS, RunSpec
 from zerolab.run.instances import traffic_across
@@ -33,7 +33,7 @@ def traffic(run: RunSpec) -> dict[str, dict[str, int]]:
     layout, sent = layout_of(run), dict[str, dict[str, int]]()
     if run.sharing > 1:
         tied = [layout.units[at][0].unit for at in set(layout.owner) if layout.owner.count(at) > 1]
-        sending = Sending(
+        sending = TrafficSettings(
             run.micro_batches, run.reduction, not run.defer_reduction, True, run.dtypes, run.places,
             limits=run.limits.on(run.on_gpus), resident=tied,
         )  # fmt: skip

@@ -20,8 +20,8 @@ from typing import NamedTuple
 from zerolab.apps.plan.layout import RunLayout
 from zerolab.apps.plan.trace import Computing, Mark, Swing, Trace
 from zerolab.flat import BucketPlan
-from zerolab.memory.limits import NO_LIMITS, Stage3Limits
 from zerolab.memory.predict import kept, ring_scratch
+from zerolab.zero.limits import NO_LIMITS, Stage3Limits
 from zerolab.zero.reducer import IN_FLIGHT
 
 

@@ -24,7 +24,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from zerolab.apps.cost.machine import Operation, operation_of
 from zerolab.apps.plan.mixture import build_model
-from zerolab.memory.track import birth_kind
+from zerolab.memory.track import default_kind
 from zerolab.models import Config, LanguageModel
 
 META = torch.device("meta")
@@ -122,7 +122,7 @@ class MetaLedger(TorchDispatchMode):
         seen = self._known.get(key)
         if (seen is not None and seen() is storage) or not nbytes:
             return
-        kind = birth_kind(inside_call=False)
+        kind = default_kind(inside_call=False)
         self.note(kind, nbytes)
 
         def gone(ref: Any) -> None:

@@ -11,7 +11,7 @@ from zerolab.course.viz.looks import MEMORY, PALE, ink, named
 from zerolab.course.viz.picture import Picture, blank, text_table
 from zerolab.errors import InputError
 from zerolab.memory import KINDS, Sample
-from zerolab.memory.skyline import by_time
+from zerolab.memory.timeline import by_time
 
 DASHES = ("-", (0, (5, 2)), (0, (2, 1.5)), "-.", (0, (1, 1)))
 MOST_RUNS = len(DASHES)

@@ -52,7 +52,7 @@ def offload_pipeline(groups: int, buffers: int, read: float, compute: float, wri
 
 
 def recorded_pipeline(trace: Iterable[tuple[str, Any, float, float]], buffers: int) -> Picture:
-    """A real walk, as the `trace` of `zerolab.offload.pipeline` was told of it: (kind, group, start, stop) in seconds.
+    """A real walk, as the `trace` of `zerolab.offload.lane` was told of it: (kind, group, start, stop) in seconds.
     Time begins with the first read."""
     parts = recorded(trace, buffers)
     total, busy = duration(parts), busy_by_kind(parts)
@@ -110,7 +110,7 @@ def recorded(trace: Iterable[tuple[str, Any, float, float]], buffers: int) -> li
 
 
 def schedule(groups: int, buffers: int, read: float, compute: float, write: float) -> list[PipelineStep]:
-    """What `zerolab.offload.pipeline` does where reads, computations and writes each come one at a time: group k uses
+    """What `zerolab.offload.lane` does where reads, computations and writes each come one at a time: group k uses
     buffer k mod n, and is read as soon as group k - n is written. In order of their starts."""
     check_count("the number of groups", groups)
     check_count("the number of buffers", buffers)

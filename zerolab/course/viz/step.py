@@ -18,7 +18,7 @@ from torch import nn
 from zerolab.collectives import Collectives, Link, Span, overlap_seconds
 from zerolab.errors import InputError
 from zerolab.memory import Sample, Tracker
-from zerolab.memory.skyline import by_time
+from zerolab.memory.timeline import by_time
 from zerolab.models.llama import Llama, LlamaConfig
 from zerolab.offload import Offload
 from zerolab.ranks import Pace, launch

@@ -7,7 +7,7 @@
 A unit's parameters get their memory, in flat buffers where they can stay; its modules write first values by their own
 `reset_parameters`, as torch's layers have it, children first, and then by `init(module)`; rank 0's are handed around.
 At stage 3 a rank then keeps its shard, and the next unit begins: the most that building takes is the shards and the
-largest unit (`memory.predict_building`).
+largest unit.
 """
 
 from __future__ import annotations

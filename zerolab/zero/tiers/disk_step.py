@@ -11,9 +11,8 @@ from collections.abc import Generator, Iterator, Sequence
 import torch
 
 from zerolab.offload.buffers import aligned
-from zerolab.offload.lane import Lane, Transfer
-from zerolab.offload.pipeline import Trace, pipeline
-from zerolab.offload.unwritten import open_file
+from zerolab.offload.files import open_file
+from zerolab.offload.lane import Lane, Trace, Transfer, pipeline
 from zerolab.zero.tiers.stored_step import StoredSegment, StoredStep
 
 Tensor = torch.Tensor
@@ -21,7 +20,7 @@ Tensor = torch.Tensor
 
 class DiskStep(StoredStep):
     """The step where states rest in a file of this rank's own. `trace`, if set, is called after each read, computation
-    and write with its times (`zerolab.offload.pipeline`)."""
+    and write with its times (`zerolab.offload.lane.pipeline`)."""
 
     trace: Trace[int] | None = None
     _buffers: Sequence[Tensor] = ()

@@ -241,7 +241,7 @@ class StoredStep(OptimizerStep):
                 if codec.scaled:
                     # Padding is in no gradient; where something else put it there, it must not share a scale.
                     segment.zero_gaps(value)
-                codec.put(value, raw)
+                codec.encode(value, raw)
             if name != "main":
                 state[name] = value.new_empty(0)
         for segment in group:
@@ -296,7 +296,7 @@ def decoded(codec: Codec, raw: Tensor, segment: StoredSegment) -> Tensor:
     if codec.dtype == segment.format.step_dtype:
         return codec.view(raw, segment.numel)
     out = raw.new_empty(segment.numel, dtype=segment.format.step_dtype)
-    codec.get(raw, out)
+    codec.decode(raw, out)
     return out
 
 

@@ -21,9 +21,9 @@ from zerolab.errors import InputError, OffloadError
 from zerolab.gpu import door
 from zerolab.offload.buffers import aligned
 from zerolab.offload.copies import Copies
+from zerolab.offload.files import open_file
 from zerolab.offload.lane import Lane, Transfer
 from zerolab.offload.places import Offload, host_empty
-from zerolab.offload.unwritten import open_file
 from zerolab.zero.tier import DeviceTier, Stored
 
 Tensor = torch.Tensor

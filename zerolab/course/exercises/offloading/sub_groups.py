@@ -15,7 +15,7 @@ from zerolab.course.judge.mistakes import Mistakes, answers, both
 from zerolab.course.judge.same import alike, short
 from zerolab.flat import Segment
 from zerolab.offload import groups as library
-from zerolab.offload.groups import on_disk
+from zerolab.offload.groups import round_up_to_page
 
 Span = tuple[int, int]
 Spans = Sequence[Span]
@@ -30,7 +30,7 @@ def wanted(segments: Spans, limit: int, align: int, width: int) -> list[Record]:
 
 def full_each(segments: Spans, limit: int, align: int, width: int) -> list[Record]:
     """Offsets as if every sub-group were full."""
-    step = on_disk(width * max(limit, align))
+    step = round_up_to_page(width * max(limit, align))
     return [(step * number, group) for number, (_, group) in enumerate(wanted(segments, limit, align, width))]
 
 
@@ -47,7 +47,7 @@ def placed(groups: Sequence[list[Span]], width: int, rounded: bool = True) -> li
     for group in groups:
         records.append((offset, group))
         nbytes = width * sum(stop - start for start, stop in group)
-        offset += on_disk(nbytes) if rounded else nbytes
+        offset += round_up_to_page(nbytes) if rounded else nbytes
     return records
 
 
@@ -100,7 +100,7 @@ def of_all_before(segments: Spans, limit: int, align: int, width: int) -> list[R
     """Offsets that round the bytes of all records before, once."""
     records, elements_before = [], 0
     for _, group in wanted(segments, limit, align, width):
-        records.append((on_disk(width * elements_before), group))
+        records.append((round_up_to_page(width * elements_before), group))
         elements_before += sum(stop - start for start, stop in group)
     return records
 

@@ -6,8 +6,12 @@ changes are logged with the storage's record, and counted later, under the kind 
 
 from __future__ import annotations
 
+import weakref
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
+
+import torch
 
 from zerolab.memory.kinds import KINDS, OFFLOADED
 
@@ -17,21 +21,22 @@ class StorageRecord:
     """A storage as the tracker knows it.
 
     kind     of `zerolab.memory.kinds`
-    claimed  whether a label has named it; else its kind follows from the operation that made it
+    ref      to the storage, weak
+    labelled whether a label has named it; else its kind follows from the operation that made it
     nbytes   its size when it was last read
     counted  the bytes that the live totals have of it
     """
 
     kind: str
-    claimed: bool = False
+    ref: weakref.ref[torch.UntypedStorage]
+    labelled: bool = False
     nbytes: int = 0
     counted: int = 0
 
 
 @dataclass(frozen=True)
 class Sample:
-    """What was alive after one operation that changed it. `order` counts operations from 1; `time` is the tracker's
-    clock then, in seconds, or 0.0 if it has none."""
+    """What was alive after one operation that changed it: the `order`-th from 1, at `time` of the tracker's clock."""
 
     order: int
     phase: str
@@ -41,64 +46,51 @@ class Sample:
     @property
     def total(self) -> int:
         """On the device."""
-        return device_total(self.bytes)
-
-
-def device_total(kinds: dict[str, int]) -> int:
-    return sum(nbytes for kind, nbytes in kinds.items() if not kind.startswith(OFFLOADED))
+        return sum(nbytes for kind, nbytes in self.bytes.items() if not kind.startswith(OFFLOADED))
 
 
 Changes = list[tuple[StorageRecord, int]]
 
 
-class Skyline:
+class MemoryTimeline:
     """Live bytes, their peaks, and if asked for their whole course."""
 
     def __init__(self, keep_samples: bool) -> None:
-        self._log: list[tuple[int, str, float, Changes]] = []
+        self.log: list[tuple[int, str, float, Changes]] = []
         self._keep_samples = keep_samples
         self.samples: list[Sample] = []
-        self.live = dict.fromkeys(KINDS, 0)
+        self.live = defaultdict(int, dict.fromkeys(KINDS, 0))
         self.reset_peak()
 
     def reset_peak(self) -> None:
         self.peak = Sample(0, "", dict(self.live))
-        self.peak_of = dict(self.live)
+        self.peak_of = self.live.copy()
 
     def note(self, order: int, phase: str, changes: Changes, time: float = 0.0) -> None:
         """Log what one operation changed. Growth and shrinkage of one operation count together."""
         if changes:
-            self._log.append((order, phase, time, changes))
-
-    @property
-    def pending(self) -> int:
-        return len(self._log)
+            self.log.append((order, phase, time, changes))
 
     def rename(self, record: StorageRecord, kind: str) -> None:
         """Count a storage under another kind from now on, and in what is still to be counted."""
-        self._add(record.kind, -record.counted)
-        self._add(kind, record.counted)
+        self.live[record.kind] -= record.counted
+        self.live[kind] += record.counted
         record.kind = kind
 
     def count(self) -> None:
         """Count the log."""
-        for order, phase, time, changes in self._log:
+        for order, phase, time, changes in self.log:
             for record, delta in changes:
-                self._add(record.kind, delta)
+                self.live[record.kind] += delta
                 record.counted += delta
-            self._compare(order, phase, time, {record.kind for record, _ in changes})
-        self._log.clear()
-
-    def _add(self, kind: str, delta: int) -> None:
-        self.live[kind] = self.live.get(kind, 0) + delta
-
-    def _compare(self, order: int, phase: str, time: float, kinds: Iterable[str]) -> None:
-        for kind in kinds:
-            self.peak_of[kind] = max(self.peak_of.get(kind, 0), self.live[kind])
-        if self._keep_samples:
-            self.samples.append(Sample(order, phase, dict(self.live), time))
-        if device_total(self.live) > self.peak.total:
-            self.peak = Sample(order, phase, dict(self.live), time)
+            for kind in {record.kind for record, _ in changes}:
+                self.peak_of[kind] = max(self.peak_of[kind], self.live[kind])
+            sample = Sample(order, phase, dict(self.live), time)
+            if self._keep_samples:
+                self.samples.append(sample)
+            if sample.total > self.peak.total:
+                self.peak = sample
+        self.log.clear()
 
 
 def by_time(samples: Iterable[Sample]) -> list[Sample]:
@@ -107,16 +99,15 @@ def by_time(samples: Iterable[Sample]) -> list[Sample]:
     In lockstep a lane runs only when its rank waits: what it does comes late in the order of operations, but early on
     the virtual clock. There the course and its peak are those of ranks whose lanes run beside them.
     """
-    changes = []
-    before: dict[str, int] = {}
+    changes, before = [], Counter[str]()
     for sample in samples:
-        kinds = {**before, **sample.bytes}
-        changes.append((sample, {kind: sample.bytes.get(kind, 0) - before.get(kind, 0) for kind in kinds}))
-        before = sample.bytes
-    live: dict[str, int] = {}
-    course: list[Sample] = []
+        after = Counter(sample.bytes)
+        changes.append((sample, after.copy()))
+        changes[-1][1].subtract(before)
+        before = after
+    live, course = Counter[str](), []
     # Sorting keeps the order of operations where clocks agree.
     for sample, change in sorted(changes, key=lambda pair: pair[0].time):
-        live = {kind: live.get(kind, 0) + change.get(kind, 0) for kind in {**live, **change}}
-        course.append(Sample(sample.order, sample.phase, live, sample.time))
+        live.update(change)
+        course.append(Sample(sample.order, sample.phase, dict(live), sample.time))
     return course
