@@ -12,7 +12,7 @@ from itertools import product
 from pathlib import Path
 
 from zerolab.apps.plan import RunSpec, needs_of, shape_of
-from zerolab.apps.plan.measure import Measured, measure
+from zerolab.course.measure import Measured, measure
 from zerolab.models import config_of
 
 TOKENS = 32

@@ -11,7 +11,7 @@ from cover import NIGHTLY
 from javascript import words
 
 from zerolab.apps.plan import SHAPES, Needs, RunSpec, gpu_bytes, needs
-from zerolab.apps.plan.replay import StepMoment
+from zerolab.apps.plan.needs import StepMoment
 from zerolab.course.living import memory
 from zerolab.course.viz.calculator import GPUS, calculator_text
 

@@ -10,10 +10,10 @@ from benchmarks.plan import BEGIN, END, README, TOKENS, error_of, matrix
 from zerolab.apps.plan import SHAPES, RunSpec, needs_of, shape_of
 from zerolab.apps.plan.guide import traffic
 from zerolab.apps.plan.layout import decay_of, lay_out_model
-from zerolab.apps.plan.measure import Measured, measure
 from zerolab.apps.plan.mixture import MixtureConfig
 from zerolab.apps.plan.relatives import RelativeConfig
 from zerolab.apps.plan.trace import Work, run_once, trace_layers
+from zerolab.course.measure import Measured, measure
 from zerolab.memory import Stage3Limits
 from zerolab.models import build_model, config_of
 from zerolab.offload import Offload

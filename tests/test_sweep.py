@@ -11,15 +11,14 @@ from typing import Any
 import pytest
 
 from benchmarks import tiers
-from zerolab import cli
-from zerolab.apps.cost import Machine, Rate
+from zerolab.apps import cli
+from zerolab.apps.cost import calibration
 from zerolab.apps.dialects.deepspeed import read_deepspeed
-from zerolab.apps.sweep import machines, make_cases, read_file, sweep
+from zerolab.apps.sweep import machines, make_cases, measure, read_file, sweep
 from zerolab.apps.sweep import run as sweep_run
 from zerolab.apps.sweep.machines import MACHINE
 from zerolab.apps.sweep.measure import intersect, parts_of
-from zerolab.apps.sweep.rows import LINES, TABLE, Rows, held, read_rows
-from zerolab.apps.sweep.shaped import ShapedHosts
+from zerolab.apps.sweep.rows import LINES, TABLE, held, read_rows
 from zerolab.collectives import Span
 from zerolab.errors import InputError
 from zerolab.train import make_config, train
@@ -62,15 +61,15 @@ def test_a_key_is_made_of_settings_however_they_are_written() -> None:
         ({"zero_stage": [0, 4]}, "zero_stage 4: zero_stage is 4; it should be less than or equal to 3"),
         ({"stages": [0], "zero_stage": 1}, "zero_stage is 1, and zero_stage is given, too; leave one of the two out"),
         ({"models": "nano", "model": "gpt2"}, "models is nano and model gpt2; leave one of the two out"),
-        ({"save_folder": "a"}, "save_folder is a, one place for the files of all cases; leave it out of a sweep"),
+        ({"save_folder": "a"}, "save_folder is a, and a sweep has traces and files of its own; leave it out"),
         ({"ranks": []}, "ranks is an empty list; give it a value or leave it out"),
         ({"cases": {"ranks": 2}}, "cases is {'ranks': 2}; give a list of settings, a line '- name: value' each"),
         ({"hosts": 2}, "hosts is 2 but no wire is shaped; give wire shaped, or leave it out"),
-        ({"clip_norm": ["none", 2]}, "clip_norm is none, and it has no such value; give another, or leave it out"),
-        ({"lr": None}, "lr is null, and it has no such value; give another, or leave it out"),
-        ({"models": "none"}, "models is none, and it has no such value; give another, or leave it out"),
-        ({"trace_steps": 2}, "trace_steps is 2, and a sweep traces as many steps as its figures need; leave it out"),
-        ({"ranks": [[2]]}, "ranks has the value [2]; give numbers or words, or a list of them"),
+        ({"clip_norm": ["none", 2]}, "clip_norm none: clip_norm is 'none'; give a number"),
+        ({"lr": None}, "lr is None; give a number"),
+        ({"models": "none"}, "llama has no size 'none'; choose one of nano, tiny, small, medium."),
+        ({"trace_steps": 2}, "trace_steps is 2, and a sweep has traces and files of its own; leave it out"),
+        ({"ranks": [[2]]}, "ranks is [2]; give a whole number"),
     ],
 )
 def test_settings_that_no_sweep_has_are_refused_in_a_sentence(settings: dict[str, Any], said: str) -> None:
@@ -109,13 +108,11 @@ def test_entries_multiply_with_what_varies_outside_and_come_before_it() -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("stages: [0, 1", "is no YAML (line 1: expected ',' or ']', but got '<stream end>'); write a line"),
+        ("stages: [0, 1", "expected ',' or ']', but got '<stream end>'"),
+        ("stages: [0, 1", "); write a line 'name: value' for each setting"),
         ("", "holds no settings; write a line 'name: value' for each"),
         ("- 1", "holds no settings; write a line 'name: value' for each"),
-        ("lr: 0.1\nseed: 1\nlr: 0.2", "sweep.yaml: line 3 says lr for the second time; leave one of the two out"),
-        ("cases:\n- {lr: 0.1, lr: 0.2}", "sweep.yaml: line 2 says lr for the second time; leave one of the two out"),
-        ("lr: 2020-13-45", "lr is '2020-13-45'; give a number"),
-        ("lr: !!timestamp 2020-13-45", "sweep.yaml cannot be read (month must be in 1..12); write a line"),
+        ("lr: 2020-13-45", "sweep.yaml is no YAML (month must be in 1..12); write a line"),
         ("zero_stgae: 1", "there is no setting 'zero_stgae' in a sweep; did you mean zero_stage?"),
     ],
 )
@@ -158,7 +155,7 @@ def test_a_flag_that_entries_of_a_file_would_overrule_is_refused(
 def test_row_20_a_sweep_that_was_ended_goes_on_to_the_same_file(
     whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cases, train, ran = make_cases(SWEPT), sweep_run.train, list[int]()
+    cases, train, ran = make_cases(SWEPT), measure.train, list[int]()
 
     def ended_in_the_third(config: Any, *args: Any) -> Any:
         ran.append(config.zero_stage)
@@ -166,7 +163,7 @@ def test_row_20_a_sweep_that_was_ended_goes_on_to_the_same_file(
             raise KeyboardInterrupt
         return train(config, *args)
 
-    monkeypatch.setattr(sweep_run, "train", ended_in_the_third)
+    monkeypatch.setattr(measure, "train", ended_in_the_third)
     with pytest.raises(KeyboardInterrupt):
         sweep(cases, tmp_path)
     with open(tmp_path / LINES, "a") as file:
@@ -259,16 +256,16 @@ def calibrated(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
     """Calibrations that a test asked for; each time the machine is slower, as one that others work on may be."""
     asked = list[tuple[Any, ...]]()
 
-    def calibrate(*what: Any) -> Machine:
+    def measure_ranks(*what: Any) -> dict[str, list[float]]:
         asked.append(what)
-        rate = Rate(((1e3, 1e9), (1e6, 1e9 / len(asked))))
-        return Machine("by hand", {("matmul", 4): rate}, rate, collective={"all_gather": (1e-3, 1e-9)})
+        seconds = {kind: [amount * len(asked) / 1e9 for amount in of] for kind, of in calibration.AMOUNTS.items()}
+        return seconds | {"call": [1e-7], "overhead": [1e-6], "all_gather": [1e-3, 1e-2]}
 
-    def run_here(config: Any, trace: Any) -> dict[str, Any]:
+    def run_traced(config: Any, trace: Any) -> dict[str, Any]:
         return {"step_seconds": 0.5, "tokens_per_s": 64.0}
 
-    monkeypatch.setattr(machines, "calibrate", calibrate)
-    monkeypatch.setattr(sweep_run, "run_here", run_here)
+    monkeypatch.setattr(machines, "measure_ranks", measure_ranks)
+    monkeypatch.setattr(sweep_run, "run_traced", run_traced)
     return asked
 
 
@@ -291,7 +288,7 @@ def test_processes_have_their_predicted_times_of_one_machine_for_ranks_and_colle
 def test_row_20_a_sweep_that_goes_on_predicts_by_the_machine_that_it_began_with(
     calibrated: list[tuple[Any, ...]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cases, run_here, ran = make_cases(PROCESSES), sweep_run.run_here, list[Any]()
+    cases, run_traced, ran = make_cases(PROCESSES), sweep_run.run_traced, list[Any]()
     whole, ended = tmp_path / "whole", tmp_path / "ended"
     assert sweep(cases, whole).ran == 8
 
@@ -299,10 +296,10 @@ def test_row_20_a_sweep_that_goes_on_predicts_by_the_machine_that_it_began_with(
         ran.append(config)
         if len(ran) == 6:
             raise KeyboardInterrupt
-        return run_here(config, trace)
+        return run_traced(config, trace)
 
     calibrated.clear()
-    monkeypatch.setattr(sweep_run, "run_here", ended_in_the_sixth)
+    monkeypatch.setattr(sweep_run, "run_traced", ended_in_the_sixth)
     with pytest.raises(KeyboardInterrupt):
         sweep(cases, ended)
     calibrated.append("another process")
@@ -319,12 +316,11 @@ def test_figures_of_another_machine_are_taken_anew_and_what_is_no_machine_is_ref
     file = tmp_path / MACHINE
     sweep([case], tmp_path)
     file.write_text(file.read_text().replace('"cores"', '"other cores"'))
-    with ShapedHosts() as hosts:
-        found = [machines.Machines(tmp_path).of(case, hosts) for _ in range(2)]
+    found = [machines.Machines(tmp_path).of(case) for _ in range(2)]
     assert found[0] == found[1] and len(calibrated) == 2
     for text in ("{", "[]", '{"machine": 1}'):
         file.write_text(text)
-        with pytest.raises(InputError, match=r"machine\.json holds no machine of a sweep; take it away"):
+        with pytest.raises(InputError, match=r"calibration\.json holds no machine of a sweep; take it away"):
             sweep([case], tmp_path)
 
 
@@ -354,6 +350,6 @@ def test_row_19_overlap_is_what_intervals_of_both_have_in_common() -> None:
 def test_rows_of_another_kind_are_no_rows(tmp_path: Path) -> None:
     (tmp_path / LINES).write_text('{"key": "a"}\n')
     with pytest.raises(InputError, match=r"rows\.jsonl has a line 1 that is no row of a sweep"):
-        Rows(tmp_path)
+        read_rows(tmp_path)
     (tmp_path / "sweep.json").write_text(json.dumps(SWEPT))
     assert read_file(tmp_path / "sweep.json") == SWEPT

@@ -9,7 +9,7 @@ from itertools import pairwise
 from zerolab.apps.cost import Machine, Network
 from zerolab.apps.plan.needs import at_stage
 from zerolab.apps.plan.spec import RunSpec
-from zerolab.apps.plan.timing import StepTime, predict_step
+from zerolab.apps.plan.timing import predict_step
 from zerolab.collectives import Link
 from zerolab.precision.recipe import Precision
 
@@ -43,22 +43,15 @@ def with_bandwidth(network: Network, gbit_per_s: float) -> Network:
 
 def crossings(run: RunSpec, machine: Machine, network: Network) -> Iterator[Crossing]:
     """For each stage that the run's precision allows, from the second on."""
-    stages = (run.dtypes or Precision()).stages
-    for before, stage in pairwise(stages):
+    for before, stage in pairwise((run.dtypes or Precision()).stages):
 
-        def slower(gbit: float, one: int = before, other: int = stage) -> bool:
-            net = with_bandwidth(network, gbit)
-            return is_slower(lambda s: predict_step(at_stage(run, s), machine, net), one, other)
+        def is_slower(one: RunSpec, net: Network, pair: tuple[int, int] = (before, stage)) -> bool:
+            first, second = (predict_step(at_stage(one, at), machine, net).seconds for at in pair)
+            return second > SLOWER * first
 
-        def slower_with(batch: int, one: int = before, other: int = stage) -> bool:
-            more = replace(run, micro_batch_size=batch)
-            return is_slower(lambda s: predict_step(at_stage(more, s), machine, network), one, other)
-
-        yield Crossing(stage, before, highest(slower), next((b for b in BATCHES if not slower_with(b)), None))
-
-
-def is_slower(step: Callable[[int], StepTime], before: int, stage: int) -> bool:
-    return step(stage).seconds > SLOWER * step(before).seconds
+        gbit = highest(lambda gbit: is_slower(run, with_bandwidth(network, gbit)))
+        batches = (batch for batch in BATCHES if not is_slower(replace(run, micro_batch_size=batch), network))
+        yield Crossing(stage, before, gbit, next(batches, None))
 
 
 def highest(slower: Callable[[float], bool]) -> float | None:

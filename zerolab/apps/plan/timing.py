@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from zerolab.apps.cost import GPU, Machine, Network
-from zerolab.apps.cost.gpus import LINK_REACHED
-from zerolab.apps.plan.clock import Carrier, StepBytes, TimedReplay, seconds_of
+from zerolab.apps.cost.gpus import LINK_EFFICIENCY
 from zerolab.apps.plan.layout import RunLayout
 from zerolab.apps.plan.needs import at_stage, dtype_of, layout_of, shards, widths_of, work_of
+from zerolab.apps.plan.simulator import Interconnect, StepBytes, StepSimulator
 from zerolab.apps.plan.spec import RunSpec
 from zerolab.apps.plan.trace import trace_layers
 from zerolab.collectives import Link
@@ -25,7 +25,7 @@ class StepTime:
     """A step of one rank, in seconds.
 
     seconds        from the first forward to the new parameters
-    spent          the same by what it was spent on: "compute", "optimizer", "offload", and waiting for collectives:
+    time_breakdown the same by what it was spent on: "compute", "optimizer", "offload", and waiting for collectives:
                    "gather", "reduce", "norm", "publish"
     communication  in which collectives ran, whoever waited
     tokens         of the step, over all ranks
@@ -34,7 +34,7 @@ class StepTime:
     """
 
     seconds: float
-    spent: dict[str, float] = field(repr=False)
+    time_breakdown: dict[str, float] = field(repr=False)
     communication: float
     tokens: int
     flop: float
@@ -43,7 +43,7 @@ class StepTime:
     @property
     def exposed(self) -> float:
         """Seconds in which the device waited for collectives."""
-        return sum(self.spent.get(what, 0.0) for what in WAITS)
+        return sum(self.time_breakdown.get(what, 0.0) for what in WAITS)
 
     @property
     def tokens_per_s(self) -> float:
@@ -66,15 +66,15 @@ def predict_step(
     overlap  reductions run while backward goes on
     """
     layout, stage = layout_of(run), shards(run)
-    replay = TimedReplay(
-        layout, stage, widths_of(run), Carrier(run.ranks, network, machine), run.prefetch, run.places,
-        run.limits.on(run.on_gpus),        run.reduction, overlap,
+    step = StepSimulator(
+        layout, stage, widths_of(run), run.prefetch, run.places, run.limits.on(run.on_gpus),
+        wire=Interconnect(run.ranks, network, machine), reduction=run.reduction, overlap=overlap,
     )  # fmt: skip
-    seconds_of(trace_layers(run.shape.config, work_of(run)), replay, run.micro_batches, run.reduce_each)
-    replay.finish(step_bytes(run, layout, stage), clips)
+    step.run(trace_layers(run.shape.config, work_of(run)), run.micro_batches, run.reduce_each)
+    step.finish(step_bytes(run, layout, stage), clips)
     tokens = run.batch_size * run.seq_len
     peak = machine.peak.get(dtype_of(run).itemsize)
-    return StepTime(replay.now, dict(replay.spent), replay.carried, tokens, model_flop(run), peak)
+    return StepTime(step.now, dict(step.time_breakdown), step.carried, tokens, model_flop(run), peak)
 
 
 def model_flop(run: RunSpec) -> float:
@@ -109,10 +109,10 @@ def network_of(
     are given) of `gbit_per_s` gigabits a second; rings reach four fifths of each. `latency_us` is a message's between
     nodes; inside it is 4."""
     check_count("node_size", node_size)
-    inside = Link(8 * LINK_REACHED * gpu.link_gbyte_per_s, 4.0)
+    inside = Link(8 * LINK_EFFICIENCY * gpu.link_gbyte_per_s, 4.0)
     if ranks <= node_size:
         return Network(inside)
-    between = Link(LINK_REACHED * gbit_per_s, latency_us)
+    between = Link(LINK_EFFICIENCY * gbit_per_s, latency_us)
     return Network(inside, between, node_size, node_size if cards is None else cards, algorithm)
 
 

@@ -7,7 +7,6 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations, pairwise
-from typing import Any
 
 from zerolab.apps.sweep.rows import DONE, Row
 
@@ -46,16 +45,11 @@ def groups_of(rows: Sequence[Row], along: Sequence[str] = ALONG) -> dict[str, li
 def by_stage(rows: Sequence[Row], figure: str) -> dict[int, Points]:
     """A figure of rows by stage and bandwidth, both ascending; a figure that a row does not have is left out."""
     found: dict[int, Points] = {}
-    for row in sorted(rows, key=lambda row: (row["settings"]["zero_stage"], bandwidth_of(row))):
+    for row in rows:
+        stage, gbit = row["settings"]["zero_stage"], row["settings"].get("gbit_per_s")
         if row.get(figure) is not None:
-            found.setdefault(row["settings"]["zero_stage"], {})[bandwidth_of(row)] = row[figure]
-    return found
-
-
-def bandwidth_of(row: Row) -> float:
-    """Of the link of a row, in gigabits a second; infinite where it has none."""
-    gbit: Any = row["settings"].get("gbit_per_s")
-    return math.inf if gbit is None else float(gbit)
+            found.setdefault(stage, {})[math.inf if gbit is None else gbit] = row[figure]
+    return {stage: dict(sorted(points.items())) for stage, points in sorted(found.items())}
 
 
 def crossings(lines: Mapping[int, Points]) -> list[MeasuredCrossing]:
@@ -63,9 +57,9 @@ def crossings(lines: Mapping[int, Points]) -> list[MeasuredCrossing]:
     Lines that meet and part again on the same side, or lie on each other, do not cross."""
     found = []
     for one, other in combinations(sorted(lines), 2):
-        places = sorted(lines[one].keys() & lines[other].keys())
-        ahead = [(place, lines[one][place] - lines[other][place]) for place in places]
-        for (left, before), (right, after) in pairwise([step for step in ahead if step[1]]):
+        both = sorted(lines[one].keys() & lines[other].keys())
+        ahead = [(place, gap) for place in both if (gap := lines[one][place] - lines[other][place])]
+        for (left, before), (right, after) in pairwise(ahead):
             if (before > 0) == (after > 0):
                 continue
             share = before / (before - after)
