@@ -27,14 +27,6 @@ SMALL: dict[str, Any] = {"world": "lockstep", "model_size": "nano", "seq_len": 1
 SWEPT = {"zero_stage": [0, 3], "gbit_per_s": ["none", 1], **SMALL}
 
 
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a sweep that nobody disturbed."""
-    folder = tmp_path_factory.mktemp("whole")
-    assert sweep(make_cases(SWEPT), folder).ran == 4
-    return folder
-
-
 def test_cases_are_the_product_of_what_varies_the_first_slowest() -> None:
     rest = {name: value for name, value in SMALL.items() if name != "model_size"}
     cases = make_cases({"stages": [0, 3], "bandwidth": [10, "none"], "models": ["nano", "gpt2:nano"], **rest})
@@ -126,16 +118,22 @@ def test_row_20_bad_yaml_is_refused_in_one_sentence(
     assert said in error and error.count("\n") == 1 and not (tmp_path / "out").exists()
 
 
-def test_folders_and_files_of_a_sweep_may_begin_with_a_tilde(
+def test_flags_come_before_a_file_traces_are_kept_by_key_and_paths_may_begin_with_a_tilde(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "sweep.yaml").write_text(json.dumps({**SMALL, "max_steps": 1}))
-    (tmp_path / "ds.json").write_text('{"zero_optimization": {"stage": 1}}')
-    assert cli.main(["sweep", "~/sweep.yaml", "--out=~/out"]) == 0
+    (tmp_path / "sweep.yaml").write_text(json.dumps({**SMALL, "zero_stage": 2}))
+    flags = ["--stages", "0,3", "--bandwidth", "1", "--max-steps", "2"]
+    assert cli.main(["sweep", "~/sweep.yaml", *flags, "--traces", "--out=~/out"]) == 0
+    cases = make_cases({**SWEPT, "gbit_per_s": 1, "max_steps": 2})
+    files = {path.stem: json.loads(path.read_text()) for path in (tmp_path / "out" / "traces").iterdir()}
+    assert files.keys() == {case.key for case in cases}
+    assert [files[case.key]["otherData"]["run"][:21] for case in cases] == [f"zerolab train, ZeRO-{n}" for n in (0, 3)]
+    assert all({"X", "C"} <= {event["ph"] for event in file["traceEvents"]} for file in files.values())
     assert cli.main(["sweep", "--plot=~/out"]) == 0
     assert (tmp_path / "out" / LINES).exists() and [*(tmp_path / "out" / "plots").iterdir()]
+    (tmp_path / "ds.json").write_text('{"zero_optimization": {"stage": 1}}')
     assert read_deepspeed(Path("~/ds.json"), 2).settings["zero_stage"] == 1
     assert not (tmp_path / "~").exists()
 
@@ -153,9 +151,17 @@ def test_a_flag_that_entries_of_a_file_would_overrule_is_refused(
 
 
 def test_row_20_a_sweep_that_was_ended_goes_on_to_the_same_file(
-    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cases, train, ran = make_cases(SWEPT), measure.train, list[int]()
+    whole, ended = tmp_path / "whole", tmp_path / "ended"
+    assert sweep(cases, whole).ran == 4
+    predicted_is_beside_measured(whole)
+    text = (whole / LINES).read_bytes()
+    for cut in range(0, len(text) + 1, 41):
+        (whole / LINES).write_bytes(text[:cut])
+        assert len(read_rows(whole)) == text[:cut].count(b"\n"), "of a file cut anywhere the whole lines are there"
+    (whole / LINES).write_bytes(text)
 
     def ended_in_the_third(config: Any, *args: Any) -> Any:
         ran.append(config.zero_stage)
@@ -165,29 +171,32 @@ def test_row_20_a_sweep_that_was_ended_goes_on_to_the_same_file(
 
     monkeypatch.setattr(measure, "train", ended_in_the_third)
     with pytest.raises(KeyboardInterrupt):
-        sweep(cases, tmp_path)
-    with open(tmp_path / LINES, "a") as file:
+        sweep(cases, ended)
+    with open(ended / LINES, "a") as file:
         file.write('{"key": "cut o')
-    assert sweep(cases, tmp_path).ran == 2
+    assert sweep(cases, ended).ran == 2
     assert ran == [0, 0, 3, 3, 3]
-    assert (tmp_path / LINES).read_bytes() == (whole / LINES).read_bytes()
-    assert (tmp_path / TABLE).read_bytes() == (whole / TABLE).read_bytes()
-    assert sweep(cases, tmp_path).ran == 0 and len(ran) == 5
+    assert (ended / LINES).read_bytes() == text and (ended / TABLE).read_bytes() == (whole / TABLE).read_bytes()
+    assert sweep(cases, ended).ran == 0 and len(ran) == 5
+    # A changed setting is a new case beside the others.
+    assert sweep(make_cases({**SWEPT, "zero_stage": [3, 2], "gbit_per_s": 1}), ended).ran == 1
+    assert [row["case"] for row in read_rows(ended)][-2:] == ["zero_stage 3, gbit_per_s 1", "zero_stage 2"]
+    assert len(read_rows(ended)) == 5
 
 
-def test_row_20_of_a_file_cut_anywhere_the_whole_lines_are_there(whole: Path, tmp_path: Path) -> None:
-    text = (whole / LINES).read_bytes()
-    for cut in range(0, len(text) + 1, 41):
-        (tmp_path / LINES).write_bytes(text[:cut])
-        assert len(read_rows(tmp_path)) == text[:cut].count(b"\n")
-
-
-def test_row_20_a_changed_setting_is_a_new_case_beside_the_others(whole: Path, tmp_path: Path) -> None:
-    (tmp_path / LINES).write_bytes((whole / LINES).read_bytes())
-    cases = make_cases({**SWEPT, "zero_stage": [3, 2], "gbit_per_s": 1})
-    assert sweep(cases, tmp_path).ran == 1
-    assert [row["case"] for row in read_rows(tmp_path)][-2:] == ["zero_stage 3, gbit_per_s 1", "zero_stage 2"]
-    assert len(read_rows(tmp_path)) == 5
+def predicted_is_beside_measured(whole: Path) -> None:
+    rows = read_rows(whole)
+    for row in rows:
+        for what in ("sent_bytes", "state_bytes"):
+            assert row[what] == row[f"{what}_predicted"] > 0
+        assert row["step_seconds"] == pytest.approx(row["step_seconds_predicted"], rel=0.1)
+        assert row["peak_bytes"] == pytest.approx(row["peak_bytes_predicted"], rel=1e-3)
+    assert len({row["parameters_sha256"] for row in rows}) == 1, "the stages and links end with the same bits"
+    assert rows[3]["state_bytes"] < rows[0]["state_bytes"] and rows[3]["sent_bytes"] > rows[0]["sent_bytes"]
+    assert rows[1]["step_seconds"] > rows[0]["step_seconds"]
+    table = [*csv.DictReader((whole / TABLE).open())]
+    assert [line["zero_stage"] for line in table] == ["0", "0", "3", "3"]
+    assert [float(line["step_seconds"]) for line in table] == [row["step_seconds"] for row in rows]
 
 
 def test_row_20_a_case_that_fails_is_a_row_and_the_others_go_on(
@@ -210,21 +219,6 @@ def test_row_20_a_case_that_fails_is_a_row_and_the_others_go_on(
 def test_row_20_one_sweep_at_a_time_has_a_folder(tmp_path: Path) -> None:
     with held(tmp_path), pytest.raises(InputError, match="another sweep is writing to"):
         sweep([], tmp_path)
-
-
-def test_rows_have_predicted_beside_measured(whole: Path) -> None:
-    rows = read_rows(whole)
-    for row in rows:
-        for what in ("sent_bytes", "state_bytes"):
-            assert row[what] == row[f"{what}_predicted"] > 0
-        assert row["step_seconds"] == pytest.approx(row["step_seconds_predicted"], rel=0.1)
-        assert row["peak_bytes"] == pytest.approx(row["peak_bytes_predicted"], rel=1e-3)
-    assert len({row["parameters_sha256"] for row in rows}) == 1, "the stages and links end with the same bits"
-    assert rows[3]["state_bytes"] < rows[0]["state_bytes"] and rows[3]["sent_bytes"] > rows[0]["sent_bytes"]
-    assert rows[1]["step_seconds"] > rows[0]["step_seconds"]
-    table = [*csv.DictReader((whole / TABLE).open())]
-    assert [line["zero_stage"] for line in table] == ["0", "0", "3", "3"]
-    assert [float(line["step_seconds"]) for line in table] == [row["step_seconds"] for row in rows]
 
 
 def test_a_prepared_text_of_any_size_changes_no_peak(tmp_path: Path) -> None:
@@ -322,16 +316,6 @@ def test_figures_of_another_machine_are_taken_anew_and_what_is_no_machine_is_ref
         file.write_text(text)
         with pytest.raises(InputError, match=r"calibration\.json holds no machine of a sweep; take it away"):
             sweep([case], tmp_path)
-
-
-def test_traces_are_kept_by_the_key_of_their_case(tmp_path: Path) -> None:
-    cases = make_cases({**SWEPT, "gbit_per_s": 1, "max_steps": 2})
-    flags = ["--stages", "0,3", "--bandwidth", "1", "--world", "lockstep", "--max-steps", "2", "--model-size", "nano"]
-    assert cli.main(["sweep", *flags, "--seq-len", "16", "--batch-size", "4", "--traces", "--out", str(tmp_path)]) == 0
-    files = {path.stem: json.loads(path.read_text()) for path in (tmp_path / "traces").iterdir()}
-    assert files.keys() == {case.key for case in cases}
-    assert [files[case.key]["otherData"]["run"][:21] for case in cases] == [f"zerolab train, ZeRO-{n}" for n in (0, 3)]
-    assert all({"X", "C"} <= {event["ph"] for event in file["traceEvents"]} for file in files.values())
 
 
 def test_row_19_overlap_is_what_intervals_of_both_have_in_common() -> None:

@@ -16,7 +16,6 @@ from zerolab.apps.cost.gpus import GPU, LAUNCH_SECONDS, LINK_EFFICIENCY, MEMORY_
 from zerolab.errors import InputError
 from zerolab.ranks.pace import counted
 
-KINDS = ("matmul", "attention", "math", "optimizer", "memory")
 MATH = {
     "gelu", "gelu_backward", "silu", "silu_backward", "exp", "tanh", "sigmoid", "pow", "rsqrt", "_softmax",
     "_softmax_backward_data", "_log_softmax", "_log_softmax_backward_data", "native_layer_norm",
@@ -46,14 +45,16 @@ def operation_of(func: Any, args: Any, kwargs: Any, result: Any) -> Operation | 
     found = counted(func, args, kwargs, result)
     if found is None:
         return None
-    name = func._overloadpacket.__name__
+    name, kind = func._overloadpacket.__name__, "memory"
     if "attention" in name:
         kind = "attention"
     elif found.flop:
         kind = "matmul"
-    else:
-        kind = "math" if name in MATH else "optimizer" if name.startswith("_fused_ada") else "memory"
-    return Operation(kind, found.flop, found.nbytes, found.itemsize)
+    elif name in MATH:
+        kind = "math"
+    elif name.startswith("_fused_ada"):
+        kind = "optimizer"
+    return Operation(kind, *found)
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,7 @@ class Rate:
 
     def __post_init__(self) -> None:
         amounts = [amount for amount, _ in self.points]
-        if not amounts or amounts != sorted(set(amounts)) or not all(a > 0 and r > 0 for a, r in self.points):
+        if not amounts or amounts != sorted(set(amounts)) or min(map(min, self.points)) <= 0:
             raise InputError(f"a rate's points are {self.points!r}; give one at least, amounts rising, all above 0")
 
     def seconds(self, amount: float) -> float:

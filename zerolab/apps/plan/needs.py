@@ -213,7 +213,7 @@ def fits(run: RunSpec, limit: float) -> bool:
 def highest_of(config: Config, work: Work) -> int:
     """The most bytes that a micro-batch has alive at a time, activations and all else, without the engine's."""
     now = most = 0
-    for part in trace_layers(config, work).parts:
+    for part in trace_layers(config, work):
         for event in part.events:
             if isinstance(event, AllocationDelta):
                 most, now = max(most, now + sum(event.top)), now + sum(event.end)

@@ -15,8 +15,8 @@ the order of issue, and states come from the host or a disk.
 from __future__ import annotations
 
 from collections import Counter, defaultdict, deque
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from math import inf
 from operator import attrgetter
 from typing import NamedTuple
@@ -24,7 +24,7 @@ from typing import NamedTuple
 from zerolab.apps.cost import Machine, Network, Operation
 from zerolab.apps.cost.machine import constant
 from zerolab.apps.plan.layout import RunLayout
-from zerolab.apps.plan.trace import AllocationDelta, Computing, HookEvent, Trace
+from zerolab.apps.plan.trace import AllocationDelta, Computing, HookEvent, TracedPart
 from zerolab.collectives import Link
 from zerolab.flat import BucketPlan
 from zerolab.memory.limits import NO_LIMITS, Stage3Limits
@@ -126,6 +126,7 @@ class SimulatedCollective:
     runs: bool = False
 
 
+@dataclass(eq=False)
 class StepSimulator:
     """A rank's step on numbers.
 
@@ -134,7 +135,7 @@ class StepSimulator:
     places     where states are; with an optimizer off the device sharded gradients are on the host, too
     limits     what stays, comes ahead and is kept at stage 3
     live       bytes by kind that are there all the time: the states
-    wire       what there is to compute and to send with; None: there is no clock
+    wire       what there is to compute and to send with; without it there is no clock
     reduction  how stage 1 reduces gradients
     overlap    reductions run while backward goes on
 
@@ -149,45 +150,43 @@ class StepSimulator:
     A processor that carries messages does not compute meanwhile, so that part of a collective is beside nothing.
     """
 
-    def __init__(
-        self,
-        layout: RunLayout,
-        stage: int,
-        widths: Widths,
-        prefetch: bool = True,
-        places: Offload = NOWHERE,
-        limits: Stage3Limits = NO_LIMITS,
-        live: Mapping[str, int] = {},
-        wire: Interconnect | None = None,
-        reduction: str = "reduce_scatter",
-        overlap: bool = True,
-    ) -> None:
-        modules = Counter(layout.owner)
+    layout: RunLayout
+    stage: int
+    widths: Widths
+    prefetch: bool = True
+    places: Offload = NOWHERE
+    limits: Stage3Limits = NO_LIMITS
+    live: dict[str, int] = field(default_factory=dict)
+    wire: Interconnect = NO_TIME
+    reduction: str = "reduce_scatter"
+    overlap: bool = True
+
+    def __post_init__(self) -> None:
+        modules = Counter(self.layout.owner)
         self.units = [
-            UnitState([*map(BucketState, plans)], modules[number]) for number, plans in enumerate(layout.units)
+            UnitState([*map(BucketState, plans)], modules[number]) for number, plans in enumerate(self.layout.units)
         ]
-        self.owner, self.slots = layout.owner, layout.slots
         self.order = [
             bucket for unit in reversed(self.units) for bucket in reversed(unit.buckets) if bucket.plan.trainable
         ]
-        self.stage, self.widths, self.prefetch = stage, widths, prefetch
-        self.places, self.limits, self.overlap = places, limits, overlap
-        self.on_host = places.optimizer != "device"
-        self.collective = "all_reduce" if stage == 0 or (stage == 1 and reduction == "all_reduce") else "reduce_scatter"
+        self.owner = self.layout.owner
+        self.on_host = self.places.optimizer != "device"
+        whole = self.stage == 0 or (self.stage == 1 and self.reduction == "all_reduce")
+        self.collective = "all_reduce" if whole else "reduce_scatter"
         self.in_flight: deque[BucketState] = deque()
         self.queue: deque[SimulatedCollective] = deque()
         # Memory.
         self.part = ""
-        self.live = {"activations": 0, "other": 0, **live}
+        self.live = {"activations": 0, "other": 0, **self.live}
         self.total = sum(self.live.values())
         self.tops: dict[str, tuple[int, dict[str, int]]] = {}
         # Time.
-        self.wire, self.timed = wire or NO_TIME, wire is not None
+        self.timed = self.wire is not NO_TIME
         self.now, self.lane, self.disk, self.carried = 0.0, 0.0, 0.0, 0.0
         self.time_breakdown: dict[str, float] = defaultdict(float)
         self.computing: dict[int, float] = {}
 
-    def run(self, trace: Trace, micro_batches: int, reduce_each: bool) -> None:
+    def run(self, trace: Sequence[TracedPart], micro_batches: int, reduce_each: bool) -> None:
         """Forward and backward of a step's micro-batches."""
         shown = min(micro_batches, SHOWN)
         for number in range(shown):
@@ -201,13 +200,13 @@ class StepSimulator:
                 for what, seconds in self.time_breakdown.items():
                     self.time_breakdown[what] = seconds + more * (seconds - spent.get(what, 0.0))
 
-    def micro_batch(self, trace: Trace, reduce: bool) -> None:
+    def micro_batch(self, trace: Sequence[TracedPart], reduce: bool) -> None:
         self.next, self.reducing, in_backward = 0, reduce, False
         for bucket in self.order:
             bucket.missing = len(bucket.plan.layout.slots)
         for unit in self.units:
             unit.ran = 0
-        for part in trace.parts:
+        for part in trace:
             if part.phase == "backward" and not in_backward:
                 in_backward = True
                 self.release_all(but_kept=True)
@@ -260,13 +259,11 @@ class StepSimulator:
         self.spend(what, max(0.0, moment - self.now))
 
     def compute(self, computing: Computing) -> None:
-        if not self.timed:
-            return
-        # Layers that are alike share their events.
-        if (seconds := self.computing.get(id(computing))) is None:
-            seconds = sum(map(self.wire.machine.seconds, computing.operations), 0.0)
-            self.computing[id(computing)] = seconds
-        self.spend("compute", seconds)
+        if self.timed:
+            # Layers that are alike share their events.
+            if id(computing) not in self.computing:
+                self.computing[id(computing)] = sum(map(self.wire.machine.seconds, computing.operations), 0.0)
+            self.spend("compute", self.computing[id(computing)])
 
     def move(self, nbytes: float) -> None:
         """Read and write so many bytes, by an operation of the engine."""
@@ -301,7 +298,7 @@ class StepSimulator:
     def on_hook(self, event: HookEvent, in_backward: bool) -> None:
         unit = self.units[self.owner[event.module]]
         if event.what == "gradient":
-            self.gradient(unit.buckets[self.slots[event.module][event.parameter]])
+            self.gradient(unit.buckets[self.layout.slots[event.module][event.parameter]])
         elif self.stage < 3:
             return
         elif event.what == "pre_forward":

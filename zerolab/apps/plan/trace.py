@@ -1,7 +1,7 @@
 """What a model's forward and backward compute, make and let go, without memory: a run on the meta device.
 
-    trace = trace_layers(config, Work(batch=1, tokens=2048, dtype=torch.bfloat16))
-    trace.parts          forward of the embedding, of block 0, ..., the loss; backward of the head, of block L-1, ...
+    trace_layers(config, Work(batch=1, tokens=2048, dtype=torch.bfloat16))
+                         forward of the embedding, of block 0, ..., the loss; backward of the head, of block L-1, ...
 
 Layers repeat, so three of them are run, and the middle one stands for all between the first and the last: a model of
 126 layers costs no more than one of three. Sizes are those that torch's own operations give, which are the same on the
@@ -86,13 +86,6 @@ class TracedPart:
     phase: str
     module: int
     events: tuple[AllocationDelta | Computing | HookEvent, ...]
-
-
-@dataclass(frozen=True)
-class Trace:
-    """One micro-batch of a model of so many layers, in order."""
-
-    parts: tuple[TracedPart, ...]
 
 
 class Flash(TorchFunctionMode):
@@ -225,23 +218,18 @@ def run_once(config: Config, work: Work) -> list[TracedPart]:
 
 
 @lru_cache(maxsize=256)
-def trace_layers(config: Config, work: Work) -> Trace:
+def trace_layers(config: Config, work: Work) -> tuple[TracedPart, ...]:
     """The parts of one micro-batch, of which the layers between the first and the last are each the same."""
     traced = min(config.layers, TRACED_LAYERS)
-    parts = run_once(replace(config, layers=traced), work)
     more = config.layers - traced
-    if not more:
-        return Trace(tuple(parts))
-    repeated: list[TracedPart] = []
-    for part in parts:
-        if part.module < 2:
-            repeated.append(part)
-        elif part.module > 2:
-            repeated.append(moved(part, more))
-        else:
+    found: list[TracedPart] = []
+    for part in run_once(replace(config, layers=traced), work):
+        if part.module == 2 and more:
             copies = [moved(part, extra) for extra in range(more + 1)]
-            repeated += copies if part.phase == "forward" else reversed(copies)
-    return Trace(tuple(repeated))
+            found += copies if part.phase == "forward" else reversed(copies)
+        else:
+            found.append(moved(part, more) if part.module > 2 and more else part)
+    return tuple(found)
 
 
 def moved(part: TracedPart, by: int) -> TracedPart:

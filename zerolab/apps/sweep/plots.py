@@ -15,8 +15,13 @@ from matplotlib.figure import Figure
 from zerolab.apps.sweep.crossings import Points, by_stage, crossings, groups_of
 from zerolab.apps.sweep.rows import Row, write_file
 
-LOOKS = (("#0072b2", "o", "-"), ("#d55e00", "s", "--"), ("#009e73", "^", "-."), ("#cc79a7", "D", ":"))
-"""Colour, marker and line of each stage: who sees no colours has the other two."""
+LOOKS = [
+    {"color": "#0072b2", "marker": "o", "linestyle": "-"},
+    {"color": "#d55e00", "marker": "s", "linestyle": "--"},
+    {"color": "#009e73", "marker": "^", "linestyle": "-."},
+    {"color": "#cc79a7", "marker": "D", "linestyle": ":"},
+]
+"""Of each stage: who sees no colours has markers and lines."""
 SAME_LOSS = ("zero_stage", "gbit_per_s", "latency_us", "wire", "hosts", "world", "gflop_per_s", "gbyte_per_s")
 """Settings that change how a run is carried out, and not what it computes."""
 
@@ -67,7 +72,7 @@ def throughput(rows: Sequence[Row], title: str = "") -> Plot:
     if expected := by_stage(said, "predicted"):
         text += table("predicted", expected)
     for stage, points in expected.items():
-        axes.plot(*linked(points), color=LOOKS[stage][0], linewidth=0.8, alpha=0.7)
+        axes.plot(*linked(points), color=LOOKS[stage]["color"], linewidth=0.8, alpha=0.7)
     found = crossings(lines)
     for one in found:
         where = f"somewhere above {one.over:g}"
@@ -109,8 +114,7 @@ def memory(rows: Sequence[Row], title: str = "") -> Plot:
             axes.bar(place + offset, predicted, 0.36, fill=False, edgecolor="black", linewidth=1.4, label=outlined)
             text += f"stage {name}, {label}: {predicted:.3f} / {measured:.3f}\n"
     axes.set_xticks(range(len(names)), [name.replace(", ", "\n") for name in names])
-    axes.set_xlabel("stage")
-    axes.set_ylabel("MB")
+    axes.set(xlabel="stage", ylabel="MB")
     figure.legend(frameon=False, loc="outside upper right", ncols=3, fontsize=9)
     return Plot(named("memory", title), figure, text)
 
@@ -121,14 +125,12 @@ def losses(rows: Sequence[Row], title: str = "") -> Plot:
     stages = {row["settings"]["zero_stage"]: row["loss"] for row in reversed(rows)}
     text = f"step  {'  '.join(f'stage {stage}' for stage in sorted(stages))}\n"
     for number, (stage, loss) in enumerate(sorted(stages.items())):
-        colour, _, style = LOOKS[stage]
-        steps, width = range(1, len(loss) + 1), 7 - 2 * number
-        axes.plot(steps, loss, color=colour, linestyle=style, linewidth=width, label=f"stage {stage}")
+        look = {**LOOKS[stage], "marker": "", "linewidth": 7 - 2 * number}
+        axes.plot(range(1, len(loss) + 1), loss, **look, label=f"stage {stage}")
     for step, values in enumerate(zip(*(stages[stage] for stage in sorted(stages)), strict=False), 1):
         text += f"{step:>4}  {'  '.join(f'{value:>7.4f}' for value in values)}\n"
     axes.xaxis.get_major_locator().set_params(integer=True)
-    axes.set_xlabel("step")
-    axes.set_ylabel("loss")
+    axes.set(xlabel="step", ylabel="loss")
     figure.legend(frameon=False, loc="outside upper right", ncols=4, fontsize=9)
     apart = max((max(step) - min(step) for step in zip(*(row["loss"] for row in rows), strict=False)), default=0.0)
     same = len({row["parameters_sha256"] for row in rows}) == 1
@@ -145,17 +147,13 @@ def draw_lines(axes: Any, lines: Mapping[int, Points], what: str, top: float | N
     ticks = {place: f"{place:g}" for place in sorted(places - {math.inf})}
     apart = 4 * max(ticks, default=0.25)
     for stage, points in lines.items():
-        colour, marker, style = LOOKS[stage]
-        axes.plot(*linked(points), color=colour, marker=marker, linestyle=style, label=f"stage {stage}")
+        axes.plot(*linked(points), **LOOKS[stage], label=f"stage {stage}")
         if math.inf in points:
-            axes.plot([apart], [points[math.inf]], color=colour, marker=marker, linestyle="")
+            axes.plot([apart], [points[math.inf]], **{**LOOKS[stage], "linestyle": ""})
             ticks[apart] = "no link"
-    axes.set_xscale("log")
+    axes.set(xscale="log", xlabel="Gbit/s", ylabel=what, ylim=(0, top))
     axes.set_xticks([*ticks], [*ticks.values()])
     axes.minorticks_off()
-    axes.set_xlabel("Gbit/s")
-    axes.set_ylabel(what)
-    axes.set_ylim(0, top)
     axes.legend(frameon=False, fontsize=9)
     return table(what, lines)
 
