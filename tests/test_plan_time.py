@@ -10,10 +10,9 @@ from zerolab.apps.cli.plan import main
 from zerolab.apps.cost import Machine, Network, Rate, find_gpu, machine_of
 from zerolab.apps.plan import SHAPES, RunSpec, gpu_bytes, shape_of
 from zerolab.apps.plan.best import best_runs, candidates
-from zerolab.apps.plan.crossing import crossings, with_bandwidth
 from zerolab.apps.plan.guide import traffic
 from zerolab.apps.plan.mixture import build_model
-from zerolab.apps.plan.timing import by_stage, model_flop, network_of, predict_step
+from zerolab.apps.plan.timing import by_stage, crossings, model_flop, network_of, predict_step, with_bandwidth
 from zerolab.collectives import Link
 from zerolab.collectives.cost import RINGS
 from zerolab.course.measure import decay_of_train

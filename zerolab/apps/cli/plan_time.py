@@ -13,10 +13,18 @@ from rich.table import Table
 from zerolab.apps.cost import GPU, Machine, Network, find_gpu, machine_of
 from zerolab.apps.cost.gpus import LINK_EFFICIENCY
 from zerolab.apps.cost.network import ALGORITHMS
-from zerolab.apps.plan.crossing import BATCHES, LEAST_GBIT, MOST_GBIT, Crossing, crossings
 from zerolab.apps.plan.needs import GB, at_stage, gpu_bytes
 from zerolab.apps.plan.spec import RunSpec
-from zerolab.apps.plan.timing import StepTime, by_stage, network_of
+from zerolab.apps.plan.timing import (
+    BATCHES,
+    LEAST_GBIT,
+    MOST_GBIT,
+    Crossing,
+    StepTime,
+    by_stage,
+    crossings,
+    network_of,
+)
 from zerolab.errors import InputError
 
 FLAGS = ("node_size", "link_gbit_per_s", "link_latency_us", "cards", "algorithm", "reached")

@@ -37,7 +37,7 @@ SHOWN = 3
 
 
 class Widths(NamedTuple):
-    """Bytes of a value in the gradients of a rank alone, as they travel, and as they are kept."""
+    """Bytes of a gradient as backward leaves it, as it travels, and as it is kept."""
 
     grads: int
     reduce: int
@@ -45,14 +45,12 @@ class Widths(NamedTuple):
 
 
 class StepBytes(NamedTuple):
-    """What the optimizer's step of a rank moves, in bytes.
+    """What a rank's share of the optimizer's step moves, in bytes.
 
-    gradients  its share of the gradients
-    clipped    these read and written once more, as the step has them, where they are clipped
-    touched    read and written by the step itself
-    swapped    read from the disk and written there
-    published  its share of the new parameters
-    calls      calls of the optimizer's kernel
+    clipped  gradients read and written once more, where they are clipped
+    touched  read and written by the step itself
+    swapped  read from the disk and written there
+    calls    calls of the optimizer's kernel
     """
 
     gradients: float
@@ -64,21 +62,20 @@ class StepBytes(NamedTuple):
 
 
 class Interconnect(NamedTuple):
-    """Ranks, what computes in each, and what is between them. Without a network calls take what they take on the
-    machine alone."""
+    """Ranks, what computes in each, and what is between them, if collectives do not take what the machine says."""
 
     ranks: int
     network: Network | Link | None
     machine: Machine
 
     def seconds(self, name: str, numel: int, itemsize: int) -> float:
-        """Of a collective over the whole of `numel` elements, on the wire."""
+        """Of a collective over `numel` elements, on the wire."""
         if self.ranks == 1 or self.network is None:
             return 0.0
         return self.network.ring_seconds(name, numel, itemsize, self.ranks)
 
     def local_seconds(self, name: str, numel: int, itemsize: int) -> float:
-        """What it takes of the device besides, where that carries the messages itself, as a processor does."""
+        """What it takes of a device that carries messages itself."""
         return 0.0 if self.ranks == 1 else self.machine.local_seconds(name, numel * itemsize)
 
 
@@ -87,7 +84,7 @@ NO_TIME = Interconnect(1, None, Machine("no time", {}, constant(inf)))
 
 @dataclass(eq=False)
 class BucketState:
-    """A bucket during a step: its gradients' bytes while they wait, and how many of its parameters have brought one."""
+    """A bucket during a step: bytes of its gradients, and how many of them are missing."""
 
     plan: BucketPlan
     missing: int = 0
@@ -99,8 +96,7 @@ class BucketState:
 
 @dataclass(eq=False)
 class UnitState:
-    """A unit during a step: how many modules it has, and what keeps it here (as in `zerolab.zero.units.Unit`); `read`
-    is when its shard will have come from the disk."""
+    """A unit during a step (as in `zerolab.zero.units.Unit`), and when its shard will have been read from the disk."""
 
     buckets: list[BucketState]
     modules: int
@@ -118,7 +114,7 @@ class UnitState:
 
 @dataclass(eq=False)
 class SimulatedCollective:
-    """A collective on its way: whose it is, the bytes that it receives into, when it ends, and whether it runs."""
+    """A collective on its way, and the bytes that it receives into."""
 
     what: UnitState | BucketState
     scratch: int
@@ -130,24 +126,18 @@ class SimulatedCollective:
 class StepSimulator:
     """A rank's step on numbers.
 
-    layout     the units, and what of them belongs to which module of the trace
-    stage      3: units are gathered; 2 and 3: gradients are sharded
-    places     where states are; with an optimizer off the device sharded gradients are on the host, too
-    limits     what stays, comes ahead and is kept at stage 3
     live       bytes by kind that are there all the time: the states
     wire       what there is to compute and to send with; without it there is no clock
-    reduction  how stage 1 reduces gradients
     overlap    reductions run while backward goes on
 
     What it finds:
 
     tops            of each part of a step the most bytes, and these by kind
     now             seconds since the step began
-    time_breakdown  seconds of `now` by what they were spent on: "compute", "optimizer", "offload", and waiting for
-                    "gather", "reduce", "norm" and "publish"
+    time_breakdown  these by what they were spent on (`StepTime`)
     carried         seconds in which collectives ran, whoever waited
 
-    A processor that carries messages does not compute meanwhile, so that part of a collective is beside nothing.
+    A processor that carries messages does not compute meanwhile.
     """
 
     layout: RunLayout
@@ -322,7 +312,7 @@ class StepSimulator:
             self.ahead(self.owner[: event.module][::-1])
 
     def ahead(self, owners: Sequence[int]) -> None:
-        """Gather some of the units that come next, and begin to read the one after."""
+        """Prefetch units that come next."""
         if not self.prefetch:
             return
         coming = [self.units[at] for at in owners]
@@ -406,8 +396,8 @@ class StepSimulator:
         self.next += 1
 
     def wait(self, what: UnitState | BucketState) -> None:
-        """Return once the call of a unit or of a bucket has ended: calls run one after the other, and once anybody
-        waits the lane goes on to the next one, beside what is computed."""
+        """Return once the call of a unit or of a bucket has ended. Calls run one after the other; once anybody waits,
+        the next one begins."""
         while any(call.what is what for call in self.queue):
             self.run_first()
             call = self.queue.popleft()
@@ -442,8 +432,7 @@ class StepSimulator:
         self.add("step_buffers", step_buffers)
 
     def finish(self, step: StepBytes, clips: bool) -> None:
-        """The time of all that follows: the norm of the gradients, the optimizer's step, and new parameters to
-        everybody."""
+        """The time of the norm, of the optimizer's step, and of new parameters to everybody."""
         machine = self.wire.machine
         if clips:
             self.move(step.gradients)

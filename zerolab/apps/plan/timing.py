@@ -1,8 +1,11 @@
-"""How long a run's step takes, and what of it is waiting for the wire."""
+"""How long a run's step takes, what of it is waiting for the wire, and where a stage becomes slower than the one
+before: the bandwidth, and the batch, below which communication binds."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
 
 from zerolab.apps.cost import GPU, Machine, Network
 from zerolab.apps.cost.gpus import LINK_EFFICIENCY
@@ -18,6 +21,10 @@ from zerolab.offload.formats import format_of
 from zerolab.precision.recipe import Precision
 
 WAITS = ("gather", "reduce", "norm", "publish")
+SLOWER = 1.01
+"""A step is slower than another if it takes one per cent longer."""
+LEAST_GBIT, MOST_GBIT = 0.01, 10_000.0
+BATCHES = (1, 2, 4, 8, 16, 32)
 
 
 @dataclass(frozen=True)
@@ -120,3 +127,54 @@ def by_stage(run: RunSpec, machine: Machine, network: Network | Link | None) -> 
     """The step at each stage that the run's precision allows."""
     stages = (run.dtypes or Precision()).stages
     return {stage: predict_step(at_stage(run, stage), machine, network) for stage in stages}
+
+
+@dataclass(frozen=True)
+class Crossing:
+    """When a stage is slower than the one before.
+
+    gbit_per_s  below so many gigabits a second of a link (between nodes, or inside the only one); None: at none from
+                `LEAST_GBIT` to `MOST_GBIT`
+    batch       with less than so many sequences in a micro-batch; 1: with none, None: with all of `BATCHES`
+    """
+
+    stage: int
+    before: int
+    gbit_per_s: float | None
+    batch: int | None
+
+
+def with_bandwidth(network: Network, gbit_per_s: float) -> Network:
+    """The same network with other links between nodes, or inside the only one."""
+    if network.between is None:
+        return replace(network, inside=Link(gbit_per_s, network.inside.latency_us))
+    return replace(network, between=Link(gbit_per_s, network.between.latency_us))
+
+
+def crossings(run: RunSpec, machine: Machine, network: Network) -> Iterator[Crossing]:
+    """For each stage that the run's precision allows, from the second on."""
+    for before, stage in pairwise((run.dtypes or Precision()).stages):
+
+        def is_slower(one: RunSpec, net: Network, pair: tuple[int, int] = (before, stage)) -> bool:
+            first, second = (predict_step(at_stage(one, at), machine, net).seconds for at in pair)
+            return second > SLOWER * first
+
+        gbit = highest(lambda gbit: is_slower(run, with_bandwidth(network, gbit)))
+        batches = (batch for batch in BATCHES if not is_slower(replace(run, micro_batch_size=batch), network))
+        yield Crossing(stage, before, gbit, next(batches, None))
+
+
+def highest(slower: Callable[[float], bool]) -> float | None:
+    """The highest bandwidth at which a stage is slower, to 2 %: by steps down, then by halving."""
+    above, gbit = MOST_GBIT, MOST_GBIT
+    while not slower(gbit):
+        above, gbit = gbit, gbit / 4
+        if gbit < LEAST_GBIT:
+            return None
+    if gbit == MOST_GBIT:
+        return gbit
+    low = gbit
+    while above / low > 1.02:
+        middle = (above * low) ** 0.5
+        low, above = (middle, above) if slower(middle) else (low, middle)
+    return low

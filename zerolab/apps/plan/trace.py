@@ -52,8 +52,8 @@ class Work(NamedTuple):
 
 
 class AllocationDelta(NamedTuple):
-    """Memory that comes and goes between two events of hooks: (activations, other) where their sum is highest, and at
-    the end, both from where it began. What is made while gradients are recorded is activations, all else other."""
+    """How memory changes between two events of hooks: (activations, other) where their sum is highest, and at the end.
+    What is made while gradients are recorded is activations, all else other."""
 
     top: tuple[int, int] = (0, 0)
     end: tuple[int, int] = (0, 0)
@@ -89,9 +89,8 @@ class TracedPart:
 
 
 class Flash(TorchFunctionMode):
-    """Attention by the kernel that stores no scores, which torch takes on CPUs and GPUs and has on the meta device, but
-    does not choose there. Dropout is that of GPUs, whose kernels keep a byte for each activation, and for scores none;
-    on CPUs torch has no such attention with dropout."""
+    """Attention by the kernel that stores no scores, which torch does not choose on the meta device. Dropout is that of
+    GPUs, whose kernels keep a byte for each activation, and for scores none."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is F.scaled_dot_product_attention:
@@ -111,9 +110,8 @@ def with_flash(forward: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
 
 class MetaRecorder(TorchDispatchMode):
-    """Notes each storage on the meta device that an operation makes, each that is let go, and what operations compute,
-    and cuts that into parts by hooks on the modules, which are those of `zerolab.zero.schedule` and
-    `zerolab.zero.reducer`."""
+    """Notes each storage on the meta device that comes and goes, and what operations compute, between hooks that are
+    those of `zerolab.zero.schedule` and `zerolab.zero.reducer`."""
 
     def __init__(self, model: LanguageModel, inputs: Tensor) -> None:
         super().__init__()
@@ -219,7 +217,7 @@ def run_once(config: Config, work: Work) -> list[TracedPart]:
 
 @lru_cache(maxsize=256)
 def trace_layers(config: Config, work: Work) -> tuple[TracedPart, ...]:
-    """The parts of one micro-batch, of which the layers between the first and the last are each the same."""
+    """The parts of one micro-batch. Layers between the first and the last are alike."""
     traced = min(config.layers, TRACED_LAYERS)
     more = config.layers - traced
     found: list[TracedPart] = []

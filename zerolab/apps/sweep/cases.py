@@ -4,9 +4,8 @@
     gbit_per_s: [none, 10, 1]
     world: lockstep
 
-Names are those of `zerolab train` (`TrainConfig`), four short ones (`SHORT`), and two of a sweep's own: `wire` says who
-makes a link, us (simulated) or the kernel (shaped, between network namespaces), and `hosts` on how many hosts the ranks
-are that a shaped one joins. Settings that do not multiply are entries of `cases`:
+Names are those of `zerolab train`, and a few of a sweep's own: `SHORT`, `wire` (simulated by us, or shaped by the
+kernel) and `hosts` (on how many the ranks are). Settings that do not multiply are entries of `cases`:
 
     cases:
       - {zero_stage: 2, offload_optimizer: host}
@@ -32,14 +31,12 @@ from zerolab.ranks.folders import reason
 from zerolab.train import TrainConfig, make_config
 
 SHORT = {"stages": "zero_stage", "models": "models", "bandwidth": "gbit_per_s", "latency": "latency_us"}
-"""Names that sweeps have besides those of a run. A model is named by its size, as tiny, or as gpt2:tiny."""
+"""A model is named by its size, as tiny, or as gpt2:tiny."""
 SHARED = (
     "save_folder", "resume", "save_every", "keep", "zero3_save_16bit_model", "profile_json", "trace", "trace_steps"
 )  # fmt: skip
-"""Settings of one run's own files, which the cases of a sweep would write over one another, and of how long it is
-traced, which figures need."""
+"""Cases would write over one another's files; how many steps are traced the figures say."""
 MODELS = {"models", "model", "model_size"}
-"""Settings that name a model, in one word or in two."""
 CASES = "cases"
 WIRES = ("simulated", "shaped")
 TOLD = ("model", "model_size", "zero_stage", "ranks", "precision", "gbit_per_s", "latency_us", "world")
@@ -49,12 +46,13 @@ Settings = dict[str, Any]
 
 @dataclass(frozen=True)
 class SweepCase:
-    """One run of a sweep. `varied` are the settings in which its sweep's cases differ; `hosts` is 0 where the link of
-    the configuration is simulated.
+    """One run of a sweep.
 
-    settings  what is not as it is by default, in values that JSON has
-    key       made of these: a changed setting is another case, one that we add later is not
-    told      the settings that its row tells: what runs are compared by, what varies, and what is not as by default
+    varied    the settings in which its sweep's cases differ
+    hosts     0 where the link is simulated
+    settings  what is not as by default
+    key       made of these: a setting that we add later makes no other case
+    told      the settings of its row
     """
 
     config: TrainConfig
@@ -82,7 +80,7 @@ class SweepCase:
 
 
 def read_file(path: Path) -> Settings:
-    """The settings in a file of YAML (which JSON is, too). Raises an InputError for one that has none."""
+    """The settings in a file of YAML, which JSON is, too."""
     path = path.expanduser()
     try:
         read = yaml.safe_load(path.read_text(encoding="utf-8"))
@@ -97,9 +95,8 @@ def read_file(path: Path) -> Settings:
 
 
 def make_cases(settings: Mapping[str, Any]) -> list[SweepCase]:
-    """The cases of a sweep: the product of all settings with several values, the first varying slowest, for each entry
-    of `cases`, if there are any; an entry's settings take the places of those outside. A combination that is there
-    already counts once. Raises an InputError that names the case if one cannot run."""
+    """The product of all settings with several values, the first varying slowest, for each entry of `cases`, whose
+    settings come before those outside. Equal cases count once."""
     outside = named({name: value for name, value in settings.items() if name != CASES})
     entries = [named(entry) for entry in entries_of(settings.get(CASES, [{}]))]
     apart = dict.fromkeys(name for entry in entries for name in entry)
@@ -146,7 +143,7 @@ def make_case(settings: Settings, varied: Settings) -> SweepCase:
 
 
 def named(settings: Mapping[str, Any]) -> Settings:
-    """Settings by their own names. Raises an InputError for one that there is not, or that has two."""
+    """Settings by their own names."""
     known, found = {*TrainConfig.model_fields, "models", "wire", "hosts"}, dict[str, Any]()
     for name, value in settings.items():
         own = SHORT.get(name, name)
@@ -165,7 +162,7 @@ def named(settings: Mapping[str, Any]) -> Settings:
 
 
 def listed(name: str, value: Any) -> list[Any]:
-    """The values of a setting, at least one. The word none is no value, for a setting that may have none."""
+    """The values of a setting. The word none is no value, for a setting that may have none."""
     all_of = value if isinstance(value, list) else [value]
     if not all_of:
         raise InputError(f"{name} is an empty list; give it a value or leave it out")

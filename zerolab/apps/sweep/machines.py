@@ -1,6 +1,5 @@
-"""The machines that a sweep's predictions are of. What was measured of this one is kept in the sweep's folder, so that
-a sweep that goes on predicts by the figures that it began with; on another machine, or with another torch, they are
-taken anew."""
+"""The machines that a sweep's predictions are of. What was measured of this one is kept in the folder: a sweep that
+goes on predicts by what it began with, unless the machine or torch is another."""
 
 from __future__ import annotations
 
@@ -27,7 +26,7 @@ MACHINE = "calibration.json"
 
 
 class Machines:
-    """The devices of a sweep's cases; of this machine seconds by how many ranks share it and by which collectives."""
+    """The devices of a sweep's cases."""
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / MACHINE
@@ -43,8 +42,8 @@ class Machines:
             raise InputError(f"{self.path} holds no machine of a sweep; take it away, or name another folder") from None
 
     def of(self, case: SweepCase) -> Machine | None:
-        """What computes in a case: in a world whose clock is virtual what its settings say, else the CPU as its ranks
-        share it, measured now if it was not (some seconds). None for GPUs, which nobody measures."""
+        """What computes in a case: on a virtual clock what its settings say, else this CPU, measured now if it was not
+        (some seconds). None for GPUs, which nobody measures."""
         config = case.config
         if config.world != "processes":
             return virtual_device(config)

@@ -1,7 +1,6 @@
-"""What a row says of a case: its run, and the predicted and measured figures of it.
+"""What a row says of a case: predicted figures and measured ones.
 
-Bytes are those of the rank that has most, seconds those of a step: by the trace on the virtual clock in lockstep, by
-the median of the steps that no tracker slowed down in processes.
+Bytes are those of the rank that has most, seconds those of a step.
 """
 
 from __future__ import annotations
@@ -32,8 +31,7 @@ Figures = dict[str, Any]
 
 
 class StepParts(NamedTuple):
-    """Seconds of one rank's step: how long some collective was under way, how long the rank computed meanwhile (the
-    intersection of both), and how long it stood still for one."""
+    """Seconds of a rank's step: with a collective under way, of these computing, and waiting for one."""
 
     step: float
     communication: float
@@ -42,7 +40,7 @@ class StepParts(NamedTuple):
 
 
 def run_traced(config: TrainConfig, trace: Path | None = None) -> Figures:
-    """Train as the configuration says; the figures of the run, and its trace for a viewer in the file `trace`."""
+    """The figures of a run, whose trace goes to a file."""
     corpus = load_data(config, config.seq_len)
     # Any path turns tracing on; the trace stays in the report.
     report = train(config.model_copy(update={"trace": Path("trace.json")}), corpus)
@@ -54,8 +52,7 @@ def run_traced(config: TrainConfig, trace: Path | None = None) -> Figures:
 def measured(report: Report, corpus: Corpus) -> Figures:
     """The figures of a run of this text that was traced."""
     config = report.config
-    # A tracker sees the text, which no GPU would hold, where the ranks compute on the CPU; one that is mapped from
-    # files it does not count to the device.
+    # On the CPU a tracker sees the text, unless it is mapped from files.
     on_gpus = torch.cuda.is_available() and config.device != "cpu"
     uncounted = on_gpus or isinstance(corpus, MappedCorpus)
     text = 0 if uncounted else corpus.train.nbytes + corpus.valid.nbytes
@@ -86,8 +83,7 @@ def measured(report: Report, corpus: Corpus) -> Figures:
 
 
 def predicted_times(config: TrainConfig, device: Machine | None) -> Figures:
-    """Of a step on this device; None without one, and with several copies of the shards, which the planner does not
-    know."""
+    """Of a step on this device; None without one, and with copies of the shards."""
     names = ("step_seconds", "communication_share", "waiting_share")
     if device is None or config.num_distributed_optimizer_instances > 1:
         return {f"{name}_predicted": None for name in names}
@@ -97,7 +93,7 @@ def predicted_times(config: TrainConfig, device: Machine | None) -> Figures:
 
 
 def most(kinds: Mapping[str, Sequence[float]], place: str = "") -> float:
-    """Bytes of the rank that has most, all kinds together that are at a place: on the device, if none is named."""
+    """Bytes of the rank that has most at a place: on the device, if none is named."""
     wanted = [sizes for kind, sizes in kinds.items() if sizes and kind.startswith(place or OFFLOADED) is bool(place)]
     return max(map(sum, zip(*wanted, strict=True)), default=0)
 
@@ -117,14 +113,14 @@ def mean_parts(report: Report) -> StepParts:
 
 
 def steps_of(trace: RankTrace, report: Report) -> list[Span]:
-    """The steps to read times from: those after the tracked ones and the one that follows, whose parameters have been
-    waited for before it began; or all if there are no others."""
+    """Those after the tracked ones and the one that follows, whose parameters have been waited for before it began; or
+    all if there are no others."""
     steps = [span for span in trace.spans if span.name.startswith(STEP)]
     return [step for step in steps if number_of(step) > report.resumed_step + report.tracked_steps + 1] or steps
 
 
 def parts_of(step: Span, spans: Iterable[Span]) -> StepParts:
-    """What one rank's step consists of. What began before it, or ended after it, counts with its part."""
+    """Of what began before the step, or ended after it, its part counts."""
     inside: dict[str, list[Interval]] = {"collective": [], "compute": [], "wait": []}
     for span in spans:
         start, stop = max(span.start, step.start), min(span.stop, step.stop)

@@ -36,7 +36,7 @@ class Plot:
 
 
 def plots_of(rows: Sequence[Row]) -> Iterator[Plot]:
-    """All pictures that these rows make. A virtual world computes no losses, so it has no curve of them."""
+    """All pictures that these rows make; a virtual world computes no losses."""
     for title, group in groups_of(rows).items():
         if len({row["settings"]["gbit_per_s"] for row in group}) > 1:
             yield throughput(group, title)
@@ -60,7 +60,7 @@ def write_plots(rows: Sequence[Row], folder: Path) -> list[Path]:
 
 
 def throughput(rows: Sequence[Row], title: str = "") -> Plot:
-    """Tokens a second by stage over bandwidth, with a mark where two stages cross; what was predicted is thin."""
+    """Tokens a second over bandwidth; what was predicted is thin."""
     lines = by_stage(rows, "tokens_per_s")
     figure, (axes,) = blank("throughput", title, 1)
     text = draw_lines(axes, lines, "tokens a second")
@@ -87,7 +87,7 @@ def throughput(rows: Sequence[Row], title: str = "") -> Plot:
 
 
 def communication(rows: Sequence[Row], title: str = "") -> Plot:
-    """Which share of a step collectives are under way, and which share of that the ranks compute meanwhile."""
+    """Collectives' share of a step, and how much of that is hidden."""
     figure, (left, right) = blank("communication", title, 2)
     shares = by_stage(rows, "communication_share"), by_stage(rows, "overlap_share")
     text = draw_lines(left, shares[0], "share of the step with collectives under way", 1.05)
@@ -96,8 +96,7 @@ def communication(rows: Sequence[Row], title: str = "") -> Plot:
 
 
 def memory(rows: Sequence[Row], title: str = "") -> Plot:
-    """States and the peak of a step, predicted (outlined) and measured (filled), by stage and ranks: links change
-    neither, so the first row of each counts."""
+    """Predicted bytes are outlined, measured ones filled. Links change neither, so the first row of each counts."""
     cases = {(row["settings"]["zero_stage"], row["settings"]["ranks"]): row for row in reversed(rows)}
     figure, (axes,) = blank("memory", title, 1)
     text = "MB (10^6 bytes) of the rank that has most: predicted / measured\n"
@@ -120,7 +119,7 @@ def memory(rows: Sequence[Row], title: str = "") -> Plot:
 
 
 def losses(rows: Sequence[Row], title: str = "") -> Plot:
-    """Losses by step: one curve beneath another, each thinner than the one below, so that equal ones are all seen."""
+    """Each curve is thinner than the one beneath, so that equal ones are all seen."""
     figure, (axes,) = blank("loss", title, 1)
     stages = {row["settings"]["zero_stage"]: row["loss"] for row in reversed(rows)}
     text = f"step  {'  '.join(f'stage {stage}' for stage in sorted(stages))}\n"
@@ -142,7 +141,7 @@ def losses(rows: Sequence[Row], title: str = "") -> Plot:
 
 
 def draw_lines(axes: Any, lines: Mapping[int, Points], what: str, top: float | None = None) -> str:
-    """A line for each stage over bandwidths; what has no link stands apart at the right. The same as a table."""
+    """A line for each stage; what has no link is apart, at the right. The same as a table."""
     places = {place for points in lines.values() for place in points}
     ticks = {place: f"{place:g}" for place in sorted(places - {math.inf})}
     apart = 4 * max(ticks, default=0.25)

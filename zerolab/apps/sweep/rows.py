@@ -1,7 +1,6 @@
 """The rows of a sweep: a folder with `rows.jsonl`, a line of JSON for each case, and `rows.csv`, made of it.
 
-The file is replaced by one with a line more when a case has ended, so that each moment has a whole file. One sweep at a
-time has a folder.
+The file is replaced when a case has ended, so that it is whole at every moment. One sweep at a time has a folder.
 """
 
 from __future__ import annotations
@@ -29,8 +28,7 @@ def write_rows(folder: Path, rows: Iterable[Row]) -> None:
 
 
 def read_rows(folder: Path) -> list[Row]:
-    """The rows in a folder, none if it has no file of them; the last line is left out if it is not whole. Raises an
-    InputError if another line is none of ours."""
+    """The rows in a folder, if there are any. A last line that was cut off is left out."""
     path = folder / LINES
     try:
         lines = path.read_bytes().split(b"\n")
@@ -52,7 +50,7 @@ def read_rows(folder: Path) -> list[Row]:
 
 
 def csv_of(rows: Iterable[Row]) -> str:
-    """A line for each row: its settings, its status, and the figures that are single values."""
+    """Of each row its settings, and the figures that are single values."""
     settings = sorted({name for row in rows for name in row["settings"]})
     flat = [
         {**row["settings"], **{name: value for name, value in row.items() if not isinstance(value, list | dict)}}
@@ -68,8 +66,7 @@ def csv_of(rows: Iterable[Row]) -> str:
 
 @contextmanager
 def held(folder: Path) -> Iterator[None]:
-    """Make the folder, and have it alone while the block runs. Raises an InputError if it cannot be made, or if another
-    sweep has it."""
+    """Make the folder, and have it alone while the block runs."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         lock = open(folder / LOCK, "a")  # noqa: SIM115
@@ -84,7 +81,7 @@ def held(folder: Path) -> Iterator[None]:
 
 
 def write_file(path: Path, text: str) -> None:
-    """Write a file of a sweep whole. Raises a DiskError that names it if the disk does not take it."""
+    """Write a file whole, or raise a DiskError that names it."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_whole(path, text)

@@ -29,9 +29,8 @@ class SweepOutcome:
 
 
 def sweep(cases: Sequence[SweepCase], folder: Path, traces: bool = False) -> SweepOutcome:
-    """Run the cases that the folder has no finished row of. One that fails becomes a row that says why, and the others
-    go on; it is tried again the next time. With `traces`, each case that is run leaves its trace in
-    `traces/KEY.json`. Raises an InputError for a folder that cannot be used, a DiskError if its disk is full."""
+    """Run the cases that the folder has no finished row of. One that fails becomes a row that says why, and is tried
+    again the next time. With `traces`, each leaves its trace in `traces/KEY.json`."""
     with held(folder):
         rows, machines = {row["key"]: row for row in read_rows(folder)}, Machines(folder)
         left = [case for case in cases if case.key not in rows or rows[case.key]["status"] != DONE]
@@ -54,16 +53,16 @@ def sweep(cases: Sequence[SweepCase], folder: Path, traces: bool = False) -> Swe
 
 
 def row_of(case: SweepCase, machines: Machines, trace: Path | None = None) -> Row:
-    """Predict and run a case; its trace goes to `trace`. What is the same each time comes first, so that lines
-    are read by eye, too."""
+    """Predict and run a case. What lines are found by comes first, for who reads them by eye."""
     row: Row = {"key": case.key, "case": case.title, "status": DONE, "error": None, "settings": case.told}
     try:
         predicted = predicted_times(case.config, machines.of(case))
         row |= predicted | (run_shaped(case, trace) if case.hosts else run_traced(case.config, trace))
     except DiskError:
         raise
-    except ZerolabError as error:
-        row |= {"status": FAILED, "error": str(error)}
     except Exception as error:
-        row |= {"status": FAILED, "error": f"{type(error).__name__}: {' '.join(str(error).split())}"}
+        said = str(error)
+        if not isinstance(error, ZerolabError):
+            said = f"{type(error).__name__}: {' '.join(said.split())}"
+        row |= {"status": FAILED, "error": said}
     return row | {"machine": this_machine()}

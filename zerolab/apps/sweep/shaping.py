@@ -1,12 +1,12 @@
 """Cases on wires that the kernel shapes, between hosts that are network namespaces.
 
-A job is a script for a shell, which `unshare` gives a network of its own, the switch, and a /run of its own, where `ip
-netns` keeps the names of hosts. It joins each host to the switch by a wire that `tc` shapes, and becomes a Python that
-forks the ranks; each enters the network of its host. The kernel kills the ranks when that Python ends, and takes away
-networks and names with the last process in them, so there is nothing to clear, whatever ends the processes.
+A job is a shell's script, which `unshare` gives a network of its own, the switch, and a /run of its own, where `ip
+netns` keeps the names of hosts. It joins them to the switch by wires that `tc` shapes, and becomes a Python that forks
+the ranks, which enter the networks of their hosts. The kernel kills them when that Python ends, and takes away networks
+and names with their last process: nothing is left to clear, whatever is killed.
 
-Tried as root on Linux 6.18 with iproute2 6.1: bandwidths (tbf) were shaped there. That kernel has no netem, which
-latencies need, so a latency above 0 was refused, before anything ran.
+Tried on Linux 6.18 with iproute2 6.1, as root; as another user only that hosts and wires are made. Bandwidths (tbf)
+were shaped there. That kernel has no netem, which latencies need, so a latency above 0 was refused before any case ran.
 """
 
 from __future__ import annotations
@@ -35,15 +35,12 @@ from zerolab.ranks.folders import temporary_folder
 from zerolab.ranks.forkserver import die_with_parent
 
 WIRE = Link(1.0, 0.0)
-"""That on which it is measured what a processor has to do for messages on shaped wires."""
+"""On which a processor's work for messages is measured."""
 MTU = 9000
 """Bytes of a packet: headers take less than a hundredth of the wire."""
 QUEUE_BYTES = 1 << 24
 BURST_SECONDS = 100e-6
-"""What a wire that was idle lets through at once, in seconds at its rate: little beside a message, and more than a
-kernel's timer is late."""
-PORT = 29500
-"""Where ranks meet: nobody else is in their network."""
+"""What an idle wire lets through at once, in seconds at its rate: more than a kernel's timer is late."""
 NEW_NETWORK = 0x40000000
 """Of linux/sched.h."""
 START = "import sys, pathlib, zerolab.apps.sweep.shaping as job; job.serve(pathlib.Path(sys.argv[1]))"
@@ -51,7 +48,7 @@ SAID = "zerolab: "
 
 
 def check_wires(link: Link | None) -> None:
-    """Raise an InputError that says why, if hosts with such a link cannot be made here."""
+    """Raise an InputError if hosts with such a link cannot be made here."""
     done = with_hosts(2, link)
     if done.returncode:
         # The shell has printed each command; the last one was refused.
@@ -77,7 +74,7 @@ def run_shaped(case: SweepCase, trace: Path | None = None) -> Figures:
 
 
 def on_hosts(hosts: int, ranks: int, link: Link | None, call: Callable[[], Any]) -> Any:
-    """What a call gives on rank 0, where all ranks make it. Raises what the first rank to fail has raised."""
+    """What a call of all ranks gives on rank 0. Raises what the first rank to fail has raised."""
     with temporary_folder("launch") as folder:
         (folder / "job").write_bytes(pickle.dumps((os.getpid(), hosts, ranks, call)))
         command = shlex.join([sys.executable, "-c", START, str(folder)])
@@ -94,7 +91,7 @@ def on_hosts(hosts: int, ranks: int, link: Link | None, call: Callable[[], Any])
 
 
 def with_hosts(hosts: int, link: Link | None, then: str = "") -> subprocess.CompletedProcess[str]:
-    """Make hosts, and run a command in the network of their switch; with what it printed to stderr."""
+    """Make hosts, and run a command in the network of their switch."""
     user = [] if os.geteuid() == 0 else ["--map-root-user"]
     script = "\n".join([*host_lines(hosts, link), then])
     command = ["unshare", *user, "--net", "--mount", "sh", "-exc", script]
@@ -110,8 +107,7 @@ def with_hosts(hosts: int, link: Link | None, then: str = "") -> subprocess.Comp
 
 
 def host_lines(hosts: int, link: Link | None) -> list[str]:
-    """The shell's lines that make a switch, the hosts, and a wire from each to the switch, shaped at both ends. A
-    message is late once on its way through two of them."""
+    """The shell's lines for a switch, hosts, and wires that are shaped at both ends. Messages are late at one."""
     lines = [
         "mount -t tmpfs none /var/run",
         f"ip link add switch mtu {MTU} type bridge",
@@ -143,7 +139,7 @@ def address(host: int) -> str:
 
 
 def serve(folder: Path) -> None:
-    """In the network of the switch: run the ranks of a job, and write what came of it. They end with this process."""
+    """In the network of the switch: run the ranks of a job, and write what came of it."""
     die_with_parent()
     parent, hosts, ranks, call = pickle.loads((folder / "job").read_bytes())
     if os.getppid() != parent:
@@ -166,9 +162,9 @@ def serve(folder: Path) -> None:
 
 
 def be_rank(call: Callable[[], Any], rank: int, ranks: int, host: int, hosts: int) -> Any:
-    """Make the call on a host, as a rank that torchrun would have started."""
+    """Make the call on a host, as a rank of torchrun's."""
     os.environ |= {
-        "RANK": str(rank), "WORLD_SIZE": str(ranks), "MASTER_ADDR": address(0), "MASTER_PORT": str(PORT),
+        "RANK": str(rank), "WORLD_SIZE": str(ranks), "MASTER_ADDR": address(0), "MASTER_PORT": "29500",
         # All hosts share the cores of this machine, as the ranks of one machine would.
         "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": str(ranks),
         "GROUP_RANK": str(host), "GROUP_WORLD_SIZE": str(hosts), "GLOO_SOCKET_IFNAME": "wire0",
