@@ -29,10 +29,10 @@ from tqdm import tqdm
 from benchmarks.plan import fill_readme
 from zerolab.apps.cost import Machine, calibrate
 from zerolab.apps.plan import shape_of
-from zerolab.apps.plan.measure import decay_of_train
 from zerolab.apps.plan.mixture import build_model
 from zerolab.apps.plan.timing import predict_step
 from zerolab.collectives import Collectives, Link
+from zerolab.course.measure import decay_of_train
 from zerolab.models import GPT2Config, config_of
 from zerolab.ranks import launch
 from zerolab.run import RunSpec

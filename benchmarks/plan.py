@@ -12,7 +12,7 @@ from itertools import product
 from pathlib import Path
 
 from zerolab.apps.plan import needs_of, shape_of
-from zerolab.apps.plan.measure import Measured, measure
+from zerolab.course.measure import Measured, measure
 from zerolab.models import config_of
 from zerolab.run import RunSpec
 
@@ -57,7 +57,7 @@ def table(runs: list[RunSpec], measured: list[list[Measured]]) -> list[str]:
         errors.append(error_of(run, of_ranks))
         tracked = max(of_rank.total for of_rank in of_ranks)
         cells = [
-            run.shape.name, run.stage, run.precision, "yes" if run.checkpoint_activations else "no", run.ranks,
+            run.model_name, run.stage, run.precision, "yes" if run.checkpoint_activations else "no", run.ranks,
             f"{run.micro_batches} of {run.micro_batch_size}", "host" if run.offload == "optimizer" else "device",
             f"{needs_of(run).peak.total:,}", f"{tracked:,}", f"{errors[-1]:+.3%}",
         ]  # fmt: skip

@@ -10,7 +10,7 @@ from cover import NIGHTLY
 from javascript import words
 
 from zerolab.apps.plan import SHAPES, Needs, gpu_bytes, needs
-from zerolab.apps.plan.replay import StepMoment
+from zerolab.apps.plan.needs import StepMoment
 from zerolab.course.living import memory
 from zerolab.course.viz.calculator import GPUS, calculator_text
 from zerolab.run import RunSpec
@@ -69,7 +69,7 @@ def test_the_browser_says_of_each_setting_what_the_still_picture_says(
 def settings(run: RunSpec) -> dict[str, object]:
     """What the controls are set to."""
     names = ("ranks", "stage", "precision", "seq_len", "checkpoint_activations")
-    return {"model": run.shape.name, "offload": name_of(run), **{name: getattr(run, name) for name in names}}
+    return {"model": run.model_name, "offload": name_of(run), **{name: getattr(run, name) for name in names}}
 
 
 def name_of(run: RunSpec) -> str:

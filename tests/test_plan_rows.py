@@ -7,8 +7,8 @@ import pytest
 
 from zerolab.apps.plan import GB, SHAPES, needs, needs_of, shape_of
 from zerolab.apps.plan.guide import traffic_bytes
-from zerolab.apps.plan.measure import measure
 from zerolab.apps.plan.needs import DEVICE
+from zerolab.course.measure import measure
 from zerolab.course.widgets import memory_sliders
 from zerolab.memory import predict_states
 from zerolab.models import GPT2Config, config_of

@@ -12,14 +12,13 @@ import pytest
 
 from benchmarks import tiers
 from zerolab.apps import cli
-from zerolab.apps.cost import Machine, Rate
+from zerolab.apps.cost import calibration
 from zerolab.apps.dialects.deepspeed import read_deepspeed
-from zerolab.apps.sweep import machines, make_cases, read_file, sweep
+from zerolab.apps.sweep import machines, make_cases, measure, read_file, sweep
 from zerolab.apps.sweep import run as sweep_run
 from zerolab.apps.sweep.machines import MACHINE
 from zerolab.apps.sweep.measure import intersect, parts_of
-from zerolab.apps.sweep.rows import LINES, TABLE, Rows, held, read_rows
-from zerolab.apps.sweep.shaped import ShapedHosts
+from zerolab.apps.sweep.rows import LINES, TABLE, held, read_rows
 from zerolab.collectives import Span
 from zerolab.errors import InputError
 from zerolab.run import RunSpec
@@ -27,14 +26,6 @@ from zerolab.train import train
 
 SMALL: dict[str, Any] = {"world": "lockstep", "model_size": "nano", "seq_len": 16, "batch_size": 4, "max_steps": 3}
 SWEPT = {"zero_stage": [0, 3], "gbit_per_s": ["none", 1], **SMALL}
-
-
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a sweep that nobody disturbed."""
-    folder = tmp_path_factory.mktemp("whole")
-    assert sweep(make_cases(SWEPT), folder).ran == 4
-    return folder
 
 
 def test_cases_are_the_product_of_what_varies_the_first_slowest() -> None:
@@ -63,15 +54,15 @@ def test_a_key_is_made_of_settings_however_they_are_written() -> None:
         ({"zero_stage": [0, 4]}, "zero_stage 4: zero_stage is 4; it should be less than or equal to 3"),
         ({"stages": [0], "zero_stage": 1}, "zero_stage is 1, and zero_stage is given, too; leave one of the two out"),
         ({"models": "nano", "model": "gpt2"}, "models is nano and model gpt2; leave one of the two out"),
-        ({"save_folder": "a"}, "save_folder is a, one place for the files of all cases; leave it out of a sweep"),
+        ({"save_folder": "a"}, "save_folder is a, and a sweep has traces and files of its own; leave it out"),
         ({"ranks": []}, "ranks is an empty list; give it a value or leave it out"),
         ({"cases": {"ranks": 2}}, "cases is {'ranks': 2}; give a list of settings, a line '- name: value' each"),
         ({"hosts": 2}, "hosts is 2 but no wire is shaped; give wire shaped, or leave it out"),
-        ({"clip_norm": ["none", 2]}, "clip_norm is none, and it has no such value; give another, or leave it out"),
-        ({"lr": None}, "lr is null, and it has no such value; give another, or leave it out"),
-        ({"models": "none"}, "models is none, and it has no such value; give another, or leave it out"),
-        ({"trace_steps": 2}, "trace_steps is 2, and a sweep traces as many steps as its figures need; leave it out"),
-        ({"ranks": [[2]]}, "ranks has the value [2]; give numbers or words, or a list of them"),
+        ({"clip_norm": ["none", 2]}, "clip_norm none: clip_norm is 'none'; give a number"),
+        ({"lr": None}, "lr is None; give a number"),
+        ({"models": "none"}, "llama has no size 'none'; choose one of nano, tiny, small, medium."),
+        ({"trace_steps": 2}, "trace_steps is 2, and a sweep has traces and files of its own; leave it out"),
+        ({"ranks": [[2]]}, "ranks is [2]; give a whole number"),
     ],
 )
 def test_settings_that_no_sweep_has_are_refused_in_a_sentence(settings: dict[str, Any], said: str) -> None:
@@ -110,13 +101,11 @@ def test_entries_multiply_with_what_varies_outside_and_come_before_it() -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("stages: [0, 1", "is no YAML (line 1: expected ',' or ']', but got '<stream end>'); write a line"),
+        ("stages: [0, 1", "expected ',' or ']', but got '<stream end>'"),
+        ("stages: [0, 1", "); write a line 'name: value' for each setting"),
         ("", "holds no settings; write a line 'name: value' for each"),
         ("- 1", "holds no settings; write a line 'name: value' for each"),
-        ("lr: 0.1\nseed: 1\nlr: 0.2", "sweep.yaml: line 3 says lr for the second time; leave one of the two out"),
-        ("cases:\n- {lr: 0.1, lr: 0.2}", "sweep.yaml: line 2 says lr for the second time; leave one of the two out"),
-        ("lr: 2020-13-45", "lr is '2020-13-45'; give a number"),
-        ("lr: !!timestamp 2020-13-45", "sweep.yaml cannot be read (month must be in 1..12); write a line"),
+        ("lr: 2020-13-45", "sweep.yaml is no YAML (month must be in 1..12); write a line"),
         ("zero_stgae: 1", "there is no setting 'zero_stgae' in a sweep; did you mean zero_stage?"),
     ],
 )
@@ -130,16 +119,22 @@ def test_row_20_bad_yaml_is_refused_in_one_sentence(
     assert said in error and error.count("\n") == 1 and not (tmp_path / "out").exists()
 
 
-def test_folders_and_files_of_a_sweep_may_begin_with_a_tilde(
+def test_flags_come_before_a_file_traces_are_kept_by_key_and_paths_may_begin_with_a_tilde(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "sweep.yaml").write_text(json.dumps({**SMALL, "max_steps": 1}))
-    (tmp_path / "ds.json").write_text('{"zero_optimization": {"stage": 1}}')
-    assert cli.main(["sweep", "~/sweep.yaml", "--out=~/out"]) == 0
+    (tmp_path / "sweep.yaml").write_text(json.dumps({**SMALL, "zero_stage": 2}))
+    flags = ["--stages", "0,3", "--bandwidth", "1", "--max-steps", "2"]
+    assert cli.main(["sweep", "~/sweep.yaml", *flags, "--traces", "--out=~/out"]) == 0
+    cases = make_cases({**SWEPT, "gbit_per_s": 1, "max_steps": 2})
+    files = {path.stem: json.loads(path.read_text()) for path in (tmp_path / "out" / "traces").iterdir()}
+    assert files.keys() == {case.key for case in cases}
+    assert [files[case.key]["otherData"]["run"][:21] for case in cases] == [f"zerolab train, ZeRO-{n}" for n in (0, 3)]
+    assert all({"X", "C"} <= {event["ph"] for event in file["traceEvents"]} for file in files.values())
     assert cli.main(["sweep", "--plot=~/out"]) == 0
     assert (tmp_path / "out" / LINES).exists() and [*(tmp_path / "out" / "plots").iterdir()]
+    (tmp_path / "ds.json").write_text('{"zero_optimization": {"stage": 1}}')
     assert read_deepspeed(Path("~/ds.json"), 2).settings["zero_stage"] == 1
     assert not (tmp_path / "~").exists()
 
@@ -157,9 +152,17 @@ def test_a_flag_that_entries_of_a_file_would_overrule_is_refused(
 
 
 def test_row_20_a_sweep_that_was_ended_goes_on_to_the_same_file(
-    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cases, train, ran = make_cases(SWEPT), sweep_run.train, list[int]()
+    cases, train, ran = make_cases(SWEPT), measure.train, list[int]()
+    whole, ended = tmp_path / "whole", tmp_path / "ended"
+    assert sweep(cases, whole).ran == 4
+    predicted_is_beside_measured(whole)
+    text = (whole / LINES).read_bytes()
+    for cut in range(0, len(text) + 1, 41):
+        (whole / LINES).write_bytes(text[:cut])
+        assert len(read_rows(whole)) == text[:cut].count(b"\n"), "of a file cut anywhere the whole lines are there"
+    (whole / LINES).write_bytes(text)
 
     def ended_in_the_third(config: Any, *args: Any, **more: Any) -> Any:
         ran.append(config.zero_stage)
@@ -167,31 +170,34 @@ def test_row_20_a_sweep_that_was_ended_goes_on_to_the_same_file(
             raise KeyboardInterrupt
         return train(config, *args, **more)
 
-    monkeypatch.setattr(sweep_run, "train", ended_in_the_third)
+    monkeypatch.setattr(measure, "train", ended_in_the_third)
     with pytest.raises(KeyboardInterrupt):
-        sweep(cases, tmp_path)
-    with open(tmp_path / LINES, "a") as file:
+        sweep(cases, ended)
+    with open(ended / LINES, "a") as file:
         file.write('{"key": "cut o')
-    assert sweep(cases, tmp_path).ran == 2
+    assert sweep(cases, ended).ran == 2
     assert ran == [0, 0, 3, 3, 3]
-    assert (tmp_path / LINES).read_bytes() == (whole / LINES).read_bytes()
-    assert (tmp_path / TABLE).read_bytes() == (whole / TABLE).read_bytes()
-    assert sweep(cases, tmp_path).ran == 0 and len(ran) == 5
+    assert (ended / LINES).read_bytes() == text and (ended / TABLE).read_bytes() == (whole / TABLE).read_bytes()
+    assert sweep(cases, ended).ran == 0 and len(ran) == 5
+    # A changed setting is a new case beside the others.
+    assert sweep(make_cases({**SWEPT, "zero_stage": [3, 2], "gbit_per_s": 1}), ended).ran == 1
+    assert [row["case"] for row in read_rows(ended)][-2:] == ["zero_stage 3, gbit_per_s 1", "zero_stage 2"]
+    assert len(read_rows(ended)) == 5
 
 
-def test_row_20_of_a_file_cut_anywhere_the_whole_lines_are_there(whole: Path, tmp_path: Path) -> None:
-    text = (whole / LINES).read_bytes()
-    for cut in range(0, len(text) + 1, 41):
-        (tmp_path / LINES).write_bytes(text[:cut])
-        assert len(read_rows(tmp_path)) == text[:cut].count(b"\n")
-
-
-def test_row_20_a_changed_setting_is_a_new_case_beside_the_others(whole: Path, tmp_path: Path) -> None:
-    (tmp_path / LINES).write_bytes((whole / LINES).read_bytes())
-    cases = make_cases({**SWEPT, "zero_stage": [3, 2], "gbit_per_s": 1})
-    assert sweep(cases, tmp_path).ran == 1
-    assert [row["case"] for row in read_rows(tmp_path)][-2:] == ["zero_stage 3, gbit_per_s 1", "zero_stage 2"]
-    assert len(read_rows(tmp_path)) == 5
+def predicted_is_beside_measured(whole: Path) -> None:
+    rows = read_rows(whole)
+    for row in rows:
+        for what in ("sent_bytes", "state_bytes"):
+            assert row[what] == row[f"{what}_predicted"] > 0
+        assert row["step_seconds"] == pytest.approx(row["step_seconds_predicted"], rel=0.1)
+        assert row["peak_bytes"] == pytest.approx(row["peak_bytes_predicted"], rel=1e-3)
+    assert len({row["parameters_sha256"] for row in rows}) == 1, "the stages and links end with the same bits"
+    assert rows[3]["state_bytes"] < rows[0]["state_bytes"] and rows[3]["sent_bytes"] > rows[0]["sent_bytes"]
+    assert rows[1]["step_seconds"] > rows[0]["step_seconds"]
+    table = [*csv.DictReader((whole / TABLE).open())]
+    assert [line["zero_stage"] for line in table] == ["0", "0", "3", "3"]
+    assert [float(line["step_seconds"]) for line in table] == [row["step_seconds"] for row in rows]
 
 
 def test_row_20_a_case_that_fails_is_a_row_and_the_others_go_on(
@@ -214,21 +220,6 @@ def test_row_20_a_case_that_fails_is_a_row_and_the_others_go_on(
 def test_row_20_one_sweep_at_a_time_has_a_folder(tmp_path: Path) -> None:
     with held(tmp_path), pytest.raises(InputError, match="another sweep is writing to"):
         sweep([], tmp_path)
-
-
-def test_rows_have_predicted_beside_measured(whole: Path) -> None:
-    rows = read_rows(whole)
-    for row in rows:
-        for what in ("sent_bytes", "state_bytes"):
-            assert row[what] == row[f"{what}_predicted"] > 0
-        assert row["step_seconds"] == pytest.approx(row["step_seconds_predicted"], rel=0.1)
-        assert row["peak_bytes"] == pytest.approx(row["peak_bytes_predicted"], rel=1e-3)
-    assert len({row["parameters_sha256"] for row in rows}) == 1, "the stages and links end with the same bits"
-    assert rows[3]["state_bytes"] < rows[0]["state_bytes"] and rows[3]["sent_bytes"] > rows[0]["sent_bytes"]
-    assert rows[1]["step_seconds"] > rows[0]["step_seconds"]
-    table = [*csv.DictReader((whole / TABLE).open())]
-    assert [line["zero_stage"] for line in table] == ["0", "0", "3", "3"]
-    assert [float(line["step_seconds"]) for line in table] == [row["step_seconds"] for row in rows]
 
 
 def test_a_prepared_text_of_any_size_changes_no_peak(tmp_path: Path) -> None:
@@ -260,16 +251,16 @@ def calibrated(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
     """Calibrations that a test asked for; each time the machine is slower, as one that others work on may be."""
     asked = list[tuple[Any, ...]]()
 
-    def calibrate(*what: Any) -> Machine:
+    def measure_ranks(*what: Any) -> dict[str, list[float]]:
         asked.append(what)
-        rate = Rate(((1e3, 1e9), (1e6, 1e9 / len(asked))))
-        return Machine("by hand", {("matmul", 4): rate}, rate, collective={"all_gather": (1e-3, 1e-9)})
+        seconds = {kind: [amount * len(asked) / 1e9 for amount in of] for kind, of in calibration.AMOUNTS.items()}
+        return seconds | {"call": [1e-7], "overhead": [1e-6], "all_gather": [1e-3, 1e-2]}
 
-    def run_here(config: Any, trace: Any) -> dict[str, Any]:
+    def run_traced(config: Any, trace: Any) -> dict[str, Any]:
         return {"step_seconds": 0.5, "tokens_per_s": 64.0}
 
-    monkeypatch.setattr(machines, "calibrate", calibrate)
-    monkeypatch.setattr(sweep_run, "run_here", run_here)
+    monkeypatch.setattr(machines, "measure_ranks", measure_ranks)
+    monkeypatch.setattr(sweep_run, "run_traced", run_traced)
     return asked
 
 
@@ -292,7 +283,7 @@ def test_processes_have_their_predicted_times_of_one_machine_for_ranks_and_colle
 def test_row_20_a_sweep_that_goes_on_predicts_by_the_machine_that_it_began_with(
     calibrated: list[tuple[Any, ...]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cases, run_here, ran = make_cases(PROCESSES), sweep_run.run_here, list[Any]()
+    cases, run_traced, ran = make_cases(PROCESSES), sweep_run.run_traced, list[Any]()
     whole, ended = tmp_path / "whole", tmp_path / "ended"
     assert sweep(cases, whole).ran == 8
 
@@ -300,10 +291,10 @@ def test_row_20_a_sweep_that_goes_on_predicts_by_the_machine_that_it_began_with(
         ran.append(config)
         if len(ran) == 6:
             raise KeyboardInterrupt
-        return run_here(config, trace)
+        return run_traced(config, trace)
 
     calibrated.clear()
-    monkeypatch.setattr(sweep_run, "run_here", ended_in_the_sixth)
+    monkeypatch.setattr(sweep_run, "run_traced", ended_in_the_sixth)
     with pytest.raises(KeyboardInterrupt):
         sweep(cases, ended)
     calibrated.append("another process")
@@ -320,23 +311,12 @@ def test_figures_of_another_machine_are_taken_anew_and_what_is_no_machine_is_ref
     file = tmp_path / MACHINE
     sweep([case], tmp_path)
     file.write_text(file.read_text().replace('"cores"', '"other cores"'))
-    with ShapedHosts() as hosts:
-        found = [machines.Machines(tmp_path).of(case, hosts) for _ in range(2)]
+    found = [machines.Machines(tmp_path).of(case) for _ in range(2)]
     assert found[0] == found[1] and len(calibrated) == 2
     for text in ("{", "[]", '{"machine": 1}'):
         file.write_text(text)
-        with pytest.raises(InputError, match=r"machine\.json holds no machine of a sweep; take it away"):
+        with pytest.raises(InputError, match=r"calibration\.json holds no machine of a sweep; take it away"):
             sweep([case], tmp_path)
-
-
-def test_traces_are_kept_by_the_key_of_their_case(tmp_path: Path) -> None:
-    cases = make_cases({**SWEPT, "gbit_per_s": 1, "max_steps": 2})
-    flags = ["--stages", "0,3", "--bandwidth", "1", "--world", "lockstep", "--max-steps", "2", "--model-size", "nano"]
-    assert cli.main(["sweep", *flags, "--seq-len", "16", "--batch-size", "4", "--traces", "--out", str(tmp_path)]) == 0
-    files = {path.stem: json.loads(path.read_text()) for path in (tmp_path / "traces").iterdir()}
-    assert files.keys() == {case.key for case in cases}
-    assert [files[case.key]["otherData"]["run"][:21] for case in cases] == [f"zerolab train, ZeRO-{n}" for n in (0, 3)]
-    assert all({"X", "C"} <= {event["ph"] for event in file["traceEvents"]} for file in files.values())
 
 
 def test_row_19_overlap_is_what_intervals_of_both_have_in_common() -> None:
@@ -355,6 +335,6 @@ def test_row_19_overlap_is_what_intervals_of_both_have_in_common() -> None:
 def test_rows_of_another_kind_are_no_rows(tmp_path: Path) -> None:
     (tmp_path / LINES).write_text('{"key": "a"}\n')
     with pytest.raises(InputError, match=r"rows\.jsonl has a line 1 that is no row of a sweep"):
-        Rows(tmp_path)
+        read_rows(tmp_path)
     (tmp_path / "sweep.json").write_text(json.dumps(SWEPT))
     assert read_file(tmp_path / "sweep.json") == SWEPT

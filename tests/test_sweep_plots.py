@@ -11,7 +11,7 @@ import pytest
 from zerolab.apps import cli
 from zerolab.apps.sweep.crossings import MeasuredCrossing, by_stage, crossings, groups_of
 from zerolab.apps.sweep.plots import communication, losses, memory, plots_of, throughput
-from zerolab.apps.sweep.rows import LINES, Rows
+from zerolab.apps.sweep.rows import LINES, write_rows
 
 RATES = {0: {0.1: 40.0, 1.0: 80.0, 10.0: 90.0, None: 95.0}, 3: {0.1: 20.0, 1.0: 60.0, 10.0: 100.0, None: 110.0}}
 
@@ -92,9 +92,7 @@ def test_row_21_the_command_writes_pictures_with_their_numbers_beside_them(
     assert "has no finished row; name the --out of a sweep" in capsys.readouterr().err
     assert cli.main(["sweep", "--plot", str(tmp_path), "--stages", "0"]) == 2
     assert "--plot draws what is there and runs nothing; leave out stages" in capsys.readouterr().err
-    rows = Rows(tmp_path)
-    for one in ROWS[:2]:
-        rows.append(one)
+    write_rows(tmp_path, ROWS[:2])
     assert (tmp_path / LINES).exists() and cli.main(["sweep", "--plot", str(tmp_path)]) == 0
     names = {path.name for path in (tmp_path / "plots").iterdir()}
     assert names == {

@@ -60,10 +60,6 @@ THINGS = {
         lambda: hasattr(mmap, "MADV_HUGEPAGE"),
         "buffers of the disk tier lie in pages of the usual size",
     ),
-    "namespaces": Thing(
-        lambda: _LINUX and hasattr(ctypes.CDLL(None), "unshare"),
-        "a sweep's links are simulated; one that is to be shaped by the kernel is refused",
-    ),
     "landlock": Thing(
         lambda: _LINUX,
         "what an answer may read, write and signal is refused by Python's audit hook alone",

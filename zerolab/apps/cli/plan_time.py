@@ -11,11 +11,19 @@ from rich.console import Console
 from rich.table import Table
 
 from zerolab.apps.cost import GPU, Machine, Network, find_gpu, machine_of
-from zerolab.apps.cost.gpus import LINK_REACHED
+from zerolab.apps.cost.gpus import LINK_EFFICIENCY
 from zerolab.apps.cost.network import ALGORITHMS
-from zerolab.apps.plan.crossing import BATCHES, LEAST_GBIT, MOST_GBIT, Crossing, crossings
 from zerolab.apps.plan.needs import GB, at_stage, gpu_bytes
-from zerolab.apps.plan.timing import StepTime, by_stage, network_of
+from zerolab.apps.plan.timing import (
+    BATCHES,
+    LEAST_GBIT,
+    MOST_GBIT,
+    Crossing,
+    StepTime,
+    by_stage,
+    crossings,
+    network_of,
+)
 from zerolab.errors import InputError
 from zerolab.run import RunSpec
 
@@ -104,7 +112,7 @@ class Timed:
 
 def step_record(step: StepTime) -> dict[str, Any]:
     return {
-        "seconds": step.seconds, "tokens_per_s": step.tokens_per_s, "mfu": step.mfu, "spent": step.spent,
+        "seconds": step.seconds, "tokens_per_s": step.tokens_per_s, "mfu": step.mfu, "spent": step.time_breakdown,
         "exposed_communication": step.exposed, "communication": step.communication,
     }  # fmt: skip
 
@@ -122,7 +130,7 @@ def links_in_words(network: Network, machine: Machine, gpu: GPU) -> str:
     reached = machine.flop["matmul", 2].points[0][1] / 1e12
     said = (
         f"Taken: {reached:.3g} of the {gpu.tflop_per_s:g} TFLOP/s that its data sheet has for 16-bit products "
-        f"(--reached), {LINK_REACHED:.0%} of each link: {network.inside.gbit_per_s:g} Gbit/s inside a node"
+        f"(--reached), {LINK_EFFICIENCY:.0%} of each link: {network.inside.gbit_per_s:g} Gbit/s inside a node"
     )
     if network.between is not None:
         said += (

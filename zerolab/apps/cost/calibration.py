@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
+from functools import partial
 from itertools import accumulate, cycle
 from math import inf
 from pathlib import Path
@@ -36,8 +37,9 @@ TRIES, WINDOW = 5, 0.02
 """How often each figure is taken, and for how many seconds."""
 QUICK = Link(1000.0, 0.0)
 """A link on which messages take next to no time, but pass all that a simulated one has them pass."""
-Points = list[tuple[float, float]]
-"""(amount, seconds)."""
+Call = Callable[[], Any]
+Seconds = dict[str, list[float]]
+"""By what was measured, for each of its amounts."""
 
 
 def calibrate(ranks: int = 1, collectives: str = "ring", disk: Path | None = None) -> Machine:
@@ -46,18 +48,22 @@ def calibrate(ranks: int = 1, collectives: str = "ring", disk: Path | None = Non
     collectives  the implementation whose collectives are measured, as `launch` takes it
     disk         a folder on the disk whose speed is measured; None: no disk, and what is kept there takes no time
 
-    Raises InputError for fewer ranks than 1, and for a folder that is not there.
+    Raises InputError for fewer ranks than 1.
     """
+    return machine_from(measure_ranks(ranks, collectives, disk), ranks)
+
+
+def measure_ranks(ranks: int, collectives: str = "ring", disk: Path | None = None) -> Seconds:
+    """What `machine_from` makes a machine of."""
     check_count("ranks", ranks)
     link = QUICK if ranks > 1 and collectives == "ring" else None
-    kwargs = {"disk": disk}
     by_rank = launch(
-        measure, ranks=ranks, collectives=collectives, link=link, device="cpu", prints="quiet", kwargs=kwargs
+        measure, ranks=ranks, collectives=collectives, link=link, device="cpu", prints="quiet", kwargs={"disk": disk}
     )
-    middle = {
-        key: [median(seconds) for seconds in zip(*(rank[key] for rank in by_rank), strict=True)] for key in by_rank[0]
+    return {"turns": [turns(ranks)]} | {
+        kind: [median(seconds) for seconds in zip(*(rank[kind] for rank in by_rank), strict=True)]
+        for kind in by_rank[0]
     }
-    return machine_from(middle, ranks, turns(ranks))
 
 
 def turns(ranks: int) -> float:
@@ -66,17 +72,18 @@ def turns(ranks: int) -> float:
     return max(1.0, ranks / cores)
 
 
-def machine_from(seconds: dict[str, list[float]], ranks: int, crowd: float = 1.0) -> Machine:
-    """A machine from seconds of a processor, one for each of `AMOUNTS`, where `crowd` ranks share a core."""
-    seconds = {key: taken if key == "disk" else [crowd * one for one in taken] for key, taken in seconds.items()}
-    overhead = seconds["overhead"][0]
+def machine_from(measured: Seconds, ranks: int) -> Machine:
+    """A machine from seconds of a processor, one for each of `AMOUNTS`, where "turns" ranks share a core."""
+    (crowd,) = measured.get("turns", [1.0])
+    seconds = {kind: [crowd * one for one in taken] for kind, taken in measured.items()}
+    least = seconds["call"][0]
 
     def rate(kind: str) -> Rate:
+        # One that took longer than a larger one was disturbed, and gets the larger one's seconds.
+        rising = [*accumulate(reversed(seconds[kind]), min)][::-1]
         # Measured without the graph and the hooks of training: of what a call costs anyway each has only the least.
-        least = seconds["call"][0]
-        amounts = AMOUNTS[kind]
-        taken = [max(one - least, 0.2 * one) for one in rising(seconds[kind])]
-        return Rate(tuple((amount, amount / one) for amount, one in zip(amounts, taken, strict=True)))
+        taken = [max(one - least, 0.2 * one) for one in rising]
+        return Rate(tuple((amount, amount / one) for amount, one in zip(AMOUNTS[kind], taken, strict=True)))
 
     optimizer, memory = rate("optimizer"), rate("memory")
     return Machine(
@@ -84,68 +91,80 @@ def machine_from(seconds: dict[str, list[float]], ranks: int, crowd: float = 1.0
         {("matmul", 4): rate("matmul"), ("attention", 4): rate("attention"), ("matmul", 2): rate("matmul16")},
         memory,
         rate("math"),
-        overhead=overhead,
+        overhead=seconds["overhead"][0],
         # Device and host are one memory here: what goes from one to the other is read and written.
         host=memory.points[-1][1] / 2,
-        disk=DISK / seconds["disk"][0] if "disk" in seconds else inf,
+        disk=DISK / measured["disk"][0] if "disk" in measured else inf,
         optimizer=optimizer,
         host_step=optimizer.points[-1][1],
-        hook=ENGINE_CALLS * seconds["call"][0],
-        collective=fits(seconds),
+        per_unit_overhead=ENGINE_CALLS * least,
+        collective={name: fit(*seconds[name]) for name in COLLECTIVES if name in seconds},
     )
 
 
-def on_wires(machine: Machine, seconds: dict[str, list[float]], ranks: int) -> Machine:
-    """The machine where messages travel as they did when `carried` took these seconds."""
-    return machine.at(collective=fits({name: [turns(ranks) * one for one in taken] for name, taken in seconds.items()}))
+def fit(short: float, long: float) -> tuple[float, float]:
+    """(seconds a call, seconds a byte of the whole) of a collective, from its seconds for each of `WHOLES`."""
+    few, many = (4 * numel for numel in WHOLES)
+    a_byte = max(long - short, 0.0) / (many - few)
+    return max(short - a_byte * few, 0.0), a_byte
 
 
-def rising(seconds: list[float]) -> list[float]:
-    """Seconds of rising amounts: one that took longer than a larger one was disturbed, and gets the larger one's."""
-    return list(accumulate(reversed(seconds), min))[::-1]
+def linear_layer(width: int, dtype: torch.dtype) -> Call:
+    """The three products of a linear layer in forward and backward."""
+    inputs, gradients = torch.randn(2, ROWS, width).to(dtype).unbind()
+    weight = torch.randn(width, width).to(dtype)
+    return lambda: (torch.mm(inputs, weight.t()), torch.mm(gradients, weight), torch.mm(gradients.t(), inputs))
 
 
-def fits(seconds: dict[str, list[float]]) -> dict[str, tuple[float, float]]:
-    """What each collective that was measured costs a call and a byte."""
-    return {name: fit(name, seconds[name]) for name in COLLECTIVES if name in seconds}
+def on_many(call: Callable[..., Any], length: int) -> Call:
+    """The call on three tensors, others each time: a step touches many before it comes back to one."""
+    turn = cycle(torch.ones(max(1, min(64, 2**22 // length)), 3, length).unbind())
+    return lambda: call(*next(turn))
 
 
-def fit(name: str, seconds: list[float]) -> tuple[float, float]:
-    """(seconds a call, seconds a byte of the whole) from calls of two sizes."""
-    short, long = (4 * numel for numel in WHOLES)
-    first, second = seconds
-    a_byte = max(second - first, 0.0) / (long - short)
-    return max(first - a_byte * short, 0.0), a_byte
+def attention(tokens: int) -> Call:
+    """A forward and a backward."""
+    query = torch.ones(BATCH, HEADS, tokens, DIM, requires_grad=True)
+    attend = partial(F.scaled_dot_product_attention, query, query, query, is_causal=True)
+    return lambda: attend().backward(query.detach())
 
 
-ROWS, WIDTHS = 512, (32, 64, 128, 256, 512, 1024)
-TOKENS = (64, 128, 512)
+def adamw() -> Call:
+    parameter = torch.zeros(STEPPED, requires_grad=True)
+    parameter.grad = torch.ones(STEPPED)
+    return torch.optim.AdamW([parameter], fused=True).step
+
+
+ROWS, STEPPED = 512, 2**20
 BATCH, HEADS, DIM = 4, 4, 64
 LENGTHS = tuple(2**power for power in (10, 13, 16, 18, 20, 22))
-SET, POOL = 64, 2**22
-"""A step touches many tensors before it comes back to one, so as many take turns, of so many elements in all."""
-STEPPED = 2**20
-WIDTHS16 = (128, 512)
 DISK = 2**25
 """Bytes that are written to the disk and read again."""
 ENGINE_CALLS = 100
 """As many calls of torch are as long as one of the engine's own, a unit gathered or a bucket reduced: its hooks, notes
 and threads. Steps of eight and sixteen small layers, less those of the same layers alone, took 70 to 130."""
+COLLECTIVES = ("all_reduce", "reduce_scatter", "all_gather")
 WHOLES = (2**12, 2**21)
 """Elements of the tensors of collectives."""
 CARRIED = (200, 4)
 """How many calls with each of them are measured together: what the system counts is hundredths of a second."""
-COLLECTIVES = ("all_reduce", "reduce_scatter", "all_gather")
-AMOUNTS: dict[str, tuple[float, ...]] = {
-    "matmul": tuple(2.0 * ROWS * width**2 for width in WIDTHS),
-    "matmul16": tuple(2.0 * ROWS * width**2 for width in WIDTHS16),
-    "attention": tuple(7.0 * BATCH * HEADS * DIM * tokens**2 / 2 for tokens in TOKENS),
-    "memory": tuple(12.0 * length for length in LENGTHS),
-    "math": tuple(8.0 * length for length in LENGTHS),
-    "optimizer": (28.0 * STEPPED,),
+CALLS: dict[str, list[tuple[float, Callable[[], Call]]]] = {
+    "matmul": [
+        (2.0 * ROWS * width**2, partial(linear_layer, width, torch.float32)) for width in (32, 64, 128, 256, 512, 1024)
+    ],
+    "matmul16": [(2.0 * ROWS * width**2, partial(linear_layer, width, torch.bfloat16)) for width in (128, 512)],
+    "attention": [(7.0 * BATCH * HEADS * DIM * tokens**2 / 2, partial(attention, tokens)) for tokens in (64, 128, 512)],
+    "memory": [
+        (12.0 * length, partial(on_many, lambda one, other, out: torch.add(one, other, out=out), length))
+        for length in LENGTHS
+    ],
+    "math": [(8.0 * length, partial(on_many, lambda one, *_: F.gelu(one), length)) for length in LENGTHS],
+    "optimizer": [(28.0 * STEPPED, adamw)],
 }
-"""What each measured call has to do: floating-point operations, or bytes. Of attention a forward and a backward are
-measured, 7 products of which a causal mask leaves half, and their mean rate is taken for either."""
+"""What is measured, and what each call has to do: floating-point operations, or bytes. Of a linear layer one product is
+counted, and a third of the time. Of attention there are 7 products of which a causal mask leaves half, and their mean
+rate is taken for either."""
+AMOUNTS = {kind: [amount for amount, _ in calls] for kind, calls in CALLS.items()}
 
 
 class Counter(TorchDispatchMode):
@@ -159,11 +178,11 @@ class Counter(TorchDispatchMode):
         return result
 
 
-def measure(comm: Collectives, disk: Path | None = None) -> dict[str, list[float]]:
+def measure(comm: Collectives, disk: Path | None = None) -> Seconds:
     """This rank's seconds for each amount: of the processor, but for the disk's."""
-    found: dict[str, list[float]] = {}
+    found: Seconds = {}
 
-    def timed(call: Callable[[], Any], times: int = 0, clock: Callable[[], float] = time.thread_time) -> float:
+    def timed(call: Call, times: int = 0, clock: Callable[[], float] = time.thread_time) -> float:
         # Of a collective all ranks make as many calls.
         call()
         start = clock()
@@ -181,21 +200,8 @@ def measure(comm: Collectives, disk: Path | None = None) -> dict[str, list[float
 
     few = torch.zeros(16)
     found["call"] = [timed(lambda: few.add_(1.0))]
-    layers = [(torch.randn(2, ROWS, width).unbind(), torch.randn(width, width)) for width in WIDTHS]
-    found["matmul"] = [timed(lambda layer=layer: multiply(*layer)) / 3 for layer in layers]  # type: ignore[misc]
-    halves = [
-        (torch.randn(2, ROWS, width).bfloat16().unbind(), torch.randn(width, width).bfloat16()) for width in WIDTHS16
-    ]
-    found["matmul16"] = [timed(lambda layer=layer: multiply(*layer)) / 3 for layer in halves]  # type: ignore[misc]
-    found["attention"] = [timed(lambda tokens=tokens: attend(tokens)) for tokens in TOKENS]  # type: ignore[misc]
-    found["memory"], found["math"] = [], []
-    for length in LENGTHS:
-        turns = cycle(torch.ones(max(1, min(SET, POOL // length)), 3, length).unbind())
-        found["memory"].append(timed(lambda turns=turns: add(*next(turns))))  # type: ignore[misc]
-        found["math"].append(timed(lambda turns=turns: F.gelu(next(turns)[0])))  # type: ignore[misc]
-    parameter = torch.zeros(STEPPED, requires_grad=True)
-    parameter.grad = torch.ones(STEPPED)
-    found["optimizer"] = [timed(torch.optim.AdamW([parameter], fused=True).step)]
+    for kind, calls in CALLS.items():
+        found[kind] = [timed(make()) / (3 if "matmul" in kind else 1) for _, make in calls]
     found["overhead"] = [overhead_of(timed)]
     if comm.size > 1:
         # Lanes and sockets have threads of their own.
@@ -206,11 +212,11 @@ def measure(comm: Collectives, disk: Path | None = None) -> dict[str, list[float
     return found
 
 
-def carried(comm: Collectives) -> dict[str, list[float]]:
+def carried(comm: Collectives) -> Seconds:
     """A rank's seconds of a processor for each collective where the kernel shapes the wires. It carries and delays
     messages in no process's name, so all that the processors of this machine did meanwhile counts, shared out among the
     ranks: nothing else should run."""
-    found = dict[str, list[float]]()
+    found: Seconds = {}
     for name in COLLECTIVES:
         found[name] = []
         for numel, times in zip(WHOLES, CARRIED, strict=True):
@@ -250,24 +256,7 @@ def swapped(comm: Collectives, folder: Path) -> float:
     return median(taken)
 
 
-def multiply(rows: tuple[torch.Tensor, ...], weight: torch.Tensor) -> None:
-    """The three products of a linear layer in forward and backward."""
-    inputs, gradients = rows
-    torch.mm(inputs, weight.t())
-    torch.mm(gradients, weight)
-    torch.mm(gradients.t(), inputs)
-
-
-def add(one: torch.Tensor, other: torch.Tensor, out: torch.Tensor) -> None:
-    torch.add(one, other, out=out)
-
-
-def attend(tokens: int) -> None:
-    query = torch.ones(BATCH, HEADS, tokens, DIM, requires_grad=True)
-    F.scaled_dot_product_attention(query, query, query, is_causal=True).backward(query.detach())
-
-
-def overhead_of(timed: Callable[[Callable[[], Any]], float]) -> float:
+def overhead_of(timed: Callable[[Call], float]) -> float:
     """Seconds of an operation on few numbers in a small net that trains, its graph and modules with it."""
     net = torch.nn.Sequential(*(torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.GELU()) for _ in range(8)))
     some = torch.zeros(4, 4)
@@ -280,7 +269,7 @@ def overhead_of(timed: Callable[[Callable[[], Any]], float]) -> float:
     return timed(train) / counter.found
 
 
-def prepared(comm: Collectives, name: str, numel: int) -> Callable[[], Any]:
+def prepared(comm: Collectives, name: str, numel: int) -> Call:
     whole, chunk = comm.allocate(numel).zero_(), comm.allocate(numel // comm.size).zero_()
     return {
         "all_reduce": lambda: comm.all_reduce(whole),

@@ -18,7 +18,7 @@ class GPU:
     fp32_tflop_per_s      the same in fp32, as torch computes it unless it is allowed TF32
     link_gbyte_per_s      what it sends to the other GPUs of its machine in one direction: NVLink, or PCIe without it
     host_gbyte_per_s      what it exchanges with the host in one direction: PCIe
-    reached               of `tflop_per_s`, the share that large matrix products of a training step reach: of A100
+    efficiency            of `tflop_per_s`, the share that large matrix products of a training step reach: of A100
                           and H100 what published runs say (benchmarks/published.py), of the others a guess
     """
 
@@ -29,7 +29,7 @@ class GPU:
     fp32_tflop_per_s: float
     link_gbyte_per_s: float
     host_gbyte_per_s: float
-    reached: float = 0.6
+    efficiency: float = 0.6
 
 
 # NVIDIA's product pages and data sheets of each; GeForce: the whitepapers of GA102 (appendix A), Ada and Blackwell
@@ -57,9 +57,9 @@ GPUS = {
         GPU("MI300X", 192, 5300, 1307.4, 163.4, 448, 64),
     )
 }
-MEMORY_REACHED = 0.8
+MEMORY_EFFICIENCY = 0.8
 """Of a memory's bandwidth, what kernels that read and write long tensors reach."""
-LINK_REACHED = 0.8
+LINK_EFFICIENCY = 0.8
 """Of a link's bandwidth, what rings reach with long messages."""
 LAUNCH_SECONDS = 5e-6
 """From the end of one kernel to the begin of the next, where Python issues them one by one."""

@@ -12,11 +12,10 @@ from dataclasses import dataclass, field, replace
 from math import exp, inf, log
 from typing import Any, NamedTuple
 
-from zerolab.apps.cost.gpus import GPU, LAUNCH_SECONDS, LINK_REACHED, MEMORY_REACHED
+from zerolab.apps.cost.gpus import GPU, LAUNCH_SECONDS, LINK_EFFICIENCY, MEMORY_EFFICIENCY
 from zerolab.errors import InputError
 from zerolab.ranks.pace import counted
 
-KINDS = ("matmul", "attention", "math", "optimizer", "memory")
 MATH = {
     "gelu", "gelu_backward", "silu", "silu_backward", "exp", "tanh", "sigmoid", "pow", "rsqrt", "_softmax",
     "_softmax_backward_data", "_log_softmax", "_log_softmax_backward_data", "native_layer_norm",
@@ -46,14 +45,16 @@ def operation_of(func: Any, args: Any, kwargs: Any, result: Any) -> Operation | 
     found = counted(func, args, kwargs, result)
     if found is None:
         return None
-    name = func._overloadpacket.__name__
+    name, kind = func._overloadpacket.__name__, "memory"
     if "attention" in name:
         kind = "attention"
     elif found.flop:
         kind = "matmul"
-    else:
-        kind = "math" if name in MATH else "optimizer" if name.startswith("_fused_ada") else "memory"
-    return Operation(kind, found.flop, found.nbytes, found.itemsize)
+    elif name in MATH:
+        kind = "math"
+    elif name.startswith("_fused_ada"):
+        kind = "optimizer"
+    return Operation(kind, *found)
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,7 @@ class Rate:
 
     def __post_init__(self) -> None:
         amounts = [amount for amount, _ in self.points]
-        if not amounts or amounts != sorted(set(amounts)) or not all(a > 0 and r > 0 for a, r in self.points):
+        if not amounts or amounts != sorted(set(amounts)) or min(map(min, self.points)) <= 0:
             raise InputError(f"a rate's points are {self.points!r}; give one at least, amounts rising, all above 0")
 
     def seconds(self, amount: float) -> float:
@@ -96,7 +97,7 @@ class Machine:
     host, disk  bytes a second to and from the host's memory and a disk
     optimizer   bytes a second of the optimizer's step; None: as `memory`
     host_step   bytes a second of the optimizer's step where the host computes it
-    hook        seconds of each call of the engine's own: a unit gathered, a bucket reduced
+    per_unit_overhead  seconds of each call of the engine's own: a unit gathered, a bucket reduced
     """
 
     name: str
@@ -108,18 +109,10 @@ class Machine:
     disk: float = inf
     optimizer: Rate | None = None
     host_step: float = inf
-    hook: float = 0.0
+    per_unit_overhead: float = 0.0
     peak: Mapping[int, float] = field(default_factory=dict)
     collective: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     """Of collectives without a link: (seconds a call, seconds a byte of the whole tensor), by name."""
-
-    def __post_init__(self) -> None:
-        for name in ("overhead", "hook"):
-            if not 0 <= getattr(self, name) < inf:
-                raise InputError(f"{name} is {getattr(self, name)!r}; give seconds, 0 or more")
-        for name in ("host", "disk", "host_step"):
-            if not getattr(self, name) > 0:
-                raise InputError(f"{name} is {getattr(self, name)!r}; give bytes a second, above 0")
 
     def seconds(self, operation: Operation) -> float:
         """How long an operation takes."""
@@ -145,19 +138,19 @@ class Machine:
         return replace(self, **changes)
 
 
-def machine_of(gpu: GPU, reached: float | None = None) -> Machine:
-    """A GPU of the table as a machine; `reached` is the share of its peak that large products reach, if not the
+def machine_of(gpu: GPU, efficiency: float | None = None) -> Machine:
+    """A GPU of the table as a machine; `efficiency` is the share of its peak that large products reach, if not the
     table's."""
-    share = gpu.reached if reached is None else reached
+    share = gpu.efficiency if efficiency is None else efficiency
     if not 0 < share <= 1:
-        raise InputError(f"reached is {share!r}; give a share of the peak above 0, of at most 1")
+        raise InputError(f"efficiency is {share!r}; give a share of the peak above 0, of at most 1")
     half, whole = constant(share * gpu.tflop_per_s * 1e12), constant(share * gpu.fp32_tflop_per_s * 1e12)
     return Machine(
         gpu.name,
         {("matmul", 2): half, ("attention", 2): half, ("matmul", 4): whole, ("attention", 4): whole},
-        constant(MEMORY_REACHED * gpu.memory_gbyte_per_s * 1e9),
+        constant(MEMORY_EFFICIENCY * gpu.memory_gbyte_per_s * 1e9),
         overhead=LAUNCH_SECONDS,
-        host=LINK_REACHED * gpu.host_gbyte_per_s * 1e9,
+        host=LINK_EFFICIENCY * gpu.host_gbyte_per_s * 1e9,
         disk=3e9,
         host_step=20e9,
         peak={2: gpu.tflop_per_s * 1e12, 4: gpu.fp32_tflop_per_s * 1e12},

@@ -6,14 +6,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import product
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from zerolab.apps.plan.layout import RunLayout, lay_out_model
 from zerolab.apps.plan.mixture import parameter_count
-from zerolab.apps.plan.replay import Replay, StepMoment, Widths
-from zerolab.apps.plan.trace import Swing, Work, trace_layers
+from zerolab.apps.plan.simulator import StepSimulator, Widths
+from zerolab.apps.plan.trace import AllocationDelta, Work, trace_layers
 from zerolab.memory.kinds import KINDS, OFFLOADED
 from zerolab.memory.predict import predict_rank
 from zerolab.memory.states import ADAM, predict_states
@@ -29,6 +29,17 @@ DEVICE = KINDS
 """What a GPU holds, by kind, each in bytes of `needs`."""
 ADAMW = StateSize(2, 4, ADAM)
 """Torch's AdamW: two moments, and a step counter for each tensor that it updates."""
+
+
+class StepMoment(NamedTuple):
+    """The bytes of a moment by kind, beside the states, and where in a step it is, such as "backward of unit 3"."""
+
+    where: str
+    bytes: dict[str, int]
+
+    @property
+    def total(self) -> int:
+        return sum(self.bytes.values())
 
 
 @dataclass(frozen=True)
@@ -71,21 +82,13 @@ def needs_of(run: RunSpec, rank: int = 0) -> Needs:
     # The micro-batches of a step lie ready: tokens and targets, whole numbers of 8 bytes.
     ready = 2 * 8 * run.micro_batches * run.micro_batch_size * run.seq_len
     live = {**on_device(states), "other": ready}
-    replay = Replay(
-        layout,
-        shards(run),
-        widths_of(run),
-        run.prefetch,
-        run.places.optimizer != "device",
-        live,
-        run.limits.on(run.on_gpus),
+    step = StepSimulator(
+        layout, shards(run), widths_of(run), run.prefetch, run.places, run.limits.on(run.on_gpus), live
     )
-    trace = trace_layers(run.architecture, work_of(run))
-    for number in range(min(run.micro_batches, 2)):
-        # Third and later micro-batches are like the second; where reductions wait for the last, the second is that.
-        replay.micro_batch(trace, reduce=not run.defer_reduction or number == min(run.micro_batches, 2) - 1)
-    replay.optimizer_step(step_buffers(run, layout, rank % run.sharing))
-    tops = tuple(moment._replace(where=told(moment.where, run.architecture.layers)) for moment in replay.tops.values())
+    step.run(trace_layers(run.architecture, work_of(run)), run.micro_batches, not run.defer_reduction)
+    step.optimizer_step(step_buffers(run, layout, rank % run.sharing))
+    layers = run.architecture.layers
+    tops = tuple(StepMoment(told(part, layers), live) for part, (_, live) in step.tops.items())
     return Needs(states, max(tops, key=lambda moment: moment.total), tops)
 
 
@@ -219,9 +222,9 @@ def fits(run: RunSpec, limit: float) -> bool:
 def highest_of(config: Config, work: Work) -> int:
     """The most bytes that a micro-batch has alive at a time, activations and all else, without the engine's."""
     now = most = 0
-    for part in trace_layers(config, work).parts:
+    for part in trace_layers(config, work):
         for event in part.events:
-            if isinstance(event, Swing):
+            if isinstance(event, AllocationDelta):
                 most, now = max(most, now + sum(event.top)), now + sum(event.end)
     return most
 

@@ -1,15 +1,18 @@
-"""How long a run's step takes, and what of it is waiting for the wire."""
+"""How long a run's step takes, what of it is waiting for the wire, and where a stage becomes slower than the one
+before: the bandwidth, and the batch, below which communication binds."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
 
 from zerolab.apps.cost import GPU, Machine, Network
-from zerolab.apps.cost.gpus import LINK_REACHED
-from zerolab.apps.plan.clock import Carrier, StepBytes, TimedReplay, seconds_of
+from zerolab.apps.cost.gpus import LINK_EFFICIENCY
 from zerolab.apps.plan.layout import RunLayout
 from zerolab.apps.plan.mixture import parameter_count
 from zerolab.apps.plan.needs import at_stage, dtype_of, layout_of, shards, widths_of, work_of
+from zerolab.apps.plan.simulator import Interconnect, StepBytes, StepSimulator
 from zerolab.apps.plan.trace import trace_layers
 from zerolab.collectives import Link
 from zerolab.flat.layout import check_count
@@ -19,6 +22,10 @@ from zerolab.precision.recipe import Precision
 from zerolab.run import RunSpec
 
 WAITS = ("gather", "reduce", "norm", "publish")
+SLOWER = 1.01
+"""A step is slower than another if it takes one per cent longer."""
+LEAST_GBIT, MOST_GBIT = 0.01, 10_000.0
+BATCHES = (1, 2, 4, 8, 16, 32)
 
 
 @dataclass(frozen=True)
@@ -26,7 +33,7 @@ class StepTime:
     """A step of one rank, in seconds.
 
     seconds        from the first forward to the new parameters
-    spent          the same by what it was spent on: "compute", "optimizer", "offload", and waiting for collectives:
+    time_breakdown the same by what it was spent on: "compute", "optimizer", "offload", and waiting for collectives:
                    "gather", "reduce", "norm", "publish"
     communication  in which collectives ran, whoever waited
     tokens         of the step, over all ranks
@@ -35,7 +42,7 @@ class StepTime:
     """
 
     seconds: float
-    spent: dict[str, float] = field(repr=False)
+    time_breakdown: dict[str, float] = field(repr=False)
     communication: float
     tokens: int
     flop: float
@@ -44,7 +51,7 @@ class StepTime:
     @property
     def exposed(self) -> float:
         """Seconds in which the device waited for collectives."""
-        return sum(self.spent.get(what, 0.0) for what in WAITS)
+        return sum(self.time_breakdown.get(what, 0.0) for what in WAITS)
 
     @property
     def tokens_per_s(self) -> float:
@@ -67,15 +74,15 @@ def predict_step(
     overlap  reductions run while backward goes on
     """
     layout, stage = layout_of(run), shards(run)
-    replay = TimedReplay(
-        layout, stage, widths_of(run), Carrier(run.ranks, network, machine), run.prefetch, run.places,
-        run.limits.on(run.on_gpus),        run.reduction, overlap,
+    step = StepSimulator(
+        layout, stage, widths_of(run), run.prefetch, run.places, run.limits.on(run.on_gpus),
+        wire=Interconnect(run.ranks, network, machine), reduction=run.reduction, overlap=overlap,
     )  # fmt: skip
-    seconds_of(trace_layers(run.architecture, work_of(run)), replay, run.micro_batches, not run.defer_reduction)
-    replay.finish(step_bytes(run, layout, stage), clips)
+    step.run(trace_layers(run.architecture, work_of(run)), run.micro_batches, not run.defer_reduction)
+    step.finish(step_bytes(run, layout, stage), clips)
     tokens = run.batch_size * run.seq_len
     peak = machine.peak.get(dtype_of(run).itemsize)
-    return StepTime(replay.now, dict(replay.spent), replay.carried, tokens, model_flop(run), peak)
+    return StepTime(step.now, dict(step.time_breakdown), step.carried, tokens, model_flop(run), peak)
 
 
 def model_flop(run: RunSpec) -> float:
@@ -111,10 +118,10 @@ def network_of(
     are given) of `gbit_per_s` gigabits a second; rings reach four fifths of each. `latency_us` is a message's between
     nodes; inside it is 4."""
     check_count("node_size", node_size)
-    inside = Link(8 * LINK_REACHED * gpu.link_gbyte_per_s, 4.0)
+    inside = Link(8 * LINK_EFFICIENCY * gpu.link_gbyte_per_s, 4.0)
     if ranks <= node_size:
         return Network(inside)
-    between = Link(LINK_REACHED * gbit_per_s, latency_us)
+    between = Link(LINK_EFFICIENCY * gbit_per_s, latency_us)
     return Network(inside, between, node_size, node_size if cards is None else cards, algorithm)
 
 
@@ -122,3 +129,54 @@ def by_stage(run: RunSpec, machine: Machine, network: Network | Link | None) -> 
     """The step at each stage that the run's precision allows."""
     stages = (run.dtypes or Precision()).stages
     return {stage: predict_step(at_stage(run, stage), machine, network) for stage in stages}
+
+
+@dataclass(frozen=True)
+class Crossing:
+    """When a stage is slower than the one before.
+
+    gbit_per_s  below so many gigabits a second of a link (between nodes, or inside the only one); None: at none from
+                `LEAST_GBIT` to `MOST_GBIT`
+    batch       with less than so many sequences in a micro-batch; 1: with none, None: with all of `BATCHES`
+    """
+
+    stage: int
+    before: int
+    gbit_per_s: float | None
+    batch: int | None
+
+
+def with_bandwidth(network: Network, gbit_per_s: float) -> Network:
+    """The same network with other links between nodes, or inside the only one."""
+    if network.between is None:
+        return replace(network, inside=Link(gbit_per_s, network.inside.latency_us))
+    return replace(network, between=Link(gbit_per_s, network.between.latency_us))
+
+
+def crossings(run: RunSpec, machine: Machine, network: Network) -> Iterator[Crossing]:
+    """For each stage that the run's precision allows, from the second on."""
+    for before, stage in pairwise((run.dtypes or Precision()).stages):
+
+        def is_slower(one: RunSpec, net: Network, pair: tuple[int, int] = (before, stage)) -> bool:
+            first, second = (predict_step(at_stage(one, at), machine, net).seconds for at in pair)
+            return second > SLOWER * first
+
+        gbit = highest(lambda gbit: is_slower(run, with_bandwidth(network, gbit)))
+        batches = (batch for batch in BATCHES if not is_slower(run.but(micro_batch_size=batch), network))
+        yield Crossing(stage, before, gbit, next(batches, None))
+
+
+def highest(slower: Callable[[float], bool]) -> float | None:
+    """The highest bandwidth at which a stage is slower, to 2 %: by steps down, then by halving."""
+    above, gbit = MOST_GBIT, MOST_GBIT
+    while not slower(gbit):
+        above, gbit = gbit, gbit / 4
+        if gbit < LEAST_GBIT:
+            return None
+    if gbit == MOST_GBIT:
+        return gbit
+    low = gbit
+    while above / low > 1.02:
+        middle = (above * low) ** 0.5
+        low, above = (middle, above) if slower(middle) else (low, middle)
+    return low

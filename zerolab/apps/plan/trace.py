@@ -1,7 +1,7 @@
 """What a model's forward and backward compute, make and let go, without memory: a run on the meta device.
 
-    trace = trace_layers(config, Work(batch=1, tokens=2048, dtype=torch.bfloat16))
-    trace.parts          forward of the embedding, of block 0, ..., the loss; backward of the head, of block L-1, ...
+    trace_layers(config, Work(batch=1, tokens=2048, dtype=torch.bfloat16))
+                         forward of the embedding, of block 0, ..., the loss; backward of the head, of block L-1, ...
 
 Layers repeat, so three of them are run, and the middle one stands for all between the first and the last: a model of
 126 layers costs no more than one of three. Sizes are those that torch's own operations give, which are the same on the
@@ -11,9 +11,9 @@ meta device as on a CPU; what a kernel takes and frees inside one operation is i
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import lru_cache, wraps
+from functools import lru_cache, partial, wraps
 from typing import Any, NamedTuple
 
 import torch
@@ -51,27 +51,27 @@ class Work(NamedTuple):
     dropout: float = 0.0
 
 
-class Swing(NamedTuple):
-    """Memory that comes and goes between two marks: (activations, other) where their sum is highest, and at the end,
-    both from where the swing began. What is made while gradients are recorded is activations, all else other."""
+class AllocationDelta(NamedTuple):
+    """How memory changes between two events of hooks: (activations, other) where their sum is highest, and at the end.
+    What is made while gradients are recorded is activations, all else other."""
 
-    top: tuple[int, int]
-    end: tuple[int, int]
+    top: tuple[int, int] = (0, 0)
+    end: tuple[int, int] = (0, 0)
 
 
 class Computing(NamedTuple):
-    """What a device computes between two marks, in order, beside the engine's own."""
+    """What a device computes between two events of hooks, in order, beside the engine's own."""
 
     operations: tuple[Operation, ...]
 
 
-class Mark(NamedTuple):
-    """What happens in a module of the model (its number), which the engine hears of by its hooks:
+class HookEvent(NamedTuple):
+    """What happens in a module of the model (its number), which calls one of the engine's hooks:
 
-    enter      its forward begins, also where a checkpoint repeats it inside backward
-    leave      its forward ended
-    return     in backward, the gradient of its output has come
-    gradient   in backward, the gradient of one of its parameters (its number); it is dropped when it has been taken
+    pre_forward   its forward begins, also where a checkpoint repeats it inside backward
+    post_forward  its forward ended
+    pre_backward  in backward, the gradient of its output has come
+    gradient      in backward, the gradient of one of its parameters (its number); it is dropped when it has been taken
     """
 
     what: str
@@ -85,58 +85,12 @@ class TracedPart:
 
     phase: str
     module: int
-    events: tuple[Swing | Computing | Mark, ...]
-
-
-@dataclass(frozen=True)
-class Trace:
-    """One micro-batch of a model of so many layers, in order."""
-
-    parts: tuple[TracedPart, ...]
-
-
-class MetaLedger(TorchDispatchMode):
-    """Notes each storage on the meta device that an operation makes, each that is let go, and what operations do."""
-
-    def __init__(
-        self, note: Callable[[str, int], None], did: Callable[[Operation], None], known: Iterator[Tensor]
-    ) -> None:
-        super().__init__()
-        self.note, self.did = note, did
-        self._known: dict[int, Any] = {}
-        for tensor in known:
-            storage = tensor.untyped_storage()
-            self._known[storage._cdata] = weakref.ref(storage)
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = func(*args, **(kwargs or {}))
-        if operation := operation_of(func, args, kwargs or {}, result):
-            self.did(operation)
-        for tensor in result if isinstance(result, list | tuple) else [result]:
-            if isinstance(tensor, Tensor):
-                self._see(tensor.untyped_storage())
-        return result
-
-    def _see(self, storage: torch.UntypedStorage) -> None:
-        key, nbytes = storage._cdata, storage.nbytes()
-        seen = self._known.get(key)
-        if (seen is not None and seen() is storage) or not nbytes:
-            return
-        kind = default_kind(inside_call=False)
-        self.note(kind, nbytes)
-
-        def gone(ref: Any) -> None:
-            self.note(kind, -nbytes)
-            if self._known.get(key) is ref:
-                del self._known[key]
-
-        self._known[key] = weakref.ref(storage, gone)
+    events: tuple[AllocationDelta | Computing | HookEvent, ...]
 
 
 class Flash(TorchFunctionMode):
-    """Attention by the kernel that stores no scores, which torch takes on CPUs and GPUs and has on the meta device, but
-    does not choose there. Dropout is that of GPUs, whose kernels keep a byte for each activation, and for scores none;
-    on CPUs torch has no such attention with dropout."""
+    """Attention by the kernel that stores no scores, which torch does not choose on the meta device. Dropout is that of
+    GPUs, whose kernels keep a byte for each activation, and for scores none."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is F.scaled_dot_product_attention:
@@ -155,79 +109,93 @@ def with_flash(forward: Callable[..., Tensor]) -> Callable[..., Tensor]:
     return run
 
 
-class Watch:
-    """Cuts what a ledger notes into parts, by hooks on the modules that are those of `zerolab.zero.schedule` and
-    `zerolab.zero.reducer`."""
+class MetaRecorder(TorchDispatchMode):
+    """Notes each storage on the meta device that comes and goes, and what operations compute, between hooks that are
+    those of `zerolab.zero.schedule` and `zerolab.zero.reducer`."""
 
-    def __init__(self, model: LanguageModel) -> None:
-        self.parts: list[tuple[str, int, list[Swing | Computing | Mark]]] = [("forward", 0, [])]
+    def __init__(self, model: LanguageModel, inputs: Tensor) -> None:
+        super().__init__()
+        self.parts: list[tuple[str, int, list[AllocationDelta | Computing | HookEvent]]] = [("forward", 0, [])]
         self.operations: list[Operation] = []
         self.in_backward = False
-        for number, module in enumerate(model.units()):
-            module.register_forward_pre_hook(self._before(number))
-            module.register_forward_hook(self._after(number))
+        storages = [tensor.untyped_storage() for tensor in (inputs, *model.parameters())]
+        self._known: dict[int, Any] = {storage._cdata: weakref.ref(storage) for storage in storages}
         owned: set[int] = set()
         for number, module in enumerate(model.units()):
+            module.register_forward_pre_hook(partial(self._before, number))
+            module.register_forward_hook(partial(self._after, number))
             for place, parameter in enumerate(module.parameters()):
                 if id(parameter) not in owned:
                     owned.add(id(parameter))
-                    parameter.register_post_accumulate_grad_hook(self._taken(number, place))
+                    parameter.register_post_accumulate_grad_hook(partial(self._taken, number, place))
 
-    def note(self, kind: str, nbytes: int) -> None:
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if operation := operation_of(func, args, kwargs or {}, result):
+            self.operations.append(operation)
+        for tensor in result if isinstance(result, list | tuple) else [result]:
+            if isinstance(tensor, Tensor):
+                self._see(tensor.untyped_storage())
+        return result
+
+    def _see(self, storage: torch.UntypedStorage) -> None:
+        key, nbytes = storage._cdata, storage.nbytes()
+        seen = self._known.get(key)
+        if (seen is not None and seen() is storage) or not nbytes:
+            return
+        kind = default_kind(inside_call=False)
+        self._note(kind, nbytes)
+
+        def gone(ref: Any) -> None:
+            self._note(kind, -nbytes)
+            if self._known.get(key) is ref:
+                del self._known[key]
+
+        self._known[key] = weakref.ref(storage, gone)
+
+    def _note(self, kind: str, nbytes: int) -> None:
         events = self.parts[-1][2]
-        before = Swing((0, 0), (0, 0))
-        if events and isinstance(events[-1], Swing):
-            before = events[-1]
+        before = AllocationDelta()
+        if events and isinstance(last := events[-1], AllocationDelta):
+            before = last
             events.pop()
         activations, other = before.end
         end = (activations + nbytes, other) if kind == "activations" else (activations, other + nbytes)
-        events.append(Swing(end if sum(end) > sum(before.top) else before.top, end))
-
-    def mark(self, what: str, module: int, parameter: int = 0) -> None:
-        self.end_computing()
-        self.parts[-1][2].append(Mark(what, module, parameter))
+        events.append(AllocationDelta(end if sum(end) > sum(before.top) else before.top, end))
 
     def end_computing(self) -> None:
-        """What was computed since the last mark is one event."""
+        """What was computed since the last event is one event."""
         if self.operations:
             self.parts[-1][2].append(Computing(tuple(self.operations)))
             self.operations.clear()
 
     def begin_part(self, phase: str, module: int) -> None:
         self.end_computing()
+        self.in_backward = phase == "backward"
         self.parts.append((phase, module, []))
 
-    def begin_backward(self, head: int) -> None:
-        self.in_backward = True
-        self.begin_part("backward", head)
+    def _call(self, what: str, module: int, parameter: int = 0) -> None:
+        self.end_computing()
+        self.parts[-1][2].append(HookEvent(what, module, parameter))
 
-    def _before(self, number: int) -> Callable[..., None]:
-        def hook(_module: nn.Module, _inputs: Any) -> None:
-            if number and not self.in_backward:
-                self.begin_part("forward", number)
-            self.mark("enter", number)
+    def _before(self, number: int, _module: nn.Module, _inputs: Any) -> None:
+        if number and not self.in_backward:
+            self.begin_part("forward", number)
+        self._call("pre_forward", number)
 
-        return hook
+    def _after(self, number: int, _module: nn.Module, _inputs: Any, output: Tensor) -> None:
+        if not self.in_backward:
+            self._call("post_forward", number)
+            output.grad_fn.register_prehook(partial(self._returned, number))  # type: ignore[union-attr]
 
-    def _after(self, number: int) -> Callable[..., None]:
-        def hook(_module: nn.Module, _inputs: Any, output: Tensor) -> None:
-            if not self.in_backward:
-                self.mark("leave", number)
-                output.grad_fn.register_prehook(lambda _: self._returned(number))  # type: ignore[union-attr]
-
-        return hook
-
-    def _returned(self, number: int) -> None:
+    def _returned(self, number: int, _gradients: Any) -> None:
         if self.parts[-1][1] != number:
             self.begin_part("backward", number)
-        self.mark("return", number)
+        self._call("pre_backward", number)
 
-    def _taken(self, number: int, place: int) -> Callable[[Tensor], None]:
-        def hook(parameter: Tensor) -> None:
-            self.mark("gradient", number, place)
-            parameter.grad = None
-
-        return hook
+    def _taken(self, number: int, place: int, parameter: Tensor) -> None:
+        self._call("gradient", number, place)
+        parameter.grad = None
 
 
 def run_once(config: Config, work: Work) -> list[TracedPart]:
@@ -235,42 +203,36 @@ def run_once(config: Config, work: Work) -> list[TracedPart]:
     with META:
         model = build_model(config, work.checkpoint, work.dropout).to(work.dtype)
         inputs, targets = torch.empty(2, work.batch, work.tokens, dtype=torch.int64).unbind()
-    watch = Watch(model)
     for module in model.units() if work.attention == "flash" else ():
         # Around each forward, so that one which a checkpoint repeats in the middle of backward has it, too.
         module.forward = with_flash(module.forward)
-    with MetaLedger(watch.note, watch.operations.append, iter([inputs, *model.parameters()])):
+    with MetaRecorder(model, inputs) as recorder:
         loss = model(inputs, targets)
-        watch.begin_backward(config.layers + 1)
+        recorder.begin_part("backward", config.layers + 1)
         loss.backward()
         del loss
-    watch.end_computing()
-    return [TracedPart(phase, module, tuple(events)) for phase, module, events in watch.parts]
+    recorder.end_computing()
+    return [TracedPart(phase, module, tuple(events)) for phase, module, events in recorder.parts]
 
 
 @lru_cache(maxsize=256)
-def trace_layers(config: Config, work: Work) -> Trace:
-    """The parts of one micro-batch, of which the layers between the first and the last are each the same."""
+def trace_layers(config: Config, work: Work) -> tuple[TracedPart, ...]:
+    """The parts of one micro-batch. Layers between the first and the last are alike."""
     traced = min(config.layers, TRACED_LAYERS)
-    parts = run_once(replace(config, layers=traced), work)
     more = config.layers - traced
-    if not more:
-        return Trace(tuple(parts))
-    repeated: list[TracedPart] = []
-    for part in parts:
-        if part.module < 2:
-            repeated.append(part)
-        elif part.module > 2:
-            repeated.append(moved(part, more))
-        else:
+    found: list[TracedPart] = []
+    for part in run_once(replace(config, layers=traced), work):
+        if part.module == 2 and more:
             copies = [moved(part, extra) for extra in range(more + 1)]
-            repeated += copies if part.phase == "forward" else reversed(copies)
-    return Trace(tuple(repeated))
+            found += copies if part.phase == "forward" else reversed(copies)
+        else:
+            found.append(moved(part, more) if part.module > 2 and more else part)
+    return tuple(found)
 
 
 def moved(part: TracedPart, by: int) -> TracedPart:
     """The same part of a later module. (Bytes that belong to a neighbour stay where they are noted.)"""
     events = tuple(
-        event._replace(module=event.module + by) if isinstance(event, Mark) else event for event in part.events
+        event._replace(module=event.module + by) if isinstance(event, HookEvent) else event for event in part.events
     )
     return TracedPart(part.phase, part.module + by, events)

@@ -3,11 +3,9 @@
     zero_stage: [0, 1, 2, 3]
     gbit_per_s: [none, 10, 1]
     world: lockstep
-    max_steps: 4
 
-Names are those of `zerolab train` (`RunSpec`), four short ones (stages, models, bandwidth, latency), and two of a
-sweep's own: `wire` says who makes a link, us (simulated) or the kernel (shaped, between network namespaces), and
-`hosts` on how many hosts the ranks are that a shaped one joins. Settings that do not multiply are entries of `cases`:
+Names are those of `zerolab train`, and a few of a sweep's own: `SHORT`, `wire` (simulated by us, or shaped by the
+kernel) and `hosts` (on how many the ranks are). Settings that do not multiply are entries of `cases`:
 
     cases:
       - {zero_stage: 2, offload_optimizer: host}
@@ -30,15 +28,17 @@ import yaml
 
 from zerolab.apps.interop.huggingface.start import with_shape
 from zerolab.errors import InputError
+from zerolab.ranks.folders import reason
 from zerolab.run import RunSpec
 from zerolab.train.here import check_here
 
 SHORT = {"stages": "zero_stage", "models": "models", "bandwidth": "gbit_per_s", "latency": "latency_us"}
-"""Names that sweeps have besides those of a run. A model is named by its size, as tiny, or as gpt2:tiny."""
-SHARED = ("save_folder", "resume", "save_every", "keep", "zero3_save_16bit_model", "profile_json", "trace")
-"""Settings of one run's own files, which the cases of a sweep would write over one another."""
+"""A model is named by its size, as tiny, or as gpt2:tiny."""
+SHARED = (
+    "save_folder", "resume", "save_every", "keep", "zero3_save_16bit_model", "profile_json", "trace", "trace_steps"
+)  # fmt: skip
+"""Cases would write over one another's files; how many steps are traced the figures say."""
 MODELS = {"models", "model", "model_size"}
-"""Settings that name a model, in one word or in two."""
 CASES = "cases"
 WIRES = ("simulated", "shaped")
 TOLD = ("model", "model_size", "zero_stage", "ranks", "precision", "gbit_per_s", "latency_us", "world")
@@ -48,8 +48,14 @@ Settings = dict[str, Any]
 
 @dataclass(frozen=True)
 class SweepCase:
-    """One run of a sweep. `varied` are the settings in which its sweep's cases differ; `hosts` is 0 where the link of
-    the configuration is simulated."""
+    """One run of a sweep.
+
+    varied    the settings in which its sweep's cases differ
+    hosts     0 where the link is simulated
+    settings  what is not as by default
+    key       made of these: a setting that we add later makes no other case
+    told      the settings of its row
+    """
 
     config: RunSpec
     varied: Settings
@@ -57,18 +63,15 @@ class SweepCase:
 
     @property
     def settings(self) -> Settings:
-        """What is not as it is by default, in values that JSON has."""
         wire = {"wire": "shaped", "hosts": self.hosts} if self.hosts else {}
         return self.config.model_dump(mode="json", exclude_defaults=True) | wire
 
     @property
     def key(self) -> str:
-        """Made of what is not as by default: a changed setting is another case, one that we add later is not."""
         return hashlib.sha256(json.dumps(self.settings, sort_keys=True).encode()).hexdigest()[:16]
 
     @property
     def told(self) -> Settings:
-        """The settings that its row tells: what runs are compared by, what varies, and what is not as by default."""
         everything = self.config.model_dump(mode="json")
         found = {name: everything[name] for name in (*TOLD, *self.varied) if name in everything}
         return {**found, "wire": WIRES[0], **self.settings}
@@ -78,62 +81,35 @@ class SweepCase:
         return title_of(self.varied)
 
 
-class SettingsLoader(yaml.SafeLoader):
-    """YAML whose sections have each name once, and whose values are numbers and words: no dates."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        names = set[str]()
-        for key, _ in node.value:
-            if (name := str(key.value)) in names:
-                line = key.start_mark.line + 1
-                raise InputError(f"line {line} says {name} for the second time; leave one of the two out")
-            names.add(name)
-        return super().construct_mapping(node, deep)
-
-
-SettingsLoader.yaml_implicit_resolvers = {
-    first: [(tag, form) for tag, form in forms if not tag.endswith(":timestamp")]
-    for first, forms in yaml.SafeLoader.yaml_implicit_resolvers.items()
-}
-
-
 def read_file(path: Path) -> Settings:
-    """The settings in a file of YAML (which JSON is, too). Raises an InputError for one that has none, or one twice."""
+    """The settings in a file of YAML, which JSON is, too."""
     path = path.expanduser()
     try:
-        read = yaml.load(path.read_text(encoding="utf-8"), SettingsLoader)
+        read = yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise InputError(f"{path} cannot be read ({error.strerror}); name a YAML file") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        mark = getattr(error, "problem_mark", None)
-        where = f"line {mark.line + 1}" if mark is not None else "it is no text"
-        why = getattr(error, "problem", None) or "it cannot be read"
-        raise InputError(f"{path} is no YAML ({where}: {why}); write a line 'name: value' for each setting") from None
-    except InputError as error:
-        raise InputError(f"{path}: {error}") from None
-    except (ValueError, RecursionError) as error:
-        # Numbers of thousands of digits, and thousands of brackets.
+        raise InputError(f"{path} cannot be read ({reason(error)}); name a YAML file") from None
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
         why = " ".join(str(error).split())
-        raise InputError(f"{path} cannot be read ({why}); write a line 'name: value' for each setting") from None
+        raise InputError(f"{path} is no YAML ({why}); write a line 'name: value' for each setting") from None
     if not isinstance(read, dict) or not read:
         raise InputError(f"{path} holds no settings; write a line 'name: value' for each, as zero_stage: [0, 1, 2, 3]")
     return {str(name): value for name, value in read.items()}
 
 
 def make_cases(settings: Mapping[str, Any]) -> list[SweepCase]:
-    """The cases of a sweep: the product of all settings with several values, the first varying slowest, for each entry
-    of `cases`, if there are any; an entry's settings take the places of those outside. A combination that is there
-    already counts once. Raises an InputError that names the case if one cannot run."""
+    """The product of all settings with several values, the first varying slowest, for each entry of `cases`, whose
+    settings come before those outside. Equal cases count once."""
     outside = named({name: value for name, value in settings.items() if name != CASES})
     entries = [named(entry) for entry in entries_of(settings.get(CASES, [{}]))]
     apart = dict.fromkeys(name for entry in entries for name in entry)
+    defaults = {"wire": WIRES[0], **{name: field.default for name, field in RunSpec.model_fields.items()}}
     cases: dict[str, SweepCase] = {}
     for entry in entries:
         values = {name: listed(name, value) for name, value in (outside | entry).items()}
         varying = [name for name, all_of in values.items() if len(all_of) > 1]
         for chosen in itertools.product(*values.values()):
             one = dict(zip(values, chosen, strict=True))
-            varied = {name: one.get(name, default_of(name)) for name in dict.fromkeys([*apart, *varying])}
+            varied = {name: one.get(name, defaults.get(name)) for name in dict.fromkeys([*apart, *varying])}
             try:
                 case = make_case(spelled_out(one), varied)
             except InputError as error:
@@ -146,16 +122,9 @@ def make_cases(settings: Mapping[str, Any]) -> list[SweepCase]:
 
 def entries_of(given: Any) -> list[Settings]:
     """The entries of `cases`, each with settings of its own."""
-    if not isinstance(given, list) or not given or not all(isinstance(entry, dict) for entry in given):
-        raise InputError(f"{CASES} is {given}; give a list of settings, a line '- name: value' each")
-    return given
-
-
-def default_of(name: str) -> Any:
-    """What a setting is if nobody says anything."""
-    if name in RunSpec.model_fields:
-        return RunSpec.model_fields[name].default
-    return WIRES[0] if name == "wire" else None
+    if isinstance(given, list) and given and all(isinstance(entry, dict) for entry in given):
+        return given
+    raise InputError(f"{CASES} is {given}; give a list of settings, a line '- name: value' each")
 
 
 def make_case(settings: Settings, varied: Settings) -> SweepCase:
@@ -168,10 +137,8 @@ def make_case(settings: Settings, varied: Settings) -> SweepCase:
     if wire == "simulated":
         return SweepCase(config, varied)
     if config.world != "processes" or config.collective_impl == "shared" or config.device == "cuda":
-        raise InputError(
-            "wire is shaped, which carries messages of processes on the CPU; leave world, collective_impl "
-            "and device out"
-        )
+        only = "carries messages of processes on the CPU"
+        raise InputError(f"wire is shaped, which {only}; leave world, collective_impl and device out")
     hosts = config.ranks if hosts is None else hosts
     if not str(hosts).isdecimal() or int(hosts) < 1 or config.ranks % int(hosts):
         raise InputError(f"hosts is {hosts} for {config.ranks} ranks; give a number that divides them")
@@ -179,8 +146,8 @@ def make_case(settings: Settings, varied: Settings) -> SweepCase:
 
 
 def named(settings: Mapping[str, Any]) -> Settings:
-    """Settings by their own names. Raises an InputError for one that there is not, or that has two."""
-    known, found = known_names(), dict[str, Any]()
+    """Settings by their own names."""
+    known, found = {*RunSpec.model_fields, "models", "wire", "hosts"}, dict[str, Any]()
     for name, value in settings.items():
         own = SHORT.get(name, name)
         if own not in known:
@@ -190,45 +157,28 @@ def named(settings: Mapping[str, Any]) -> Settings:
         if own in found:
             raise InputError(f"{name} is {value}, and {own} is given, too; leave one of the two out")
         if own in SHARED:
-            raise InputError(f"{name} is {value}, one place for the files of all cases; leave it out of a sweep")
-        if own == "trace_steps":
-            raise InputError(f"{name} is {value}, and a sweep traces as many steps as its figures need; leave it out")
+            raise InputError(f"{name} is {value}, and a sweep has traces and files of its own; leave it out")
         found[own] = value
-    for one in sorted(MODELS - {"models"}):
-        if "models" in found and one in found:
-            raise InputError(f"models is {found['models']} and {one} {found[one]}; leave one of the two out")
+    if "models" in found and (others := sorted(found.keys() & MODELS - {"models"})):
+        raise InputError(f"models is {found['models']} and {others[0]} {found[others[0]]}; leave one of the two out")
     return found
 
 
-def known_names() -> set[str]:
-    """What a sweep's settings may be called, short names aside."""
-    return {*RunSpec.model_fields, "models", "wire", "hosts"}
-
-
 def listed(name: str, value: Any) -> list[Any]:
-    """The values of a setting, at least one. The text none is no value, for a setting that may have none."""
+    """The values of a setting. The word none is no value, for a setting that may have none."""
     all_of = value if isinstance(value, list) else [value]
     if not all_of:
         raise InputError(f"{name} is an empty list; give it a value or leave it out")
-    for one in all_of:
-        if isinstance(one, list | dict):
-            raise InputError(f"{name} has the value {one}; give numbers or words, or a list of them")
-        if one in (None, "none") and not may_be_none(name):
-            said = "null" if one is None else one
-            raise InputError(f"{name} is {said}, and it has no such value; give another, or leave it out")
-    return [None if one == "none" else one for one in all_of]
+    none: Any = "none"
+    if field := RunSpec.model_fields.get(name):
+        words = get_args(field.annotation)
+        none = None if NoneType in words else field.default if none in words else none
+    return [none if one == "none" else one for one in all_of]
 
 
-def may_be_none(name: str) -> bool:
-    """Whether a setting may have no value, as a bandwidth, or "none" is one of its words, as of places."""
-    if name not in RunSpec.model_fields:
-        return name == "hosts"
-    return bool({NoneType, "none"} & {*get_args(RunSpec.model_fields[name].annotation)})
-
-
-def spelled_out(settings: Mapping[str, Any]) -> Settings:
-    """Settings of a run: a model's name as its kind and size, and nothing that is no value."""
-    found = {name: value for name, value in settings.items() if value is not None}
+def spelled_out(settings: Settings) -> Settings:
+    """Settings of a run: a model's name as its kind and size."""
+    found = dict(settings)
     if "models" in found:
         kind, colon, size = str(found.pop("models")).rpartition(":")
         found |= {"model_size": size} | ({"model": kind} if colon else {})

@@ -7,7 +7,6 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations, pairwise
-from typing import Any
 
 from zerolab.apps.sweep.rows import DONE, Row
 
@@ -19,8 +18,7 @@ Points = dict[float, float]
 @dataclass(frozen=True)
 class MeasuredCrossing:
     """Below `gbit_per_s` the stage `below` has more of a figure, above it the stage `above`; there both have `value`.
-    The next bandwidth below, of those with rows, is `over`: all that is known where the lines cross between it and no
-    link at all, and `gbit_per_s` is infinite."""
+    It is infinite between no link and the last bandwidth with rows; the next one below is `over`."""
 
     below: int
     above: int
@@ -30,8 +28,7 @@ class MeasuredCrossing:
 
 
 def groups_of(rows: Sequence[Row], along: Sequence[str] = ALONG) -> dict[str, list[Row]]:
-    """Finished rows by a title: those of a group differ in the settings `along` alone. The title names the settings in
-    which groups differ."""
+    """Finished rows that differ in the settings `along` alone, by the settings in which groups differ."""
     done = [row for row in rows if row["status"] == DONE]
     rests = [{name: value for name, value in row["settings"].items() if name not in along} for row in done]
     names = dict.fromkeys(name for rest in rests for name in rest)
@@ -44,28 +41,22 @@ def groups_of(rows: Sequence[Row], along: Sequence[str] = ALONG) -> dict[str, li
 
 
 def by_stage(rows: Sequence[Row], figure: str) -> dict[int, Points]:
-    """A figure of rows by stage and bandwidth, both ascending; a figure that a row does not have is left out."""
+    """A figure of the rows that have it, by stage and bandwidth, both ascending."""
     found: dict[int, Points] = {}
-    for row in sorted(rows, key=lambda row: (row["settings"]["zero_stage"], bandwidth_of(row))):
+    for row in rows:
+        stage, gbit = row["settings"]["zero_stage"], row["settings"].get("gbit_per_s")
         if row.get(figure) is not None:
-            found.setdefault(row["settings"]["zero_stage"], {})[bandwidth_of(row)] = row[figure]
-    return found
-
-
-def bandwidth_of(row: Row) -> float:
-    """Of the link of a row, in gigabits a second; infinite where it has none."""
-    gbit: Any = row["settings"].get("gbit_per_s")
-    return math.inf if gbit is None else float(gbit)
+            found.setdefault(stage, {})[math.inf if gbit is None else gbit] = row[figure]
+    return {stage: dict(sorted(points.items())) for stage, points in sorted(found.items())}
 
 
 def crossings(lines: Mapping[int, Points]) -> list[MeasuredCrossing]:
-    """Where two stages' lines cross, by bandwidth. Between two bandwidths a line is straight over their logarithms.
-    Lines that meet and part again on the same side, or lie on each other, do not cross."""
+    """Where two stages' lines cross, by bandwidth. Between two of them a line is straight over their logarithms."""
     found = []
     for one, other in combinations(sorted(lines), 2):
-        places = sorted(lines[one].keys() & lines[other].keys())
-        ahead = [(place, lines[one][place] - lines[other][place]) for place in places]
-        for (left, before), (right, after) in pairwise([step for step in ahead if step[1]]):
+        both = sorted(lines[one].keys() & lines[other].keys())
+        ahead = [(place, gap) for place in both if (gap := lines[one][place] - lines[other][place])]
+        for (left, before), (right, after) in pairwise(ahead):
             if (before > 0) == (after > 0):
                 continue
             share = before / (before - after)

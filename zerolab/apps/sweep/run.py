@@ -7,20 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from zerolab.apps.interop.huggingface.start import weights_of
 from zerolab.apps.sweep.cases import SweepCase
-from zerolab.apps.sweep.machines import Machines
-from zerolab.apps.sweep.measure import Figures, machine, measured, predicted_times, write_trace
-from zerolab.apps.sweep.rows import DONE, FAILED, Row, Rows, held
-from zerolab.apps.sweep.shaped import ShapedHosts
+from zerolab.apps.sweep.machines import Machines, this_machine
+from zerolab.apps.sweep.measure import predicted_times, run_traced
+from zerolab.apps.sweep.rows import DONE, FAILED, TABLE, Row, csv_of, held, read_rows, write_file, write_rows
+from zerolab.apps.sweep.shaping import check_wires, run_shaped
 from zerolab.errors import DiskError, ZerolabError
-from zerolab.run import RunSpec
-from zerolab.train import train
-from zerolab.train.model import load_data
 from zerolab.train.progress import Bar
-
-TRACES = "traces"
-"""A sweep's folder for the traces of its cases."""
 
 
 @dataclass(frozen=True)
@@ -36,48 +29,40 @@ class SweepOutcome:
 
 
 def sweep(cases: Sequence[SweepCase], folder: Path, traces: bool = False) -> SweepOutcome:
-    """Run the cases that the folder has no finished row of. One that fails becomes a row that says why, and the others
-    go on; it is tried again the next time. With `traces`, each case that is run leaves its trace in
-    `traces/KEY.json`. Raises an InputError for a folder that cannot be used, a DiskError if its disk is full."""
+    """Run the cases that the folder has no finished row of. One that fails becomes a row that says why, and is tried
+    again the next time. With `traces`, each leaves its trace in `traces/KEY.json`."""
     with held(folder):
-        rows, machines = Rows(folder), Machines(folder)
-        keys = [case.key for case in cases]
-        rows.forget_failed(keys)
-        left = [case for case in cases if not rows.is_done(case.key)]
+        rows, machines = {row["key"]: row for row in read_rows(folder)}, Machines(folder)
+        left = [case for case in cases if case.key not in rows or rows[case.key]["status"] != DONE]
+        for link in dict.fromkeys(case.config.link for case in left if case.hosts):
+            check_wires(link)
         done = len(cases) - len(left)
-        with ShapedHosts() as hosts:
-            for link in dict.fromkeys(case.config.link for case in left if case.hosts):
-                hosts.check(link)
-            with Bar(total=len(cases), initial=done, desc="sweep", unit="case", file=sys.stderr, disable=None) as bar:
-                for case in left:
-                    bar.set_postfix_str(case.title)
-                    trace = folder / TRACES / f"{case.key}.json" if traces else None
-                    rows.append(row_of(case, hosts, machines, trace))
-                    bar.update()
-        rows.finish(keys)
-        return SweepOutcome([rows.by_key[key] for key in keys], len(left))
+        with Bar(total=len(cases), initial=done, desc="sweep", unit="case", file=sys.stderr, disable=None) as bar:
+            for case in left:
+                bar.set_postfix_str(case.title)
+                row = row_of(case, machines, folder / "traces" / f"{case.key}.json" if traces else None)
+                # One that failed before goes.
+                rows = {key: other for key, other in rows.items() if key != case.key} | {case.key: row}
+                write_rows(folder, rows.values())
+                bar.update()
+        ours = {case.key: rows.pop(case.key) for case in cases}
+        rows |= ours
+        write_rows(folder, rows.values())
+        write_file(folder / TABLE, csv_of(rows.values()))
+        return SweepOutcome([*ours.values()], len(left))
 
 
-def row_of(case: SweepCase, hosts: ShapedHosts, machines: Machines, trace: Path | None = None) -> Row:
-    """Predict and run a case; its trace goes to `trace`. What is the same each time comes first, so that lines
-    are read by eye, too."""
+def row_of(case: SweepCase, machines: Machines, trace: Path | None = None) -> Row:
+    """Predict and run a case. What lines are found by comes first, for who reads them by eye."""
     row: Row = {"key": case.key, "case": case.title, "status": DONE, "error": None, "settings": case.told}
     try:
-        predicted = predicted_times(case.config, machines.of(case, hosts))
-        row |= predicted | (hosts.run(case, trace) if case.hosts else run_here(case.config, trace))
+        predicted = predicted_times(case.config, machines.of(case))
+        row |= predicted | (run_shaped(case, trace) if case.hosts else run_traced(case.config, trace))
     except DiskError:
         raise
-    except ZerolabError as error:
-        row |= {"status": FAILED, "error": str(error)}
     except Exception as error:
-        row |= {"status": FAILED, "error": f"{type(error).__name__}: {' '.join(str(error).split())}"}
-    return row | {"machine": machine()}
-
-
-def run_here(config: RunSpec, trace: Path | None = None) -> Figures:
-    """Train as the configuration says, traced, in launches of this process."""
-    corpus = load_data(config)
-    # Any path turns tracing on; the trace stays in the report.
-    report = train(config.model_copy(update={"trace": Path("trace.json")}), corpus, weights=weights_of(config))
-    write_trace(report, trace)
-    return measured(report, corpus)
+        said = str(error)
+        if not isinstance(error, ZerolabError):
+            said = f"{type(error).__name__}: {' '.join(said.split())}"
+        row |= {"status": FAILED, "error": said}
+    return row | {"machine": this_machine()}

@@ -1,79 +1,178 @@
-"""Hosts and wires as command lines of `ip` and `tc` (iproute2): a switch with a port for each host, and a wire between.
+"""Cases on wires that the kernel shapes, between hosts that are network namespaces.
 
-Each host is a network namespace without a name, which lasts as long as a process is in it: with the last one the kernel
-takes away the namespace, its end of the wire, the other end, and what shapes both. There is nothing to clear, whatever
-ends those processes.
+A job is a shell's script, which `unshare` gives a network of its own, the switch, and a /run of its own, where `ip
+netns` keeps the names of hosts. It joins them to the switch by wires that `tc` shapes, and becomes a Python that forks
+the ranks, which enter the networks of their hosts. The kernel kills them when that Python ends, and takes away networks
+and names with their last process: nothing is left to clear, whatever is killed.
+
+Tried on Linux 6.18 with iproute2 6.1, as root; as another user only that hosts and wires are made. Bandwidths (tbf)
+were shaped there. That kernel has no netem, which latencies need, so a latency above 0 was refused before any case ran.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import ctypes
+import os
+import pickle
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from functools import partial
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
 
+from zerolab.apps.cost.calibration import carried
+from zerolab.apps.sweep.cases import SweepCase
+from zerolab.apps.sweep.measure import Figures, run_traced
 from zerolab.collectives import Link
+from zerolab.errors import InputError, RankError
+from zerolab.ranks import launch
+from zerolab.ranks.folders import temporary_folder
+from zerolab.ranks.forkserver import die_with_parent
 
-NETWORK = "10.231.9"
-DEVICE = "wire0"
-"""A host's end of its wire, in its own namespace."""
+WIRE = Link(1.0, 0.0)
+"""On which a processor's work for messages is measured."""
 MTU = 9000
 """Bytes of a packet: headers take less than a hundredth of the wire."""
 QUEUE_BYTES = 1 << 24
-LEAST_BURST = 2 * MTU
 BURST_SECONDS = 100e-6
-"""What a wire that was idle lets through at once, in seconds at its rate: little beside a message, and more than a
-kernel's timer is late."""
-Command = list[str]
+"""What an idle wire lets through at once, in seconds at its rate: more than a kernel's timer is late."""
+NEW_NETWORK = 0x40000000
+"""Of linux/sched.h."""
+START = "import sys, pathlib, zerolab.apps.sweep.shaping as job; job.serve(pathlib.Path(sys.argv[1]))"
+SAID = "zerolab: "
+
+
+def check_wires(link: Link | None) -> None:
+    """Raise an InputError if hosts with such a link cannot be made here."""
+    done = with_hosts(2, link)
+    if done.returncode:
+        # The shell has printed each command; the last one was refused.
+        why = ": ".join(done.stderr.splitlines()[-2:]).removeprefix("+ ")
+        raise InputError(f"no wire can be shaped on this machine ({why}); take wire simulated")
+
+
+def carry_on_wires(hosts: int, ranks: int) -> dict[str, list[float]]:
+    """Seconds of a processor that each rank's collectives take on shaped wires."""
+    measure = partial(launch, carried, ranks=None, collectives="ring", device="cpu", prints="quiet")
+    # Of all results a process that joins a world has that of its own rank.
+    return dict(on_hosts(hosts, ranks, WIRE, measure)[0])
+
+
+def run_shaped(case: SweepCase, trace: Path | None = None) -> Figures:
+    """The figures of a case; its trace goes to `trace`."""
+    config = case.config
+    # As on a simulated link, where "auto" is the ring: what shared memory moves goes over no wire.
+    collectives = "ring" if config.collective_impl == "auto" else config.collective_impl
+    unlinked = {"gbit_per_s": None, "latency_us": 0.0, "device": "cpu", "collective_impl": collectives}
+    run = partial(run_traced, config.model_copy(update=unlinked), trace and trace.absolute())
+    return dict(on_hosts(case.hosts, config.ranks, config.link, run))
+
+
+def on_hosts(hosts: int, ranks: int, link: Link | None, call: Callable[[], Any]) -> Any:
+    """What a call of all ranks gives on rank 0. Raises what the first rank to fail has raised."""
+    with temporary_folder("launch") as folder:
+        (folder / "job").write_bytes(pickle.dumps((os.getpid(), hosts, ranks, call)))
+        command = shlex.join([sys.executable, "-c", START, str(folder)])
+        done = with_hosts(hosts, link, f"exec {command}")
+        if not (folder / "found").exists():
+            # A rank that is overdue ends with a line.
+            said = ["it could not say why", *done.stderr.splitlines()]
+            why = next((line.removeprefix(SAID) for line in said if line.startswith(SAID)), said[-1])
+            raise RankError(f"the ranks on shaped wires ended with status {done.returncode}: {why}")
+        found = pickle.loads((folder / "found").read_bytes())
+    if isinstance(found, Exception):
+        raise found
+    return found
+
+
+def with_hosts(hosts: int, link: Link | None, then: str = "") -> subprocess.CompletedProcess[str]:
+    """Make hosts, and run a command in the network of their switch."""
+    user = [] if os.geteuid() == 0 else ["--map-root-user"]
+    script = "\n".join([*host_lines(hosts, link), then])
+    command = ["unshare", *user, "--net", "--mount", "sh", "-exc", script]
+    quiet = subprocess.DEVNULL
+    try:
+        # Ctrl-C is for this process: that one ends with it.
+        return subprocess.run(
+            command, stdin=quiet, stdout=quiet, stderr=subprocess.PIPE, text=True, errors="replace",
+            start_new_session=True,
+        )  # fmt: skip
+    except FileNotFoundError:
+        raise InputError("no wire can be shaped without unshare (util-linux, on Linux); take wire simulated") from None
+
+
+def host_lines(hosts: int, link: Link | None) -> list[str]:
+    """The shell's lines for a switch, hosts, and wires that are shaped at both ends. Messages are late at one."""
+    lines = [
+        "mount -t tmpfs none /var/run",
+        f"ip link add switch mtu {MTU} type bridge",
+        "ip link set switch up",
+    ]
+    for host in range(hosts):
+        name, port = f"host{host}", f"port{host}"
+        lines += [
+            f"ip netns add {name}",
+            f"ip link add {port} mtu {MTU} type veth peer name wire0 mtu {MTU} netns {name}",
+            f"ip link set {port} master switch up",
+            f"ip -n {name} link set lo up",
+            f"ip -n {name} address add {address(host)}/24 dev wire0",
+            f"ip -n {name} link set wire0 up",
+        ]
+        if link is not None:
+            bits = round(link.gbit_per_s * 1e9)
+            burst = max(2 * MTU, round(bits / 8 * BURST_SECONDS))
+            bucket = f"root handle 1: tbf rate {bits}bit burst {burst}b limit {QUEUE_BYTES}b"
+            lines += [f"tc qdisc add dev {port} {bucket}", f"tc -n {name} qdisc add dev wire0 {bucket}"]
+            if link.latency_us:
+                late = f"netem delay {link.latency_us:g}us limit {QUEUE_BYTES // MTU}"
+                lines.append(f"tc -n {name} qdisc add dev wire0 parent 1:1 handle 2: {late}")
+    return lines
 
 
 def address(host: int) -> str:
-    return f"{NETWORK}.{host + 1}"
+    return f"10.231.9.{host + 1}"
 
 
-def port(host: int) -> str:
-    """The switch's end of a host's wire."""
-    return f"port{host}"
-
-
-def switch() -> list[Command]:
-    """A switch in this namespace."""
-    return [words("ip link add switch mtu {} type bridge", MTU), words("ip link set switch up")]
-
-
-def wire(host: int, process: int, link: Link | None) -> list[Command]:
-    """A wire from the switch into the namespace that a process is in, shaped on its way to the host."""
-    end = port(host)
-    return [
-        words("ip link add {} mtu {} type veth peer name {} mtu {} netns {}", end, MTU, DEVICE, MTU, process),
-        words("ip link set {} master switch up", end),
-        *shaped(end, link, delayed=False),
-    ]
-
-
-def host_end(host: int, link: Link | None) -> list[Command]:
-    """In a host's namespace: its own address, and its end of the wire, shaped on the way out."""
-    return [
-        words("ip link set lo up"),
-        words("ip address add {}/24 dev {}", address(host), DEVICE),
-        words("ip link set {} up", DEVICE),
-        *shaped(DEVICE, link, delayed=True),
-    ]
-
-
-def shaped(device: str, link: Link | None, delayed: bool) -> Iterator[Command]:
-    """What leaves a device leaves it at the link's bandwidth (a token bucket); with `delayed` its latency later, so
-    that a message is late once on its way through two devices."""
-    if link is None:
+def serve(folder: Path) -> None:
+    """In the network of the switch: run the ranks of a job, and write what came of it."""
+    die_with_parent()
+    parent, hosts, ranks, call = pickle.loads((folder / "job").read_bytes())
+    if os.getppid() != parent:
         return
-    bits = round(link.gbit_per_s * 1e9)
-    burst = max(LEAST_BURST, round(bits / 8 * BURST_SECONDS))
-    yield words(
-        "tc qdisc add dev {} root handle 1: tbf rate {}bit burst {}b limit {}b", device, bits, burst, QUEUE_BYTES
-    )
-    if delayed and link.latency_us:
-        packets = QUEUE_BYTES // MTU
-        yield words(
-            "tc qdisc add dev {} parent 1:1 handle 2: netem delay {:g}us limit {}", device, link.latency_us, packets
-        )
+    pool = ProcessPoolExecutor(ranks, get_context("fork"), die_with_parent)
+    running = [pool.submit(be_rank, call, rank, ranks, rank * hosts // ranks, hosts) for rank in range(ranks)]
+    found: Any = None
+    try:
+        for rank in as_completed(running):
+            rank.result()
+        found = running[0].result()
+    except BrokenProcessPool:
+        os._exit(1)
+    except Exception as error:
+        found = error
+    (folder / "draft").write_bytes(pickle.dumps(found))
+    (folder / "draft").rename(folder / "found")
+    # Without waiting for ranks that wait for one that has failed.
+    os._exit(0)
 
 
-def words(line: str, *values: object) -> Command:
-    return line.format(*values).split()
+def be_rank(call: Callable[[], Any], rank: int, ranks: int, host: int, hosts: int) -> Any:
+    """Make the call on a host, as a rank of torchrun's."""
+    os.environ |= {
+        "RANK": str(rank), "WORLD_SIZE": str(ranks), "MASTER_ADDR": address(0), "MASTER_PORT": "29500",
+        # All hosts share the cores of this machine, as the ranks of one machine would.
+        "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": str(ranks),
+        "GROUP_RANK": str(host), "GROUP_WORLD_SIZE": str(hosts), "GLOO_SOCKET_IFNAME": "wire0",
+    }  # fmt: skip
+    with open(f"/var/run/netns/host{host}") as network:
+        if ctypes.CDLL(None).setns(network.fileno(), NEW_NETWORK):
+            raise RankError(f"rank {rank} cannot enter the network of its host")
+    try:
+        return call()
+    except RankError as error:
+        raise error.__cause__ or error from None

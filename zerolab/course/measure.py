@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeVar
@@ -46,16 +45,12 @@ class Measured:
 def measure(runs: Sequence[RunSpec]) -> list[list[Measured]]:
     """What each rank of each run held, with rings for collectives. The models must be small: all ranks are in this
     process, and compute."""
-    by_ranks: dict[int, list[int]] = defaultdict(list)
-    for at, run in enumerate(runs):
-        by_ranks[run.ranks].append(at)
-    found: list[list[Measured]] = [[] for _ in runs]
-    for ranks, places in by_ranks.items():
-        of_ranks = launch(measure_rank, [runs[at] for at in places], ranks=ranks, world="lockstep", collectives="ring")
-        for of_rank in of_ranks:
-            for at, measured in zip(places, of_rank, strict=True):
-                found[at].append(measured)
-    return found
+    found: dict[int, list[Measured]] = {}
+    for ranks in {run.ranks for run in runs}:
+        mine = {at: run for at, run in enumerate(runs) if run.ranks == ranks}
+        by_rank = launch(measure_rank, [*mine.values()], ranks=ranks, world="lockstep", collectives="ring")
+        found |= dict(zip(mine, map(list, zip(*by_rank, strict=True)), strict=True))
+    return [found[at] for at in range(len(runs))]
 
 
 def measure_rank(comm: Collectives, runs: Sequence[RunSpec]) -> list[Measured]:
