@@ -13,14 +13,14 @@ from __future__ import annotations
 
 from zerolab.apps.interop.huggingface.config import from_huggingface, to_huggingface
 from zerolab.apps.interop.huggingface.folder import from_pretrained, load_folder, save_folder
-from zerolab.apps.interop.huggingface.names import NameRow, export, import_, rows
+from zerolab.apps.interop.huggingface.names import Imported, NameRow, export, rows
 
 __all__ = [
+    "Imported",
     "NameRow",
     "export",
     "from_huggingface",
     "from_pretrained",
-    "import_",
     "load_folder",
     "rows",
     "save_folder",

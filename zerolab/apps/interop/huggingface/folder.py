@@ -12,9 +12,7 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +21,11 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from zerolab.apps.interop.drafts import new_folder, refuse_used, writing
 from zerolab.apps.interop.huggingface.config import from_huggingface, to_huggingface
 from zerolab.apps.interop.huggingface.names import Imported, checked, rows
 from zerolab.errors import CheckpointError, InputError
-from zerolab.models import GPT2, Config, LanguageModel, Llama, LlamaConfig
+from zerolab.models import Config, LanguageModel, build_model
 
 CONFIG, WHOLE, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
 
@@ -51,7 +50,7 @@ def save_folder(
         max_shard_bytes: a file's tensors take at most so many bytes, unless a single tensor takes more.
 
     Raises:
-        InputError: max_shard_bytes below 1, a dtype that is not of floats, or a folder with something in it.
+        InputError: a dtype that is not of floats, or a folder with something in it.
         CheckpointError: a tensor is missing, comes twice, is none of such a model or has another shape; or a file
             cannot be written.
     """
@@ -63,28 +62,6 @@ def save_folder(
 def save_tensors(path: str | Path, tensors: Iterable[tuple[str, Tensor]], *, max_shard_bytes: int = 5 * 10**9) -> None:
     """Write tensors under the names and in the dtypes that they have, without a config.json; else as `save_folder`."""
     _save(path, tensors, max_shard_bytes, {})
-
-
-def _save(path: str | Path, tensors: Iterable[tuple[str, Tensor]], max_shard_bytes: int, texts: dict[str, Any]) -> None:
-    if isinstance(max_shard_bytes, bool) or not isinstance(max_shard_bytes, int) or max_shard_bytes < 1:
-        raise InputError(
-            f"max_shard_bytes is {max_shard_bytes!r}, but must be a whole number of at least 1; change it."
-        )
-    path = Path(os.path.abspath(path))
-    if path.exists() and not (path.is_dir() and next(path.iterdir(), None) is None):
-        raise InputError(f"{path} is there already and is no empty folder; name a new one.")
-    draft = path.with_name(f".writing-{path.name}")
-    try:
-        with _writing(draft):
-            shutil.rmtree(draft, ignore_errors=True)
-            draft.mkdir(parents=True)
-        _write(draft, tensors, max_shard_bytes, texts)
-        with _writing(path):
-            if path.exists():
-                path.rmdir()
-            draft.rename(path)
-    finally:
-        shutil.rmtree(draft, ignore_errors=True)
 
 
 def checked_rows(
@@ -103,48 +80,41 @@ def checked_rows(
         raise CheckpointError(f"the tensor {next(iter(missing))} did not come; give those of `export`, all of them")
 
 
-def _write(draft: Path, tensors: Iterable[tuple[str, Tensor]], limit: int, texts: dict[str, Any]) -> None:
+def _save(path: str | Path, tensors: Iterable[tuple[str, Tensor]], limit: int, texts: dict[str, Any]) -> None:
+    path = Path(os.path.abspath(path))
+    refuse_used(path, InputError)
+    with new_folder(path) as draft:
+        shards: list[list[str]] = []
+        total = 0
+        for held in _shards(tensors, limit):
+            shards.append(list(held))
+            total += sum(tensor.nbytes for tensor in held.values())
+            with writing(path):
+                save_file(held, draft / f"{len(shards)}.safetensors", metadata={"format": "pt"})
+            held.clear()
+        names = [f"model-{at:05}-of-{len(shards):05}.safetensors" for at in range(1, len(shards) + 1)]
+        if len(shards) == 1:
+            names = [WHOLE]
+        else:
+            places = {name: file for file, shard in zip(names, shards, strict=True) for name in shard}
+            texts[INDEX] = {"metadata": {"total_size": total}, "weight_map": dict(sorted(places.items()))}
+        with writing(path):
+            for at, name in enumerate(names, start=1):
+                (draft / f"{at}.safetensors").rename(draft / name)
+            for name, content in texts.items():
+                (draft / name).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+
+
+def _shards(tensors: Iterable[tuple[str, Tensor]], limit: int) -> Iterator[dict[str, Tensor]]:
+    """Copies of the tensors, as many at a time as fit into one file; at least one."""
     held: dict[str, Tensor] = {}
-    shards: list[list[str]] = []
-    size = total = 0
-
-    def flush() -> None:
-        shards.append(list(held))
-        path = draft / f"{len(shards)}.safetensors"
-        with _writing(path):
-            save_file(held, path, metadata={"format": "pt"})
-        held.clear()
-
     for name, tensor in tensors:
-        nbytes = tensor.numel() * tensor.dtype.itemsize
-        if held and size + nbytes > limit:
-            flush()
-            size = 0
+        if held and sum(each.nbytes for each in held.values()) + tensor.nbytes > limit:
+            yield held
+            held = {}
         held[name] = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu").copy_(tensor.detach())
-        size, total = size + nbytes, total + nbytes
         del tensor
-    flush()
-    names = [f"model-{at:05}-of-{len(shards):05}.safetensors" for at in range(1, len(shards) + 1)]
-    names = names if len(names) > 1 else [WHOLE]
-    said = dict(texts)
-    if len(names) > 1:
-        places = {name: file for file, shard in zip(names, shards, strict=True) for name in shard}
-        said[INDEX] = {"metadata": {"total_size": total}, "weight_map": dict(sorted(places.items()))}
-    with _writing(draft):
-        for at, name in enumerate(names, start=1):
-            (draft / f"{at}.safetensors").rename(draft / name)
-        for name, content in said.items():
-            (draft / name).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-
-
-@contextmanager
-def _writing(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except (OSError, SafetensorError) as error:
-        raise CheckpointError(
-            f"{path} could not be written ({error}); make room there, or name another folder"
-        ) from error
+    yield held
 
 
 def load_folder(path: str | Path) -> tuple[Config, Mapping[str, Tensor]]:
@@ -156,7 +126,7 @@ def load_folder(path: str | Path) -> tuple[Config, Mapping[str, Tensor]]:
     Raises:
         InputError: config.json names a model that ours is not; see `from_huggingface`.
         CheckpointError: a file is missing or cannot be read, or the tensors are not those of the config (see
-            `import_`); of a tensor that is asked for later, then.
+            `Imported`); of a tensor that is asked for later, then.
     """
     path = Path(path)
     config = from_huggingface(_read_json(path / CONFIG))
@@ -169,14 +139,14 @@ def from_pretrained(path: str | Path, *, dtype: torch.dtype | None = None, check
     Args:
         path: the folder; nothing is downloaded.
         dtype: that of all parameters; None keeps the files' own.
-        checkpoint: see `Llama` and `GPT2`.
+        checkpoint: see `LanguageModel`.
 
     Raises:
         InputError, CheckpointError: see `load_folder`.
     """
     config, tensors = load_folder(path)
     with torch.device("meta"):
-        model = Llama(config, checkpoint) if isinstance(config, LlamaConfig) else GPT2(config, checkpoint)
+        model = build_model(config, checkpoint=checkpoint)
     parameters = {name: nn.Parameter(tensor.to(dtype=dtype)) for name, tensor in tensors.items()}
     if config.tied_head:
         parameters["head.lm_head.weight"] = next(iter(parameters.values()))  # the embedding's table comes first
@@ -188,7 +158,21 @@ class _Files(Mapping[str, Tensor]):
     """A folder's tensors by their names, each read from its file when it is asked for."""
 
     def __init__(self, folder: Path) -> None:
-        self._places = _places(folder)
+        if (folder / WHOLE).exists():
+            shards = {WHOLE}
+        elif (folder / INDEX).exists():
+            # Names alone, so that no file outside of the folder is opened.
+            shards = {Path(str(shard)).name for shard in _read_json(folder / INDEX).get("weight_map", {}).values()}
+        else:
+            raise CheckpointError(
+                f"{folder} has neither {WHOLE} nor {INDEX}; a pickle (pytorch_model.bin) may run any code and is not "
+                "opened, so where you trust one, let transformers write the others: "
+                "AutoModelForCausalLM.from_pretrained(old).save_pretrained(new)"
+            )
+        self._places: dict[str, Path] = {}
+        for shard in sorted(shards):
+            with _opened(folder / shard) as file:
+                self._places |= dict.fromkeys(file.keys(), folder / shard)
 
     def __getitem__(self, name: str) -> Tensor:
         path = self._places[name]
@@ -202,31 +186,6 @@ class _Files(Mapping[str, Tensor]):
         return len(self._places)
 
 
-def _places(folder: Path) -> dict[str, Path]:
-    """The file of each tensor, seen in the files themselves."""
-    if (folder / WHOLE).exists():
-        with _opened(folder / WHOLE) as file:
-            return dict.fromkeys(file.keys(), folder / WHOLE)
-    if not (folder / INDEX).exists():
-        if pickles := sorted(path.name for path in folder.glob("*.bin*")):
-            raise CheckpointError(
-                f"{folder} has its weights in {pickles[0]}, a pickle, which may run any code when it is opened; "
-                "where you trust it, let transformers write model.safetensors: "
-                "AutoModelForCausalLM.from_pretrained(old).save_pretrained(new)"
-            )
-        raise CheckpointError(f"{folder} has neither {WHOLE} nor {INDEX}; name a folder that has one of them")
-    weight_map = _read_json(folder / INDEX).get("weight_map")
-    if not isinstance(weight_map, dict):
-        raise CheckpointError(f"{folder / INDEX} has no weight_map; take the whole checkpoint anew")
-    places: dict[str, Path] = {}
-    for shard in sorted({str(shard) for shard in weight_map.values()}):
-        if Path(shard).name != shard:
-            raise CheckpointError(f"{folder / INDEX} names the file {shard!r} outside of its folder; do not trust it")
-        with _opened(folder / shard) as file:
-            places |= dict.fromkeys(file.keys(), folder / shard)
-    return places
-
-
 def _opened(path: Path) -> Any:
     try:
         return safe_open(path, framework="pt", device="cpu")
@@ -237,8 +196,8 @@ def _opened(path: Path) -> Any:
 def _read_json(path: Path) -> dict[str, Any]:
     try:
         said = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(said, dict):
+            raise ValueError("it holds no JSON object")
+        return said
     except (OSError, ValueError) as error:
         raise CheckpointError(f"{path} cannot be read ({error}); name the folder of a whole checkpoint") from error
-    if not isinstance(said, dict):
-        raise CheckpointError(f"{path} holds no JSON object; name the folder of a whole checkpoint")
-    return said

@@ -1,0 +1,48 @@
+"""A folder that appears whole or not at all."""
+
+from __future__ import annotations
+
+import secrets
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from safetensors import SafetensorError
+
+from zerolab.errors import CheckpointError, ZerolabError
+
+
+def refuse_used(path: Path, error: type[ZerolabError]) -> None:
+    """Raise an error for what is no new or empty folder."""
+    if path.exists() and not path.is_dir():
+        raise error(f"{path} cannot be written to, since it is no folder; name a new one")
+    if path.exists() and (used := sorted(each.name for each in path.iterdir() if each.name != ".lock")):
+        raise error(f"{path} is not empty (it has {used[0]}); name a new folder")
+
+
+@contextmanager
+def new_folder(path: Path) -> Iterator[Path]:
+    """A draft, which becomes the folder at the end of the block, or goes away if that fails."""
+    draft = path.with_name(f".writing-{path.name}-{secrets.token_hex(4)}")
+    try:
+        with writing(path):
+            draft.mkdir(parents=True)
+        yield draft
+        with writing(path):
+            if path.exists():
+                path.rmdir()
+            draft.rename(path)
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """While a file is written: what goes wrong is a CheckpointError that names it."""
+    try:
+        yield
+    except (OSError, SafetensorError) as error:
+        raise CheckpointError(
+            f"{path} could not be written ({error}); make room there, or name another folder"
+        ) from error
