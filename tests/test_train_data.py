@@ -17,7 +17,6 @@ import torch
 from zerolab.apps.cli import main
 from zerolab.apps.interop.huggingface import export, save_folder
 from zerolab.data import Batches, ByteTokenizer, CharacterTokenizer, load_corpus, load_dataset, prepare
-from zerolab.data.bins import write_together
 from zerolab.errors import InputError
 from zerolab.models import GPT2, GPT2Config, parameter_count
 from zerolab.train import Report, make_config, train
@@ -318,29 +317,3 @@ def test_compile_without_a_compiler_is_refused(monkeypatch: pytest.MonkeyPatch) 
     with pytest.raises(InputError, match="finds no C"):
         make_config(compile=True)
     assert make_config(compile=True, compile_backend="eager").compile
-
-
-def test_a_text_that_cannot_be_prepared_again_leaves_the_one_before(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    files = {"train.bin": b"new", "meta.json": b"of the new"}
-    for name in files:
-        (tmp_path / name).write_bytes(b"old")
-    full, write = OSError(28, "No space left on device"), Path.write_bytes
-
-    def starved(path: Path, content: bytes) -> int:
-        if content == files["meta.json"]:
-            raise full
-        return write(path, content)
-
-    monkeypatch.setattr(Path, "write_bytes", starved)
-    with pytest.raises(OSError, match="No space left"):
-        write_together(tmp_path, files)
-    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == dict.fromkeys(files, b"old")
-    monkeypatch.undo()
-    # What is half new and half old would pass for whole: no part of it stays.
-    (tmp_path / "meta.json").unlink()
-    (tmp_path / "meta.json").mkdir()
-    with pytest.raises(OSError, match=r"meta\.json"):
-        write_together(tmp_path, files)
-    assert [path.name for path in tmp_path.iterdir()] == ["meta.json"]

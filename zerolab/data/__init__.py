@@ -57,14 +57,15 @@ def load_dataset(name: str, *, seq_len: int) -> Corpus:
     """
     folder = find_dataset(name)
     size, tokenizer = read_meta(folder)
-    parts = {path: read_bin(folder / path) for path in (TRAIN, VALID)}
-    for path, tokens in parts.items():
+    needed = 1
+    for path in (folder / TRAIN, folder / VALID):
+        tokens = read_bin(path)
         if len(tokens) <= seq_len:
             raise InputError(
-                f"{folder / path} has {len(tokens)} tokens, and one sequence reads seq_len + 1, {seq_len + 1}; prepare "
-                "a longer text, or give a smaller seq_len"
+                f"{path} has {len(tokens)} tokens, and one sequence reads seq_len + 1, {seq_len + 1}; prepare a longer "
+                "text, or give a smaller seq_len"
             )
-    needed = 1 + max(map(largest_token, parts.values()))
+        needed = max(needed, 1 + largest_token(tokens))
     if size is not None and size < needed:
         raise InputError(
             f"{folder / META} gives {size} as vocab_size, and there is a token {needed - 1}; give {needed}"
@@ -97,8 +98,6 @@ def load_corpus(source: str = EMBEDDED, *, seq_len: int, valid_fraction: float =
     Raises:
         InputError: see `load_text` and `split`.
     """
-    if isinstance(seq_len, bool) or not isinstance(seq_len, int) or seq_len < 1:
-        raise InputError(f"seq_len is {seq_len!r}, but must be a whole number of at least 1; change it.")
     text = load_text(source)
     train, valid = split(ByteTokenizer().encode(text.text), seq_len, valid_fraction, source=repr(source))
     return Corpus(train, valid, text)

@@ -1,18 +1,8 @@
 """Language models to shard: LLaMA-style and GPT-2, in sizes from a test's to a GPU's.
 
-    model = build("llama", "tiny", vocab_size=256)
-    loss = model(tokens, targets)
-    for unit in model.units(): ...          # what ZeRO shards one by one
-
-| name  | size   | vocabulary | parameters    |
-|-------|--------|------------|---------------|
-| llama | nano   | 256        | 32,928        |
-| llama | tiny   | 8,192      | 7,539,520     |
-| llama | small  | 128,256    | 317,649,024   |
-| llama | medium | 128,256    | 1,344,899,072 |
-| gpt2  | nano   | 256        | 65,696        |
-| gpt2  | tiny   | 256        | 3,475,712     |
-| gpt2  | 124m   | 50,304     | 124,373,760   |
+model = build("llama", "tiny", vocab_size=256)
+loss = model(tokens, targets)
+for unit in model.units(): ...          # what ZeRO shards one by one
 """
 
 from __future__ import annotations
@@ -97,13 +87,8 @@ def config_of(name: str, size: str, *, vocab_size: int = BYTE_VOCABULARY, max_se
 def build(
     name: str, size: str, *, vocab_size: int = BYTE_VOCABULARY, max_seq_len: int = 1024, checkpoint: bool = False
 ) -> LanguageModel:
-    """A named model with weights drawn from torch's global seed, on the default device and dtype.
-
-    Under `with torch.device("meta")` it has shapes and no storage, which is how the large sizes are counted.
-
-    Raises:
-        InputError: see `config_of`.
-    """
+    """A named model with weights drawn from torch's global seed, on the default device and dtype: under
+    `with torch.device("meta")` it has shapes and no storage."""
     return build_model(config_of(name, size, vocab_size=vocab_size, max_seq_len=max_seq_len), checkpoint=checkpoint)
 
 
