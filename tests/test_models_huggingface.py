@@ -473,30 +473,11 @@ def test_a_dtype_of_whole_numbers_is_refused_before_anything_is_written(tmp_path
 def test_a_folder_with_something_in_it_is_left_as_it_is(tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "model.safetensors").write_text("precious")
-    with pytest.raises(InputError, match=r"is not empty .it has model\.safetensors"):
+    with pytest.raises(InputError, match="is there already"):
         save(tmp_path / "out", model_of(LLAMA))
     assert (tmp_path / "out" / "model.safetensors").read_text() == "precious"
     (tmp_path / "out" / "model.safetensors").unlink()
     assert_same(model_of(LLAMA), from_pretrained(save(tmp_path / "out", model_of(LLAMA))))
-
-
-@pytest.mark.parametrize(
-    ("tensors", "message"),
-    [
-        (lambda theirs: theirs[:-1], r"model\.norm\.weight did not come"),
-        (lambda theirs: [*theirs, theirs[0]], r"model\.embed_tokens\.weight came twice or is none"),
-        (lambda theirs: [("nothing", theirs[0][1])], "nothing came twice or is none"),
-        (
-            lambda theirs: [(theirs[0][0], torch.ones(3))],
-            r"model\.embed_tokens\.weight is torch\.float32 of shape \[3\]",
-        ),
-    ],
-)
-def test_a_folder_is_there_whole_or_not_at_all(tensors: Callable, message: str, tmp_path: Path) -> None:
-    theirs = list(exported(model_of(LLAMA)).items())
-    with pytest.raises(CheckpointError, match=message):
-        save_folder(tmp_path / "out", LLAMA, tensors(theirs), max_shard_bytes=9000)
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_place_where_nothing_can_be_written_is_named(tmp_path: Path) -> None:

@@ -15,10 +15,8 @@ from zerolab.errors import CheckpointError, ZerolabError
 
 def refuse_used(path: Path, error: type[ZerolabError]) -> None:
     """Raise an error for what is no new or empty folder."""
-    if path.exists() and not path.is_dir():
-        raise error(f"{path} cannot be written to, since it is no folder; name a new one")
-    if path.exists() and (used := sorted(each.name for each in path.iterdir() if each.name != ".lock")):
-        raise error(f"{path} is not empty (it has {used[0]}); name a new folder")
+    if path.exists() and not (path.is_dir() and {each.name for each in path.iterdir()} <= {".lock"}):
+        raise error(f"{path} is there already and is no empty folder; name a new one")
 
 
 @contextmanager

@@ -84,9 +84,8 @@ def from_dcp(
     model, optimizer    what the two parts are called in the state dict, such as "app.model"
     step, data   the checkpoint's, as `Checkpoints.save` has them; the step is else the optimizer's own count, or 0
 
-    One process, which holds one entry at a time, and a shard of it. Of the folder nothing is run, neither its
-    `.metadata`, which is a pickle, nor its values. A parameter that was never stepped has no states in torch; here they
-    are zero.
+    One process, which holds one entry at a time, and a shard of it. Nothing of the folder is run. A parameter that was
+    never stepped has no states in torch; here they are zero.
 
     Returns the checkpoint's folder. Raises a CheckpointError that names what is missing, damaged or of another kind.
     """
@@ -119,31 +118,25 @@ def _sort(
     states, groups = _keys_by_name(source, f"{optim}.state."), _read_groups(source, f"{optim}.param_groups.")
     if states and not groups:
         groups = [{"parameters": list(states), "options": {}}]
-    stepped = dict.fromkeys([*states, *(name for group in groups for name in group["parameters"])])
+    stepped = {*states, *(name for group in groups for name in group["parameters"])}
     found = Contents({}, set(), {}, states, {}, groups, tied)
     for name, key in _keys_of_model(source, model).items():
-        if not source.is_tensor(key):
-            raise CheckpointError(f"{key} in {source.path} is no tensor, which no checkpoint can keep; save without it")
         is_frozen = _matches(name, frozen)
         if name in tied:
             continue
-        if name not in stepped and (_matches(name, buffers) or not (is_frozen or source.dtype(key).is_floating_point)):
-            found.buffers[name] = key
-        elif name in stepped or is_frozen or not stepped:
+        if name in stepped or is_frozen:
             found.parameters[name] = key
-            if is_frozen and name not in stepped:
-                found.frozen.add(name)
+            found.frozen |= {name} - stepped
+        elif _matches(name, buffers) or not source.dtype(key).is_floating_point:
+            found.buffers[name] = key
+        elif not stepped:
+            found.parameters[name] = key
         else:
             raise CheckpointError(
                 f"{name} has no optimizer states in {source.path}, so it may be a frozen parameter, another "
                 "name of a tied one, or a buffer; say which: frozen=[...] or buffers=[...], or give the model "
                 "(module=...)"
             )
-    if unknown := [name for name in stepped if name not in found.parameters]:
-        raise CheckpointError(
-            f"the optimizer of {source.path} has {unknown[0]}, which is no parameter of its model; take another "
-            "checkpoint"
-        )
     found.long = _long_states(source, found.parameters, states)
     for group in groups:
         group["counters"] = _read_counters(source, group["parameters"], states, found.long)

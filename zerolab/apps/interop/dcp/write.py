@@ -10,6 +10,7 @@ import os
 import pickle
 from collections.abc import Callable
 from functools import partial
+from math import prod
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -28,7 +29,7 @@ from torch.distributed.checkpoint.metadata import (
 from zerolab.apps.interop.dcp.folder import METADATA
 from zerolab.apps.interop.drafts import new_folder, refuse_used, writing
 from zerolab.checkpoint import plain
-from zerolab.checkpoint.folder import remedy_for, resolve
+from zerolab.checkpoint.folder import remedy_for, resolve, write_synced
 from zerolab.checkpoint.manifest import NONPARAM, model_file, optimizer_file, read_manifest, tensor_name
 from zerolab.checkpoint.reader import CheckpointReader
 from zerolab.errors import CheckpointError
@@ -52,18 +53,15 @@ class Stored(NamedTuple):
 
 
 def to_dcp(checkpoint: Path | str, folder: Path | str, *, progress: Progress | None = None) -> Path:
-    """Write a checkpoint (its folder, or one in which it is the newest) as a DCP folder, which must be new or empty.
-
-    In one process without a process group. Holds one tensor at a time. The folder appears when it is whole.
+    """Write a checkpoint (its folder, or one in which it is the newest) as a DCP folder, which must be new or empty. It
+    appears when it is whole. One process, which holds one tensor at a time.
 
     model   each parameter in the dtype with the most bits: its main parameters, where they are kept apart. That is what
             FSDP2 shards under a MixedPrecisionPolicy; where it shards 16-bit parameters, loading rounds them.
             Persistent buffers, as rank 0 had them.
-    optim   the optimizer's states, those that rest in scaled blocks as fp32; options of its groups. A checkpoint from
-            before the first step has no states.
-
-    Groups are numbered as the engine's optimizer had them. Who has another number of groups loads with
-    StateDictOptions(flatten_optimizer_state_dict=True): options are there by parameter, too.
+    optim   the optimizer's states, those that rest in scaled blocks as fp32, unless it was never stepped; options by
+            group, as the engine's optimizer had them, and by parameter: who has another number of groups loads with
+            StateDictOptions(flatten_optimizer_state_dict=True).
 
     Returns the folder. Raises a CheckpointError for a checkpoint that is damaged and a folder that cannot be written.
     """
@@ -133,15 +131,14 @@ def _state(source: CheckpointReader, state: str, name: str) -> Stored:
 def _write(folder: Path, values: dict[tuple[Any, ...], Any], progress: Progress | None) -> None:
     entries: dict[str, STORAGE_TYPES] = {}
     places: dict[MetadataIndex, _StorageInfo] = {}
-    tensors = {path: value for path, value in values.items() if isinstance(value, Tensor | Stored)}
-    total = sum(value.dtype.itemsize * torch.Size(value.shape).numel() for value in tensors.values())
-    done = 0
+    names = {".".join(map(str, path)): path for path in values}
+    tensors = [value for value in values.values() if isinstance(value, Tensor | Stored)]
+    total, done = sum(value.dtype.itemsize * prod(value.shape) for value in tensors), 0
     with open(folder / FILE, "xb") as file:
-        for path, value in values.items():
-            key, start = ".".join(map(str, path)), file.tell()
+        for key, path in names.items():
+            start, value, offset = file.tell(), values[path], None
             data = value.read().view(value.shape) if isinstance(value, Stored) else value
             torch.save(data, file)
-            offset = None
             entries[key] = BytesStorageMetadata()
             if isinstance(data, Tensor):
                 offset = torch.Size([0] * data.dim())
@@ -151,13 +148,6 @@ def _write(folder: Path, values: dict[tuple[Any, ...], Any], progress: Progress 
                 if progress is not None:
                     progress(done, total)
             places[MetadataIndex(key, offset)] = _StorageInfo(FILE, start, file.tell() - start)
-        _sync(file)
-    names = {".".join(map(str, path)): path for path in values}
-    with open(folder / METADATA, "xb") as file:
-        pickle.dump(Metadata(entries, names, places), file)
-        _sync(file)
-
-
-def _sync(file: Any) -> None:
-    file.flush()
-    os.fsync(file.fileno())
+        file.flush()
+        os.fsync(file.fileno())
+    write_synced(folder / METADATA, pickle.dumps(Metadata(entries, names, places)))

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from zerolab.apps.interop.drafts import new_folder, refuse_used, writing
 from zerolab.apps.interop.huggingface.config import from_huggingface, to_huggingface
-from zerolab.apps.interop.huggingface.names import Imported, checked, rows
+from zerolab.apps.interop.huggingface.names import Imported
 from zerolab.errors import CheckpointError, InputError
 from zerolab.models import Config, LanguageModel, build_model
 
@@ -40,53 +40,38 @@ def save_folder(
 ) -> None:
     """Write a folder that `from_pretrained` of transformers reads: config.json, shards and their index.
 
-    Args:
-        path: a folder that is not there yet, or is empty. It is there whole or not at all: it is written under another
-            name beside it, which is taken away if that fails.
-        config: of the model.
-        tensors: (their name, tensor) of all tensors, in any order, such as `export` yields. Each is copied before the
-            next is taken, and those of one shard are held.
-        dtype: that in which tensors are written.
-        max_shard_bytes: a file's tensors take at most so many bytes, unless a single tensor takes more.
+    path             a folder that is not there yet, or is empty; it is there whole or not at all
+    tensors          (their name, tensor) of all tensors, in any order, such as `export` yields. Each is copied before
+                     the next is taken, and those of one file are held
+    dtype            that in which tensors are written
+    max_shard_bytes  a file's tensors take at most so many bytes, unless a single tensor takes more
 
-    Raises:
-        InputError: a dtype that is not of floats, or a folder with something in it.
-        CheckpointError: a tensor is missing, comes twice, is none of such a model or has another shape; or a file
-            cannot be written.
+    Raises an InputError for a dtype that is not of floats and a folder with something in it, and a CheckpointError for
+    a file that cannot be written.
     """
     if not dtype.is_floating_point:
         raise InputError(f"dtype is {dtype}, but weights are floats; name a dtype such as torch.bfloat16.")
-    _save(path, checked_rows(config, tensors, dtype), max_shard_bytes, {CONFIG: to_huggingface(config, dtype)})
+    _save(path, tensors, dtype, max_shard_bytes, {CONFIG: to_huggingface(config, dtype)})
 
 
 def save_tensors(path: str | Path, tensors: Iterable[tuple[str, Tensor]], *, max_shard_bytes: int = 5 * 10**9) -> None:
     """Write tensors under the names and in the dtypes that they have, without a config.json; else as `save_folder`."""
-    _save(path, tensors, max_shard_bytes, {})
+    _save(path, tensors, None, max_shard_bytes, {})
 
 
-def checked_rows(
-    config: Config, tensors: Iterable[tuple[str, Tensor]], dtype: torch.dtype
-) -> Iterator[tuple[str, Tensor]]:
-    """The tensors, held to those of such a model, in another dtype."""
-    missing = {row.theirs: row.their_shape for row in rows(config)}
-    for name, tensor in tensors:
-        if name not in missing:
-            raise CheckpointError(f"the tensor {name} came twice or is none of such a model; give those of `export`")
-        checked(name, tensor, missing.pop(name))
-        yield name, tensor.detach().to(dtype)
-        # Before the next one is made.
-        del tensor
-    if missing:
-        raise CheckpointError(f"the tensor {next(iter(missing))} did not come; give those of `export`, all of them")
-
-
-def _save(path: str | Path, tensors: Iterable[tuple[str, Tensor]], limit: int, texts: dict[str, Any]) -> None:
+def _save(
+    path: str | Path,
+    tensors: Iterable[tuple[str, Tensor]],
+    dtype: torch.dtype | None,
+    limit: int,
+    texts: dict[str, Any],
+) -> None:
     path = Path(os.path.abspath(path))
     refuse_used(path, InputError)
     with new_folder(path) as draft:
         shards: list[list[str]] = []
         total = 0
-        for held in _shards(tensors, limit):
+        for held in _shards(tensors, dtype, limit):
             shards.append(list(held))
             total += sum(tensor.nbytes for tensor in held.values())
             with writing(path):
@@ -105,28 +90,30 @@ def _save(path: str | Path, tensors: Iterable[tuple[str, Tensor]], limit: int, t
                 (draft / name).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
 
 
-def _shards(tensors: Iterable[tuple[str, Tensor]], limit: int) -> Iterator[dict[str, Tensor]]:
+def _shards(
+    tensors: Iterable[tuple[str, Tensor]], dtype: torch.dtype | None, limit: int
+) -> Iterator[dict[str, Tensor]]:
     """Copies of the tensors, as many at a time as fit into one file; at least one."""
     held: dict[str, Tensor] = {}
+    size = 0
     for name, tensor in tensors:
-        if held and sum(each.nbytes for each in held.values()) + tensor.nbytes > limit:
+        kind = dtype or tensor.dtype
+        nbytes = tensor.numel() * kind.itemsize
+        if held and size + nbytes > limit:
             yield held
-            held = {}
-        held[name] = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu").copy_(tensor.detach())
+            held, size = {}, 0
+        held[name] = torch.empty(tensor.shape, dtype=kind, device="cpu").copy_(tensor.detach())
+        size += nbytes
+        # Before the next one is made.
         del tensor
     yield held
 
 
 def load_folder(path: str | Path) -> tuple[Config, Mapping[str, Tensor]]:
-    """Read a folder's config.json, and its tensors by our names, in the order of our model's parameters.
+    """A folder's config.json, and its tensors by our names, in the order of our model's parameters (see `Imported`).
 
-    A tensor is read when it is asked for, to memory of its own on the CPU, in the dtype of the file; `items()` yields
-    one after the other. A tied head is not among them: it is the embedding.
-
-    Raises:
-        InputError: config.json names a model that ours is not; see `from_huggingface`.
-        CheckpointError: a file is missing or cannot be read, or the tensors are not those of the config (see
-            `Imported`); of a tensor that is asked for later, then.
+    Raises an InputError for a model that ours is not, and a CheckpointError for a file that is missing or cannot be
+    read, and for tensors that are not those of the config.
     """
     path = Path(path)
     config = from_huggingface(_read_json(path / CONFIG))
@@ -134,16 +121,8 @@ def load_folder(path: str | Path) -> tuple[Config, Mapping[str, Tensor]]:
 
 
 def from_pretrained(path: str | Path, *, dtype: torch.dtype | None = None, checkpoint: bool = False) -> LanguageModel:
-    """Our model with the weights of a Hugging Face folder, on the CPU; loading holds one model and one tensor.
-
-    Args:
-        path: the folder; nothing is downloaded.
-        dtype: that of all parameters; None keeps the files' own.
-        checkpoint: see `LanguageModel`.
-
-    Raises:
-        InputError, CheckpointError: see `load_folder`.
-    """
+    """Our model with the weights of a Hugging Face folder, on the CPU, in a dtype or that of the files; see
+    `load_folder`. Nothing is downloaded, and loading holds one model and one tensor."""
     config, tensors = load_folder(path)
     with torch.device("meta"):
         model = build_model(config, checkpoint=checkpoint)

@@ -83,16 +83,9 @@ def rows(config: Config) -> tuple[NameRow, ...]:
 def export(config: Config, ours: Callable[[str], Tensor]) -> Iterator[tuple[str, Tensor]]:
     """Yield (their name, tensor) for every tensor of theirs, unit after unit.
 
-    Args:
-        config: of the model that the tensors belong to.
-        ours: gives our parameter of a name, of any float dtype on any device. It is asked for one at a time, in the
-            order of the model's parameters.
-
-    What is yielded is a view of what `ours` gave, transposed where theirs is; read it before taking the next. Biases
-    that our GPT-2 lacks are zeros in the dtype of the weight before them.
-
-    Raises:
-        CheckpointError: a tensor has another shape than the config says, or is not of floats; names it.
+    `ours` gives our parameter of a name; it is asked for one at a time, in the order of the model's parameters. What is
+    yielded is a view of it; read it before taking the next. Biases that our GPT-2 lacks are zeros in the dtype of the
+    weight before them.
     """
     tensor = torch.empty(0)
     for row in rows(config):
@@ -107,14 +100,9 @@ class Imported(Mapping[str, Tensor]):
     """Their tensors by our names, unit after unit, each read and turned when it is asked for, to memory of its own. A
     tied head is not among them: it is the embedding.
 
-    Args:
-        config: of our model, as `from_huggingface` read it.
-        theirs: their tensors by name, of any float dtype. Names may lack "model." or "transformer.", as those of their
-            models without a head do. Masks and frequencies, which old checkpoints hold, are passed over.
-
-    Raises:
-        CheckpointError: a tensor is missing, is one that our model has no place for, has another shape than the config
-            says, or is not of floats; names it.
+    Their names may lack "model." or "transformer.", as those of their models without a head do. Masks and frequencies,
+    which old checkpoints hold, are passed over. Raises a CheckpointError for a tensor that is missing, that our model
+    has no place for, or that is of another model.
     """
 
     def __init__(self, config: Config, theirs: Mapping[str, Tensor]) -> None:
@@ -147,7 +135,7 @@ class Imported(Mapping[str, Tensor]):
         if unknown := sorted(name for name in there if not name.endswith(_BUFFERS)):
             raise CheckpointError(
                 f"the checkpoint has a tensor {unknown[0]}, for which our model has no place; "
-                "take one of a model of which ours is one"
+                "take one of a model that ours is"
             )
 
     def __getitem__(self, name: str) -> Tensor:
@@ -165,11 +153,7 @@ class Imported(Mapping[str, Tensor]):
 
 
 def checked(name: str, tensor: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """The tensor, of floats and of this shape.
-
-    Raises:
-        CheckpointError: it is not; names it.
-    """
+    """The tensor. Raises a CheckpointError if it has another shape, or is not of floats."""
     if tuple(tensor.shape) != shape or not tensor.is_floating_point():
         raise CheckpointError(
             f"the tensor {name} is {tensor.dtype} of shape {list(tensor.shape)}, but the config calls for floats of "
