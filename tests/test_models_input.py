@@ -30,7 +30,6 @@ def test_an_unknown_name_or_size_lists_the_choices() -> None:
         ({"layers": 0}, "layers is 0, but must be"),
         ({"vocab_size": -1}, "vocab_size is -1, but must be"),
         ({"max_seq_len": 2.5}, "max_seq_len is 2.5, but must be"),
-        ({"norm_eps": 0.0}, "norm_eps is 0.0"),
         ({"head_size": 7}, "head_size is 7, but rotary"),
         ({"heads": 5, "kv_heads": 1, "head_size": 0}, "head_size is 0"),
     ],

@@ -154,7 +154,7 @@ BROKEN: dict[str, tuple[dict[str, bytes], str]] = {
     "too short": ({"val.bin": b"\0" * 32}, "val.bin has 16 tokens"),
     "no JSON": ({"meta.json": b"{"}, "meta.json cannot be read"),
     "no size": ({"meta.json": b"[]"}, "gives None as vocab_size"),
-    "a small size": ({"meta.json": b'{"vocab_size": 5}'}, "there is a token 9; give 10"),
+    "a small size": ({"meta.json": b'{"vocab_size": 5}'}, "has a token 9; give 10"),
     "no tokenizer": ({"meta.json": b'{"vocab_size": 10, "tokenizer": "gpt2"}'}, "names the tokenizer 'gpt2'"),
 }
 

@@ -21,13 +21,8 @@ from zerolab.errors import InputError
 
 
 def check_division(batch_size: int, ranks: int, accumulation: int) -> None:
-    """Refuse a batch that cannot be cut into equal parts, one for each rank and micro-batch.
-
-    Equal parts are what make the mean of the ranks' mean losses the mean over the batch.
-
-    Raises:
-        InputError: the values, and the nearest batch sizes that work.
-    """
+    """Raise an InputError for a batch that cannot be cut into equal parts, one for each rank and micro-batch. Equal
+    parts are what make the mean of the ranks' mean losses the mean over the batch."""
     for name, value in (("batch_size", batch_size), ("ranks", ranks), ("accumulation", accumulation)):
         if value < 1:
             raise InputError(f"{name} is {value!r}, but must be a whole number of at least 1; change it.")
@@ -51,15 +46,11 @@ def sequence_start(seed: int, step: int, index: int, choices: int) -> int:
 class Batches:
     """One rank's sequences of every step.
 
-    Args:
-        tokens: one-dimensional integers, the whole text; shared by all ranks and never written.
-        seq_len: inputs of a sequence; it reads seq_len + 1 tokens, as targets lie one further.
-        batch_size: sequences of one optimizer step, over all ranks and micro-batches.
-        ranks, rank: how many parts, and which is ours.
-        accumulation: micro-batches of one optimizer step.
-
-    Raises:
-        InputError: parts that are not equal, a rank outside [0, ranks), or a text shorter than one sequence.
+    tokens        one-dimensional integers, the whole text; shared by all ranks and never written
+    seq_len       inputs of a sequence; it reads seq_len + 1 tokens, as targets lie one further
+    batch_size    sequences of one optimizer step, over all ranks and micro-batches
+    ranks, rank   how many parts, and which is ours
+    accumulation  micro-batches of one optimizer step
     """
 
     tokens: Tensor

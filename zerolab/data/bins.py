@@ -63,10 +63,6 @@ def read_meta(folder: Path) -> tuple[int | None, Tokenizer | None]:
     return size, read_tokenizer(said.get("tokenizer"), str(path))
 
 
-def largest_token(tokens: Tensor) -> int:
-    return max(int(part.to(torch.int32).max()) for part in tokens.split(AT_ONCE))
-
-
 def fingerprint(folder: Path) -> str:
     """sha256 of both files' lengths and bytes; of a large file, of bytes from places that lie evenly in it."""
     digest = hashlib.sha256()
@@ -92,12 +88,8 @@ def describe(name: str, folder: Path, vocab_size: int) -> Text:
 
 def prepare(file: str, out: Path, tokens: str = "bytes", valid_fraction: float = 0.1) -> dict[str, Any]:
     """Write a text file as a data set. `tokens` is "bytes", or "characters", which numbers those that the text has, as
-    nanoGPT's shakespeare_char does; the end of the text, by characters, is held out. Returns what was written.
-
-    Raises:
-        InputError: a file without text, a folder that has a data set, more than 65,536 characters, a fraction outside
-            (0, 1), or a text too short to be cut in two.
-    """
+    nanoGPT's shakespeare_char does; the end of the text, by characters, is held out. Returns what was written. Raises
+    an InputError for a folder that has a data set, and a text that is none, too short, or of too many characters."""
     if any((out / name).exists() for name in (TRAIN, VALID, META)):
         raise InputError(f"{out} has a data set already; name another folder, or remove it")
     text = read_text_file(file)

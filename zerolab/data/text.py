@@ -24,14 +24,8 @@ log = logging.getLogger("zerolab.data")
 
 @dataclass(frozen=True)
 class Text:
-    """A text and where it is from.
-
-    Attributes:
-        wanted: the source that was asked for.
-        source: the source that it came from.
-        note: one line that says why the two differ, or None when they do not.
-        digest: the hash that stands for the text where there are only tokens; None: that of the text.
-    """
+    """A text, the source that was asked for and the one that it came from, a line that says why they differ if they
+    do, and the hash that stands for the text where there are only tokens."""
 
     text: str
     wanted: str
@@ -45,17 +39,9 @@ class Text:
 
 
 def load_text(source: str = EMBEDDED, *, characters: int = 2_000_000, timeout_s: float = 60.0) -> Text:
-    """Load one of the four sources.
-
-    Args:
-        source: "embedded", "synthetic", "fineweb-edu", or the path of a UTF-8 text file (write "./embedded" for
-            a file of that name).
-        characters: how much of an endless source to take; a file and the embedded text come whole.
-        timeout_s: how long FineWeb-Edu may take before the embedded text stands in for it.
-
-    Raises:
-        InputError: a file that is missing, unreadable or not UTF-8.
-    """
+    """Load "embedded", "synthetic", "fineweb-edu", or a UTF-8 text file by its path (write "./embedded" for a file of
+    that name). A file and the embedded text come whole, of an endless source as many `characters`; where FineWeb-Edu
+    takes longer than `timeout_s`, the embedded text stands in for it."""
     if source == FINEWEB:
         return _fineweb_or_embedded(characters, timeout_s)
     if source == EMBEDDED:
@@ -93,12 +79,9 @@ def synthetic_text(characters: int, seed: int = 0) -> str:
 
 
 def read_text_file(path: str) -> str:
-    """The whole of a UTF-8 file.
-
-    Raises:
-        InputError: it is not there, no regular file (a pipe would wait for ever), unreadable, or not UTF-8.
-    """
+    """The whole of a UTF-8 file. Raises an InputError if it is none."""
     file = Path(path)
+    # Of what is there, but no regular file, a pipe would wait for ever.
     if not file.is_file():
         raise InputError(
             f"there is no text file {path!r}; give the path of one, or {EMBEDDED}, {SYNTHETIC} or {FINEWEB}."
@@ -146,10 +129,7 @@ def _take(documents: Iterator[str], characters: int) -> str:
 
 def stream_fineweb() -> Iterator[str]:
     """Documents of FineWeb-Edu's 10-billion-token sample, streamed by `datasets` (Penedo et al., arXiv 2406.17557).
-
-    Raises:
-        ImportError: `datasets` is not installed; and whatever the network raises.
-    """
+    Raises whatever the network raises, and an ImportError without `datasets`."""
     from datasets import load_dataset  # type: ignore[import-not-found]
 
     rows = load_dataset("HuggingFaceFW/fineweb-edu", name="sample-10BT", split="train", streaming=True)

@@ -63,11 +63,7 @@ class CharacterTokenizer:
         return {"kind": "characters", "characters": self.characters}
 
     def encode(self, text: str) -> Tensor:
-        """int32 [characters of the text].
-
-        Raises:
-            InputError: a character that is not among them.
-        """
+        """int32 [characters of the text]. Raises an InputError for one that is not among them."""
         numbers = {character: number for number, character in enumerate(self.characters)}
         try:
             return torch.tensor([numbers[character] for character in text], dtype=torch.int32)

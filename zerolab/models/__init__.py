@@ -72,11 +72,7 @@ numbers in the place of both. GPT-2: its paper (2019, table 2), whose models hav
 
 
 def config_of(name: str, size: str, *, vocab_size: int = BYTE_VOCABULARY, max_seq_len: int = 1024) -> Config:
-    """The shape of a named model, for a vocabulary and a longest sequence.
-
-    Raises:
-        InputError: an unknown name or size, or a number below 1.
-    """
+    """The shape of a named model, for a vocabulary and a longest sequence."""
     if name not in SIZES:
         raise InputError(f"there is no model {name!r}; choose one of {', '.join(SIZES)}.")
     if size not in SIZES[name]:
@@ -93,11 +89,7 @@ def build(
 
 
 def build_model(config: Config, *, checkpoint: bool = False, dropout: float = 0.0) -> LanguageModel:
-    """A model of a shape, as `build` makes one.
-
-    Raises:
-        InputError: dropout that is not in [0, 1), or for a Llama, which has none.
-    """
+    """A model of a shape, as `build` makes one; a GPT-2 may have dropout."""
     if isinstance(config, GPT2Config):
         return GPT2(config, checkpoint=checkpoint, dropout=dropout)
     if dropout:

@@ -25,22 +25,13 @@ from zerolab.errors import InputError
 
 
 def check_sizes(config: Any) -> None:
-    """Refuse a config of which a whole number is below 1, or whose `norm_eps` is not positive.
-
-    Raises:
-        InputError: the first such value, by name.
-    """
+    """Raise an InputError for a config of which a whole number is below 1, or whose width the heads do not divide."""
     for field in fields(config):
         value = getattr(config, field.name)
         if field.type == "int" and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
             raise InputError(f"{field.name} is {value!r}, but must be a whole number of at least 1; change it.")
-    if not config.norm_eps > 0:
-        raise InputError(f"norm_eps is {config.norm_eps}, but must be positive; change it.")
-
-
-def check_divides(dim: int, heads: int) -> None:
-    if dim % heads:
-        raise InputError(f"dim {dim} is not a multiple of heads {heads}; change one of them.")
+    if getattr(config, "head_size", None) is None and config.dim % config.heads:
+        raise InputError(f"dim {config.dim} is not a multiple of heads {config.heads}; change one of them.")
 
 
 def drop(x: Tensor, dropout: float, training: bool) -> Tensor:
@@ -83,11 +74,8 @@ class Head(nn.Module):
 class LanguageModel(nn.Module):
     """The whole model. Its initial weights depend on torch's global seed alone.
 
-    Attributes:
-        config: its shape.
-        checkpoint: keep only the blocks' inputs and compute their activations anew in backward; may be
-            switched at any time.
-        dropout: the share of the embedding's, the attention's and the blocks' outputs that training sets to 0.
+    checkpoint  keep only the blocks' inputs and compute their activations anew in backward; may be switched at any time
+    dropout     the share of the embedding's, the attention's and the blocks' outputs that training sets to 0
     """
 
     def __init__(
@@ -138,11 +126,7 @@ class LanguageModel(nn.Module):
         return ()
 
     def forward(self, tokens: Tensor, targets: Tensor | None = None) -> Tensor:
-        """Logits [batch, seq, vocab] of int64 tokens [batch, seq]; with targets, their mean cross-entropy (fp32).
-
-        Raises:
-            InputError: see `check_batch`.
-        """
+        """Logits [batch, seq, vocab] of int64 tokens [batch, seq]; with targets, their mean cross-entropy (fp32)."""
         check_batch(tokens, targets, self.config.max_seq_len)
         hidden, context = self.embedding(tokens), self.context(tokens)
         for block in self.blocks:
@@ -161,11 +145,7 @@ class LanguageModel(nn.Module):
 
 
 def check_batch(tokens: Tensor, targets: Tensor | None, max_seq_len: int) -> None:
-    """Refuse a batch that would pass without a word; torch refuses other dtypes, and ids outside the vocabulary.
-
-    Raises:
-        InputError: a sequence longer than `max_seq_len`, or targets of another shape than the tokens.
-    """
+    """Raise an InputError for a batch that would pass without a word; torch refuses ids outside the vocabulary."""
     if tokens.shape[1] > max_seq_len:
         raise InputError(
             f"a sequence of {tokens.shape[1]} tokens is longer than the model's max_seq_len of {max_seq_len}; "

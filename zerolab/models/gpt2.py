@@ -14,16 +14,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from zerolab.errors import InputError
-from zerolab.models.common import Block, LanguageModel, check_divides, check_sizes, drop
+from zerolab.models.common import Block, LanguageModel, check_sizes, drop
 
 
 @dataclass(frozen=True)
 class GPT2Config:
-    """The shape of a `GPT2`; the feed-forward layer is 4 · dim wide.
-
-    Raises:
-        InputError: a size below 1, or dim that is not a multiple of heads.
-    """
+    """The shape of a `GPT2`; the feed-forward layer is 4 · dim wide."""
 
     vocab_size: int
     dim: int
@@ -36,7 +32,6 @@ class GPT2Config:
 
     def __post_init__(self) -> None:
         check_sizes(self)
-        check_divides(self.dim, self.heads)
 
 
 class Embedding(nn.Module):

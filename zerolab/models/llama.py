@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from zerolab.errors import InputError
-from zerolab.models.common import Block, LanguageModel, check_divides, check_sizes
+from zerolab.models.common import Block, LanguageModel, check_sizes
 
 
 @dataclass(frozen=True)
@@ -26,9 +26,6 @@ class LlamaConfig:
 
     `head_size` is the width of a head (None: dim / heads), `qkv_bias` says that queries, keys and values have biases,
     and `qk_norm` that queries and keys are normed head by head.
-
-    Raises:
-        InputError: a size below 1, or heads that do not divide.
     """
 
     vocab_size: int
@@ -47,8 +44,6 @@ class LlamaConfig:
 
     def __post_init__(self) -> None:
         check_sizes(self)
-        if self.head_size is None:
-            check_divides(self.dim, self.heads)
         if self.heads % self.kv_heads:
             raise InputError(
                 f"heads {self.heads} is not a multiple of kv_heads {self.kv_heads}, so they cannot be shared "
@@ -59,8 +54,6 @@ class LlamaConfig:
             raise InputError(
                 f"{named} is {self.head_dim}, but rotary positions turn pairs and need an even head size; change it."
             )
-        if not self.rope_theta > 0:
-            raise InputError(f"rope_theta is {self.rope_theta}, but must be positive; change it.")
 
     @property
     def head_dim(self) -> int:
