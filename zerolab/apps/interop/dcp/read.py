@@ -6,7 +6,7 @@ import json
 import secrets
 from collections.abc import Collection, Iterable
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from math import prod
 from pathlib import Path
@@ -45,21 +45,6 @@ Values = dict[str, tuple[torch.dtype, tuple[int, ...], str | None]]
 """What goes into a file: dtype, shape and key; without a key, zeros."""
 
 
-@dataclass
-class Contents:
-    """What a DCP folder has: keys of parameters, of those that no optimizer trains, of buffers, and of the optimizer's
-    states by parameter; the dtypes of its long states; its groups as `optimizer_nonparam.json` has them; other names of
-    tied parameters."""
-
-    parameters: dict[str, str]
-    frozen: set[str]
-    buffers: dict[str, str]
-    states: Keys
-    long: dict[str, torch.dtype]
-    groups: list[dict[str, Any]]
-    tied: dict[str, str]
-
-
 def from_dcp(
     folder: Path | str,
     checkpoints: Path | str,
@@ -96,51 +81,104 @@ def from_dcp(
         frozen += [name for name, parameter in module.named_parameters() if not parameter.requires_grad]
         buffers += buffers_of(module)
         tied = tied_names(module)
-    contents = _sort(source, model, optimizer, frozen, buffers, tied)
+    states, groups = _keys_by_name(source, f"{optimizer}.state."), _read_groups(source, f"{optimizer}.param_groups.")
+    if states and not groups:
+        groups = [{"parameters": list(states), "options": {}}]
+    stepped = {*states, *(name for group in groups for name in group["parameters"])}
+    parameters, in_model, in_optimizer = {}, Values(), Values()
+    for name, key in _keys_of_model(source, model).items():
+        dtype, shape = source.dtype(key), source.shape(key)
+        is_frozen = name not in stepped and _matches(name, frozen)
+        if name in tied:
+            continue
+        if name not in stepped and not is_frozen and (_matches(name, buffers) or not dtype.is_floating_point):
+            in_model[f"buffer/{name}"] = dtype, shape, key
+            continue
+        if stepped and name not in stepped and not is_frozen:
+            raise CheckpointError(
+                f"{name} has no optimizer states in {source.path}, so it may be a frozen parameter, another "
+                "name of a tied one, or a buffer; say which: frozen=[...] or buffers=[...], or give the model "
+                "(module=...)"
+            )
+        numel = prod(shape)
+        stretches = (Stretch(0, numel, 0),) if numel else ()
+        parameters[name] = SavedParameter(shape, _word(dtype), not is_frozen, "", stretches)
+        if numel:
+            in_model[tensor_name("model", name, 0, numel)] = dtype, (numel,), key
+    long = _long_states(source, parameters, states)
+    for name, saved in parameters.items():
+        for state, of_state in long.items() if saved.numel and saved.trains else ():
+            own = states.get(name, {}).get(state)
+            values = of_state if own is None else source.dtype(own), (saved.numel,), own
+            in_optimizer[tensor_name(state, name, 0, saved.numel)] = values
+    for group in groups:
+        group["counters"] = _read_counters(source, group["parameters"], states, long)
     if step is None:
-        step = max((int(group["counters"].get("step", 0)) for group in contents.groups), default=0)
+        step = max((int(group["counters"].get("step", 0)) for group in groups), default=0)
     check_count("step", step, least=0)
+    # DCP does not say which optimizer it was, but these options do.
+    decoupled = any(group["options"].get("decoupled_weight_decay") for group in groups)
+    manifest = Manifest(
+        save=secrets.token_hex(4),
+        step=step,
+        ranks=1,
+        stage=0,
+        replicas=1,
+        precision=None,
+        offload={"optimizer": "device", "parameters": "device"},
+        optimizer="AdamW" if decoupled else "an optimizer of torch's",
+        states={state: {"dtype": _word(dtype), "scaled": False, "root": False} for state, dtype in long.items()},
+        main=False,
+        parameters=parameters,
+        buffers={name.removeprefix("buffer/"): [0] for name in in_model if name.startswith("buffer/")},
+        tied=tied,
+        data=json.loads(plain.dump(data, "data")),
+        files={},
+        written_by={"zerolab": __version__, "torch": torch.__version__, "from": "torch.distributed.checkpoint"},
+    )
     with closing(Folder(target)) as room:
-        token = secrets.token_hex(4)
-        draft = room.begin(step, token)
+        draft = room.begin(step, manifest.save)
         try:
             with writing(target):
-                _write(draft, {"save": token, "step": str(step)}, data, contents, source, progress)
+                _write(draft, manifest, in_model, in_optimizer, groups, source, progress)
                 return room.publish(draft, step, None)
         except BaseException:
             room.discard(draft)
             raise
 
 
-def _sort(
-    source: DcpFolder, model: str, optim: str, frozen: list[str], buffers: list[str], tied: dict[str, str]
-) -> Contents:
-    states, groups = _keys_by_name(source, f"{optim}.state."), _read_groups(source, f"{optim}.param_groups.")
-    if states and not groups:
-        groups = [{"parameters": list(states), "options": {}}]
-    stepped = {*states, *(name for group in groups for name in group["parameters"])}
-    found = Contents({}, set(), {}, states, {}, groups, tied)
-    for name, key in _keys_of_model(source, model).items():
-        is_frozen = _matches(name, frozen)
-        if name in tied:
-            continue
-        if name in stepped or is_frozen:
-            found.parameters[name] = key
-            found.frozen |= {name} - stepped
-        elif _matches(name, buffers) or not source.dtype(key).is_floating_point:
-            found.buffers[name] = key
-        elif not stepped:
-            found.parameters[name] = key
-        else:
-            raise CheckpointError(
-                f"{name} has no optimizer states in {source.path}, so it may be a frozen parameter, another "
-                "name of a tied one, or a buffer; say which: frozen=[...] or buffers=[...], or give the model "
-                "(module=...)"
-            )
-    found.long = _long_states(source, found.parameters, states)
-    for group in groups:
-        group["counters"] = _read_counters(source, group["parameters"], states, found.long)
-    return found
+def _write(
+    draft: Path,
+    manifest: Manifest,
+    in_model: Values,
+    in_optimizer: Values,
+    groups: list[dict[str, Any]],
+    source: DcpFolder,
+    progress: Progress | None,
+) -> None:
+    """Write the files of a checkpoint, the manifest last."""
+    tensors = [*in_model.values(), *in_optimizer.values()]
+    total, done = sum(dtype.itemsize * prod(shape) for dtype, shape, _ in tensors), 0
+    files, about = {}, {"save": manifest.save, "step": str(manifest.step), "rank": "0"}
+    for file, values in ((model_file(0), in_model), (optimizer_file(0), in_optimizer)):
+        shapes = {name: (dtype, shape) for name, (dtype, shape, _) in values.items()}
+        with closing(FileWriter(draft / file, shapes, about)) as writer:
+            for name, (dtype, shape, key) in values.items():
+                tensor = torch.zeros(shape, dtype=dtype) if key is None else source.read(key)
+                writer.append(name, tensor)
+                done += tensor.nbytes
+                if progress is not None:
+                    progress(done, total)
+            writer.finish()
+        files[file] = SavedFile(writer.nbytes, writer.header_crc32)
+    text = plain.dump({"groups": groups, "loss_scaler": None}, "the optimizer's options").encode()
+    write_synced(draft / NONPARAM, text)
+    files[NONPARAM] = SavedFile(len(text), crc32(text))
+    write_synced(draft / MANIFEST, replace(manifest, files=files).to_json().encode())
+
+
+def _word(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 def _keys_of_model(source: DcpFolder, model: str) -> dict[str, str]:
@@ -193,12 +231,12 @@ def _read_groups(source: DcpFolder, start: str) -> list[dict[str, Any]]:
     return list(groups.values())
 
 
-def _long_states(source: DcpFolder, parameters: dict[str, str], states: Keys) -> dict[str, torch.dtype]:
+def _long_states(source: DcpFolder, parameters: dict[str, SavedParameter], states: Keys) -> dict[str, torch.dtype]:
     """The states that have an element for each of a parameter, and their dtypes."""
     found: dict[str, torch.dtype] = {}
     for name, own in states.items():
         for state, key in own.items():
-            if state != "step" and source.is_tensor(key) and source.shape(key) == source.shape(parameters[name]):
+            if state != "step" and source.is_tensor(key) and source.shape(key) == parameters[name].shape:
                 found.setdefault(state, source.dtype(key))
             elif state in found or prod(source.shape(key)) != 1:
                 raise CheckpointError(
@@ -225,68 +263,3 @@ def _read_counters(source: DcpFolder, names: list[str], states: Keys, long: Coll
                     f"{source.path}, though they share a group, which no engine can go on from; {WEIGHTS_ALONE}"
                 )
     return found
-
-
-# The checkpoint.
-
-
-def _write(
-    draft: Path, about: dict[str, str], data: Any, contents: Contents, source: DcpFolder, progress: Progress | None
-) -> None:
-    """Write the files of a checkpoint, the manifest last."""
-    model, optimizer, parameters = Values(), Values(), {}
-    for name, key in contents.buffers.items():
-        model[f"buffer/{name}"] = source.dtype(key), source.shape(key), key
-    for name, key in contents.parameters.items():
-        shape, dtype, trains = source.shape(key), source.dtype(key), name not in contents.frozen
-        numel = prod(shape)
-        stretches = (Stretch(0, numel, 0),) if numel else ()
-        parameters[name] = SavedParameter(shape, _word(dtype), trains, "", stretches)
-        if numel:
-            model[tensor_name("model", name, 0, numel)] = dtype, (numel,), key
-        for state, of_state in contents.long.items() if numel and trains else ():
-            own = contents.states.get(name, {}).get(state)
-            place = tensor_name(state, name, 0, numel)
-            optimizer[place] = of_state if own is None else source.dtype(own), (numel,), own
-    tensors = [*model.values(), *optimizer.values()]
-    total, done = sum(dtype.itemsize * prod(shape) for dtype, shape, _ in tensors), 0
-    files = {}
-    for file, values in ((model_file(0), model), (optimizer_file(0), optimizer)):
-        shapes = {name: (dtype, shape) for name, (dtype, shape, _) in values.items()}
-        with closing(FileWriter(draft / file, shapes, {**about, "rank": "0"})) as writer:
-            for name, (dtype, shape, own) in values.items():
-                tensor = torch.zeros(shape, dtype=dtype) if own is None else source.read(own)
-                writer.append(name, tensor)
-                done += tensor.nbytes
-                if progress is not None:
-                    progress(done, total)
-            writer.finish()
-        files[file] = SavedFile(writer.nbytes, writer.header_crc32)
-    text = plain.dump({"groups": contents.groups, "loss_scaler": None}, "the optimizer's options").encode()
-    write_synced(draft / NONPARAM, text)
-    files[NONPARAM] = SavedFile(len(text), crc32(text))
-    # DCP does not say which optimizer it was, but these options do.
-    decoupled = any(group["options"].get("decoupled_weight_decay") for group in contents.groups)
-    manifest = Manifest(
-        save=about["save"],
-        step=int(about["step"]),
-        ranks=1,
-        stage=0,
-        replicas=1,
-        precision=None,
-        offload={"optimizer": "device", "parameters": "device"},
-        optimizer="AdamW" if decoupled else "an optimizer of torch's",
-        states={state: {"dtype": _word(of), "scaled": False, "root": False} for state, of in contents.long.items()},
-        main=False,
-        parameters=parameters,
-        buffers={name: [0] for name in contents.buffers},
-        tied=contents.tied,
-        data=json.loads(plain.dump(data, "data")),
-        files=files,
-        written_by={"zerolab": __version__, "torch": torch.__version__, "from": "torch.distributed.checkpoint"},
-    )
-    write_synced(draft / MANIFEST, manifest.to_json().encode())
-
-
-def _word(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
