@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from zerolab.data import Batches, ByteTokenizer, Text, check_division, load_corpus, load_text, split
@@ -26,6 +26,7 @@ TOKENS = torch.arange(1000, dtype=torch.int32)
 # Batches
 
 
+@settings(max_examples=40)
 @given(
     ranks=st.integers(1, 5),
     accumulation=st.integers(1, 4),
@@ -49,6 +50,7 @@ def test_ranks_in_order_hold_the_batch_of_one_process(
             assert all(len(part[micro_batch][side]) == per_rank for part in parts)
 
 
+@settings(max_examples=40)
 @given(accumulation=st.sampled_from([1, 2, 3, 4, 6, 12]), step=st.integers(0, 100))
 def test_accumulation_cuts_the_same_batch(accumulation: int, step: int) -> None:
     whole = Batches(TOKENS, 8, 12).micro_batch(step)
@@ -57,6 +59,7 @@ def test_accumulation_cuts_the_same_batch(accumulation: int, step: int) -> None:
         assert torch.equal(torch.cat([micro_batch[side] for micro_batch in cut]), whole[side])
 
 
+@settings(max_examples=40)
 @given(seq_len=st.integers(1, 999), step=st.integers(0, 1000))
 def test_a_sequence_is_a_run_of_the_text_and_targets_lie_one_further(seq_len: int, step: int) -> None:
     inputs, targets = Batches(TOKENS, seq_len, 2).micro_batch(step)
@@ -128,6 +131,7 @@ def test_other_bad_arguments_of_batches_are_refused() -> None:
 # Train and validation
 
 
+@settings(max_examples=40)
 @given(length=st.integers(22, 3000), fraction=st.floats(0.01, 0.99))
 def test_the_split_keeps_every_token_once_and_a_sequence_on_each_side(length: int, fraction: float) -> None:
     tokens = torch.arange(length)
@@ -146,6 +150,7 @@ def test_a_text_too_short_for_both_sides_is_refused_by_name(tmp_path: Path) -> N
 # Tokens
 
 
+@settings(max_examples=25)
 @given(st.text())
 def test_bytes_give_the_text_back(text: str) -> None:
     tokenizer = ByteTokenizer()
@@ -290,8 +295,7 @@ def test_a_stream_that_answers_is_used(monkeypatch: pytest.MonkeyPatch, caplog: 
 # Together
 
 
-@pytest.mark.parametrize("name", ["llama", "gpt2"])
-@pytest.mark.parametrize("source", ["embedded", "synthetic"])
+@pytest.mark.parametrize(("name", "source"), [("llama", "embedded"), ("gpt2", "synthetic")])
 def test_a_small_model_learns_from_a_few_steps(name: str, source: str) -> None:
     """Loss on text that it has not seen falls from log 256 = 5.55, nothing known, to below a bound."""
     corpus = load_corpus(source, seq_len=32)

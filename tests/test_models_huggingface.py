@@ -36,7 +36,6 @@ assert isinstance(LLAMA, LlamaConfig) and isinstance(GPT, GPT2Config)
 CONFIGS: dict[str, Config] = {
     "llama-nano": LLAMA,
     "llama-nano-untied": replace(LLAMA, tied_head=False, rope_theta=1e4, norm_eps=1e-6),
-    "llama-tiny": config_of("llama", "tiny"),
     "llama-one-kv-head": replace(LLAMA, kv_heads=1, layers=1),
     "mistral": replace(LLAMA, head_size=16),
     "qwen2": replace(LLAMA, qkv_bias=True),
@@ -44,7 +43,6 @@ CONFIGS: dict[str, Config] = {
     "gpt2-nano": GPT,
     "gpt2-nano-bias": replace(GPT, bias=True),
     "gpt2-nano-untied": replace(GPT, tied_head=False, bias=True, norm_eps=1e-6),
-    "gpt2-tiny": config_of("gpt2", "tiny"),
 }
 each_config = pytest.mark.parametrize("config", CONFIGS.values(), ids=list(CONFIGS))
 
@@ -99,7 +97,7 @@ def test_rows_name_each_parameter_once_and_in_the_models_order(config: Config) -
 
 
 @each_config
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
 def test_a_model_comes_back_from_their_names_bit_by_bit(config: Config, dtype: torch.dtype) -> None:
     model = model_of(config).to(dtype)
     theirs = exported(model)
@@ -294,7 +292,7 @@ def test_a_folder_gives_back_the_model_that_was_saved(config: Config, tmp_path: 
     assert list(tmp_path.iterdir()) == [folder]
 
 
-@pytest.mark.parametrize("limit", [1, 20_000, 60_000])
+@pytest.mark.parametrize("limit", [1, 20_000])
 def test_shards_are_no_larger_than_was_said_and_the_index_finds_each_tensor(limit: int, tmp_path: Path) -> None:
     model = model_of(replace(LLAMA, tied_head=False))
     folder = save(tmp_path / "out", model, max_shard_bytes=limit)
