@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,9 +21,11 @@ def refuse_used(path: Path, error: type[ZerolabError]) -> None:
 @contextmanager
 def new_folder(path: Path) -> Iterator[Path]:
     """A draft, which becomes the folder at the end of the block, or goes away if that fails."""
-    draft = path.with_name(f".writing-{path.name}-{secrets.token_hex(4)}")
+    draft = path.with_name(f".writing-{path.name}")
     try:
         with writing(path):
+            # Of one that was killed.
+            shutil.rmtree(draft, ignore_errors=True)
             draft.mkdir(parents=True)
         yield draft
         with writing(path):

@@ -243,8 +243,7 @@ def _long_states(source: DcpFolder, parameters: dict[str, SavedParameter], state
                     f"{state} of {name} in {source.path} has another shape than the parameter, so this "
                     f"optimizer is not elementwise and no engine can take its states; {WEIGHTS_ALONE}"
                 )
-    if lacking := [(state, name) for name, own in states.items() for state in found if state not in own]:
-        state, name = lacking[0]
+    for state, name in ((state, name) for name, own in states.items() for state in found if state not in own):
         raise CheckpointError(
             f"{source.path} has no {state} of {name}, but of other parameters; take another checkpoint"
         )

@@ -38,17 +38,13 @@ _LLAMA: dict[str, tuple[str, Any]] = {
     "tie_word_embeddings": ("tied_head", False),
 }
 """Their fields: ours, and what transformers takes one for that is absent, or of which type it is if it may not be."""
+_QWEN = {"num_key_value_heads": 32, "max_position_embeddings": 32_768, "sliding_window": 4096}
 _OWN: dict[str, dict[str, Any]] = {
     "gpt2": {},
     "llama": {},
     "mistral": {"num_key_value_heads": 8, "max_position_embeddings": 131_072, "sliding_window": 4096},
-    "qwen2": {"num_key_value_heads": 32, "max_position_embeddings": 32_768, "sliding_window": 4096},
-    "qwen3": {
-        "num_key_value_heads": 32,
-        "max_position_embeddings": 32_768,
-        "sliding_window": 4096,
-        "head_dim": 128,
-    },
+    "qwen2": _QWEN,
+    "qwen3": {**_QWEN, "head_dim": 128},
 }
 """What a kind of model has in their place."""
 _ONLY: dict[str, tuple[Any, ...]] = {
@@ -154,13 +150,9 @@ def _refuse(field: str, value: Any, ours: str) -> NoReturn:
 def _read(said: Mapping[str, Any], field: str, of: Any) -> Any:
     value: Any = said.get(field)
     kind = of if isinstance(of, type) else type(of)
-    if kind is bool:
-        right, wanted = isinstance(value, bool), "true or false"
-    elif kind is int:
-        right, wanted = type(value) is int and value >= 1, "a whole number of at least 1"
-    else:
-        right, wanted = type(value) in (int, float) and 0 < value < float("inf"), "a positive number"
-    if not right:
+    is_number = type(value) in (int, kind) and 0 < value < float("inf")
+    if not (isinstance(value, bool) if kind is bool else is_number):
         was = "is missing" if value is None else f"is {value!r}"
+        wanted = {bool: "true or false", int: "a whole number of at least 1", float: "a positive number"}[kind]
         raise InputError(f"config.json's {field} {was}, but must be {wanted}; mend the file.")
     return kind(value)
