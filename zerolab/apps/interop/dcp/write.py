@@ -44,7 +44,7 @@ HOW = {"fused": None, "foreach": None, "capturable": False, "differentiable": Fa
 """Options that say how torch's optimizer computes, as torch has them by default: who loads chooses again."""
 
 
-class Stored(NamedTuple):
+class LazyTensor(NamedTuple):
     """A tensor that is read when it is written."""
 
     dtype: torch.dtype
@@ -84,7 +84,7 @@ def _model_of(source: CheckpointReader) -> dict[tuple[Any, ...], Any]:
         file, key = model_file(writers[0]), f"buffer/{name}"
         source.check_name(file, key)
         entry = source.reader(file).entries[key]
-        found["model", name] = Stored(entry.dtype, entry.shape, partial(source.tensor, file, key))
+        found["model", name] = LazyTensor(entry.dtype, entry.shape, partial(source.tensor, file, key))
     return found | {("model", name): found["model", first] for name, first in manifest.tied.items()}
 
 
@@ -110,7 +110,7 @@ def _optimizer_of(source: CheckpointReader) -> dict[tuple[Any, ...], Any]:
     return found
 
 
-def _state(source: CheckpointReader, state: str, name: str) -> Stored:
+def _state(source: CheckpointReader, state: str, name: str) -> LazyTensor:
     saved, dtype = source.manifest.parameters[name], torch.float32
     if saved.stretches and not source.manifest.states.get(state, {}).get("scaled"):
         first = saved.stretches[0]
@@ -125,19 +125,19 @@ def _state(source: CheckpointReader, state: str, name: str) -> Stored:
             source.read_into(out[at : at + AT_ONCE], state, name, at)
         return out
 
-    return Stored(dtype, saved.shape, read)
+    return LazyTensor(dtype, saved.shape, read)
 
 
 def _write(folder: Path, values: dict[tuple[Any, ...], Any], progress: Progress | None) -> None:
     entries: dict[str, STORAGE_TYPES] = {}
     places: dict[MetadataIndex, _StorageInfo] = {}
     names = {".".join(map(str, path)): path for path in values}
-    tensors = [value for value in values.values() if isinstance(value, Tensor | Stored)]
+    tensors = [value for value in values.values() if isinstance(value, Tensor | LazyTensor)]
     total, done = sum(value.dtype.itemsize * prod(value.shape) for value in tensors), 0
     with open(folder / FILE, "xb") as file:
         for key, path in names.items():
             start, value, offset = file.tell(), values[path], None
-            data = value.read().view(value.shape) if isinstance(value, Stored) else value
+            data = value.read().view(value.shape) if isinstance(value, LazyTensor) else value
             torch.save(data, file)
             entries[key] = BytesStorageMetadata()
             if isinstance(data, Tensor):
