@@ -14,6 +14,7 @@ import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -51,27 +52,25 @@ def save_folder(
     """
     if not dtype.is_floating_point:
         raise InputError(f"dtype is {dtype}, but weights are floats; name a dtype such as torch.bfloat16.")
-    _save(path, tensors, dtype, max_shard_bytes, {CONFIG: to_huggingface(config, dtype)})
+    texts = {CONFIG: to_huggingface(config, dtype)}
+    save_tensors(path, tensors, dtype=dtype, max_shard_bytes=max_shard_bytes, texts=texts)
 
 
-def save_tensors(path: str | Path, tensors: Iterable[tuple[str, Tensor]], *, max_shard_bytes: int = 5 * 10**9) -> None:
-    """Write tensors under the names and in the dtypes that they have, without a config.json; else as `save_folder`."""
-    _save(path, tensors, None, max_shard_bytes, {})
-
-
-def _save(
+def save_tensors(
     path: str | Path,
     tensors: Iterable[tuple[str, Tensor]],
-    dtype: torch.dtype | None,
-    limit: int,
-    texts: dict[str, Any],
+    *,
+    dtype: torch.dtype | None = None,
+    max_shard_bytes: int = 5 * 10**9,
+    texts: Mapping[str, Any] = MappingProxyType({}),
 ) -> None:
-    path = Path(os.path.abspath(path))
+    """Write tensors under the names that they have, in a dtype or their own, and what else is said in JSON, by file."""
+    path, texts = Path(os.path.abspath(path)), dict(texts)
     refuse_used(path, InputError)
     with new_folder(path) as draft:
         shards: list[list[str]] = []
         total = 0
-        for held in _shards(tensors, dtype, limit):
+        for held in _shards(tensors, dtype, max_shard_bytes):
             shards.append(list(held))
             total += sum(tensor.nbytes for tensor in held.values())
             with writing(path):

@@ -66,7 +66,7 @@ def rows(config: Config) -> tuple[NameRow, ...]:
 
     A tied head has no row: its matrix is the embedding's in both models.
     """
-    gpt2 = isinstance(config, GPT2Config)
+    gpt2, bare = isinstance(config, GPT2Config), isinstance(config, GPT2Config) and not config.bias
     with torch.device("meta"):
         model = build_model(replace(config, bias=True) if isinstance(config, GPT2Config) else config)
     found = []
@@ -74,9 +74,8 @@ def rows(config: Config) -> tuple[NameRow, ...]:
         theirs = ours
         for part, name in (_GPT2 if gpt2 else _LLAMA).items():
             theirs = re.sub(rf"(?<![^.]){re.escape(part)}(?=\.)", name, theirs)
-        lacking = isinstance(config, GPT2Config) and not config.bias and ours.endswith(".bias")
         turned = gpt2 and ours.startswith("blocks.") and parameter.dim() == 2
-        found.append(NameRow(None if lacking else ours, theirs, tuple(parameter.shape), turned))
+        found.append(NameRow(None if bare and ours.endswith(".bias") else ours, theirs, tuple(parameter.shape), turned))
     return tuple(found)
 
 
