@@ -24,12 +24,12 @@ from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
 from zerolab.apps.cli import main
 from zerolab.apps.interop.dcp import from_dcp, to_dcp
-from zerolab.apps.interop.dcp import write as dcp_write
-from zerolab.apps.interop.dcp.metadata import METADATA, read_metadata
+from zerolab.apps.interop.dcp.folder import METADATA, read_metadata
 from zerolab.checkpoint import CheckpointError, Checkpoints, find_latest, load, read_manifest, save
 from zerolab.checkpoint.tensors import FileReader
 from zerolab.collectives import Collectives
 from zerolab.errors import InputError
+from zerolab.memory import Tracker
 from zerolab.ranks import launch
 from zerolab.zero import ZeroEngine
 
@@ -274,30 +274,8 @@ def test_ddp_and_one_process_go_on_from_ours_and_ours_from_theirs(name: str, our
     assert differing(values_of(ours[0]), values_of(back)) == []
     weights = from_dcp(tmp_path / "raw", tmp_path / "weights", module=model, optimizer="")
     assert differing(values_of(weights), {name: own for name, own in values_of(back).items() if "model/" in name}) == []
-    with pytest.raises(CheckpointError, match=r"by number and in 2 groups.*get_optimizer_state_dict"):
+    with pytest.raises(CheckpointError, match=r"states by number.*get_optimizer_state_dict"):
         from_dcp(tmp_path / "raw", tmp_path / "numbers", module=model)
-
-
-def test_an_optimizer_with_numbers_is_read_by_the_model(tmp_path: Path) -> None:
-    """model.state_dict() and optimizer.state_dict(), as a script without FSDP saves them."""
-    model = built()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=LR)
-    for step in range(2):
-        loss_of(model, torch.arange(6).view(1, 6) + step).backward()
-        optimizer.step()
-        optimizer.zero_grad()
-    state = {"net": model.state_dict(), "adam": optimizer.state_dict()}
-    torch_checkpoint.save(state, checkpoint_id=tmp_path / "dcp", no_dist=True)
-    names = {"model": "net", "optimizer": "adam"}
-    with pytest.raises(CheckpointError, match=r"states by number.*module="):
-        from_dcp(tmp_path / "dcp", tmp_path / "run", **names)
-    path = from_dcp(tmp_path / "dcp", tmp_path / "run", module=built(), **names)
-    found = values_of(path)
-    for name, parameter in model.named_parameters():
-        assert torch.equal(found[f"model/{name}"].view_as(parameter), parameter)
-        if parameter.requires_grad:
-            moment = optimizer.state[parameter]["exp_avg_sq"]
-            assert torch.equal(found[f"exp_avg_sq/{name}"].view_as(moment), moment)
 
 
 RECIPES = ("bf16", "pure_bf16", "bf16_fp8_moments", "fsdp2")
@@ -387,19 +365,14 @@ def test_what_goes_there_and_back_has_the_same_bits(tmp_path: Path) -> None:
     assert list(loaded) == [3, 3]
 
 
-def test_a_conversion_holds_the_tensors_of_one_file(ours: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dcp_write, "MOST_IN_FILE", 2000)
+def test_a_conversion_holds_one_tensor_and_says_how_far_it_is(ours: Any, tmp_path: Path) -> None:
     said: list[tuple[int, int]] = []
-    folder = to_dcp(ours[0], tmp_path / "dcp", progress=lambda *at: said.append(at))
-    files = sorted(path for path in folder.iterdir() if path.name != METADATA)
-    of_file: dict[str, int] = {}
-    for index, place in read_metadata(folder).storage_data.items():
-        entry = read_metadata(folder).state_dict_metadata[index.fqn]
-        if hasattr(entry, "size"):
-            nbytes = entry.size.numel() * entry.properties.dtype.itemsize
-            of_file[place.relative_path] = of_file.get(place.relative_path, 0) + nbytes
-    assert len(files) >= 3 and max(of_file.values()) <= 2000
-    assert said[-1] == (sum(of_file.values()),) * 2 and said == sorted(said)
+    with Tracker() as tracker:
+        folder = to_dcp(ours[0], tmp_path / "dcp", progress=lambda *at: said.append(at))
+    entries = [entry for entry in read_metadata(folder).state_dict_metadata.values() if hasattr(entry, "size")]
+    sizes = [entry.size.numel() * entry.properties.dtype.itemsize for entry in entries]
+    assert said[-1] == (sum(sizes),) * 2 and said == sorted(said)
+    assert sum(tracker.peak.values()) <= 3 * max(sizes) < sum(sizes) / 3
     back = from_dcp(folder, tmp_path / "back", module=built(), progress=lambda *at: said.append(at))
     assert said[-1] == (sum(values_bytes(back)),) * 2
     assert differing(values_of(ours[0]), values_of(back)) == []
@@ -475,22 +448,13 @@ def test_a_damaged_folder_is_named_and_no_checkpoint_appears(
     assert not list(tmp_path.glob("run/.writing*"))
 
 
-class Wider(Model):
-    def __init__(self) -> None:
-        super().__init__()
-        self.embed = nn.Embedding(14, 10)
-
-
 @pytest.mark.parametrize(
     ("options", "words"),
     [
         ({}, ["shift has no optimizer states", "frozen=[...]", "buffers=[...]", "module="]),
         ({"model": "net"}, ["no entry that begins with 'net'", "model, optim", 'model="..."']),
-        ({"module": Wider()}, ["embed.weight has shape (14, 10)", "(13, 10)", "give the model that was saved"]),
-        ({"module": nn.Linear(2, 2)}, ["has no weight, which this model has"]),
-        ({"module": nn.Module()}, ["which this model has not", "give the model that was saved"]),
     ],
-    ids=["undecided", "another name", "another shape", "missing", "too much"],
+    ids=["undecided", "another name"],
 )
 def test_what_a_folder_does_not_say_is_asked_for(
     options: dict[str, Any], words: list[str], theirs: Any, tmp_path: Path
@@ -516,7 +480,6 @@ def optimizer_of(name: str, model: nn.Module) -> torch.optim.Optimizer:
     [
         ("adafactor", ["is not elementwise", 'optimizer=""']),
         ("steps", ["step is 1 of", "and 5 of", "share a group", 'optimizer=""']),
-        ("stranger", ["has elsewhere, which is no parameter of its model"]),
         ("half", ["has no exp_avg of", "but of other parameters"]),
     ],
 )
@@ -530,8 +493,6 @@ def test_states_that_no_engine_can_take_are_refused(name: str, words: list[str],
     match name:
         case "steps":
             of["1.bias"]["step"] += 4
-        case "stranger":
-            of["elsewhere"] = of.pop("1.bias")
         case "half":
             del of["1.bias"]["exp_avg"]
     torch_checkpoint.save(state, checkpoint_id=tmp_path / "dcp", no_dist=True)
@@ -585,7 +546,7 @@ def test_a_folder_that_is_used_or_cannot_be_written_is_named(ours: Any, tmp_path
     (tmp_path / "used").mkdir()
     (tmp_path / "used" / "notes").write_text("mine")
     (tmp_path / "file").write_text("mine")
-    for name, words in (("used", "is not empty (it has notes); name a new folder"), ("file", "cannot be written to")):
+    for name, words in (("used", "is no empty folder; name a new one"), ("file", "is no empty folder")):
         for convert in (
             lambda target: to_dcp(ours[0], target),
             lambda target: from_dcp(ours[1], target, module=built()),
@@ -632,7 +593,7 @@ def test_the_command_converts_both_ways_and_its_errors_name_its_flags(
         return said.err
 
     new = str(tmp_path / "new")
-    assert "is not empty" in refused(there, back, "--to", "zerolab")
+    assert "is no empty folder" in refused(there, back, "--to", "zerolab")
     assert "; say which: --frozen NAME or --buffers NAME\n" in refused(there, new, "--to", "zerolab")
     assert "what the model is called there: --model NAME" in refused(there, new, "--to", "zerolab", "--model", "net")
     assert "there is no folder" in refused(new, there, "--to", "dcp", status=2)

@@ -28,7 +28,11 @@ SHAPES = [
     LlamaConfig(vocab_size=97, dim=64, layers=2, heads=8, kv_heads=1, ffn_dim=176, rope_theta=1e4, norm_eps=1e-6),
     LlamaConfig(vocab_size=97, dim=140, layers=2, heads=14, kv_heads=2, ffn_dim=176),
     LlamaConfig(vocab_size=97, dim=10, layers=1, heads=1, kv_heads=1, ffn_dim=16),
+    LlamaConfig(vocab_size=97, dim=64, layers=2, heads=4, kv_heads=2, ffn_dim=176, head_size=32),
+    LlamaConfig(vocab_size=97, dim=64, layers=2, heads=4, kv_heads=2, ffn_dim=176, qkv_bias=True),
+    LlamaConfig(vocab_size=97, dim=64, layers=2, heads=4, kv_heads=2, ffn_dim=176, head_size=24, qk_norm=True),
 ]
+KINDS = [*["Llama"] * 5, "Mistral", "Qwen2", "Qwen3"]
 
 
 def hugging_face_name(name: str) -> str:
@@ -43,16 +47,17 @@ def hugging_face_name(name: str) -> str:
     }[name]
 
 
-def peer_of(model: Llama) -> torch.nn.Module:
+def peer_of(model: Llama, kind: str) -> torch.nn.Module:
     config = model.config
-    peer = transformers.LlamaForCausalLM(
-        transformers.LlamaConfig(
+    peer = getattr(transformers, f"{kind}ForCausalLM")(
+        getattr(transformers, f"{kind}Config")(
             vocab_size=config.vocab_size,
             hidden_size=config.dim,
             intermediate_size=config.ffn_dim,
             num_hidden_layers=config.layers,
             num_attention_heads=config.heads,
             num_key_value_heads=config.kv_heads,
+            head_dim=config.head_dim,
             max_position_embeddings=config.max_seq_len,
             rms_norm_eps=config.norm_eps,
             rope_parameters={"rope_type": "default", "rope_theta": config.rope_theta},
@@ -71,12 +76,16 @@ def far_from_initial(model: torch.nn.Module) -> None:
             parameter.add_(torch.randn(parameter.shape, generator=generator) * (0.3 if parameter.dim() == 1 else 0.05))
 
 
-@pytest.mark.parametrize("config", SHAPES, ids=["tiny", "untied", "one-kv-head", "fourteen-heads", "one-head"])
-def test_logits_and_gradients_equal_hugging_face(config: LlamaConfig) -> None:
+@pytest.mark.parametrize(
+    ("config", "kind"),
+    list(zip(SHAPES, KINDS, strict=True)),
+    ids=["tiny", "untied", "one-kv-head", "fourteen-heads", "one-head", "mistral", "qwen2", "qwen3"],
+)
+def test_logits_and_gradients_equal_hugging_face(config: LlamaConfig, kind: str) -> None:
     torch.manual_seed(0)
     model = Llama(config)
     far_from_initial(model)
-    peer = peer_of(model)
+    peer = peer_of(model, kind)
     stream = torch.randint(config.vocab_size, (2, 129))
     tokens, targets = stream[:, :-1], stream[:, 1:]
 
@@ -107,6 +116,9 @@ FOLDERS: dict[str, Config] = {
     "llama-untied": SHAPES[1],
     "llama-one-kv-head": SHAPES[2],
     "llama-fourteen-heads": SHAPES[3],
+    "llama-wide-heads": SHAPES[5],
+    "qwen2": SHAPES[6],
+    "qwen3": SHAPES[7],
     "gpt2-tiny": GPT2Config(vocab_size=256, dim=256, layers=4, heads=8),
     "gpt2-bias": GPT2Config(vocab_size=97, dim=64, layers=2, heads=4, max_seq_len=128, bias=True),
     "gpt2-untied": GPT2Config(vocab_size=97, dim=64, layers=3, heads=4, norm_eps=1e-3, bias=True, tied_head=False),
@@ -137,7 +149,11 @@ def saved(config: Config, folder: Path, **options: Any) -> LanguageModel:
 @pytest.mark.parametrize("config", FOLDERS.values(), ids=list(FOLDERS))
 def test_transformers_reads_what_we_save(config: Config, tmp_path: Path) -> None:
     model = saved(config, tmp_path / "out", max_shard_bytes=200_000)
-    kind = transformers.LlamaForCausalLM if isinstance(config, LlamaConfig) else transformers.GPT2LMHeadModel
+    kind = transformers.GPT2LMHeadModel
+    if isinstance(config, LlamaConfig):
+        kind = getattr(
+            transformers, f"{'Qwen2' if config.qkv_bias else 'Qwen3' if config.qk_norm else 'Llama'}ForCausalLM"
+        )
     peer, heard = kind.from_pretrained(tmp_path / "out", output_loading_info=True)
     assert not any(heard.values()), heard
     # Measured: at most 3.2e-6, and 0 for some.
@@ -156,6 +172,8 @@ def test_we_read_back_what_transformers_saves_of_ours(config: Config, tmp_path: 
     assert all(torch.equal(theirs[name], parameter) for name, parameter in model.named_parameters())
 
 
+SMALL = {"vocab_size": 97, "hidden_size": 64, "intermediate_size": 176, "num_hidden_layers": 2}
+SMALL |= {"num_attention_heads": 4, "initializer_range": 0.2}
 THEIRS = {
     "llama": transformers.LlamaConfig(
         vocab_size=97, hidden_size=64, intermediate_size=176, num_hidden_layers=3, num_attention_heads=8,
@@ -166,6 +184,10 @@ THEIRS = {
         rope_parameters={"rope_type": "default", "rope_theta": 123456.0}, rms_norm_eps=1e-3, tie_word_embeddings=True,
         initializer_range=0.2,
     ),
+    "mistral": transformers.MistralConfig(**SMALL, num_key_value_heads=2, head_dim=32, sliding_window=None),
+    "mistral-window": transformers.MistralConfig(**SMALL, num_key_value_heads=2, sliding_window=128),
+    "qwen2": transformers.Qwen2Config(**SMALL, num_key_value_heads=2, tie_word_embeddings=True),
+    "qwen3": transformers.Qwen3Config(**SMALL, num_key_value_heads=2),
     "gpt2": transformers.GPT2Config(
         vocab_size=97, n_embd=64, n_layer=3, n_head=4, n_positions=128, initializer_range=0.2,
         bos_token_id=0, eos_token_id=0,

@@ -316,7 +316,7 @@ def test_a_field_that_is_not_planned_is_refused_by_name_with_a_remedy(
     ("changed", "says"),
     [
         ({"hidden_size": None}, "hidden_size is missing, but must be a whole number of at least 1; mend the file."),
-        ({"head_dim": 0}, "head_dim is 0; give a whole number of at least 1"),
+        ({"head_dim": 0}, "head_dim is 0, but must be a whole number of at least 1; mend the file."),
         ({"num_hidden_layers": 10**6}, "layers is 1000000; give at most 10000"),
         ({"hidden_size": 1 << 40}, f"hidden is {1 << 40}; give at most 16777216"),
         ({"model_type": "mixtral"}, "there are None experts of which None are active; give whole numbers"),
@@ -373,4 +373,4 @@ def test_relatives_of_the_llama_are_planned_and_not_emitted(tmp_path: Path, caps
     assert main(run) == 0
     assert "596,049,920 parameters" in capsys.readouterr().out
     assert main([*run, "--emit", "zerolab"]) == 2
-    assert "only planned; leave out --emit" in capsys.readouterr().err
+    assert "(zerolab train --init-from); leave out --emit" in capsys.readouterr().err

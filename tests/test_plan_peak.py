@@ -11,11 +11,10 @@ from zerolab.apps.plan import SHAPES, needs_of, shape_of
 from zerolab.apps.plan.guide import traffic
 from zerolab.apps.plan.layout import decay_of, lay_out_model
 from zerolab.apps.plan.mixture import MixtureConfig
-from zerolab.apps.plan.relatives import RelativeConfig
 from zerolab.apps.plan.trace import Work, run_once, trace_layers
 from zerolab.course.measure import measure
 from zerolab.memory import Stage3Limits
-from zerolab.models import build_model, config_of
+from zerolab.models import LlamaConfig, build_model, config_of
 from zerolab.offload import Offload
 from zerolab.precision import PRECISIONS
 from zerolab.run import RunSpec
@@ -26,7 +25,7 @@ NANO = shape_of(config_of("llama", "nano", max_seq_len=TOKENS), "llama nano")
 DEEP = shape_of(replace(config_of("gpt2", "nano", max_seq_len=TOKENS), layers=5, tied_head=False, bias=True), "deep")
 MIXTURE = shape_of(MixtureConfig(256, 32, 4, 4, 2, 48, TOKENS, tied_head=False, experts=4), "mixture")
 RELATIVE = shape_of(
-    RelativeConfig(256, 32, 4, 4, 2, 48, TOKENS, tied_head=False, head_size=16, qkv_bias=True, qk_norm=True), "relative"
+    LlamaConfig(256, 32, 4, 4, 2, 48, TOKENS, tied_head=False, head_size=16, qkv_bias=True, qk_norm=True), "relative"
 )
 BASE = RunSpec(NANO, ranks=2, precision="fp32", micro_batch_size=2, seq_len=TOKENS)
 

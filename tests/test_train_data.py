@@ -158,7 +158,7 @@ BROKEN: dict[str, tuple[dict[str, bytes], str]] = {
     "too short": ({"val.bin": b"\0" * 32}, "val.bin has 16 tokens"),
     "no JSON": ({"meta.json": b"{"}, "meta.json cannot be read"),
     "no size": ({"meta.json": b"[]"}, "gives None as vocab_size"),
-    "a small size": ({"meta.json": b'{"vocab_size": 5}'}, "there is a token 9; give 10"),
+    "a small size": ({"meta.json": b'{"vocab_size": 5}'}, "has a token 9; give 10"),
     "no tokenizer": ({"meta.json": b'{"vocab_size": 10, "tokenizer": "gpt2"}'}, "names the tokenizer 'gpt2'"),
 }
 
@@ -252,10 +252,10 @@ def test_dropout_is_there_in_training_alone_and_recomputed_alike() -> None:
 
 @pytest.mark.ranks
 def test_what_dropout_leaves_out_depends_on_seed_step_and_rank_alone(tmp_path: Path) -> None:
-    settings = {"dropout": 0.2, "grad_accum_steps": 2}
+    settings: dict[str, Any] = {"dropout": 0.2, "grad_accum_steps": 2, "world": "lockstep"}
     whole = run(**settings, zero_stage=0)
     part = run(**settings, zero_stage=3, checkpoint_activations=True, max_steps=2, save_folder=tmp_path)
-    rest = run(grad_accum_steps=2, zero_stage=2, resume=tmp_path)
+    rest = run(grad_accum_steps=2, zero_stage=2, resume=tmp_path, world="lockstep")
     assert part.loss + rest.loss == whole.loss and rest.parameters_sha256 == whole.parameters_sha256
     # Two ranks leave out two things: here is what, in plain torch.
     corpus, losses = load_corpus(seq_len=16), []
@@ -284,8 +284,9 @@ def test_a_run_goes_on_with_the_model_that_was_saved_and_no_other(
 @pytest.mark.timeout(200)
 def test_row_12_a_compiled_run_trains_as_one_that_is_not() -> None:
     """At stage 3, with all that is in its way there; `test_zero_compile.py` has the others."""
-    report = run(zero_stage=3, compile=True, compile_backend="aot_eager", checkpoint_activations=True, max_steps=2)
-    assert report.loss == pytest.approx(run(zero_stage=3, max_steps=2).loss, rel=1e-5)
+    settings: dict[str, Any] = {"zero_stage": 3, "max_steps": 2}
+    report = run(**settings, compile=True, compile_backend="aot_eager", checkpoint_activations=True)
+    assert report.loss == pytest.approx(run(**settings, world="lockstep").loss, rel=1e-5)
     assert all(report.memory_measured[kind] == sizes for kind, sizes in report.memory_predicted.items())
     assert report.traffic_measured == report.traffic_predicted
 

@@ -11,12 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from zerolab.data.batches import Batches, check_division
-from zerolab.data.bins import META, TRAIN, VALID, describe, find_dataset, largest_token, prepare, read_bin, read_meta
-from zerolab.data.text import EMBEDDED, FINEWEB, SYNTHETIC, Text, load_text
-from zerolab.data.tokenizer import ByteTokenizer, CharacterTokenizer, Tokenizer, read_tokenizer
+from zerolab.data.bins import AT_ONCE, META, TRAIN, VALID, describe, find_dataset, prepare, read_bin, read_meta
+from zerolab.data.text import EMBEDDED, Text, load_text
+from zerolab.data.tokenizer import ByteTokenizer, CharacterTokenizer, Tokenizer
 from zerolab.errors import InputError
 
 BYTES = ByteTokenizer()
@@ -50,37 +51,28 @@ def mapped(folder: Path, text: Text, vocab_size: int, tokenizer: Tokenizer | Non
 
 
 def load_dataset(name: str, *, seq_len: int) -> Corpus:
-    """A prepared data set (`bins.py`) by its folder or its name in data/.
-
-    Raises:
-        InputError: there is none, its files are no tokens or too few, or meta.json says what is not so.
-    """
+    """A prepared data set (`bins.py`) by its folder or its name in data/. Raises an InputError if there is none, its
+    files are no tokens or too few, or meta.json says what is not so."""
     folder = find_dataset(name)
     size, tokenizer = read_meta(folder)
-    parts = {path: read_bin(folder / path) for path in (TRAIN, VALID)}
-    for path, tokens in parts.items():
+    needed = 1
+    for path in (folder / TRAIN, folder / VALID):
+        tokens = read_bin(path)
         if len(tokens) <= seq_len:
             raise InputError(
-                f"{folder / path} has {len(tokens)} tokens, and one sequence reads seq_len + 1, {seq_len + 1}; prepare "
-                "a longer text, or give a smaller seq_len"
+                f"{path} has {len(tokens)} tokens, and one sequence reads seq_len + 1, {seq_len + 1}; prepare a longer "
+                "text, or give a smaller seq_len"
             )
-    needed = 1 + max(map(largest_token, parts.values()))
+        needed = max(needed, *(1 + int(part.to(torch.int32).max()) for part in tokens.split(AT_ONCE)))
     if size is not None and size < needed:
-        raise InputError(
-            f"{folder / META} gives {size} as vocab_size, and there is a token {needed - 1}; give {needed}"
-        )
+        raise InputError(f"{folder / META} gives {size} as vocab_size, but has a token {needed - 1}; give {needed}")
     size = size or needed
     return mapped(folder, describe(name, folder, size), size, tokenizer)
 
 
 def split(tokens: Tensor, seq_len: int, valid_fraction: float = 0.1, source: str = "the text") -> tuple[Tensor, Tensor]:
-    """Cut tokens in (train, valid), views without overlap; valid is the end, at least one sequence long.
-
-    Raises:
-        InputError: a fraction outside (0, 1), or a text too short for one sequence on either side.
-    """
-    if not 0 < valid_fraction < 1:
-        raise InputError(f"valid_fraction is {valid_fraction}, but must lie between 0 and 1; use 0.1.")
+    """Cut tokens in (train, valid), views without overlap; valid is the end, at least one sequence long. Raises an
+    InputError for a text too short for one sequence on either side."""
     sequence = seq_len + 1
     if len(tokens) < 2 * sequence:
         raise InputError(
@@ -91,23 +83,14 @@ def split(tokens: Tensor, seq_len: int, valid_fraction: float = 0.1, source: str
     return tokens[:-valid], tokens[-valid:]
 
 
-def load_corpus(source: str = EMBEDDED, *, seq_len: int, valid_fraction: float = 0.1) -> Corpus:
-    """Load a source (see `load_text`), encode it as bytes and cut it in two.
-
-    Raises:
-        InputError: see `load_text` and `split`.
-    """
-    if isinstance(seq_len, bool) or not isinstance(seq_len, int) or seq_len < 1:
-        raise InputError(f"seq_len is {seq_len!r}, but must be a whole number of at least 1; change it.")
+def load_corpus(source: str = EMBEDDED, *, seq_len: int) -> Corpus:
+    """Load a source (see `load_text`), encode it as bytes and cut it in two (see `split`)."""
     text = load_text(source)
-    train, valid = split(ByteTokenizer().encode(text.text), seq_len, valid_fraction, source=repr(source))
-    return Corpus(train, valid, text)
+    return Corpus(*split(BYTES.encode(text.text), seq_len, source=repr(source)), text)
 
 
 __all__ = [
     "EMBEDDED",
-    "FINEWEB",
-    "SYNTHETIC",
     "BYTES",
     "Batches",
     "ByteTokenizer",
@@ -122,6 +105,5 @@ __all__ = [
     "load_text",
     "prepare",
     "read_meta",
-    "read_tokenizer",
     "split",
 ]

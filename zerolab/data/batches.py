@@ -21,15 +21,10 @@ from zerolab.errors import InputError
 
 
 def check_division(batch_size: int, ranks: int, accumulation: int) -> None:
-    """Refuse a batch that cannot be cut into equal parts, one for each rank and micro-batch.
-
-    Equal parts are what make the mean of the ranks' mean losses the mean over the batch.
-
-    Raises:
-        InputError: the values, and the nearest batch sizes that work.
-    """
+    """Raise an InputError for a batch that cannot be cut into equal parts, one for each rank and micro-batch. Equal
+    parts are what make the mean of the ranks' mean losses the mean over the batch."""
     for name, value in (("batch_size", batch_size), ("ranks", ranks), ("accumulation", accumulation)):
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        if value < 1:
             raise InputError(f"{name} is {value!r}, but must be a whole number of at least 1; change it.")
     parts = ranks * accumulation
     below = batch_size // parts * parts
@@ -51,15 +46,11 @@ def sequence_start(seed: int, step: int, index: int, choices: int) -> int:
 class Batches:
     """One rank's sequences of every step.
 
-    Args:
-        tokens: one-dimensional integers, the whole text; shared by all ranks and never written.
-        seq_len: inputs of a sequence; it reads seq_len + 1 tokens, as targets lie one further.
-        batch_size: sequences of one optimizer step, over all ranks and micro-batches.
-        ranks, rank: how many parts, and which is ours.
-        accumulation: micro-batches of one optimizer step.
-
-    Raises:
-        InputError: parts that are not equal, a rank outside [0, ranks), or a text shorter than one sequence.
+    tokens        one-dimensional integers, the whole text; shared by all ranks and never written
+    seq_len       inputs of a sequence; it reads seq_len + 1 tokens, as targets lie one further
+    batch_size    sequences of one optimizer step, over all ranks and micro-batches
+    ranks, rank   how many parts, and which is ours
+    accumulation  micro-batches of one optimizer step
     """
 
     tokens: Tensor
@@ -74,17 +65,15 @@ class Batches:
         check_division(self.batch_size, self.ranks, self.accumulation)
         if not 0 <= self.rank < self.ranks:
             raise InputError(f"rank is {self.rank}, but there are {self.ranks} ranks; use 0 to {self.ranks - 1}.")
-        if self.seq_len < 1:
-            raise InputError(f"seq_len is {self.seq_len}, but must be at least 1; change it.")
         if self.tokens.dim() != 1 or self.tokens.is_floating_point():
             raise InputError(
                 f"tokens are {self.tokens.dtype} of shape {list(self.tokens.shape)}, but must be whole numbers in one "
                 "dimension; encode one text."
             )
-        if len(self.tokens) <= self.seq_len:
+        if not 0 < self.seq_len < len(self.tokens):
             raise InputError(
-                f"the text has {len(self.tokens)} tokens, but one sequence reads {self.seq_len + 1} (seq_len + 1); "
-                "use more text or a smaller seq_len."
+                f"seq_len is {self.seq_len}, but must be at least 1 and below the {len(self.tokens)} tokens of the "
+                "text; use another one or more text."
             )
 
     @property
@@ -93,21 +82,11 @@ class Batches:
         return self.batch_size // (self.ranks * self.accumulation)
 
     def micro_batch(self, step: int, micro_batch: int = 0) -> tuple[Tensor, Tensor]:
-        """This rank's (inputs, targets) of one micro-batch: int64 [micro_batch_size, seq_len] each.
-
-        Raises:
-            InputError: a step below 0, or a micro-batch outside [0, accumulation).
-        """
-        if step < 0 or not 0 <= micro_batch < self.accumulation:
-            raise InputError(
-                f"there is no micro-batch {micro_batch} of step {step}; steps begin at 0 and have micro-batches "
-                f"0 to {self.accumulation - 1}."
-            )
+        """This rank's (inputs, targets) of one micro-batch: int64 [micro_batch_size, seq_len] each."""
         first = (micro_batch * self.ranks + self.rank) * self.micro_batch_size
         choices = len(self.tokens) - self.seq_len
-        starts = [
-            sequence_start(self.seed, step, index, choices) for index in range(first, first + self.micro_batch_size)
-        ]
+        indices = range(first, first + self.micro_batch_size)
+        starts = [sequence_start(self.seed, step, index, choices) for index in indices]
         rows = torch.stack([self.tokens[start : start + self.seq_len + 1].long() for start in starts])
         return rows[:, :-1].contiguous(), rows[:, 1:].contiguous()
 

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -48,8 +47,6 @@ def read_bin(path: Path) -> Tensor:
     size = path.stat().st_size
     if size == 0 or size % 2:
         raise InputError(f"{path} has {size} bytes, and tokens have two each; prepare it again")
-    if sys.byteorder != "little":
-        raise InputError(f"{path} is little-endian and this machine is not; train on another")
     return torch.from_file(str(path), shared=False, size=size // 2, dtype=torch.uint16)
 
 
@@ -63,13 +60,9 @@ def read_meta(folder: Path) -> tuple[int | None, Tokenizer | None]:
     except (OSError, ValueError) as error:
         raise InputError(f"{path} cannot be read ({error}); mend it, or prepare the data again") from None
     size = said.get("vocab_size") if isinstance(said, dict) else None
-    if isinstance(size, bool) or not isinstance(size, int) or not 1 <= size <= MOST:
+    if type(size) is not int or not 1 <= size <= MOST:
         raise InputError(f"{path} gives {size!r} as vocab_size; give a whole number from 1 to {MOST}")
     return size, read_tokenizer(said.get("tokenizer"), str(path))
-
-
-def largest_token(tokens: Tensor) -> int:
-    return max(int(part.to(torch.int32).max()) for part in tokens.split(AT_ONCE))
 
 
 def fingerprint(folder: Path) -> str:
@@ -78,50 +71,41 @@ def fingerprint(folder: Path) -> str:
     for name in (TRAIN, VALID):
         data = read_bin(folder / name).view(torch.uint8)
         digest.update(f"{name} {len(data)}\n".encode())
-        step = 1 if len(data) <= WHOLE else len(data) // SAMPLES
-        parts: Iterator[Tensor] = iter(data.split(AT_ONCE))
-        if step > 1:
-            parts = (data[at : at + 4096] for at in range(0, len(data), step))
-        for part in parts:
-            digest.update(part.numpy().tobytes())
+        size, step = (AT_ONCE, AT_ONCE) if len(data) <= WHOLE else (4096, len(data) // SAMPLES)
+        for at in range(0, len(data), step):
+            digest.update(data[at : at + size].numpy().data)
     return digest.hexdigest()
-
-
-def note_of(folder: Path, name: str, vocab_size: int) -> str | None:
-    if not (folder / PICKLE).is_file() or (folder / META).is_file():
-        return None
-    return (
-        f"{name} ({PICKLE} is not opened, since a pickle may run anything: the vocabulary is {vocab_size}, as many as "
-        "the tokens need)"
-    )
 
 
 def describe(name: str, folder: Path, vocab_size: int) -> Text:
     """What stands for a text where there are tokens only."""
-    return Text("", name, name, note_of(folder, name, vocab_size), fingerprint(folder))
+    note = None
+    if (folder / PICKLE).is_file() and not (folder / META).is_file():
+        note = (
+            f"{name} ({PICKLE} is not opened, since a pickle may run anything: the vocabulary is {vocab_size}, as many "
+            "as the tokens need)"
+        )
+    return Text("", name, name, note, fingerprint(folder))
 
 
 def prepare(file: str, out: Path, tokens: str = "bytes", valid_fraction: float = 0.1) -> dict[str, Any]:
     """Write a text file as a data set. `tokens` is "bytes", or "characters", which numbers those that the text has, as
-    nanoGPT's shakespeare_char does; the end of the text, by characters, is held out. Returns what was written.
-
-    Raises:
-        InputError: a file without text, a folder that has a data set, more than 65,536 characters, a fraction outside
-            (0, 1), or a text too short to be cut in two.
-    """
-    if not 0 < valid_fraction < 1:
-        raise InputError(f"the fraction to hold out is {valid_fraction}; give one between 0 and 1")
+    nanoGPT's shakespeare_char does; the end of the text, by characters, is held out. Returns what was written. Raises
+    an InputError for a folder that has a data set, and a text that is none, too short, or of too many characters."""
     if any((out / name).exists() for name in (TRAIN, VALID, META)):
         raise InputError(f"{out} has a data set already; name another folder, or remove it")
     text = read_text_file(file)
     at = int(len(text) * (1 - valid_fraction))
     if not 0 < at < len(text):
-        raise InputError(f"{file} has {len(text)} characters, which cannot be cut in two; give a longer text")
+        raise InputError(
+            f"{file} has {len(text)} characters, which cannot be cut in two at {valid_fraction}; give a longer text, "
+            "and a fraction to hold out between 0 and 1"
+        )
     tokenizer: Tokenizer = ByteTokenizer() if tokens == "bytes" else CharacterTokenizer.of(text)
-    parts = {TRAIN: tokenizer.encode(text[:at]), VALID: tokenizer.encode(text[at:])}
+    parts = {VALID: tokenizer.encode(text[at:]), TRAIN: tokenizer.encode(text[:at])}
     meta = {"vocab_size": tokenizer.vocab_size, "tokenizer": tokenizer.said()}
-    files = {name: numbers.to(torch.int32).numpy().astype("<u2").tobytes() for name, numbers in parts.items()}
-    files[META] = (json.dumps(meta, ensure_ascii=False) + "\n").encode()
+    files = {META: (json.dumps(meta, ensure_ascii=False) + "\n").encode()}
+    files |= {name: numbers.to(torch.int32).numpy().astype("<u2").tobytes() for name, numbers in parts.items()}
     try:
         out.mkdir(parents=True, exist_ok=True)
         write_together(out, files)

@@ -24,14 +24,8 @@ log = logging.getLogger("zerolab.data")
 
 @dataclass(frozen=True)
 class Text:
-    """A text and where it is from.
-
-    Attributes:
-        wanted: the source that was asked for.
-        source: the source that it came from.
-        note: one line that says why the two differ, or None when they do not.
-        digest: the hash that stands for the text where there are only tokens; None: that of the text.
-    """
+    """A text, the source that was asked for and the one that it came from, a line that says why they differ if they
+    do, and the hash that stands for the text where there are only tokens."""
 
     text: str
     wanted: str
@@ -45,26 +39,18 @@ class Text:
 
 
 def load_text(source: str = EMBEDDED, *, characters: int = 2_000_000, timeout_s: float = 60.0) -> Text:
-    """Load one of the four sources.
-
-    Args:
-        source: "embedded", "synthetic", "fineweb-edu", or the path of a UTF-8 text file (write "./embedded" for
-            a file of that name).
-        characters: how much of an endless source to take; a file and the embedded text come whole.
-        timeout_s: how long FineWeb-Edu may take before the embedded text stands in for it.
-
-    Raises:
-        InputError: a file that is missing, unreadable, empty or not UTF-8; characters below 1.
-    """
-    if characters < 1:
-        raise InputError(f"characters is {characters}, but must be at least 1; ask for more text.")
-    if source == EMBEDDED:
-        return Text(embedded_text(), source, source)
-    if source == SYNTHETIC:
-        return Text(synthetic_text(characters), source, source)
+    """Load "embedded", "synthetic", "fineweb-edu", or a UTF-8 text file by its path (write "./embedded" for a file of
+    that name). A file and the embedded text come whole, of an endless source as many `characters`; where FineWeb-Edu
+    takes longer than `timeout_s`, the embedded text stands in for it."""
     if source == FINEWEB:
         return _fineweb_or_embedded(characters, timeout_s)
-    return Text(read_text_file(source), source, source)
+    if source == EMBEDDED:
+        text = embedded_text()
+    elif source == SYNTHETIC:
+        text = synthetic_text(characters)
+    else:
+        text = read_text_file(source)
+    return Text(text, source, source)
 
 
 def embedded_text() -> str:
@@ -72,12 +58,8 @@ def embedded_text() -> str:
 
     It differs between Python versions, and with it every loss that is trained on it.
     """
-    try:
-        from pydoc_data.topics import topics
-    except ImportError:
-        raise InputError(
-            "this Python comes without pydoc_data, the embedded text; use --data-mode synthetic, or name a text file"
-        ) from None
+    from pydoc_data.topics import topics
+
     return "\n".join(topics[name] for name in sorted(topics))
 
 
@@ -97,64 +79,41 @@ def synthetic_text(characters: int, seed: int = 0) -> str:
 
 
 def read_text_file(path: str) -> str:
-    """The whole of a UTF-8 file.
-
-    Raises:
-        InputError: it is missing, not a regular file (a pipe would wait for ever), unreadable, empty, or not
-            UTF-8, with the offset of the first wrong byte.
-    """
+    """The whole of a UTF-8 file. Raises an InputError if it is none."""
     file = Path(path)
-    if not file.exists():
+    # Of what is there, but no regular file, a pipe would wait for ever.
+    if not file.is_file():
         raise InputError(
             f"there is no text file {path!r}; give the path of one, or {EMBEDDED}, {SYNTHETIC} or {FINEWEB}."
         )
-    if not file.is_file():
-        raise InputError(f"{path!r} is not a regular file; give the path of a text file.")
     try:
-        data = file.read_bytes()
-    except OSError as error:
-        raise InputError(f"{path!r} cannot be read ({error.strerror}); give a file that you may read.") from None
-    if not data:
-        raise InputError(f"{path!r} is empty; give a file with text in it.")
-    try:
-        return data.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise InputError(
-            f"{path!r} is not UTF-8: byte {data[error.start]:#04x} at offset {error.start} begins no character; "
-            "convert it to UTF-8."
-        ) from None
+        return file.read_bytes().decode("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path!r} cannot be read ({error}); give a text in UTF-8 that you may read.") from None
 
 
 def _fineweb_or_embedded(characters: int, timeout_s: float) -> Text:
-    text, reason = _within(timeout_s, characters)
-    if text is not None:
-        return Text(text, FINEWEB, FINEWEB)
-    note = f"{FINEWEB} is not available ({reason}): training on the embedded text instead."
-    log.warning(note)
-    return Text(embedded_text(), FINEWEB, EMBEDDED, note)
-
-
-def _within(timeout_s: float, characters: int) -> tuple[str | None, str]:
-    """(text, "") or (None, reason). The download runs in a thread, since a network call may never return.
-
-    A thread that is late is left behind: it is a daemon and ends with the process.
-    """
-    answer: queue.SimpleQueue[tuple[str | None, str]] = queue.SimpleQueue()
+    """The download runs in a thread, since a network call may never return. A thread that is late is left behind: it is
+    a daemon and ends with the process."""
+    answer: queue.SimpleQueue[str | Exception] = queue.SimpleQueue()
 
     def work() -> None:
         try:
-            answer.put((_take(stream_fineweb(), characters), ""))
-        except ImportError:
-            answer.put((None, "the package datasets is not installed"))
+            answer.put(_take(stream_fineweb(), characters))
         except Exception as error:  # a network fails in too many ways to list
-            message = str(error).strip().partition("\n")[0]
-            answer.put((None, f"{type(error).__name__}: {message}"))
+            answer.put(error)
 
     threading.Thread(target=work, name="fineweb-edu", daemon=True).start()
     try:
-        return answer.get(timeout=timeout_s)
+        found = answer.get(timeout=timeout_s)
     except queue.Empty:
-        return None, f"no answer within {timeout_s:g} s"
+        found = TimeoutError(f"no answer within {timeout_s:g} s")
+    if isinstance(found, str):
+        return Text(found, FINEWEB, FINEWEB)
+    said = str(found).strip().partition("\n")[0]
+    note = f"{FINEWEB} is not available ({type(found).__name__}: {said}): training on the embedded text instead."
+    log.warning(note)
+    return Text(embedded_text(), FINEWEB, EMBEDDED, note)
 
 
 def _take(documents: Iterator[str], characters: int) -> str:
@@ -170,10 +129,7 @@ def _take(documents: Iterator[str], characters: int) -> str:
 
 def stream_fineweb() -> Iterator[str]:
     """Documents of FineWeb-Edu's 10-billion-token sample, streamed by `datasets` (Penedo et al., arXiv 2406.17557).
-
-    Raises:
-        ImportError: `datasets` is not installed; and whatever the network raises.
-    """
+    Raises whatever the network raises, and an ImportError without `datasets`."""
     from datasets import load_dataset  # type: ignore[import-not-found]
 
     rows = load_dataset("HuggingFaceFW/fineweb-edu", name="sample-10BT", split="train", streaming=True)

@@ -27,31 +27,13 @@ class ByteTokenizer:
         return {"kind": "bytes"}
 
     def encode(self, text: str) -> Tensor:
-        """uint8 [bytes of the text]: one byte a token in memory; `.long()` makes what a model reads.
-
-        Raises:
-            InputError: a lone surrogate, which UTF-8 has no bytes for.
-        """
-        try:
-            data = text.encode("utf-8")
-        except UnicodeEncodeError as error:
-            raise InputError(
-                f"character {error.start} of the text, {text[error.start]!r}, is half of a surrogate pair and has no "
-                "UTF-8; remove it."
-            ) from None
-        return torch.frombuffer(bytearray(data), dtype=torch.uint8) if data else torch.empty(0, dtype=torch.uint8)
+        """uint8 [bytes of the text]: one byte a token in memory; `.long()` makes what a model reads."""
+        data = bytearray(text.encode("utf-8"))
+        return torch.frombuffer(data, dtype=torch.uint8) if data else torch.empty(0, dtype=torch.uint8)
 
     def decode(self, tokens: Tensor | list[int]) -> str:
-        """The text of a one-dimensional run of tokens; bytes that are not UTF-8 (a cut character) become U+FFFD.
-
-        Raises:
-            InputError: tokens of another shape, or outside [0, 256).
-        """
-        ids = _ids(tokens)
-        outside = next((token for token in ids if not 0 <= token < self.vocab_size), None)
-        if outside is not None:
-            raise InputError(f"token {outside} is not a byte, 0 to 255; decode it with the tokenizer that made it.")
-        return bytes(ids).decode("utf-8", errors="replace")
+        """The text of a one-dimensional run of tokens; bytes that are not UTF-8 (a cut character) become U+FFFD."""
+        return bytes(torch.as_tensor(tokens).tolist()).decode("utf-8", errors="replace")
 
 
 @dataclass(frozen=True)
@@ -81,38 +63,16 @@ class CharacterTokenizer:
         return {"kind": "characters", "characters": self.characters}
 
     def encode(self, text: str) -> Tensor:
-        """int32 [characters of the text].
-
-        Raises:
-            InputError: a character that is not among them.
-        """
+        """int32 [characters of the text]. Raises an InputError for one that is not among them."""
         numbers = {character: number for number, character in enumerate(self.characters)}
-        unknown = next((character for character in text if character not in numbers), None)
-        if unknown is not None:
-            raise InputError(f"{unknown!r} is none of the {len(numbers)} characters of the text; leave it out.")
-        return torch.tensor([numbers[character] for character in text], dtype=torch.int32)
+        try:
+            return torch.tensor([numbers[character] for character in text], dtype=torch.int32)
+        except KeyError as error:
+            raise InputError(f"{error} is none of the {len(numbers)} characters of the text; leave it out.") from None
 
     def decode(self, tokens: Tensor | list[int]) -> str:
-        """The text of a one-dimensional run of tokens.
-
-        Raises:
-            InputError: tokens of another shape, or outside the vocabulary.
-        """
-        ids = _ids(tokens)
-        outside = next((token for token in ids if not 0 <= token < self.vocab_size), None)
-        if outside is not None:
-            raise InputError(f"token {outside} is none of the {self.vocab_size} characters; use their own tokenizer.")
-        return "".join(self.characters[token] for token in ids)
-
-
-def _ids(tokens: Tensor | list[int]) -> list[int]:
-    tokens = torch.as_tensor(tokens)
-    if tokens.dim() != 1 or tokens.is_floating_point():
-        raise InputError(
-            f"tokens are {tokens.dtype} of shape {list(tokens.shape)}, but decode reads whole numbers in one "
-            "dimension; pass one sequence."
-        )
-    return [int(token) for token in tokens.tolist()]
+        """The text of a one-dimensional run of tokens."""
+        return "".join(self.characters[token] for token in torch.as_tensor(tokens).tolist())
 
 
 Tokenizer = ByteTokenizer | CharacterTokenizer
@@ -122,10 +82,9 @@ def read_tokenizer(said: Any, where: str) -> Tokenizer | None:
     """The tokenizer that a file speaks of; None if it names none. Raises InputError for one that there is not."""
     if said is None:
         return None
-    kind = said.get("kind") if isinstance(said, dict) else said
+    kind, characters = (said.get("kind"), said.get("characters")) if isinstance(said, dict) else (said, None)
     if kind == "bytes":
         return ByteTokenizer()
-    characters = said.get("characters") if isinstance(said, dict) else None
     if kind == "characters" and isinstance(characters, str) and characters:
         return CharacterTokenizer(characters)
     raise InputError(f"{where} names the tokenizer {kind!r}; there are 'bytes', and 'characters' with a list of them")

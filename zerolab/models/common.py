@@ -1,7 +1,19 @@
-"""What the two language models share: the checks of their input, the loss, and activation checkpointing."""
+"""What the two language models share: the model around its blocks, initial values, checks, activation checkpointing.
+
+    tokens [batch, seq]
+       |  embedding               unit 0
+       |  block 0 .. block L-1    units 1 .. L    x + attention(norm(x)), then x + feed_forward(norm(x))
+       |  head: norm, projection  unit L+1        with a tied head the projection's weight is the embedding's
+    logits [batch, seq, vocab]
+
+ZeRO shards unit by unit, so a unit's parameters are read only inside that unit's own forward, and every unit is called
+as a module.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import fields
 from typing import Any
 
 import torch
@@ -12,99 +24,134 @@ from torch.utils.checkpoint import checkpoint as recompute_in_backward
 from zerolab.errors import InputError
 
 
-def require_positive(**values: int) -> None:
-    """Refuse a size that is not a whole number of at least 1.
+def check_sizes(config: Any) -> None:
+    """Raise an InputError for a config of which a whole number is below 1, or whose width the heads do not divide."""
+    for field in fields(config):
+        value = getattr(config, field.name)
+        if field.type == "int" and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+            raise InputError(f"{field.name} is {value!r}, but must be a whole number of at least 1; change it.")
+    if getattr(config, "head_size", None) is None and config.dim % config.heads:
+        raise InputError(f"dim {config.dim} is not a multiple of heads {config.heads}; change one of them.")
 
-    Raises:
-        InputError: the first such value, by name.
+
+def drop(x: Tensor, dropout: float, training: bool) -> Tensor:
+    """In training a share of `x` is 0, and the rest as much larger; else, and where the share is 0, x itself."""
+    return F.dropout(x, dropout) if training and dropout else x
+
+
+class Block(nn.Module):
+    """One transformer layer; hidden states [batch, seq, dim] in and out."""
+
+    def __init__(
+        self, norm: Callable[[], nn.Module], attention: nn.Module, ffn: nn.Module, dropout: float = 0.0
+    ) -> None:
+        super().__init__()
+        self.dropout = dropout
+        self.attention_norm = norm()
+        self.attention = attention
+        self.ffn_norm = norm()
+        self.ffn = ffn
+
+    def forward(self, x: Tensor, *context: Tensor) -> Tensor:
+        x = x + drop(self.attention(self.attention_norm(x), *context), self.dropout, self.training)
+        return x + drop(self.ffn(self.ffn_norm(x)), self.dropout, self.training)
+
+
+class Head(nn.Module):
+    """Final norm and the projection to logits."""
+
+    def __init__(self, norm: nn.Module, config: Any) -> None:
+        super().__init__()
+        self.norm = norm
+        # A tied weight is put in place by the model, so do not spend memory on one of its own.
+        device = "meta" if config.tied_head else None
+        self.lm_head = nn.Linear(config.dim, config.vocab_size, bias=False, device=device)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.lm_head(self.norm(x))
+
+
+class LanguageModel(nn.Module):
+    """The whole model. Its initial weights depend on torch's global seed alone.
+
+    checkpoint  keep only the blocks' inputs and compute their activations anew in backward; may be switched at any time
+    dropout     the share of the embedding's, the attention's and the blocks' outputs that training sets to 0
     """
-    for name, value in values.items():
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise InputError(f"{name} is {value!r}, but must be a whole number of at least 1; change it.")
+
+    def __init__(
+        self,
+        config: Any,
+        embedding: nn.Module,
+        block: Callable[[], nn.Module],
+        norm: Callable[[], nn.Module],
+        checkpoint: bool,
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        self.config, self.checkpoint, self.dropout = config, checkpoint, dropout
+        self.embedding = embedding
+        self.blocks = nn.ModuleList(block() for _ in range(config.layers))
+        self.head = Head(norm(), config)
+        if config.tied_head:
+            self.head.lm_head.weight = next(embedding.parameters())
+        self._initialize(self)
+
+    def units(self) -> list[nn.Module]:
+        """The modules that ZeRO shards one by one, in the order of forward."""
+        return [self.embedding, *self.blocks, self.head]
+
+    def init_module(self, module: nn.Module) -> None:
+        """First values of a unit: of a model on the meta device, whose constructor has drawn none, an engine asks for
+        them unit by unit."""
+        if any(module is unit for unit in self.units()):
+            self._initialize(module)
+
+    @torch.no_grad()
+    def _initialize(self, module: nn.Module) -> None:
+        """Draw every matrix from N(0, 0.02²), from torch's global generator and in the order of the parameters.
+
+        Matrices that write into the residual stream are drawn narrower by sqrt(2 · layers), so that the stream's
+        variance does not grow with depth (GPT-2, section 2.3). Vectors keep what their layer gave them: norm weights 1,
+        biases are set to 0. A tied matrix is drawn once.
+        """
+        for name, parameter in module.named_parameters():
+            if parameter.dim() >= 2:
+                residual = name.endswith(("o_proj.weight", "down_proj.weight"))
+                nn.init.normal_(parameter, std=0.02 * ((2 * self.config.layers) ** -0.5 if residual else 1.0))
+            elif name.endswith("bias"):
+                nn.init.zeros_(parameter)
+
+    def context(self, tokens: Tensor) -> tuple[Tensor, ...]:
+        """What each block reads beside the hidden states."""
+        return ()
+
+    def forward(self, tokens: Tensor, targets: Tensor | None = None) -> Tensor:
+        """Logits [batch, seq, vocab] of int64 tokens [batch, seq]; with targets, their mean cross-entropy (fp32)."""
+        check_batch(tokens, targets, self.config.max_seq_len)
+        hidden, context = self.embedding(tokens), self.context(tokens)
+        for block in self.blocks:
+            if self.checkpoint and torch.is_grad_enabled():
+                # Called as a module either way, so hooks on a block fire, also in its second forward. (That one stops
+                # as soon as it has what backward asked for, so a hook *after* forward may not fire there.)
+                hidden = recompute_in_backward(
+                    block, hidden, *context, use_reentrant=False, preserve_rng_state=self.dropout > 0
+                )
+            else:
+                hidden = block(hidden, *context)
+        logits = self.head(hidden)
+        if targets is None:
+            return logits
+        return F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten())
 
 
-def check_batch(tokens: Tensor, targets: Tensor | None, vocab_size: int, max_seq_len: int) -> None:
-    """Refuse a batch that the model cannot read, before it turns into an index error deep in a kernel.
-
-    Args:
-        tokens: int64 [batch, seq].
-        targets: None, or int64 of the same shape.
-
-    Raises:
-        InputError: wrong dtype or shape, a sequence longer than `max_seq_len`, or (see `check_vocabulary`)
-            a token outside the vocabulary.
-    """
-    for name, tensor in (("tokens", tokens), ("targets", targets)):
-        if tensor is None:
-            continue
-        if tensor.dtype != torch.int64 or tensor.dim() != 2 or tensor.numel() == 0:
-            raise InputError(
-                f"{name} are {tensor.dtype} of shape {list(tensor.shape)}, but the model reads "
-                "torch.int64 of shape [batch, seq] with at least one token; convert or reshape them."
-            )
-        if tensor.shape != tokens.shape:
-            raise InputError(
-                f"targets have shape {list(tensor.shape)} and tokens {list(tokens.shape)}; "
-                "give one target for each token."
-            )
-        check_vocabulary(tensor, vocab_size, name)
+def check_batch(tokens: Tensor, targets: Tensor | None, max_seq_len: int) -> None:
+    """Raise an InputError for a batch that would pass without a word; torch refuses ids outside the vocabulary."""
     if tokens.shape[1] > max_seq_len:
         raise InputError(
             f"a sequence of {tokens.shape[1]} tokens is longer than the model's max_seq_len of {max_seq_len}; "
             "cut it or build the model with a larger max_seq_len."
         )
-
-
-def check_vocabulary(tokens: Tensor, vocab_size: int, name: str = "tokens") -> None:
-    """Refuse a token id outside [0, vocab_size).
-
-    One pass over the ids, next to nothing beside a forward pass. On an accelerator the answer would cost a
-    wait for the device in every step, so ids are looked at only where they are plain CPU tensors: a caller
-    that feeds a GPU checks its corpus once, on the CPU.
-
-    Raises:
-        InputError: the offending id and the range.
-    """
-    if type(tokens) is not Tensor or tokens.device.type != "cpu" or torch.compiler.is_compiling():
-        return
-    low, high = (int(bound) for bound in torch.aminmax(tokens))
-    if low < 0 or high >= vocab_size:
+    if targets is not None and targets.shape != tokens.shape:
         raise InputError(
-            f"{name} hold the id {low if low < 0 else high}, outside the vocabulary [0, {vocab_size}); "
-            "build the model with the tokenizer's vocab_size."
+            f"targets have shape {list(targets.shape)} and tokens {list(tokens.shape)}; give one target for each token."
         )
-
-
-def run_block(block: nn.Module, hidden: Tensor, *context: Any, checkpoint: bool, draws: bool = False) -> Tensor:
-    """Call one block; with `checkpoint`, keep only its input and compute its activations anew in backward.
-
-    The block is called as a module either way, so hooks on it fire, also in the second forward. (That one
-    stops as soon as it has what backward asked for, so a hook *after* forward may not fire there.) Where a block
-    `draws` random numbers, as dropout does, the second forward has the same ones.
-    """
-    if not (checkpoint and torch.is_grad_enabled()):
-        return block(hidden, *context)
-    return recompute_in_backward(block, hidden, *context, use_reentrant=False, preserve_rng_state=draws)
-
-
-def logits_or_loss(logits: Tensor, targets: Tensor | None) -> Tensor:
-    """Return logits [batch, seq, vocab] as they are, or with targets the mean cross-entropy, an fp32 scalar."""
-    if targets is None:
-        return logits
-    return F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten())
-
-
-@torch.no_grad()
-def initialize(model: nn.Module, layers: int, residual: tuple[str, ...]) -> None:
-    """Draw every matrix from N(0, 0.02²), from torch's global generator and in the order of the parameters.
-
-    Matrices that write into the residual stream (names ending in one of `residual`) are drawn narrower by
-    sqrt(2 · layers), so that the stream's variance does not grow with depth (GPT-2, section 2.3). Vectors
-    keep what their layer gave them: norm weights 1, biases are set to 0. A tied matrix is drawn once.
-    """
-    for name, parameter in model.named_parameters():
-        if parameter.dim() >= 2:
-            narrower = (2 * layers) ** -0.5 if name.endswith(residual) else 1.0
-            nn.init.normal_(parameter, std=0.02 * narrower)
-        elif name.endswith("bias"):
-            nn.init.zeros_(parameter)

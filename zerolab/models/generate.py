@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from zerolab.errors import InputError
 
 
+@torch.no_grad()
 def generate(
     model: nn.Module,
     tokens: Sequence[int],
@@ -30,32 +31,10 @@ def generate(
         top_k: draw among so many likeliest; None: among all.
         known: draw among the tokens below this number; None: all that the model has.
         seed: of a generator of random numbers of its own.
-
-    Raises:
-        InputError: no tokens, a temperature below 0, or a count or top_k below 1.
     """
-    if not tokens:
-        raise InputError("there are no tokens to begin with; give at least one")
     if not 0 <= temperature < float("inf"):
         raise InputError(f"temperature is {temperature}; give a number of at least 0")
-    for name, number in (("tokens", count), ("top_k", top_k)):
-        if number is not None and number < 1:
-            raise InputError(f"{name} is {number}; give a whole number of at least 1")
-    return _drawn(model, list(tokens), count, context, temperature, top_k, known, seed)
-
-
-@torch.no_grad()
-def _drawn(
-    model: nn.Module,
-    seen: list[int],
-    count: int,
-    context: int,
-    temperature: float,
-    top_k: int | None,
-    known: int | None,
-    seed: int,
-) -> Iterator[int]:
-    generator = torch.Generator().manual_seed(seed)
+    generator, seen = torch.Generator().manual_seed(seed), list(tokens)
     for _ in range(count):
         logits: Tensor = model(torch.tensor([seen[-context:]]))[0, -1, :known].float()
         if temperature == 0:

@@ -11,10 +11,8 @@ from typing import Any
 from zerolab.apps.cost.gpus import plain
 from zerolab.apps.interop.huggingface.config import from_huggingface
 from zerolab.apps.plan.mixture import MixtureConfig
-from zerolab.apps.plan.relatives import RelativeConfig
 from zerolab.apps.plan.shapes import SHAPES, Shape, shape_of
 from zerolab.errors import InputError
-from zerolab.flat.layout import check_count
 from zerolab.models import SIZES, Config, LlamaConfig, config_of
 
 HUB = {"gpt2": "GPT-2 124M", "gpt2-medium": "GPT-2 355M", "gpt2-large": "GPT-2 774M", "gpt2-xl": "GPT-2 1.5B"}
@@ -154,26 +152,17 @@ def without_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def config_from(said: dict[str, Any], kind: str) -> Config:
     """The model of one of the `FAMILIES` that a config.json describes."""
-    asked = {key: value for key, value in said.items() if key not in PASSED_OVER}
-    if kind == "gpt2":
-        return from_huggingface(asked)
-    asked["model_type"] = "llama"
-    size = None if kind == "mixtral" else asked.pop("head_dim", None)
+    asked = {key: value for key, value in said.items() if key not in PASSED_OVER} | {"sliding_window": None}
+    if kind in ("mixtral", "phi3"):
+        asked |= {"model_type": "llama", "head_dim": None}
     config = from_huggingface(asked)
-    assert isinstance(config, LlamaConfig)
-    if kind == "mixtral":
-        experts, active = (said.get(field) for field in ("num_local_experts", "num_experts_per_tok"))
-        if not (isinstance(experts, int) and isinstance(active, int)):
-            raise InputError(f"there are {experts!r} experts of which {active!r} are active; give whole numbers")
-        return MixtureConfig(**vars(config), experts=experts, active=active)
-    if kind == "qwen3" and size is None:
-        size = 128
-    if size is not None:
-        check_count("head_dim", size)
-    own = size if size not in (None, config.head_dim) else None
-    if own is None and kind not in ("qwen2", "qwen3"):
+    if kind != "mixtral":
         return config
-    return RelativeConfig(**vars(config), head_size=own, qkv_bias=kind == "qwen2", qk_norm=kind == "qwen3")
+    assert isinstance(config, LlamaConfig)
+    experts, active = (said.get(field) for field in ("num_local_experts", "num_experts_per_tok"))
+    if not (isinstance(experts, int) and isinstance(active, int)):
+        raise InputError(f"there are {experts!r} experts of which {active!r} are active; give whole numbers")
+    return MixtureConfig(**vars(config), experts=experts, active=active)
 
 
 def sizes_instead(said: dict[str, Any]) -> str:

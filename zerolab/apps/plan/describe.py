@@ -9,7 +9,6 @@ import torch
 from zerolab.apps.plan.guide import traffic, traffic_bytes
 from zerolab.apps.plan.mixture import MixtureConfig, parameter_count
 from zerolab.apps.plan.needs import advice, changed, gpu_bytes, needs_of
-from zerolab.apps.plan.relatives import RelativeConfig
 from zerolab.errors import InputError
 from zerolab.models import GPT2Config, LlamaConfig
 from zerolab.run import RunSpec
@@ -84,15 +83,15 @@ def nonzero(sizes: dict[str, int]) -> dict[str, int]:
 
 
 def as_settings(run: RunSpec) -> dict[str, Any]:
-    """The run in the fields of `RunSpec` that `zerolab train` has. Raises InputError for a mixture of experts and for a
-    relative of the Llama, which it does not train."""
+    """The run in the fields of `RunSpec`. Raises InputError for a mixture of experts,
+    which it does not train, and for a relative of the Llama, which has no flags."""
     config = run.architecture
     if isinstance(config, MixtureConfig):
         raise InputError(f"{run.model_name} has experts, which no dialect is written for yet; plan it without --emit")
-    if isinstance(config, RelativeConfig):
+    if isinstance(config, LlamaConfig) and (config.head_size or config.qkv_bias or config.qk_norm):
         raise InputError(
-            f"{run.model_name} has heads, biases or norms that zerolab's llama has not, so it is only planned; "
-            "leave out --emit"
+            f"{run.model_name} has heads, biases or norms that no flag says, so it is trained from a folder alone "
+            "(zerolab train --init-from); leave out --emit"
         )
     sizes: dict[str, Any] = {"layers": config.layers, "heads": config.heads, "dim": config.dim}
     if isinstance(config, LlamaConfig):

@@ -13,7 +13,6 @@ import torch
 from torch import Tensor, nn
 
 from zerolab import models
-from zerolab.apps.plan.relatives import Relative, RelativeConfig
 from zerolab.errors import InputError
 from zerolab.models import Config, LanguageModel, Llama, LlamaConfig
 from zerolab.models.llama import FeedForward
@@ -70,20 +69,12 @@ def build_model(config: Config, checkpoint: bool = False, dropout: float = 0.0) 
     """The model of a shape that the planner knows; a GPT-2 may have dropout."""
     if isinstance(config, MixtureConfig):
         return Mixture(config, checkpoint)
-    if isinstance(config, RelativeConfig):
-        return Relative(config, checkpoint)
     return models.build_model(config, checkpoint=checkpoint, dropout=dropout)
 
 
-def unit_parameters(config: Config) -> list[int]:
+def unit_parameters(config: Config) -> tuple[int, ...]:
     """Parameters of each unit, as `zerolab.models.unit_parameters` counts them."""
-    table, *blocks, head = models.unit_parameters(config)
-    if isinstance(config, MixtureConfig):
-        more = config.dim * config.experts + (config.experts - 1) * 3 * config.dim * config.ffn_dim
-        blocks = [block + more for block in blocks]
-    if isinstance(config, RelativeConfig):
-        blocks = [block + config.more_parameters for block in blocks]
-    return [table, *blocks, head]
+    return models.unit_parameters(config, build_model)
 
 
 def parameter_count(config: Config) -> int:

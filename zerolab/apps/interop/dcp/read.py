@@ -1,30 +1,24 @@
-"""A folder of torch's distributed checkpoint (DCP) as one of our checkpoints, as if one rank had written it.
-
-1  dcp_metadata   which entries there are, by name; nothing of a pickle is run
-2  dcp_names      which of them are parameters, which buffers, which states of which optimizer group
-3  here           one entry after the other is read by torch's reader, whole, and appended to a file
-"""
+"""A folder of torch's distributed checkpoint (DCP) as one of our checkpoints, as if one rank had written it."""
 
 from __future__ import annotations
 
-import io
 import json
 import secrets
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Collection, Iterable
+from contextlib import closing
+from dataclasses import replace
+from fnmatch import fnmatchcase
+from math import prod
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
-from torch.distributed.checkpoint import DefaultLoadPlanner, FileSystemReader
-from torch.distributed.checkpoint.metadata import TensorStorageMetadata
-from torch.distributed.checkpoint.planner import ReadItem
 
 from zerolab import __version__
-from zerolab.apps.interop.dcp.metadata import read_metadata
-from zerolab.apps.interop.dcp.names import Contents, sort_entries
-from zerolab.apps.interop.dcp.write import Progress, refuse_used
+from zerolab.apps.interop.dcp.folder import DcpFolder
+from zerolab.apps.interop.dcp.write import Progress
+from zerolab.apps.interop.drafts import refuse_used, writing
 from zerolab.checkpoint import plain
 from zerolab.checkpoint.folder import Folder, discard, draft_name
 from zerolab.checkpoint.manifest import (
@@ -39,13 +33,17 @@ from zerolab.checkpoint.manifest import (
     optimizer_file,
     tensor_name,
 )
+from zerolab.checkpoint.shards import buffers_of, tied_names
 from zerolab.checkpoint.tensors import FileWriter
 from zerolab.errors import CheckpointError
 from zerolab.files import write_whole
 from zerolab.flat.layout import check_count
-from zerolab.ranks.folders import reason
 
-Tensor = torch.Tensor
+WEIGHTS_ALONE = 'convert the weights alone (optimizer="")'
+Keys = dict[str, dict[str, str]]
+"""By parameter or group: keys, by the last part of their names."""
+Values = dict[str, tuple[torch.dtype, tuple[int, ...], str | None]]
+"""What goes into a file: dtype, shape and key; without a key, zeros."""
 
 
 def from_dcp(
@@ -64,175 +62,206 @@ def from_dcp(
     """Write what a DCP folder has as a checkpoint, the first in the folder `checkpoints`, which must be new or empty.
 
     folder       written by torch.distributed.checkpoint.save with a state dict {"model": ..., "optim": ...} of
-                 get_state_dict, flat or not, or of a module's and an optimizer's own `state_dict()`; by any number of
-                 ranks of FSDP2, DDP or one process. Without optimizer states, weights alone are written
-    module       the model that was saved, which may be on the meta device: it says what is what
-    frozen       without it: which entries that no optimizer has are parameters, frozen or other names of tied ones
+                 get_state_dict, flat or not, by any number of ranks of FSDP2, DDP or one process. Without optimizer
+                 states, weights alone are written
+    frozen       which entries that no optimizer has are parameters, frozen or other names of tied ones
     buffers      and which are buffers; names, or patterns such as "*.running_*"
+    module       in the place of both: the model that was saved, which may be on the meta device
     model, optimizer    what the two parts are called in the state dict, such as "app.model"
     step, data   the checkpoint's, as `Checkpoints.save` has them; the step is else the optimizer's own count, or 0
 
-    One process, which holds one entry at a time, and a shard of it. Of the folder nothing is run, neither its
-    `.metadata`, which is a pickle, nor its values. A parameter that was never stepped has no states in torch; here they
-    are zero.
+    One process, which holds one entry at a time, and a shard of it. Nothing of the folder is run. A parameter that was
+    never stepped has no states in torch; here they are zero.
 
     Returns the checkpoint's folder. Raises a CheckpointError that names what is missing, damaged or of another kind.
     """
-    source, target = Path(folder).expanduser(), Path(checkpoints).expanduser()
-    if step is not None:
-        check_count("step", step, least=0)
-    reader = _Reader(source)
-    refuse_used(target)
-    contents = sort_entries(reader, module, tuple(frozen), tuple(buffers), model, optimizer)
-    room = Folder(target)
-    try:
-        step = contents.steps if step is None else step
-        token = secrets.token_hex(4)
-        draft = target / draft_name(step, token)
-        draft.mkdir()
-        try:
-            with _named(target):
-                _write(draft, token, step, data, contents, reader, progress)
-                return room.commit(draft, step, None)
-        except BaseException:
-            discard(draft)
-            raise
-    finally:
-        room.close()
-
-
-@contextmanager
-def _named(target: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise CheckpointError(
-            f"{target} could not be written ({reason(error)}); see to the disk, or name another folder"
-        ) from None
-
-
-class _Reader:
-    """Entries of a DCP folder by key."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.metadata = read_metadata(folder)
-        self.entries = self.metadata.state_dict_metadata
-        self._reader = FileSystemReader(folder)
-        self._reader.set_up_storage_reader(self.metadata, True)
-
-    def shape(self, key: str) -> tuple[int, ...] | None:
-        """Of a tensor; None of another value."""
-        entry = self.entries[key]
-        return tuple(entry.size) if isinstance(entry, TensorStorageMetadata) else None
-
-    def dtype(self, key: str) -> torch.dtype:
-        entry = self.entries[key]
-        assert isinstance(entry, TensorStorageMetadata)
-        return entry.properties.dtype
-
-    def read(self, key: str) -> Any:
-        """A tensor, whole, or another value."""
-        shape = self.shape(key)
-        values = {key: None if shape is None else torch.empty(shape, dtype=self.dtype(key))}
-        planner = _Planner(flatten_state_dict=False, flatten_sharded_tensors=False)
-        try:
-            planner.set_up_planner(values, self.metadata, True)
-            plan = planner.create_local_plan()
-            if shape is not None and sum(item.lengths.numel() for item in plan.items) != torch.Size(shape).numel():
-                raise ValueError("elements are missing")
-            self._reader.read_data(plan, planner).wait()
-        except Exception as error:
-            files = {place.relative_path for index, place in self.metadata.storage_data.items() if index.fqn == key}
-            where = self.folder / min(files, default="no file")
-            said = reason(error) if isinstance(error, OSError) else str(error).partition("\n")[0] or repr(error)
-            raise CheckpointError(
-                f"{where}, which has {key}, cannot be read ({said}); take another checkpoint"
-            ) from None
-        return planner.state_dict[key]
-
-
-class _Planner(DefaultLoadPlanner):
-    """Torch's planner, but values that are no tensors are not unpickled freely either."""
-
-    def load_bytes(self, read_item: ReadItem, value: io.BytesIO) -> None:
-        self.state_dict[read_item.dest_index.fqn] = torch.load(value, weights_only=True)
-
-
-def _write(
-    draft: Path, token: str, step: int, data: Any, contents: Contents, reader: _Reader, progress: Progress | None
-) -> None:
-    """Write the files of a checkpoint, the manifest last."""
-    model: dict[str, str] = {f"buffer/{name}": key for name, key in contents.buffers.items()}
-    states: dict[str, str | None] = {}
-    shapes: dict[str, tuple[torch.dtype, list[int]]] = {
-        name: (reader.dtype(key), list(reader.shape(key) or ())) for name, key in model.items()
-    }
-    of_states: dict[str, tuple[torch.dtype, list[int]]] = {}
-    parameters = {}
-    for name, own in contents.parameters.items():
-        shape = reader.shape(own.key)
-        assert shape is not None
-        numel = torch.Size(shape).numel()
-        dtype = reader.dtype(own.key)
-        parameters[name] = SavedParameter(
-            shape, _word(dtype), own.trains, "", (ShardRange(0, numel, 0),) if numel else ()
-        )
-        if not numel:
+    source, target = DcpFolder(Path(folder).expanduser()), Path(checkpoints).expanduser()
+    refuse_used(target, CheckpointError)
+    frozen, buffers, tied = list(frozen), list(buffers), {}
+    if module is not None:
+        frozen += [name for name, parameter in module.named_parameters() if not parameter.requires_grad]
+        buffers += buffers_of(module)
+        tied = tied_names(module)
+    states, groups = _keys_by_name(source, f"{optimizer}.state."), _read_groups(source, f"{optimizer}.param_groups.")
+    if states and not groups:
+        groups = [{"parameters": list(states), "options": {}}]
+    stepped = {*states, *(name for group in groups for name in group["parameters"])}
+    parameters, in_model, in_optimizer = {}, Values(), Values()
+    for name, key in _keys_of_model(source, model).items():
+        dtype, shape = source.dtype(key), source.shape(key)
+        is_frozen = name not in stepped and _matches(name, frozen)
+        if name in tied:
             continue
-        place = name, 0, numel
-        model[tensor_name("model", *place)] = own.key
-        shapes[tensor_name("model", *place)] = dtype, [numel]
-        for state in contents.states if own.trains else ():
-            key = own.states.get(state)
-            states[tensor_name(state, *place)] = key
-            of_states[tensor_name(state, *place)] = (
-                contents.states[state] if key is None else reader.dtype(key),
-                [numel],
+        if name not in stepped and not is_frozen and (_matches(name, buffers) or not dtype.is_floating_point):
+            in_model[f"buffer/{name}"] = dtype, shape, key
+            continue
+        if stepped and name not in stepped and not is_frozen:
+            raise CheckpointError(
+                f"{name} has no optimizer states in {source.path}, so it may be a frozen parameter, another "
+                "name of a tied one, or a buffer; say which: frozen=[...] or buffers=[...], or give the model "
+                "(module=...)"
             )
-    total = sum(dtype.itemsize * torch.Size(shape).numel() for dtype, shape in [*shapes.values(), *of_states.values()])
-    done = 0
-    files = {}
-    for file, keys, of_file in ((model_file(0), model, shapes), (optimizer_file(0), states, of_states)):
-        writer = FileWriter(draft / file, of_file, {"save": token, "step": str(step), "rank": "0"})
-        try:
-            for name, key in keys.items():
-                dtype, size = of_file[name]
-                tensor = torch.zeros(size, dtype=dtype) if key is None else reader.read(key)
-                writer.append(name, tensor)
-                done += tensor.nbytes
-                if progress is not None:
-                    progress(done, total)
-            writer.finish()
-        finally:
-            writer.close()
-        files[file] = SavedFile(writer.nbytes, writer.header_crc32)
-    groups = plain.encode(contents.groups, "the optimizer's options")
-    text = (json.dumps({"groups": groups, "loss_scaler": None}, indent=1) + "\n").encode()
-    write_whole(draft / NONPARAM, text)
-    files[NONPARAM] = SavedFile(len(text), crc32(text))
+        numel = prod(shape)
+        stretches = (ShardRange(0, numel, 0),) if numel else ()
+        parameters[name] = SavedParameter(shape, _word(dtype), not is_frozen, "", stretches)
+        if numel:
+            in_model[tensor_name("model", name, 0, numel)] = dtype, (numel,), key
+    long = _long_states(source, parameters, states)
+    for name, saved in parameters.items():
+        for state, of_state in long.items() if saved.numel and saved.trains else ():
+            own = states.get(name, {}).get(state)
+            values = of_state if own is None else source.dtype(own), (saved.numel,), own
+            in_optimizer[tensor_name(state, name, 0, saved.numel)] = values
+    for group in groups:
+        group["counters"] = _read_counters(source, group["parameters"], states, long)
+    if step is None:
+        step = max((int(group["counters"].get("step", 0)) for group in groups), default=0)
+    check_count("step", step, least=0)
+    # DCP does not say which optimizer it was, but these options do.
+    decoupled = any(group["options"].get("decoupled_weight_decay") for group in groups)
     manifest = Manifest(
-        save=token,
+        save=secrets.token_hex(4),
         step=step,
         ranks=1,
         stage=0,
         replicas=1,
         precision=None,
         offload={"optimizer": "device", "parameters": "device"},
-        optimizer=contents.optimizer,
-        states={
-            state: {"dtype": _word(dtype), "scaled": False, "root": False} for state, dtype in contents.states.items()
-        },
+        optimizer="AdamW" if decoupled else "an optimizer of torch's",
+        states={state: {"dtype": _word(dtype), "scaled": False, "root": False} for state, dtype in long.items()},
         main=False,
         parameters=parameters,
-        buffers={name: [0] for name in contents.buffers},
-        tied=contents.tied,
+        buffers={name.removeprefix("buffer/"): [0] for name in in_model if name.startswith("buffer/")},
+        tied=tied,
         data=plain.encode(data, "data"),
-        files=files,
+        files={},
         written_by={"zerolab": __version__, "torch": torch.__version__, "from": "torch.distributed.checkpoint"},
     )
-    write_whole(draft / MANIFEST, manifest.to_json().encode())
+    with closing(Folder(target)) as room:
+        draft = target / draft_name(step, manifest.save)
+        draft.mkdir()
+        try:
+            with writing(target):
+                _write(draft, manifest, in_model, in_optimizer, groups, source, progress)
+                return room.commit(draft, step, None)
+        except BaseException:
+            discard(draft)
+            raise
+
+
+def _write(
+    draft: Path,
+    manifest: Manifest,
+    in_model: Values,
+    in_optimizer: Values,
+    groups: list[dict[str, Any]],
+    source: DcpFolder,
+    progress: Progress | None,
+) -> None:
+    """Write the files of a checkpoint, the manifest last."""
+    tensors = [*in_model.values(), *in_optimizer.values()]
+    total, done = sum(dtype.itemsize * prod(shape) for dtype, shape, _ in tensors), 0
+    files, about = {}, {"save": manifest.save, "step": str(manifest.step), "rank": "0"}
+    for file, values in ((model_file(0), in_model), (optimizer_file(0), in_optimizer)):
+        shapes = {name: (dtype, shape) for name, (dtype, shape, _) in values.items()}
+        with closing(FileWriter(draft / file, shapes, about)) as writer:
+            for name, (dtype, shape, key) in values.items():
+                tensor = torch.zeros(shape, dtype=dtype) if key is None else source.read(key)
+                writer.append(name, tensor)
+                done += tensor.nbytes
+                if progress is not None:
+                    progress(done, total)
+            writer.finish()
+        files[file] = SavedFile(writer.nbytes, writer.header_crc32)
+    said = {"groups": plain.encode(groups, "the optimizer's options"), "loss_scaler": None}
+    text = (json.dumps(said, indent=1) + "\n").encode()
+    write_whole(draft / NONPARAM, text)
+    files[NONPARAM] = SavedFile(len(text), crc32(text))
+    write_whole(draft / MANIFEST, replace(manifest, files=files).to_json().encode())
 
 
 def _word(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
+
+
+def _keys_of_model(source: DcpFolder, model: str) -> dict[str, str]:
+    keys = {key.removeprefix(f"{model}."): key for key in source.entries if key.startswith(f"{model}.")}
+    if not keys:
+        tops = sorted({key.partition(".")[0] for key in source.entries})
+        raise CheckpointError(
+            f"{source.path} has no entry that begins with {model!r} (it has {', '.join(tops[:5])}); say what "
+            'the model is called there: model="..."'
+        )
+    # DDP's module is called so.
+    within = "module." if all(name.startswith("module.") for name in keys) else ""
+    return {name.removeprefix(within): key for name, key in keys.items()}
+
+
+def _matches(name: str, patterns: list[str]) -> bool:
+    return name in patterns or any(fnmatchcase(name, pattern) for pattern in patterns)
+
+
+# The optimizer.
+
+
+def _keys_by_name(source: DcpFolder, start: str) -> Keys:
+    found: Keys = {}
+    for key in source.entries:
+        if key.startswith(start):
+            name, _, last = key.removeprefix(start).rpartition(".")
+            found.setdefault(name.removeprefix("module."), {})[last] = key
+    return found
+
+
+def _read_groups(source: DcpFolder, start: str) -> list[dict[str, Any]]:
+    """Parameters and options: of groups by number, which have `params`, or else by parameter. Both are there in what we
+    write."""
+    keys = _keys_by_name(source, start)
+    numbered = {name: own for name, own in keys.items() if "params" in own}
+    groups: dict[str, dict[str, Any]] = {}
+    for name, own in sorted((numbered or keys).items(), key=lambda item: (len(item[0]), item[0])):
+        options = {option: source.read(key) for option, key in own.items() if option != "param_names"}
+        names = options.pop("params", [name])
+        if not all(isinstance(each, str) for each in names):
+            raise CheckpointError(
+                f"{source.path} has optimizer states by number, as optimizer.state_dict() has them; save what "
+                f"get_optimizer_state_dict gives, which has names, or {WEIGHTS_ALONE}"
+            )
+        # Of groups by parameter, those with the same options are one.
+        mark = name if numbered else str(plain.encode(options, "the optimizer's options"))
+        group = groups.setdefault(mark, {"parameters": [], "options": options})
+        group["parameters"] += [each.removeprefix("module.") for each in names]
+    return list(groups.values())
+
+
+def _long_states(source: DcpFolder, parameters: dict[str, SavedParameter], states: Keys) -> dict[str, torch.dtype]:
+    """The states that have an element for each of a parameter, and their dtypes."""
+    found: dict[str, torch.dtype] = {}
+    for name, own in states.items():
+        for state, key in own.items():
+            if state != "step" and source.is_tensor(key) and source.shape(key) == parameters[name].shape:
+                found.setdefault(state, source.dtype(key))
+            elif state in found or prod(source.shape(key)) != 1:
+                raise CheckpointError(
+                    f"{state} of {name} in {source.path} has another shape than the parameter, so this "
+                    f"optimizer is not elementwise and no engine can take its states; {WEIGHTS_ALONE}"
+                )
+    for state, name in ((state, name) for name, own in states.items() for state in found if state not in own):
+        raise CheckpointError(
+            f"{source.path} has no {state} of {name}, but of other parameters; take another checkpoint"
+        )
+    return found
+
+
+def _read_counters(source: DcpFolder, names: list[str], states: Keys, long: Collection[str]) -> dict[str, Any]:
+    """What all parameters of a group have beside their long states."""
+    found: dict[str, Any] = {}
+    for name in names:
+        for state in sorted(states.get(name, {}).keys() - set(long)):
+            value = source.read(states[name][state])
+            if found.setdefault(state, value) != value:
+                raise CheckpointError(
+                    f"{state} is {float(found[state]):g} of one parameter and {float(value):g} of {name} in "
+                    f"{source.path}, though they share a group, which no engine can go on from; {WEIGHTS_ALONE}"
+                )
+    return found

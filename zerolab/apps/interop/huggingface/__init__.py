@@ -5,22 +5,19 @@
     config, tensors = load_folder("out")                # a tensor is read when it is asked for, by our name
 
 `config.py` translates config.json, `names.py` the tensors, one by one, and `folder.py` reads and writes files. Nothing
-here imports transformers. Both LLaMA's rotary positions turn halves of a head, so only GPT-2's matrices change their
-layout: theirs are [in, out].
+here imports transformers.
 """
-
-from __future__ import annotations
 
 from zerolab.apps.interop.huggingface.config import from_huggingface, to_huggingface
 from zerolab.apps.interop.huggingface.folder import from_pretrained, load_folder, save_folder
-from zerolab.apps.interop.huggingface.names import NameRow, export, import_, rows
+from zerolab.apps.interop.huggingface.names import Imported, NameRow, export, rows
 
 __all__ = [
+    "Imported",
     "NameRow",
     "export",
     "from_huggingface",
     "from_pretrained",
-    "import_",
     "load_folder",
     "rows",
     "save_folder",

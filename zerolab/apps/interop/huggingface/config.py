@@ -1,4 +1,5 @@
-"""config.json both ways: our `Config` as LlamaForCausalLM's or GPT2LMHeadModel's fields, and theirs as ours."""
+"""config.json both ways: our `Config` as the fields of Hugging Face's GPT-2, Llama, Mistral, Qwen2 and Qwen3, and
+theirs as ours, by one table of names."""
 
 from __future__ import annotations
 
@@ -13,24 +14,51 @@ from zerolab.models import Config, GPT2Config, LlamaConfig
 BIASES = "zerolab_bias"
 """Our own field in a GPT-2's config.json: false says that its biases are all zero and that our model has none."""
 
-# What our models do, by field; a field that is absent or null has their default, which is the first of these.
-_ONLY: dict[str, dict[str, tuple[Any, ...]]] = {
-    "llama": {
-        "hidden_act": ("silu", "swish"),
-        "attention_bias": (False,),
-        "mlp_bias": (False,),
-        "sliding_window": (None,),
-        "partial_rotary_factor": (1.0,),
-        "quantization_config": (None,),
-    },
-    "gpt2": {
-        "activation_function": ("gelu_new", "gelu_pytorch_tanh"),
-        "scale_attn_weights": (True,),
-        "scale_attn_by_inverse_layer_idx": (False,),
-        "add_cross_attention": (False,),
-        "quantization_config": (None,),
-    },
+_GPT2: dict[str, tuple[str, Any]] = {
+    "vocab_size": ("vocab_size", int),
+    "n_embd": ("dim", int),
+    "n_layer": ("layers", int),
+    "n_head": ("heads", int),
+    "n_positions": ("max_seq_len", 1024),
+    "layer_norm_epsilon": ("norm_eps", 1e-5),
+    BIASES: ("bias", True),
+    "tie_word_embeddings": ("tied_head", True),
 }
+_LLAMA: dict[str, tuple[str, Any]] = {
+    "vocab_size": ("vocab_size", int),
+    "hidden_size": ("dim", int),
+    "intermediate_size": ("ffn_dim", int),
+    "num_hidden_layers": ("layers", int),
+    "num_attention_heads": ("heads", int),
+    "num_key_value_heads": ("kv_heads", int),
+    "head_dim": ("head_dim", int),
+    "max_position_embeddings": ("max_seq_len", 2048),
+    "rms_norm_eps": ("norm_eps", 1e-6),
+    "rope_theta": ("rope_theta", 10_000.0),  # read by transformers 4; 5 reads rope_parameters
+    "tie_word_embeddings": ("tied_head", False),
+}
+"""Their fields: ours, and what transformers takes one for that is absent, or of which type it is if it may not be."""
+_QWEN = {"num_key_value_heads": 32, "max_position_embeddings": 32_768, "sliding_window": 4096}
+_OWN: dict[str, dict[str, Any]] = {
+    "gpt2": {},
+    "llama": {},
+    "mistral": {"num_key_value_heads": 8, "max_position_embeddings": 131_072, "sliding_window": 4096},
+    "qwen2": _QWEN,
+    "qwen3": {**_QWEN, "head_dim": 128},
+}
+"""What a kind of model has in their place."""
+_ONLY: dict[str, tuple[Any, ...]] = {
+    "hidden_act": ("silu", "swish"),
+    "activation_function": ("gelu_new", "gelu_pytorch_tanh"),
+    "attention_bias": (False,),
+    "mlp_bias": (False,),
+    "partial_rotary_factor": (1.0,),
+    "scale_attn_weights": (True,),
+    "scale_attn_by_inverse_layer_idx": (False,),
+    "add_cross_attention": (False,),
+    "quantization_config": (None,),
+}
+"""What our models do, by field; a field that is absent or null does that, too."""
 
 
 def to_huggingface(config: Config, dtype: torch.dtype = torch.float32) -> dict[str, Any]:
@@ -38,46 +66,30 @@ def to_huggingface(config: Config, dtype: torch.dtype = torch.float32) -> dict[s
 
     `dtype` is that of the tensors beside it, in which `from_pretrained` of transformers computes. Dropout is 0, since a
     `Config` does not say it. Tokens that begin, end or pad a text are null: they belong to a tokenizer.
+
+    Raises InputError for a Llama with both biases and norms of queries and keys, which none of theirs has.
     """
-    tokens = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
-    said = {"tie_word_embeddings": config.tied_head, "torch_dtype": str(dtype).removeprefix("torch."), **tokens}
+    more: dict[str, Any]
     if isinstance(config, GPT2Config):
-        return {
-            "architectures": ["GPT2LMHeadModel"],
-            "model_type": "gpt2",
-            "vocab_size": config.vocab_size,
-            "n_embd": config.dim,
-            "n_layer": config.layers,
-            "n_head": config.heads,
-            "n_inner": 4 * config.dim,
-            "n_positions": config.max_seq_len,
-            "layer_norm_epsilon": config.norm_eps,
-            "activation_function": "gelu_new",
-            "embd_pdrop": 0.0,
-            "resid_pdrop": 0.0,
-            "attn_pdrop": 0.0,
-            BIASES: config.bias,
-            **said,
-        }
+        kind, architecture, table = "gpt2", "GPT2LMHeadModel", _GPT2
+        more = {"n_inner": 4 * config.dim, "activation_function": "gelu_new"}
+        more |= {"embd_pdrop": 0.0, "resid_pdrop": 0.0, "attn_pdrop": 0.0}
+    else:
+        if config.qkv_bias and config.qk_norm:
+            raise InputError("no model of transformers has both qkv_bias and qk_norm; leave the config out")
+        kind, table = "qwen2" if config.qkv_bias else "qwen3" if config.qk_norm else "llama", _LLAMA
+        architecture = f"{kind.capitalize()}ForCausalLM"
+        more = {"hidden_act": "silu", "attention_dropout": 0.0}
+        more["rope_parameters"] = {"rope_type": "default", "rope_theta": config.rope_theta}
+        more |= {"mlp_bias": False} if kind == "llama" else {"use_sliding_window": False}
+        more |= {"attention_bias": False} if kind != "qwen2" else {}
     return {
-        "architectures": ["LlamaForCausalLM"],
-        "model_type": "llama",
-        "vocab_size": config.vocab_size,
-        "hidden_size": config.dim,
-        "intermediate_size": config.ffn_dim,
-        "num_hidden_layers": config.layers,
-        "num_attention_heads": config.heads,
-        "num_key_value_heads": config.kv_heads,
-        "head_dim": config.head_dim,
-        "max_position_embeddings": config.max_seq_len,
-        "rms_norm_eps": config.norm_eps,
-        "rope_theta": config.rope_theta,  # read by transformers 4; 5 reads the next
-        "rope_parameters": {"rope_type": "default", "rope_theta": config.rope_theta},
-        "hidden_act": "silu",
-        "attention_bias": False,
-        "attention_dropout": 0.0,
-        "mlp_bias": False,
-        **said,
+        "architectures": [architecture],
+        "model_type": kind,
+        **{theirs: getattr(config, ours) for theirs, (ours, _) in table.items()},
+        **more,
+        "torch_dtype": str(dtype).removeprefix("torch."),
+        **dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id")),
     }
 
 
@@ -85,89 +97,62 @@ def from_huggingface(said: Mapping[str, Any]) -> Config:
     """The `Config` of our model that gives the same logits as theirs of this config.json.
 
     A field that is absent has transformers' default, not ours. Dropout is not taken over, since a `Config` does not say
-    it: logits are those of their model in `eval()`. GPT-2 has biases, unless our own field says that they are zero.
+    it: logits are those of their model in `eval()`. GPT-2 has biases, unless our own field says that they are zero. The
+    window of a model whose attention sees one is the longest sequence of ours.
 
-    Raises:
-        InputError: a size is missing or no number, or a field asks for what our model cannot do; names the field.
+    Raises InputError for a size that is missing or no number, and a field that asks for what our model cannot do.
     """
     kind = said.get("model_type")
-    if not isinstance(kind, str) or kind not in _ONLY:
-        _refuse("model_type", kind, "is 'llama' or 'gpt2'")
-    for field, allowed in _ONLY[kind].items():
+    if not isinstance(kind, str) or kind not in _OWN:
+        _refuse("model_type", kind, f"is one of {', '.join(_OWN)}")
+    for field, allowed in _ONLY.items():
         if said.get(field) is not None and said[field] not in allowed:
             _refuse(field, said[field], f"is {' or '.join(map(repr, allowed))} in our {kind}")
+    table = _GPT2 if kind == "gpt2" else _LLAMA
+    given = {theirs: default for theirs, (_, default) in table.items() if not isinstance(default, type)} | _OWN[kind]
+    given |= {field: value for field, value in said.items() if value is not None}
+    own: dict[str, Any] = {}
+    if kind != "gpt2":
+        own = {"qkv_bias": kind == "qwen2", "qk_norm": kind == "qwen3"}
+        _take_over(said, kind, given)
+    found = {ours: _read(given, theirs, of) for theirs, (ours, of) in table.items() if theirs != "head_dim"}
+    if "head_dim" in given and _read(given, "head_dim", int) * found["heads"] != found["dim"]:
+        own["head_size"] = given["head_dim"]
+    if kind == "gpt2" and given.get("n_inner", 4 * found["dim"]) != 4 * found["dim"]:
+        _refuse("n_inner", given["n_inner"], f"is 4 · n_embd, {4 * found['dim']}, in our gpt2")
     try:
-        return _gpt2(said) if kind == "gpt2" else _llama(said)
+        return (GPT2Config if kind == "gpt2" else LlamaConfig)(**found, **own)
     except InputError as error:
-        if str(error).startswith("config.json"):
-            raise
         raise InputError(f"config.json describes a model that cannot be: {error}") from None
 
 
-def _llama(said: Mapping[str, Any]) -> LlamaConfig:
-    dim, heads = _whole(said, "hidden_size"), _whole(said, "num_attention_heads")
-    if said.get("head_dim") is not None and said["head_dim"] != dim / heads:
-        _refuse("head_dim", said["head_dim"], f"is hidden_size / num_attention_heads, {dim} / {heads}, in our llama")
-    theta = _number(said, "rope_theta", 10_000.0)
+def _take_over(said: Mapping[str, Any], kind: str, given: dict[str, Any]) -> None:
+    """Put what a Llama's config.json says in other words, and what follows from other fields, in its place."""
+    if said.get("num_key_value_heads", given.get("num_key_value_heads")) is None:
+        given["num_key_value_heads"] = given.get("num_attention_heads")
     for field in ("rope_parameters", "rope_scaling"):
         rope = said.get(field) or {}
-        if not isinstance(rope, Mapping) or rope.get("rope_type", rope.get("type", "default")) != "default":
-            _refuse(field, rope, "scales nothing (rope_type 'default') in our llama")
-        if rope.get("partial_rotary_factor", 1.0) != 1.0:
-            _refuse(field, rope, "turns whole heads (partial_rotary_factor 1.0) in our llama")
-        theta = _number(rope, "rope_theta", theta)
-    return LlamaConfig(
-        vocab_size=_whole(said, "vocab_size"),
-        dim=dim,
-        layers=_whole(said, "num_hidden_layers"),
-        heads=heads,
-        kv_heads=_whole(said, "num_key_value_heads", heads),
-        ffn_dim=_whole(said, "intermediate_size"),
-        max_seq_len=_whole(said, "max_position_embeddings", 2048),
-        rope_theta=theta,
-        norm_eps=_number(said, "rms_norm_eps", 1e-6),
-        tied_head=_truth(said, "tie_word_embeddings", False),
-    )
-
-
-def _gpt2(said: Mapping[str, Any]) -> GPT2Config:
-    dim = _whole(said, "n_embd")
-    inner = _whole(said, "n_inner", 4 * dim)
-    if inner != 4 * dim:
-        _refuse("n_inner", inner, f"is 4 · n_embd, {4 * dim}, in our gpt2")
-    return GPT2Config(
-        vocab_size=_whole(said, "vocab_size"),
-        dim=dim,
-        layers=_whole(said, "n_layer"),
-        heads=_whole(said, "n_head"),
-        max_seq_len=_whole(said, "n_positions", 1024),
-        norm_eps=_number(said, "layer_norm_epsilon", 1e-5),
-        bias=_truth(said, BIASES, True),
-        tied_head=_truth(said, "tie_word_embeddings", True),
-    )
+        kinds = {rope.get("rope_type", rope.get("type", "default"))} if isinstance(rope, Mapping) else {None}
+        if kinds != {"default"} or rope.get("partial_rotary_factor", 1.0) != 1.0:
+            _refuse(field, rope, "turns whole heads and scales nothing (rope_type 'default') in our llama")
+        given["rope_theta"] = rope.get("rope_theta", given["rope_theta"])
+    has_window = said.get("sliding_window", given.get("sliding_window")) is not None
+    if has_window and said.get("use_sliding_window", not kind.startswith("qwen")):
+        # Up to its width, a window shows all that was before.
+        fields = ("max_position_embeddings", "sliding_window")
+        given["max_position_embeddings"] = min(_read(given, field, int) for field in fields)
 
 
 def _refuse(field: str, value: Any, ours: str) -> NoReturn:
     raise InputError(f"config.json's {field} is {value!r}, but {ours}; take a checkpoint of such a model.")
 
 
-def _whole(said: Mapping[str, Any], field: str, default: int | None = None) -> int:
-    value = default if said.get(field) is None else said[field]
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+def _read(said: Mapping[str, Any], field: str, of: Any) -> Any:
+    value: Any = said.get(field)
+    kind = of if isinstance(of, type) else type(of)
+    is_number = type(value) in (int, kind) and 0 < value < float("inf")
+    if not (isinstance(value, bool) if kind is bool else is_number):
         was = "is missing" if value is None else f"is {value!r}"
-        raise InputError(f"config.json's {field} {was}, but must be a whole number of at least 1; mend the file.")
-    return value
-
-
-def _number(said: Mapping[str, Any], field: str, default: float) -> float:
-    value = default if said.get(field) is None else said[field]
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
-        raise InputError(f"config.json's {field} is {value!r}, but must be a positive number; mend the file.")
-    return float(value)
-
-
-def _truth(said: Mapping[str, Any], field: str, default: bool) -> bool:
-    value = default if said.get(field) is None else said[field]
-    if not isinstance(value, bool):
-        raise InputError(f"config.json's {field} is {value!r}, but must be true or false; mend the file.")
-    return value
+        wanted = {bool: "true or false", int: "a whole number of at least 1", float: "a positive number"}[kind]
+        raise InputError(f"config.json's {field} {was}, but must be {wanted}; mend the file.")
+    return kind(value)

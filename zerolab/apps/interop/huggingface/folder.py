@@ -13,8 +13,8 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -22,11 +22,12 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from zerolab.apps.interop.drafts import refuse_used, writing
 from zerolab.apps.interop.huggingface.config import from_huggingface, to_huggingface
-from zerolab.apps.interop.huggingface.names import Imported, checked, rows
+from zerolab.apps.interop.huggingface.names import Imported
 from zerolab.errors import CheckpointError, InputError
 from zerolab.files import whole_folder
-from zerolab.models import GPT2, Config, LanguageModel, Llama, LlamaConfig
+from zerolab.models import Config, LanguageModel, build_model
 
 CONFIG, WHOLE, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
 
@@ -41,109 +42,76 @@ def save_folder(
 ) -> None:
     """Write a folder that `from_pretrained` of transformers reads: config.json, shards and their index.
 
-    Args:
-        path: a folder that is not there yet, or is empty. It is there whole or not at all: it is written under another
-            name beside it, which is taken away if that fails.
-        config: of the model.
-        tensors: (their name, tensor) of all tensors, in any order, such as `export` yields. Each is copied before the
-            next is taken, and those of one shard are held.
-        dtype: that in which tensors are written.
-        max_shard_bytes: a file's tensors take at most so many bytes, unless a single tensor takes more.
+    path             a folder that is not there yet, or is empty; it is there whole or not at all
+    tensors          (their name, tensor) of all tensors, in any order, such as `export` yields. Each is copied before
+                     the next is taken, and those of one file are held
+    dtype            that in which tensors are written
+    max_shard_bytes  a file's tensors take at most so many bytes, unless a single tensor takes more
 
-    Raises:
-        InputError: max_shard_bytes below 1, a dtype that is not of floats, or a folder with something in it.
-        CheckpointError: a tensor is missing, comes twice, is none of such a model or has another shape; or a file
-            cannot be written.
+    Raises an InputError for a dtype that is not of floats and a folder with something in it, and a CheckpointError for
+    a file that cannot be written.
     """
     if not dtype.is_floating_point:
         raise InputError(f"dtype is {dtype}, but weights are floats; name a dtype such as torch.bfloat16.")
-    _save(path, checked_rows(config, tensors, dtype), max_shard_bytes, {CONFIG: to_huggingface(config, dtype)})
+    texts = {CONFIG: to_huggingface(config, dtype)}
+    save_tensors(path, tensors, dtype=dtype, max_shard_bytes=max_shard_bytes, texts=texts)
 
 
-def save_tensors(path: str | Path, tensors: Iterable[tuple[str, Tensor]], *, max_shard_bytes: int = 5 * 10**9) -> None:
-    """Write tensors under the names and in the dtypes that they have, without a config.json; else as `save_folder`."""
-    _save(path, tensors, max_shard_bytes, {})
+def save_tensors(
+    path: str | Path,
+    tensors: Iterable[tuple[str, Tensor]],
+    *,
+    dtype: torch.dtype | None = None,
+    max_shard_bytes: int = 5 * 10**9,
+    texts: Mapping[str, Any] = MappingProxyType({}),
+) -> None:
+    """Write tensors under the names that they have, in a dtype or their own, and what else is said in JSON, by file."""
+    path, texts = Path(os.path.abspath(path)), dict(texts)
+    refuse_used(path, InputError)
+    with writing(path), whole_folder(path) as draft:
+        shards: list[list[str]] = []
+        total = 0
+        for held in _shards(tensors, dtype, max_shard_bytes):
+            shards.append(list(held))
+            total += sum(tensor.nbytes for tensor in held.values())
+            save_file(held, draft / f"{len(shards)}.safetensors", metadata={"format": "pt"})
+            held.clear()
+        names = [f"model-{at:05}-of-{len(shards):05}.safetensors" for at in range(1, len(shards) + 1)]
+        if len(shards) == 1:
+            names = [WHOLE]
+        else:
+            places = {name: file for file, shard in zip(names, shards, strict=True) for name in shard}
+            texts[INDEX] = {"metadata": {"total_size": total}, "weight_map": dict(sorted(places.items()))}
+        for at, name in enumerate(names, start=1):
+            (draft / f"{at}.safetensors").rename(draft / name)
+        for name, content in texts.items():
+            (draft / name).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
 
 
-def _save(path: str | Path, tensors: Iterable[tuple[str, Tensor]], max_shard_bytes: int, texts: dict[str, Any]) -> None:
-    if isinstance(max_shard_bytes, bool) or not isinstance(max_shard_bytes, int) or max_shard_bytes < 1:
-        raise InputError(
-            f"max_shard_bytes is {max_shard_bytes!r}, but must be a whole number of at least 1; change it."
-        )
-    path = Path(os.path.abspath(path))
-    if path.exists() and not (path.is_dir() and next(path.iterdir(), None) is None):
-        raise InputError(f"{path} is there already and is no empty folder; name a new one.")
-    with _writing(path), whole_folder(path) as draft:
-        _write(draft, tensors, max_shard_bytes, texts)
-
-
-def checked_rows(
-    config: Config, tensors: Iterable[tuple[str, Tensor]], dtype: torch.dtype
-) -> Iterator[tuple[str, Tensor]]:
-    """The tensors, held to those of such a model, in another dtype."""
-    missing = {row.theirs: row.their_shape for row in rows(config)}
+def _shards(
+    tensors: Iterable[tuple[str, Tensor]], dtype: torch.dtype | None, limit: int
+) -> Iterator[dict[str, Tensor]]:
+    """Copies of the tensors, as many at a time as fit into one file; at least one."""
+    held: dict[str, Tensor] = {}
+    size = 0
     for name, tensor in tensors:
-        if name not in missing:
-            raise CheckpointError(f"the tensor {name} came twice or is none of such a model; give those of `export`")
-        checked(name, tensor, missing.pop(name))
-        yield name, tensor.detach().to(dtype)
+        kind = dtype or tensor.dtype
+        nbytes = tensor.numel() * kind.itemsize
+        if held and size + nbytes > limit:
+            yield held
+            held, size = {}, 0
+        held[name] = torch.empty(tensor.shape, dtype=kind, device="cpu").copy_(tensor.detach())
+        size += nbytes
         # Before the next one is made.
         del tensor
-    if missing:
-        raise CheckpointError(f"the tensor {next(iter(missing))} did not come; give those of `export`, all of them")
-
-
-def _write(draft: Path, tensors: Iterable[tuple[str, Tensor]], limit: int, texts: dict[str, Any]) -> None:
-    held: dict[str, Tensor] = {}
-    shards: list[list[str]] = []
-    size = total = 0
-
-    def flush() -> None:
-        shards.append(list(held))
-        save_file(held, draft / f"{len(shards)}.safetensors", metadata={"format": "pt"})
-        held.clear()
-
-    for name, tensor in tensors:
-        nbytes = tensor.numel() * tensor.dtype.itemsize
-        if held and size + nbytes > limit:
-            flush()
-            size = 0
-        held[name] = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu").copy_(tensor.detach())
-        size, total = size + nbytes, total + nbytes
-        del tensor
-    flush()
-    names = [f"model-{at:05}-of-{len(shards):05}.safetensors" for at in range(1, len(shards) + 1)]
-    names = names if len(names) > 1 else [WHOLE]
-    said = dict(texts)
-    if len(names) > 1:
-        places = {name: file for file, shard in zip(names, shards, strict=True) for name in shard}
-        said[INDEX] = {"metadata": {"total_size": total}, "weight_map": dict(sorted(places.items()))}
-    for at, name in enumerate(names, start=1):
-        (draft / f"{at}.safetensors").rename(draft / name)
-    for name, content in said.items():
-        (draft / name).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-
-
-@contextmanager
-def _writing(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except (OSError, SafetensorError) as error:
-        raise CheckpointError(
-            f"{path} could not be written ({error}); make room there, or name another folder"
-        ) from error
+    yield held
 
 
 def load_folder(path: str | Path) -> tuple[Config, Mapping[str, Tensor]]:
-    """Read a folder's config.json, and its tensors by our names, in the order of our model's parameters.
+    """A folder's config.json, and its tensors by our names, in the order of our model's parameters (see `Imported`).
 
-    A tensor is read when it is asked for, to memory of its own on the CPU, in the dtype of the file; `items()` yields
-    one after the other. A tied head is not among them: it is the embedding.
-
-    Raises:
-        InputError: config.json names a model that ours is not; see `from_huggingface`.
-        CheckpointError: a file is missing or cannot be read, or the tensors are not those of the config (see
-            `import_`); of a tensor that is asked for later, then.
+    Raises an InputError for a model that ours is not, and a CheckpointError for a file that is missing or cannot be
+    read, and for tensors that are not those of the config.
     """
     path = Path(path)
     config = from_huggingface(_read_json(path / CONFIG))
@@ -151,19 +119,11 @@ def load_folder(path: str | Path) -> tuple[Config, Mapping[str, Tensor]]:
 
 
 def from_pretrained(path: str | Path, *, dtype: torch.dtype | None = None, checkpoint: bool = False) -> LanguageModel:
-    """Our model with the weights of a Hugging Face folder, on the CPU; loading holds one model and one tensor.
-
-    Args:
-        path: the folder; nothing is downloaded.
-        dtype: that of all parameters; None keeps the files' own.
-        checkpoint: see `Llama` and `GPT2`.
-
-    Raises:
-        InputError, CheckpointError: see `load_folder`.
-    """
+    """Our model with the weights of a Hugging Face folder, on the CPU, in a dtype or that of the files; see
+    `load_folder`. Nothing is downloaded, and loading holds one model and one tensor."""
     config, tensors = load_folder(path)
     with torch.device("meta"):
-        model = Llama(config, checkpoint) if isinstance(config, LlamaConfig) else GPT2(config, checkpoint)
+        model = build_model(config, checkpoint=checkpoint)
     parameters = {name: nn.Parameter(tensor.to(dtype=dtype)) for name, tensor in tensors.items()}
     if config.tied_head:
         parameters["head.lm_head.weight"] = next(iter(parameters.values()))  # the embedding's table comes first
@@ -175,7 +135,21 @@ class _Files(Mapping[str, Tensor]):
     """A folder's tensors by their names, each read from its file when it is asked for."""
 
     def __init__(self, folder: Path) -> None:
-        self._places = _places(folder)
+        if (folder / WHOLE).exists():
+            shards = {WHOLE}
+        elif (folder / INDEX).exists():
+            # Names alone, so that no file outside of the folder is opened.
+            shards = {Path(str(shard)).name for shard in _read_json(folder / INDEX).get("weight_map", {}).values()}
+        else:
+            raise CheckpointError(
+                f"{folder} has neither {WHOLE} nor {INDEX}; a pickle (pytorch_model.bin) may run any code and is not "
+                "opened, so where you trust one, let transformers write the others: "
+                "AutoModelForCausalLM.from_pretrained(old).save_pretrained(new)"
+            )
+        self._places: dict[str, Path] = {}
+        for shard in sorted(shards):
+            with _opened(folder / shard) as file:
+                self._places |= dict.fromkeys(file.keys(), folder / shard)
 
     def __getitem__(self, name: str) -> Tensor:
         path = self._places[name]
@@ -189,31 +163,6 @@ class _Files(Mapping[str, Tensor]):
         return len(self._places)
 
 
-def _places(folder: Path) -> dict[str, Path]:
-    """The file of each tensor, seen in the files themselves."""
-    if (folder / WHOLE).exists():
-        with _opened(folder / WHOLE) as file:
-            return dict.fromkeys(file.keys(), folder / WHOLE)
-    if not (folder / INDEX).exists():
-        if pickles := sorted(path.name for path in folder.glob("*.bin*")):
-            raise CheckpointError(
-                f"{folder} has its weights in {pickles[0]}, a pickle, which may run any code when it is opened; "
-                "where you trust it, let transformers write model.safetensors: "
-                "AutoModelForCausalLM.from_pretrained(old).save_pretrained(new)"
-            )
-        raise CheckpointError(f"{folder} has neither {WHOLE} nor {INDEX}; name a folder that has one of them")
-    weight_map = _read_json(folder / INDEX).get("weight_map")
-    if not isinstance(weight_map, dict):
-        raise CheckpointError(f"{folder / INDEX} has no weight_map; take the whole checkpoint anew")
-    places: dict[str, Path] = {}
-    for shard in sorted({str(shard) for shard in weight_map.values()}):
-        if Path(shard).name != shard:
-            raise CheckpointError(f"{folder / INDEX} names the file {shard!r} outside of its folder; do not trust it")
-        with _opened(folder / shard) as file:
-            places |= dict.fromkeys(file.keys(), folder / shard)
-    return places
-
-
 def _opened(path: Path) -> Any:
     try:
         return safe_open(path, framework="pt", device="cpu")
@@ -224,8 +173,8 @@ def _opened(path: Path) -> Any:
 def _read_json(path: Path) -> dict[str, Any]:
     try:
         said = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(said, dict):
+            raise ValueError("it holds no JSON object")
+        return said
     except (OSError, ValueError) as error:
         raise CheckpointError(f"{path} cannot be read ({error}); name the folder of a whole checkpoint") from error
-    if not isinstance(said, dict):
-        raise CheckpointError(f"{path} holds no JSON object; name the folder of a whole checkpoint")
-    return said

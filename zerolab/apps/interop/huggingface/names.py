@@ -7,14 +7,43 @@ in all of its layers and norms: without `bias` in our config, zeros are written 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from functools import lru_cache
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from zerolab.errors import CheckpointError
-from zerolab.models import Config, GPT2Config, LlamaConfig
+from zerolab.models import Config, GPT2Config, build_model
+
+_LLAMA = {
+    "embedding": "model.embed_tokens",
+    "blocks": "model.layers",
+    "attention_norm": "input_layernorm",
+    "attention": "self_attn",
+    "ffn_norm": "post_attention_layernorm",
+    "ffn": "mlp",
+    "head.norm": "model.norm",
+    "head.lm_head": "lm_head",
+}
+_GPT2 = {
+    "embedding.tokens": "transformer.wte",
+    "embedding.positions": "transformer.wpe",
+    "blocks": "transformer.h",
+    "attention_norm": "ln_1",
+    "attention.qkv_proj": "attn.c_attn",
+    "attention.o_proj": "attn.c_proj",
+    "ffn_norm": "ln_2",
+    "ffn.up_proj": "mlp.c_fc",
+    "ffn.down_proj": "mlp.c_proj",
+    "head.norm": "transformer.ln_f",
+    "head.lm_head": "lm_head",
+}
+"""What the parts of a name are called there; a part that is not here has the same name."""
+_BUFFERS = (".attn.bias", ".attn.masked_bias", ".rotary_emb.inv_freq")
 
 
 class NameRow(NamedTuple):
@@ -31,75 +60,31 @@ class NameRow(NamedTuple):
         return self.shape[::-1] if self.transposed else self.shape
 
 
-def rows(config: Config) -> list[NameRow]:
+@lru_cache(maxsize=16)
+def rows(config: Config) -> tuple[NameRow, ...]:
     """One row for each of their tensors, in the order of our model's parameters, so unit after unit.
 
     A tied head has no row: its matrix is the embedding's in both models.
     """
-    return _gpt2_rows(config) if isinstance(config, GPT2Config) else _llama_rows(config)
-
-
-def _llama_rows(config: LlamaConfig) -> list[NameRow]:
-    dim, kv_dim, table = config.dim, config.kv_heads * config.head_dim, (config.vocab_size, config.dim)
-    found = [NameRow("embedding.weight", "model.embed_tokens.weight", table)]
-    for layer in range(config.layers):
-        found += [
-            NameRow(f"blocks.{layer}.{ours}.weight", f"model.layers.{layer}.{theirs}.weight", shape)
-            for ours, theirs, shape in (
-                ("attention_norm", "input_layernorm", (dim,)),
-                ("attention.q_proj", "self_attn.q_proj", (dim, dim)),
-                ("attention.k_proj", "self_attn.k_proj", (kv_dim, dim)),
-                ("attention.v_proj", "self_attn.v_proj", (kv_dim, dim)),
-                ("attention.o_proj", "self_attn.o_proj", (dim, dim)),
-                ("ffn_norm", "post_attention_layernorm", (dim,)),
-                ("ffn.gate_proj", "mlp.gate_proj", (config.ffn_dim, dim)),
-                ("ffn.up_proj", "mlp.up_proj", (config.ffn_dim, dim)),
-                ("ffn.down_proj", "mlp.down_proj", (dim, config.ffn_dim)),
-            )
-        ]
-    head = [] if config.tied_head else [NameRow("head.lm_head.weight", "lm_head.weight", table)]
-    return [*found, NameRow("head.norm.weight", "model.norm.weight", (dim,)), *head]
-
-
-def _gpt2_rows(config: GPT2Config) -> list[NameRow]:
-    dim, table = config.dim, (config.vocab_size, config.dim)
-
-    def layer_rows(ours: str, theirs: str, *shape: int) -> list[NameRow]:
-        bias = f"{ours}.bias" if config.bias else None
-        weight = NameRow(f"{ours}.weight", f"{theirs}.weight", shape, transposed=len(shape) == 2)
-        return [weight, NameRow(bias, f"{theirs}.bias", shape[:1])]
-
-    found = [
-        NameRow("embedding.tokens.weight", "transformer.wte.weight", table),
-        NameRow("embedding.positions.weight", "transformer.wpe.weight", (config.max_seq_len, dim)),
-    ]
-    for layer in range(config.layers):
-        ours, theirs = f"blocks.{layer}", f"transformer.h.{layer}"
-        found += [
-            *layer_rows(f"{ours}.attention_norm", f"{theirs}.ln_1", dim),
-            *layer_rows(f"{ours}.attention.qkv_proj", f"{theirs}.attn.c_attn", 3 * dim, dim),
-            *layer_rows(f"{ours}.attention.o_proj", f"{theirs}.attn.c_proj", dim, dim),
-            *layer_rows(f"{ours}.ffn_norm", f"{theirs}.ln_2", dim),
-            *layer_rows(f"{ours}.ffn.up_proj", f"{theirs}.mlp.c_fc", 4 * dim, dim),
-            *layer_rows(f"{ours}.ffn.down_proj", f"{theirs}.mlp.c_proj", dim, 4 * dim),
-        ]
-    head = [] if config.tied_head else [NameRow("head.lm_head.weight", "lm_head.weight", table)]
-    return [*found, *layer_rows("head.norm", "transformer.ln_f", dim), *head]
+    gpt2, bare = isinstance(config, GPT2Config), isinstance(config, GPT2Config) and not config.bias
+    with torch.device("meta"):
+        model = build_model(replace(config, bias=True) if isinstance(config, GPT2Config) else config)
+    found = []
+    for ours, parameter in model.named_parameters():
+        theirs = ours
+        for part, name in (_GPT2 if gpt2 else _LLAMA).items():
+            theirs = re.sub(rf"(?<![^.]){re.escape(part)}(?=\.)", name, theirs)
+        turned = gpt2 and ours.startswith("blocks.") and parameter.dim() == 2
+        found.append(NameRow(None if bare and ours.endswith(".bias") else ours, theirs, tuple(parameter.shape), turned))
+    return tuple(found)
 
 
 def export(config: Config, ours: Callable[[str], Tensor]) -> Iterator[tuple[str, Tensor]]:
     """Yield (their name, tensor) for every tensor of theirs, unit after unit.
 
-    Args:
-        config: of the model that the tensors belong to.
-        ours: gives our parameter of a name, of any float dtype on any device. It is asked for one at a time, in the
-            order of the model's parameters.
-
-    What is yielded is a view of what `ours` gave, transposed where theirs is; read it before taking the next. Biases
-    that our GPT-2 lacks are zeros in the dtype of the weight before them.
-
-    Raises:
-        CheckpointError: a tensor has another shape than the config says, or is not of floats; names it.
+    `ours` gives our parameter of a name; it is asked for one at a time, in the order of the model's parameters. What is
+    yielded is a view of it; read it before taking the next. Biases that our GPT-2 lacks are zeros in the dtype of the
+    weight before them.
     """
     tensor = torch.empty(0)
     for row in rows(config):
@@ -110,33 +95,21 @@ def export(config: Config, ours: Callable[[str], Tensor]) -> Iterator[tuple[str,
         yield row.theirs, tensor.t() if row.transposed else tensor
 
 
-def import_(config: Config, theirs: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
-    """Yield (our name, tensor) for every parameter of our model, unit after unit.
-
-    Args:
-        config: of our model, as `from_huggingface` read it.
-        theirs: their tensors by name, of any float dtype; each is asked for when it is its turn. Names may lack
-            "model." or "transformer.", as those of their models without a head do. Masks and frequencies, which old
-            checkpoints hold, are passed over.
-
-    What is yielded has memory of its own. A tied head is not yielded: it is the embedding.
-
-    Raises:
-        CheckpointError: a tensor is missing, is one that our model has no place for, has another shape than the config
-            says, or is not of floats; names it.
-    """
-    yield from Imported(config, theirs).items()
-
-
 class Imported(Mapping[str, Tensor]):
-    """Their tensors by our names, each read and turned when it is asked for; see `import_`."""
+    """Their tensors by our names, unit after unit, each read and turned when it is asked for, to memory of its own. A
+    tied head is not among them: it is the embedding.
+
+    Their names may lack "model." or "transformer.", as those of their models without a head do. Masks and frequencies,
+    which old checkpoints hold, are passed over. Raises a CheckpointError for a tensor that is missing, that our model
+    has no place for, or that is of another model.
+    """
 
     def __init__(self, config: Config, theirs: Mapping[str, Tensor]) -> None:
         self._theirs = theirs
         self._rows: dict[str, NameRow] = {}
         there, table = set(theirs), rows(config)
         for row in table:
-            name = row.theirs if row.theirs in there else row.theirs.removeprefix(_prefix(config))
+            name = row.theirs if row.theirs in there else re.sub(r"^(model|transformer)\.", "", row.theirs)
             found = row._replace(theirs=name)
             if row.ours is not None:
                 self._rows[row.ours] = found
@@ -161,7 +134,7 @@ class Imported(Mapping[str, Tensor]):
         if unknown := sorted(name for name in there if not name.endswith(_BUFFERS)):
             raise CheckpointError(
                 f"the checkpoint has a tensor {unknown[0]}, for which our model has no place; "
-                "take one of a LlamaForCausalLM or GPT2LMHeadModel"
+                "take one of a model that ours is"
             )
 
     def __getitem__(self, name: str) -> Tensor:
@@ -178,19 +151,8 @@ class Imported(Mapping[str, Tensor]):
         return tensor.new_empty(row.shape).copy_(tensor.t() if row.transposed else tensor)
 
 
-_BUFFERS = (".attn.bias", ".attn.masked_bias", ".rotary_emb.inv_freq")
-
-
-def _prefix(config: Config) -> str:
-    return "transformer." if isinstance(config, GPT2Config) else "model."
-
-
 def checked(name: str, tensor: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """The tensor, of floats and of this shape.
-
-    Raises:
-        CheckpointError: it is not; names it.
-    """
+    """The tensor. Raises a CheckpointError if it has another shape, or is not of floats."""
     if tuple(tensor.shape) != shape or not tensor.is_floating_point():
         raise CheckpointError(
             f"the tensor {name} is {tensor.dtype} of shape {list(tensor.shape)}, but the config calls for floats of "
