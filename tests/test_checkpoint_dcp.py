@@ -387,7 +387,7 @@ def test_what_goes_there_and_back_has_the_same_bits(tmp_path: Path) -> None:
 
 
 def test_a_conversion_holds_the_tensors_of_one_file(ours: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dcp_write, "MOST_IN_FILE", 2000)
+    monkeypatch.setattr("zerolab.apps.interop.dcp.write.MOST_IN_FILE", 2000)
     said: list[tuple[int, int]] = []
     folder = to_dcp(ours[0], tmp_path / "dcp", progress=lambda *at: said.append(at))
     files = sorted(path for path in folder.iterdir() if path.name != METADATA)
@@ -407,8 +407,7 @@ def test_a_conversion_holds_the_tensors_of_one_file(ours: Any, tmp_path: Path, m
 def values_bytes(path: Path) -> list[int]:
     found = []
     for file in path.glob("*.safetensors"):
-        with FileReader(file) as reader:
-            found += [entry.nbytes for name, entry in reader.entries.items() if name != "checksums"]
+        found += [entry.nbytes for name, entry in FileReader(file).entries.items() if name != "checksums"]
     return found
 
 
