@@ -28,13 +28,14 @@ from tqdm import tqdm
 
 from benchmarks.plan import fill_readme
 from zerolab.apps.cost import Machine, calibrate
-from zerolab.apps.plan import RunSpec, shape_of
+from zerolab.apps.plan import shape_of
 from zerolab.apps.plan.measure import decay_of_train
 from zerolab.apps.plan.mixture import build_model
 from zerolab.apps.plan.timing import predict_step
 from zerolab.collectives import Collectives, Link
 from zerolab.models import GPT2Config, config_of
 from zerolab.ranks import launch
+from zerolab.run import RunSpec
 from zerolab.zero import ZeroEngine
 
 BEGIN = "<!-- python -m benchmarks.cost --readme -->"
@@ -53,7 +54,9 @@ WARM = 2
 
 
 def run_of(model: str, ranks: int, stage: int) -> RunSpec:
-    return RunSpec(shape_of(MODELS[model], model), ranks, stage, None, BATCH, TOKENS)
+    return RunSpec(
+        shape_of(MODELS[model], model), ranks=ranks, stage=stage, precision=None, micro_batch_size=BATCH, seq_len=TOKENS
+    )
 
 
 def measure(comm: Collectives, models: Sequence[str], steps: int) -> dict[str, list[float]]:

@@ -11,9 +11,10 @@ from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
 
-from zerolab.apps.plan import RunSpec, needs_of, shape_of
+from zerolab.apps.plan import needs_of, shape_of
 from zerolab.apps.plan.measure import Measured, measure
 from zerolab.models import config_of
+from zerolab.run import RunSpec
 
 TOKENS = 32
 README = Path(__file__).with_name("README.md")

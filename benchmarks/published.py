@@ -14,10 +14,11 @@ from statistics import median
 
 from benchmarks.plan import fill_readme
 from zerolab.apps.cost import find_gpu, machine_of
-from zerolab.apps.plan import SHAPES, RunSpec, Shape, gpu_bytes, shape_of
+from zerolab.apps.plan import SHAPES, Shape, gpu_bytes, shape_of
 from zerolab.apps.plan.timing import StepTime, network_of, predict_step
 from zerolab.models import LlamaConfig
 from zerolab.precision import Precision
+from zerolab.run import RunSpec
 
 BEGIN = "<!-- python -m benchmarks.published --readme -->"
 SOURCES = {
@@ -76,8 +77,9 @@ class Row:
     @property
     def run(self) -> RunSpec:
         return RunSpec(
-            self.shape, self.ranks, 3, self.precision, self.batch, self.tokens, self.recomputes,
-            micro_batches=self.micro_batches, reduce_each=self.source not in ("K", "V"),
+            self.shape, ranks=self.ranks, stage=3, precision=self.precision, micro_batch_size=self.batch,
+            seq_len=self.tokens, checkpoint_activations=self.recomputes, micro_batches=self.micro_batches,
+            defer_reduction=self.source in ("K", "V"),
         )  # fmt: skip
 
 
@@ -236,7 +238,10 @@ def collapse() -> list[str]:
     gpu, counts = find_gpu("H100"), (8, 64, 256, 1024, 4096)
     lines = [f"| sequences a GPU | 8 GPUs | {' | '.join(f'{ranks:,}' for ranks in counts[1:])} |", "|---:" * 6 + "|"]
     for batch in (1, 4, 16):
-        runs = [RunSpec(SHAPES["GPT-3 6.7B"], ranks, 3, "bf16", batch, 2048) for ranks in counts]
+        runs = [
+            RunSpec(SHAPES["GPT-3 6.7B"], ranks=ranks, stage=3, precision="bf16", micro_batch_size=batch, seq_len=2048)
+            for ranks in counts
+        ]
         steps = [predict_step(run, machine_of(gpu), network_of(gpu, run.ranks)) for run in runs]
         speeds = [f"{step.tokens_per_s / run.ranks:,.0f}" for run, step in zip(runs, steps, strict=True)]
         lines.append(f"| {batch} | {' | '.join(speeds)} |")

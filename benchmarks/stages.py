@@ -21,7 +21,8 @@ from pathlib import Path
 
 from zerolab.course.viz.looks import MEMORY
 from zerolab.course.viz.picture import Picture, blank, text_table
-from zerolab.train import Report, make_config, train
+from zerolab.run import RunSpec
+from zerolab.train import Report, train
 
 MEGABYTE = 10**6
 STATES = ("parameters", "gradients", "optimizer_states")
@@ -40,9 +41,7 @@ def main() -> None:
     rounds = [
         [
             train(
-                make_config(
-                    zero_stage=stage, ranks=options.ranks, model_size=options.model_size, max_steps=options.steps
-                )
+                RunSpec(zero_stage=stage, ranks=options.ranks, model_size=options.model_size, max_steps=options.steps)
             )
             for stage in range(4)
         ]

@@ -27,7 +27,8 @@ from tqdm import tqdm
 
 from benchmarks.stages import MEGABYTE, most_sent
 from zerolab.memory.kinds import OFFLOADED
-from zerolab.train import Report, make_config, train
+from zerolab.run import RunSpec
+from zerolab.train import Report, train
 
 OPTIMIZER, BOTH = {"offload_optimizer": "host"}, {"offload_optimizer": "host", "offload_param": "host"}
 DISK = {"offload_optimizer": "disk", "offload_param": "disk"}
@@ -65,7 +66,7 @@ def main() -> None:
 def measured(settings: dict[str, Any], options: argparse.Namespace, folder: str) -> Report:
     place = {"offload_path": folder} if "disk" in settings.values() else {}
     return train(
-        make_config(**settings, **place, ranks=options.ranks, model_size=options.model_size, max_steps=options.steps)
+        RunSpec(**settings, **place, ranks=options.ranks, model_size=options.model_size, max_steps=options.steps)
     )
 
 

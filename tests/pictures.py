@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 import torch
 
 from zerolab.apps.cost import find_gpu
-from zerolab.apps.plan import SHAPES, RunSpec
+from zerolab.apps.plan import SHAPES
 from zerolab.apps.plan.best import best_runs
 from zerolab.collectives import Link, Span
 from zerolab.course import viz
@@ -16,6 +16,7 @@ from zerolab.flat import lay_out
 from zerolab.memory import Sample
 from zerolab.precision.scaler import LossScaler
 from zerolab.ranks import launch
+from zerolab.run import RunSpec
 
 KINDS = ("parameters", "gradients", "optimizer_states")
 WALK = [(part.kind, part.group, part.start / 1e3, part.stop / 1e3) for part in schedule(6, 3, 2, 1, 2)]
@@ -57,7 +58,7 @@ EACH: Mapping[str, Callable[[], Picture]] = {
         gradients(), [("fp16", 1), ("fp16", 2.0**16), ("bf16", 1), ("e4m3", 1)]
     ),
     "loss_scale": lambda: viz.loss_scale(simulated(gradient_course("waves", 0), LossScaler(20, 5, 2))),
-    "memory_calculator": lambda: viz.memory_calculator(RunSpec(SHAPES["GPT-3 175B"], 8, 3, seq_len=2048)),
+    "memory_calculator": lambda: viz.memory_calculator(RunSpec(SHAPES["GPT-3 175B"], ranks=8, stage=3, seq_len=2048)),
     "memory_course": lambda: viz.memory_course(COURSES),
     "number_line": lambda: viz.number_line(1.001),
     "offload_pipeline": lambda: viz.offload_pipeline(6, 2, 2.0, 2.0, 2.0),

@@ -23,7 +23,8 @@ from zerolab.collectives import Collectives, LocalTransport
 from zerolab.collectives.shared import peers
 from zerolab.memory.kinds import OFFLOADED
 from zerolab.ranks import launch
-from zerolab.train import make_config, train
+from zerolab.run import RunSpec
+from zerolab.train import train
 
 pytestmark = pytest.mark.timeout(100)
 
@@ -141,7 +142,7 @@ def test_workloads_are_functions_of_their_seeds() -> None:
 def test_row_27_the_seven_configurations_that_guides_rank_are_measured(tmp_path: Path) -> None:
     settings = {"ranks": 2, "model_size": "nano", "seq_len": 16, "batch_size": 4, "max_steps": 3, "world": "lockstep"}
     disk = {name: {"offload_path": tmp_path} if "disk" in of.values() else {} for name, of in RUNS.items()}
-    reports = {name: train(make_config(**of, **disk[name], **settings)) for name, of in RUNS.items()}
+    reports = {name: train(RunSpec(**of, **disk[name], **settings)) for name, of in RUNS.items()}
     device = [held(report.peak, "") for report in reports.values()]
     assert device[0] > device[1] > device[2] > device[3] and device[4] > device[5]
     resting = {place: [held(report.memory_measured, place) > 0 for report in reports.values()] for place in OFFLOADED}

@@ -22,7 +22,8 @@ from zerolab.apps.cli.tables import text_of
 from zerolab.checkpoint import checkpoints_in, read_manifest
 from zerolab.checkpoint.folder import Folder
 from zerolab.checkpoint.manifest import MANIFEST
-from zerolab.train import Report, make_config, train
+from zerolab.run import RunSpec
+from zerolab.train import Report, train
 
 RUN = {"model_size": "nano", "seq_len": 32, "lr": 3e-3, "timeout": 60.0}
 FLAGS = ["train", "--model-size", "nano", "--seq-len", "32", "--lr", "3e-3", "--timeout", "60"]
@@ -30,7 +31,7 @@ WHOLE, PART = 5, 3
 
 
 def run(**settings: object) -> Report:
-    return train(make_config(**{**RUN, "max_steps": WHOLE, **settings}))
+    return train(RunSpec(**{**RUN, "max_steps": WHOLE, **settings}))
 
 
 def agrees(report: Report) -> bool:
@@ -139,10 +140,10 @@ def test_the_checkpoints_learning_rate_and_decay_hold_unless_others_are_given(
 ) -> None:
     settings = {**RUN, "max_steps": WHOLE, "ranks": 2, "zero_stage": 3, "resume": saved}
     del settings["lr"]
-    taken = train(make_config(**settings))
+    taken = train(RunSpec(**settings))
     assert taken.parameters_sha256 == undisturbed[3].parameters_sha256 and taken.config.lr == 3e-3
     # Without decay, matrices and norms have the same options, and were in two groups when they were saved.
-    others = [train(make_config(**settings, **given)) for given in ({"lr": 6e-3}, {"weight_decay": 0.0})]
+    others = [train(RunSpec(**settings, **given)) for given in ({"lr": 6e-3}, {"weight_decay": 0.0})]
     assert len({report.parameters_sha256 for report in (taken, *others)}) == 3
     assert [(report.config.lr, report.config.weight_decay) for report in others] == [(6e-3, 0.1), (3e-3, 0.0)]
 

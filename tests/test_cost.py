@@ -22,7 +22,7 @@ from zerolab.apps.cost import (
     operation_of,
 )
 from zerolab.apps.cost.record import machine_from_record, record_of
-from zerolab.apps.plan import RunSpec, shape_of
+from zerolab.apps.plan import shape_of
 from zerolab.apps.plan.needs import layout_of
 from zerolab.apps.plan.timing import predict_step, step_bytes
 from zerolab.collectives import Link
@@ -30,6 +30,7 @@ from zerolab.collectives.cost import RINGS
 from zerolab.errors import InputError
 from zerolab.models import config_of
 from zerolab.ranks import launch
+from zerolab.run import RunSpec
 
 NVLINK, ETHERNET = Link(2400, 3), Link(100, 10)
 NAMES = tuple(RINGS)

@@ -26,7 +26,7 @@ from zerolab.apps.interop.huggingface import export, save_folder
 from zerolab.collectives import Collectives
 from zerolab.errors import InputError
 from zerolab.models import GPT2Config, build_model, config_of
-from zerolab.train import TrainConfig, make_config
+from zerolab.run import RunSpec
 
 ACCEPTED = [name for name, wild in WILD.items() if not wild.refused]
 
@@ -50,7 +50,7 @@ def test_row_22_a_configuration_from_the_wild_is_read_or_refused_by_the_key_in_t
     said = {name: value for name, value in reading.settings.items() if name not in reading.missing}
     assert said == with_path(wild.settings, tmp_path)
     # A run takes them; whole weights want a folder.
-    make_config(**{**GIVEN, "save_folder": tmp_path / "saved", **reading.settings}, ranks=RANKS)
+    RunSpec(**{**GIVEN, "save_folder": tmp_path / "saved", **reading.settings}, ranks=RANKS)
 
 
 @pytest.mark.parametrize("name", ACCEPTED)
@@ -285,14 +285,14 @@ OF_STAGE_3 = st.fixed_dictionaries(
 )
 
 
-def meaning(config: TrainConfig) -> dict[str, Any]:
+def meaning(config: RunSpec) -> dict[str, Any]:
     """A run by what it does, whatever its settings are called."""
     words = {"precision", "bf16", "fp16", "offload_optimizer", "offload_param", "decay_steps", "reduce_dtype"}
     found = {name: value for name, value in config if name not in words | {"main_grads_dtype"}}
-    precision, schedule = config.make_precision(), config.schedule
+    precision, schedule = config.dtypes, config.schedule
     plain = precision if precision is not None and precision.name != "fp32" else None
     rates = [pytest.approx(schedule(step)) for step in range(0, 120, 7)]
-    return {**found, "precision": plain, "offload": config.make_offload(), "rates": rates}
+    return {**found, "precision": plain, "offload": config.places, "rates": rates}
 
 
 @settings(max_examples=60, deadline=None)
@@ -308,8 +308,8 @@ def test_what_is_written_reads_as_the_same_run(run: dict[str, Any], more: dict[s
     config = json.loads(json.dumps(write(run)))
     reading = read(config, run["ranks"])
     assert not reading.notes and reading.missing <= {"bf16", "fp16"}
-    again = make_config(**reading.settings, ranks=run["ranks"])
-    assert meaning(again) == meaning(make_config(**run))
+    again = RunSpec(**reading.settings, ranks=run["ranks"])
+    assert meaning(again) == meaning(RunSpec(**run))
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from zerolab.apps.dialects.own import write as write_own
 from zerolab.collectives import Collectives
 from zerolab.errors import InputError
 from zerolab.precision import PRECISIONS
-from zerolab.train import TrainConfig, make_config
+from zerolab.run import RunSpec
 
 RUNS: list[dict[str, Any]] = [
     {},
@@ -39,11 +39,11 @@ NANOGPT: list[dict[str, Any]] = [
 def test_our_own_command_line_is_read_as_the_same_run(settings: dict[str, Any]) -> None:
     program, command, *words = shlex.split(DIALECTS["zerolab"](settings).replace("\\\n", " "))
     assert (program, command, words) == ("zerolab", "train", write_own(settings))
-    assert make_config(**read_flags(words)[0]) == make_config(**settings)
+    assert RunSpec(**read_flags(words)[0]) == RunSpec(**settings)
 
 
 def test_every_setting_can_be_written_and_no_other() -> None:
-    defaults = {name: field.default for name, field in TrainConfig.model_fields.items()}
+    defaults = {name: field.default for name, field in RunSpec.model_fields.items()}
     assert write_own(defaults) == []
     with pytest.raises(InputError, match="zero_stag is no setting"):
         write_own({"zero_stag": 1})
@@ -319,7 +319,7 @@ def test_whatever_a_run_is_each_dialect_writes_it_or_refuses_it_in_a_sentence() 
     while runs < 80:
         settings = {name: chance.choice(values) for name, values in DRAWN.items() if chance.random() < 0.15}
         try:
-            config = make_config(**settings)
+            config = RunSpec(**settings)
         except InputError:
             continue
         runs += 1
@@ -334,7 +334,7 @@ def test_whatever_a_run_is_each_dialect_writes_it_or_refuses_it_in_a_sentence() 
                 compile(text, "emitted.py", "exec")
             elif name in ("zerolab", "megatron"):
                 words = shlex.split(text.replace("\\\n", " "))[2 * (name == "zerolab") :]
-                back = make_config(**read_flags([f"--ranks={config.ranks}", *words])[0])
+                back = RunSpec(**read_flags([f"--ranks={config.ranks}", *words])[0])
                 assert (back.zero_stage, back.batch_size) == (config.zero_stage, config.batch_size)
                 assert name == "megatron" or back == config
     # nanoGPT knows GPT-2 and two stages alone.

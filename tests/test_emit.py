@@ -10,11 +10,10 @@ import yaml
 from zerolab.apps.cli import main
 from zerolab.apps.cli import plan as plan_command
 from zerolab.apps.cli import train as train_command
-from zerolab.apps.plan import RunSpec
 from zerolab.data import prepare
 from zerolab.errors import InputError
 from zerolab.precision import Precision
-from zerolab.train import TrainConfig
+from zerolab.run import RunSpec
 
 GPT2 = "--model 'gpt2 nano' --seq-len 1024"
 LLAMA = "--model 'llama nano' --seq-len 32"
@@ -54,10 +53,18 @@ def by_name(flags: str, names: tuple[str, ...]) -> list[str]:
 def meaning(run: RunSpec) -> dict[str, Any]:
     """What a run is, by whatever words it was described."""
     dtypes = run.dtypes or Precision()
-    parts = ("ranks", "stage", "micro_batch_size", "micro_batches", "seq_len", "checkpoint_activations", "reduce_each")
+    parts = (
+        "ranks",
+        "stage",
+        "micro_batch_size",
+        "micro_batches",
+        "seq_len",
+        "checkpoint_activations",
+        "defer_reduction",
+    )
     places = (run.places.optimizer, run.places.parameters)
     return {name: getattr(run, name) for name in parts} | {
-        "config": run.shape.config, "dtypes": {**vars(dtypes), "name": ""}, "places": places,
+        "config": run.architecture, "dtypes": {**vars(dtypes), "name": ""}, "places": places,
     }  # fmt: skip
 
 
@@ -77,11 +84,11 @@ def planned(monkeypatch: pytest.MonkeyPatch) -> list[RunSpec]:
 
 
 @pytest.fixture
-def trained(monkeypatch: pytest.MonkeyPatch) -> list[TrainConfig]:
+def trained(monkeypatch: pytest.MonkeyPatch) -> list[RunSpec]:
     """The runs that `zerolab train` would begin."""
-    seen: list[TrainConfig] = []
+    seen: list[RunSpec] = []
 
-    def begin(config: TrainConfig, *_: Any) -> None:
+    def begin(config: RunSpec, *_: Any) -> None:
         seen.append(config)
         raise InputError("this is enough; the run need not begin")
 
@@ -110,7 +117,7 @@ def words_of(dialect: str, text: str, flags: str, ranks: int) -> list[str]:
 
 @pytest.mark.parametrize(("flags", "dialect"), [case for case in CASES if case[1] not in ("fsdp2", "accelerate")])
 def test_what_a_plan_emits_is_read_as_the_run_that_was_planned(
-    flags: str, dialect: str, planned: list[RunSpec], trained: list[TrainConfig], tmp_path: Path,
+    flags: str, dialect: str, planned: list[RunSpec], trained: list[RunSpec], tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
     monkeypatch.chdir(tmp_path)
@@ -121,7 +128,7 @@ def test_what_a_plan_emits_is_read_as_the_run_that_was_planned(
     words = words_of(dialect, text, flags, planned[0].ranks)
     main(["train", *words])
     assert trained, capsys.readouterr().err
-    assert meaning(trained[0].spec) == meaning(planned[0])
+    assert meaning(trained[0]) == meaning(planned[0])
 
 
 @pytest.mark.parametrize(("flags", "dialect"), [case for case in CASES if case[1] in ("fsdp2", "accelerate")])

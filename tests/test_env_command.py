@@ -11,6 +11,7 @@ import torch
 from packaging.requirements import Requirement
 
 import zerolab
+from zerolab import system
 from zerolab.apps.cli import env, main
 from zerolab.system import THINGS
 
@@ -46,7 +47,7 @@ def test_the_report_has_the_version_of_every_package_that_the_library_and_its_ex
 
 
 def test_what_is_hidden_or_missing_is_named_with_what_stands_in(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ZEROLAB_WITHOUT", "memfd,direct")
+    monkeypatch.setattr(system, "_found", lambda thing: thing not in ("memfd", "direct"))
     found = env.report()
     assert found["missing"]["memfd"] == THINGS["memfd"].instead
     assert found["places"]["memfd"] is False and "direct I/O" in found["places"]["direct_io"]

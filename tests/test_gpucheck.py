@@ -21,7 +21,7 @@ from zerolab.apps.cli.launch import make_parser as launch_parser
 from zerolab.apps.cli.train import read_flags
 from zerolab.collectives import LocalTransport
 from zerolab.gpu import door
-from zerolab.train import make_config
+from zerolab.run import RunSpec
 
 CPU = Place("cpu", 0, replace(SMALL, steps=2))
 HELD, WRONG, LEFT = Finding("a", "x", True, "1"), Finding("a", "y", False, "2"), Finding("b", "z", None, "none")
@@ -233,7 +233,7 @@ def test_the_commands_of_the_page_are_taken_for_their_ranks(line: str) -> None:
     words = shlex.split(line)
     flags = words[len(words) - words[::-1].index("train") :]
     ranks = [] if "--ranks" in flags else ["--ranks=16" if "--nnodes" in words else "--ranks=8"]
-    config = make_config(**read_flags([*flags, *ranks])[0])
+    config = RunSpec(**read_flags([*flags, *ranks])[0])
     assert config.ranks in (8, 16) and config.zero_stage == 3
     if words[:2] == ["zerolab", "launch"]:
         given, rest = launch_parser().parse_known_args(words[2 : words.index("--")])

@@ -2,7 +2,6 @@
 
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
 from itertools import cycle
 from pathlib import Path
 
@@ -10,10 +9,11 @@ import pytest
 from cover import NIGHTLY
 from javascript import words
 
-from zerolab.apps.plan import SHAPES, Needs, RunSpec, gpu_bytes, needs
+from zerolab.apps.plan import SHAPES, Needs, gpu_bytes, needs
 from zerolab.apps.plan.replay import StepMoment
 from zerolab.course.living import memory
 from zerolab.course.viz.calculator import GPUS, calculator_text
+from zerolab.run import RunSpec
 
 TABLES = memory.record()["tables"]
 MEND = "the planner says something else: run `python -m zerolab.course.living.memory`"
@@ -51,7 +51,7 @@ def test_the_browser_says_of_each_setting_what_the_still_picture_says(
     known = {run: row for name in all_tables() for run, row in looked_up(*name)}
 
     def from_the_table(run: RunSpec) -> Needs:
-        row = dict(known[replace(run, offload=name_of(run))])
+        row = dict(known[run.but(offload=name_of(run))])
         return Needs({"host:": row.pop("host")}, StepMoment("", row), ())
 
     planner = sys.modules["zerolab.apps.plan.needs"]  # zerolab.apps.plan.needs is also a function

@@ -16,11 +16,13 @@ from zerolab.apps.dialects.assignments import read_assignments
 from zerolab.apps.dialects.nanogpt import DEFAULTS, NanoGPT, find_nanogpt, read_nanogpt
 from zerolab.apps.dialects.nanogpt_write import write
 from zerolab.apps.interop.huggingface import export, save_folder
+from zerolab.apps.interop.huggingface.start import with_shape
 from zerolab.data import prepare
 from zerolab.errors import InputError
 from zerolab.memory import StateSize, predict
 from zerolab.models import GPT2Config, build_model, parameter_count
-from zerolab.train import TrainConfig, make_config, train
+from zerolab.run import RunSpec
+from zerolab.train import train
 from zerolab.train.parts import decay_groups
 from zerolab.zero.units import find_units
 
@@ -127,10 +129,10 @@ def test_row_13_a_configuration_comes_first_or_after_config_with_keys_beside_it(
 
 
 def test_row_12_settings_mean_what_nanogpt_means_by_them(room: Path) -> None:
-    config = make_config(**read("config/fox.py", ranks=2).settings)
-    assert config.shape == GPT2Config(256, 32, 2, 2, max_seq_len=16)
+    config = RunSpec(**read("config/fox.py", ranks=2).settings)
+    assert config.architecture == GPT2Config(256, 32, 2, 2, max_seq_len=16)
     # Three sequences of each of two ranks in its one of two micro-batches.
-    assert (config.batch_size, config.grad_accum_steps, config.spec.micro_batch_size) == (6, 1, 3)
+    assert (config.batch_size, config.grad_accum_steps, config.micro_batch_size) == (6, 1, 3)
     assert read("config/fox.py", ranks=1).settings["grad_accum_steps"] == 2
     assert (config.lr, config.min_lr, config.decay_steps, config.max_steps) == (1e-2, 1e-3, 4, 4)
     # nanoGPT's own: lr * (it + 1) / (warmup_iters + 1), then half a cosine from warmup_iters to lr_decay_iters.
@@ -138,9 +140,9 @@ def test_row_12_settings_mean_what_nanogpt_means_by_them(room: Path) -> None:
     assert (config.beta1, config.beta2, config.clip_norm, config.weight_decay) == (0.9, 0.99, 1.0, 0.1)
     assert (config.eval_every, config.eval_steps, config.zero_stage, config.seq_len) == (2, 2, 1, 16)
     assert (str(config.save_folder), config.save_every, config.resume) == ("out-fox", 2, None)
-    flat = make_config(**read("config/fox.py --decay_lr=False --grad_clip=0.0 --use_zero1=False").settings)
+    flat = RunSpec(**read("config/fox.py --decay_lr=False --grad_clip=0.0 --use_zero1=False").settings)
     assert {flat.schedule(step) for step in range(5)} == {1e-2} and (flat.clip_norm, flat.zero_stage) == (0.0, 0)
-    given = {setting for setting in read("config/fox.py").settings if setting not in TrainConfig.model_fields}
+    given = {setting for setting in read("config/fox.py").settings if setting not in RunSpec.model_fields}
     assert given == set()
 
 
@@ -155,9 +157,9 @@ def test_row_13_the_defaults_are_gpt_2_with_124_million_parameters(room: Path) -
     for name in ("train.bin", "val.bin"):
         (data / name).write_bytes(b"\x51\xc4" * 2000)
     meant = read("--use_zero1=True", ranks=8, gpu=True)
-    config = make_config(**meant.settings)
-    assert parameter_count(config.shape) == 124_373_760
-    assert (config.batch_size, config.grad_accum_steps, config.spec.micro_batch_size) == (480, 5, 12)
+    config = RunSpec(**meant.settings)
+    assert parameter_count(config.architecture) == 124_373_760
+    assert (config.batch_size, config.grad_accum_steps, config.micro_batch_size) == (480, 5, 12)
     assert (config.beta2, config.lr, config.max_steps, config.seed) == (0.95, 6e-4, 600_000, 1337)
     assert config.bf16 and config.compile and config.device == "auto"
     assert [note for note in meant.notes if "50304" in note and "bfloat16" not in note]
@@ -172,13 +174,13 @@ def test_a_hugging_face_folder_is_what_a_run_can_be_initialized_from(room: Path)
     config = GPT2Config(300, 48, 2, 2, max_seq_len=64, bias=True)
     model = build_model(config)
     save_folder("hf", config, export(config, model.state_dict().__getitem__))
-    assert make_config(**read("config/fox.py --init_from=hf").settings).shape == config
+    assert RunSpec(**with_shape(read("config/fox.py --init_from=hf").settings)).architecture == config
 
 
 def test_row_13_one_to_eight_ranks_make_the_same_batch_of_micro_batches_of_one_size(room: Path) -> None:
     for ranks in (1, 2, 4, 8):
         settings = read("config/fox.py --gradient_accumulation_steps=8 --eval_iters=20", ranks).settings
-        spec = make_config(**settings).spec
+        spec = RunSpec(**settings)
         assert (spec.batch_size, spec.micro_batch_size, spec.micro_batches * ranks) == (24, 3, 8)
         assert settings["eval_steps"] == [20, 10, 5, 3][[1, 2, 4, 8].index(ranks)]
 
@@ -188,7 +190,7 @@ def test_row_13_one_two_four_and_eight_ranks_train_the_same_model(room: Path) ->
     for ranks in (1, 2, 4, 8):
         settings = read("config/fox.py --gradient_accumulation_steps=8 --eval_interval=9", ranks).settings
         kept = {name: value for name, value in settings.items() if name not in ("save_folder", "save_every", "keep")}
-        losses.append(train(make_config(**kept, world="lockstep")).loss)
+        losses.append(train(RunSpec(**kept, world="lockstep")).loss)
     assert all(loss == pytest.approx(losses[0], abs=1e-5) for loss in losses[1:])
 
 

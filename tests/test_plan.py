@@ -1,13 +1,11 @@
 """What fits where: counts of known models, what a run needs, and what would make it fit."""
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from zerolab.apps.plan import GB, OFFLOADS, SHAPES, RunSpec, Shape, advice, gpu_bytes, needs
+from zerolab.apps.plan import GB, SHAPES, Shape, advice, gpu_bytes, needs, shape_of
 from zerolab.apps.plan.needs import DEVICE, layout_of
 from zerolab.collectives import LocalCollectives
 from zerolab.course.viz.calculator import GPUS, memory_calculator, verdict
@@ -17,7 +15,7 @@ from zerolab.memory import predict_states
 from zerolab.models import build, parameter_count
 from zerolab.offload import Offload
 from zerolab.precision import PRECISIONS, Precision
-from zerolab.train import make_config
+from zerolab.run import OFFLOADS, RunSpec
 from zerolab.zero import ZeroEngine
 
 LARGE = SHAPES["GPT-3 175B"]
@@ -106,24 +104,23 @@ def test_an_fp32_optimizer_on_the_host_updates_a_copy_of_its_own() -> None:
 
 @pytest.mark.parametrize(("model", "size"), [("llama", "nano"), ("llama", "tiny"), ("gpt2", "124m")])
 def test_the_planner_counts_the_parameters_of_the_models_that_train(model: str, size: str) -> None:
-    config = make_config(model=model, model_size=size, ranks=2)
-    shape = config.spec.shape
-    assert shape.parameters == parameter_count(config.shape)
+    config = RunSpec(model=model, model_size=size, ranks=2)
+    shape = shape_of(config.architecture, config.model_name)
+    assert shape.parameters == parameter_count(config.architecture)
     block = build("llama", "nano").blocks[0]
-    nano = make_config(model="llama", model_size="nano").spec.shape
+    nano = shape_of(RunSpec(model="llama", model_size="nano").architecture, "nano")
     assert nano.layer_parameters == sum(parameter.numel() for parameter in block.parameters())
 
 
 def test_the_flags_of_train_describe_the_same_run() -> None:
-    config = make_config(
+    config = RunSpec(
         ranks=3, zero_stage=3, bf16=True, batch_size=12, grad_accum_steps=2, seq_len=32, offload_param="host",
         defer_reduction=True, prefetch=False, bucket_numel=5000,
     )  # fmt: skip
-    spec = config.spec
-    assert (spec.prefetch, spec.bucket_numel) == (False, 5000)
-    assert (spec.ranks, spec.stage, spec.seq_len, spec.reduce_each) == (3, 3, 32, False)
-    assert (spec.micro_batch_size, spec.micro_batches, spec.batch_size) == (2, 2, 12)
-    assert spec.dtypes == PRECISIONS["bf16"] and spec.places.parameters == "host"
+    assert (config.prefetch, config.bucket_numel) == (False, 5000)
+    assert (config.ranks, config.stage, config.seq_len) == (3, 3, 32)
+    assert (config.micro_batch_size, config.micro_batches, config.batch_size) == (2, 2, 12)
+    assert config.dtypes == PRECISIONS["bf16"] and config.places.parameters == "host"
 
 
 @pytest.mark.parametrize("precision", ["fp4", "mixed", 16])
@@ -133,7 +130,7 @@ def test_no_reader_of_a_run_takes_a_precision_that_there_is_not(precision: objec
         lambda: advice(RunSpec(LARGE, precision=precision), 80 * GB),  # type: ignore[arg-type]
         lambda: predict_states(10, 2, 0, precision),  # type: ignore[arg-type]
         lambda: ZeroEngine(nn.Linear(2, 2), LocalCollectives(), 0, lr=0.1, precision=precision),  # type: ignore[arg-type]
-        lambda: make_config(precision=str(precision)),
+        lambda: RunSpec(precision=str(precision)),
     ):
         with pytest.raises(InputError, match=known):
             reader()
@@ -151,7 +148,15 @@ def test_no_reader_of_a_run_takes_a_precision_that_there_is_not(precision: objec
 def test_advice_fits_and_changes_nothing_that_fits_already(
     shape: Shape, ranks: int, stage: int, batch: int, checkpointing: bool, gpu: str
 ) -> None:
-    run = RunSpec(shape, ranks, stage, "bf16", batch, 512, checkpointing)
+    run = RunSpec(
+        shape,
+        ranks=ranks,
+        stage=stage,
+        precision="bf16",
+        micro_batch_size=batch,
+        seq_len=512,
+        checkpoint_activations=checkpointing,
+    )
     limit = GPUS[gpu] * GB
     found = advice(run, limit)
     said = verdict(run, limit, gpu)
@@ -174,7 +179,7 @@ def test_the_calculators_table_says_what_its_bars_show(precision: str) -> None:
     assert float(lines["one GPU"]) == pytest.approx(gpu_bytes(run) / GB, abs=0.005)
     tops = [patch.get_y() + patch.get_height() for patch in picture.figure.axes[0].patches]
     assert max(tops) == pytest.approx(
-        max(gpu_bytes(replace(run, stage=stage)) for stage in PRECISIONS[precision].stages) / GB
+        max(gpu_bytes(run.but(stage=stage)) for stage in PRECISIONS[precision].stages) / GB
     )
 
 
@@ -188,10 +193,10 @@ def test_the_calculators_table_says_what_its_bars_show(precision: str) -> None:
         (lambda: RunSpec(LARGE, seq_len=4096), "4096 tokens are more than the context of GPT-3 175B, 2048"),
         (lambda: RunSpec(LARGE, precision="fsdp2"), "precision fsdp2 has no stage 0"),
         (lambda: RunSpec(LARGE, precision=Precision("fp16", sharded_main=True)), "params fp16, .* has no stage 0"),
-        (lambda: RunSpec(LARGE, stage=4), "no ZeRO stage 4"),
+        (lambda: RunSpec(LARGE, stage=4), "zero_stage is 4"),
         (lambda: RunSpec(LARGE, stage=1, reduction="gather"), "reduction is 'gather'"),
         (lambda: RunSpec(LARGE, ranks=0), "ranks is 0"),
-        (lambda: RunSpec(LARGE, micro_batches=0), "micro_batches is 0"),
+        (lambda: RunSpec(LARGE, micro_batches=0), "grad_accum_steps is 0"),
         (lambda: memory_calculator(RunSpec(LARGE), "90 GB"), "no GPU of '90 GB'; choose one of 16 GB"),
     ],
 )

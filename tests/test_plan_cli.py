@@ -11,7 +11,7 @@ from hf_configs import EXACT, FAR, NEAR
 from zerolab.apps.cli import main
 from zerolab.apps.cost import GPUS, find_gpu
 from zerolab.apps.interop.huggingface.config import to_huggingface
-from zerolab.apps.plan import GB, SHAPES, RunSpec, advice, gpu_bytes, needs_of
+from zerolab.apps.plan import GB, SHAPES, advice, gpu_bytes, needs_of
 from zerolab.apps.plan.bring import find_model
 from zerolab.apps.plan.describe import as_settings, described
 from zerolab.apps.plan.guide import (
@@ -23,7 +23,6 @@ from zerolab.apps.plan.guide import (
     seconds_on_links,
     traffic_bytes,
 )
-from zerolab.apps.plan.instances import traffic_across
 from zerolab.apps.plan.layout import lay_out_model
 from zerolab.apps.plan.needs import at_stage, changed, layout_of
 from zerolab.errors import InputError
@@ -31,6 +30,8 @@ from zerolab.flat import Segment
 from zerolab.models import config_of
 from zerolab.offload import Offload
 from zerolab.offload.groups import count_parts, sub_groups
+from zerolab.run import RunSpec
+from zerolab.run.instances import traffic_across
 
 GPT2 = ["plan", "--model", "gpt2-124m", "--ranks", "4"]
 
@@ -38,7 +39,7 @@ GPT2 = ["plan", "--model", "gpt2-124m", "--ranks", "4"]
 def test_a_plan_says_what_fits_and_what_would(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*GPT2, "--gpu", "T4", "--zero-stage", "1"]) == 0
     said = capsys.readouterr().out
-    run = RunSpec(SHAPES["GPT-2 124M"], 4, 1)
+    run = RunSpec(SHAPES["GPT-2 124M"], ranks=4, stage=1)
     assert "GPT-2 124M: 124,439,808 parameters; 4 ranks at stage 1, bf16" in said
     assert f"Fits: {gpu_bytes(run) / GB:.2f} GB of the 16 GB of a T4" in said
     assert "gradients      whole      bfloat16  device\nmain, moments  shard      float32   device\n" in said
@@ -52,7 +53,8 @@ def test_the_file_for_programs_says_what_the_planner_knows(tmp_path: Path) -> No
     offloads = ["--offload_optimizer", "cpu"]
     assert main([*GPT2, "--gpu", "h100", "--zero-stage", "2", *flags, *offloads, "--json", str(file)]) == 0
     run = RunSpec(
-        SHAPES["GPT-2 124M"], 4, 2, "bf16", 2, 64, True, Offload("host"), micro_batches=2,
+        SHAPES["GPT-2 124M"], ranks=4, stage=2, micro_batch_size=2, seq_len=64, checkpoint_activations=True,
+        offload=Offload("host"), micro_batches=2,
     )  # fmt: skip
     record = json.loads(file.read_text())
     assert record.pop("time").keys() == {"gpu", "network", "by_stage"}
@@ -63,7 +65,7 @@ def test_the_file_for_programs_says_what_the_planner_knows(tmp_path: Path) -> No
 
 
 def test_405_billion_parameters_on_1024_ranks_are_planned_from_three_layers() -> None:
-    run = RunSpec(find_model("llama-3-405b"), 1024, 3, seq_len=8192, checkpoint_activations=True)
+    run = RunSpec(find_model("llama-3-405b"), ranks=1024, stage=3, seq_len=8192, checkpoint_activations=True)
     found = needs_of(run)
     assert found.states["parameters"] == pytest.approx(2 * 405_853_388_800 / 1024, rel=1e-4)
     assert len(found.tops) == 2 * (126 + 2) + 2
@@ -115,7 +117,7 @@ def test_gpus_come_by_name() -> None:
         (["--model", "gpt2-124m", "--gpu", "A100"], "choose one of A100 40GB, A100 80GB"),
         (["--model", "gpt2-124m", "--gpu", "T4", "--gpu-memory", "3"], "give one of the two"),
         (["--model", "gpt2-124m", "--recommend"], "--recommend needs to know the GPU"),
-        (["--model", "gpt2-124m", "--ranks", "0"], "--ranks is 0"),
+        (["--model", "gpt2-124m", "--ranks", "0"], "--ranks is '0'"),
         (["--model", "gpt2-124m", "--batch-size", "9"], "--batch-size 9 is not a multiple of ranks 8"),
         (["--model", "gpt2-124m", "--precision", "fp4"], "there is no precision 'fp4'"),
         (["--model", "gpt2-124m", "--offload-param", "cpu"], "not at stage 0"),
@@ -128,7 +130,7 @@ def test_gpus_come_by_name() -> None:
         (["--model", "layers=2,hidden=8,heads=2,experts=99999"], "experts is 99999; give at most 10000"),
         (
             ["--model", "gpt2", "--num-distributed-optimizer-instances", "0"],
-            "--num-distributed-optimizer-instances is 0",
+            "--num-distributed-optimizer-instances is '0'",
         ),
         (["--model", "gpt2", "--gpu", "H100", "--node-size", "0"], "--node-size is 0; give a whole number"),
         (["--model", "gpt2", "--gpu", "H100", "--cards", "0"], "--cards is 0; give a whole number"),
@@ -172,25 +174,25 @@ def test_sub_groups_are_counted_without_making_them(limit: int | None) -> None:
 def test_row_27_the_lowest_stage_that_fits_is_recommended_with_the_figures_of_those_below(
     name: str, ranks: int, gpu: int, stage: int
 ) -> None:
-    run = RunSpec(SHAPES[name], ranks)
+    run = RunSpec(SHAPES[name], ranks=ranks)
     found, reasons = recommend(run, gpu * GB)
     assert found is not None and found.stage == stage and len(reasons) == stage + 1
     assert [reason.rpartition("; ")[2] for reason in reasons] == ["too much"] * stage + [
         "fits, and is the lowest stage that does"
     ]
-    assert all(gpu_bytes(replace(run, stage=lower)) > gpu * GB for lower in range(stage))
+    assert all(gpu_bytes(run.but(stage=lower)) > gpu * GB for lower in range(stage))
 
 
 def test_row_27_where_stage_3_does_not_fit_either_the_host_or_recomputation_makes_it_fit() -> None:
-    found, reasons = recommend(RunSpec(SHAPES["GPT-3 13B"], 8), 24 * GB)
+    found, reasons = recommend(RunSpec(SHAPES["GPT-3 13B"], ranks=8), 24 * GB)
     assert found is not None and found.stage == 3 and gpu_bytes(found) <= 24 * GB
     assert reasons[3].endswith("too much") and reasons[4].startswith("stage 3 with ")
-    nothing, reasons = recommend(RunSpec(SHAPES["GPT-3 175B"], 8, seq_len=2048), 2 * GB)
+    nothing, reasons = recommend(RunSpec(SHAPES["GPT-3 175B"], ranks=8, seq_len=2048), 2 * GB)
     assert nothing is None and reasons[-1].startswith("no recomputation")
 
 
 def test_row_27_each_remedy_against_memory_is_shown_to_save_some() -> None:
-    run = RunSpec(SHAPES["GPT-3 6.7B"], 8, 3, micro_batch_size=4)
+    run = RunSpec(SHAPES["GPT-3 6.7B"], ranks=8, stage=3, micro_batch_size=4)
     remedies = {remedy.what: remedy.run for remedy in against_memory(run)}
     assert remedies.keys() == {
         "recompute activations", "micro-batches of 1", "optimizer on the host", "optimizer and parameters on the host",
@@ -202,7 +204,9 @@ def test_row_27_each_remedy_against_memory_is_shown_to_save_some() -> None:
 
 
 def test_row_27_each_remedy_against_slowness_is_shown_to_send_less_or_to_compute_less() -> None:
-    run = RunSpec(SHAPES["GPT-3 6.7B"], 8, 3, micro_batches=4, checkpoint_activations=True, offload="optimizer")
+    run = RunSpec(
+        SHAPES["GPT-3 6.7B"], ranks=8, stage=3, micro_batches=4, checkpoint_activations=True, offload="optimizer"
+    )
     sent = {remedy.what: traffic_bytes(remedy.run) for remedy in against_slowness(run)}
     assert sent.pop("keep activations") == sent.pop("optimizer on the GPU") == traffic_bytes(run)
     assert sent.keys() == {"stage 0", "stage 1", "stage 2", "reduce once a step", "one micro-batch"}
@@ -210,16 +214,16 @@ def test_row_27_each_remedy_against_slowness_is_shown_to_send_less_or_to_compute
 
 
 def test_row_27_larger_buckets_are_fewer_messages_of_the_same_bytes() -> None:
-    run = RunSpec(SHAPES["GPT-3 6.7B"], 8, 2)
+    run = RunSpec(SHAPES["GPT-3 6.7B"], ranks=8, stage=2)
     counts = [buckets(run, numel)[0] for numel in (50_000_000, 500_000_000, None)]
     # One parameter is never cut, and no bucket holds two units: 32 layers, and the embedding with the head.
     assert counts[0] > counts[1] == counts[2] == 33
-    small, whole = replace(run, bucket_numel=50_000_000), run
+    small, whole = run.but(bucket_numel=50_000_000), run
     assert traffic_bytes(small) == pytest.approx(traffic_bytes(whole), rel=1e-4)
 
 
 def test_row_27_a_faster_link_is_worth_what_its_bandwidth_says() -> None:
-    two, three = (seconds_on_links(RunSpec(SHAPES["GPT-3 6.7B"], 8, stage)) for stage in (2, 3))
+    two, three = (seconds_on_links(RunSpec(SHAPES["GPT-3 6.7B"], ranks=8, stage=stage)) for stage in (2, 3))
     assert two["100 Gbit/s"] == 4 * two["400 Gbit/s"] and [*two] == [*three]
     assert all(three[link] == pytest.approx(1.5 * two[link], rel=1e-3) for link in two)
 
@@ -255,8 +259,8 @@ def test_several_instances_of_the_states_are_planned_and_emitted(
 
 
 def test_what_makes_several_instances_fit_is_one_of_them() -> None:
-    run = RunSpec(SHAPES["GPT-3 1.3B"], 16, 3, seq_len=128, checkpoint_activations=True, instances=8)
-    whole = replace(run, instances=1)
+    run = RunSpec(SHAPES["GPT-3 1.3B"], ranks=16, stage=3, seq_len=128, checkpoint_activations=True, instances=8)
+    whole = run.but(instances=1)
     limit = (gpu_bytes(run) + gpu_bytes(whole)) / 2
     found = advice(run, limit)
     assert found == whole and changed(run, whole) == ["one instance"]
@@ -273,7 +277,7 @@ def test_a_config_json_is_planned_with_the_parameters_that_transformers_makes(na
     # The layout, from which all figures come, holds as many.
     plans = lay_out_model(shape.config, 1).plans
     assert sum(slot.numel for plan in plans for slot in plan.layout.slots) == parameters
-    assert needs_of(RunSpec(shape, 8, 3, seq_len=64)).peak.total > 16 * parameters / 8
+    assert needs_of(RunSpec(shape, ranks=8, stage=3, seq_len=64)).peak.total > 16 * parameters / 8
 
 
 @pytest.mark.parametrize("name", [*NEAR, *FAR])
@@ -353,8 +357,8 @@ def test_what_a_deepspeed_configuration_cannot_say_is_noted(capsys: pytest.Captu
 
 @pytest.mark.timeout(20)
 def test_micro_batches_across_instances_are_multiplied_and_not_walked_through() -> None:
-    run = RunSpec(SHAPES["GPT-2 124M"], 4, 1, seq_len=64, instances=2, reduction="all_reduce")
-    one, most = (across(replace(run, micro_batches=count)) for count in (1, 2_000_000))
+    run = RunSpec(SHAPES["GPT-2 124M"], ranks=4, stage=1, seq_len=64, instances=2, reduction="all_reduce")
+    one, most = (across(run.but(micro_batches=count)) for count in (1, 2_000_000))
     assert most == {name: [2_000_000 * nbytes for nbytes in sent] for name, sent in one.items()}
 
 

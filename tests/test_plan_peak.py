@@ -7,7 +7,7 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from benchmarks.plan import BEGIN, END, README, TOKENS, error_of, matrix
-from zerolab.apps.plan import SHAPES, RunSpec, needs_of, shape_of
+from zerolab.apps.plan import SHAPES, needs_of, shape_of
 from zerolab.apps.plan.guide import traffic
 from zerolab.apps.plan.layout import decay_of, lay_out_model
 from zerolab.apps.plan.measure import Measured, measure
@@ -18,6 +18,7 @@ from zerolab.memory import Stage3Limits
 from zerolab.models import build_model, config_of
 from zerolab.offload import Offload
 from zerolab.precision import PRECISIONS
+from zerolab.run import RunSpec
 from zerolab.zero.units import find_units
 from zerolab.zero.zero_engine import dtypes_from
 
@@ -32,45 +33,45 @@ BASE = RunSpec(NANO, ranks=2, precision="fp32", micro_batch_size=2, seq_len=TOKE
 CASES = {
     # A covering part of the matrix of `benchmarks.plan`: each model, stage, precision and setting several times.
     **{f"matrix {number}": run for number, run in enumerate(matrix(("nano",))) if number % 5 == 2},
-    "step buffers are the peak of a small batch": replace(BASE, precision="bf16", micro_batch_size=1, seq_len=2),
-    "sub-groups come to hand one after the other": replace(
-        BASE, precision="bf16", micro_batch_size=1, seq_len=2, offload=Offload(sub_group_numel=12_000)
+    "step buffers are the peak of a small batch": BASE.but(precision="bf16", micro_batch_size=1, seq_len=2),
+    "sub-groups come to hand one after the other": BASE.but(
+        precision="bf16", micro_batch_size=1, seq_len=2, offload=Offload(sub_group_numel=12_000)
     ),
     # In the first step torch makes both moments in fp32, beside their records.
-    "one moment rests in bf16": replace(
-        BASE, precision=replace(PRECISIONS["fp32"], exp_avg="bf16"), micro_batch_size=1, seq_len=2
+    "one moment rests in bf16": BASE.but(
+        precision=replace(PRECISIONS["fp32"], exp_avg="bf16"), micro_batch_size=1, seq_len=2
     ),
-    "moments rest in fp8": replace(BASE, precision="bf16_fp8_moments", micro_batch_size=1, seq_len=2),
-    "moments rest in fp8, by sub-groups": replace(
-        BASE, precision="bf16_fp8_moments", micro_batch_size=1, seq_len=2, offload=Offload(sub_group_numel=12_800)
+    "moments rest in fp8": BASE.but(precision="bf16_fp8_moments", micro_batch_size=1, seq_len=2),
+    "moments rest in fp8, by sub-groups": BASE.but(
+        precision="bf16_fp8_moments", micro_batch_size=1, seq_len=2, offload=Offload(sub_group_numel=12_800)
     ),
-    "one moment rests in fp16": replace(
-        BASE, precision=replace(PRECISIONS["bf16"], exp_avg_sq="fp16"), micro_batch_size=1, seq_len=2
+    "one moment rests in fp16": BASE.but(
+        precision=replace(PRECISIONS["bf16"], exp_avg_sq="fp16"), micro_batch_size=1, seq_len=2
     ),
-    "dropout": replace(BASE, shape=DEEP, stage=2, precision="bf16", micro_batch_size=4, dropout=0.1),
-    "dropout, recomputed": replace(BASE, shape=DEEP, checkpoint_activations=True, micro_batch_size=4, dropout=0.1),
-    "layers that stand for others": replace(BASE, shape=DEEP, stage=3, ranks=4, precision="bf16"),
-    "a mixture of experts": replace(BASE, shape=MIXTURE, stage=3, precision="bf16"),
-    "a relative of the llama": replace(BASE, shape=RELATIVE, stage=3, precision="bf16", checkpoint_activations=True),
-    "reduced once a step": replace(BASE, stage=2, micro_batches=3, reduce_each=False),
-    "stage 1 with all-reduce": replace(BASE, stage=1, micro_batches=2, reduction="all_reduce"),
-    "fp32 gradients": replace(BASE, stage=2, micro_batches=2, precision="bf16_fp32_grads"),
-    "parameters on the host": replace(BASE, stage=3, precision="fsdp2", offload=Offload("host", "host")),
-    "small buckets": replace(BASE, stage=3, bucket_numel=5000),
-    "nothing prefetched": replace(BASE, stage=3, prefetch=False, checkpoint_activations=True),
-    "small parameters stay": replace(BASE, shape=DEEP, stage=3, precision="bf16", limits=Stage3Limits(1000)),
-    "two units come ahead": replace(BASE, shape=DEEP, stage=3, limits=Stage3Limits(prefetch_numel=30_000)),
-    "few elements live": replace(BASE, shape=DEEP, stage=3, limits=Stage3Limits(live_numel=20_000)),
-    "units are kept for backward": replace(BASE, shape=DEEP, stage=3, limits=Stage3Limits(reuse_numel=60_000)),
-    "one rank": replace(BASE, ranks=1, stage=3, micro_batches=2),
-    "two instances": replace(BASE, shape=DEEP, ranks=4, stage=3, precision="bf16", instances=2),
-    "two instances, sums on all": replace(
-        BASE, ranks=4, stage=1, micro_batches=2, reduction="all_reduce", precision="fp16", instances=2
+    "dropout": BASE.but(shape=DEEP, stage=2, precision="bf16", micro_batch_size=4, dropout=0.1),
+    "dropout, recomputed": BASE.but(shape=DEEP, checkpoint_activations=True, micro_batch_size=4, dropout=0.1),
+    "layers that stand for others": BASE.but(shape=DEEP, stage=3, ranks=4, precision="bf16"),
+    "a mixture of experts": BASE.but(shape=MIXTURE, stage=3, precision="bf16"),
+    "a relative of the llama": BASE.but(shape=RELATIVE, stage=3, precision="bf16", checkpoint_activations=True),
+    "reduced once a step": BASE.but(stage=2, micro_batches=3, defer_reduction=True),
+    "stage 1 with all-reduce": BASE.but(stage=1, micro_batches=2, reduction="all_reduce"),
+    "fp32 gradients": BASE.but(stage=2, micro_batches=2, precision="bf16_fp32_grads"),
+    "parameters on the host": BASE.but(stage=3, precision="fsdp2", offload=Offload("host", "host")),
+    "small buckets": BASE.but(stage=3, bucket_numel=5000),
+    "nothing prefetched": BASE.but(stage=3, prefetch=False, checkpoint_activations=True),
+    "small parameters stay": BASE.but(shape=DEEP, stage=3, precision="bf16", limits=Stage3Limits(1000)),
+    "two units come ahead": BASE.but(shape=DEEP, stage=3, limits=Stage3Limits(prefetch_numel=30_000)),
+    "few elements live": BASE.but(shape=DEEP, stage=3, limits=Stage3Limits(live_numel=20_000)),
+    "units are kept for backward": BASE.but(shape=DEEP, stage=3, limits=Stage3Limits(reuse_numel=60_000)),
+    "one rank": BASE.but(ranks=1, stage=3, micro_batches=2),
+    "two instances": BASE.but(shape=DEEP, ranks=4, stage=3, precision="bf16", instances=2),
+    "two instances, sums on all": BASE.but(
+        ranks=4, stage=1, micro_batches=2, reduction="all_reduce", precision="fp16", instances=2
     ),
-    "three instances, reduced once": replace(
-        BASE, ranks=6, stage=2, micro_batches=2, reduce_each=False, instances=3, offload=Offload("host")
+    "three instances, reduced once": BASE.but(
+        ranks=6, stage=2, micro_batches=2, defer_reduction=True, instances=3, offload=Offload("host")
     ),
-    "an instance a rank": replace(BASE, stage=2, instances=2),
+    "an instance a rank": BASE.but(stage=2, instances=2),
 }
 
 
@@ -152,22 +153,22 @@ def test_175_billion_parameters_keep_75_gb_of_activations_and_not_275() -> None:
     these models never store."""
     run = RunSpec(SHAPES["GPT-3 175B"], ranks=64, stage=3, seq_len=2048)
     assert needs_of(run).peak.bytes["activations"] / 1e9 == pytest.approx(75.6, abs=0.1)
-    eager = needs_of(replace(run, attention="eager")).peak.bytes["activations"] / 1e9
+    eager = needs_of(run.but(attention="eager")).peak.bytes["activations"] / 1e9
     assert eager == pytest.approx(240.6, abs=0.1)
     assert run.shape.activation_bytes(1, 2048, checkpointing=False) / 1e9 == pytest.approx(275.4, abs=0.1)
 
 
 def test_eager_attention_keeps_what_torchs_own_eager_attention_keeps() -> None:
-    run = replace(BASE, micro_batch_size=1)
+    run = BASE.but(micro_batch_size=1)
     with sdpa_kernel(SDPBackend.MATH):
         found = measure([run])[0]
-    assert abs(error_of(replace(run, attention="eager"), found)) < 0.03
+    assert abs(error_of(run.but(attention="eager"), found)) < 0.03
 
 
 def test_a_tied_embedding_stays_gathered_through_backward_and_an_untied_one_does_not() -> None:
     table = 256 * 32 * 4
-    tied = replace(BASE, stage=3)
-    loose = replace(tied, shape=shape_of(replace(NANO.config, tied_head=False), "loose"))
+    tied = BASE.but(stage=3)
+    loose = tied.but(shape=shape_of(replace(NANO.config, tied_head=False), "loose"))
     at = [
         next(moment for moment in needs_of(run).tops if moment.where == "backward of layer 2").bytes["gathered_units"]
         for run in (tied, loose)
@@ -177,7 +178,7 @@ def test_a_tied_embedding_stays_gathered_through_backward_and_an_untied_one_does
 
 
 def test_gradients_in_flight_at_stage_2_are_those_of_three_layers() -> None:
-    deep = replace(BASE, shape=DEEP, stage=2)
+    deep = BASE.but(shape=DEEP, stage=2)
     layer = DEEP.layer_parameters * 4
     assert needs_of(deep).peak.total > 0
     most = max(moment.bytes.get("gradient_buffers", 0) for moment in needs_of(deep).tops if "layer" in moment.where)

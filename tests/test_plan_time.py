@@ -1,14 +1,13 @@
 """A step's predicted time: what it is made of, what it waits for, and what makes it longer or shorter."""
 
 import json
-from dataclasses import replace
 
 import pytest
 import torch
 
 from zerolab.apps.cli.plan import main
 from zerolab.apps.cost import Machine, Network, Rate, find_gpu, machine_of
-from zerolab.apps.plan import SHAPES, RunSpec, gpu_bytes, shape_of
+from zerolab.apps.plan import SHAPES, gpu_bytes, shape_of
 from zerolab.apps.plan.best import best_runs, candidates
 from zerolab.apps.plan.crossing import crossings, with_bandwidth
 from zerolab.apps.plan.guide import traffic
@@ -21,6 +20,7 @@ from zerolab.course.viz import best_map
 from zerolab.errors import InputError
 from zerolab.models import config_of
 from zerolab.ranks import Pace, launch
+from zerolab.run import RunSpec
 from zerolab.zero import ZeroEngine
 
 TINY = shape_of(config_of("llama", "tiny"), "llama tiny")
@@ -30,7 +30,7 @@ FREE = Machine("no time", {("matmul", 4): Rate(((1, 1e30),))}, Rate(((1, 1e30),)
 
 
 def at(stage, **changes):
-    return replace(RUN, stage=stage, **changes)
+    return RUN.but(stage=stage, **changes)
 
 
 @pytest.mark.parametrize("stage", [0, 1, 2, 3])
@@ -87,7 +87,9 @@ def test_states_elsewhere_take_time_by_their_tier():
 
 
 def test_accumulation_without_reduction_saves_wire_and_many_micro_batches_are_as_long_as_each():
-    each, deferred = (predict_step(at(2, micro_batches=4, reduce_each=way), CPU, Link(1)) for way in (True, False))
+    each, deferred = (
+        predict_step(at(2, micro_batches=4, defer_reduction=not way), CPU, Link(1)) for way in (True, False)
+    )
     assert deferred.communication < each.communication
     few, many = (predict_step(at(3, micro_batches=m), CPU, Link(1)).seconds for m in (3, 10))
     one_more = predict_step(at(3, micro_batches=4), CPU, Link(1)).seconds - few
@@ -96,7 +98,7 @@ def test_accumulation_without_reduction_saves_wire_and_many_micro_batches_are_as
 
 def test_flop_and_utilization_by_hand():
     machine = machine_of(find_gpu("A100 80GB"))
-    run = replace(RUN, precision="bf16", micro_batch_size=2)
+    run = RUN.but(precision="bf16", micro_batch_size=2)
     tokens = 2 * 64
     by_hand = tokens * (6 * TINY.parameters + 12 * TINY.layers * TINY.hidden * 64)
     step = predict_step(run, machine, network_of(find_gpu("A100 80GB"), 4))
@@ -117,10 +119,17 @@ def test_crossings_lie_where_they_are_said_to_lie():
 def test_stage_3_collapses_at_small_batch_on_many_gpus():
     """What a GPU has to compute stays, what a ring has to wait for grows with N."""
     gpu = find_gpu("V100 32GB")
-    run = RunSpec(shape_of(config_of("gpt2", "1558m"), "1.5B"), 8, 3, "fp16", 1, 128)
+    run = RunSpec(
+        shape_of(config_of("gpt2", "1558m"), "1.5B"),
+        ranks=8,
+        stage=3,
+        precision="fp16",
+        micro_batch_size=1,
+        seq_len=128,
+    )
 
     def mfu(ranks, batch):
-        one = replace(run, ranks=ranks, micro_batch_size=batch)
+        one = run.but(ranks=ranks, micro_batch_size=batch)
         found = predict_step(one, machine_of(gpu), network_of(gpu, ranks, gbit_per_s=100, cards=1)).mfu
         assert found is not None
         return found
@@ -137,7 +146,7 @@ def test_plan_tells_time_by_stage_and_to_programs(tmp_path, capsys):
     assert "Stage 3 is slower than stage 2" in said
     time = json.loads(path.read_text())["time"]
     assert list(time["by_stage"]) == ["0", "1", "2", "3"] and time["network"]["node_size"] == 4
-    run = RunSpec(TINY, 16, 3, "bf16", 1, 64, on_gpus=True)
+    run = RunSpec(TINY, ranks=16, stage=3, precision="bf16", micro_batch_size=1, seq_len=64, on_gpus=True)
     gpu = find_gpu("A100 80GB")
     step = predict_step(run, machine_of(gpu), network_of(gpu, 16, 4, 1.0, cards=1))
     assert time["by_stage"]["3"]["seconds"] == pytest.approx(step.seconds)

@@ -26,7 +26,7 @@ from zerolab.gpu import door
 from zerolab.ranks import launch
 from zerolab.ranks.job import choose_devices
 from zerolab.ranks.process_transport import ProcessTransport
-from zerolab.train import make_config
+from zerolab.run import RunSpec
 from zerolab.zero.start.checks import check_model
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -201,6 +201,6 @@ def test_the_train_command_takes_a_batch_that_the_ranks_of_torchrun_divide(
     line = re.search(r"-m zerolab train (.*)", (ROOT / "README.md").read_text())
     assert line is not None
     for flags in ("--zero-stage 3", "--zero-stage 1 --grad-accum-steps 3", line[1] if ranks != "24" else ""):
-        config = make_config(**read_flags(flags.split())[0])
+        config = RunSpec(**read_flags(flags.split())[0])
         assert config.ranks == int(ranks)
         assert config.batch_size % (config.ranks * config.grad_accum_steps) == 0

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 import pytest
 import torch.distributed as dist
 
-from zerolab import cli
+from zerolab.apps import cli
 from zerolab.apps.cli import ending
 from zerolab.ranks import join
 from zerolab.ranks.failure import PeerLost, RankFailure

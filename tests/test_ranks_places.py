@@ -1,9 +1,7 @@
 """Where ranks are launched from: scripts without a guard, notebooks, torchrun; and how Ctrl-C and a kill end them."""
 
-import multiprocessing
 import os
 import queue
-import runpy
 import signal
 import socket
 import subprocess
@@ -22,7 +20,7 @@ import rank_functions
 from jupyter_client.manager import start_new_kernel
 from nbclient import NotebookClient
 
-from zerolab.ranks import forkserver, launch
+from zerolab.ranks import launch
 
 pytestmark = [pytest.mark.ranks, pytest.mark.timeout(100)]
 
@@ -43,13 +41,13 @@ def run_forked(folder, source, *launcher):
     return born.ran(*launcher, script, capture_output=True, text=True, timeout=80, cwd=folder)
 
 
-def start_script(folder, source, without=""):
+def start_script(folder, source):
     """A script in a session of its own, so that a signal to its group does not reach the tests; by day in a fork, since
-    it is for what comes once there are ranks. `without` names what is hidden from it."""
+    it is for what comes once there are ranks."""
     script = folder / "script.py"
     script.write_text(source)
     searched = os.pathsep.join([TESTS, *filter(None, [os.environ.get("PYTHONPATH")])])
-    environment = {**os.environ, "PYTHONPATH": searched, "TMPDIR": str(folder), "ZEROLAB_WITHOUT": without}
+    environment = {**os.environ, "PYTHONPATH": searched, "TMPDIR": str(folder)}
     return born.python(script, cwd=folder, env=environment, start_new_session=True, stderr=subprocess.PIPE)
 
 
@@ -81,7 +79,6 @@ def temporary_folders(folder):
 
 
 def test_a_script_without_a_guard_runs_once(tmp_path):
-    """Also where ranks are spawned, as on Windows."""
     source = """
 import os
 import torch
@@ -98,29 +95,19 @@ def total(comm):
 
 results = launch(total, ranks=2, timeout=60)
 print([shard.values for shard in results], isinstance(results[0], Shard))
-os.environ["ZEROLAB_WITHOUT"] = "forkserver"
-print(launch(lambda comm: comm.size, ranks=2, timeout=90))
 """
     done = run_script(tmp_path, source)
-    assert done.stdout == "top level\n[[3.0], [3.0]] True\n[2, 2]\n", done.stderr
+    assert done.stdout == "top level\n[[3.0], [3.0]] True\n", done.stderr
     assert done.stderr == ""
 
 
-def test_where_python_has_no_fork_server_none_is_asked_for(monkeypatch):
-    monkeypatch.setattr(multiprocessing, "get_all_start_methods", lambda: ["spawn"])
-    module = runpy.run_path(forkserver.__file__)
-    module["end_server"]()
-    assert module["_server"] is None
-
-
-@pytest.mark.parametrize("without", ["", "all"])
-def test_ctrl_c_ends_all_ranks(short, without):
+def test_ctrl_c_ends_all_ranks(short):
     source = f"""
 from zerolab.ranks import launch
 import rank_functions
 launch(rank_functions.note_and_sleep, {str(short)!r}, ranks=2, timeout=80)
 """
-    parent = start_script(short, source, without)
+    parent = start_script(short, source)
     pids = wait_for_ranks(short, 2)
     os.killpg(parent.pid, signal.SIGINT)
     _, errors = parent.communicate(timeout=20)
@@ -130,17 +117,16 @@ launch(rank_functions.note_and_sleep, {str(short)!r}, ranks=2, timeout=80)
     assert temporary_folders(short) == []
 
 
-@pytest.mark.parametrize("without", ["", "all"])
-def test_ranks_do_not_outlive_a_killed_parent(short, without):
+def test_ranks_do_not_outlive_a_killed_parent(short):
     source = f"""
 from zerolab.ranks import launch
 import rank_functions
 launch(rank_functions.note_and_sleep, {str(short)!r}, ranks=2, timeout=80)
 """
-    parent = start_script(short, source, without)
+    parent = start_script(short, source)
     pids = wait_for_ranks(short, 2)
     server = psutil.Process(pids[0]).ppid()
-    assert (server == parent.pid) == (without == "all")
+    assert server != parent.pid
     parent.kill()
     parent.communicate(timeout=20)
     assert_all_end({*pids, server} - {parent.pid})

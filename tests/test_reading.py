@@ -44,5 +44,5 @@ def test_a_name_that_went_is_named(tmp_path: Path) -> None:
 
 
 def test_the_rooms_for_later_are_there() -> None:
-    rooms = re.findall(r"`(\w+)` for", TEXT)
+    rooms = re.findall(r"`([\w/]+)` for", TEXT)
     assert len(rooms) == 7 and all((DOCS.parent / "zerolab" / room / "__init__.py").is_file() for room in rooms)

@@ -17,7 +17,8 @@ from zerolab.course.exercises.zero_1.claims import adam
 from zerolab.course.grade import CheckFailed, checks
 from zerolab.course.viz import StepRun, step_skyline
 from zerolab.course.viz.looks import MEMORY
-from zerolab.train import make_config, train
+from zerolab.run import RunSpec
+from zerolab.train import train
 
 README = (Path(__file__).parent.parent / "README.md").read_text()
 ROWS = re.findall(r"^\| ([0-3]) \| ([\d. |]+) \| [\d.]+", README, re.MULTILINE)
@@ -32,7 +33,7 @@ def test_the_table_has_a_row_for_each_stage() -> None:
 @pytest.mark.ranks
 @pytest.mark.parametrize(("stage", "row"), BY_DAY)
 def test_the_bytes_of_the_table_are_measured_again(stage: str, row: str) -> None:
-    report = train(make_config(zero_stage=stage, ranks=4, model_size="tiny", max_steps=2, timeout=100.0))
+    report = train(RunSpec(zero_stage=stage, ranks=4, model_size="tiny", max_steps=2, timeout=100.0))
     states = [max(report.memory_measured[kind]) for kind in STATES]
     measured = [*states, sum(states), max_total(report), most_sent(report)]
     shown = [cell.strip() for cell in row.split("|")][:6]
@@ -115,7 +116,7 @@ def test_the_timeline_is_the_step_as_it_runs_now(tmp_path: Path) -> None:
 
 
 def test_virtual_time_is_that_of_the_device_that_is_named() -> None:
-    config = make_config(world="virtual")
+    config = RunSpec(world="virtual")
     named = re.search(
         r"`--gflop-per-s` \((\d+) .*?`--gbyte-per-s` \((\d+)\) and `--gbit-per-s` \(if", README, re.DOTALL
     )

@@ -22,9 +22,9 @@ import born
 import pytest
 from cover import NIGHTLY
 
-from zerolab import cli
+from zerolab.apps import cli
 from zerolab.apps.cli.train import make_parser
-from zerolab.train import make_config
+from zerolab.run import RunSpec
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text()
@@ -142,4 +142,4 @@ def test_the_ranks_of_a_torchrun_line_divide_its_batch(line: str, nodes: int) ->
     ranks = nodes * int(words[words.index("--nproc_per_node") + 1])
     flags = make_parser().parse_args(words[words.index("train") + 1 :])
     given = {name: value for name, value in vars(flags).items() if value is not None and name != "deepspeed_config"}
-    make_config(**given, ranks=ranks)
+    RunSpec(**given, ranks=ranks)

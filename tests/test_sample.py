@@ -8,12 +8,13 @@ import pytest
 import torch
 
 from zerolab.apps.cli import main
+from zerolab.apps.interop.learned import load_learned
 from zerolab.data import Batches, load_dataset, prepare
 from zerolab.errors import InputError
 from zerolab.models import GPT2, GPT2Config
 from zerolab.models.generate import generate
-from zerolab.train import Report, make_config, train
-from zerolab.train.learned import load_learned
+from zerolab.run import RunSpec
+from zerolab.train import Report, train
 
 TEXT = "the quick brown fox jumps over the lazy dog; " * 60
 RUN = {
@@ -33,7 +34,7 @@ def room(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def learned(room: Path) -> Report:
     """A run of two ranks at stage 3 with 16-bit parameters, saved in shards."""
-    return train(make_config(**RUN, dataset=str(room / "fox"), zero_stage=3, bf16=True, save_folder=room / "run"))
+    return train(RunSpec(**RUN, dataset=str(room / "fox"), zero_stage=3, bf16=True, save_folder=room / "run"))
 
 
 def sampled(capsys: pytest.CaptureFixture[str], *flags: object) -> str:

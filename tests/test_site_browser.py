@@ -17,12 +17,13 @@ from urllib.parse import urlsplit
 import pytest
 from overlaps import OVERLAPS, STRUCK
 
-from zerolab.apps.plan import SHAPES, RunSpec
+from zerolab.apps.plan import SHAPES
 from zerolab.course.living import reshard, shards
 from zerolab.course.viz.calculator import calculator_text
 from zerolab.course.viz.reshard import readings, reshard_text
 from zerolab.course.viz.shards import shard_text
 from zerolab.flat import lay_out
+from zerolab.run import RunSpec
 
 ROOT = Path(__file__).resolve().parent.parent
 SITE = ROOT / "build" / "site"
@@ -191,7 +192,7 @@ def test_the_calculator_says_by_keyboard_what_the_planner_says(browser: Any, add
         )
 
     run = {"seq_len": 2048, "checkpoint_activations": False}
-    assert shown() == calculator_text(RunSpec(SHAPES["GPT-3 175B"], 8, 3, **run), "80 GB")
+    assert shown() == calculator_text(RunSpec(SHAPES["GPT-3 175B"], ranks=8, stage=3, **run), "80 GB")
     scene.get_by_role("slider", name="stage").focus()
     tab.keyboard.press("ArrowLeft")
     scene.get_by_role("slider", name="ranks").focus()
@@ -199,14 +200,14 @@ def test_the_calculator_says_by_keyboard_what_the_planner_says(browser: Any, add
     scene.get_by_role("checkbox").focus()
     tab.keyboard.press("Space")
     run = {"seq_len": 2048, "checkpoint_activations": True}
-    assert shown() == calculator_text(RunSpec(SHAPES["GPT-3 175B"], 16, 2, **run), "80 GB")
+    assert shown() == calculator_text(RunSpec(SHAPES["GPT-3 175B"], ranks=16, stage=2, **run), "80 GB")
     scene.get_by_role("combobox", name="on the host").select_option("optimizer and parameters")
     assert "parameters can rest on the host at stage 3" in scene.locator(".verdict").inner_text()
     assert scene.locator(".picture.stale").count() == 1
     scene.get_by_role("combobox", name="model").select_option("GPT-2 124M")
     scene.get_by_role("combobox", name="on the host").select_option("nothing")
     run = {"seq_len": 1024, "checkpoint_activations": True}
-    assert shown() == calculator_text(RunSpec(SHAPES["GPT-2 124M"], 16, 2, **run), "80 GB")
+    assert shown() == calculator_text(RunSpec(SHAPES["GPT-2 124M"], ranks=16, stage=2, **run), "80 GB")
     tab.close()
 
 

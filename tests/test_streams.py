@@ -19,7 +19,6 @@ from streams.runs import Case, Net, Seen, make_engine, run
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from zerolab.apps.plan import RunSpec
 from zerolab.apps.plan.guide import traffic_bytes
 from zerolab.apps.plan.needs import layout_of, step_buffers
 from zerolab.apps.plan.shapes import SHAPES
@@ -31,6 +30,7 @@ from zerolab.offload import Offload
 from zerolab.offload.copies import AHEAD
 from zerolab.offload.places import SUB_GROUP, SUB_GROUP_ON_GPU
 from zerolab.precision.recipe import Precision
+from zerolab.run import RunSpec
 from zerolab.zero import ZeroEngine
 from zerolab.zero.clip import gradient_norm
 
@@ -300,9 +300,9 @@ def test_the_last_unit_stays_on_a_gpu_until_its_backward(
 
 
 def test_the_planner_knows_that_a_gpu_gathers_the_last_unit_once() -> None:
-    run = RunSpec(SHAPES["GPT-2 124M"], 4, 3, "bf16", seq_len=64)
-    gpus = replace(run, on_gpus=True)
-    told = replace(gpus, limits=Stage3Limits(reuse_numel=0))
+    run = RunSpec(SHAPES["GPT-2 124M"], ranks=4, stage=3, precision="bf16", seq_len=64)
+    gpus = run.but(on_gpus=True)
+    told = gpus.but(limits=Stage3Limits(reuse_numel=0))
     assert traffic_bytes(gpus) < traffic_bytes(told) == traffic_bytes(run)
 
 
@@ -378,18 +378,18 @@ def test_a_buckets_small_gradients_are_copied_at_once_on_a_gpu(case: Case, monke
 
 
 def test_the_planner_knows_what_a_step_in_large_sub_groups_brings_to_hand() -> None:
-    run = RunSpec(SHAPES["GPT-2 1.5B"], 4, 2, "bf16", seq_len=64)
+    run = RunSpec(SHAPES["GPT-2 1.5B"], ranks=4, stage=2, precision="bf16", seq_len=64)
     layout = layout_of(run)
     assert step_buffers(run, layout, 0) == 4 * SUB_GROUP
-    assert step_buffers(replace(run, on_gpus=True), layout, 0) == 4 * SUB_GROUP_ON_GPU
-    assert step_buffers(replace(run, on_gpus=True, offload=Offload(sub_group_numel=704)), layout, 0) == 4 * 704
+    assert step_buffers(run.but(on_gpus=True), layout, 0) == 4 * SUB_GROUP_ON_GPU
+    assert step_buffers(run.but(on_gpus=True, offload=Offload(sub_group_numel=704)), layout, 0) == 4 * 704
 
 
 def test_the_planner_knows_that_new_parameters_wait_on_a_gpu_for_their_way_to_the_host() -> None:
-    run = RunSpec(SHAPES["GPT-2 1.5B"], 4, 3, "bf16", seq_len=64)
+    run = RunSpec(SHAPES["GPT-2 1.5B"], ranks=4, stage=3, precision="bf16", seq_len=64)
     there = Offload(sub_group_numel=704)
-    runs = [replace(run, on_gpus=gpus, offload=replace(there, parameters="host")) for gpus in (False, True)]
-    before = step_buffers(replace(run, on_gpus=True, offload=there), layout_of(run), 0)
+    runs = [run.but(on_gpus=gpus, offload=replace(there, parameters="host")) for gpus in (False, True)]
+    before = step_buffers(run.but(on_gpus=True, offload=there), layout_of(run), 0)
     assert [step_buffers(run, layout_of(run), 0) - before for run in runs] == [0, (AHEAD + 1) * 2 * 704]
 
 

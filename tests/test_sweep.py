@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from benchmarks import tiers
-from zerolab import cli
+from zerolab.apps import cli
 from zerolab.apps.cost import Machine, Rate
 from zerolab.apps.dialects.deepspeed import read_deepspeed
 from zerolab.apps.sweep import machines, make_cases, read_file, sweep
@@ -22,7 +22,8 @@ from zerolab.apps.sweep.rows import LINES, TABLE, Rows, held, read_rows
 from zerolab.apps.sweep.shaped import ShapedHosts
 from zerolab.collectives import Span
 from zerolab.errors import InputError
-from zerolab.train import make_config, train
+from zerolab.run import RunSpec
+from zerolab.train import train
 
 SMALL: dict[str, Any] = {"world": "lockstep", "model_size": "nano", "seq_len": 16, "batch_size": 4, "max_steps": 3}
 SWEPT = {"zero_stage": [0, 3], "gbit_per_s": ["none", 1], **SMALL}
@@ -87,7 +88,7 @@ def test_none_is_a_value_of_settings_that_may_have_none_and_of_places() -> None:
 
 def test_row_27_one_file_has_the_seven_configurations_that_guides_rank() -> None:
     cases = make_cases(read_file(Path(tiers.__file__).with_suffix(".yaml")))
-    meant = [make_config(**{"ranks": 4, "max_steps": 12, **run}) for run in on_disk(tiers.RUNS.values())]
+    meant = [RunSpec(**{"ranks": 4, "max_steps": 12, **run}) for run in on_disk(tiers.RUNS.values())]
     assert [case.config for case in cases] == meant and len(meant) == 7
     assert cases[3].title == "zero_stage 2, offload_optimizer host, offload_param device, offload_path none"
 
@@ -160,11 +161,11 @@ def test_row_20_a_sweep_that_was_ended_goes_on_to_the_same_file(
 ) -> None:
     cases, train, ran = make_cases(SWEPT), sweep_run.train, list[int]()
 
-    def ended_in_the_third(config: Any, *args: Any) -> Any:
+    def ended_in_the_third(config: Any, *args: Any, **more: Any) -> Any:
         ran.append(config.zero_stage)
         if len(ran) == 3:
             raise KeyboardInterrupt
-        return train(config, *args)
+        return train(config, *args, **more)
 
     monkeypatch.setattr(sweep_run, "train", ended_in_the_third)
     with pytest.raises(KeyboardInterrupt):
@@ -236,7 +237,7 @@ def test_a_prepared_text_of_any_size_changes_no_peak(tmp_path: Path) -> None:
     run = {**SMALL, "zero_stage": 1, "max_steps": 2, "dataset": str(tmp_path), "vocab_size": 256}
     (row,) = sweep(make_cases(run), tmp_path / "out").rows
     assert row["peak_bytes"] == pytest.approx(row["peak_bytes_predicted"], rel=1e-3)
-    peak = train(make_config(**run)).peak
+    peak = train(RunSpec(**run)).peak
     assert peak["host:text"] == [8_000_000] * 2 and max(peak["other"]) < 1_000_000
 
 

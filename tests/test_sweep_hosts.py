@@ -12,7 +12,8 @@ from typing import Any
 import psutil
 import pytest
 
-from zerolab import cli
+from zerolab import system
+from zerolab.apps import cli
 from zerolab.apps.cost import calibration
 from zerolab.apps.sweep import make_cases
 from zerolab.apps.sweep.hosts import leave_word, read_result, run_all
@@ -79,7 +80,7 @@ def test_the_first_rank_that_said_why_is_heard_and_else_what_an_overdue_one_prin
 def test_row_20_a_system_without_network_namespaces_refuses_before_any_case_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("ZEROLAB_WITHOUT", "namespaces")
+    monkeypatch.setattr(system, "_found", lambda thing: thing != "namespaces")
     flags = ["--model-size", "nano", "--wire", "simulated,shaped", "--bandwidth", "1", "--out", str(tmp_path)]
     assert cli.main(["sweep", *flags]) == 2
     said = "no wire can be shaped on this machine: this system has no network namespaces, which Linux has; or take wire"

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from zerolab import cli
+from zerolab.apps import cli
 from zerolab.apps.sweep.crossings import MeasuredCrossing, by_stage, crossings, groups_of
 from zerolab.apps.sweep.plots import communication, losses, memory, plots_of, throughput
 from zerolab.apps.sweep.rows import LINES, Rows

@@ -16,17 +16,19 @@ import torch
 from zerolab.apps.cli import main
 from zerolab.apps.cli.tables import text_of
 from zerolab.apps.interop.huggingface import export, save_folder
+from zerolab.apps.interop.huggingface.start import weights_of, with_shape
 from zerolab.data import prepare
 from zerolab.errors import InputError
 from zerolab.models import build_model
-from zerolab.train import Report, TrainConfig, make_config, parts, train, write_json
+from zerolab.run import RunSpec
+from zerolab.train import Report, parts, train, write_json
 from zerolab.zero import ZeroEngine
 
 TINY_RUN = {"model_size": "nano", "seq_len": 32, "max_steps": 3, "timeout": 60.0}
 
 
 def run(**settings: object) -> Report:
-    return train(make_config(**{**TINY_RUN, **settings}))
+    return train(RunSpec(**{**TINY_RUN, **settings}))
 
 
 def agrees(report: Report) -> bool:
@@ -142,7 +144,7 @@ def test_a_flag_that_cannot_work_is_refused_in_one_sentence(
 
 def test_an_unknown_setting_is_refused_by_name() -> None:
     with pytest.raises(InputError, match="zero_stag"):
-        make_config(zero_stag=1)
+        RunSpec(zero_stag=1)
 
 
 def test_every_setting_is_a_flag_with_help(capsys: pytest.CaptureFixture[str]) -> None:
@@ -150,8 +152,9 @@ def test_every_setting_is_a_flag_with_help(capsys: pytest.CaptureFixture[str]) -
         main(["train", "--help"])
     assert ended.value.code == 0
     shown = capsys.readouterr().out
-    assert all("--" + name.replace("_", "-") in shown for name in TrainConfig.model_fields)
-    assert all(field.description for field in TrainConfig.model_fields.values())
+    flags = {name: field for name, field in RunSpec.model_fields.items() if not field.exclude}
+    assert len(flags) > 80 and all("--" + name.replace("_", "-") in shown for name in flags)
+    assert all(field.description for field in flags.values())
 
 
 @pytest.mark.parametrize(
@@ -211,10 +214,11 @@ def test_the_model_of_a_run_on_gpus_is_built_unit_by_unit_with_the_values_it_is_
 ) -> None:
     assert parts.builds_by_unit(torch.device("cuda:1")) and not parts.builds_by_unit(torch.device("cpu"))
     small: dict[str, Any] = {"world": "lockstep", "ranks": 2}
-    given = build_model(make_config(**TINY_RUN, **small, model="gpt2").shape)
+    given = build_model(RunSpec(**TINY_RUN, **small, model="gpt2").architecture)
     save_folder(tmp_path / "gpt2", given.config, export(given.config, given.state_dict().__getitem__))
-    from_folder = make_config(**small, seq_len=32, max_steps=2, zero_stage=3, init_from=tmp_path / "gpt2")
-    of_plain = train(from_folder).parameters_sha256
+    settings = {**small, "seq_len": 32, "max_steps": 2, "zero_stage": 3, "init_from": tmp_path / "gpt2"}
+    from_folder = RunSpec(**with_shape(settings))
+    of_plain = train(from_folder, weights=weights_of(from_folder)).parameters_sha256
 
     class OnMeta(ZeroEngine):
         def __init__(self, model: torch.nn.Module, *args: Any, **settings: Any) -> None:
@@ -223,6 +227,8 @@ def test_the_model_of_a_run_on_gpus_is_built_unit_by_unit_with_the_values_it_is_
 
     monkeypatch.setattr(parts, "builds_by_unit", lambda device: True)
     monkeypatch.setattr(parts, "ZeroEngine", OnMeta)
-    assert train(from_folder).parameters_sha256 == of_plain
+    assert train(from_folder, weights=weights_of(from_folder)).parameters_sha256 == of_plain
+    with pytest.raises(InputError, match="nobody reads its weights"):
+        train(from_folder)
     drawn = {run(**small, zero_stage=stage).parameters_sha256 for stage in (0, 3)}
     assert len(drawn) == 1 and drawn != {of_plain}

@@ -16,13 +16,15 @@ import torch
 
 from zerolab.apps.cli import main
 from zerolab.apps.interop.huggingface import export, save_folder
+from zerolab.apps.interop.learned import load_learned
 from zerolab.data import Batches, ByteTokenizer, CharacterTokenizer, load_corpus, load_dataset, prepare
 from zerolab.data.bins import write_together
 from zerolab.errors import InputError
 from zerolab.files import write_whole
-from zerolab.models import GPT2, GPT2Config, parameter_count
-from zerolab.train import Report, make_config, train
-from zerolab.train.learned import load_learned
+from zerolab.models import GPT2, GPT2Config
+from zerolab.run import RunSpec
+from zerolab.train import Report, train
+from zerolab.train.here import check_here
 from zerolab.train.loop import seed_of
 
 TEXT = "the quick brown fox jumps over the lazy dog; " * 40
@@ -30,7 +32,7 @@ RUN = {"model": "gpt2", "model_size": "nano", "seq_len": 16, "max_steps": 3, "ra
 
 
 def run(**settings: object) -> Report:
-    return train(make_config(**{**RUN, **settings}))
+    return train(RunSpec(**{**RUN, **settings}))
 
 
 def tokens_in(path: Path) -> list[int]:
@@ -193,13 +195,13 @@ def test_row_13_a_model_takes_the_vocabulary_of_its_data_set(
 
 
 def test_a_model_has_the_sizes_that_are_given() -> None:
-    assert make_config(model="gpt2", layers=3, heads=6, dim=96, bias=True, vocab_size=50304).shape == GPT2Config(
+    assert RunSpec(model="gpt2", layers=3, heads=6, dim=96, bias=True, vocab_size=50304).architecture == GPT2Config(
         50304, 96, 3, 6, max_seq_len=64, bias=True
     )
-    llama = make_config(dim=96, heads=3, context=128)
-    assert (llama.shape.max_seq_len, llama.shape.kv_heads, llama.shape.ffn_dim) == (128, 3, 256)  # type: ignore[union-attr]
-    assert llama.spec.shape.parameters == parameter_count(llama.shape) and llama.model_name == "llama heads 3, dim 96"
-    assert make_config().model_name == "llama tiny"
+    llama = RunSpec(dim=96, heads=3, context=128)
+    assert (llama.architecture.max_seq_len, llama.architecture.kv_heads, llama.architecture.ffn_dim) == (128, 3, 256)  # type: ignore[union-attr]
+    assert llama.model_name == "llama heads 3, dim 96"
+    assert RunSpec().model_name == "llama tiny"
 
 
 @pytest.mark.parametrize(
@@ -258,7 +260,7 @@ def test_what_dropout_leaves_out_depends_on_seed_step_and_rank_alone(tmp_path: P
     # Two ranks leave out two things: here is what, in plain torch.
     corpus, losses = load_corpus(seq_len=16), []
     torch.manual_seed(0)
-    model = GPT2(whole.config.shape, dropout=0.2)  # type: ignore[arg-type]
+    model = GPT2(whole.config.architecture, dropout=0.2)  # type: ignore[arg-type]
     for rank in range(2):
         torch.manual_seed(seed_of(0, 0, rank))
         losses += [model(*batch).item() for batch in Batches(corpus.train, 16, 12, 2, rank, 2).step(0)]
@@ -317,8 +319,8 @@ def test_compile_without_a_compiler_is_refused(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setenv("PATH", "/nowhere")
     monkeypatch.delenv("CXX", raising=False)
     with pytest.raises(InputError, match="finds no C"):
-        make_config(compile=True)
-    assert make_config(compile=True, compile_backend="eager").compile
+        check_here(RunSpec(compile=True))
+    check_here(RunSpec(compile=True, compile_backend="eager"))
 
 
 def test_of_a_text_that_cannot_be_prepared_whole_nothing_stays(tmp_path: Path) -> None:

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from zerolab.errors import InputError
-from zerolab.train import Report, make_config, parts, train
+from zerolab.run import RunSpec
+from zerolab.train import Report, parts, train
 
 RUN = {"model_size": "nano", "seq_len": 8, "world": "lockstep"}
 
@@ -15,7 +16,7 @@ RUN = {"model_size": "nano", "seq_len": 8, "world": "lockstep"}
 def run(folder: Path, steps: int, **settings: object) -> Report:
     """Train up to so many steps, from the newest checkpoint of the folder where there is one."""
     more = {"resume": folder} if folder.exists() else {}
-    return train(make_config(**{**RUN, **more, "max_steps": steps, "save_folder": folder, **settings}))
+    return train(RunSpec(**{**RUN, **more, "max_steps": steps, "save_folder": folder, **settings}))
 
 
 @pytest.mark.ranks
@@ -65,9 +66,9 @@ def test_ranks_that_do_not_divide_the_checkpoints_batch_are_told_so_once(given: 
 
 
 def test_a_batch_that_nobody_gives_is_not_given() -> None:
-    config = make_config(ranks=8)
+    config = RunSpec(ranks=8)
     assert config.batch_size == 16 and "batch_size" not in config.model_fields_set
-    assert "batch_size" in make_config(ranks=8, batch_size=16).model_fields_set
+    assert "batch_size" in RunSpec(ranks=8, batch_size=16).model_fields_set
 
 
 @pytest.mark.ranks

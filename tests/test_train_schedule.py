@@ -17,19 +17,20 @@ from zerolab.collectives import phase
 from zerolab.data import Batches, load_corpus
 from zerolab.models import build
 from zerolab.ranks import launch
-from zerolab.train import Report, TrainConfig, make_config, train
+from zerolab.run import RunSpec
+from zerolab.run.schedule import LrSchedule
+from zerolab.train import Report, train
 from zerolab.train.parts import decay_groups
-from zerolab.train.schedule import LrSchedule
 from zerolab.zero import ZeroEngine
 
 RUN = {"model_size": "nano", "seq_len": 16, "max_steps": 4, "ranks": 1, "timeout": 60.0}
 
 
 def run(**settings: object) -> Report:
-    return train(make_config(**{**RUN, **settings}))
+    return train(RunSpec(**{**RUN, **settings}))
 
 
-def plain_losses(config: TrainConfig) -> list[float]:
+def plain_losses(config: RunSpec) -> list[float]:
     """Of the same run in plain torch."""
     corpus = load_corpus(config.data_mode, seq_len=config.seq_len)
     torch.manual_seed(config.seed)
@@ -56,9 +57,9 @@ def plain_losses(config: TrainConfig) -> list[float]:
 @pytest.mark.ranks
 def test_adamw_has_the_decays_and_the_eps_of_the_flags() -> None:
     settings = {"beta1": 0.5, "beta2": 0.6, "eps": 1e-3, "lr": 1e-2}
-    expected = plain_losses(make_config(**RUN, **settings))
+    expected = plain_losses(RunSpec(**RUN, **settings))
     assert run(**settings).loss == pytest.approx(expected, rel=1e-5)
-    assert plain_losses(make_config(**RUN, lr=1e-2)) != pytest.approx(expected, rel=1e-4)
+    assert plain_losses(RunSpec(**RUN, lr=1e-2)) != pytest.approx(expected, rel=1e-4)
 
 
 def test_a_schedule_rises_falls_and_stays() -> None:
@@ -73,12 +74,12 @@ def test_a_schedule_rises_falls_and_stays() -> None:
 
 
 def test_all_settings_of_a_run_make_the_same_run() -> None:
-    config = make_config(**RUN, **COSINE)
-    assert TrainConfig.model_validate(config.model_dump()) == config
+    config = RunSpec(**RUN, **COSINE)
+    assert RunSpec.model_validate(config.model_dump()) == config
 
 
 def test_a_run_that_ends_within_its_warm_up_is_no_mistake() -> None:
-    config = make_config(lr_schedule="cosine", warmup_steps=3, max_steps=2, lr=0.1)
+    config = RunSpec(lr_schedule="cosine", warmup_steps=3, max_steps=2, lr=0.1)
     assert [config.schedule(step) for step in range(2)] == pytest.approx([0.025, 0.05])
 
 
@@ -95,7 +96,7 @@ def test_the_command_says_that_a_run_ends_within_its_warm_up(capsys: pytest.Capt
 
 @pytest.mark.ranks
 def test_a_run_has_the_learning_rates_that_torchs_scheduler_has() -> None:
-    config = make_config(**RUN, **COSINE)
+    config = RunSpec(**RUN, **COSINE)
     report = train(config)
     assert report.loss == pytest.approx(plain_losses(config), rel=1e-5)
     assert report.lr == [config.schedule(step) for step in range(4)] and len(set(report.lr)) == 4
@@ -215,10 +216,10 @@ def test_a_run_that_goes_on_has_the_rates_and_the_bits_of_an_undisturbed_one(
 def test_without_its_end_a_schedule_ends_where_the_first_run_meant_it_to() -> None:
     from zerolab.train.resume import data_to_save, taken_over
 
-    config = make_config(**RUN, **COSINE, beta1=0.8)
+    config = RunSpec(**RUN, **COSINE, beta1=0.8)
     saved = data_to_save(config, load_corpus(seq_len=16))
     assert saved["decay_steps"] == 4
-    assert taken_over(make_config(**RUN), saved) == {
+    assert taken_over(RunSpec(**RUN), saved) == {
         "weight_decay": 0.1,
         "beta1": 0.8,
         "beta2": 0.999,
@@ -229,7 +230,7 @@ def test_without_its_end_a_schedule_ends_where_the_first_run_meant_it_to() -> No
         **COSINE,
         "decay_steps": 4,
     }
-    other = taken_over(make_config(**RUN, lr_schedule="constant"), saved)
+    other = taken_over(RunSpec(**RUN, lr_schedule="constant"), saved)
     assert "decay_steps" not in other and "min_lr" not in other and other["warmup_steps"] == 1
 
 
@@ -258,14 +259,14 @@ def test_a_schedule_or_an_evaluation_that_cannot_be_is_a_sentence(
 
 def test_row_26_recomputation_clipping_and_the_batch_equation() -> None:
     one = {"model_size": "nano", "seq_len": 32, "batch_size": 8, "max_steps": 3, "world": "lockstep", "zero_stage": 2}
-    whole = train(make_config(**one, ranks=2))
-    recomputed = train(make_config(**one, ranks=2, checkpoint_activations=True))
+    whole = train(RunSpec(**one, ranks=2))
+    recomputed = train(RunSpec(**one, ranks=2, checkpoint_activations=True))
     assert recomputed.parameters_sha256 == whole.parameters_sha256
     assert max(recomputed.peak["activations"]) < 0.75 * max(whole.peak["activations"])
     # Eight sequences a step, as 2 ranks x 1 micro-batch x 4, as 2 x 2 x 2 and as 4 x 2 x 1.
-    losses = [train(make_config(**one, ranks=ranks, grad_accum_steps=steps)).loss for ranks, steps in ((2, 2), (4, 2))]
+    losses = [train(RunSpec(**one, ranks=ranks, grad_accum_steps=steps)).loss for ranks, steps in ((2, 2), (4, 2))]
     assert all(other == pytest.approx(whole.loss, abs=1e-5) for other in losses)
     # Nothing is clipped at a million, everything at a millionth.
-    free, bound = (train(make_config(**one, ranks=2, clip_norm=norm)) for norm in (1e6, 1e-6))
-    assert train(make_config(**one, ranks=2, clip_norm=0)).parameters_sha256 == free.parameters_sha256
+    free, bound = (train(RunSpec(**one, ranks=2, clip_norm=norm)) for norm in (1e6, 1e-6))
+    assert train(RunSpec(**one, ranks=2, clip_norm=0)).parameters_sha256 == free.parameters_sha256
     assert bound.parameters_sha256 != free.parameters_sha256

@@ -12,7 +12,8 @@ from zerolab.apps.dialects.deepspeed import read_deepspeed
 from zerolab.apps.dialects.deepspeed_keys import NOT_A_FIELD, TABLE
 from zerolab.errors import InputError
 from zerolab.precision import Precision
-from zerolab.train import TrainConfig, make_config, train
+from zerolab.run import RunSpec
+from zerolab.train import train
 
 SMALL = {"model_size": "nano", "seq_len": 16, "batch_size": 6, "max_steps": 4, "ranks": 2}
 MIXED = ["--model-size=nano", "--seq-len=16", "--batch-size=6", "--max-steps=4", "--ranks=2"]
@@ -38,7 +39,7 @@ def test_a_run_agrees_with_both_ledgers_and_places_change_no_bit(
 ) -> None:
     if {"disk", "nvme"} & {*map(str, places.values())}:
         places = {**places, "offload_path": tmp_path}
-    report = train(make_config(**SMALL, zero_stage=stage, **{precision: True}, **places))
+    report = train(RunSpec(**SMALL, zero_stage=stage, **{precision: True}, **places))
     assert report.memory_predicted == {kind: report.memory_measured[kind] for kind in report.memory_predicted}
     assert report.traffic_predicted == report.traffic_measured
     assert report.loss[-1] < report.loss[0]
@@ -49,7 +50,7 @@ def test_a_run_agrees_with_both_ledgers_and_places_change_no_bit(
 @pytest.mark.parametrize("stage", [0, 1, 2])
 def test_one_rank_cuts_its_step_into_the_sub_groups_that_it_is_told(stage: int) -> None:
     run = {**SMALL, "ranks": 1, "world": "lockstep", "bf16": True, "max_steps": 2, "zero_stage": stage}
-    whole, cut = train(make_config(**run)), train(make_config(**run, sub_group_size=7000))
+    whole, cut = train(RunSpec(**run)), train(RunSpec(**run, sub_group_size=7000))
     assert cut.memory_predicted == {kind: cut.memory_measured[kind] for kind in cut.memory_predicted}
     assert cut.memory_predicted != whole.memory_predicted, "each sub-group has a step counter of its own"
     assert cut.parameters_sha256 == whole.parameters_sha256
@@ -77,8 +78,8 @@ def test_skipped_steps_are_logged_listed_and_counted_in_the_traffic(
 @pytest.mark.timeout(60)
 def test_a_dtype_for_each_state_is_what_the_tracker_shows(tmp_path: Path) -> None:
     flags = {"params_dtype": "bf16", "main_grads_dtype": "fp32", "exp_avg_dtype": "bf16", "exp_avg_sq_dtype": "fp8"}
-    config = make_config(**SMALL, zero_stage=1, **flags)
-    assert config.make_precision() == Precision("bf16", "fp32", "fp32", "fp32", "bf16", "fp8")
+    config = RunSpec(**SMALL, zero_stage=1, **flags)
+    assert config.dtypes == Precision("bf16", "fp32", "fp32", "fp32", "bf16", "fp8")
     report = train(config)
     assert report.memory_predicted == {kind: report.memory_measured[kind] for kind in report.memory_predicted}
     parameters = report.memory_measured["parameters"][0] // 2
@@ -176,13 +177,13 @@ def test_a_deepspeed_configuration_becomes_settings(tmp_path: Path) -> None:
         # What the file leaves out has DeepSpeed's defaults.
         "min_loss_scale": 1.0, "bf16": False, "beta1": 0.9, "beta2": 0.999, "eps": 1e-8,
     }  # fmt: skip
-    config = make_config(ranks=2, **settings)
-    assert config.make_offload().optimizer == "disk" and config.make_scaler() is not None
+    config = RunSpec(ranks=2, **settings)
+    assert config.places.optimizer == "disk" and config.scaler is not None
 
 
 def test_every_setting_that_a_rule_gives_is_one_of_a_run() -> None:
     for name, key in TABLE.items():
-        assert {*key.settings} <= TrainConfig.model_fields.keys(), name
+        assert {*key.settings} <= RunSpec.model_fields.keys(), name
         assert bool(key.settings) + bool(key.wanted) + bool(key.taken) <= 1, name
 
 

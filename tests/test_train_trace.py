@@ -9,7 +9,8 @@ import pytest
 from zerolab.apps.cli.train import main
 from zerolab.collectives import Span
 from zerolab.errors import InputError
-from zerolab.train import Report, make_config, train
+from zerolab.run import RunSpec
+from zerolab.train import Report, train
 from zerolab.train.trace import RankTrace, chrome_json, rows_of, times_of, times_of_step
 
 NANO = {"model_size": "nano", "seq_len": 16, "batch_size": 4, "max_steps": 4}
@@ -19,7 +20,7 @@ NANO = {"model_size": "nano", "seq_len": 16, "batch_size": 4, "max_steps": 4}
 def traced() -> Report:
     """Stage 3 on two ranks in lockstep, on a link."""
     return train(
-        make_config(**NANO, zero_stage=3, ranks=2, world="lockstep", gbit_per_s=10.0, trace=Path("t"), trace_steps=3)
+        RunSpec(**NANO, zero_stage=3, ranks=2, world="lockstep", gbit_per_s=10.0, trace=Path("t"), trace_steps=3)
     )
 
 
@@ -122,7 +123,7 @@ def test_row_28_a_run_with_its_states_on_disk_shows_reads_and_writes(
 
 
 def test_a_run_that_is_not_traced_has_no_times() -> None:
-    report = train(make_config(**NANO | {"max_steps": 1}, ranks=1, world="lockstep"))
+    report = train(RunSpec(**NANO | {"max_steps": 1}, ranks=1, world="lockstep"))
     assert report.traces == () and report.times == []
 
 
@@ -137,11 +138,11 @@ def test_a_run_that_is_not_traced_has_no_times() -> None:
 )
 def test_a_setting_that_would_change_nothing_is_refused(settings: dict[str, float], said: str) -> None:
     with pytest.raises(InputError, match=said):
-        make_config(**settings)
+        RunSpec(**settings)
 
 
 def test_lockstep_under_torchrun_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"):
         monkeypatch.setenv(name, "1")
     with pytest.raises(InputError, match="torchrun has started several"):
-        make_config(world="lockstep")
+        RunSpec(world="lockstep")

@@ -11,13 +11,15 @@ from cover import NIGHTLY
 from benchmarks.virtual import measure
 from zerolab.apps.cli import main
 from zerolab.errors import InputError
-from zerolab.train import Report, make_config, train
+from zerolab.run import RunSpec
+from zerolab.train import Report, train
+from zerolab.train.here import check_here
 
 SMALL = {"model_size": "nano", "seq_len": 16, "max_steps": 2}
 
 
 def run(world: str, **settings: Any) -> Report:
-    return train(make_config(**{**SMALL, "ranks": 4, "batch_size": 8, "world": world, **settings}))
+    return train(RunSpec(**{**SMALL, "ranks": 4, "batch_size": 8, "world": world, **settings}))
 
 
 @pytest.mark.parametrize(
@@ -80,7 +82,7 @@ def test_the_command_says_that_no_loss_is_computed(
 )
 def test_what_a_virtual_run_has_not_is_refused(settings: dict[str, Any], words: str) -> None:
     with pytest.raises(InputError, match=words):
-        make_config(**{"world": "virtual", **settings})
+        check_here(RunSpec(**{"world": "virtual", **settings}))
 
 
 @pytest.mark.skipif(not NIGHTLY, reason="runs GPT-3 175B; nightly")

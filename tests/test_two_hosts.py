@@ -13,7 +13,8 @@ from typing import Any
 import born
 import pytest
 
-from zerolab.train import make_config, train
+from zerolab.run import RunSpec
+from zerolab.train import train
 
 HOSTS = (("zerolab-a", "zla", "10.231.7.1"), ("zerolab-b", "zlb", "10.231.7.2"))
 PORT = 29531
@@ -70,5 +71,5 @@ def test_row_13_two_nodes_under_torchrun_train_as_one(hosts: tuple[tuple[str, st
         for process in running:
             process.kill()
     assert [process.returncode for process in running] == [0, 0], "\n".join(said)
-    one_host = train(make_config(zero_stage=3, ranks=2, model_size="nano", seq_len=32, max_steps=3))
+    one_host = train(RunSpec(zero_stage=3, ranks=2, model_size="nano", seq_len=32, max_steps=3))
     assert json.loads(profile.read_text())["parameters_sha256"] == one_host.parameters_sha256

@@ -7,7 +7,7 @@ import pytest
 from controls import each_changes_what_is_shown, pixels
 from ipywidgets import IntSlider
 
-from zerolab.apps.plan import SHAPES, RunSpec, Shape
+from zerolab.apps.plan import SHAPES, Shape
 from zerolab.course.lab import VIEW
 from zerolab.course.living import marked
 from zerolab.course.living.memory import HEAD, WIDTHS
@@ -27,6 +27,7 @@ from zerolab.course.widgets import (
 from zerolab.course.widgets.living import RED
 from zerolab.course.widgets.memory import CUSTOM
 from zerolab.errors import InputError
+from zerolab.run import RunSpec
 
 SHAPES_OF_A_LAYER = {"w": (400, 300), "b": (403,), "v": (170_000,)}
 
@@ -49,10 +50,10 @@ def test_a_size_of_ones_own_and_a_known_model_take_turns() -> None:
     assert [control.value for control in sizes] == ["GPT-2 124M", 12, 768]
     sizes[1].value = 24
     assert [control.value for control in sizes] == [CUSTOM, 24, 768]
-    assert living.picture.table == memory_calculator(RunSpec(Shape("mine", 24, 768, 12), 8), "80 GB").table
+    assert living.picture.table == memory_calculator(RunSpec(Shape("mine", 24, 768, 12), ranks=8), "80 GB").table
     sizes[0].value = "GPT-3 175B"
     assert [control.value for control in sizes] == ["GPT-3 175B", 96, 12288]
-    assert living.picture.table == memory_calculator(RunSpec(SHAPES["GPT-3 175B"], 8), "80 GB").table
+    assert living.picture.table == memory_calculator(RunSpec(SHAPES["GPT-3 175B"], ranks=8), "80 GB").table
     assert all(width % HEAD == 0 for width in WIDTHS)
 
 
@@ -80,7 +81,7 @@ def test_so_does_each_control_of_the_others(start: Callable[[], Living], others:
 @pytest.mark.usefixtures("undrawn")
 def test_the_picture_is_that_of_the_pure_function() -> None:
     living = memory_sliders(model="GPT-3 13B", ranks=16, stage=2, gpu="40 GB")
-    assert living.picture.table == memory_calculator(RunSpec(SHAPES["GPT-3 13B"], 16, 2), "40 GB").table
+    assert living.picture.table == memory_calculator(RunSpec(SHAPES["GPT-3 13B"], ranks=16, stage=2), "40 GB").table
 
 
 @pytest.mark.usefixtures("undrawn")
@@ -158,7 +159,10 @@ def test_a_known_model_never_gets_a_sequence_longer_than_its_context() -> None:
         model.value = name
         tokens.value = 2048
         assert tokens.value == shape.context and not living.refusal
-        assert living.picture.table == memory_calculator(RunSpec(shape, 8, 3, seq_len=shape.context), "80 GB").table
+        assert (
+            living.picture.table
+            == memory_calculator(RunSpec(shape, ranks=8, stage=3, seq_len=shape.context), "80 GB").table
+        )
     assert not any(refused)
 
 

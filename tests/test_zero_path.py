@@ -6,12 +6,17 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+import pytest
 import torch
 from torch import nn
 
 import zerolab
+from zerolab.apps.cli import main
+from zerolab.apps.cli import train as train_command
+from zerolab.apps.interop.huggingface.start import with_shape
 from zerolab.collectives import Collectives
 from zerolab.ranks import launch
+from zerolab.train import parts
 from zerolab.zero import ZeroEngine
 
 ROOT = Path(zerolab.__file__).parent
@@ -68,3 +73,39 @@ def test_the_way_of_a_gradient_and_of_a_forward_leads_through_few_files() -> Non
     for found in launch(files, ranks=2, world="lockstep", collectives="ring"):
         for way, most in MOST.items():
             assert 5 < len(found[way]) <= most, (way, len(found[way]), found[way])
+
+
+def callers(at: FrameType | None) -> list[str]:
+    """The files of the library whose calls led here."""
+    found = []
+    while at is not None:
+        path = Path(at.f_code.co_filename)
+        if path.is_relative_to(ROOT):
+            found.append(str(path.relative_to(ROOT)))
+        at = at.f_back
+    return found
+
+
+def test_a_flag_comes_to_the_engine_through_few_files(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found: list[str] = []
+
+    class Seen(ZeroEngine):
+        def __init__(self, model: nn.Module, comm: Collectives, stage: int, **settings: Any) -> None:
+            found.extend(callers(sys._getframe()))
+            assert stage == 3
+            super().__init__(model, comm, stage, **settings)
+
+    def described(settings: Any) -> Any:
+        found.extend(callers(sys._getframe()))
+        return with_shape(settings)
+
+    monkeypatch.setattr(parts, "ZeroEngine", Seen)
+    monkeypatch.setattr(train_command, "with_shape", described)
+    flags = ["--zero-stage=3", "--world=lockstep", "--model-size=nano", "--seq-len=16", "--max-steps=1"]
+    assert main(["train", *flags]) == 0, capsys.readouterr().err
+    # Ranks have threads of their own, which train/run.py starts.
+    through = {"run/spec.py", "train/run.py", "zero/zero_engine.py", *found}
+    through = {file for file in through if not file.startswith(APART)}
+    assert 5 < len(through) <= 8, sorted(through)

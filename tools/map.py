@@ -1,7 +1,7 @@
 """`python tools/map.py`: draws the house from its imports into docs/map.md. A test holds the page to the code.
 
-A room is a folder of `zerolab/`, `zerolab/apps/` or `zerolab/course/`, or a file that stands there alone. Its floor is one above the
-highest room that it imports; rooms that import each other share one. Imports for types alone count, too.
+A room is a folder of `zerolab/`, `zerolab/apps/` or `zerolab/course/`, or a file that stands there alone. Its floor is
+one above the highest room that it imports; rooms that import each other share one. Imports for types alone count, too.
 """
 
 from __future__ import annotations

@@ -1,25 +1,15 @@
-"""What not every system has, asked in one place; each thing has a fallback, named beside it.
-
-ZEROLAB_WITHOUT hides things, by their names with commas between them, or "all": so the fallbacks are tried on a system
-that has everything. Like each variable of the environment it reaches the ranks, too.
-"""
+"""What Linux has and macOS has not, asked in one place; each thing has a fallback, named beside it."""
 
 from __future__ import annotations
 
 import ctypes
-import importlib.util
 import mmap
-import multiprocessing
 import os
-import signal
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 
-from zerolab.errors import InputError
-
-VARIABLE = "ZEROLAB_WITHOUT"
 _LINUX = sys.platform == "linux"
 
 
@@ -41,10 +31,6 @@ THINGS = {
         "a launch in lockstep that failed waits a moment for its threads instead of looking at them; answers have no "
         "limit on memory",
     ),
-    "forkserver": Thing(
-        lambda: "forkserver" in multiprocessing.get_all_start_methods(),
-        "each rank is a new Python that imports torch, in seconds instead of milliseconds",
-    ),
     "prctl": Thing(
         lambda: _LINUX and hasattr(ctypes.CDLL(None), "prctl"),
         "ranks outlive a fork server that is killed for as long as their parent lives; what an answer started and let "
@@ -58,20 +44,10 @@ THINGS = {
         lambda: hasattr(os, "sched_getaffinity"),
         "ranks share out all cores of the machine, also those that this process may not use",
     ),
-    "limits": Thing(
-        lambda: importlib.util.find_spec("resource") is not None,
-        "grading does not know that a limit on memory is lower than an answer may take",
-    ),
-    "groups": Thing(
-        lambda: hasattr(os, "setpgid") and hasattr(os, "setsid") and hasattr(os, "killpg"),
-        "what a rank that failed has started itself is left to go on",
-    ),
-    "signals": Thing(
-        lambda: hasattr(signal, "SIGUSR1"),
-        "the report of ranks that do not finish has no lines of code for those that compute",
-    ),
+    "locks": Thing(lambda: True, ""),
+    "vectors": Thing(lambda: True, ""),
     "direct": Thing(
-        lambda: hasattr(os, "O_DIRECT") and importlib.util.find_spec("fcntl") is not None,
+        lambda: hasattr(os, "O_DIRECT"),
         "the disk tier goes through the page cache, and the report of a run says so",
     ),
     "reserve": Thing(
@@ -81,10 +57,6 @@ THINGS = {
     "advice": Thing(
         lambda: hasattr(os, "posix_fadvise") and hasattr(os, "fdatasync"),
         "what goes through the page cache stays there until the system needs the room",
-    ),
-    "vectors": Thing(
-        lambda: hasattr(os, "preadv") and hasattr(os, "pwritev"),
-        "transfers of a swap file seek and move one after the other",
     ),
     "hugepages": Thing(
         lambda: hasattr(mmap, "MADV_HUGEPAGE"),
@@ -103,19 +75,10 @@ THINGS = {
 
 
 def has(thing: str) -> bool:
-    """Whether this system has `thing`, a name in THINGS, and ZEROLAB_WITHOUT does not hide it. Raises an InputError
-    where that names what there is not."""
-    return thing not in _hidden(os.environ.get(VARIABLE, "")) and _found(thing)
+    """Whether this system has `thing`, a name in THINGS."""
+    return _found(thing)
 
 
 @cache
 def _found(thing: str) -> bool:
     return THINGS[thing].found()
-
-
-@cache
-def _hidden(names: str) -> frozenset[str]:
-    listed = frozenset(name.strip() for name in names.split(",")) - {""}
-    if unknown := sorted(listed - THINGS.keys() - {"all"}):
-        raise InputError(f"{VARIABLE} names {unknown[0]!r}; it takes all or some of {', '.join(THINGS)}")
-    return frozenset(THINGS) if "all" in listed else listed

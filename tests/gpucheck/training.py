@@ -18,7 +18,7 @@ from zerolab.collectives import Collectives, build
 from zerolab.collectives.transport import Transport
 from zerolab.memory import Tracker, predict
 from zerolab.models import Llama, LlamaConfig
-from zerolab.train.config import TrainConfig
+from zerolab.run import RunSpec
 from zerolab.train.loop import TrainingLoop
 from zerolab.train.progress import Steps, Stop
 from zerolab.train.trace import Recorder
@@ -178,7 +178,7 @@ def waits(
     for given in settings:
         engine = ZeroEngine(size.model().to(comm.device), comm, **{"lr": 1e-3, **given})
         batches = Given(size, comm.rank, comm.size)
-        config = TrainConfig(batch_size=size.rows, grad_accum_steps=2, ranks=comm.size, max_steps=3)
+        config = RunSpec(batch_size=size.rows, grad_accum_steps=2, ranks=comm.size, max_steps=3)
         recorder = Recorder(comm, engine, 0)
         loop = TrainingLoop(comm, engine, batches, config, Steps(None), Stop(), recorder)  # type: ignore[arg-type]
         loop.step(0)

@@ -18,7 +18,7 @@ from streams.device import SIZE, FakeDoor, Site, comm_of_one_rank
 from zerolab.checkpoint.shards import Shards
 from zerolab.gpu import door
 from zerolab.precision.fp8 import fp8_linears
-from zerolab.train.config import TrainConfig
+from zerolab.run import RunSpec
 from zerolab.train.loop import TrainingLoop
 from zerolab.train.progress import Steps, Stop
 from zerolab.train.trace import Recorder
@@ -170,7 +170,7 @@ def fail_once(engine: ZeroEngine) -> None:
 def loop(case: Case, fake: FakeDoor) -> Ended:
     """By the loop of `zerolab train`, which feeds the device and reads losses."""
     engine = make_engine(case, fake)
-    config = TrainConfig(batch_size=2 * SIZE, grad_accum_steps=case.micro_batches, max_steps=case.steps)
+    config = RunSpec(batch_size=2 * SIZE, grad_accum_steps=case.micro_batches, max_steps=case.steps)
     recorder = Recorder(engine.comm, engine, 0)
     steps = TrainingLoop(engine.comm, engine, Rows(case), config, Steps(None), Stop(), recorder)  # type: ignore[arg-type]
     waits: list[Counter[str]] = []

@@ -35,7 +35,6 @@ from zerolab.ranks.pages import begin_heap
 from zerolab.ranks.pickling import dumps, loads
 from zerolab.ranks.process_transport import ProcessTransport
 from zerolab.ranks.seeds import seed_all
-from zerolab.system import has
 
 # The parent reports a hang; torch's own time-out is only the net below.
 SPARE_SECONDS = 60.0
@@ -44,8 +43,7 @@ SPARE_SECONDS = 60.0
 def main(job: Job, rank: int, lifeline: Connection, report: Connection) -> None:
     """Run rank `rank` of a job, in a process of its own."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    if has("groups"):
-        os.setpgid(0, 0)
+    os.setpgid(0, 0)
     folders.within(job.directory)
     _redirect(job, rank)
     # The server that forked us keeps the environment that it was born with.
@@ -124,9 +122,8 @@ def _redirect(job: Job, rank: int) -> None:
     sys.stdout = open(job.file("printed", rank), "w", encoding="utf-8", buffering=1)  # noqa: SIM115
     sys.stderr = open(2, "w", encoding="utf-8", buffering=1, closefd=False)  # noqa: SIM115
     faulthandler.enable(sys.stderr)
-    if has("signals"):
-        # The parent asks by this signal where a rank that hangs is computing.
-        faulthandler.register(signal.SIGUSR1, file=sys.stderr, all_threads=False)
+    # The parent asks by this signal where a rank that hangs is computing.
+    faulthandler.register(signal.SIGUSR1, file=sys.stderr, all_threads=False)
 
 
 def _join(job: Job, rank: int) -> Transport:

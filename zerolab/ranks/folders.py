@@ -19,7 +19,6 @@ from typing import NoReturn
 from weakref import WeakSet
 
 from zerolab.errors import DiskError
-from zerolab.system import has
 
 prefix = f"zerolab-{secrets.token_hex(3)}-"
 """How the names of this process's folders begin. It is short, since the name of a socket is, too."""
@@ -94,8 +93,7 @@ def _forget() -> None:
     _open.clear()
 
 
-if has("groups"):
-    os.register_at_fork(after_in_child=_forget)
+os.register_at_fork(after_in_child=_forget)
 
 
 def reason(error: OSError) -> str:

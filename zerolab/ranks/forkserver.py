@@ -4,8 +4,7 @@ The parent may be a notebook kernel with threads and a live CUDA context, so it 
 nothing but import and fork may. Functions travel by value, so scripts need no `if __name__ == "__main__"` guard.
 
 The server ends when its client does, and its ranks before it: they do not hold the pipe by which it sees that end, and
-Linux kills them should the server be killed. Where there is no fork server, each rank is a new Python, which takes
-seconds, and ends when a thread of it sees that its parent is gone (`child.py`).
+Linux kills them should the server be killed; elsewhere a thread of theirs sees that the parent is gone (`child.py`).
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ import threading
 import types
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from multiprocessing import resource_tracker
+from multiprocessing import forkserver, resource_tracker
 from multiprocessing.process import BaseProcess
 from typing import Any
 
@@ -29,13 +28,7 @@ import psutil
 from zerolab.ranks import folders
 from zerolab.system import has
 
-if "forkserver" in multiprocessing.get_all_start_methods():
-    from multiprocessing import forkserver
-
-    _server: Any = forkserver._forkserver
-else:  # pragma: no cover (Windows)
-    _server = None
-
+_server: Any = forkserver._forkserver
 # Named, not imported: it holds the rooms above this one, which no rank needs to start but most rank functions use.
 PRELOAD = ["zerolab.preload"]
 TUNABLES = {"tcache_count": 0, "mmap_max": 0, "trim_threshold": 1 << 40}
@@ -56,7 +49,7 @@ process_table = threading.RLock()
 
 def new_process(target: Any, args: tuple[Any, ...], name: str) -> BaseProcess:
     """A process that will call `target(*args)` once `start` has started it; arguments may hold connections."""
-    context: Any = multiprocessing.get_context("forkserver" if has("forkserver") else "spawn")
+    context: Any = multiprocessing.get_context("forkserver")
     process: BaseProcess = context.Process(target=_begin, args=(target, *args), name=name, daemon=False)
     return process
 
@@ -65,15 +58,13 @@ def start(process: BaseProcess) -> None:
     """Start a process. Raises EOFError or OSError where the server cannot."""
     with process_table:
         start_server()
-        with _outside({} if has("forkserver") else malloc_settings()):
+        with _outside({}):
             process.start()
 
 
 def start_server() -> None:
     """Start the server unless it runs, and do not wait for it, so that a first launch later finds its imports done."""
     global _served
-    if not has("forkserver"):
-        return
     # Python starts it below, and would let interrupts through again.
     resource_tracker.ensure_running()
     with process_table, _outside(server_environment()):
@@ -88,9 +79,8 @@ def start_server() -> None:
 
 def end_server() -> None:
     """End the server and all that it has forked, and wait for that."""
-    if _server is not None:
-        _forget_lifeline()
-        _server._stop()
+    _forget_lifeline()
+    _server._stop()
 
 
 def _forget_lifeline() -> None:
@@ -124,9 +114,8 @@ def malloc_settings() -> dict[str, str]:
 
 
 def _begin(target: Any, *args: Any) -> None:
-    if has("forkserver"):
-        die_with_parent()
-        _forget_server()
+    die_with_parent()
+    _forget_server()
     target(*args)
 
 
@@ -140,15 +129,14 @@ def _forget_server() -> None:
     _server.__init__()
 
 
-if _server is not None:
-    os.register_at_fork(after_in_child=_forget_server)
+os.register_at_fork(after_in_child=_forget_server)
 
 
 def die_with_parent() -> None:
     """From now on this process is killed when the thread that forked it ends (Linux). A server has one thread, so that
     is when the server ends."""
     parent = os.getppid()
-    _prctl(_KILLED_WITH_PARENT, getattr(signal, "SIGKILL", 0))
+    _prctl(_KILLED_WITH_PARENT, signal.SIGKILL)
     if os.getppid() != parent:
         # It ended before it was asked.
         os._exit(1)
@@ -191,12 +179,11 @@ def _outside(environment: dict[str, str]) -> Iterator[None]:
     """What is started in the block finds these variables, and no file of `__main__` to run. It does not hear the
     terminal's Ctrl-C: its parent does, at the end of the block, and ends it. (Another thread may take the signal, and
     Python hands it to the main thread all the same.)"""
-    mask: Any = getattr(signal, "pthread_sigmask", lambda how, signals: ())
     handler, came = signal.getsignal(signal.SIGINT), []
     held = threading.current_thread() is threading.main_thread() and callable(handler)
     if held:
         signal.signal(signal.SIGINT, lambda *signalled: came.append(signalled))
-    before = mask(getattr(signal, "SIG_BLOCK", 0), {signal.SIGINT})
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     main, sys.modules["__main__"] = sys.modules["__main__"], types.ModuleType("__main__")
     earlier = {name: os.environ.get(name) for name in environment}
     os.environ.update(environment)
@@ -206,7 +193,7 @@ def _outside(environment: dict[str, str]) -> Iterator[None]:
         for name, value in earlier.items():
             os.environ.pop(name) if value is None else os.environ.update({name: value})
         sys.modules["__main__"] = main
-        mask(getattr(signal, "SIG_SETMASK", 0), before)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
         if held:
             signal.signal(signal.SIGINT, handler)
         if came:

@@ -23,7 +23,6 @@ from zerolab.ranks.folders import farewells, temporary_folder
 from zerolab.ranks.forkserver import new_process, process_table, start
 from zerolab.ranks.job import Job, Outcome
 from zerolab.ranks.printing import Printer
-from zerolab.system import has
 
 POLL_SECONDS = 0.1
 # How long after a failure to listen for other ranks' failures, of which it may be the consequence.
@@ -139,8 +138,7 @@ class ProcessGroupRunner:
         if len(self.outcomes) < self.job.ranks or self._failed():
             # What the rank itself has started belongs to its process group.
             with suppress(OSError):
-                if has("groups"):
-                    os.killpg(process.pid, signal.SIGKILL)
+                os.killpg(process.pid, signal.SIGKILL)
         connection.wait([process.sentinel])
         with process_table:
             process.join()
@@ -207,7 +205,7 @@ class ProcessGroupRunner:
 
     def _frames(self) -> dict[int, str]:
         """Where ranks that wait for nobody are computing, as "computes in train, line 12"."""
-        asked = self._running() if has("signals") else []
+        asked = self._running()
         for rank in asked:
             with suppress(ProcessLookupError):
                 os.kill(self._processes[rank].pid, signal.SIGUSR1)  # type: ignore[arg-type]

@@ -7,25 +7,24 @@ from typing import Any
 
 import torch
 
-from zerolab.apps.plan import instances
 from zerolab.flat.views import values_here
 from zerolab.memory import predict, predict_traffic
 from zerolab.memory.predict import predict_rank
 from zerolab.memory.traffic import Sending, predict_phases
-from zerolab.train.config import TrainConfig
+from zerolab.run import RunSpec, instances
 from zerolab.zero import ZeroEngine
 
 
-def predictions(engine: ZeroEngine, config: TrainConfig, steps: int, skipped: int) -> dict[str, Any]:
+def predictions(engine: ZeroEngine, config: RunSpec, steps: int, skipped: int) -> dict[str, Any]:
     """What memory and traffic should be, by rank, from the layout alone; traffic as the mean over so many steps. Of a
     virtual world this rank's alone."""
-    spec, copies = config.spec, config.num_distributed_optimizer_instances
+    copies = config.instances
     rank = engine.comm.rank if config.world == "virtual" else None
     if rank is None:
-        memory = predict(engine.plans, spec.stage, engine.state_size, spec.precision, engine.offload)
+        memory = predict(engine.plans, config.stage, engine.state_size, config.dtypes, engine.offload)
         memory = instances.of_all(memory, copies)
     else:
-        book = predict_rank(engine.plans, spec.stage, rank, engine.state_size, spec.precision, engine.offload)
+        book = predict_rank(engine.plans, config.stage, rank, engine.state_size, config.dtypes, engine.offload)
         memory = {kind: [nbytes] for kind, nbytes in book.items()}
     whole, cut = (_traffic(engine, config, is_skipped, rank) for is_skipped in (False, True))
     traffic = {
@@ -38,26 +37,26 @@ def predictions(engine: ZeroEngine, config: TrainConfig, steps: int, skipped: in
     return {"memory": memory, "traffic": traffic}
 
 
-def _traffic(engine: ZeroEngine, config: TrainConfig, skipped: bool, rank: int | None) -> dict[str, list[int]]:
+def _traffic(engine: ZeroEngine, config: RunSpec, skipped: bool, rank: int | None) -> dict[str, list[int]]:
     """Bytes of a step by collective and rank, or of one rank."""
-    spec, copies = config.spec, config.num_distributed_optimizer_instances
+    copies = config.instances
     sending = Sending(
-        micro_batches=spec.micro_batches,
-        reduction=spec.reduction,
-        reduce_each=spec.reduce_each,
+        micro_batches=config.micro_batches,
+        reduction=config.reduction,
+        reduce_each=not config.defer_reduction,
         clip=bool(config.clip_norm),
-        precision=spec.precision,
+        precision=config.dtypes,
         offload=engine.offload,
         skipped=skipped,
         limits=engine.limits,
         resident=[unit.name for unit in engine.units if len(unit.modules) > 1],
     )
-    across = instances.traffic_across(engine.plans, spec, skipped)
+    across = instances.traffic_across(engine.plans, config, skipped)
     if rank is None:
-        sent = predict_traffic(engine.plans, spec.stage, engine.comm.size, sending)
+        sent = predict_traffic(engine.plans, config.stage, engine.comm.size, sending)
         return instances.added(instances.of_all(sent, copies), across)
     one: dict[str, list[int]] = {}
-    for calls in predict_phases(engine.plans, spec.stage, rank, sending).values():
+    for calls in predict_phases(engine.plans, config.stage, rank, sending).values():
         for name, nbytes in calls.items():
             one[name] = [one.get(name, [0])[0] + nbytes]
     return instances.added(one, {name: [of_each[rank]] for name, of_each in across.items()})

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from zerolab.collectives import Collectives, phase
 from zerolab.collectives.observe.records import gather_records
-from zerolab.train.config import TrainConfig
+from zerolab.run import RunSpec
 from zerolab.zero import ZeroEngine
 
 COUNTED = ("all_reduce", "reduce_scatter", "all_gather")
@@ -14,7 +14,7 @@ STRATEGIES = ("no_shard", "optim", "optim_grads", "optim_grads_params")
 """What Megatron-LM calls stages 0 to 3."""
 
 
-def start_line(config: TrainConfig) -> str:
+def start_line(config: RunSpec) -> str:
     """What texts on Megatron's flags have a reader look for in a log."""
     return f"Distributed optimizer: enabled={config.zero_stage > 0} strategy={STRATEGIES[config.zero_stage]}"
 
@@ -26,7 +26,7 @@ class ZeroDebug:
         self,
         comm: Collectives,
         engine: ZeroEngine,
-        config: TrainConfig,
+        config: RunSpec,
         phases: Sequence[str],
         say: Callable[[str], None],
     ) -> None:

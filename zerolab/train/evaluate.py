@@ -3,35 +3,12 @@
 from __future__ import annotations
 
 import torch
-from pydantic import BaseModel, Field
 
 from zerolab.collectives import Collectives, phase
 from zerolab.data import Batches
-from zerolab.errors import InputError
 from zerolab.gpu import door
-from zerolab.train.progress import Steps, Stop
+from zerolab.train.progress import Steps
 from zerolab.zero import ZeroEngine
-
-
-class EvaluationSettings(BaseModel):
-    """When a run asks what its model knows, and of how much text."""
-
-    eval_every: int | None = Field(
-        None,
-        ge=1,
-        description="evaluate on the held-out text before the first step, after each so many, and at the end",
-    )
-    eval_steps: int = Field(
-        10,
-        ge=1,
-        le=1 << 20,
-        description="micro-batches of an evaluation, of batch-size / grad-accum-steps sequences over all ranks",
-    )
-
-    def check_evaluation(self) -> None:
-        """Raise an InputError for an evaluation that never comes."""
-        if self.eval_every is None and self.eval_steps != EvaluationSettings.model_fields["eval_steps"].default:
-            raise InputError(f"eval_steps is {self.eval_steps} but nothing is evaluated; give eval_every, too")
 
 
 class Evaluator:
@@ -49,10 +26,9 @@ class Evaluator:
         every: int | None,
         count: int,
         steps: Steps,
-        stop: Stop,
     ) -> None:
         self.comm, self.engine, self.batches = comm, engine, batches
-        self.every, self.count, self.steps, self.stop = every, count, steps, stop
+        self.every, self.count, self.steps = every, count, steps
         self.losses: dict[int, float] = {}
 
     def is_due(self, step: int) -> bool:
@@ -64,7 +40,6 @@ class Evaluator:
         numbers is another after it, and its collectives are in the phase "evaluate", which no step has."""
         if self.every is None or step in self.losses:
             return
-        self.stop.busy = True
         device = self.comm.device
         total = torch.zeros(1, device=device)
         self.engine.eval()
@@ -76,4 +51,3 @@ class Evaluator:
         self.engine.train()
         self.losses[step] = total.item() / (self.count * self.batches.accumulation)
         self.steps.evaluated(step, self.losses[step])
-        self.stop.busy = False

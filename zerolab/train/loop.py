@@ -10,8 +10,8 @@ from zerolab.collectives import Collectives, phase
 from zerolab.data import Batches
 from zerolab.data.batches import sequence_start
 from zerolab.gpu import door
+from zerolab.run import RunSpec
 from zerolab.train.account import mean
-from zerolab.train.config import TrainConfig
 from zerolab.train.progress import Steps, Stop
 from zerolab.train.readback import Readback, Reader
 from zerolab.train.trace import Recorder
@@ -28,7 +28,7 @@ class TrainingLoop:
         comm: Collectives,
         engine: ZeroEngine,
         batches: Batches,
-        config: TrainConfig,
+        config: RunSpec,
         steps: Steps,
         stop: Stop,
         recorder: Recorder,
@@ -50,7 +50,6 @@ class TrainingLoop:
         with self.recorder.step(step + 1):
             self._step(step)
         self.seconds.append(self.now() - start)
-        self.stop.step_ended()
 
     def _step(self, step: int) -> None:
         span = self.recorder.span

@@ -7,13 +7,10 @@ from typing import Any
 
 import torch
 
-from zerolab.apps.interop.huggingface import load_folder
-from zerolab.apps.plan import instances
 from zerolab.collectives import Collectives
 from zerolab.data import Batches, Corpus
 from zerolab.models import build_model
-from zerolab.train.config import TrainConfig
-from zerolab.train.model import take_weights
+from zerolab.run import RunSpec, instances
 from zerolab.train.resume import Start
 from zerolab.zero import ZeroEngine
 from zerolab.zero.step import Factory, default_factory
@@ -21,39 +18,36 @@ from zerolab.zero.step import Factory, default_factory
 
 def make_engine(comm: Collectives, start: Start) -> ZeroEngine:
     """The model that the run begins with, in an engine on this rank's group. All ranks draw the same first values."""
-    config, spec = start.config, start.config.spec
+    config = start.config
     torch.manual_seed(config.seed)
     # A GPU may have no room for the whole model: the engine then gives it memory and first values unit by unit.
     by_unit = builds_by_unit(comm.device)
     with torch.device("meta") if by_unit else nullcontext():
-        model = build_model(config.shape, checkpoint=config.checkpoint_activations, dropout=config.dropout)
-    given = config.init_from if start.folder is None else None
-    if given is not None and not by_unit:
-        take_weights(model, given)
+        model = build_model(config.architecture, checkpoint=config.checkpoint_activations, dropout=config.dropout)
     if config.compile:
         for block in model.blocks:
             block.compile(backend=config.compile_backend)
-    shard, replicate = instances.split(comm, config.num_distributed_optimizer_instances)
+    shard, replicate = instances.split(comm, config.instances)
     engine = ZeroEngine(
         model,
         shard,
-        spec.stage,
+        config.stage,
         optimizer=adamw(config),
         clip_norm=config.clip_norm or None,
         groups=decay_groups(config.weight_decay),
-        reduction=spec.reduction,
+        reduction=config.reduction,
         overlap=config.overlap,
         overlap_gather=config.overlap,
         prefetch=config.prefetch,
-        limits=config.make_limits(),
+        limits=config.limits,
         bucket_numel=config.bucket_numel,
-        precision=spec.precision,
-        scaler=config.make_scaler(),
-        offload=spec.places,
+        precision=config.dtypes,
+        scaler=config.scaler,
+        offload=config.places,
         replicate=replicate,
     )
-    if given is not None and by_unit:
-        engine.load_state_dict(load_folder(given.expanduser())[1], strict=False)
+    if start.weights is not None and start.folder is None:
+        engine.load_state_dict(start.weights(), strict=False)
     return engine
 
 
@@ -73,21 +67,21 @@ def decay_groups(weight_decay: float) -> Any:
     return options
 
 
-def adamw(config: TrainConfig) -> Factory:
+def adamw(config: RunSpec) -> Factory:
     """The engine's own AdamW, with other decays of its moments where they are asked for."""
     options: dict[str, Any] = {"betas": (config.beta1, config.beta2), "eps": config.eps}
-    usual = all(getattr(config, name) == TrainConfig.model_fields[name].default for name in ("beta1", "beta2", "eps"))
+    usual = all(getattr(config, name) == RunSpec.model_fields[name].default for name in ("beta1", "beta2", "eps"))
     return default_factory(config.lr, **({} if usual else options))
 
 
-def trained_on(comm: Collectives, config: TrainConfig, corpus: Corpus) -> Batches:
+def trained_on(comm: Collectives, config: RunSpec, corpus: Corpus) -> Batches:
     """This rank's micro-batches of each step."""
     return Batches(
         corpus.train, config.seq_len, config.batch_size, comm.size, comm.rank, config.grad_accum_steps, config.seed
     )
 
 
-def held_out(comm: Collectives, config: TrainConfig, corpus: Corpus) -> Batches:
+def held_out(comm: Collectives, config: RunSpec, corpus: Corpus) -> Batches:
     """The micro-batches of the text that is not trained on."""
     sequences = config.batch_size // config.grad_accum_steps
     return Batches(corpus.valid, config.seq_len, sequences, comm.size, comm.rank, seed=config.seed)

@@ -6,7 +6,6 @@ from __future__ import annotations
 import os
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -53,19 +52,16 @@ class Steps:
 class Stop:
     """Asks a run to end after a step, with a checkpoint. `ask` may be called from a signal's handler, at any time.
 
-    Ranks that have processes of their own hear it by a file. Under torchrun this process is a rank: it tells the
-    others, and if no step ends any more, since one of them is gone, `is_stuck`.
+    Ranks that have processes of their own hear it by a file. Under torchrun this process is a rank, and tells the
+    others.
     """
 
     def __init__(self) -> None:
-        self.asked = self.heard = self.busy = False
-        """`busy`: at something that may take longer than a step, such as a save."""
+        self.asked = self.heard = False
         self._file: str | None = None
-        self._asked_at = self._longest = 0.0
-        self._step_at: float | None = None
 
     def ask(self) -> None:
-        self.asked, self._asked_at = True, time.monotonic()
+        self.asked = True
         if self._file is not None:
             with suppress(OSError):
                 Path(self._file).touch()
@@ -80,24 +76,6 @@ class Stop:
 
     def is_asked(self) -> bool:
         return self.asked or (self._file is not None and os.path.exists(self._file))
-
-    def step_ended(self) -> None:
-        now = time.monotonic()
-        if self._step_at is not None:
-            self._longest = max(self._longest, now - self._step_at)
-        self._step_at = now
-
-    def is_stuck(self) -> bool:
-        """Whether this rank was asked, and has not heard from the others although a step should have ended."""
-        if not self.asked or self.heard or self.busy:
-            return False
-        if self._step_at is None:
-            return True
-        return time.monotonic() - max(self._step_at, self._asked_at) > max(LEAST_PATIENCE, 3 * self._longest)
-
-
-LEAST_PATIENCE = 2.0
-"""Seconds for the step under way, of a rank that was asked to stop; torchrun kills it after 30."""
 
 
 class Bar(tqdm):

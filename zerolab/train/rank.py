@@ -55,7 +55,7 @@ class Run:
         self.recorder = Recorder(comm, engine, config.trace_steps)
         self.loop = TrainingLoop(comm, engine, trained_on(comm, config, corpus), config, steps, stop, self.recorder)
         batches = held_out(comm, config, corpus)
-        self.evaluator = Evaluator(comm, engine, batches, config.eval_every, config.eval_steps, steps, stop)
+        self.evaluator = Evaluator(comm, engine, batches, config.eval_every, config.eval_steps, steps)
         clock = comm.transport.now if self.recorder.on else None
         self.tracker = Tracker(with_text(engine_labels(engine), corpus), samples=self.recorder.on, clock=clock)
         self.peaks: list[dict[str, int]] = []

@@ -6,7 +6,8 @@ to go on; what the sequences depend on besides is saved beside it, and a run tha
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -19,11 +20,12 @@ from zerolab.checkpoint.folder import remedy_for, step_of
 from zerolab.checkpoint.manifest import MANIFEST, Manifest
 from zerolab.data import Corpus
 from zerolab.errors import InputError
-from zerolab.train.config import TrainConfig
+from zerolab.run import RunSpec
 from zerolab.train.model import saved_shape, shape_to_save
 from zerolab.train.progress import Stop
 from zerolab.zero import ZeroEngine
 
+Weights = Callable[[], Mapping[str, torch.Tensor]]
 SAME = ("model", "model_size", "seed", "seq_len", "batch_size")
 """Settings that a run keeps from its first step to its last."""
 SCHEDULE = ("lr_schedule", "warmup_steps", "warmup_shape", "decay_steps", "min_lr")
@@ -39,30 +41,34 @@ class Start:
 
     config    the run's settings, with what was taken over
     notes     what to tell whoever started it, a sentence each
+    weights   what reads the parameters that it begins with, where it draws none
     """
 
-    config: TrainConfig
+    config: RunSpec
     step: int = 0
     folder: Path | None = None
     notes: tuple[str, ...] = ()
+    weights: Weights | None = None
 
 
-def find_start(config: TrainConfig, corpus: Corpus) -> Start:
+def find_start(config: RunSpec, corpus: Corpus, weights: Weights | None = None) -> Start:
     """Where a run with these settings begins. Raises an InputError for a checkpoint of another run, or none where one
     was named, and a CheckpointError for one that cannot be read."""
-    start = _find_start(config, corpus)
+    if config.init_from is not None and weights is None:
+        raise InputError(f"init_from is {str(config.init_from)!r}, and nobody reads its weights; give what does")
+    start = replace(_find_start(config, corpus), weights=weights)
     whole = _folder_of_whole(config, config.max_steps) if config.zero3_save_16bit_model else None
     if whole is not None and start.step < config.max_steps and whole.exists() and any(whole.iterdir()):
         raise InputError(f"the whole weights go to {whole}, which has something in it; move it, or name another folder")
     return start
 
 
-def _folder_of_whole(config: TrainConfig, step: int) -> Path:
+def _folder_of_whole(config: RunSpec, step: int) -> Path:
     assert config.save_folder is not None
     return config.save_folder.expanduser() / f"model_16bit_step{step}"
 
 
-def _find_start(config: TrainConfig, corpus: Corpus) -> Start:
+def _find_start(config: RunSpec, corpus: Corpus) -> Start:
     if config.resume is None:
         return Start(config)
     folder = config.resume.expanduser()
@@ -90,7 +96,7 @@ def _find_start(config: TrainConfig, corpus: Corpus) -> Start:
     options = ", ".join(
         _option(name, getattr(config_now, name), saved[name])
         for name in TAKEN_OVER
-        if name not in LATER or {saved[name], getattr(config_now, name)} != {TrainConfig.model_fields[name].default}
+        if name not in LATER or {saved[name], getattr(config_now, name)} != {RunSpec.model_fields[name].default}
     )
     return Start(
         config_now,
@@ -100,7 +106,7 @@ def _find_start(config: TrainConfig, corpus: Corpus) -> Start:
     )
 
 
-def taken_over(config: TrainConfig, saved: dict[str, Any]) -> dict[str, Any]:
+def taken_over(config: RunSpec, saved: dict[str, Any]) -> dict[str, Any]:
     """The settings that come from a checkpoint: those that nobody gives. Where another kind of schedule is given, the
     end of the checkpoint's schedule does not come, either."""
     given = set(config.model_fields_set)
@@ -117,13 +123,13 @@ def _option(name: str, now: Any, saved: Any) -> str:
     return f"{words} {said}" if now == saved else f"{words} {said} as asked for (it was {before})"
 
 
-def data_to_save(config: TrainConfig, corpus: Corpus) -> dict[str, Any]:
+def data_to_save(config: RunSpec, corpus: Corpus) -> dict[str, Any]:
     """What a checkpoint says of the run that it is of."""
     said = {name: getattr(config, name) for name in (*SAME, *TAKEN_OVER)}
     if config.lr_schedule != "constant":
         # A run that is resumed for more steps keeps the end of its decay.
         said["decay_steps"] = config.schedule.decay_steps
-    said["shape"] = shape_to_save(config.shape)
+    said["shape"] = shape_to_save(config.architecture)
     said["tokenizer"] = None if corpus.tokenizer is None else corpus.tokenizer.said()
     return {**said, "text_sha256": corpus.text.sha256, "text_source": corpus.text.source}
 
@@ -136,10 +142,10 @@ def data_of(manifest: Manifest, found: Path) -> dict[str, Any]:
             f"{found} was not saved by zerolab train, so nobody knows which batches come next; load it with "
             "zerolab.checkpoint, or name another"
         )
-    return {name: TrainConfig.model_fields[name].default for name in LATER} | manifest.data
+    return {name: RunSpec.model_fields[name].default for name in LATER} | manifest.data
 
 
-def check_batch(config: TrainConfig, saved: int, found: Path) -> None:
+def check_batch(config: RunSpec, saved: int, found: Path) -> None:
     """Refuse ranks and micro-batches that cannot share the sequences of the checkpoint's steps."""
     if saved % (config.ranks * config.grad_accum_steps):
         raise InputError(
@@ -148,13 +154,13 @@ def check_batch(config: TrainConfig, saved: int, found: Path) -> None:
         )
 
 
-def check_same(config: TrainConfig, corpus: Corpus, saved: dict[str, Any], found: Path) -> None:
+def check_same(config: RunSpec, corpus: Corpus, saved: dict[str, Any], found: Path) -> None:
     """Refuse settings with which the run would not go on, but be another."""
     for name in SAME:
         now, before = getattr(config, name), saved[name]
         if now != before:
             raise InputError(f"{name} is {now} and {found} was saved with {before}; give {before}, or do not resume")
-    now, before = shape_to_save(config.shape), shape_to_save(saved_shape(saved) or config.shape)
+    now, before = shape_to_save(config.architecture), shape_to_save(saved_shape(saved) or config.architecture)
     for name in now:
         if now[name] != before.get(name):
             raise InputError(
@@ -211,7 +217,7 @@ class Saver:
         Raises a CheckpointError on every rank if this save, or the one before, failed on any."""
         if self.checkpoints is None:
             return
-        begun, self.stop.busy = perf_counter(), True
+        begun = perf_counter()
         if step in self.seconds:
             self.checkpoints.wait()
         else:
@@ -222,11 +228,10 @@ class Saver:
             if self.start.config.zero3_save_16bit_model and not self.stop.heard:
                 self._export(step)
         self.seconds[step] += perf_counter() - begun
-        self.stop.busy = False
 
     def _export(self, step: int) -> None:
         """Write the whole weights in 16 bits: a folder that transformers reads."""
         config = self.start.config
-        precision = config.make_precision()
+        precision = config.dtypes
         dtype = torch.float16 if precision is not None and precision.params == "fp16" else torch.bfloat16
-        export(self.engine, _folder_of_whole(config, step), dtype=dtype, config=config.shape)
+        export(self.engine, _folder_of_whole(config, step), dtype=dtype, config=config.architecture)

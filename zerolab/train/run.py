@@ -7,9 +7,7 @@ import math
 import os
 import platform
 import re
-import signal
 import statistics
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
@@ -23,12 +21,12 @@ from zerolab.errors import CheckpointError, InputError
 from zerolab.files import write_whole
 from zerolab.ranks import launch
 from zerolab.ranks.failure import RankFailure
-from zerolab.ranks.join import is_torchrun
-from zerolab.train.config import TrainConfig
-from zerolab.train.model import load_data
+from zerolab.run import RunSpec
+from zerolab.train.here import check_here
+from zerolab.train.model import load_data, with_vocabulary
 from zerolab.train.progress import Stop, follow
 from zerolab.train.rank import TRACKED_STEPS, train_rank
-from zerolab.train.resume import Start, find_start
+from zerolab.train.resume import Start, Weights, find_start
 from zerolab.train.trace import RankTrace, Time, chrome_json, times_of
 
 ByRank = dict[str, list[int]]
@@ -47,7 +45,7 @@ class Report:
     its step.
     """
 
-    config: TrainConfig
+    config: RunSpec
     ranks: int
     loss: list[float | None]
     step_seconds: list[float]
@@ -124,23 +122,29 @@ class Report:
 
 
 def train(
-    config: TrainConfig, corpus: Corpus | None = None, start: Start | None = None, stop: Stop | None = None
+    config: RunSpec,
+    corpus: Corpus | None = None,
+    start: Start | None = None,
+    stop: Stop | None = None,
+    weights: Weights | None = None,
 ) -> Report:
     """Train as `config` says and return the report. Under torchrun every process calls this, and every one gets it.
-    `stop` can ask the run to end before its last step, with a checkpoint if it saves any.
+    `stop` can ask the run to end before its last step, with a checkpoint if it saves any. `weights` reads what an
+    `init_from` stands for.
 
     Raises InputError for text that cannot be used and a checkpoint of another run or of its end, CheckpointError if
     saving or loading fails, RankError if a rank fails otherwise.
     """
-    corpus = corpus or load_data(config, config.seq_len)
-    config = config.on(corpus)
-    start = start or find_start(config, corpus)
+    check_here(config)
+    corpus = corpus or load_data(config)
+    config = with_vocabulary(config, corpus)
+    start = start or find_start(config, corpus, weights)
     config = start.config
     if start.step >= config.max_steps:
         raise InputError(f"max_steps is {config.max_steps} and {start.folder} is at step {start.step}; give more")
     what = f"ZeRO-{config.zero_stage}, {config.ranks} ranks"
     stop = stop or Stop()
-    with follow(config.max_steps, what, start.step) as progress, _checkpoint_errors(), _ended_when_stuck(stop):
+    with follow(config.max_steps, what, start.step) as progress, _checkpoint_errors():
         stop.tell(progress)
         results = launch(
             train_rank,
@@ -159,30 +163,6 @@ def train(
         )
     record = next(result for result in results if result is not None)
     return make_report(start, record, corpus)
-
-
-@contextmanager
-def _ended_when_stuck(stop: Stop) -> Iterator[None]:
-    """Under torchrun: when a rank has died, torchrun asks the others to end by SIGTERM. One that waits for the dead
-    rank cannot come to the end of its step; here it sends itself a second SIGTERM, which ends it. Elsewhere the parent
-    sees who has died."""
-    over = threading.Event()
-
-    def watch() -> None:
-        while not over.wait(0.2):
-            if stop.is_stuck():
-                os.kill(os.getpid(), signal.SIGTERM)
-                return
-
-    thread = threading.Thread(target=watch, daemon=True)
-    if is_torchrun():
-        thread.start()
-    try:
-        yield
-    finally:
-        over.set()
-        if thread.ident is not None:
-            thread.join()
 
 
 @contextmanager
@@ -259,17 +239,17 @@ def trace_of(report: Report) -> str:
     return chrome_json(report.traces, f"zerolab train, ZeRO-{run.zero_stage}, {report.ranks} ranks, {clock}")
 
 
-def most_json_bytes(config: TrainConfig) -> int:
+def most_json_bytes(config: RunSpec) -> int:
     """More than the profile of such a run will take: some numbers a step, and some a rank for each kind of memory."""
     return 2**14 + 192 * config.max_steps + 2**11 * ranks_told_of(config)
 
 
-def most_trace_bytes(config: TrainConfig) -> int:
+def most_trace_bytes(config: RunSpec) -> int:
     """About what the first steps of such a run take in a trace file; whether there is room is asked before the run."""
     return 2**22 * ranks_told_of(config)
 
 
-def ranks_told_of(config: TrainConfig) -> int:
+def ranks_told_of(config: RunSpec) -> int:
     """Of how many ranks a report or a trace tells: of a virtual world, of rank 0 alone."""
     return 1 if config.world == "virtual" else config.ranks
 

@@ -1,13 +1,16 @@
-"""The `zerolab` command.
-
-Little is imported before `main` runs: an interrupt that comes until then ends in Python's own words.
-"""
+"""The `zerolab` command. A command's own room is imported when it is asked for."""
 
 from __future__ import annotations
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+import argparse
+import gc
+from collections.abc import Callable, Sequence
+from importlib import import_module
+
+from zerolab import __version__
+from zerolab.apps.cli import ending
+from zerolab.apps.cli.parser import Parser, Version, nearest
+from zerolab.errors import InputError, ZerolabError
 
 FAILED, MISUSED = 1, 2
 # Named, not imported: a command's room is imported when it is asked for, and the library stands without the course.
@@ -29,20 +32,9 @@ FAILURE = dict.fromkeys(COMMANDS, FAILED) | {"grade": MISUSED}
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; returns its exit status: 0 done, 1 failed, 2 asked for something that cannot work. Without `argv`
     this is the command of this process: a signal ends it, with one line and 128 and the signal's number as status."""
-    try:
-        from zerolab.apps.cli import ending
-
-        if argv is None:
-            ending.take_signals()
-    except KeyboardInterrupt:
-        # Nothing is there yet that would have to be ended.
-        import os
-
-        os.write(2, b"zerolab: interrupted\n")
-        os._exit(130)
-    ending.open_streams()
+    if argv is None:
+        ending.take_signals()
     status = _run(argv)
-    status = status if ending.shown() else FAILURE.get(ending.command.rpartition(" ")[2], FAILED)
     if argv is None:
         ending.part(status)
     return status
@@ -50,11 +42,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def command(name: str) -> Callable[[list[str]], int]:
     """What a command of this name runs, or an InputError that says what must be installed for it."""
-    import gc
-    from importlib import import_module
-
-    from zerolab.errors import InputError
-
     # None of the many objects that are made now is garbage; to look for any takes time.
     searched = gc.isenabled()
     gc.disable()
@@ -75,13 +62,6 @@ def listed() -> str:
 
 
 def _run(argv: Sequence[str] | None) -> int:
-    import argparse
-
-    from zerolab import __version__
-    from zerolab.apps.cli import ending
-    from zerolab.apps.cli.parser import Parser, Version, nearest
-    from zerolab.errors import InputError, ZerolabError
-
     parser = Parser(
         prog="zerolab",
         usage="zerolab COMMAND ...",

@@ -1,9 +1,7 @@
-"""How a command ends when something outside goes wrong: a signal, a full disk, a stream that is closed. Always with a
-sentence and a status.
+"""How a command ends when something outside goes wrong, such as a signal or a full disk: with a sentence and a status.
 
-A signal ends the command from wherever it is, in the middle of an import if need be, and not by an exception, which
-could be lost there: ranks are ended, temporary folders are removed, and the process leaves at once. A run that saves
-checkpoints is told of its first SIGTERM instead, and ends by itself.
+A signal does not end it by an exception, which could be lost on its way: ranks are ended, temporary folders are
+removed, and the process leaves at once. A run that saves checkpoints is told of its first SIGTERM, and ends by itself.
 """
 
 from __future__ import annotations
@@ -16,24 +14,21 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
 
-INTERRUPTED = 128 + signal.SIGINT
+INTERRUPTED, TERMINATED = 128 + signal.SIGINT, 128 + signal.SIGTERM
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 LONGEST = 400
 """Characters of an error that is not our own."""
 
 command = "zerolab"
 """Who speaks; with the command's name once it is known."""
-TERMINATED = 128 + getattr(signal, "SIGTERM", 15)
-_told: list[Callable[[], None]] = []
+_asked: list[Callable[[], None]] = []
 """What the next SIGTERM does in place of ending the command."""
-_closed: set[int] = set()
-"""Standard streams that were closed when this process began."""
 
 
 def take_signals() -> None:
     """End by a line and a status when a signal asks for it; one that this process was told to ignore stays ignored."""
-    for name in ("SIGINT", "SIGTERM", "SIGHUP"):
-        number = getattr(signal, name, None)
-        if number is not None and signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler):
+    for number in SIGNALS:
+        if signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler):
             signal.signal(number, _end)
     # When Python goes it gives signals their defaults back; one that comes so late finds all done. Begun first, this is
     # the last that Python does at its exit.
@@ -41,25 +36,24 @@ def take_signals() -> None:
 
 
 def _ignore_signals() -> None:
-    for name in ("SIGINT", "SIGTERM", "SIGHUP"):
-        if hasattr(signal, name):
-            signal.signal(getattr(signal, name), signal.SIG_IGN)
+    for number in SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
 
 
 @contextmanager
-def on_first_sigterm(tell: Callable[[], None]) -> Iterator[None]:
-    """While the block runs, the first SIGTERM calls `tell`, which says to whoever works that it is time to end. The
+def on_first_sigterm(ask: Callable[[], None]) -> Iterator[None]:
+    """While the block runs, the first SIGTERM calls `ask`, which says to whoever works that it is time to end. The
     second ends the command at once."""
-    _told.append(tell)
+    _asked.append(ask)
     try:
         yield
     finally:
-        _told.clear()
+        _asked.clear()
 
 
 def _end(number: int, frame: FrameType | None) -> None:
-    if number == signal.SIGTERM and _told:
-        _told.pop()()
+    if number == signal.SIGTERM and _asked:
+        _asked.pop()()
         return
     _ignore_signals()
     try:
@@ -79,12 +73,9 @@ def _end(number: int, frame: FrameType | None) -> None:
 def _end_ranks() -> None:
     """End the ranks and their server, and remove the temporary folders. A module that was not imported has started
     nothing."""
-    names = ("cli.scripts", "ranks.folders", "ranks.forkserver", "ranks.folders")
-    rooms = [sys.modules.get(f"zerolab.{name}") for name in names]
-    for module, name in zip(rooms, ("end_all", "say_farewell", "end_server", "remove_all"), strict=True):
+    for name, call in (("folders", "say_farewell"), ("forkserver", "end_server"), ("folders", "remove_all")):
         with suppress(Exception):
-            if call := getattr(module, name, None):
-                call()
+            getattr(sys.modules[f"zerolab.ranks.{name}"], call)()
 
 
 def part(status: int) -> None:
@@ -95,75 +86,24 @@ def part(status: int) -> None:
         torchrun.leave_world(status)
 
 
-def open_streams() -> None:
-    """Open what of the three standard streams is closed, onto nothing: else the next file that is opened would be taken
-    for it."""
-    for number, name in enumerate(("stdin", "stdout", "stderr")):
-        try:
-            os.fstat(number)
-        except OSError:
-            os.open(os.devnull, os.O_RDWR)
-        if getattr(sys, name) is None:
-            _closed.add(number)
-            setattr(sys, name, open(os.devnull, "r" if number == 0 else "w", encoding="utf-8"))  # noqa: SIM115
-
-
 def say(text: str) -> None:
-    """A line on standard error, or, where nobody hears that, on standard output."""
-    for number, stream in ((2, sys.stderr), (1, sys.stdout)):
-        if number not in _closed:
-            try:
-                print(text, file=stream, flush=True)
-                return
-            except OSError:
-                silence(number)
-            except ValueError:
-                # Somebody has closed it.
-                pass
+    """A line on standard error."""
+    with suppress(OSError, ValueError):
+        print(text, file=sys.stderr, flush=True)
 
 
 def show(text: str) -> None:
     """Write a text to standard output, to the end; raises an OSError if that cannot be."""
-    if 1 in _closed:
+    if sys.stdout is None:
         raise OSError("it is closed")
     try:
         sys.stdout.write(text)
         sys.stdout.flush()
     except OSError:
-        silence()
+        # Python would try again at its end, and end with a status of its own.
+        with suppress(OSError, ValueError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise
-
-
-def flushed() -> bool:
-    """Whether all that was printed has been written. What has not is dropped, so that Python does not try again."""
-    try:
-        sys.stdout.flush()
-    except OSError:
-        silence()
-        return False
-    except ValueError:
-        # Somebody has closed it, with all that it held.
-        pass
-    return True
-
-
-def shown() -> bool:
-    """Whether all that was printed has been written; else it is said that it was not."""
-    if flushed():
-        return True
-    say(f"{command}: standard output could not be written to the end")
-    return False
-
-
-def silence(number: int = 1) -> None:
-    """Standard output, or standard error, goes nowhere from now on, with what it still holds: Python would try to write
-    that at its end, and end with a status of its own."""
-    stream = sys.stdout if number == 1 else sys.stderr
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    with suppress(OSError, ValueError):
-        os.dup2(nowhere, stream.fileno())
-    os.close(nowhere)
-    _closed.add(number)
 
 
 def wants_traceback() -> bool:
@@ -172,10 +112,6 @@ def wants_traceback() -> bool:
 
 def in_one_sentence(error: Exception) -> str:
     """An error that is not our own."""
-    if isinstance(error, MemoryError):
-        return "there was not enough memory; make the run smaller, or raise the limit"
-    if isinstance(error, RuntimeError) and "start new thread" in str(error):
-        return "no more threads or processes can be started; raise the limit (ulimit -u), or end some that run"
     said = " ".join(str(error).split())
     said = said if len(said) <= LONGEST else f"{said[:LONGEST]}..."
     if isinstance(error, OSError):

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import os
-import sys
+import signal
 from collections.abc import Sequence
 from pathlib import Path
 
-from zerolab.apps.cli import ending, scripts
+from zerolab.apps.cli import ending
 from zerolab.apps.cli.parser import Parser, with_dashes
 from zerolab.errors import InputError
+from zerolab.ranks.folders import temporary_folder
 
 MAX_RANKS = 128
 STANDS_FOR_TRAIN = "train_4d.py"
@@ -37,14 +39,39 @@ def main(arguments: list[str]) -> int:
             raise InputError(f"there is no script {script!r}; name a file that is there, or -m and a module")
         ending.say(f"zerolab launch: there is no {script} here, so zerolab train runs in its place")
         return train(count, given.collectives, given.backend, passed)
-    environment = {**os.environ, "ZEROLAB_COLLECTIVES": given.collectives}
+    os.environ["ZEROLAB_COLLECTIVES"] = given.collectives
     if given.backend == "gloo":
-        environment["CUDA_VISIBLE_DEVICES"] = ""
-    words = ["-m", given.module] if script is None else [script]
-    outcome = scripts.run([sys.executable, *words, *passed], count, environment)
-    if outcome.rank is not None:
-        ending.say(f"zerolab launch: {outcome.said}")
-    return outcome.status
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""
+    return start([*(["-m", given.module] if script is None else [script]), *passed], count)
+
+
+def start(words: Sequence[str], ranks: int) -> int:
+    """Run a script or a module in so many processes by torchrun. The first that fails ends the others, and is named;
+    its status is returned, 128 and the number of a signal that ended it."""
+    from torch.distributed.elastic.multiprocessing import SignalException
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    from torch.distributed.run import main as torchrun
+
+    # Else it warns that it sets this itself, to 1.
+    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // ranks)))
+    os.environ["PYTHONUNBUFFERED"] = "1"
+    os.environ["TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE"] = "rank ${rank} | " if ranks > 1 else " "
+    # What it has to say of a rank that failed is said below.
+    logging.disable(logging.CRITICAL)
+    with temporary_folder("launch") as logs:
+        try:
+            torchrun(["--standalone", f"--nproc-per-node={ranks}", "--tee=3", f"--log-dir={logs}", *words])
+        except ChildFailedError as error:
+            rank, failure = error.get_first_failure()
+            code = failure.exitcode
+            how = f"ended with status {code}" if code > 0 else f"was ended by {signal.Signals(-code).name}"
+            ending.say(f"zerolab launch: rank {rank} {how}; all ranks were ended")
+            return code if code > 0 else 128 - code
+        except SignalException as error:
+            why = "interrupted" if error.sigval == signal.SIGINT else f"ended by {error.sigval.name}"
+            ending.say(f"zerolab launch: {why}; all ranks were ended")
+            return 128 + error.sigval
+    return 0
 
 
 def split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:

@@ -6,7 +6,7 @@ import argparse
 import re
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
-from typing import IO, Any, NoReturn
+from typing import IO, Annotated, Any, Literal, NoReturn, get_args, get_origin
 
 from zerolab.apps.cli import ending
 
@@ -109,6 +109,31 @@ def with_dashes(arguments: Sequence[str]) -> list[str]:
         flag, equals, value = word.partition("=")
         words.append((flag.replace("_", "-") if flag.startswith("--") else flag) + equals + value)
     return words
+
+
+def add_flag(parser: argparse._ActionsContainer, name: str, field: Any, default: Any) -> None:
+    """A flag of a setting of a run, whose value is checked by `RunSpec`, in one place."""
+    flag = "--" + name.replace("_", "-")
+    text = f"{field.description} (default: {'none' if default is None else default})"
+    if name == "resume":
+        parser.add_argument(flag, dest=name, default=None, nargs="?", const="", metavar="FOLDER", help=text)
+    elif field.annotation in (bool, bool | None):
+        parser.add_argument(flag, dest=name, action=argparse.BooleanOptionalAction, default=None, help=text)
+    else:
+        # Numbers stay text until pydantic reads them, so that every refusal is worded alike.
+        parser.add_argument(flag, dest=name, default=None, metavar=metavar(field.annotation), help=text)
+
+
+def metavar(annotation: Any) -> str:
+    """What a flag takes: a kind of value, or the words that there are to choose from."""
+    if get_origin(annotation) is Annotated:
+        return metavar(get_args(annotation)[0])
+    if get_origin(annotation) is Literal:
+        return "|".join(map(str, get_args(annotation)))
+    kinds = [kind for kind in get_args(annotation) if kind is not type(None)]
+    if kinds:
+        return "|".join(dict.fromkeys(map(metavar, kinds)))
+    return {"int": "N", "float": "X", "Path": "FILE"}.get(annotation.__name__, "NAME")
 
 
 class Version(argparse.Action):

@@ -6,7 +6,6 @@ import argparse
 import json
 import os
 from collections.abc import Iterable
-from dataclasses import replace
 from pathlib import Path
 from textwrap import fill
 from typing import Any
@@ -15,12 +14,12 @@ from rich.console import Console
 from rich.table import Table
 
 from zerolab.apps.cli import ending
-from zerolab.apps.cli.parser import Parser, name_flags, with_dashes
+from zerolab.apps.cli.parser import Parser, add_flag, name_flags, with_dashes
 from zerolab.apps.cli.plan_time import Timed, add_flags, check_flags
 from zerolab.apps.cli.tables import rendered
 from zerolab.apps.cost import GPUS, find_gpu
 from zerolab.apps.dialects import DIALECTS
-from zerolab.apps.plan import GB, RunSpec, advice, gpu_bytes, needs_of
+from zerolab.apps.plan import GB, advice, gpu_bytes, needs_of
 from zerolab.apps.plan.bring import FAMILIES, find_model
 from zerolab.apps.plan.describe import as_settings, described, explain_table
 from zerolab.apps.plan.guide import (
@@ -33,24 +32,34 @@ from zerolab.apps.plan.guide import (
     traffic,
     traffic_bytes,
 )
+from zerolab.apps.plan.mixture import parameter_count
 from zerolab.apps.plan.needs import changed
 from zerolab.apps.plan.shapes import SHAPES
-from zerolab.apps.plan.trace import ATTENTION
-from zerolab.data import check_division
 from zerolab.errors import InputError
 from zerolab.memory.kinds import KINDS, OFFLOADED
-from zerolab.offload import Offload
-from zerolab.offload.places import TIER_OF
-from zerolab.precision.recipe import PRECISIONS
+from zerolab.run import RunSpec
 
 
 def listed(names: Iterable[str]) -> str:
     return fill(", ".join(names), 78, initial_indent="  ", subsequent_indent="  ")
 
 
-MOST = 1 << 31
-"""Sequences, tokens, or ranks, of which nobody has more."""
-PLACES = [*TIER_OF.values(), *TIER_OF]
+SETTINGS = {
+    "ranks": 8,
+    "zero_stage": 0,
+    "num_distributed_optimizer_instances": 1,
+    "precision": "bf16",
+    "offload_optimizer": "device",
+    "offload_param": "device",
+    "offload_path": None,
+    "batch_size": "one for each",
+    "seq_len": "1024, or the model's context if it is shorter",
+    "grad_accum_steps": 1,
+    "defer_reduction": False,
+    "checkpoint_activations": False,
+    "attention": "flash",
+}
+"""The settings that a plan has flags for, and what help says of what they are by default."""
 EXAMPLES = f"""\
 models:
 {listed(SHAPES)};
@@ -152,28 +161,10 @@ def make_parser() -> Parser:
     )
     add = parser.add_argument
     add("--model", required=True, help="a name, a config.json, or sizes (see below)")
-    add("--ranks", type=int, default=8, help="GPUs, each with one rank (8)")
     add("--gpu", metavar="NAME", help="a GPU, whose memory is the limit (see below)")
     add("--gpu-memory", type=float, metavar="GB", help="or the limit in GB, 10^9 bytes")
-    add(
-        "--zero-stage", type=int, default=0, metavar="S", help="0 nothing sharded, 1 optimizer, 2 +gradients, 3 all (0)"
-    )
-    add("--num-distributed-optimizer-instances", type=int, default=1, metavar="I",
-        help="so many groups of ranks, each of which shares the states out (1)")  # fmt: skip
-    add("--precision", default="bf16", help=f"dtypes of all states: {', '.join(PRECISIONS)} (bf16)")
-    add("--offload-optimizer", choices=PLACES, default="device", metavar="PLACE",
-        help="where optimizer states rest: device, host (cpu) or disk (nvme)")  # fmt: skip
-    add("--offload-param", choices=PLACES, default="device", metavar="PLACE",
-        help="stage 3: where parameters rest")  # fmt: skip
-    add("--offload-path", type=Path, metavar="FOLDER",
-        help="with --emit: the folder for what rests on the disk")  # fmt: skip
-    add("--batch-size", type=int, metavar="B", help="sequences of an optimizer step, over all ranks and micro-batches "
-        "(one for each)")  # fmt: skip
-    add("--seq-len", type=int, metavar="T", help="tokens of a sequence (1024, or the model's context if it is shorter)")
-    add("--grad-accum-steps", type=int, default=1, metavar="M", help="micro-batches of an optimizer step (1)")
-    add("--defer-reduction", action="store_true", help="reduce gradients once a step, not every micro-batch")
-    add("--checkpoint-activations", action="store_true", help="recompute activations in backward")
-    add("--attention", choices=ATTENTION, default="flash", help="flash keeps no scores, eager does (flash)")
+    for name, default in SETTINGS.items():
+        add_flag(parser, name, RunSpec.model_fields[name], default)
     add("--recommend", action="store_true", help="pick a stage, say why, and what each remedy would bring")
     add("--json", type=Path, metavar="FILE", help="write everything to this file, too, for programs")
     add("--emit", metavar="DIALECT", help=f"print the run in other words, and no table: {', '.join(DIALECTS)}")
@@ -195,34 +186,12 @@ def read(given: Any) -> tuple[RunSpec, float | None, str]:
         gpu = f"an {found.name}" if found.name[0] in "AHLM" else f"a {found.name}"
         limit = float(found.memory_gb * GB)
     shape = find_model(given.model)
-    places = [TIER_OF.get(place, place) for place in (given.offload_optimizer, given.offload_param)]
-    counts = ("ranks", "grad_accum_steps", "num_distributed_optimizer_instances")
-    for flag, count in ((f"--{name.replace('_', '-')}", getattr(given, name)) for name in counts):
-        if count < 1:
-            raise InputError(f"{flag} is {count}; give a whole number of at least 1")
-    parts = given.ranks * given.grad_accum_steps
-    batch = parts if given.batch_size is None else given.batch_size
-    for flag, count in (("--batch-size", batch), ("--seq-len", given.seq_len or 1), ("--ranks", given.ranks)):
-        if count > MOST:
-            raise InputError(f"{flag} is {count}; give at most {MOST}")
-    check_division(batch, given.ranks, given.grad_accum_steps)
-    run = RunSpec(
-        shape,
-        given.ranks,
-        given.zero_stage,
-        given.precision,
-        batch // parts,
-        min(1024, shape.context) if given.seq_len is None else given.seq_len,
-        given.checkpoint_activations,
+    settings = {name: getattr(given, name) for name in SETTINGS if getattr(given, name) is not None}
+    settings.setdefault("seq_len", min(1024, shape.context))
+    if {"disk", "nvme"} & {given.offload_optimizer, given.offload_param}:
         # A plan writes nothing: the folder only stands for one.
-        Offload(places[0], places[1], "." if "disk" in places else None),
-        given.grad_accum_steps,
-        reduce_each=not given.defer_reduction,
-        attention=given.attention,
-        instances=given.num_distributed_optimizer_instances,
-        on_gpus=True,
-    )
-    return run, limit, gpu
+        settings["offload_path"] = "."
+    return RunSpec(shape, on_gpus=True, **settings), limit, gpu
 
 
 def show(console: Console, run: RunSpec, limit: float | None, gpu: str) -> None:
@@ -260,7 +229,7 @@ def show(console: Console, run: RunSpec, limit: float | None, gpu: str) -> None:
 
 def headline(run: RunSpec) -> str:
     batch = f"{run.micro_batches} x {run.micro_batch_size}" if run.micro_batches > 1 else str(run.micro_batch_size)
-    what = f"{run.shape.name}: {run.shape.parameters:,} parameters; {run.ranks} ranks at stage {run.stage}"
+    what = f"{run.model_name}: {parameter_count(run.architecture):,} parameters; {run.ranks} ranks at stage {run.stage}"
     recipe = run.precision if isinstance(run.precision, str) else "fp32"
     what += f" in {run.instances} instances" if run.instances > 1 else ""
     how = ", activations recomputed" if run.checkpoint_activations else ""
@@ -287,7 +256,7 @@ def show_recommended(
     console.print(f"\nRecommended: {'nothing of all this' if chosen is None else f'stage {chosen.stage}'}")
     for reason in reasons:
         console.print(f"  {reason}", soft_wrap=True)
-    base = chosen or replace(run, stage=3)
+    base = chosen or run.but(stage=3)
     for title, remedies in (
         ("if memory runs out", against_memory(base)),
         ("if it is too slow", against_slowness(base)),

@@ -15,9 +15,9 @@ from zerolab.apps.cost.gpus import LINK_REACHED
 from zerolab.apps.cost.network import ALGORITHMS
 from zerolab.apps.plan.crossing import BATCHES, LEAST_GBIT, MOST_GBIT, Crossing, crossings
 from zerolab.apps.plan.needs import GB, at_stage, gpu_bytes
-from zerolab.apps.plan.spec import RunSpec
 from zerolab.apps.plan.timing import StepTime, by_stage, network_of
 from zerolab.errors import InputError
+from zerolab.run import RunSpec
 
 FLAGS = ("node_size", "link_gbit_per_s", "link_latency_us", "cards", "algorithm", "reached")
 

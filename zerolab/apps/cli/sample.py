@@ -7,11 +7,11 @@ from pathlib import Path
 
 from zerolab.apps.cli import ending
 from zerolab.apps.cli.parser import Parser
+from zerolab.apps.interop.learned import load_learned
 from zerolab.data import find_dataset, read_meta
 from zerolab.data.tokenizer import Tokenizer
 from zerolab.errors import InputError
 from zerolab.models.generate import generate
-from zerolab.train.learned import load_learned
 
 
 def main(arguments: list[str]) -> int:

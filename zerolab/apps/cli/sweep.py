@@ -20,7 +20,7 @@ from zerolab.apps.sweep.rows import DONE, LINES, TABLE, Row, read_rows
 from zerolab.errors import InputError
 from zerolab.memory.kinds import OFFLOADED
 from zerolab.ranks.join import is_torchrun
-from zerolab.train import TrainConfig
+from zerolab.run import RunSpec
 
 EXAMPLES = """\
 every setting of zerolab train is one of a sweep, in the file and as a flag, with one value or with several:
@@ -95,7 +95,7 @@ def make_parser() -> argparse.ArgumentParser:
         add(f"--{name}", nargs="*", metavar="V", help=what)
     add("--wire", nargs="*", metavar="V", help="simulated, or shaped by the kernel between network namespaces (Linux)")
     add("--hosts", nargs="*", metavar="V", help="shaped: how many hosts the ranks are on (one a rank)")
-    for name in TrainConfig.model_fields.keys() - {"ranks", "precision"} - {*SHARED}:
+    for name in RunSpec.model_fields.keys() - {"ranks", "precision"} - {*SHARED}:
         add(f"--{name.replace('_', '-')}", dest=name, nargs="*", help=argparse.SUPPRESS)
     return parser
 

@@ -50,7 +50,7 @@ def print_report(report: Report, console: Console) -> None:
         lines.append("rank 0 was run, on tensors without values; the other ranks are taken to do the same")
     if report.validation_loss:
         lines.insert(2, validation(report))
-    if run.make_precision() is not None:
+    if run.dtypes is not None:
         lines.append(f"precision: {precision(report)}")
     lines += [f"resumed: {note}" for note in report.notes]
     if report.save_seconds:
@@ -58,7 +58,7 @@ def print_report(report: Report, console: Console) -> None:
         lines.append(
             f"{saved} saved to {run.save_folder}, the last at step {report.step}, in {seconds:.2f} s of its own"
         )
-    places = run.spec.places
+    places = run.places
     if places.on_disk and not has("direct"):
         lines.append("disk: through the page cache, since this system has no direct I/O")
     for line in lines:
@@ -117,7 +117,7 @@ def compare(title: str, predicted: dict[str, list[int]], measured: dict[str, lis
 
 def precision(report: Report) -> str:
     """The dtype of each state that is not fp32, and what the loss scale did."""
-    states = report.config.make_precision()
+    states = report.config.dtypes
     assert states is not None
     named = [f"{state} {getattr(states, state)}" for state in STATES if getattr(states, state) != "fp32"]
     text = ", ".join([*named, *(["linear layers compute in emulated fp8"] if states.fp8 else [])]) or "all fp32"

@@ -8,54 +8,32 @@ import re
 from collections.abc import Mapping
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin
+from typing import Any
 
 import torch
-from pydantic import BaseModel
-from pydantic.fields import FieldInfo
 
 from zerolab.apps.cli import ending
-from zerolab.apps.cli.parser import Parser, name_flags, with_dashes
+from zerolab.apps.cli.parser import Parser, add_flag, name_flags, with_dashes
 from zerolab.apps.cli.tables import text_of
 from zerolab.apps.dialects import megatron
 from zerolab.apps.dialects.deepspeed import read_deepspeed
 from zerolab.apps.dialects.keys import are_same
 from zerolab.apps.dialects.nanogpt import find_nanogpt, read_nanogpt
+from zerolab.apps.interop.huggingface.start import weights_of, with_shape
 from zerolab.errors import DiskError, InputError
 from zerolab.ranks.folders import reason
 from zerolab.ranks.join import is_torchrun
-from zerolab.train import Report, TrainConfig, make_config, train
+from zerolab.run import RunSpec
+from zerolab.run.spec import GROUPS
+from zerolab.train import Report, train
 from zerolab.train.debug import start_line
-from zerolab.train.evaluate import EvaluationSettings
-from zerolab.train.model import ModelSettings, load_data
+from zerolab.train.here import check_here
+from zerolab.train.model import load_data, with_vocabulary
 from zerolab.train.outputs import check_output, write_output
 from zerolab.train.progress import Stop
 from zerolab.train.resume import find_start
 from zerolab.train.run import json_of, most_json_bytes, most_trace_bytes, trace_of
-from zerolab.train.schedule import ScheduleSettings
-from zerolab.train.states import (
-    DebugSettings,
-    GatheringSettings,
-    OffloadSettings,
-    PrecisionSettings,
-    ReportSettings,
-    SavingSettings,
-    SimulationSettings,
-)
 
-GROUPS: dict[str, type[BaseModel]] = {
-    "model and data": ModelSettings,
-    "precision": PrecisionSettings,
-    "offload": OffloadSettings,
-    "gathering": GatheringSettings,
-    "checkpoints": SavingSettings,
-    "learning rate": ScheduleSettings,
-    "evaluation": EvaluationSettings,
-    "simulation": SimulationSettings,
-    "reports": ReportSettings,
-    "debugging": DebugSettings,
-}
-"""Flags that help shows together."""
 EXAMPLES = """\
 examples:
   zerolab train --zero-stage 3 --ranks 4 --max-steps 20
@@ -88,7 +66,8 @@ def main(arguments: list[str]) -> int:
         settings, said, missing = with_deepspeed(settings, Path(path))
         notes = [*notes, *said]
     try:
-        config = make_config(**settings)
+        config = RunSpec(**with_shape(settings))
+        check_here(config)
         # What nobody gives is the checkpoint's where the run resumes.
         config.model_fields_set.difference_update(missing)
         if speaks and config.profile_json is not None:
@@ -97,14 +76,14 @@ def main(arguments: list[str]) -> int:
             raise InputError(f"profile_json and trace are both {config.trace}; name a file for each")
         if speaks and config.trace is not None:
             check_output("--trace", config.trace, most_trace_bytes(config))
-        corpus = load_data(config, config.seq_len)
-        config = config.on(corpus)
+        corpus = load_data(config)
+        config = with_vocabulary(config, corpus)
         if config.warmup_steps >= config.max_steps:
             notes.append(
                 f"the learning rate rises in all {config.max_steps} steps and never reaches its height, since "
                 f"warmup_steps is {config.warmup_steps}; give fewer, or more max_steps"
             )
-        start = find_start(config, corpus)
+        start = find_start(config, corpus, weights_of(config))
         # Of a run that can be: what is refused is one sentence.
         for note in [*notes, *start.notes] if speaks else ():
             ending.say(f"zerolab train: {note}")
@@ -119,7 +98,7 @@ def main(arguments: list[str]) -> int:
             report = train(config, corpus, start, stop)
     except InputError as error:
         # What stands in a file has no flag.
-        sentence = name_flags(str(error), TrainConfig.model_fields.keys() - (settings.keys() - flags))
+        sentence = name_flags(str(error), RunSpec.model_fields.keys() - (settings.keys() - flags))
         for setting, flag in megatron.flags_of(foreign).items():
             sentence = re.sub(rf"--{setting.replace('_', '-')}(?![\w-])", f"--{flag}", sentence)
         raise InputError(sentence) from None
@@ -135,7 +114,7 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
-def zero1_line(config: TrainConfig) -> str:
+def zero1_line(config: RunSpec) -> str:
     """Whether use_zero1 does anything, for the log."""
     if config.ranks == 1:
         return "zerolab train: use_zero1 is on, but one process shards nothing: a plain optimizer steps; give --ranks"
@@ -191,7 +170,7 @@ def hand_over(report: Report) -> None:
 def with_deepspeed(settings: dict[str, Any], path: Path) -> tuple[dict[str, Any], list[str], set[str]]:
     """Flags beside a DeepSpeed configuration, what is to be said of it, and the settings that neither of them gives; a
     flag that says something else than the file is refused."""
-    ranks = settings.get("ranks", TrainConfig.model_fields["ranks"].default)
+    ranks = settings.get("ranks", RunSpec.model_fields["ranks"].default)
     reading = read_deepspeed(path, check_ranks(ranks), settings)
     read, notes = reading.settings, [f"{path}: {note}" for note in reading.notes]
     for name, value in settings.items():
@@ -205,7 +184,7 @@ def with_deepspeed(settings: dict[str, Any], path: Path) -> tuple[dict[str, Any]
 
 def with_megatron(settings: dict[str, Any], flags: Mapping[str, Any]) -> dict[str, Any]:
     """Our flags beside Megatron-LM's; one that says something else than the others is refused."""
-    ranks = settings.get("ranks", TrainConfig.model_fields["ranks"].default)
+    ranks = settings.get("ranks", RunSpec.model_fields["ranks"].default)
     read = megatron.read(flags, check_ranks(ranks))
     if read.get("fp8"):
         # There one says --bf16 besides; here fp8 says that the states are as in bf16.
@@ -226,7 +205,7 @@ def check_ranks(ranks: int | str) -> int:
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """A flag for each field of `TrainConfig`; values are checked there, in one place."""
+    """A flag for each field of `RunSpec`; values are checked there, in one place."""
     parser = Parser(
         prog="zerolab train",
         usage="zerolab train [CONFIG.py] [--FLAG VALUE ...]",
@@ -246,35 +225,13 @@ def make_parser() -> argparse.ArgumentParser:
         help="settings from a nanoGPT configuration, which may come first, too; --KEY=VALUE beside it are its keys "
         "(batch_size: a rank's micro-batch), as they are beside a key that is nanoGPT's alone (--use_zero1=True)",
     )
-    groups = {title: (parser.add_argument_group(title), settings.model_fields) for title, settings in GROUPS.items()}
-    for name, field in TrainConfig.model_fields.items():
-        place = next((group for group, fields in groups.values() if name in fields), parser)
-        add_flag(place, name, field)
+    place: argparse._ActionsContainer = parser
+    for name, field in RunSpec.model_fields.items():
+        if not field.exclude:
+            place = parser.add_argument_group(GROUPS[name]) if name in GROUPS else place
+            add_flag(place, name, field, field.default)
     foreign = parser.add_argument_group("Megatron-LM's flags", "the same settings by the names that they have there")
     for name, flag in megatron.FLAGS.items():
         kind: dict[str, Any] = {"action": "store_true"} if flag.takes is None else {"metavar": flag.takes}
         foreign.add_argument(f"--{name}", dest=FOREIGN + name, default=None, help=flag.help, **kind)
     return parser
-
-
-def add_flag(parser: argparse._ActionsContainer, name: str, field: FieldInfo) -> None:
-    flag = "--" + name.replace("_", "-")
-    default = "none" if field.default is None else field.default
-    text = f"{field.description} (default: {default})"
-    if name == "resume":
-        parser.add_argument(flag, dest=name, default=None, nargs="?", const="", metavar="FOLDER", help=text)
-    elif field.annotation in (bool, bool | None):
-        parser.add_argument(flag, dest=name, action=argparse.BooleanOptionalAction, default=None, help=text)
-    else:
-        # Numbers stay text until pydantic reads them, so that every refusal is worded alike.
-        parser.add_argument(flag, dest=name, default=None, metavar=metavar(field.annotation), help=text)
-
-
-def metavar(annotation: Any) -> str:
-    """What a flag takes: a kind of value, or the words that there are to choose from."""
-    if get_origin(annotation) is Literal:
-        return "|".join(map(str, get_args(annotation)))
-    kinds = [kind for kind in get_args(annotation) if kind is not type(None)]
-    if kinds:
-        return "|".join(map(metavar, kinds))
-    return {"int": "N", "float": "X", "Path": "FILE"}.get(annotation.__name__, "NAME")

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 DIALECTS: dict[str, Callable[[dict[str, Any]], str]] = {}
-"""By name, what writes a run's settings (names and values of `TrainConfig`'s fields) as a text: flags with a line each,
+"""By name, what writes a run's settings (names and values of `RunSpec`'s fields) as a text: flags with a line each,
 a file's content, or a program. It raises an InputError for what the dialect cannot say. Modules are imported when they
 are called for."""
 

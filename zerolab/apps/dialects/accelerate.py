@@ -9,10 +9,11 @@ from typing import Any
 import yaml
 
 from zerolab.apps.dialects.keys import Settings, whole_run
+from zerolab.apps.interop.huggingface.start import with_shape
 from zerolab.errors import InputError
 from zerolab.offload.places import TIER_OF
 from zerolab.precision.recipe import Precision
-from zerolab.train.config import TrainConfig
+from zerolab.run import RunSpec
 
 Keys = dict[str, Any]
 DEEPSPEED_PLACE = {"device": "none", "host": "cpu", "disk": "nvme"}
@@ -21,7 +22,7 @@ DEEPSPEED_PLACE = {"device": "none", "host": "cpu", "disk": "nvme"}
 def write(settings: Settings) -> str:
     """The text of the YAML file. Raises InputError for what Accelerate has no key for."""
     run: dict[str, Any] = whole_run(settings)
-    config = TrainConfig.model_construct(**run)
+    config = RunSpec.model_construct(**with_shape(run))
     places = tuple(TIER_OF.get(run[name], run[name]) for name in ("offload_optimizer", "offload_param"))
     keys: Keys = {
         "compute_environment": "LOCAL_MACHINE",
@@ -29,7 +30,7 @@ def write(settings: Settings) -> str:
         "num_machines": 1,
         "machine_rank": 0,
         "num_processes": run["ranks"],
-        "mixed_precision": mixed_precision(config.make_precision() or Precision()),
+        "mixed_precision": mixed_precision(config.dtypes or Precision()),
         "use_cpu": run["device"] == "cpu",
         "main_training_function": "main",
     }

@@ -21,10 +21,11 @@ from pydantic import TypeAdapter, ValidationError
 from zerolab.apps.dialects.deepspeed_keys import HIDDEN, NOT_A_FIELD, TABLE, TELLS, TORCH_ADAM, Key, is_on
 from zerolab.apps.dialects.deepspeed_schedule import read_scheduler
 from zerolab.apps.dialects.keys import Settings, whole_number, whole_run
+from zerolab.apps.interop.huggingface.start import with_shape
 from zerolab.apps.plan.bring import without_twins
 from zerolab.errors import InputError
-from zerolab.train.config import TrainConfig, wanted_of
-from zerolab.train.model import SIZES, ModelSettings
+from zerolab.run import RunSpec
+from zerolab.run.spec import SIZES, wanted_of
 
 SHAPED = ("model", "model_size", "init_from", *SIZES)
 ZERO, MICRO = "zero_optimization.", "train_micro_batch_size_per_gpu"
@@ -177,10 +178,10 @@ class _Reader:
 
     def _hidden(self) -> int | None:
         """The width of the model's hidden states."""
-        shaped = {name: self.run[name] for name in SHAPED}
+        shaped = {name: self.run[name] for name in SHAPED if self.run[name] != RunSpec.model_fields[name].default}
         try:
-            return ModelSettings.model_validate(shaped).shape_for(1).dim
-        except (InputError, ValidationError):
+            return RunSpec(seq_len=1, **with_shape(shaped)).architecture.dim
+        except InputError:
             # It is said where the run's settings are checked.
             return None
 
@@ -270,7 +271,7 @@ class _Reader:
                     continue
                 settings[setting] = meant
                 self.reading.missing.add(setting)
-                if since or meant != TrainConfig.model_fields[setting].default:
+                if since or meant != RunSpec.model_fields[setting].default:
                     notes.append(f"{name} is not given: {setting} {meant}, DeepSpeed's default{since or unless}")
         if not (self.config.keys() | self.given.keys()) & {"train_batch_size", MICRO, "batch_size"}:
             batch = f"batch_size {self.run['batch_size']}{unless}"
@@ -287,7 +288,7 @@ def renamed(config: dict[str, Any]) -> dict[str, Any]:
 
 def check_value(name: str, setting: str, value: Any) -> None:
     """Raise an InputError by the key's name for a value that the setting cannot have."""
-    spec = TrainConfig.model_fields[setting]
+    spec = RunSpec.model_fields[setting]
     field: Any = Annotated[spec.annotation, spec]  # type: ignore[name-defined]
     odd = isinstance(value, bool | str) or (isinstance(value, float) and not math.isfinite(value))
     if odd and {int, float} & {spec.annotation, *get_args(spec.annotation)}:

@@ -10,7 +10,7 @@ from zerolab.apps.dialects.keys import Settings, whole_run
 from zerolab.errors import InputError
 from zerolab.offload.places import TIER_OF
 from zerolab.precision.recipe import PRECISIONS, Precision
-from zerolab.train.config import TrainConfig
+from zerolab.run import RunSpec
 
 DEVICES: dict[str, str] = {"device": "none", "host": "cpu", "disk": "nvme"}
 
@@ -92,8 +92,8 @@ def zero_section(run: Settings) -> dict[str, Any]:
 
 
 def precision_sections(settings: Settings, run: Settings) -> dict[str, Any]:
-    known = {name: value for name, value in settings.items() if name in TrainConfig.model_fields}
-    precision = TrainConfig.model_construct(**known).make_precision() or Precision()
+    known = {name: value for name, value in settings.items() if name in RunSpec.model_fields}
+    precision = RunSpec.model_construct(**known).dtypes or Precision()
     if precision == Precision():
         return {}
     for name in ("bf16", "fp16"):

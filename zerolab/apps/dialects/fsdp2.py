@@ -6,9 +6,10 @@ from __future__ import annotations
 from typing import Any
 
 from zerolab.apps.dialects.keys import Settings, whole_run
+from zerolab.apps.interop.huggingface.start import with_shape
 from zerolab.errors import InputError
 from zerolab.precision.recipe import Precision
-from zerolab.train.config import TrainConfig
+from zerolab.run import RunSpec
 
 TORCH = {"fp32": "torch.float32", "bf16": "torch.bfloat16"}
 HOST, DEVICE = ("host", "cpu"), ("device", "none")
@@ -17,8 +18,8 @@ HOST, DEVICE = ("host", "cpu"), ("device", "none")
 def write(settings: Settings) -> str:
     """The program's text. Raises InputError for what neither FSDP2 nor DDP does."""
     run: dict[str, Any] = whole_run(settings)
-    config = TrainConfig.model_construct(**run)
-    precision = config.make_precision() or Precision()
+    config = RunSpec.model_construct(**with_shape(run))
+    precision = config.dtypes or Precision()
     stage, copies = run["zero_stage"], run["num_distributed_optimizer_instances"]
     check_precision(precision)
     check_places(run)
@@ -95,8 +96,8 @@ def imports(stage: int, precision: Precision, run: Settings) -> str:
     return "\n".join(lines)
 
 
-def constants(config: TrainConfig, run: Settings) -> str:
-    shape = config.shape
+def constants(config: RunSpec, run: Settings) -> str:
+    shape = config.architecture
     values = {
         "BATCH, MICRO_BATCHES, SEQ_LEN": (run["batch_size"], run["grad_accum_steps"], run["seq_len"]),
         "LAYERS, WIDTH, HEADS, VOCABULARY": (shape.layers, shape.dim, shape.heads, shape.vocab_size),

@@ -1,6 +1,6 @@
 """What every dialect is made of: a table from its keys to the settings of a run.
 
-A *setting* is a field of `zerolab.train.TrainConfig`: one vocabulary for train, plan and lessons. A dialect reads its
+A *setting* is a field of `zerolab.train.RunSpec`: one vocabulary for train, plan and lessons. A dialect reads its
 own keys into settings, and writes settings in its own keys.
 """
 
@@ -11,10 +11,11 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from zerolab.errors import InputError
-from zerolab.train.config import TrainConfig, default_batch
+from zerolab.run import RunSpec
+from zerolab.run.spec import default_batch
 
 Settings = dict[str, Any]
-"""Names of `TrainConfig`'s fields with their values; what is not in it is left to the run."""
+"""Names of `RunSpec`'s fields with their values; what is not in it is left to the run."""
 
 Rule = Callable[[Any], Settings]
 """What a key's value means, or an InputError that says what is wrong with it ("is 3; give ...")."""
@@ -22,7 +23,7 @@ Rule = Callable[[Any], Settings]
 
 def whole_run(settings: Mapping[str, Any]) -> Settings:
     """All settings of a run of which some are given: the others are as `zerolab train` has them by default."""
-    defaults = {name: field.default for name, field in TrainConfig.model_fields.items()}
+    defaults = {name: field.default for name, field in RunSpec.model_fields.items()}
     return defaults | {"batch_size": default_batch(settings)} | dict(settings)
 
 

@@ -6,12 +6,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from zerolab.apps.dialects.keys import Settings, whole_run
+from zerolab.apps.interop.huggingface.start import with_shape
 from zerolab.errors import InputError
 from zerolab.models.llama import LlamaConfig
 from zerolab.precision.recipe import Precision
-from zerolab.train.config import TrainConfig
+from zerolab.run import RunSpec
+from zerolab.run.spec import names_in
 from zerolab.train.debug import STRATEGIES
-from zerolab.train.model import ModelSettings
 
 NO_SIZES = {"vocab_size", "data_mode", "dataset", "compile", "compile_backend"}
 """Of the settings of a model, those that say nothing of its architecture."""
@@ -66,7 +67,7 @@ def write(settings: Settings) -> list[str]:
 def timeout_flags(run: Settings) -> list[str]:
     """The limit of one collective, where it is not the ten minutes that both have by default."""
     seconds = run["collective_timeout"]
-    if seconds == TrainConfig.model_fields["collective_timeout"].default:
+    if seconds == RunSpec.model_fields["collective_timeout"].default:
         return []
     if seconds % 60:
         raise InputError(
@@ -105,8 +106,8 @@ MEGATRON = {
 
 
 def precision_flags(settings: Settings) -> list[str]:
-    known = {name: value for name, value in settings.items() if name in TrainConfig.model_fields}
-    precision = TrainConfig.model_construct(**known).make_precision() or Precision()
+    known = {name: value for name, value in settings.items() if name in RunSpec.model_fields}
+    precision = RunSpec.model_construct(**known).dtypes or Precision()
     flags = [] if precision.params == "fp32" else [f"--{precision.params}"]
     flags += ["--fp8-format", "hybrid"] if precision.fp8 else []
     flags += reduction_flags(precision)
@@ -171,9 +172,9 @@ def offload_flags(run: Settings) -> list[str]:
 
 def model_flags(settings: Settings, run: Settings) -> list[str]:
     """The sizes of a model of `zerolab.models`, if `settings` says anything of one."""
-    if not settings.keys() & (ModelSettings.model_fields.keys() - NO_SIZES):
+    if not settings.keys() & {*names_in("model and data")} - NO_SIZES:
         return []
-    shape = TrainConfig.model_construct(**run).shape
+    shape = RunSpec.model_construct(**with_shape(run)).architecture
     sizes: dict[str, Any] = {
         "num-layers": shape.layers,
         "hidden-size": shape.dim,

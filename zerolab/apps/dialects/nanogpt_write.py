@@ -6,9 +6,10 @@ from typing import Any
 
 from zerolab.apps.dialects.keys import Settings
 from zerolab.apps.dialects.nanogpt import DEFAULTS, NAMED
+from zerolab.apps.interop.huggingface.start import with_shape
 from zerolab.errors import InputError
 from zerolab.models import GPT2Config
-from zerolab.train.config import TrainConfig
+from zerolab.run import RunSpec
 
 TELLS = frozenset({
     "model", "model_size", "layers", "heads", "dim", "context", "batch_size", "grad_accum_steps", "ranks", "eval_steps",
@@ -22,8 +23,8 @@ TELLS = frozenset({
 def write(settings: Settings) -> str:
     """A file of assignments: each of nanoGPT's keys whose value is not its default. The data set is nanoGPT's if there
     is none. Raises InputError for what nanoGPT has no key for."""
-    config = TrainConfig.model_validate(settings)
-    shape = config.shape
+    config = RunSpec(**with_shape(settings))
+    shape = config.architecture
     if not isinstance(shape, GPT2Config):
         raise InputError(f"model is {config.model}, and nanoGPT has GPT-2 alone; choose gpt2")
     if shape.max_seq_len != config.seq_len:
@@ -39,11 +40,11 @@ def write(settings: Settings) -> str:
             f"lr_schedule is {config.lr_schedule}, and nanoGPT has a cosine after a warm-up; choose cosine"
         )
     for name in config.model_fields_set - TELLS:
-        if getattr(config, name) != TrainConfig.model_fields[name].default:
+        if getattr(config, name) != RunSpec.model_fields[name].default:
             raise InputError(f"{name} is {getattr(config, name)}, and nanoGPT has no key for it; leave it out")
     steps = config.grad_accum_steps * config.ranks
     cosine = config.lr_schedule == "cosine"
-    precision = config.make_precision()
+    precision = config.dtypes
     dtype = {"bf16": "bfloat16", "fp16": "float16"}.get(precision.params if precision else "fp32", "float32")
     values: dict[str, Any] = {key: getattr(config, setting) for key, setting in NAMED.items()}
     values |= {

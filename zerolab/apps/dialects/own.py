@@ -6,7 +6,7 @@ from typing import Any
 
 from zerolab.apps.dialects.keys import Settings
 from zerolab.errors import InputError
-from zerolab.train.config import TrainConfig
+from zerolab.run import RunSpec
 
 
 def write(settings: Settings) -> list[str]:
@@ -14,9 +14,9 @@ def write(settings: Settings) -> list[str]:
     that is no setting."""
     words: list[str] = []
     for name, value in settings.items():
-        if name not in TrainConfig.model_fields:
+        if name not in RunSpec.model_fields:
             raise InputError(f"{name} is no setting of zerolab train; leave it out")
-        if value != TrainConfig.model_fields[name].default:
+        if value != RunSpec.model_fields[name].default:
             words += flag(name, value)
     return words
 

@@ -2,7 +2,7 @@
 
 from zerolab.apps.plan.needs import GB, Needs, advice, fits, gpu_bytes, needs, needs_of
 from zerolab.apps.plan.shapes import SHAPES, Shape, shape_of
-from zerolab.apps.plan.spec import OFFLOADS, RunSpec
+from zerolab.run import OFFLOADS, RunSpec
 
 __all__ = [
     "GB",

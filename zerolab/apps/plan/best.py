@@ -4,15 +4,15 @@ micro-batch that fits, and of those the one with the most tokens a second."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from zerolab.apps.cost import GPU, machine_of
 from zerolab.apps.plan.needs import GB, at_stage, fits
 from zerolab.apps.plan.shapes import Shape
-from zerolab.apps.plan.spec import RunSpec
 from zerolab.apps.plan.timing import StepTime, network_of, predict_step
 from zerolab.errors import InputError
 from zerolab.precision.recipe import Precision
+from zerolab.run import RunSpec
 
 BATCHES = (16, 4, 1)
 SPARE = 0.9
@@ -34,7 +34,7 @@ def candidates(run: RunSpec, limit: float, batches: Sequence[int] = BATCHES) -> 
     for stage in (run.dtypes or Precision()).stages if run.ranks > 1 else (0,):
         for recomputes in (False, True):
             for batch in batches:
-                one = replace(at_stage(run, stage), micro_batch_size=batch, checkpoint_activations=recomputes)
+                one = at_stage(run, stage).but(micro_batch_size=batch, checkpoint_activations=recomputes)
                 if fits(one, limit):
                     yield one
                     break
@@ -65,7 +65,7 @@ def best_runs(
     for shape in shapes:
         row = []
         for count in ranks:
-            run = RunSpec(shape, count, 0, precision, seq_len=min(seq_len, shape.context))
+            run = RunSpec(shape, ranks=count, stage=0, precision=precision, seq_len=min(seq_len, shape.context))
             network = network_of(gpu, count, gbit_per_s=gbit_per_s)
             timed = [(one, predict_step(one, machine, network)) for one in candidates(run, limit, batches)]
             if timed:

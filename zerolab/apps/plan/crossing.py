@@ -8,10 +8,10 @@ from itertools import pairwise
 
 from zerolab.apps.cost import Machine, Network
 from zerolab.apps.plan.needs import at_stage
-from zerolab.apps.plan.spec import RunSpec
 from zerolab.apps.plan.timing import StepTime, predict_step
 from zerolab.collectives import Link
 from zerolab.precision.recipe import Precision
+from zerolab.run import RunSpec
 
 SLOWER = 1.01
 """A step is slower than another if it takes one per cent longer."""
@@ -51,7 +51,7 @@ def crossings(run: RunSpec, machine: Machine, network: Network) -> Iterator[Cros
             return is_slower(lambda s: predict_step(at_stage(run, s), machine, net), one, other)
 
         def slower_with(batch: int, one: int = before, other: int = stage) -> bool:
-            more = replace(run, micro_batch_size=batch)
+            more = run.but(micro_batch_size=batch)
             return is_slower(lambda s: predict_step(at_stage(more, s), machine, network), one, other)
 
         yield Crossing(stage, before, highest(slower), next((b for b in BATCHES if not slower_with(b)), None))

@@ -7,12 +7,12 @@ from typing import Any
 import torch
 
 from zerolab.apps.plan.guide import traffic, traffic_bytes
-from zerolab.apps.plan.mixture import MixtureConfig
+from zerolab.apps.plan.mixture import MixtureConfig, parameter_count
 from zerolab.apps.plan.needs import advice, changed, gpu_bytes, needs_of
 from zerolab.apps.plan.relatives import RelativeConfig
-from zerolab.apps.plan.spec import RunSpec
 from zerolab.errors import InputError
 from zerolab.models import GPT2Config, LlamaConfig
+from zerolab.run import RunSpec
 from zerolab.zero.table import make_rows
 from zerolab.zero.units import dtypes_of
 from zerolab.zero.zero_engine import dtypes_from
@@ -27,7 +27,11 @@ def described(run: RunSpec, limit: float | None) -> dict[str, Any]:
     ranks = range(run.ranks) if run.ranks <= EVERY_RANK else (0, run.ranks - 1)
     change = None if limit is None or found.peak.total <= limit else advice(run, limit)
     return {
-        "model": {"name": run.shape.name, "parameters": run.shape.parameters, "layers": run.shape.layers},
+        "model": {
+            "name": run.model_name,
+            "parameters": parameter_count(run.architecture),
+            "layers": run.architecture.layers,
+        },
         "run": {
             "ranks": run.ranks,
             "zero_stage": run.stage,
@@ -80,14 +84,14 @@ def nonzero(sizes: dict[str, int]) -> dict[str, int]:
 
 
 def as_settings(run: RunSpec) -> dict[str, Any]:
-    """The run in the fields of `TrainConfig`. Raises InputError for a mixture of experts and
-    for a relative of the Llama, which it does not train."""
-    config = run.shape.config
+    """The run in the fields of `RunSpec` that `zerolab train` has. Raises InputError for a mixture of experts and for a
+    relative of the Llama, which it does not train."""
+    config = run.architecture
     if isinstance(config, MixtureConfig):
-        raise InputError(f"{run.shape.name} has experts, which no dialect is written for yet; plan it without --emit")
+        raise InputError(f"{run.model_name} has experts, which no dialect is written for yet; plan it without --emit")
     if isinstance(config, RelativeConfig):
         raise InputError(
-            f"{run.shape.name} has heads, biases or norms that zerolab's llama has not, so it is only planned; "
+            f"{run.model_name} has heads, biases or norms that zerolab's llama has not, so it is only planned; "
             "leave out --emit"
         )
     sizes: dict[str, Any] = {"layers": config.layers, "heads": config.heads, "dim": config.dim}
@@ -107,7 +111,7 @@ def as_settings(run: RunSpec) -> dict[str, Any]:
         "batch_size": run.batch_size,
         "grad_accum_steps": run.micro_batches,
         "checkpoint_activations": run.checkpoint_activations,
-        "defer_reduction": not run.reduce_each,
+        "defer_reduction": run.defer_reduction,
     }
     if run.instances != 1:
         settings["num_distributed_optimizer_instances"] = run.instances

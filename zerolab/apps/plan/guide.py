@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from zerolab.apps.plan.instances import traffic_across
 from zerolab.apps.plan.needs import GB, advice, at_stage, changed, gpu_bytes, layout_of
-from zerolab.apps.plan.spec import OFFLOADS, RunSpec
 from zerolab.memory.traffic import Sending, predict_phases
 from zerolab.precision.recipe import Precision
+from zerolab.run import OFFLOADS, RunSpec
+from zerolab.run.instances import traffic_across
 
 PHASES = ("forward", "backward", "norm", "publish")
 SMALL = 100_000
@@ -34,7 +34,7 @@ def traffic(run: RunSpec) -> dict[str, dict[str, int]]:
     if run.sharing > 1:
         tied = [layout.units[at][0].unit for at in set(layout.owner) if layout.owner.count(at) > 1]
         sending = Sending(
-            run.micro_batches, run.reduction, run.reduce_each, True, run.dtypes, run.places,
+            run.micro_batches, run.reduction, not run.defer_reduction, True, run.dtypes, run.places,
             limits=run.limits.on(run.on_gpus), resident=tied,
         )  # fmt: skip
         sent = predict_phases(layout.plans, run.stage, 0, sending)
@@ -80,27 +80,23 @@ def against_memory(run: RunSpec) -> Iterator[Remedy]:
             half = ", half as much again on the wire" if stage == 3 else ""
             yield Remedy(f"stage {stage}", at_stage(run, stage), f"nothing computed twice{half}")
     if not run.checkpoint_activations:
-        more = replace(run, checkpoint_activations=True)
+        more = run.but(checkpoint_activations=True)
         yield Remedy("recompute activations", more, "layers' forward runs twice: about a third more to compute")
     if run.micro_batch_size > 1:
         steps = run.micro_batches * run.micro_batch_size
-        yield Remedy(
-            "micro-batches of 1", replace(run, micro_batch_size=1, micro_batches=steps), "more, smaller kernels"
-        )
+        yield Remedy("micro-batches of 1", run.but(micro_batch_size=1, micro_batches=steps), "more, smaller kernels")
     if run.places.optimizer == "device":
-        yield Remedy("optimizer on the host", replace(run, offload="optimizer"), "the step is computed by the CPU")
+        yield Remedy("optimizer on the host", run.but(offload="optimizer"), "the step is computed by the CPU")
     if run.stage == 3 and run.places.parameters == "device":
-        both = replace(run, offload=OFFLOADS["optimizer and parameters"])
+        both = run.but(offload=OFFLOADS["optimizer and parameters"])
         yield Remedy("optimizer and parameters on the host", both, "each gathered shard crosses PCIe first")
     if run.stage == 3 and run.prefetch:
         note = "each layer waits; so with stage3_max_live_parameters below two layers, or stage3_prefetch_bucket_size 0"
-        yield Remedy("no prefetch", replace(run, prefetch=False), note)
+        yield Remedy("no prefetch", run.but(prefetch=False), note)
     if run.instances > 1:
-        yield Remedy(
-            "one instance", replace(run, instances=1), "all ranks share the states; more goes between machines"
-        )
+        yield Remedy("one instance", run.but(instances=1), "all ranks share the states; more goes between machines")
     if run.stage > 0:
-        yield Remedy(f"{2 * run.ranks} ranks", replace(run, ranks=2 * run.ranks), "twice the GPUs, and sequences")
+        yield Remedy(f"{2 * run.ranks} ranks", run.but(ranks=2 * run.ranks), "twice the GPUs, and sequences")
 
 
 def against_slowness(run: RunSpec) -> Iterator[Remedy]:
@@ -113,15 +109,15 @@ def against_slowness(run: RunSpec) -> Iterator[Remedy]:
                 "fewer bytes sent" if run.stage == 3 else "the same bytes sent, simpler",
             )
     if run.checkpoint_activations:
-        yield Remedy("keep activations", replace(run, checkpoint_activations=False), "no layer is computed twice")
+        yield Remedy("keep activations", run.but(checkpoint_activations=False), "no layer is computed twice")
     if run.micro_batches > 1:
-        if run.reduce_each:
-            once = replace(run, reduce_each=False)
+        if not run.defer_reduction:
+            once = run.but(defer_reduction=True)
             yield Remedy("reduce once a step", once, "gradients stay whole from micro-batch to micro-batch")
-        one = replace(run, micro_batches=1, micro_batch_size=run.micro_batch_size * run.micro_batches)
+        one = run.but(micro_batches=1, micro_batch_size=run.micro_batch_size * run.micro_batches)
         yield Remedy("one micro-batch", one, "the same sequences at once")
     if run.places.optimizer != "device":
-        yield Remedy("optimizer on the GPU", replace(run, offload="nothing"), "the step is computed by the GPU")
+        yield Remedy("optimizer on the GPU", run.but(offload="nothing"), "the step is computed by the GPU")
 
 
 def seconds_on_links(run: RunSpec) -> dict[str, float]:
@@ -132,7 +128,7 @@ def seconds_on_links(run: RunSpec) -> dict[str, float]:
 
 def buckets(run: RunSpec, bucket_numel: int | None) -> tuple[int, int]:
     """How many buckets a step reduces, and the elements of the largest."""
-    plans = layout_of(replace(run, bucket_numel=bucket_numel)).plans
+    plans = layout_of(run.but(bucket_numel=bucket_numel)).plans
     return len(plans), max(plan.layout.numel for plan in plans)
 
 

@@ -10,15 +10,15 @@ from typing import TypeVar
 import torch
 
 from zerolab.apps.plan.guide import PHASES
-from zerolab.apps.plan.instances import split
 from zerolab.apps.plan.layout import decay_of
 from zerolab.apps.plan.mixture import build_model
-from zerolab.apps.plan.spec import RunSpec
 from zerolab.collectives import Collectives
 from zerolab.memory import Tracker
 from zerolab.memory.kinds import OFFLOADED
 from zerolab.precision import LossScaler
 from zerolab.ranks import launch
+from zerolab.run import RunSpec
+from zerolab.run.instances import split
 from zerolab.zero import ZeroEngine
 from zerolab.zero.labels import engine_labels
 
@@ -64,12 +64,12 @@ def measure_rank(comm: Collectives, runs: Sequence[RunSpec]) -> list[Measured]:
 
 def measure_run(comm: Collectives, run: RunSpec) -> Measured:
     torch.manual_seed(0)
-    config, scales = run.shape.config, run.dtypes is not None and run.dtypes.scales_loss
+    config, scales = run.architecture, run.dtypes is not None and run.dtypes.scales_loss
     model = build_model(config, run.checkpoint_activations, run.dropout)
     shard, replicate = split(comm, run.instances)
     engine = ZeroEngine(
         model, shard, run.stage, 1e-3, clip_norm=1.0, groups=decay_of_train,
-        reduction=run.reduction, prefetch=run.prefetch, bucket_numel=run.bucket_numel, precision=run.precision,
+        reduction=run.reduction, prefetch=run.prefetch, bucket_numel=run.bucket_numel, precision=run.dtypes,
         offload=run.places, limits=run.limits, scaler=UNSCALED if scales else None,
         replicate=replicate,
     )  # fmt: skip
@@ -79,7 +79,7 @@ def measure_run(comm: Collectives, run: RunSpec) -> Measured:
         batches = [[part.clone() for part in batch] for batch in torch.randint(0, config.vocab_size, shape)]
         for number, (tokens, targets) in enumerate(batches, start=1):
             loss = engine(tokens, targets) / run.micro_batches
-            engine.backward(loss, reduce=run.reduce_each or number == run.micro_batches)
+            engine.backward(loss, reduce=not run.defer_reduction or number == run.micro_batches)
             del loss
         engine.step()
         engine.synchronize()

@@ -6,12 +6,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import product
+from typing import Any
 
 import torch
 
 from zerolab.apps.plan.layout import RunLayout, lay_out_model
+from zerolab.apps.plan.mixture import parameter_count
 from zerolab.apps.plan.replay import Replay, StepMoment, Widths
-from zerolab.apps.plan.spec import RunSpec
 from zerolab.apps.plan.trace import Swing, Work, trace_layers
 from zerolab.memory.kinds import KINDS, OFFLOADED
 from zerolab.memory.predict import predict_rank
@@ -20,6 +21,8 @@ from zerolab.models import Config
 from zerolab.offload.copies import AHEAD
 from zerolab.offload.formats import StateSize, StorageFormat, format_of, sub_group_limit
 from zerolab.precision.recipe import Precision
+from zerolab.run import RunSpec
+from zerolab.run.spec import AT_STAGE_3
 
 GB = 10**9
 DEVICE = KINDS
@@ -77,17 +80,17 @@ def needs_of(run: RunSpec, rank: int = 0) -> Needs:
         live,
         run.limits.on(run.on_gpus),
     )
-    trace = trace_layers(run.shape.config, work_of(run))
+    trace = trace_layers(run.architecture, work_of(run))
     for number in range(min(run.micro_batches, 2)):
         # Third and later micro-batches are like the second; where reductions wait for the last, the second is that.
-        replay.micro_batch(trace, reduce=run.reduce_each or number == min(run.micro_batches, 2) - 1)
+        replay.micro_batch(trace, reduce=not run.defer_reduction or number == min(run.micro_batches, 2) - 1)
     replay.optimizer_step(step_buffers(run, layout, rank % run.sharing))
-    tops = tuple(moment._replace(where=told(moment.where, run.shape.config.layers)) for moment in replay.tops.values())
+    tops = tuple(moment._replace(where=told(moment.where, run.architecture.layers)) for moment in replay.tops.values())
     return Needs(states, max(tops, key=lambda moment: moment.total), tops)
 
 
 def layout_of(run: RunSpec) -> RunLayout:
-    return lay_out_model(run.shape.config, run.sharing, run.dtypes, run.bucket_numel, run.limits.persistence_numel)
+    return lay_out_model(run.architecture, run.sharing, run.dtypes, run.bucket_numel, run.limits.persistence_numel)
 
 
 def work_of(run: RunSpec) -> Work:
@@ -178,10 +181,16 @@ def advice(run: RunSpec, limit: float) -> RunSpec | None:
 
 
 def at_stage(run: RunSpec, stage: int) -> RunSpec:
-    """The same run at another stage; below stage 3, where ranks keep parameters whole, these stay on the GPU, and
-    stage 0 has one instance."""
-    kept = run.offload if stage == 3 else replace(run.places, parameters="device", max_in_cpu=0)
-    return replace(run, stage=stage, offload=kept, instances=run.instances if stage else 1)
+    """The same run at another stage, without what that stage does not heed: below stage 3 ranks keep parameters whole,
+    and on the GPU, and stage 0 has one instance."""
+    changes: dict[str, Any] = {"stage": stage, "instances": run.instances if stage else 1}
+    if stage > 1:
+        changes["reduction"] = "reduce_scatter"
+    if stage < 3:
+        path = run.offload_path if run.places.optimizer == "disk" else None
+        changes["offload"] = replace(run.places, parameters="device", max_in_cpu=0, path=path)
+        changes |= {name: RunSpec.model_fields[name].default for name in AT_STAGE_3}
+    return run.but(**changes)
 
 
 def changed(run: RunSpec, found: RunSpec) -> list[str]:
@@ -190,7 +199,7 @@ def changed(run: RunSpec, found: RunSpec) -> list[str]:
         f"stage {found.stage}": found.stage != run.stage,
         "activation checkpointing": found.checkpoint_activations != run.checkpoint_activations,
         f"a batch of {found.micro_batch_size} a rank": found.micro_batch_size != run.micro_batch_size,
-        "the optimizer on the host": found.offload != run.offload,
+        "the optimizer on the host": found.places != run.places,
         "one instance": found.instances != run.instances and found.stage > 0,
         f"{found.ranks} ranks": found.ranks != run.ranks,
     }
@@ -200,9 +209,10 @@ def changed(run: RunSpec, found: RunSpec) -> list[str]:
 def fits(run: RunSpec, limit: float) -> bool:
     """Whether a run fits. What its states take, and then with them what its micro-batch alone takes, is looked at
     first, as that is quick."""
-    states = predict_states(run.shape.parameters, run.sharing, run.stage, run.dtypes or Precision(), run.places)
+    parameters, dtypes = parameter_count(run.architecture), run.dtypes or Precision()
+    states = predict_states(parameters, run.sharing, run.stage, dtypes, run.places)
     least = sum(size for kind, size in states.items() if not kind.startswith(OFFLOADED))
-    return least <= limit and least + highest_of(run.shape.config, work_of(run)) <= limit and gpu_bytes(run) <= limit
+    return least <= limit and least + highest_of(run.architecture, work_of(run)) <= limit and gpu_bytes(run) <= limit
 
 
 @lru_cache(maxsize=1024)
@@ -222,14 +232,17 @@ def changes(run: RunSpec) -> Iterator[RunSpec]:
     yield run
     stages = [stage for stage in (run.dtypes or Precision()).stages if stage >= run.stage]
     wholes = [run.ranks, *(2**power for power in range(1, 14) if 2**power > run.ranks)]
-    places = (run.offload, "optimizer") if not run.places.moves else (run.offload,)
+    places = (run.places, "optimizer") if not run.places.moves else (run.places,)
     batches = dict.fromkeys((run.micro_batch_size, 1))
     checkpointings = dict.fromkeys((run.checkpoint_activations, True))
     for ranks, offload, batch, instances, checkpointing, stage in product(
         wholes, places, batches, dict.fromkeys((run.instances, 1)), checkpointings, stages
     ):
         if ranks % instances == 0:
-            yield replace(
-                run, ranks=ranks, stage=stage, micro_batch_size=batch, checkpoint_activations=checkpointing,
-                offload=offload, instances=instances,
-            )  # fmt: skip
+            yield at_stage(run, stage).but(
+                ranks=ranks,
+                micro_batch_size=batch,
+                checkpoint_activations=checkpointing,
+                offload=offload,
+                instances=instances,
+            )

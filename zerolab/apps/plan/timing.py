@@ -8,14 +8,15 @@ from zerolab.apps.cost import GPU, Machine, Network
 from zerolab.apps.cost.gpus import LINK_REACHED
 from zerolab.apps.plan.clock import Carrier, StepBytes, TimedReplay, seconds_of
 from zerolab.apps.plan.layout import RunLayout
+from zerolab.apps.plan.mixture import parameter_count
 from zerolab.apps.plan.needs import at_stage, dtype_of, layout_of, shards, widths_of, work_of
-from zerolab.apps.plan.spec import RunSpec
 from zerolab.apps.plan.trace import trace_layers
 from zerolab.collectives import Link
 from zerolab.flat.layout import check_count
 from zerolab.memory.states import ADAM
 from zerolab.offload.formats import format_of
 from zerolab.precision.recipe import Precision
+from zerolab.run import RunSpec
 
 WAITS = ("gather", "reduce", "norm", "publish")
 
@@ -70,7 +71,7 @@ def predict_step(
         layout, stage, widths_of(run), Carrier(run.ranks, network, machine), run.prefetch, run.places,
         run.limits.on(run.on_gpus),        run.reduction, overlap,
     )  # fmt: skip
-    seconds_of(trace_layers(run.shape.config, work_of(run)), replay, run.micro_batches, run.reduce_each)
+    seconds_of(trace_layers(run.architecture, work_of(run)), replay, run.micro_batches, not run.defer_reduction)
     replay.finish(step_bytes(run, layout, stage), clips)
     tokens = run.batch_size * run.seq_len
     peak = machine.peak.get(dtype_of(run).itemsize)
@@ -80,7 +81,8 @@ def predict_step(
 def model_flop(run: RunSpec) -> float:
     """6 a parameter and token, and 12 L h T a token for the scores of attention (PaLM, arXiv 2204.02311, app. B)."""
     tokens = run.micro_batches * run.micro_batch_size * run.seq_len
-    return tokens * (6.0 * run.shape.parameters + 12.0 * run.shape.layers * run.shape.hidden * run.seq_len)
+    config = run.architecture
+    return tokens * (6.0 * parameter_count(config) + 12.0 * config.layers * config.dim * run.seq_len)
 
 
 def step_bytes(run: RunSpec, layout: RunLayout, stage: int) -> StepBytes:

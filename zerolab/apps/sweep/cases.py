@@ -5,7 +5,7 @@
     world: lockstep
     max_steps: 4
 
-Names are those of `zerolab train` (`TrainConfig`), four short ones (stages, models, bandwidth, latency), and two of a
+Names are those of `zerolab train` (`RunSpec`), four short ones (stages, models, bandwidth, latency), and two of a
 sweep's own: `wire` says who makes a link, us (simulated) or the kernel (shaped, between network namespaces), and
 `hosts` on how many hosts the ranks are that a shaped one joins. Settings that do not multiply are entries of `cases`:
 
@@ -28,8 +28,10 @@ from typing import Any, get_args
 
 import yaml
 
+from zerolab.apps.interop.huggingface.start import with_shape
 from zerolab.errors import InputError
-from zerolab.train import TrainConfig, make_config
+from zerolab.run import RunSpec
+from zerolab.train.here import check_here
 
 SHORT = {"stages": "zero_stage", "models": "models", "bandwidth": "gbit_per_s", "latency": "latency_us"}
 """Names that sweeps have besides those of a run. A model is named by its size, as tiny, or as gpt2:tiny."""
@@ -49,7 +51,7 @@ class SweepCase:
     """One run of a sweep. `varied` are the settings in which its sweep's cases differ; `hosts` is 0 where the link of
     the configuration is simulated."""
 
-    config: TrainConfig
+    config: RunSpec
     varied: Settings
     hosts: int = 0
 
@@ -151,15 +153,16 @@ def entries_of(given: Any) -> list[Settings]:
 
 def default_of(name: str) -> Any:
     """What a setting is if nobody says anything."""
-    if name in TrainConfig.model_fields:
-        return TrainConfig.model_fields[name].default
+    if name in RunSpec.model_fields:
+        return RunSpec.model_fields[name].default
     return WIRES[0] if name == "wire" else None
 
 
 def make_case(settings: Settings, varied: Settings) -> SweepCase:
     """The case of a run's settings and a sweep's own."""
     wire, hosts = settings.pop("wire", WIRES[0]), settings.pop("hosts", None)
-    config = make_config(**settings)
+    config = RunSpec(**with_shape(settings))
+    check_here(config)
     if wire not in WIRES:
         raise InputError(f"wire is {wire!r}; choose {' or '.join(WIRES)}")
     if wire == "simulated":
@@ -199,7 +202,7 @@ def named(settings: Mapping[str, Any]) -> Settings:
 
 def known_names() -> set[str]:
     """What a sweep's settings may be called, short names aside."""
-    return {*TrainConfig.model_fields, "models", "wire", "hosts"}
+    return {*RunSpec.model_fields, "models", "wire", "hosts"}
 
 
 def listed(name: str, value: Any) -> list[Any]:
@@ -218,9 +221,9 @@ def listed(name: str, value: Any) -> list[Any]:
 
 def may_be_none(name: str) -> bool:
     """Whether a setting may have no value, as a bandwidth, or "none" is one of its words, as of places."""
-    if name not in TrainConfig.model_fields:
+    if name not in RunSpec.model_fields:
         return name == "hosts"
-    return bool({NoneType, "none"} & {*get_args(TrainConfig.model_fields[name].annotation)})
+    return bool({NoneType, "none"} & {*get_args(RunSpec.model_fields[name].annotation)})
 
 
 def spelled_out(settings: Mapping[str, Any]) -> Settings:

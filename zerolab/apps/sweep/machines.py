@@ -24,7 +24,7 @@ from zerolab.apps.sweep.shaped import ShapedHosts
 from zerolab.errors import InputError
 from zerolab.files import write_whole
 from zerolab.ranks.folders import reason
-from zerolab.train import TrainConfig
+from zerolab.run import RunSpec
 
 MACHINE = "machine.json"
 
@@ -51,7 +51,7 @@ class Machines:
             return None
         # On a link, simulated or shaped, ranks send by rings.
         collectives = "ring" if config.link is not None or case.hosts else config.collective_impl
-        places = config.make_offload()
+        places = config.places
         disk = places.folder if places.on_disk else None
         name = f"{config.ranks} ranks, {collectives}" + ("" if disk is None else f", {disk}")
         machine = self._kept(name, lambda: calibrate(config.ranks, collectives, disk))
@@ -71,7 +71,7 @@ class Machines:
         return self.by_name[name]
 
 
-def virtual_device(config: TrainConfig) -> Machine:
+def virtual_device(config: RunSpec) -> Machine:
     """A device whose speeds are settings."""
     return Machine(
         config.world, {("matmul", 4): constant(config.gflop_per_s * 1e9)}, constant(config.gbyte_per_s * 1e9)

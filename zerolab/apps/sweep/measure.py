@@ -10,7 +10,7 @@ import os
 import platform
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,8 @@ from zerolab.collectives.observe.tracer import merge
 from zerolab.data import Corpus, MappedCorpus
 from zerolab.files import write_whole
 from zerolab.memory.kinds import OFFLOADED
-from zerolab.train import Report, TrainConfig
+from zerolab.run import RunSpec
+from zerolab.train import Report
 from zerolab.train.run import trace_of
 from zerolab.train.trace import PARTS, STEP, Interval, RankTrace, number_of, total
 
@@ -67,7 +68,7 @@ def measured(report: Report, corpus: Corpus) -> Figures:
         "traffic_is_stated": report.traffic_is_stated,
         "state_bytes_predicted": most(on_device(report.memory_predicted)),
         "state_bytes": most(on_device(report.memory_measured, report.memory_predicted)),
-        "peak_bytes_predicted": gpu_bytes(replace(config.spec, on_gpus=on_gpus, dropout=config.dropout)),
+        "peak_bytes_predicted": gpu_bytes(config.but(on_gpus=on_gpus)),
         "peak_bytes": most(on_device(report.peak)) - text,
     }
     for place in OFFLOADED:
@@ -78,13 +79,13 @@ def measured(report: Report, corpus: Corpus) -> Figures:
     return found
 
 
-def predicted_times(config: TrainConfig, device: Machine | None) -> Figures:
+def predicted_times(config: RunSpec, device: Machine | None) -> Figures:
     """Of a step on this device; None without one, and with several copies of the shards, which the planner does not
     know."""
     names = ("step_seconds", "communication_share", "waiting_share")
     if device is None or config.num_distributed_optimizer_instances > 1:
         return {f"{name}_predicted": None for name in names}
-    step = predict_step(config.spec, device, config.link, clips=bool(config.clip_norm), overlap=config.overlap)
+    step = predict_step(config, device, config.link, clips=bool(config.clip_norm), overlap=config.overlap)
     figures = (step.seconds, step.communication / step.seconds, step.exposed / step.seconds)
     return {f"{name}_predicted": figure for name, figure in zip(names, figures, strict=True)}
 

@@ -6,9 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from zerolab.apps.cost.calibration import carried
+from zerolab.apps.interop.huggingface.start import weights_of
 from zerolab.apps.sweep.measure import Figures, measured, write_trace
 from zerolab.ranks import launch
-from zerolab.train import make_config, train
+from zerolab.run import RunSpec
+from zerolab.train import train
 from zerolab.train.model import load_data
 
 
@@ -21,8 +23,8 @@ def carry_member() -> dict[str, list[float]]:
 
 def train_member(settings: dict[str, Any], trace: Path | None = None) -> Figures:
     """The figures of the run with these settings, the same on each rank; the trace of all goes to `trace`."""
-    config = make_config(**settings, trace=Path("trace.json"))
-    corpus = load_data(config, config.seq_len)
-    report = train(config, corpus)
+    config = RunSpec(**settings, trace=Path("trace.json"))
+    corpus = load_data(config)
+    report = train(config, corpus, weights=weights_of(config))
     write_trace(report, trace)
     return measured(report, corpus)

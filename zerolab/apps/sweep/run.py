@@ -7,13 +7,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from zerolab.apps.interop.huggingface.start import weights_of
 from zerolab.apps.sweep.cases import SweepCase
 from zerolab.apps.sweep.machines import Machines
 from zerolab.apps.sweep.measure import Figures, machine, measured, predicted_times, write_trace
 from zerolab.apps.sweep.rows import DONE, FAILED, Row, Rows, held
 from zerolab.apps.sweep.shaped import ShapedHosts
 from zerolab.errors import DiskError, ZerolabError
-from zerolab.train import TrainConfig, train
+from zerolab.run import RunSpec
+from zerolab.train import train
 from zerolab.train.model import load_data
 from zerolab.train.progress import Bar
 
@@ -72,10 +74,10 @@ def row_of(case: SweepCase, hosts: ShapedHosts, machines: Machines, trace: Path 
     return row | {"machine": machine()}
 
 
-def run_here(config: TrainConfig, trace: Path | None = None) -> Figures:
+def run_here(config: RunSpec, trace: Path | None = None) -> Figures:
     """Train as the configuration says, traced, in launches of this process."""
-    corpus = load_data(config, config.seq_len)
+    corpus = load_data(config)
     # Any path turns tracing on; the trace stays in the report.
-    report = train(config.model_copy(update={"trace": Path("trace.json")}), corpus)
+    report = train(config.model_copy(update={"trace": Path("trace.json")}), corpus, weights=weights_of(config))
     write_trace(report, trace)
     return measured(report, corpus)

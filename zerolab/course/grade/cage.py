@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import resource
 import signal
 import struct
 import sys
@@ -101,10 +102,8 @@ def _word(argument: int | bytes | None) -> ctypes.c_long | ctypes.c_char_p:
 def limit(megabytes: int) -> None:
     """Refuse this process, and each it starts, more than `megabytes` of memory above what it takes now, and files
     larger than that (Linux)."""
-    if not has("proc") or not has("limits"):
+    if not has("proc"):
         return
-    import resource
-
     more = megabytes * 2**20
     for kind, most in ((resource.RLIMIT_AS, memory_taken() + more), (resource.RLIMIT_FSIZE, more)):
         # A limit that this process was given cannot be raised.
@@ -134,9 +133,8 @@ def end_all(leader: int, folder: str) -> None:
             with suppress(psutil.Error):
                 process.kill()
         _wait_for_the_end(found)
-    if has("groups"):
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(leader, signal.SIGKILL)
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(leader, signal.SIGKILL)
 
 
 def _wait_for_the_end(killed: Sequence[psutil.Process], seconds: float = 0.5) -> None:

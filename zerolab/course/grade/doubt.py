@@ -4,17 +4,12 @@ like its own mistake; then the model answer is run in the same place, and where 
 from __future__ import annotations
 
 import re
+import resource
 from collections.abc import Sequence
 
 from zerolab.course.judge.case import Observation, Trouble
 from zerolab.course.judge.verdict import Finding
 from zerolab.errors import RankError
-from zerolab.system import has
-
-try:
-    import resource
-except ImportError:  # pragma: no cover (Windows)
-    resource = None  # type: ignore[assignment]
 
 OWN = {"AssertionError", "AttributeError", "DeadlockError", "IndentationError", "IndexError", "Kept", "KeyError"}
 OWN |= {"LookupError", "MismatchError", "Missing", "NameError", "NotImplementedError", "OffLimits", "RecursionError"}
@@ -71,7 +66,5 @@ def hold_limits(name: str, seen: Sequence[Observation], megabytes: int, taken: i
 
 def given(name: str) -> int | None:
     """The limit of this process on what `resource` calls so; None where there is none."""
-    if not has("limits"):
-        return None
     limit = resource.getrlimit(getattr(resource, name))[0]
     return None if limit == resource.RLIM_INFINITY else limit

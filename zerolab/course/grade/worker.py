@@ -29,7 +29,6 @@ from zerolab.course.judge.observe import observe_all, trouble_of, where
 from zerolab.course.judge.verdict import by_themselves, judge
 from zerolab.ranks.failure import traceback_text
 from zerolab.ranks.forkserver import gather_descendants
-from zerolab.system import has
 
 
 def main(job: Mapping[str, Any], reports: Connection, folder: str, environment: Mapping[str, str]) -> None:
@@ -69,8 +68,7 @@ def main(job: Mapping[str, Any], reports: Connection, folder: str, environment: 
 def settle(folder: str, environment: Mapping[str, str], keep: int) -> None:
     """Leave the server that forked this process behind: its session, its environment, its folder, its streams, and all
     of its pipes, into which a stranger could write. One descriptor is kept."""
-    if has("groups"):
-        os.setsid()
+    os.setsid()
     gather_descendants()
     os.environ.clear()
     os.environ.update(environment)

@@ -35,11 +35,10 @@ from zerolab.memory import Tracker
 from zerolab.ranks import RankFailure, launch
 from zerolab.ranks.pickling import dumps, loads
 from zerolab.ranks.printing import ranked
-from zerolab.system import has
 
 CASE_SECONDS = 4.0
 """How long one call may take. The reference needs a hundredth of a second."""
-STARTED_SECONDS, SPAWNED_SECONDS = 30.0, 120.0
+STARTED_SECONDS = 30.0
 """How long real processes may take, which may have to be started first: from the fork server, or each by itself."""
 
 
@@ -202,7 +201,7 @@ def observe_once(exercise: Exercise, fn: Callable[..., Any], case: Case, seconds
             case.before.args if case.before else None,
             ranks=case.ranks,
             world=case.world,
-            timeout=seconds if case.world == "lockstep" else STARTED_SECONDS if has("forkserver") else SPAWNED_SECONDS,
+            timeout=seconds if case.world == "lockstep" else STARTED_SECONDS,
             device="cpu",
             collectives="ring",
             link=case.link,

@@ -11,12 +11,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from zerolab.apps.plan import OFFLOADS, SHAPES, RunSpec, Shape, needs
+from zerolab.apps.plan import SHAPES, Shape, needs
 from zerolab.apps.plan.needs import DEVICE
 from zerolab.course.viz.calculator import GPUS
 from zerolab.course.viz.looks import MEMORY
 from zerolab.errors import InputError
 from zerolab.precision import PRECISIONS
+from zerolab.run import OFFLOADS, RunSpec
 
 FILE = Path(__file__).with_suffix(".json")
 MODELS = {
@@ -79,7 +80,16 @@ def settings(precision: str) -> Iterator[tuple[int, bool, str, int]]:
 def run_of(
     shape: Shape, tokens: int, precision: str, ranks: int, recomputed: bool, offload: str, stage: int, batch: int = 1
 ) -> RunSpec:
-    return RunSpec(shape, ranks, stage, precision, batch, tokens, recomputed, offload)
+    return RunSpec(
+        shape,
+        ranks=ranks,
+        stage=stage,
+        precision=precision,
+        micro_batch_size=batch,
+        seq_len=tokens,
+        checkpoint_activations=recomputed,
+        offload=offload,
+    )
 
 
 def refusals() -> dict[str, str]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from zerolab.apps.plan import GB, RunSpec, advice, gpu_bytes, needs
+from zerolab.apps.plan import GB, advice, gpu_bytes, needs
+from zerolab.apps.plan.mixture import parameter_count
 from zerolab.apps.plan.needs import DEVICE, at_stage, changed
 from zerolab.course.viz.looks import MEMORY
 from zerolab.course.viz.picture import Picture, blank, figures, text_table
 from zerolab.errors import InputError
 from zerolab.precision import Precision
+from zerolab.run import RunSpec
 
 GPUS = {"16 GB": 16, "24 GB": 24, "40 GB": 40, "80 GB": 80, "141 GB": 141}
 """Gigabytes (10^9) of memory; such as a T4, an RTX 4090, an A100 of either size, an H200."""
@@ -53,7 +55,8 @@ def memory_calculator(run: RunSpec, gpu: str = "80 GB") -> Picture:
     axes.spines[["top", "right"]].set_visible(False)
     figure.legend(frameon=False, fontsize=9, loc="outside lower center", ncols=5, columnspacing=1.2, handlelength=1.6)
     axes.set_title(
-        f"{run.shape.name}, {run.shape.parameters / GB:.3g} billion parameters, {run.ranks} ranks", fontsize=10
+        f"{run.model_name}, {parameter_count(run.architecture) / GB:.3g} billion parameters, {run.ranks} ranks",
+        fontsize=10,
     )
     said, alt, table = calculator_text(run, gpu)
     return Picture(figure, table, alt, said)
@@ -75,7 +78,7 @@ def calculator_text(run: RunSpec, gpu: str) -> tuple[str, str, str]:
     needed = ", ".join(
         f"{figures(total / GB)} GB at stage {one.stage}" for one, total in zip(runs, totals, strict=True)
     )
-    return said, f"What one of {run.ranks} ranks needs for {run.shape.name}: {needed}. {said}", text_table(head, rows)
+    return said, f"What one of {run.ranks} ranks needs for {run.model_name}: {needed}. {said}", text_table(head, rows)
 
 
 def verdict(run: RunSpec, limit: float, gpu: str) -> str:

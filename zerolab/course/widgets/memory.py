@@ -7,7 +7,7 @@ from typing import Any
 from ipywidgets import BoundedIntText, Checkbox, Dropdown, Layout, SelectionSlider
 from traitlets import TraitError
 
-from zerolab.apps.plan import OFFLOADS, SHAPES, RunSpec
+from zerolab.apps.plan import SHAPES
 from zerolab.course.living.memory import LAYERS, TOKENS, WIDTHS, shape_of
 from zerolab.course.living.memory import OWN as CUSTOM
 from zerolab.course.viz.calculator import GPUS, memory_calculator
@@ -15,6 +15,7 @@ from zerolab.course.viz.picture import Picture
 from zerolab.course.widgets.living import Living
 from zerolab.errors import InputError
 from zerolab.precision import PRECISIONS
+from zerolab.run import OFFLOADS, RunSpec
 
 RANKS = [2**power for power in range(11)]
 WIDE = {"style": {"description_width": "120px"}, "layout": Layout(width="320px")}

@@ -12,24 +12,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from pydantic import BaseModel, Field
-
 from zerolab.errors import InputError
 
 Kind = Literal["constant", "cosine", "linear"]
 WarmupShape = Literal["line", "log"]
-
-
-class ScheduleSettings(BaseModel):
-    """How the learning rate goes on from step to step."""
-
-    lr_schedule: Kind = Field("constant", description="how the learning rate falls after its warm-up, down to min-lr")
-    warmup_steps: int = Field(0, ge=0, description="steps in which the learning rate rises to lr")
-    warmup_shape: WarmupShape = Field("line", description="how it rises: in a line, or steeply at first")
-    decay_steps: int | None = Field(
-        None, ge=1, description="steps until it is min-lr, those of the warm-up counted; none: max-steps"
-    )
-    min_lr: float = Field(0.0, ge=0, description="the learning rate at the end of a cosine or linear schedule")
 
 
 @dataclass(frozen=True)

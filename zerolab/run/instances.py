@@ -5,23 +5,11 @@ that each machine may have one of its own."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from zerolab.collectives import Collectives, wire_bytes
-from zerolab.errors import InputError
 from zerolab.flat import BucketPlan
-
-if TYPE_CHECKING:
-    from zerolab.apps.plan.spec import RunSpec
-
-
-def check_instances(instances: int, ranks: int, stage: int) -> None:
-    """Raise an InputError unless so many instances divide the ranks, and there is something that they shard."""
-    name = "num_distributed_optimizer_instances"
-    if ranks % instances:
-        raise InputError(f"{name} is {instances}, which does not divide {ranks} ranks; give a divisor of {ranks}")
-    if instances > 1 and stage == 0:
-        raise InputError(f"{name} is {instances}, but stage 0 shards nothing; choose stage 1, 2 or 3, or give 1")
+from zerolab.run import RunSpec
 
 
 def split(comm: Collectives, instances: int) -> tuple[Collectives, Collectives | None]:
@@ -41,27 +29,27 @@ def of_all(by_rank: dict[str, list[Any]], instances: int) -> dict[str, list[Any]
     return {name: values * instances for name, values in by_rank.items()}
 
 
-def traffic_across(plans: Sequence[BucketPlan], spec: RunSpec, skipped: bool = False) -> dict[str, list[int]]:
+def traffic_across(plans: Sequence[BucketPlan], run: RunSpec, skipped: bool = False) -> dict[str, list[int]]:
     """Bytes that each rank sends in a step to its like in other instances: {collective: [bytes by rank]}.
 
     Each reduction is followed by an all-reduce of a shard, or of all shards one by one where a rank has them all; with
     states on a disk, ranks tell each other whether theirs failed."""
-    instances = spec.instances
+    instances = run.instances
     if instances == 1:
         return {}
-    all_shards = spec.stage == 1 and spec.reduction == "all_reduce"
-    times = spec.micro_batches if spec.reduce_each else 1
+    all_shards = run.stage == 1 and run.reduction == "all_reduce"
+    times = 1 if run.defer_reduction else run.micro_batches
     calls = [
         (
             "all_reduce",
             plan.layout.shard_numel,
-            plan.itemsize if spec.dtypes is None else spec.dtypes.itemsize("reduce"),
+            plan.itemsize if run.dtypes is None else run.dtypes.itemsize("reduce"),
             times * (plan.layout.ranks if all_shards else 1),
         )
         for plan in plans
         if plan.trainable
     ]
-    if spec.places.on_disk and not skipped:
+    if run.places.on_disk and not skipped:
         calls.append(("all_gather", instances, 8, 1))
     sent: dict[str, list[int]] = {}
     for name, numel, itemsize, how_often in calls:
@@ -69,7 +57,7 @@ def traffic_across(plans: Sequence[BucketPlan], spec: RunSpec, skipped: bool = F
         for place in range(instances):
             total[place] += how_often * wire_bytes(name, numel, itemsize, instances, place)
     # The ranks of an instance send alike.
-    return {name: [nbytes for nbytes in total for _ in range(spec.sharing)] for name, total in sent.items()}
+    return {name: [nbytes for nbytes in total for _ in range(run.sharing)] for name, total in sent.items()}
 
 
 def added(one: dict[str, list[int]], other: dict[str, list[int]]) -> dict[str, list[int]]:
