@@ -232,8 +232,8 @@ def test_the_map_is_what_the_imports_draw() -> None:
     assert (ROOT / "docs" / "map.md").read_text(encoding="utf-8") == drawn["page"](), "run `python tools/map.py`"
 
 
-BUDGETS = {"flat": 300, "collectives": 2_540, "zero": 4_530, "ranks": 3_210}
-"""Lines of a room at most. They go down: 300, 2,200, 2,900 and 2,300 are what these rooms are to have."""
+BUDGETS = {"flat": 300, "collectives": 2_540, "zero": 4_530, "ranks": 3_210, "checkpoint": 1_700}
+"""Lines of a room at most. They go down: 300, 2,200, 2,900, 2,300 and 1,650 are what these rooms are to have."""
 WIDTH = 53
 """Characters of a line of the library that is not blank, on average: rooms shrink by deleting, not by denser lines."""
 

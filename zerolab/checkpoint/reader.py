@@ -99,6 +99,5 @@ class CheckpointReader:
         if name not in self._open:
             if len(self._open) >= MOST_OPEN:
                 del self._open[next(iter(self._open))]
-            saved = self.manifest.files[name]
-            self._open[name] = FileReader(self.path / name, self.remedy, saved, self.manifest.save)
+            self._open[name] = FileReader(self.path / name, self.remedy, self.manifest)
         return self._open[name]

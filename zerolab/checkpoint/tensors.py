@@ -23,7 +23,7 @@ from typing import Any
 import numpy
 import torch
 
-from zerolab.checkpoint.manifest import SavedFile, crc32, reading
+from zerolab.checkpoint.manifest import Manifest, crc32, reading
 from zerolab.errors import CheckpointError
 from zerolab.flat.layout import round_up
 
@@ -138,15 +138,13 @@ def bytes_of(tensor: torch.Tensor) -> memoryview:
 
 
 class FileReader:
-    """A file of a checkpoint, held to what the manifest of `save` says of it, if that is given; open for as long as
-    this lives. `nbytes_read` counts what was read of its tensors. What is wrong is a CheckpointError with `remedy`.
+    """A file of a checkpoint, held to what a manifest says of it, if that is given; open for as long as this lives.
+    `nbytes_read` counts what was read of its tensors. What is wrong is a CheckpointError that ends with `remedy`.
 
     (safetensors' own reader maps a file as this process's memory, which the system refuses for one that is larger.)
     """
 
-    def __init__(
-        self, path: Path, remedy: str = "take another checkpoint", saved: SavedFile | None = None, save: str = ""
-    ) -> None:
+    def __init__(self, path: Path, remedy: str = "take another checkpoint", manifest: Manifest | None = None) -> None:
         self.path, self.remedy, self.nbytes_read = path, remedy, 0
         with reading(path, remedy):
             self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -154,8 +152,8 @@ class FileReader:
         size = os.fstat(self._descriptor).st_size
         length = int.from_bytes(bytes_of(self._read(0, 8)), "little")
         header = bytes(bytes_of(self._read(0, min(8 + length, size, MOST_HEADER))))
-        if saved is not None and crc32(header) != saved.crc32:
-            other = b'"save":' in header and f'"save":"{save}"'.encode() not in header
+        if manifest is not None and crc32(header) != manifest.files[path.name].crc32:
+            other = b'"save":' in header and f'"save":"{manifest.save}"'.encode() not in header
             raise self._error("is of another save" if other else "has a damaged header")
         self.entries = entries_of(header)
         whole = max((entry.start + entry.nbytes for entry in self.entries.values()), default=len(header))

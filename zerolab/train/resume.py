@@ -14,7 +14,6 @@ from typing import Any
 
 import torch
 
-from zerolab.apps.interop.huggingface.whole import export
 from zerolab.checkpoint import Checkpoints, find_latest, read_manifest
 from zerolab.checkpoint.folder import remedy_for, step_of
 from zerolab.checkpoint.manifest import MANIFEST, Manifest
@@ -26,6 +25,7 @@ from zerolab.train.progress import Stop
 from zerolab.zero import ZeroEngine
 
 Weights = Callable[[], Mapping[str, torch.Tensor]]
+Export = Callable[..., None]
 SAME = ("model", "model_size", "seed", "seq_len", "batch_size")
 """Settings that a run keeps from its first step to its last."""
 SCHEDULE = ("lr_schedule", "warmup_steps", "warmup_shape", "decay_steps", "min_lr")
@@ -42,6 +42,7 @@ class Start:
     config    the run's settings, with what was taken over
     notes     what to tell whoever started it, a sentence each
     weights   what reads the parameters that it begins with, where it draws none
+    export    what writes the whole weights at its end, where they are asked for
     """
 
     config: RunSpec
@@ -49,14 +50,17 @@ class Start:
     folder: Path | None = None
     notes: tuple[str, ...] = ()
     weights: Weights | None = None
+    export: Export | None = None
 
 
-def find_start(config: RunSpec, corpus: Corpus, weights: Weights | None = None) -> Start:
+def find_start(config: RunSpec, corpus: Corpus, weights: Weights | None = None, export: Export | None = None) -> Start:
     """Where a run with these settings begins. Raises an InputError for a checkpoint of another run, or none where one
     was named, and a CheckpointError for one that cannot be read."""
     if config.init_from is not None and weights is None:
         raise InputError(f"init_from is {str(config.init_from)!r}, and nobody reads its weights; give what does")
-    start = replace(_find_start(config, corpus), weights=weights)
+    if config.zero3_save_16bit_model and export is None:
+        raise InputError("zero3_save_16bit_model is set, and nobody writes the whole weights; give what does")
+    start = replace(_find_start(config, corpus), weights=weights, export=export)
     whole = _folder_of_whole(config, config.max_steps) if config.zero3_save_16bit_model else None
     if whole is not None and start.step < config.max_steps and whole.exists() and any(whole.iterdir()):
         raise InputError(f"the whole weights go to {whole}, which has something in it; move it, or name another folder")
@@ -234,4 +238,5 @@ class Saver:
         config = self.start.config
         precision = config.dtypes
         dtype = torch.float16 if precision is not None and precision.params == "fp16" else torch.bfloat16
-        export(self.engine, _folder_of_whole(config, step), dtype=dtype, config=config.architecture)
+        assert self.start.export is not None
+        self.start.export(self.engine, _folder_of_whole(config, step), dtype=dtype, config=config.architecture)

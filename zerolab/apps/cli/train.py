@@ -20,6 +20,7 @@ from zerolab.apps.dialects.deepspeed import read_deepspeed
 from zerolab.apps.dialects.keys import are_same
 from zerolab.apps.dialects.nanogpt import find_nanogpt, read_nanogpt
 from zerolab.apps.interop.huggingface.start import weights_of, with_shape
+from zerolab.apps.interop.huggingface.whole import export
 from zerolab.errors import DiskError, InputError
 from zerolab.ranks.folders import reason
 from zerolab.ranks.join import is_torchrun
@@ -83,7 +84,7 @@ def main(arguments: list[str]) -> int:
                 f"the learning rate rises in all {config.max_steps} steps and never reaches its height, since "
                 f"warmup_steps is {config.warmup_steps}; give fewer, or more max_steps"
             )
-        start = find_start(config, corpus, weights_of(config))
+        start = find_start(config, corpus, weights_of(config), export)
         # Of a run that can be: what is refused is one sentence.
         for note in [*notes, *start.notes] if speaks else ():
             ending.say(f"zerolab train: {note}")
