@@ -60,7 +60,10 @@ def test_a_key_is_made_of_settings_however_they_are_written() -> None:
         ({"hosts": 2}, "hosts is 2 but no wire is shaped; give wire shaped, or leave it out"),
         ({"clip_norm": ["none", 2]}, "clip_norm none: clip_norm is 'none'; give a number"),
         ({"lr": None}, "lr is None; give a number"),
-        ({"models": "none"}, "llama has no size 'none'; choose one of nano, tiny, small, medium."),
+        (
+            {"models": "none"},
+            "llama has no size 'none'; choose one of nano, tiny, small, medium, 2-7b, 2-13b, 2-70b, 3-8b, 3-70b, 3-405b.",
+        ),
         ({"trace_steps": 2}, "trace_steps is 2, and a sweep has traces and files of its own; leave it out"),
         ({"ranks": [[2]]}, "ranks is [2]; give a whole number"),
     ],

@@ -68,13 +68,14 @@ def save_tensors(
     """Write tensors under the names that they have, in a dtype or their own, and what else is said in JSON, by file."""
     path, texts = Path(os.path.abspath(path)), dict(texts)
     refuse_used(path, InputError)
-    with writing(path), whole_folder(path) as draft:
+    with whole_folder(path) as draft:
         shards: list[list[str]] = []
         total = 0
         for held in _shards(tensors, dtype, max_shard_bytes):
             shards.append(list(held))
             total += sum(tensor.nbytes for tensor in held.values())
-            save_file(held, draft / f"{len(shards)}.safetensors", metadata={"format": "pt"})
+            with writing(path):
+                save_file(held, draft / f"{len(shards)}.safetensors", metadata={"format": "pt"})
             held.clear()
         names = [f"model-{at:05}-of-{len(shards):05}.safetensors" for at in range(1, len(shards) + 1)]
         if len(shards) == 1:
@@ -82,10 +83,11 @@ def save_tensors(
         else:
             places = {name: file for file, shard in zip(names, shards, strict=True) for name in shard}
             texts[INDEX] = {"metadata": {"total_size": total}, "weight_map": dict(sorted(places.items()))}
-        for at, name in enumerate(names, start=1):
-            (draft / f"{at}.safetensors").rename(draft / name)
-        for name, content in texts.items():
-            (draft / name).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+        with writing(path):
+            for at, name in enumerate(names, start=1):
+                (draft / f"{at}.safetensors").rename(draft / name)
+            for name, content in texts.items():
+                (draft / name).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
 
 
 def _shards(
