@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -68,7 +69,9 @@ def save_tensors(
     """Write tensors under the names that they have, in a dtype or their own, and what else is said in JSON, by file."""
     path, texts = Path(os.path.abspath(path)), dict(texts)
     refuse_used(path, InputError)
-    with whole_folder(path) as draft:
+    with ExitStack() as stack:
+        with writing(path):
+            draft = stack.enter_context(whole_folder(path))
         shards: list[list[str]] = []
         total = 0
         for held in _shards(tensors, dtype, max_shard_bytes):
