@@ -21,6 +21,7 @@ from zerolab.apps.sweep.measure import intersect, parts_of
 from zerolab.apps.sweep.rows import LINES, TABLE, held, read_rows
 from zerolab.collectives import Span
 from zerolab.errors import InputError
+from zerolab.models import SIZES
 from zerolab.run import RunSpec
 from zerolab.train import train
 
@@ -60,10 +61,7 @@ def test_a_key_is_made_of_settings_however_they_are_written() -> None:
         ({"hosts": 2}, "hosts is 2 but no wire is shaped; give wire shaped, or leave it out"),
         ({"clip_norm": ["none", 2]}, "clip_norm none: clip_norm is 'none'; give a number"),
         ({"lr": None}, "lr is None; give a number"),
-        (
-            {"models": "none"},
-            "llama has no size 'none'; choose one of nano, tiny, small, medium, 2-7b, 2-13b, 2-70b, 3-8b, 3-70b, 3-405b.",
-        ),
+        ({"models": "none"}, "llama has no size 'none'; choose one of " + ", ".join(SIZES["llama"]) + "."),
         ({"trace_steps": 2}, "trace_steps is 2, and a sweep has traces and files of its own; leave it out"),
         ({"ranks": [[2]]}, "ranks is [2]; give a whole number"),
     ],
