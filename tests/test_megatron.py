@@ -11,7 +11,7 @@ from zerolab import ZeroEngine, launch
 from zerolab.apps.cli import main
 from zerolab.apps.cli.train import read_flags
 from zerolab.apps.dialects import megatron
-from zerolab.apps.dialects.megatron_write import write
+from zerolab.apps.dialects.megatron import write
 from zerolab.collectives import Collectives
 from zerolab.errors import InputError
 from zerolab.precision import LossScaler

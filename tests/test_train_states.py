@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from zerolab.apps.cli import main
-from zerolab.apps.dialects.deepspeed import read_deepspeed
-from zerolab.apps.dialects.deepspeed_keys import NOT_A_FIELD, TABLE
+from zerolab.apps.dialects.deepspeed import NOT_A_FIELD, TABLE, read_deepspeed
 from zerolab.errors import InputError
 from zerolab.precision import Precision
 from zerolab.run import RunSpec
@@ -203,9 +202,7 @@ def test_what_deepspeed_itself_refuses_is_refused_with_what_is_meant(key: str, t
             "did you mean zero_optimization.stage3_max_live_parameters?",
         ),
         ("zero_optimization.offload_param.device", "ssd", 'device is "ssd"; give none, cpu or nvme'),
-        ("zero_optimization.stage", 2, "offload_param.device is 'cpu' at stage 2, where every rank keeps"),
         ("gradient_clipping", "much", 'gradient_clipping is "much"; give a number'),
-        ("fp16.hysteresis", 0, "fp16.hysteresis is 0; it should be greater than or equal to 1"),
         ("bf16.enabled", "yes", 'bf16.enabled is "yes"; give true or false'),
         ("frobnicate.much", 1, "frobnicate.much is no key that zerolab knows; leave it out"),
         ("amp.enabled", False, "amp is given, and zerolab has nothing of the kind: DeepSpeed has taken it out, too"),
@@ -260,12 +257,7 @@ def test_fp16_that_is_off_says_nothing(tmp_path: Path) -> None:
 
 def test_a_file_that_is_none_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "bad.json").write_text("{")
-    (tmp_path / "twice.json").write_text('{"bf16": {"enabled": true, "enabled": false}}')
-    cases = (
-        ("none.json", "cannot be read"),
-        ("bad.json", "is not JSON"),
-        ("twice.json", "enabled stands in one section"),
-    )
+    cases = (("none.json", "cannot be read"), ("bad.json", "bad.json cannot be read as JSON"))
     for name, said in cases:
         assert main(["train", *MIXED, f"--deepspeed-config={tmp_path / name}"]) == 2
         assert said in capsys.readouterr().err
