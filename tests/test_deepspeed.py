@@ -509,7 +509,13 @@ def test_whole_weights_want_a_folder(tmp_path: Path, capsys: pytest.CaptureFixtu
 
 def as_markdown(table: dict[str, Key]) -> str:
     """The table of docs/deepspeed.md."""
-    conditions = {"": "", "stage 3": " (at stage 3)", "nvme": " (for nvme)", "fp16": " (if fp16 is enabled)"}
+    conditions = {
+        "": "",
+        "stage 3": " (at stage 3)",
+        "nvme": " (for nvme)",
+        "fp16": " (if fp16 is enabled)",
+        "scheduler": "",
+    }
     lines = ["| key | what zerolab makes of it |", "|---|---|"]
     for name, key in table.items():
         without = "" if key.missing is None else f"; without it `{json.dumps(key.missing)}`"

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from zerolab.apps.cli import main
-from zerolab.apps.dialects.deepspeed import NOT_A_FIELD, TABLE, read_deepspeed
+from zerolab.apps.dialects.deepspeed import TABLE, read_deepspeed
 from zerolab.errors import InputError
 from zerolab.precision import Precision
 from zerolab.run import RunSpec
@@ -186,12 +186,6 @@ def test_every_setting_that_a_rule_gives_is_one_of_a_run() -> None:
         assert bool(key.settings) + bool(key.wanted) + bool(key.taken) <= 1, name
 
 
-@pytest.mark.parametrize("key", NOT_A_FIELD)
-def test_what_deepspeed_itself_refuses_is_refused_with_what_is_meant(key: str, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=re.escape(f"DeepSpeed has no {key}; use {NOT_A_FIELD[key]}")):
-        read_deepspeed(written(tmp_path, changed(key, 1)), ranks=2)
-
-
 @pytest.mark.parametrize(
     ("key", "value", "said"),
     [
@@ -211,14 +205,14 @@ def test_what_deepspeed_itself_refuses_is_refused_with_what_is_meant(key: str, t
             True,
             "elasticity is enabled, and zerolab has nothing of the kind: leave it out; --resume",
         ),
-        ("scheduler.type", "OneCycle", "scheduler.type is 'OneCycle'; give WarmupLR, WarmupDecayLR, WarmupCosineLR"),
+        ("scheduler.type", "OneCycle", 'scheduler.type is "OneCycle"; give WarmupLR, WarmupDecayLR or WarmupCosineLR'),
         (
             "scheduler",
             {"type": "WarmupLR", "params": {"warmup_max_lr": 1.0}},
-            "scheduler is 1.0, but optimizer.params.lr",
+            "scheduler.params.warmup_max_lr is 1.0, but optimizer.params.lr",
         ),
         ("scheduler", {"type": "WarmupDecayLR", "params": {}}, "total_num_steps is missing; WarmupDecayLR wants it"),
-        ("scheduler", {"type": "WarmupLR", "params": {"warmup_min_lr": 1e-5}}, "warmup_min_lr is 1e-05; give 0"),
+        ("scheduler", {"type": "WarmupLR", "params": {"warmup_min_lr": 1e-5}}, "warmup_min_lr must be 0, not 1e-05"),
         ("optimizer.params.betas", 0.9, "optimizer.params.betas is 0.9; give two numbers"),
         ("prescale_gradients", True, "prescale_gradients must be false, not true"),
         ("zero_optimization.contiguous_gradients", False, "contiguous_gradients must be true, not false"),

@@ -12,7 +12,6 @@ from __future__ import annotations
 import difflib
 import json
 import math
-import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -36,7 +35,8 @@ class Key:
     settings  those that it sets
     wanted    the only value that there is, as JSON
     taken     it changes nothing here, for this reason, which is said at the start of a run; "" if it does
-    when      it has a meaning only at stage 3 ("stage 3"), for a disk ("nvme"), or if fp16 is enabled ("fp16")
+    when      it has a meaning only at stage 3 ("stage 3"), for a disk ("nvme"), or if fp16 is enabled ("fp16"), with a
+              scheduler ("scheduler")
     missing   its value where the file does not give it: DeepSpeed's default, for a key that changes the numbers
     write     its value in a run; None where it is left out
     """
@@ -93,22 +93,20 @@ def refused(remedy: str, only_on: bool = False) -> Key:
     return Key(rule, f"refused{' if it is enabled' if only_on else ''}: {remedy}")
 
 
-def truth(setting: str, true: Any = True, false: Any = False) -> Rule:
+def words(setting: str, meant: Mapping[Any, Any]) -> Rule:
+    """The rule of a key that has a few values; what each means."""
+    known = [value if isinstance(value, str) else json.dumps(value) for value in meant]
+
     def rule(value: Any) -> Settings:
-        if not isinstance(value, bool):
-            raise InputError(f"is {json.dumps(value)}; give true or false")
-        return {setting: true if value else false}
+        if not isinstance(value, str | bool) or value not in meant:
+            raise InputError(f"is {json.dumps(value)}; give {', '.join(known[:-1])} or {known[-1]}")
+        return {setting: meant[value]}
 
     return rule
 
 
-def one_of(words: str, setting: str = "") -> Rule:
-    def rule(value: Any) -> Settings:
-        if value not in re.split(", | or ", words):
-            raise InputError(f"is {json.dumps(value)}; give {words}")
-        return {setting: value} if setting else {}
-
-    return rule
+def truth(setting: str) -> Rule:
+    return words(setting, {True: True, False: False})
 
 
 def check_count(value: Any) -> Settings:
@@ -122,16 +120,24 @@ def betas(value: Any) -> Settings:
     return {"beta1": value[0], "beta2": value[1]}
 
 
-def old_offload(setting: str) -> Key:
-    """DeepSpeed's older switch for an offload to the host."""
-    return honoured(setting, lambda value: truth(setting, "cpu")(value) if value else {}, write=lambda _: None)
+def optimizer(value: Any) -> Settings:
+    if str(value).lower() not in ("adam", "adamw"):
+        raise InputError(f"is {json.dumps(value)}; give AdamW, which zerolab train uses (ZeroEngine takes others)")
+    return {}
 
 
-# What a run says.
+PLACES = {"none": "none", "cpu": "cpu", "nvme": "nvme"}
+KINDS = {"WarmupLR": "constant", "WarmupDecayLR": "linear", "WarmupCosineLR": "cosine"}
+"""DeepSpeed's schedulers and ours: after a warm-up constant; to 0 at total_num_steps; to cos_min_ratio of the learning
+rate there."""
+SHAPES = {"log": "log", "linear": "line"}
+"""Warm-ups follow a logarithm unless warmup_type is "linear". Ours begin two steps ahead: there, the first two steps
+have the rate 0."""
+DEVICES = {"device": None, "host": "cpu", "disk": "nvme"}
 
 
-def device(place: str) -> str | None:
-    return {"device": None, "host": "cpu", "disk": "nvme"}[place]
+def kind_of(run: RunSpec) -> str:
+    return next(name for name, ours in KINDS.items() if ours == run.lr_schedule)
 
 
 def recipe(run: RunSpec) -> str:
@@ -158,17 +164,29 @@ def unusual(state: str) -> Writer:
     return write
 
 
-def keys(names: str, key: Key, prefix: str = "") -> dict[str, Key]:
-    return dict.fromkeys((prefix + name for name in names.split()), key)
+def keys(names: str, key: Key) -> dict[str, Key]:
+    return dict.fromkeys(names.split(), key)
+
+
+def unwritten(key: Key) -> Key:
+    return replace(key, write=lambda _: None)
+
+
+def old_offload(setting: str) -> Key:
+    """DeepSpeed's older switch for an offload to the host."""
+    return unwritten(honoured(setting, lambda value: words(setting, {True: "cpu"})(value) if value else {}))
 
 
 TELLS = "zerolab's own report, and --profile-json FILE, tell of a run"
-GONE = "DeepSpeed has taken it out, too; leave it out"
-PLAIN = "use --main-params-dtype, --main-grads-dtype, --exp-avg-dtype and --exp-avg-sq-dtype"
-PINNED = taken("host memory that a GPU copies from or to is pinned")
 FUSED = taken("torch's fused AdamW is what steps")
-SUM = "gradients are added up and then divided"
-WHOLE_16BIT = honoured("zero3_save_16bit_model", truth("zero3_save_16bit_model"), write=lambda _: None)
+ANYWAY = taken("zerolab does so anyway, or has no need of it")
+BUCKETS = taken("buckets are as reduce_bucket_size cuts them, in one stretch, and gathered in place")
+DISK = taken("the disk is read ahead and written behind by threads of zerolab's own")
+PINNED = taken("host memory that a GPU copies from or to is pinned")
+CHECKPOINTS = taken("checkpoints are zerolab's own, which any number of ranks reads, shard by shard")
+WHOLE_16BIT = honoured(
+    "zero3_save_16bit_model", truth("zero3_save_16bit_model"), write=lambda run: run.zero3_save_16bit_model or None
+)
 STAGE_3 = {
     "param_persistence_threshold": counted("param_persistence_threshold", 0, "stage 3"),
     "prefetch_bucket_size": counted(
@@ -176,11 +194,11 @@ STAGE_3 = {
     ),
     "max_live_parameters": counted("max_live_parameters", 0, "stage 3"),
     "max_reuse_distance": counted("max_reuse_distance", 0, "stage 3"),
-    "gather_16bit_weights_on_model_save": replace(WHOLE_16BIT, write=lambda run: run.zero3_save_16bit_model or None),
+    "gather_16bit_weights_on_model_save": WHOLE_16BIT,
     "model_persistence_threshold": refused("lower stage3_param_persistence_threshold until what stays fits"),
     "module_granularity_threshold": fixed(0, "units are what the model says, or ZeroEngine(units=...)"),
     "use_all_reduce_for_fetch_params": fixed(False, "parameters are gathered by all-gather, which sends half as much"),
-    "allgather_sequential": taken("each bucket is gathered by a call of its own, in place"),
+    "allgather_sequential": BUCKETS,
 }
 """Keys that DeepSpeed has with and without `stage3_` before them; we write the first."""
 
@@ -190,58 +208,46 @@ ZERO: dict[str, Key] = {
     "contiguous_gradients": fixed(True, "gradients always lie in flat buffers", lambda _: True),
     "reduce_scatter": honoured(
         "reduction",
-        truth("reduction", "reduce_scatter", "all_reduce"),
+        words("reduction", {True: "reduce_scatter", False: "all_reduce"}),
         write=lambda run: run.reduction == "reduce_scatter",
     ),
     "sub_group_size": counted("sub_group_size"),
     "reduce_bucket_size": counted("bucket_numel"),
     "allgather_partitions": fixed(True, "new parameters are always handed around by all-gather"),
-    "allgather_bucket_size": taken("parameters are gathered in place, in the buckets that reduce_bucket_size cuts"),
     "offload_optimizer.device": honoured(
-        "offload_optimizer",
-        one_of("none, cpu or nvme", "offload_optimizer"),
-        write=lambda run: device(run.places.optimizer),
+        "offload_optimizer", words("offload_optimizer", PLACES), write=lambda run: DEVICES[run.places.optimizer]
     ),
-    "offload_optimizer.nvme_path": honoured("offload_path", when="nvme", write=lambda run: str(run.offload_path)),
+    "offload_optimizer.nvme_path": honoured("offload_path", when="nvme"),
     "offload_optimizer.buffer_count": counted("buffer_count", when="nvme"),
-    "offload_optimizer.pin_memory": PINNED,
-    "offload_optimizer.pipeline_read": taken("reads always run ahead"),
-    "offload_optimizer.pipeline_write": taken("writes always run behind"),
-    "offload_optimizer.fast_init": taken("states are written once, when they come into being"),
     "offload_optimizer.ratio": fixed(1.0, "all of the optimizer's states have one place"),
     "offload_optimizer.super_offload": fixed(False, "leave it out"),
     "offload_optimizer.cpuadam_cores_perc": taken("the host's step runs in torch's threads"),
     "offload_param.device": honoured(
-        "offload_param", one_of("none, cpu or nvme", "offload_param"), write=lambda run: device(run.places.parameters)
+        "offload_param", words("offload_param", PLACES), write=lambda run: DEVICES[run.places.parameters]
     ),
-    "offload_param.nvme_path": honoured("offload_path", when="nvme", write=lambda run: str(run.offload_path)),
+    "offload_param.nvme_path": honoured("offload_path", when="nvme"),
     "offload_param.buffer_count": counted("buffer_count", when="nvme"),
     "offload_param.max_in_cpu": counted("max_in_cpu", 0, "nvme"),
     "offload_param.buffer_size": counted("buffer_size", when="nvme"),
-    "offload_param.pin_memory": PINNED,
+    **keys("offload_optimizer.pin_memory offload_param.pin_memory cpu_offload_use_pin_memory", PINNED),
+    **keys("offload_optimizer.pipeline_read offload_optimizer.pipeline_write offload_optimizer.fast_init", DISK),
     "cpu_offload": old_offload("offload_optimizer"),
     "cpu_offload_param": old_offload("offload_param"),
-    "cpu_offload_use_pin_memory": PINNED,
     **{f"stage3_{name}": key for name, key in STAGE_3.items()},
-    **{name: replace(key, write=lambda _: None) for name, key in STAGE_3.items()},
-    "stage3_gather_fp16_weights_on_model_save": WHOLE_16BIT,
-    "ignore_unused_parameters": fixed(True, "a parameter that no rank used has gradient zero"),
-    "round_robin_gradients": taken("a rank's gradients are one stretch of each bucket, which is copied at once"),
-    "load_from_fp32_weights": taken("a checkpoint keeps main parameters, and they are what is loaded"),
-    "elastic_checkpoint": taken("any number of ranks reads a checkpoint"),
-    "use_multi_rank_bucket_allreduce": taken("a bucket holds a stretch of every rank anyway"),
-    "memory_efficient_linear": taken("a gathered weight is not saved for backward, but gathered again"),
-    "override_module_apply": taken("first values come from each module's own reset_parameters"),
-    "pipeline_loading_checkpoint": taken("a checkpoint is read shard by shard"),
-    "parameter_alignment": taken("parameters always begin at aligned addresses"),
+    **{name: unwritten(key) for name, key in STAGE_3.items()},
+    "stage3_gather_fp16_weights_on_model_save": unwritten(WHOLE_16BIT),
+    **keys("allgather_bucket_size round_robin_gradients use_multi_rank_bucket_allreduce parameter_alignment", BUCKETS),
+    **keys("load_from_fp32_weights elastic_checkpoint pipeline_loading_checkpoint", CHECKPOINTS),
+    **keys("memory_efficient_linear override_module_apply enable_sanity_checks", ANYWAY),
     "log_trace_cache_warnings": taken(TELLS),
-    "enable_sanity_checks": taken("the engine's checks are always on"),
+    "ignore_unused_parameters": fixed(True, "a parameter that no rank used has gradient zero"),
     "legacy_stage1": fixed(False, "there is one stage 1"),
     "compute_grad_norm": fixed(True, "the norm is computed if gradient_clipping or a loss scale needs it"),
     "zero_hpz_partition_size": fixed(1, "see --num-distributed-optimizer-instances for shards within a machine"),
-    "zero_quantized_weights": fixed(False, "parameters travel in their own dtype; see --params-dtype"),
-    "zero_quantized_nontrainable_weights": fixed(False, "parameters rest in their own dtype; see --params-dtype"),
-    "zero_quantized_gradients": fixed(False, "gradients travel in communication_data_type"),
+    **keys(
+        "zero_quantized_weights zero_quantized_nontrainable_weights zero_quantized_gradients",
+        fixed(False, "states rest and travel in dtypes of their own; see --params-dtype and --reduce-dtype"),
+    ),
     "zenflow": refused("leave it out; offload_optimizer is the plain way"),
     "leaf_module": refused("name units by the model's units(), or ZeroEngine(units=...)"),
 }
@@ -256,11 +262,7 @@ TABLE: dict[str, Key] = {
     "gradient_accumulation_steps": counted("grad_accum_steps"),
     "gradient_clipping": honoured("clip_norm", missing=1.0),
     **{f"zero_optimization.{name}": key for name, key in ZERO.items()},
-    "optimizer.type": Key(
-        lambda value: one_of("AdamW or Adam")({"adam": "Adam", "adamw": "AdamW"}.get(str(value).lower(), value)),
-        "Adam or AdamW, which are one in DeepSpeed, too",
-        write=lambda _: "AdamW",
-    ),
+    "optimizer.type": Key(optimizer, "Adam or AdamW, which are one in DeepSpeed, too", write=lambda _: "AdamW"),
     "optimizer.params.lr": honoured("lr", missing=1e-3),
     "optimizer.params.betas": Key(
         betas,
@@ -276,20 +278,33 @@ TABLE: dict[str, Key] = {
     "optimizer.params.adam_w_mode": fixed(True, "weights decay apart from gradients, as AdamW has it"),
     "optimizer.params.bias_correction": fixed(True, "AdamW corrects the bias of its moments"),
     "optimizer.params.amsgrad": fixed(False, "zerolab train uses AdamW as it is"),
-    "optimizer.params.torch_adam": FUSED,
-    "optimizer.params.fused": FUSED,
+    **keys("optimizer.params.torch_adam optimizer.params.fused optimizer.legacy_fusion", FUSED),
     "optimizer.params.max_grad_norm": refused("use gradient_clipping"),
-    "optimizer.legacy_fusion": FUSED,
-    "scheduler": Key(
-        lambda value: {},
-        "`--lr-schedule`, `--warmup-steps`, `--warmup-shape`, `--decay-steps`, `--min-lr`",
-        write=lambda run: write_scheduler(run),
+    "scheduler.type": honoured("lr_schedule", words("lr_schedule", KINDS), write=kind_of),
+    "scheduler.params.warmup_num_steps": counted("warmup_steps", 0),
+    "scheduler.params.warmup_type": honoured(
+        "warmup_shape", words("warmup_shape", SHAPES), write=lambda run: {"line": "linear"}.get(run.warmup_shape, "log")
     ),
+    "scheduler.params.warmup_min_ratio": fixed(
+        0, "every run begins there", lambda run: 0.0 if run.lr_schedule == "cosine" else None
+    ),
+    "scheduler.params.cos_min_ratio": honoured(
+        "min_lr", write=lambda run: run.min_lr / run.lr if run.lr_schedule == "cosine" else None
+    ),
+    "scheduler.params.warmup_min_lr": fixed(
+        0, "every run begins there", lambda run: 0.0 if run.lr_schedule != "cosine" else None
+    ),
+    "scheduler.params.warmup_max_lr": honoured("lr", write=lambda run: run.lr if run.lr_schedule != "cosine" else None),
+    "scheduler.params.total_num_steps": counted(
+        "decay_steps", write=lambda run: run.decay_steps or run.max_steps if run.lr_schedule != "constant" else None
+    ),
+    "scheduler.params.last_batch_iteration": fixed(-1, "every run begins there"),
     "bf16.enabled": honoured("bf16", truth("bf16"), missing=False, write=lambda run: recipe(run) == "bf16" or None),
-    "bf16.immediate_grad_update": taken("each bucket is reduced when backward has filled it"),
-    "bf16.check_grad_overflow": taken("a norm that is not finite makes all ranks skip the step"),
-    "bf16.bf16_master_weights_and_grads": fixed(False, PLAIN),
-    "bf16.bf16_optimizer_states": fixed(False, PLAIN),
+    **keys("bf16.immediate_grad_update bf16.check_grad_overflow fp16.auto_cast", ANYWAY),
+    **keys(
+        "bf16.bf16_master_weights_and_grads bf16.bf16_optimizer_states fp16.fp16_master_weights_and_grads",
+        fixed(False, "use --main-params-dtype, --main-grads-dtype, --exp-avg-dtype and --exp-avg-sq-dtype"),
+    ),
     "fp16.enabled": honoured("fp16", truth("fp16"), missing=False, write=lambda run: recipe(run) == "fp16" or None),
     "fp16.loss_scale": honoured("loss_scale", missing=0.0),
     "fp16.initial_scale_power": honoured("initial_scale_power", missing=16),
@@ -297,24 +312,19 @@ TABLE: dict[str, Key] = {
     "fp16.hysteresis": honoured("hysteresis", missing=2),
     "fp16.min_loss_scale": honoured("min_loss_scale", missing=1.0),
     "fp16.consecutive_hysteresis": fixed(False, "overflows are counted since the last change of the scale"),
-    "fp16.auto_cast": taken("inputs are cast to the dtype of the parameters"),
-    "fp16.fp16_master_weights_and_grads": fixed(False, PLAIN),
     "communication_data_type": honoured("reduce_dtype", write=unusual("reduce")),
     "data_types.grad_accum_dtype": honoured("main_grads_dtype", write=unusual("main_grads")),
-    "prescale_gradients": fixed(False, SUM),
-    "gradient_predivide_factor": fixed(1.0, SUM),
+    "prescale_gradients": fixed(False, "gradients are added up and then divided"),
+    "gradient_predivide_factor": fixed(1.0, "gradients are added up and then divided"),
     "gradient_allreduce_op": fixed("mean", "gradients are averaged over the ranks"),
     "sparse_gradients": fixed(False, "gradients are dense; embeddings' too"),
     "disable_allgather": fixed(False, "new parameters are always handed around by all-gather"),
-    "zero_allow_untested_optimizer": taken("every optimizer is probed for being elementwise"),
-    "zero_force_ds_cpu_optimizer": taken("the host's step is torch's fused AdamW"),
-    "dataloader_drop_last": taken("batches are cut from one long text"),
-    "seq_parallel_communication_data_type": taken("sequences are not split over ranks"),
+    **keys("zero_allow_untested_optimizer zero_force_ds_cpu_optimizer dataloader_drop_last", ANYWAY),
+    **keys("seq_parallel_communication_data_type vocabulary_size", ANYWAY),
     "activation_checkpointing.cpu_checkpointing": fixed(False, "activations stay, or --checkpoint-activations"),
     "activation_checkpointing": taken("whether layers recompute is --checkpoint-activations"),
-    "checkpoint": taken("checkpoints are zerolab's own, which any number of ranks reads"),
-    "aio": taken("the disk is read and written by zerolab's own threads"),
-    "vocabulary_size": taken("the vocabulary is the model's"),
+    **keys("checkpoint", CHECKPOINTS),
+    **keys("aio", DISK),
     **keys("steps_per_print wall_clock_breakdown memory_breakdown dump_state log_level comms_logger", taken(TELLS)),
     **keys("comms_config monitor_config flops_profiler tensorboard wandb csv_monitor comet timers", taken(TELLS)),
     "elasticity": refused("leave it out; --resume goes on with another number of ranks", only_on=True),
@@ -327,13 +337,15 @@ TABLE: dict[str, Key] = {
     **keys("pipeline tensor_parallel expert_parallel", refused("leave it out; all ranks are data-parallel")),
     "sequence_parallel_size": fixed(1, "all ranks are data-parallel"),
     "weight_quantization": refused("use --precision fp8"),
-    **keys("amp nebula compression_training quantize_training", refused(GONE)),
+    **keys(
+        "amp nebula compression_training quantize_training", refused("DeepSpeed has taken it out, too; leave it out")
+    ),
 }
 """By dotted name, in the order in which they are written. A section that stands here by its own name is taken or
 refused as a whole."""
 for name in TABLE:
-    if name.startswith("fp16.") and name != "fp16.enabled":
-        TABLE[name] = replace(TABLE[name], when="fp16")
+    if name.startswith("scheduler.") or (name.startswith("fp16.") and name != "fp16.enabled"):
+        TABLE[name] = replace(TABLE[name], when=name.partition(".")[0])
 
 TORCH_ADAM = {"optimizer.params.weight_decay": 0.01}
 """With torch_adam, torch's own default for a key that is missing."""
@@ -343,28 +355,7 @@ HIDDEN: dict[str, Callable[[int], int]] = {
     "zero_optimization.stage3_param_persistence_threshold": lambda hidden: 10 * hidden,
 }
 """What Hugging Face's trainer makes of "auto", from the model's hidden size."""
-INSTANCES = "--num-distributed-optimizer-instances, since MiCS is gone from it"
-NOT_A_FIELD = {
-    "zero_optimization.allreduce_bucket_size": "reduce_bucket_size",
-    "zero_optimization.offload_optimizer.max_in_cpu": "offload_param.max_in_cpu, since it counts parameters",
-    "zero_optimization.mics_shard_size": INSTANCES,
-    "zero_optimization.mics_hierarchical_params_gather": INSTANCES,
-    "bf16.loss_scale": "fp16.loss_scale, since bf16 has fp32's range and no loss scale",
-}
-"""What texts on DeepSpeed name and DeepSpeed itself refuses, and what is meant."""
 ZERO_, MICRO = "zero_optimization.", "train_micro_batch_size_per_gpu"
-KINDS = {"WarmupLR": "constant", "WarmupDecayLR": "linear", "WarmupCosineLR": "cosine"}
-"""DeepSpeed's schedulers and ours: after a warm-up constant; to 0 at total_num_steps; to cos_min_ratio of the learning
-rate there."""
-SHAPES = {"log": "log", "linear": "line"}
-"""Warm-ups follow a logarithm unless warmup_type is "linear". Ours begin two steps ahead: there, the first two steps
-have the rate 0."""
-PARAMS = {
-    "WarmupLR": {"warmup_min_lr", "warmup_max_lr"},
-    "WarmupDecayLR": {"warmup_min_lr", "warmup_max_lr", "total_num_steps"},
-    "WarmupCosineLR": {"warmup_min_ratio", "cos_min_ratio", "total_num_steps"},
-}
-COMMON = {"warmup_num_steps", "warmup_type", "last_batch_iteration"}
 DEFAULTS = {"warmup_num_steps": 1000, "cos_min_ratio": 0.0001}
 PEAK = 0.001
 """What DeepSpeed takes where a scheduler does not say it; PEAK is WarmupDecayLR's warmup_max_lr, which to WarmupLR is
@@ -409,6 +400,12 @@ class _Reader:
     def __init__(self, config: dict[str, Any], ranks: int, given: Mapping[str, Any]) -> None:
         self.config = {"bf16" if name == "bfloat16" else name: value for name, value in config.items()}
         self.ranks, self.given = ranks, given
+        scheduler: Any = self.config.get("scheduler")
+        if isinstance(scheduler, dict) and scheduler:
+            needs = ("warmup_num_steps", "cos_min_ratio")[: 1 + (scheduler.get("type") == "WarmupCosineLR")]
+            common = {"warmup_type": "log"} | {name: DEFAULTS[name] for name in needs}
+            params = common | (scheduler.get("params") or {})
+            self.config["scheduler"] = {"type": None, **scheduler, "params": params}
         # The run as it would be without the file.
         self.run = {name: field.default for name, field in RunSpec.model_fields.items()}
         self.run |= {"batch_size": default_batch(given)} | dict(given)
@@ -423,9 +420,8 @@ class _Reader:
             self._read(name, key, value)
         if self.config.get("optimizer") and at(self.config, "optimizer.type") is None:
             self.notes.append("optimizer.type is not given: AdamW")
-        if self.config.get("scheduler", {}) != {}:
-            for setting, meant in self._scheduler().items():
-                self._set("scheduler", setting, meant)
+        if at(self.config, "scheduler.type") is not None:
+            self._schedule()
         self._batch()
         run = {**self.run, **self.settings}
         self.notes += [note.format(**run) for note in self.autos]
@@ -435,10 +431,8 @@ class _Reader:
 
     def _entries(self) -> Iterator[tuple[str, Key, Any]]:
         """Each key that the table has with its value, or the section around it, once."""
-        seen = {"scheduler"}
+        seen = set()
         for name, value in leaves(self.config):
-            if name in NOT_A_FIELD:
-                raise InputError(f"DeepSpeed has no {name}; use {NOT_A_FIELD[name]}")
             around = name
             while around not in TABLE and "." in around:
                 around = around.rpartition(".")[0]
@@ -510,7 +504,8 @@ class _Reader:
             self.autos.append(f"{name}: auto is {key.settings[0]} {said}")
             return
         for setting in key.settings:
-            self.autos.append(f"{name}: auto is {setting} {{{setting}}}")
+            shown = "max_steps" if setting == "decay_steps" else setting
+            self.autos.append(f"{name}: auto is {shown} {{{shown}}}")
 
     def _hidden(self) -> int | None:
         """The width of the model's hidden states; None for a model that there is not, which is said where the run is
@@ -523,54 +518,21 @@ class _Reader:
         except InputError:
             return None
 
-    def _scheduler(self) -> Settings:
-        """The settings of the `scheduler` section."""
-        section, run = self.config["scheduler"], {**self.run, **self.settings}
-        kind = section.get("type") if isinstance(section, dict) else section
-        if not isinstance(section, dict) or kind not in KINDS:
-            raise InputError(f"scheduler.type is {kind!r}; give {', '.join(KINDS)}, or leave the scheduler out")
-        known, given = PARAMS[kind] | COMMON, section.get("params") or {}
-        params = DEFAULTS | given
-        for key in [*section.keys() - {"type", "params"}, *given.keys() - known]:
-            raise InputError(f"scheduler: {key} is nothing that {kind} has; give {', '.join(sorted(known))}")
-        settings: Settings = {"lr_schedule": KINDS[kind]}
-
-        def take(key: str, setting: str, rule: Callable[[Any], Any]) -> None:
-            value = params.get(key)
-            if value == "auto":
-                asked = "max_steps" if setting == "decay_steps" else setting
-                self.autos.append(f"scheduler.params.{key}: auto is {asked} {{{asked}}}")
-            elif value is not None:
-                try:
-                    settings[setting] = rule(value)
-                except InputError as error:
-                    raise InputError(f"scheduler.params.{key} {error}") from None
-
-        for key, wanted in (("warmup_min_lr", 0), ("warmup_min_ratio", 0), ("last_batch_iteration", -1)):
-            if params.get(key, wanted) not in (wanted, "auto"):
-                raise InputError(f"scheduler.params.{key} is {params[key]!r}; give {wanted}, where every run begins")
-        take("warmup_num_steps", "warmup_steps", lambda value: whole_number(value, 0))
-        take("warmup_max_lr", "lr", lambda value: value)
-        if kind != "WarmupLR":
-            if "total_num_steps" not in params:
-                raise InputError(f"scheduler.params.total_num_steps is missing; {kind} wants it")
-            take("total_num_steps", "decay_steps", whole_number)
+    def _schedule(self) -> None:
+        """What of a scheduler follows from two keys."""
+        run = {**self.run, **self.settings}
+        kind, params = self.config["scheduler"].values()
+        if kind != "WarmupLR" and "total_num_steps" not in params:
+            raise InputError(f"scheduler.params.total_num_steps is missing; {kind} wants it")
         if kind == "WarmupDecayLR" and "warmup_max_lr" not in params and not are_same(run["lr"], PEAK):
             raise InputError(
                 f"scheduler.params.warmup_max_lr is not given, and then {kind} rises to {PEAK} whatever the "
                 f"optimizer's lr is, which is {run['lr']} here; give warmup_max_lr"
             )
-        if kind == "WarmupCosineLR":
-            ratio = params["cos_min_ratio"]
-            if isinstance(ratio, bool) or not isinstance(ratio, int | float) or not 0 <= ratio <= 1:
-                raise InputError(f"scheduler.params.cos_min_ratio is {ratio!r}; give a number from 0 to 1")
-            settings["min_lr"] = ratio * float(run["lr"])
-        shape = params.get("warmup_type", "log")
-        if shape not in SHAPES:
-            raise InputError(f"scheduler.params.warmup_type is {shape!r}; give {' or '.join(SHAPES)}")
-        if settings.get("warmup_steps", run["warmup_steps"]):
-            settings["warmup_shape"] = SHAPES[shape]
-        return settings
+        if "min_lr" in self.settings:
+            self.settings["min_lr"] *= float(run["lr"])
+        if not run["warmup_steps"]:
+            self.settings.pop("warmup_shape", None)
 
     def _batch(self) -> None:
         """train_batch_size = micro batch per GPU x accumulation steps x ranks; the one that is missing follows."""
@@ -656,6 +618,13 @@ def write(settings: Settings) -> dict[str, Any]:
     ):
         if getattr(run, name) != RunSpec.model_fields[name].default:
             raise InputError(f"{name} cannot be said to DeepSpeed: {why}")
+    is_scheduled = run.lr_schedule != "constant" or run.warmup_steps > 0
+    if is_scheduled and not run.warmup_steps:
+        raise InputError(f"warmup_steps is 0, and DeepSpeed's {kind_of(run)} wants at least 1; give warmup_steps")
+    if run.lr_schedule == "linear" and run.min_lr:
+        raise InputError(
+            f"min_lr is {run.min_lr}, and DeepSpeed's {kind_of(run)} ends at 0; give lr_schedule cosine, or no min_lr"
+        )
     config: dict[str, Any] = {}
     for name, key in TABLE.items():
         *sections, last = name.split(".")
@@ -663,34 +632,12 @@ def write(settings: Settings) -> dict[str, Any]:
             "stage 3": run.stage == 3,
             "nvme": at(config, ".".join([*sections, "device"])) == "nvme",
             "fp16": recipe(run) == "fp16",
+            "scheduler": is_scheduled,
         }
         value = key.write(run) if has.get(key.when, True) else None
         if value is not None:
             section = config
             for part in sections:
                 section = section.setdefault(part, {})
-            section[last] = value
+            section[last] = str(value) if isinstance(value, Path) else value
     return config
-
-
-def write_scheduler(run: RunSpec) -> dict[str, Any] | None:
-    """The `scheduler` section of a run, None if its learning rate stays as it is. Raises InputError for a schedule that
-    DeepSpeed has not."""
-    if run.lr_schedule == "constant" and not run.warmup_steps:
-        return None
-    name = next(name for name, ours in KINDS.items() if ours == run.lr_schedule)
-    if not run.warmup_steps:
-        raise InputError(f"warmup_steps is 0, and DeepSpeed's {name} wants at least 1; give warmup_steps")
-    shape = next(name for name, ours in SHAPES.items() if ours == run.warmup_shape)
-    params: dict[str, Any] = {"warmup_num_steps": run.warmup_steps, "warmup_type": shape}
-    if run.lr_schedule == "cosine":
-        params |= {"warmup_min_ratio": 0.0, "cos_min_ratio": run.min_lr / run.lr}
-    else:
-        params |= {"warmup_min_lr": 0.0, "warmup_max_lr": run.lr}
-    if run.lr_schedule == "linear" and run.min_lr:
-        raise InputError(
-            f"min_lr is {run.min_lr}, and DeepSpeed's {name} ends at 0; give lr_schedule cosine, or no min_lr"
-        )
-    if run.lr_schedule != "constant":
-        params["total_num_steps"] = run.decay_steps or run.max_steps
-    return {"type": name, "params": params}
