@@ -154,7 +154,9 @@ def test_row_22_the_other_keys_that_the_row_names_are_taken_with_a_note_or_refus
     # The equation: batch = micro-batch x accumulation x ranks.
     sizes = {"train_batch_size": 24, "train_micro_batch_size_per_gpu": 4, "gradient_accumulation_steps": 3}
     assert read(sizes, 2).settings.items() >= {"batch_size": 24, "grad_accum_steps": 3}.items()
-    with pytest.raises(InputError, match="train_batch_size is 24, but 4 sequences a micro-batch x 3"):
+    with pytest.raises(
+        InputError, match="train_batch_size is 24, but train_micro_batch_size_per_gpu 4 x gradient_accumulation_steps 3"
+    ):
         read(sizes, 4)
 
 
@@ -248,9 +250,7 @@ def test_a_batch_that_is_asked_for_beside_the_file_is_cut_into_its_micro_batches
     assert beside["grad_accum_steps"] == 4 and "batch_size" not in beside
     beside = read(config, 2, {"grad_accum_steps": "2"}).settings
     assert beside["batch_size"] == 12 and "grad_accum_steps" not in beside
-    with pytest.raises(
-        InputError, match="train_batch_size is 20, but 3 sequences a micro-batch x 1 accumulation steps"
-    ):
+    with pytest.raises(InputError, match="train_batch_size is 20, but train_micro_batch_size_per_gpu 3 x"):
         read(config, 2, {"batch_size": "20"})
 
 

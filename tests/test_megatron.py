@@ -196,7 +196,7 @@ REFUSED = {
     "--pipeline_model_parallel_size 2": ["--pipeline-model-parallel-size is 2", "pipeline parallelism"],
     "--expert-model-parallel-size=2": ["--expert-model-parallel-size is 2", "expert parallelism"],
     "--micro-batch-size 3 --global-batch-size 8": ["--global-batch-size is 8", "--micro-batch-size"],
-    "--micro-batch-size 2 --global-batch-size 8 --num-microbatches 3": ["--num-microbatches is 3", "2 micro-batches"],
+    "--micro-batch-size 2 --global-batch-size 8 --num-microbatches 3": ["--num-microbatches 3", "are 12"],
     "--micro-batch-size none": ["--micro-batch-size is 'none'", "whole number"],
     "--micro-batch-size 2": ["--batch-size is 8", "mean 4"],
     "--num-microbatches 3": ["--batch-size 8", "3"],

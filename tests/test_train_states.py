@@ -217,7 +217,7 @@ def test_every_setting_that_a_rule_gives_is_one_of_a_run() -> None:
         ("prescale_gradients", True, "prescale_gradients must be false, not true"),
         ("zero_optimization.contiguous_gradients", False, "contiguous_gradients must be true, not false"),
         ("optimizer.type", "Lamb", 'optimizer.type is "Lamb"; give AdamW'),
-        ("train_batch_size", 25, "train_batch_size is 25, but 4 sequences a micro-batch"),
+        ("train_batch_size", 25, "train_batch_size is 25, but train_micro_batch_size_per_gpu 4"),
         ("train_micro_batch_size_per_gpu", 0, "train_micro_batch_size_per_gpu is 0"),
         ("zero_optimization.sub_group_size", "many", 'sub_group_size is "many"; give a whole number of at least 1'),
         ("zero_optimization.reduce_bucket_size", float("inf"), "reduce_bucket_size is Infinity; give a whole number"),

@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from zerolab.apps.dialects.keys import Settings, run_of
+from zerolab.apps.dialects.keys import Settings, check_fp32, run_of
 from zerolab.errors import InputError
 from zerolab.precision.recipe import Precision
 from zerolab.run import RunSpec
@@ -42,11 +42,7 @@ def write(settings: Settings) -> str:
 
 def mixed_precision(precision: Precision) -> str:
     """Its word for these dtypes; what it computes with is updated in fp32, and moments are kept in it."""
-    for state in ("main_params", "exp_avg", "exp_avg_sq"):
-        if getattr(precision, state) != "fp32":
-            raise InputError(
-                f"{state}_dtype is {getattr(precision, state)}, and Accelerate keeps that state in fp32; choose fp32"
-            )
+    check_fp32(precision, "Accelerate keeps that state in fp32")
     if precision.fp8:
         raise InputError("precision is fp8, for which Accelerate needs another library's layers; choose bf16")
     return "no" if precision.params == "fp32" else precision.params

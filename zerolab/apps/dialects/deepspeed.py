@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, get_args
 
-from zerolab.apps.dialects.keys import Rule, Settings, are_same, run_of, whole_number
+from zerolab.apps.dialects.keys import Rule, Settings, are_same, missing_of, run_of, whole_number
 from zerolab.errors import InputError
 from zerolab.precision.recipe import PRECISIONS, Precision
 from zerolab.run import RunSpec
@@ -398,7 +398,9 @@ def read(config: Any, ranks: int, given: Mapping[str, Any] | None = None) -> Fro
 
 class _Reader:
     def __init__(self, config: dict[str, Any], ranks: int, given: Mapping[str, Any]) -> None:
-        self.config = {"bf16" if name == "bfloat16" else name: value for name, value in config.items()}
+        self.config = dict(config)
+        if "bf16" not in config and "bfloat16" in config:
+            self.config["bf16"] = self.config.pop("bfloat16")
         self.ranks, self.given = ranks, given
         scheduler: Any = self.config.get("scheduler")
         if isinstance(scheduler, dict) and scheduler:
@@ -510,11 +512,9 @@ class _Reader:
     def _hidden(self) -> int | None:
         """The width of the model's hidden states; None for a model that there is not, which is said where the run is
         checked."""
-        shaped = ("model", "model_size", "init_from", *SIZES)
+        shaped = {name: self.given[name] for name in ("model", "model_size", "init_from", *SIZES) if name in self.given}
         try:
-            return run_of(
-                {"seq_len": 1} | {name: self.given[name] for name in shaped if name in self.given}
-            ).architecture.dim
+            return run_of({"seq_len": 1} | shaped).architecture.dim
         except InputError:
             return None
 
@@ -537,7 +537,6 @@ class _Reader:
     def _batch(self) -> None:
         """train_batch_size = micro batch per GPU x accumulation steps x ranks; the one that is missing follows."""
         micro, settings, ranks = self.config.get(MICRO), self.settings, self.ranks
-        micro = micro if micro in (None, "auto") else int(micro)
         whole, steps = (self._asked(name) for name in ("batch_size", "grad_accum_steps"))
         if micro in (None, "auto"):
             run = {**self.given, **settings, "ranks": ranks}
@@ -545,15 +544,9 @@ class _Reader:
             if micro == "auto":
                 each = int(self.run["batch_size"]) // (ranks * int(run.get("grad_accum_steps", 1)))
                 self.autos.append(f"{MICRO}: auto is batch_size / (ranks x grad_accum_steps): {each}")
-        elif whole is None:
-            settings["batch_size"] = micro * (steps or 1) * ranks
-        elif steps is None and whole % (micro * ranks) == 0:
-            settings["grad_accum_steps"] = whole // (micro * ranks)
-        elif whole != micro * (steps or 1) * ranks:
-            raise InputError(
-                f"train_batch_size is {whole}, but {micro} sequences a micro-batch x {steps or 1} accumulation "
-                f"steps x {ranks} ranks are {micro * (steps or 1) * ranks}; change one of them"
-            )
+        else:
+            names = (MICRO, "gradient_accumulation_steps", "train_batch_size")
+            settings |= missing_of(int(micro), steps, whole, ranks, names)
 
     def _asked(self, setting: str) -> int | None:
         """A count that the file says, or else a flag."""

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from zerolab.apps.dialects.keys import Settings, run_of
+from zerolab.apps.dialects.keys import Settings, check_fp32, run_of
 from zerolab.errors import InputError
 from zerolab.precision.recipe import Precision
 from zerolab.run import RunSpec
@@ -34,12 +34,7 @@ def check(run: RunSpec, precision: Precision) -> None:
             f"num_distributed_optimizer_instances is {run.instances}, which PyTorch does at stages 2 and 3 only; "
             "choose one of them, or 1 instance"
         )
-    for state in ("main_params", "exp_avg", "exp_avg_sq"):
-        if getattr(precision, state) != "fp32":
-            raise InputError(
-                f"{state}_dtype is {getattr(precision, state)}, and PyTorch's AdamW keeps it as the parameters that it "
-                "updates, which are fp32; choose fp32"
-            )
+    check_fp32(precision, "PyTorch's AdamW keeps it as the parameters that it updates, which are fp32")
     if precision.params not in TORCH or precision.fp8:
         name = "fp8" if precision.fp8 else precision.params
         raise InputError(f"precision is {name}, which FSDP2 does not do by itself; choose bf16 or fp32")

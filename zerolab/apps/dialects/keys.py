@@ -4,11 +4,12 @@ A dialect reads its own keys into settings, and writes a run in its own keys."""
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from zerolab.apps.interop.huggingface.start import with_shape
 from zerolab.errors import InputError
+from zerolab.precision.recipe import Precision
 from zerolab.run import RunSpec
 
 Settings = dict[str, Any]
@@ -28,6 +29,28 @@ def whole_number(value: Any, least: int = 1) -> int:
     if isinstance(value, bool) or not isinstance(value, int | float) or value < least or value % 1 != 0:
         raise InputError(f"is {json.dumps(value)}; give a whole number of at least {least}")
     return int(value)
+
+
+def check_fp32(precision: Precision, why: str) -> None:
+    """Raise an InputError for states of the optimizer that are in less."""
+    for state in ("main_params", "exp_avg", "exp_avg_sq"):
+        if (dtype := getattr(precision, state)) != "fp32":
+            raise InputError(f"{state}_dtype is {dtype}, and {why}; choose fp32")
+
+
+def missing_of(micro: int, steps: int | None, whole: int | None, ranks: int, names: Sequence[str]) -> Settings:
+    """What follows from batch = micro-batch x accumulation steps x ranks, of which a tool has `names` for the first,
+    the second and the whole. Raises InputError where they disagree."""
+    if whole is None:
+        return {"batch_size": micro * (steps or 1) * ranks}
+    if steps is None and whole % (micro * ranks) == 0:
+        return {"grad_accum_steps": whole // (micro * ranks)}
+    if (product := micro * (steps or 1) * ranks) != whole:
+        raise InputError(
+            f"{names[2]} is {whole}, but {names[0]} {micro} x {names[1]} {steps or 1} x {ranks} ranks are {product}; "
+            "change one of them"
+        )
+    return {}
 
 
 def are_same(one: Any, other: Any) -> bool:

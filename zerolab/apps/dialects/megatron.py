@@ -16,9 +16,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
-from zerolab.apps.dialects.keys import Rule, Settings, run_of
+from zerolab.apps.dialects.keys import Rule, Settings, missing_of, run_of
 from zerolab.errors import InputError
 from zerolab.models import LlamaConfig
 from zerolab.precision.recipe import Precision
@@ -44,7 +45,8 @@ DTYPES = {
 """The dtypes that its precision-aware optimizer has for each state."""
 
 
-Writer = Callable[[RunSpec], Any]
+Writer = Callable[[Any], Any]
+"""Of what `facts_of` a run says."""
 
 
 @dataclass(frozen=True)
@@ -68,12 +70,7 @@ class Flag:
 def same(setting: str, takes: str = "N", write: Writer | None = None) -> Flag:
     """A flag that has a setting's value as it is."""
     said = f"the same as --{setting.replace('_', '-')}"
-    return Flag(said, takes, lambda value: {setting: value}, write or (lambda run: getattr(run, setting)), setting)
-
-
-def size(setting: str, takes: str = "N") -> Flag:
-    """One that is written by `write_model`."""
-    return same(setting, takes, lambda _: None)
+    return Flag(said, takes, lambda value: {setting: value}, write or (lambda m: getattr(m.run, setting)), setting)
 
 
 def ours(write: Writer) -> Flag:
@@ -86,41 +83,36 @@ def switch(help: str, meant: Settings, write: Writer = lambda _: None) -> Flag:
 
 
 def choice(help: str, words: Mapping[str, Settings], write: Writer = lambda _: None) -> Flag:
+    """A flag of a few words, each of which means settings; one word alone is written where `write` says so."""
+
     def read(value: Any) -> Settings:
         if value not in words:
-            raise InputError(f"is {value!r}; choose {' or '.join(words)}")
+            raise InputError(f"is {value!r}; give {' or '.join(words)}")
         return words[value]
 
-    return Flag(help, "|".join(words), read, write)
+    return Flag(help, "|".join(words), read, lambda m: next(iter(words)) if write(m) is True else write(m))
 
 
-def only(word: str, why: str, write: Writer = lambda _: None, meant: Settings | None = None) -> Flag:
+def only(word: str, why: str, write: Writer = lambda _: None) -> Flag:
     """A flag that may only say what zerolab does anyway."""
-
-    def read(value: Any) -> Settings:
-        if str(value) != word:
-            raise InputError(f"is {value!r}, but in zerolab {why}; give {word}")
-        return meant or {}
-
-    return Flag(why, word, read, lambda run: word if write(run) else None)
+    return choice(why, {word: {}}, write)
 
 
-def number(text: Any, least: int = 1) -> int:
+def number(text: Any) -> int:
     """A whole number as a flag has it. The InputError goes on after the flag's name."""
-    if not str(text).isdecimal() or int(text) < least:
-        raise InputError(f"is {text!r}; give a whole number of at least {least}")
+    if not str(text).isdecimal() or int(text) < 1:
+        raise InputError(f"is {text!r}; give a whole number of at least 1")
     return int(text)
 
 
 def power_of_two(value: Any) -> Settings:
     try:
-        scale = float(value)
+        fraction, power = math.frexp(float(value))
     except ValueError:
-        scale = 0.0
-    power = math.frexp(scale)[1] - 1
-    if not 0 < scale < math.inf or scale != 2.0**power or not 0 <= power <= 127:
+        fraction, power = 0.0, 0
+    if fraction != 0.5 or not 1 <= power <= 128:
         raise InputError(f"is {value!r}; give a power of two, such as {2**16}, since the loss scale is one here")
-    return {"initial_scale_power": power}
+    return {"initial_scale_power": power - 1}
 
 
 def minutes(value: Any) -> Settings:
@@ -130,161 +122,140 @@ def minutes(value: Any) -> Settings:
     return {"collective_timeout": 60.0 * number(value)}
 
 
-# What a run says.
-
-
-def dtypes(run: RunSpec) -> Precision:
-    return run.dtypes or Precision()
-
-
-def by_fsdp(run: RunSpec) -> bool:
-    return run.stage > 1 or (run.stage == 1 and run.reduction == "all_reduce")
-
-
-def recomputes(run: RunSpec) -> bool:
-    return run.checkpoint_activations
-
-
-def offloads(run: RunSpec) -> bool:
-    return run.places.optimizer == "host"
-
-
-def falls(run: RunSpec) -> bool:
-    return run.lr_schedule != "constant"
-
-
-def state(name: str) -> Flag:
-    """The dtype of a state of the optimizer, where one of them is not what Megatron-LM has anyway."""
-
-    def write(run: RunSpec) -> str | None:
-        return kept(run)[name] if is_aware(run) else None
-
-    return ours(write)
-
-
-def kept(run: RunSpec) -> dict[str, str]:
-    """The dtypes of the optimizer's states. Where reduced gradients are fp16 here Megatron-LM keeps them in fp32, with
-    more bytes and the same values."""
-    found = {name: getattr(dtypes(run), name) for name in DTYPES}
-    if dtypes(run).reduce == found["main_grads"] == "fp16":
-        found["main_grads"] = "fp32"
-    return found
-
-
-def is_aware(run: RunSpec) -> bool:
-    """With 16-bit gradients zerolab keeps reduced ones in 16 bits unless it is told otherwise; there it is fp32."""
-    told = dtypes(run).reduce != "fp32" and dtypes(run).main_grads == "fp32"
-    return told or {*kept(run).values()} != {"fp32"}
-
-
-def scaled(write: Writer) -> Writer:
-    """Of a dynamic loss scale."""
-    return lambda run: write(run) if dtypes(run).scales_loss and not run.loss_scale else None
-
-
-def has(reduce: str) -> Callable[[RunSpec], bool]:
-    return lambda run: dtypes(run).params != "fp32" and dtypes(run).reduce == reduce
+def facts_of(run: RunSpec) -> SimpleNamespace:
+    """What several flags ask of a run."""
+    dtypes = run.dtypes or Precision()
+    kept = {name: getattr(dtypes, name) for name in DTYPES}
+    if dtypes.reduce == kept["main_grads"] == "fp16":
+        # Megatron-LM keeps them in fp32 there, with more bytes and the same values.
+        kept["main_grads"] = "fp32"
+    # With 16-bit gradients zerolab keeps reduced ones in 16 bits unless it is told otherwise; there it is fp32.
+    told = dtypes.reduce != "fp32" and dtypes.main_grads == "fp32"
+    named = run.model_fields_set & {*names_in("model and data")} - NO_SIZES
+    return SimpleNamespace(
+        run=run,
+        shape=run.architecture if named else None,
+        llama=run.architecture if named and isinstance(run.architecture, LlamaConfig) else None,
+        dtypes=dtypes,
+        kept=kept,
+        aware=told or {*kept.values()} != {"fp32"},
+        reduces=None if dtypes.params == "fp32" else dtypes.reduce,
+        dynamic=dtypes.scales_loss and not run.loss_scale,
+        fsdp=run.stage > 1 or (run.stage == 1 and run.reduction == "all_reduce"),
+        recomputes=run.checkpoint_activations,
+        offloads=run.places.optimizer == "host",
+        falls=run.lr_schedule != "constant",
+    )
 
 
 TABLE: dict[str, Flag] = {
-    "tensor-model-parallel-size": Flag("1: zerolab builds no grids of parallelism yet", write=lambda run: 1),
-    "pipeline-model-parallel-size": Flag("1, likewise", write=lambda run: 1),
+    "tensor-model-parallel-size": Flag("1: zerolab builds no grids of parallelism yet", write=lambda m: 1),
+    "pipeline-model-parallel-size": Flag("1, likewise", write=lambda m: 1),
     "expert-model-parallel-size": Flag("1, likewise"),
     "context-parallel-size": Flag("1, likewise"),
-    "micro-batch-size": Flag("sequences of a rank in a micro-batch", write=lambda run: run.micro_batch_size),
-    "global-batch-size": Flag("the same as --batch-size", write=lambda run: run.batch_size),
+    "micro-batch-size": Flag("sequences of a rank in a micro-batch", write=lambda m: m.run.micro_batch_size),
+    "global-batch-size": Flag("the same as --batch-size", write=lambda m: m.run.batch_size),
     "num-microbatches": Flag("the same as --grad-accum-steps"),
     "seq-length": same("seq_len"),
     "train-iters": same("max_steps"),
-    "lr": ours(lambda run: run.lr),
+    "lr": ours(lambda m: m.run.lr),
     "lr-decay-style": same("lr_schedule", "constant|cosine|linear"),
     "adam-beta1": same("beta1", "X"),
     "adam-beta2": same("beta2", "X"),
     "adam-eps": same("eps", "X"),
-    "weight-decay": ours(lambda run: run.weight_decay),
+    "weight-decay": ours(lambda m: m.run.weight_decay),
     "clip-grad": same("clip_norm", "X"),
-    "seed": ours(lambda run: run.seed or None),  # It takes none below 1.
-    "vocab-size": ours(lambda run: run.vocab_size),
-    "use-megatron-fsdp": switch("shard; without a strategy: optim_grads_params", {}, by_fsdp),
-    "use-distributed-optimizer": switch("shard; without a strategy: stage 1", {}, lambda run: run.stage > 0),
-    "overlap-grad-reduce": switch("the same as --overlap", {"overlap": True}, lambda run: run.overlap),
-    "overlap-param-gather": switch("likewise", {"overlap": True}, lambda run: run.overlap and run.stage > 0),
-    "num-distributed-optimizer-instances": ours(lambda run: run.instances if run.instances > 1 else None),
+    "seed": ours(lambda m: m.run.seed or None),  # It takes none below 1.
+    "vocab-size": ours(lambda m: m.run.vocab_size),
+    "use-megatron-fsdp": switch("shard; without a strategy: optim_grads_params", {}, lambda m: m.fsdp),
+    "use-distributed-optimizer": switch("shard; without a strategy: stage 1", {}, lambda m: m.run.stage > 0),
+    "overlap-grad-reduce": switch("the same as --overlap", {"overlap": True}, lambda m: m.run.overlap),
+    "overlap-param-gather": switch("likewise", {"overlap": True}, lambda m: m.run.overlap and m.run.stage > 0),
+    "num-distributed-optimizer-instances": ours(lambda m: m.run.instances if m.run.instances > 1 else None),
     "data-parallel-sharding-strategy": choice(
         "ZeRO stage 0, 1 (gradients all-reduced), 2 or 3",
         STRATEGIES,
-        lambda run: [*STRATEGIES][run.stage] if by_fsdp(run) else None,
+        lambda m: [*STRATEGIES][m.run.stage] if m.fsdp else None,
     ),
     # Megatron-FSDP saves in no other format.
-    "ckpt-format": Flag(
-        "any: zerolab's checkpoints have a format of their own",
-        "NAME",
-        write=lambda run: "fsdp_dtensor" if by_fsdp(run) else None,
+    "ckpt-format": Flag("any", "NAME", write=lambda m: "fsdp_dtensor" if m.fsdp else None),
+    "bf16": ours(lambda m: m.dtypes.params == "bf16"),
+    "fp16": ours(lambda m: m.dtypes.params == "fp16"),
+    "fp8-format": choice("the same as --fp8", {"hybrid": {"fp8": True}}, lambda m: m.dtypes.fp8),
+    "grad-reduce-in-bf16": switch(
+        "the same as --reduce-dtype bf16", {"reduce_dtype": "bf16"}, lambda m: m.reduces == "bf16"
     ),
-    "bf16": ours(lambda run: dtypes(run).params == "bf16"),
-    "fp16": ours(lambda run: dtypes(run).params == "fp16"),
-    "fp8-format": choice(
-        "the same as --fp8: e4m3 forward, e5m2 backward",
-        {"hybrid": {"fp8": True}},
-        lambda run: "hybrid" if dtypes(run).fp8 else None,
-    ),
-    "grad-reduce-in-bf16": switch("the same as --reduce-dtype bf16", {"reduce_dtype": "bf16"}, has("bf16")),
     "accumulate-allreduce-grads-in-fp32": switch(
         "gradients are kept, reduced and kept again in fp32",
         dict.fromkeys(("grads_dtype", "reduce_dtype", "main_grads_dtype"), "fp32"),
-        has("fp32"),
+        lambda m: m.reduces == "fp32",
     ),
-    "use-precision-aware-optimizer": switch("the dtypes of the optimizer's states are always heeded", {}, is_aware),
-    **{f"{name.replace('_', '-')}-dtype": state(name) for name in DTYPES},
-    "loss-scale": ours(lambda run: (dtypes(run).scales_loss and run.loss_scale) or None),
+    "use-precision-aware-optimizer": switch(
+        "the dtypes of the optimizer's states are always heeded", {}, lambda m: m.aware
+    ),
+    "main-params-dtype": ours(lambda m: m.kept["main_params"] if m.aware else None),
+    "main-grads-dtype": ours(lambda m: m.kept["main_grads"] if m.aware else None),
+    "exp-avg-dtype": ours(lambda m: m.kept["exp_avg"] if m.aware else None),
+    "exp-avg-sq-dtype": ours(lambda m: m.kept["exp_avg_sq"] if m.aware else None),
+    "loss-scale": ours(lambda m: (m.dtypes.scales_loss and m.run.loss_scale) or None),
     "initial-loss-scale": Flag(
-        "the dynamic loss scale's first value, a power of two",
-        "X",
-        power_of_two,
-        scaled(lambda run: 2**run.initial_scale_power),
+        "a power of two", "X", power_of_two, lambda m: 2**m.run.initial_scale_power if m.dynamic else None
     ),
-    "min-loss-scale": ours(scaled(lambda run: run.min_loss_scale)),
-    "loss-scale-window": ours(scaled(lambda run: run.loss_scale_window)),
-    "hysteresis": ours(scaled(lambda run: run.hysteresis)),
-    "recompute-granularity": only("full", "whole blocks are recomputed", recomputes, {"checkpoint_activations": True}),
-    "recompute-method": only("uniform", "each block is recomputed by itself", recomputes),
-    "recompute-num-layers": only("1", "each block is recomputed by itself", recomputes),
+    "min-loss-scale": ours(lambda m: m.run.min_loss_scale if m.dynamic else None),
+    "loss-scale-window": ours(lambda m: m.run.loss_scale_window if m.dynamic else None),
+    "hysteresis": ours(lambda m: m.run.hysteresis if m.dynamic else None),
+    "recompute-granularity": choice(
+        "--checkpoint-activations", {"full": {"checkpoint_activations": True}}, lambda m: m.recomputes
+    ),
+    "recompute-method": only("uniform", "each block is recomputed by itself", lambda m: m.recomputes),
+    "recompute-num-layers": only("1", "each block is recomputed by itself", lambda m: m.recomputes),
     "ddp-bucket-size": same("bucket_numel"),
-    "optimizer-cpu-offload": switch("as --offload-optimizer host", {"offload_optimizer": "host"}, offloads),
-    "optimizer-offload-fraction": only("1.0", "all of the optimizer's states are offloaded, or none", offloads),
-    "min-lr": ours(lambda run: run.min_lr if falls(run) else None),
-    "lr-decay-iters": same("decay_steps", write=lambda run: run.decay_steps or run.max_steps if falls(run) else None),
-    "lr-warmup-iters": same("warmup_steps", write=lambda run: run.warmup_steps or None),
+    "optimizer-cpu-offload": switch("as --offload-optimizer host", {"offload_optimizer": "host"}, lambda m: m.offloads),
+    "optimizer-offload-fraction": only(
+        "1.0", "all of the optimizer's states are offloaded, or none", lambda m: m.offloads
+    ),
+    "min-lr": ours(lambda m: m.run.min_lr if m.falls else None),
+    "lr-decay-iters": same("decay_steps", write=lambda m: m.run.decay_steps or m.run.max_steps if m.falls else None),
+    "lr-warmup-iters": same("warmup_steps", write=lambda m: m.run.warmup_steps or None),
     "eval-interval": same("eval_every"),
-    "eval-iters": same("eval_steps", write=lambda run: run.eval_steps if run.eval_every else None),
+    "eval-iters": same("eval_steps", write=lambda m: m.run.eval_steps if m.run.eval_every else None),
     "distributed-timeout-minutes": Flag(
         "--collective-timeout, in minutes",
         "N",
         minutes,
         # Both have ten minutes by default.
-        lambda run: f"{run.collective_timeout / 60:.0f}" if run.collective_timeout != 600 else None,
+        lambda m: f"{m.run.collective_timeout / 60:.0f}" if m.run.collective_timeout != 600 else None,
     ),
     "save": same("save_folder", "FOLDER"),
     "save-interval": same("save_every"),
     "load": same("resume", "FOLDER"),
-    # What follows is written by `write_model`.
-    "num-layers": size("layers"),
-    "hidden-size": size("dim"),
-    "ffn-hidden-size": size("ffn_dim"),
-    "num-attention-heads": size("heads"),
-    "num-query-groups": size("kv_heads"),
-    "max-position-embeddings": size("context"),
-    "position-embedding-type": choice(
-        "what tells --model llama from gpt2", {"rope": {"model": "llama"}, "learned_absolute": {"model": "gpt2"}}
+    "num-layers": same("layers", write=lambda m: m.shape and m.shape.layers),
+    "hidden-size": same("dim", write=lambda m: m.shape and m.shape.dim),
+    "num-attention-heads": same("heads", write=lambda m: m.shape and m.shape.heads),
+    "max-position-embeddings": same("context", write=lambda m: m.shape and m.shape.max_seq_len),
+    "hidden-dropout": same("dropout", "X", lambda m: m.shape and m.run.dropout),
+    "attention-dropout": same("dropout", "X", lambda m: m.shape and m.run.dropout),
+    "ffn-hidden-size": same("ffn_dim", write=lambda m: m.llama and m.llama.ffn_dim),
+    "num-query-groups": same("kv_heads", write=lambda m: m.llama and m.llama.kv_heads),
+    "normalization": choice(
+        "what tells --model llama from gpt2",
+        {"RMSNorm": {"model": "llama"}, "LayerNorm": {"model": "gpt2"}},
+        lambda m: m.shape and ("RMSNorm" if m.llama else "LayerNorm"),
     ),
-    "normalization": choice("likewise", {"RMSNorm": {"model": "llama"}, "LayerNorm": {"model": "gpt2"}}),
-    "swiglu": switch("the feed-forward of --model llama", {"model": "llama"}),
-    "group-query-attention": switch("as --num-query-groups says", {}),
-    "rotary-base": only("500000", "--model llama has this base"),
-    "disable-bias-linear": switch("as zerolab's models are, unless --bias is given", {}),
-    "untie-embeddings-and-output-weights": switch("the same as --no-tied-head", {"tied_head": False}),
-    "hidden-dropout": size("dropout", "X"),
-    "attention-dropout": size("dropout", "X"),
+    "position-embedding-type": choice(
+        "likewise",
+        {"rope": {"model": "llama"}, "learned_absolute": {"model": "gpt2"}},
+        lambda m: m.shape and ("rope" if m.llama else "learned_absolute"),
+    ),
+    "rotary-base": only("500000", "--model llama has this base", lambda m: m.llama and int(m.llama.rope_theta)),
+    "group-query-attention": switch("as --num-query-groups says", {}, lambda m: m.llama is not None),
+    "swiglu": switch("the feed-forward of --model llama", {"model": "llama"}, lambda m: m.llama is not None),
+    "disable-bias-linear": switch(
+        "as zerolab's models are, unless --bias is given", {}, lambda m: bool(m.llama or (m.shape and not m.shape.bias))
+    ),
+    "untie-embeddings-and-output-weights": switch(
+        "the same as --no-tied-head", {"tied_head": False}, lambda m: m.shape and not m.shape.tied_head
+    ),
 }
 """By name, without the dashes before it, in the order in which they are written."""
 FLAGS = {name: flag for name, flag in TABLE.items() if flag.help}
@@ -347,24 +318,13 @@ def read_sharding(flags: Mapping[str, Any]) -> Settings:
 
 
 def read_batch(flags: Mapping[str, Any], ranks: int) -> Settings:
-    """global batch = micro-batch x micro-batches x ranks: what is missing follows, and all three must agree."""
+    """The batch; what is missing of it follows."""
     micro, steps, whole = (int(flags[name]) if name in flags else None for name in BATCH)
-    if micro is None:
-        found = {"grad_accum_steps": steps, "batch_size": whole}
-        return {name: value for name, value in found.items() if value is not None}
-    if whole is None:
-        whole = micro * (steps or 1) * ranks
-    if whole % (micro * ranks):
-        raise InputError(
-            f"--global-batch-size is {whole}, which micro-batches of {micro} (--micro-batch-size) on {ranks} ranks do "
-            f"not divide; give a multiple of {micro * ranks}"
-        )
-    if steps is not None and whole != micro * steps * ranks:
-        raise InputError(
-            f"--num-microbatches is {steps}, but a global batch of {whole} is {whole // (micro * ranks)} micro-batches "
-            f"of {micro} on {ranks} ranks; give that, or leave it out"
-        )
-    return {"batch_size": whole, "grad_accum_steps": whole // (micro * ranks)}
+    found: Settings = {"grad_accum_steps": steps, "batch_size": whole}
+    if micro is not None:
+        follows = missing_of(micro, steps, whole, ranks, [f"--{name}" for name in BATCH])
+        found = {"batch_size": whole, "grad_accum_steps": steps or 1} | follows
+    return {name: value for name, value in found.items() if value is not None}
 
 
 def write(settings: Settings) -> list[str]:
@@ -372,10 +332,12 @@ def write(settings: Settings) -> list[str]:
     The model's sizes are among them if `settings` names the model. Raises InputError for what Megatron-LM has no flag
     for."""
     run = run_of(settings)
-    check(run)
-    values = {name: flag.write(run) for name, flag in TABLE.items()}
-    if run.model_fields_set & {*names_in("model and data")} - NO_SIZES:
-        values = {name: value for name, value in values.items() if value is not None} | write_model(run)
+    facts = facts_of(run)
+    check(run, facts.dtypes, facts.kept)
+    values = {name: flag.write(facts) for name, flag in TABLE.items()}
+    if not facts.llama:
+        # A GPT's norm is said after its positions.
+        values |= {name: values.pop(name) for name in [*values][[*values].index("normalization") :] if name[0] != "p"}
     words: list[str] = []
     for name, value in values.items():
         if value is not None and value is not False:
@@ -383,11 +345,10 @@ def write(settings: Settings) -> list[str]:
     return words
 
 
-def check(run: RunSpec) -> None:
+def check(run: RunSpec, precision: Precision, kept: Mapping[str, str]) -> None:
     """Raise an InputError for what Megatron-LM has no flag for."""
     if run.warmup_steps and run.warmup_shape != "line":
         raise InputError(f"warmup_shape is {run.warmup_shape}, and Megatron-LM warms up in a line; choose line")
-    precision = dtypes(run)
     known = {"fp32": ("fp32",), "bf16": ("bf16", "fp32"), "fp16": ("fp16", "fp32")}[precision.params]
     for name in ("reduce", "grads"):
         # In which dtype gradients are kept until they are reduced, and travel: there these two are one.
@@ -396,12 +357,12 @@ def check(run: RunSpec) -> None:
                 f"{name}_dtype is {dtype}, and Megatron-LM keeps and reduces gradients of {precision.params} "
                 f"parameters in {' or '.join(known)}; choose one for grads_dtype and reduce_dtype"
             )
-    if has("fp32")(run) and precision.main_grads != "fp32":
+    if precision.params != "fp32" and precision.reduce == "fp32" != precision.main_grads:
         raise InputError(
             f"main_grads_dtype is {precision.main_grads}, and Megatron-LM keeps gradients that are reduced in fp32 so; "
             "choose fp32"
         )
-    for name, dtype in kept(run).items():
+    for name, dtype in kept.items():
         if dtype not in DTYPES[name]:
             raise InputError(
                 f"{name}_dtype is {dtype}, and Megatron-LM keeps it in {' or '.join(DTYPES[name])} only; choose one"
@@ -416,24 +377,3 @@ def check(run: RunSpec) -> None:
             f"collective_timeout is {run.collective_timeout:g} s, and Megatron-LM has whole minutes; choose a multiple "
             "of 60"
         )
-
-
-def write_model(run: RunSpec) -> dict[str, Any]:
-    """The sizes of a model of `zerolab.models`."""
-    shape = run.architecture
-    sizes: dict[str, Any] = {
-        "num-layers": shape.layers,
-        "hidden-size": shape.dim,
-        "num-attention-heads": shape.heads,
-        "max-position-embeddings": shape.max_seq_len,
-        "hidden-dropout": run.dropout,
-        "attention-dropout": run.dropout,
-    }
-    if isinstance(shape, LlamaConfig):
-        sizes |= {"ffn-hidden-size": shape.ffn_dim, "num-query-groups": shape.kv_heads, "normalization": "RMSNorm"}
-        sizes |= {"position-embedding-type": "rope", "rotary-base": int(shape.rope_theta)}
-        sizes |= dict.fromkeys(("group-query-attention", "swiglu", "disable-bias-linear"), True)
-    else:
-        sizes |= {"position-embedding-type": "learned_absolute", "normalization": "LayerNorm"}
-        sizes["disable-bias-linear"] = not shape.bias
-    return {**sizes, "untie-embeddings-and-output-weights": not shape.tied_head}
