@@ -184,7 +184,7 @@ def test_row_13_one_to_eight_ranks_make_the_same_batch_of_micro_batches_of_one_s
 def test_row_13_one_two_four_and_eight_ranks_train_the_same_model(room: Path) -> None:
     losses = []
     for ranks in (1, 2, 4, 8):
-        settings = read("config/fox.py --gradient_accumulation_steps=8 --eval_interval=9", ranks).settings
+        settings = read("config/fox.py --gradient_accumulation_steps=8 --eval_interval=9 --max_iters=2", ranks).settings
         kept = {name: value for name, value in settings.items() if name not in ("save_folder", "save_every", "keep")}
         losses.append(train(RunSpec(**kept, world="lockstep")).loss)
     assert all(loss == pytest.approx(losses[0], abs=1e-5) for loss in losses[1:])
@@ -213,7 +213,7 @@ def test_the_page_says_what_becomes_of_every_key() -> None:
             ["gradient_accumulation_steps is 2", "3 ranks do not", "add --gradient_accumulation_steps=3, with"],
         ),
         ("--learning_rate=1e-3", ["--learning_rate= is a key of nanoGPT's", "--help has our own", "is 'openwebtext'"]),
-        ("config/fox.py --init_from=gpt2-xl", ["init_from is 'gpt2-xl'", "save_pretrained", "'scratch' or 'resume'"]),
+        ("config/fox.py --init_from=gpt2-xl", ["init_from is 'gpt2-xl'", "save_pretrained"]),
         ("config/fox.py --eval_only=True", ["eval_only is True", "eval_interval"]),
         ("config/fox.py --device=mps", ["device is 'mps'", "'cpu' or 'cuda'"]),
         ("config/fox.py --dtype=int8", ["dtype is 'int8'"]),

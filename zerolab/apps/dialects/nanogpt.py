@@ -22,6 +22,8 @@ from zerolab.errors import InputError
 from zerolab.models import GPT2Config
 from zerolab.run import RunSpec
 
+DTYPES = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
+
 
 class Key(NamedTuple):
     """A key of nanoGPT's.
@@ -45,7 +47,8 @@ def is_cosine(run: RunSpec) -> bool:
 
 
 def dtype_of(run: RunSpec) -> str:
-    return {"bf16": "bfloat16", "fp16": "float16"}.get(run.dtypes.params if run.dtypes else "", "float32")
+    words = {ours: theirs for theirs, ours in DTYPES.items()}
+    return words.get(run.dtypes.params if run.dtypes else "fp32", "float32")
 
 
 KEYS = {
@@ -190,8 +193,7 @@ def value_of(node: ast.expr, names: Mapping[str, Any]) -> Any:
 # A command line.
 
 
-@dataclass(frozen=True)
-class NanoGPT:
+class NanoGPT(NamedTuple):
     """A command line of nanoGPT's: its files, and what stands beside them as --key=value."""
 
     files: tuple[Path, ...]
@@ -311,11 +313,6 @@ def settings_of(values: Mapping[str, Any], given: frozenset[str], ranks: int, gp
             "first evaluation comes before the first step"
         )
     own = start not in ("scratch", "resume")
-    if own and not (Path(start).expanduser() / "config.json").is_file():
-        raise InputError(
-            f"init_from is {start!r}, and zerolab downloads no weights; save them with transformers' save_pretrained "
-            "and give that folder, or 'scratch' or 'resume'"
-        )
     settings |= {
         "model": "gpt2", "model_size": "124m", "batch_size": values["batch_size"] * steps,
         "grad_accum_steps": steps // ranks, "eval_steps": -(-values["eval_iters"] // ranks),
@@ -349,19 +346,15 @@ def machine(values: Mapping[str, Any], given: frozenset[str], gpu: bool, notes: 
     """Device, dtype and compilation. nanoGPT computes in 16 bits on GPUs only; what it takes a GPU for by default goes
     by what is here."""
     device, dtype = values["device"].partition(":")[0], values["dtype"]
-    for key, value, words in (
-        ("device", device, ("cpu", "cuda")),
-        ("dtype", dtype, ("float32", "bfloat16", "float16")),
-    ):
-        if value not in words:
-            raise InputError(f"{key} is {values[key]!r}; give {' or '.join(map(repr, words))}")
+    if dtype not in DTYPES:
+        raise InputError(f"dtype is {dtype!r}; give {' or '.join(map(repr, DTYPES))}")
     on_gpu = gpu if "device" not in given else device == "cuda"
     settings: Settings = {"device": device if "device" in given else "auto"}
     settings["compile"] = values["compile"] and (on_gpu or "compile" in given)
     if values["compile"] and not settings["compile"]:
         notes.append("compile is left off on a CPU; --compile=True turns it on")
     if on_gpu and dtype != "float32":
-        settings["bf16" if dtype == "bfloat16" else "fp16"] = True
+        settings[DTYPES[dtype]] = True
         notes.append(f"dtype is {dtype}: parameters are kept in it, with main parameters in fp32 beside them")
     elif dtype != "float32" and "dtype" in given:
         notes.append(f"dtype is {dtype}, in which nanoGPT computes on GPUs only; this run computes in fp32")
