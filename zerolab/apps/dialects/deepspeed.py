@@ -174,7 +174,9 @@ def unwritten(key: Key) -> Key:
 
 def old_offload(setting: str) -> Key:
     """DeepSpeed's older switch for an offload to the host."""
-    return unwritten(honoured(setting, lambda value: words(setting, {True: "cpu"})(value) if value else {}))
+    return unwritten(
+        honoured(setting, lambda value: words(setting, {True: "cpu", False: "none"})(value) if value else {})
+    )
 
 
 TELLS = "zerolab's own report, and --profile-json FILE, tell of a run"

@@ -25,7 +25,7 @@ from zerolab.run import RunSpec
 DTYPES = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
 
 
-class Key(NamedTuple):
+class NanoKey(NamedTuple):
     """A key of nanoGPT's.
 
     default    of its train.py
@@ -52,46 +52,48 @@ def dtype_of(run: RunSpec) -> str:
 
 
 KEYS = {
-    "n_layer": Key(12, "layers", write=lambda run: run.architecture.layers, own=True),
-    "n_head": Key(12, "heads", write=lambda run: run.architecture.heads, own=True),
-    "n_embd": Key(768, "dim", write=lambda run: run.architecture.dim, own=True),
-    "block_size": Key(1024, "seq_len", own=True),
-    "dropout": Key(0.0, "dropout"),
-    "bias": Key(False, "bias", write=lambda run: getattr(run.architecture, "bias", None)),
-    "max_iters": Key(600000, "max_steps", own=True),
-    "learning_rate": Key(6e-4, "lr", own=True),
-    "weight_decay": Key(0.1, "weight_decay"),
-    "beta1": Key(0.9, "beta1"),
-    "beta2": Key(0.95, "beta2"),
-    "grad_clip": Key(1.0, "clip_norm", own=True),
-    "dataset": Key("openwebtext", "dataset"),
-    "eval_interval": Key(2000, "eval_every", "save_every"),
-    "batch_size": Key(12, "", "batch_size", lambda run: run.micro_batch_size),
-    "gradient_accumulation_steps": Key(
+    "n_layer": NanoKey(12, "layers", write=lambda run: run.architecture.layers, own=True),
+    "n_head": NanoKey(12, "heads", write=lambda run: run.architecture.heads, own=True),
+    "n_embd": NanoKey(768, "dim", write=lambda run: run.architecture.dim, own=True),
+    "block_size": NanoKey(1024, "seq_len", own=True),
+    "dropout": NanoKey(0.0, "dropout"),
+    "bias": NanoKey(False, "bias", write=lambda run: getattr(run.architecture, "bias", None)),
+    "max_iters": NanoKey(600000, "max_steps", own=True),
+    "learning_rate": NanoKey(6e-4, "lr", own=True),
+    "weight_decay": NanoKey(0.1, "weight_decay"),
+    "beta1": NanoKey(0.9, "beta1"),
+    "beta2": NanoKey(0.95, "beta2"),
+    "grad_clip": NanoKey(1.0, "clip_norm", own=True),
+    "dataset": NanoKey("openwebtext", "dataset"),
+    "eval_interval": NanoKey(2000, "eval_every", "save_every"),
+    "batch_size": NanoKey(12, "", "batch_size", lambda run: run.micro_batch_size),
+    "gradient_accumulation_steps": NanoKey(
         40, "", "batch_size grad_accum_steps", lambda run: run.grad_accum_steps * run.ranks, own=True
     ),
-    "eval_iters": Key(200, "", "eval_steps", lambda run: run.eval_steps * run.ranks),
-    "use_zero1": Key(True, "", "zero_stage", lambda run: run.stage == 1, own=True),
-    "decay_lr": Key(True, "", "lr_schedule warmup_steps decay_steps min_lr", is_cosine, own=True),
-    "warmup_iters": Key(2000, "", "warmup_steps", lambda run: run.warmup_steps if is_cosine(run) else None, own=True),
-    "lr_decay_iters": Key(
+    "eval_iters": NanoKey(200, "", "eval_steps", lambda run: run.eval_steps * run.ranks),
+    "use_zero1": NanoKey(True, "", "zero_stage", lambda run: run.stage == 1, own=True),
+    "decay_lr": NanoKey(True, "", "lr_schedule warmup_steps decay_steps min_lr", is_cosine, own=True),
+    "warmup_iters": NanoKey(
+        2000, "", "warmup_steps", lambda run: run.warmup_steps if is_cosine(run) else None, own=True
+    ),
+    "lr_decay_iters": NanoKey(
         600000, "", "decay_steps", lambda run: run.decay_steps or run.max_steps if is_cosine(run) else None
     ),
-    "min_lr": Key(6e-5, "", "min_lr", lambda run: run.min_lr if is_cosine(run) else None),
-    "init_from": Key("scratch", "", "init_from resume", lambda run: "resume" if run.resume else "scratch"),
-    "out_dir": Key(
+    "min_lr": NanoKey(6e-5, "", "min_lr", lambda run: run.min_lr if is_cosine(run) else None),
+    "init_from": NanoKey("scratch", "", "init_from resume", lambda run: "resume" if run.resume else "scratch"),
+    "out_dir": NanoKey(
         "out", "", "save_folder resume", lambda run: str(run.save_folder) if run.save_folder else None, own=True
     ),
-    "dtype": Key("bfloat16", "", "bf16 fp16", dtype_of),
-    "compile": Key(True, "", "compile", lambda run: run.compile),
-    "device": Key("cuda", "", "device", lambda run: None if run.device == "auto" else run.device),
-    "backend": Key("nccl"),
-    "eval_only": Key(False, own=True),
-    "log_interval": Key(1, own=True),
-    "always_save_checkpoint": Key(True, own=True),
-    "wandb_log": Key(False, own=True),
-    "wandb_project": Key("owt", own=True),
-    "wandb_run_name": Key("gpt2", own=True),
+    "dtype": NanoKey("bfloat16", "", "bf16 fp16", dtype_of),
+    "compile": NanoKey(True, "", "compile", lambda run: run.compile),
+    "device": NanoKey("cuda", "", "device", lambda run: None if run.device == "auto" else run.device),
+    "backend": NanoKey("nccl"),
+    "eval_only": NanoKey(False, own=True),
+    "log_interval": NanoKey(1, own=True),
+    "always_save_checkpoint": NanoKey(True, own=True),
+    "wandb_log": NanoKey(False, own=True),
+    "wandb_project": NanoKey("owt", own=True),
+    "wandb_run_name": NanoKey("gpt2", own=True),
 }
 """nanoGPT's keys, in the order in which they are written; `use_zero1` is that of texts on ZeRO-1 in nanoGPT."""
 NOTES = {
