@@ -349,7 +349,7 @@ WILD: dict[str, Wild] = {
             "bf16": {"enabled": True},
             **AUTO_SIZES,
         },
-        refused="zero_optimization.sub_group_size is 0; give the elements that a step updates at a time",
+        refused="zero_optimization.sub_group_size is 0; give a whole number of at least 1",
     ),
     "LLaMA-Factory, stage 3 with offload": Wild(
         "hiyouga/LLaMA-Factory, examples/deepspeed/ds_z3_offload_config.json",
@@ -474,7 +474,7 @@ WILD: dict[str, Wild] = {
                 "stage": 2, "offload_optimizer": CPU, "offload_param": CPU, "stage3_prefetch_bucket_size": 1e7,
             },
         },
-        refused="zero_optimization.offload_param.device is 'cpu' at stage 2",
+        refused="parameters can rest on the host at stage 3",
     ),
     "ZeRO++": Wild(
         "DeepSpeed's tutorial on ZeRO++",

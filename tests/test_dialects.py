@@ -14,7 +14,7 @@ import yaml
 from zerolab import ZeroEngine, launch
 from zerolab.apps.cli.train import read_flags
 from zerolab.apps.dialects import DIALECTS
-from zerolab.apps.dialects.own import write as write_own
+from zerolab.apps.dialects.zerolab import write as write_own
 from zerolab.collectives import Collectives
 from zerolab.errors import InputError
 from zerolab.precision import PRECISIONS
@@ -38,13 +38,13 @@ NANOGPT: list[dict[str, Any]] = [
 @pytest.mark.parametrize("settings", RUNS)
 def test_our_own_command_line_is_read_as_the_same_run(settings: dict[str, Any]) -> None:
     program, command, *words = shlex.split(DIALECTS["zerolab"](settings).replace("\\\n", " "))
-    assert (program, command, words) == ("zerolab", "train", write_own(settings))
+    assert [program, command, *words] == write_own(settings)
     assert RunSpec(**read_flags(words)[0]) == RunSpec(**settings)
 
 
 def test_every_setting_can_be_written_and_no_other() -> None:
     defaults = {name: field.default for name, field in RunSpec.model_fields.items()}
-    assert write_own(defaults) == []
+    assert write_own(defaults) == ["zerolab", "train"]
     with pytest.raises(InputError, match="zero_stag is no setting"):
         write_own({"zero_stag": 1})
 
@@ -169,7 +169,7 @@ NOT_FSDP2: dict[str, dict[str, Any]] = {
     "reduce_dtype is fp16": {"zero_stage": 2, "bf16": True, "reduce_dtype": "fp16"},
     "precision is fp16": {"zero_stage": 2, "fp16": True},
     "precision is fp8": {"zero_stage": 2, "fp8": True},
-    "offload_optimizer is disk": {"zero_stage": 3, "offload_optimizer": "disk"},
+    "offload_optimizer is disk": {"zero_stage": 3, "offload_optimizer": "disk", "offload_path": "."},
     "num_distributed_optimizer_instances is 2": {"zero_stage": 1, "num_distributed_optimizer_instances": 2},
 }
 

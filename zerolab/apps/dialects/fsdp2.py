@@ -3,80 +3,65 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from zerolab.apps.dialects.keys import Settings, whole_run
-from zerolab.apps.interop.huggingface.start import with_shape
+from zerolab.apps.dialects.keys import Settings, check_fp32, run_of
 from zerolab.errors import InputError
 from zerolab.precision.recipe import Precision
 from zerolab.run import RunSpec
 
 TORCH = {"fp32": "torch.float32", "bf16": "torch.bfloat16"}
-HOST, DEVICE = ("host", "cpu"), ("device", "none")
 
 
 def write(settings: Settings) -> str:
     """The program's text. Raises InputError for what neither FSDP2 nor DDP does."""
-    run: dict[str, Any] = whole_run(settings)
-    config = RunSpec.model_construct(**with_shape(run))
-    precision = config.dtypes or Precision()
-    stage, copies = run["zero_stage"], run["num_distributed_optimizer_instances"]
-    check_precision(precision)
-    check_places(run)
-    if stage == 1 and copies > 1:
-        raise InputError(
-            f"num_distributed_optimizer_instances is {copies}, which PyTorch does at stages 2 and 3 only; choose "
-            "one of them, or 1 instance"
-        )
+    run = run_of(settings)
+    precision = run.dtypes or Precision()
+    check(run, precision)
     parts = (
-        imports(stage, precision, run),
-        constants(config, run),
-        MODEL.format(block=CHECKPOINTED if run["checkpoint_activations"] else "block(x)"),
-        sharding(stage, precision, copies, run),
-        STEPS.format(rises=RISES[run["warmup_shape"]], falls=FALLS[run["lr_schedule"]]),
-        loop(stage, precision, run),
+        imports(run, precision),
+        constants(run),
+        MODEL.format(block=CHECKPOINTED if run.checkpoint_activations else "block(x)"),
+        sharding(run, precision),
+        STEPS.format(rises=RISES[run.warmup_shape], falls=FALLS[run.lr_schedule]),
+        loop(run, precision),
     )
     return "\n\n".join(part.strip("\n") + "\n" for part in parts)
 
 
-def check_precision(precision: Precision) -> None:
-    for state in ("main_params", "exp_avg", "exp_avg_sq"):
-        if getattr(precision, state) != "fp32":
-            raise InputError(
-                f"{state}_dtype is {getattr(precision, state)}, and PyTorch's AdamW keeps it as the parameters that it "
-                "updates, which are fp32; choose fp32"
-            )
+def check(run: RunSpec, precision: Precision) -> None:
+    """Raise an InputError for what neither FSDP2 nor DDP does."""
+    if run.stage == 1 and run.instances > 1:
+        raise InputError(
+            f"num_distributed_optimizer_instances is {run.instances}, which PyTorch does at stages 2 and 3 only; "
+            "choose one of them, or 1 instance"
+        )
+    check_fp32(precision, "PyTorch's AdamW keeps it as the parameters that it updates, which are fp32")
     if precision.params not in TORCH or precision.fp8:
         name = "fp8" if precision.fp8 else precision.params
         raise InputError(f"precision is {name}, which FSDP2 does not do by itself; choose bf16 or fp32")
     if precision.reduce not in TORCH:
         raise InputError(f"reduce_dtype is {precision.reduce}, in which gradients overflow; choose bf16 or fp32")
-
-
-def check_places(run: Settings) -> None:
-    places = run["offload_optimizer"], run["offload_param"]
-    together = places[0] in HOST and places[1] in HOST and run["zero_stage"] == 3
-    if not together and not all(place in DEVICE for place in places):
+    places = {run.places.optimizer, run.places.parameters}
+    if places != {"device"} and (places != {"host"} or run.stage != 3):
         raise InputError(
-            f"offload_optimizer is {places[0]} and offload_param {places[1]}, but FSDP2 offloads both to the host, at "
-            "stage 3, or none; choose that"
+            f"offload_optimizer is {run.offload_optimizer} and offload_param {run.offload_param}, but FSDP2 offloads "
+            "both to the host, at stage 3, or none; choose that"
         )
 
 
-def imports(stage: int, precision: Precision, run: Settings) -> str:
+def imports(run: RunSpec, precision: Precision) -> str:
     how = {
         0: "DDP: nothing is sharded",
         1: "DDP and ZeroRedundancyOptimizer: optimizer states are sharded",
         2: "FSDP2 that keeps gathered parameters between forward and backward",
         3: "FSDP2: parameters, gradients and optimizer states are sharded",
-    }[stage]
+    }[run.stage]
     lines = [
-        f'"""ZeRO stage {stage} in plain PyTorch. {how}.',
+        f'"""ZeRO stage {run.stage} in plain PyTorch. {how}.',
         "",
-        f'Start it with: torchrun --nproc_per_node {run["ranks"]} FILE"""',
+        f'Start it with: torchrun --nproc_per_node {run.ranks} FILE"""',
         "",
-        *(["import contextlib"] if stage < 2 and run["defer_reduction"] else []),
-        *(["import math"] if run["lr_schedule"] == "cosine" or run["warmup_shape"] == "log" else []),
+        *(["import contextlib"] if run.stage < 2 and run.defer_reduction else []),
+        *(["import math"] if run.lr_schedule == "cosine" or run.warmup_shape == "log" else []),
         "import os",
         "",
         "import torch",
@@ -84,29 +69,29 @@ def imports(stage: int, precision: Precision, run: Settings) -> str:
         "import torch.nn.functional as F",
         "from torch import nn",
     ]
-    if stage < 2:
-        lines += ["from torch.distributed.optim import ZeroRedundancyOptimizer"] if stage == 1 else []
+    if run.stage < 2:
+        lines += ["from torch.distributed.optim import ZeroRedundancyOptimizer"] if run.stage == 1 else []
         lines += ["from torch.nn.parallel import DistributedDataParallel"]
     else:
-        more = ["CPUOffloadPolicy"] if run["offload_param"] in HOST else []
+        more = ["CPUOffloadPolicy"] if run.places.parameters == "host" else []
         more += ["MixedPrecisionPolicy"] if precision.params != "fp32" else []
         lines += ["from torch.distributed.device_mesh import init_device_mesh"]
         lines += [f"from torch.distributed.fsdp import {', '.join([*more, 'fully_shard'])}"]
-    lines += ["from torch.utils.checkpoint import checkpoint"] if run["checkpoint_activations"] else []
+    lines += ["from torch.utils.checkpoint import checkpoint"] if run.checkpoint_activations else []
     return "\n".join(lines)
 
 
-def constants(config: RunSpec, run: Settings) -> str:
-    shape = config.architecture
+def constants(run: RunSpec) -> str:
+    shape = run.architecture
     values = {
-        "BATCH, MICRO_BATCHES, SEQ_LEN": (run["batch_size"], run["grad_accum_steps"], run["seq_len"]),
+        "BATCH, MICRO_BATCHES, SEQ_LEN": (run.batch_size, run.grad_accum_steps, run.seq_len),
         "LAYERS, WIDTH, HEADS, VOCABULARY": (shape.layers, shape.dim, shape.heads, shape.vocab_size),
-        "STEPS, LR, WARMUP": (run["max_steps"], run["lr"], run["warmup_steps"]),
-        "BETAS, EPS, WEIGHT_DECAY": ((run["beta1"], run["beta2"]), run["eps"], run["weight_decay"]),
-        "CLIP_NORM, SEED": (run["clip_norm"], run["seed"]),
+        "STEPS, LR, WARMUP": (run.max_steps, run.lr, run.warmup_steps),
+        "BETAS, EPS, WEIGHT_DECAY": ((run.beta1, run.beta2), run.eps, run.weight_decay),
+        "CLIP_NORM, SEED": (run.clip_norm, run.seed),
     }
-    if run["lr_schedule"] != "constant":
-        values["MIN_LR, DECAY"] = (run["min_lr"], run["decay_steps"] or run["max_steps"])
+    if run.lr_schedule != "constant":
+        values["MIN_LR, DECAY"] = (run.min_lr, run.decay_steps or run.max_steps)
     return "\n".join(f"{names} = {', '.join(map(repr, them))}" for names, them in values.items())
 
 
@@ -163,22 +148,22 @@ def parameter_groups(model: nn.Module) -> list[dict]:
 '''
 
 
-def sharding(stage: int, precision: Precision, copies: int, run: Settings) -> str:
-    compiled = "    for block in model.blocks:\n        block.compile()\n" if run["compile"] else ""
-    if stage < 2:
-        kind = "ZeroRedundancyOptimizer" if stage == 1 else "torch.optim.AdamW"
-        first = "optimizer_class=torch.optim.AdamW, " if stage == 1 else ""
+def sharding(run: RunSpec, precision: Precision) -> str:
+    compiled = "    for block in model.blocks:\n        block.compile()\n" if run.compile else ""
+    if run.stage < 2:
+        kind = "ZeroRedundancyOptimizer" if run.stage == 1 else "torch.optim.AdamW"
+        first = "optimizer_class=torch.optim.AdamW, " if run.stage == 1 else ""
         return f"""
 def shard(model: nn.Module, device: torch.device) -> tuple[nn.Module, torch.optim.Optimizer]:
 {compiled}    groups = parameter_groups(model)
     wrapped = DistributedDataParallel(model, device_ids=[device.index] if device.type == "cuda" else None)
     return wrapped, {kind}(groups, {first}lr=LR, betas=BETAS, eps=EPS)
 """
-    options = ["mesh=mesh", f"reshard_after_forward={stage == 3}"]
+    options = ["mesh=mesh", f"reshard_after_forward={run.stage == 3}"]
     mesh = "init_device_mesh(device.type, (dist.get_world_size(),))"
-    if copies > 1:
+    if run.instances > 1:
         mesh = (
-            f"init_device_mesh(\n        device.type, ({copies}, dist.get_world_size() // {copies}), "
+            f"init_device_mesh(\n        device.type, ({run.instances}, dist.get_world_size() // {run.instances}), "
             'mesh_dim_names=("replicate", "shard")\n    )'
         )
     policies = ""
@@ -187,7 +172,7 @@ def shard(model: nn.Module, device: torch.device) -> tuple[nn.Module, torch.opti
     precision = MixedPrecisionPolicy(param_dtype={TORCH[precision.params]}, reduce_dtype={TORCH[precision.reduce]})
 """
         options.append("mp_policy=precision")
-    if run["offload_param"] in HOST:
+    if run.places.parameters == "host":
         options.append("offload_policy=CPUOffloadPolicy()")
     return f"""
 def shard(model: nn.Module, device: torch.device) -> tuple[nn.Module, torch.optim.Optimizer]:
@@ -214,20 +199,20 @@ def rate_of(step: int) -> float:
 '''
 
 
-def loop(stage: int, precision: Precision, run: Settings) -> str:
+def loop(run: RunSpec, precision: Precision) -> str:
     lines = ["loss = model(rows[:, :-1], rows[:, 1:]) / MICRO_BATCHES", "loss.backward()"]
-    if stage < 2 and precision.params == "bf16":
+    if run.stage < 2 and precision.params == "bf16":
         lines[:1] = ["with torch.autocast(device.type, torch.bfloat16):", f"    {lines[0]}"]
-    if run["defer_reduction"]:
+    if run.defer_reduction:
         last = "micro == MICRO_BATCHES - 1"
-        if stage < 2:
+        if run.stage < 2:
             whole = f"with contextlib.nullcontext() if {last} else model.no_sync():"
             lines = [whole, *(f"    {line}" for line in lines)]
         else:
             lines.insert(0, f"model.set_requires_gradient_sync({last})")
     body = "\n".join(f"            {line}" for line in lines)
     made = "model, optimizer = shard(Model().to(device), device)"
-    if stage >= 2:
+    if run.stage >= 2:
         made = "# fully_shard brings a block after the other to the device, and only shards stay.\n"
         made += "    model, optimizer = shard(Model(), device)"
     return f'''

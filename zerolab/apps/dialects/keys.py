@@ -1,18 +1,16 @@
-"""What every dialect is made of: a table from its keys to the settings of a run.
-
-A *setting* is a field of `zerolab.train.RunSpec`: one vocabulary for train, plan and lessons. A dialect reads its
-own keys into settings, and writes settings in its own keys.
-"""
+"""What every dialect is made of. A *setting* is a field of `RunSpec`: one vocabulary for train, plan and lessons.
+A dialect reads its own keys into settings, and writes a run in its own keys."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from typing import Any
 
+from zerolab.apps.interop.huggingface.start import with_shape
 from zerolab.errors import InputError
+from zerolab.precision.recipe import Precision
 from zerolab.run import RunSpec
-from zerolab.run.spec import default_batch
 
 Settings = dict[str, Any]
 """Names of `RunSpec`'s fields with their values; what is not in it is left to the run."""
@@ -21,15 +19,9 @@ Rule = Callable[[Any], Settings]
 """What a key's value means, or an InputError that says what is wrong with it ("is 3; give ...")."""
 
 
-def whole_run(settings: Mapping[str, Any]) -> Settings:
-    """All settings of a run of which some are given: the others are as `zerolab train` has them by default."""
-    defaults = {name: field.default for name, field in RunSpec.model_fields.items()}
-    return defaults | {"batch_size": default_batch(settings)} | dict(settings)
-
-
-def named(setting: str) -> Rule:
-    """The key's value as it is, under the name of our setting."""
-    return lambda value: {setting: value}
+def run_of(settings: Settings) -> RunSpec:
+    """The run with these settings, whose model may be a folder's."""
+    return RunSpec(**with_shape(settings))
 
 
 def whole_number(value: Any, least: int = 1) -> int:
@@ -39,19 +31,26 @@ def whole_number(value: Any, least: int = 1) -> int:
     return int(value)
 
 
-def count(setting: str, least: int = 1) -> Rule:
-    return lambda value: {setting: whole_number(value, least)}
+def check_fp32(precision: Precision, why: str) -> None:
+    """Raise an InputError for states of the optimizer that are in less."""
+    for state in ("main_params", "exp_avg", "exp_avg_sq"):
+        if (dtype := getattr(precision, state)) != "fp32":
+            raise InputError(f"{state}_dtype is {dtype}, and {why}; choose fp32")
 
 
-def only(wanted: Any, why: str) -> Rule:
-    """A key that may only say what zerolab does anyway; `why` goes into the error for any other value."""
-
-    def rule(value: Any) -> Settings:
-        if value != wanted:
-            raise InputError(f"must be {json.dumps(wanted)}, not {json.dumps(value)}: {why}")
-        return {}
-
-    return rule
+def missing_of(micro: int, steps: int | None, whole: int | None, ranks: int, names: Sequence[str]) -> Settings:
+    """What follows from batch = micro-batch x accumulation steps x ranks, of which a tool has `names` for the first,
+    the second and the whole. Raises InputError where they disagree."""
+    if whole is None:
+        return {"batch_size": micro * (steps or 1) * ranks}
+    if steps is None and whole % (micro * ranks) == 0:
+        return {"grad_accum_steps": whole // (micro * ranks)}
+    if (product := micro * (steps or 1) * ranks) != whole:
+        raise InputError(
+            f"{names[2]} is {whole}, but {names[0]} {micro} x {names[1]} {steps or 1} x {ranks} ranks are {product}; "
+            "change one of them"
+        )
+    return {}
 
 
 def are_same(one: Any, other: Any) -> bool:

@@ -1,5 +1,5 @@
-"""nanoGPT's configurations as settings of a run: a file of plain assignments, `--key=value` beside it, and the defaults
-of its train.py for what both leave out. `nanogpt_write.py` has the way back.
+"""nanoGPT's configurations as settings of a run, and a run as one of them: a file of plain assignments, `--key=value`
+beside it, and the defaults of its train.py for what both leave out.
 
 Its meaning is kept: batch_size is the sequences of a micro-batch of one rank, gradient_accumulation_steps are counted
 over all ranks, and there is one process unless torchrun (or --ranks) brings more. Its loop steps once more after its
@@ -9,74 +9,193 @@ last evaluation and keeps nothing of that; here max_iters steps are made.
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping, Sequence
+import operator
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from zerolab.apps.dialects.assignments import read_assignments
-from zerolab.apps.dialects.keys import Settings, are_same
+from zerolab.apps.dialects.keys import Settings, are_same, run_of
 from zerolab.checkpoint import find_latest
 from zerolab.data.bins import META, PICKLE, find_dataset
 from zerolab.errors import InputError
+from zerolab.models import GPT2Config
+from zerolab.run import RunSpec
 
-DEFAULTS: dict[str, Any] = {
-    "out_dir": "out", "eval_interval": 2000, "log_interval": 1, "eval_iters": 200, "eval_only": False,
-    "always_save_checkpoint": True, "init_from": "scratch", "wandb_log": False, "wandb_project": "owt",
-    "wandb_run_name": "gpt2", "dataset": "openwebtext", "gradient_accumulation_steps": 40, "batch_size": 12,
-    "block_size": 1024, "n_layer": 12, "n_head": 12, "n_embd": 768, "dropout": 0.0, "bias": False,
-    "learning_rate": 6e-4, "max_iters": 600000, "weight_decay": 0.1, "beta1": 0.9, "beta2": 0.95, "grad_clip": 1.0,
-    "decay_lr": True, "warmup_iters": 2000, "lr_decay_iters": 600000, "min_lr": 6e-5, "backend": "nccl",
-    "device": "cuda", "dtype": "bfloat16", "compile": True, "use_zero1": True,
-}  # fmt: skip
-"""nanoGPT's keys and what they are where nobody says; `use_zero1` is that of texts on ZeRO-1 in nanoGPT."""
-LEAST: dict[str, int] = {
-    **dict.fromkeys(("eval_interval", "eval_iters", "gradient_accumulation_steps", "batch_size", "block_size"), 1),
-    **dict.fromkeys(("n_layer", "n_head", "n_embd", "max_iters", "lr_decay_iters", "log_interval"), 1),
+DTYPES = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
+
+
+class NanoKey(NamedTuple):
+    """A key of nanoGPT's.
+
+    default    of its train.py
+    same       the setting whose value it has as it is
+    feeds      other settings that come from it
+    write      its value in a run, None where it is left out; without it, that of `same`
+    own        whether nobody else has it, so that a command line with it is nanoGPT's, without a file, too
+    """
+
+    default: Any
+    same: str = ""
+    feeds: str = ""
+    write: Callable[[RunSpec], Any] | None = None
+    own: bool = False
+
+
+def is_cosine(run: RunSpec) -> bool:
+    return run.lr_schedule == "cosine"
+
+
+def dtype_of(run: RunSpec) -> str:
+    words = {ours: theirs for theirs, ours in DTYPES.items()}
+    return words.get(run.dtypes.params if run.dtypes else "fp32", "float32")
+
+
+KEYS = {
+    "n_layer": NanoKey(12, "layers", write=lambda run: run.architecture.layers, own=True),
+    "n_head": NanoKey(12, "heads", write=lambda run: run.architecture.heads, own=True),
+    "n_embd": NanoKey(768, "dim", write=lambda run: run.architecture.dim, own=True),
+    "block_size": NanoKey(1024, "seq_len", own=True),
+    "dropout": NanoKey(0.0, "dropout"),
+    "bias": NanoKey(False, "bias", write=lambda run: getattr(run.architecture, "bias", None)),
+    "max_iters": NanoKey(600000, "max_steps", own=True),
+    "learning_rate": NanoKey(6e-4, "lr", own=True),
+    "weight_decay": NanoKey(0.1, "weight_decay"),
+    "beta1": NanoKey(0.9, "beta1"),
+    "beta2": NanoKey(0.95, "beta2"),
+    "grad_clip": NanoKey(1.0, "clip_norm", own=True),
+    "dataset": NanoKey("openwebtext", "dataset"),
+    "eval_interval": NanoKey(2000, "eval_every", "save_every"),
+    "batch_size": NanoKey(12, "", "batch_size", lambda run: run.micro_batch_size),
+    "gradient_accumulation_steps": NanoKey(
+        40, "", "batch_size grad_accum_steps", lambda run: run.grad_accum_steps * run.ranks, own=True
+    ),
+    "eval_iters": NanoKey(200, "", "eval_steps", lambda run: run.eval_steps * run.ranks),
+    "use_zero1": NanoKey(True, "", "zero_stage", lambda run: run.stage == 1, own=True),
+    "decay_lr": NanoKey(True, "", "lr_schedule warmup_steps decay_steps min_lr", is_cosine, own=True),
+    "warmup_iters": NanoKey(
+        2000, "", "warmup_steps", lambda run: run.warmup_steps if is_cosine(run) else None, own=True
+    ),
+    "lr_decay_iters": NanoKey(
+        600000, "", "decay_steps", lambda run: run.decay_steps or run.max_steps if is_cosine(run) else None
+    ),
+    "min_lr": NanoKey(6e-5, "", "min_lr", lambda run: run.min_lr if is_cosine(run) else None),
+    "init_from": NanoKey("scratch", "", "init_from resume", lambda run: "resume" if run.resume else "scratch"),
+    "out_dir": NanoKey(
+        "out", "", "save_folder resume", lambda run: str(run.save_folder) if run.save_folder else None, own=True
+    ),
+    "dtype": NanoKey("bfloat16", "", "bf16 fp16", dtype_of),
+    "compile": NanoKey(True, "", "compile", lambda run: run.compile),
+    "device": NanoKey("cuda", "", "device", lambda run: None if run.device == "auto" else run.device),
+    "backend": NanoKey("nccl"),
+    "eval_only": NanoKey(False, own=True),
+    "log_interval": NanoKey(1, own=True),
+    "always_save_checkpoint": NanoKey(True, own=True),
+    "wandb_log": NanoKey(False, own=True),
+    "wandb_project": NanoKey("owt", own=True),
+    "wandb_run_name": NanoKey("gpt2", own=True),
 }
-OWN = frozenset({
-    "use_zero1", "max_iters", "learning_rate", "n_layer", "n_head", "n_embd", "block_size", "grad_clip", "out_dir",
-    "gradient_accumulation_steps", "warmup_iters", "decay_lr", "eval_only", "log_interval", "always_save_checkpoint",
-    "wandb_log", "wandb_project", "wandb_run_name",
-})  # fmt: skip
-"""Keys that nobody else has: one of them with a value says that a command line is nanoGPT's, without a file, too."""
-NAMED = {
-    "n_layer": "layers", "n_head": "heads", "n_embd": "dim", "block_size": "seq_len", "dropout": "dropout",
-    "bias": "bias", "max_iters": "max_steps", "learning_rate": "lr", "weight_decay": "weight_decay", "beta1": "beta1",
-    "beta2": "beta2", "grad_clip": "clip_norm", "dataset": "dataset", "eval_interval": "eval_every",
-}  # fmt: skip
-"""Keys whose value is that of one of our settings."""
-SOURCES: dict[str, tuple[str, ...]] = {
-    **{setting: (key,) for key, setting in NAMED.items()},
-    "batch_size": ("batch_size", "gradient_accumulation_steps"),
-    "grad_accum_steps": ("gradient_accumulation_steps",),
-    "eval_steps": ("eval_iters",),
-    "zero_stage": ("use_zero1",),
-    "lr_schedule": ("decay_lr",),
-    "warmup_steps": ("warmup_iters", "decay_lr"),
-    "decay_steps": ("lr_decay_iters", "decay_lr"),
-    "min_lr": ("min_lr", "decay_lr"),
-    "save_folder": ("out_dir",),
-    "save_every": ("eval_interval",),
-    "resume": ("init_from", "out_dir"),
-    "init_from": ("init_from",),
-    "device": ("device",),
-    "bf16": ("dtype",),
-    "fp16": ("dtype",),
-    "compile": ("compile",),
+"""nanoGPT's keys, in the order in which they are written; `use_zero1` is that of texts on ZeRO-1 in nanoGPT."""
+NOTES = {
+    "backend": "--collective-impl chooses who carries the messages",
+    "log_interval": "the loss of each step is shown",
+    "always_save_checkpoint": "the newest checkpoint is kept, whether it is the best or not",
+    "wandb_log": "nothing is sent anywhere; --profile-json FILE has all losses",
 }
-"""Which keys a setting comes from: where none of them is given, a flag of ours goes before nanoGPT's default."""
+"""What is done instead of what a key asks for."""
+DEFAULTS = {name: key.default for name, key in KEYS.items()}
 MODEL = ("model", "model_size", "layers", "heads", "dim", "bias")
-TELLS = frozenset({"wandb_project", "wandb_run_name"})
+OF_TIME = {"wandb_project", "wandb_run_name"}
 """Keys that only name a run; files often compute their values from the time."""
 SEED = 1337
 VOCABULARY = 50304
 """Of data without a word on it: GPT-2's 50,257 tokens, rounded up, as nanoGPT has it."""
+SILENT = {
+    "model", "model_size", "context", "ranks", "keep", "precision", "vocab_size", "reduction", "profile_json", "seed",
+    "timeout", "collective_timeout",
+}  # fmt: skip
+"""Settings that a nanoGPT configuration tells by others, or that change nothing of what is learned."""
 
 
-@dataclass(frozen=True)
-class NanoGPT:
+# A file: assignments, read and never run.
+
+OPERATORS: dict[type, Callable[[Any, Any], Any]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.FloorDiv: operator.floordiv,
+}
+LARGEST = 1e300
+
+
+def read_assignments(path: Path, names: Mapping[str, Any]) -> dict[str, tuple[Any, int]]:
+    """What a file assigns, by name, with the line: literals, and arithmetic of numbers, of `names` and of what it has
+    assigned before. Imports are passed over, and so are names of a run with more in them.
+
+    Raises:
+        InputError: a file that cannot be read, or the first line in it that is anything else than a plain assignment.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+        body = ast.parse(text, str(path)).body
+    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise InputError(f"{path} cannot be read as Python ({error}); name a file of plain assignments") from None
+    known, found = dict(names), {}
+    for node in body:
+        said = f"{path}, line {node.lineno}: {text.splitlines()[node.lineno - 1].strip():.80}"
+        match node:
+            case ast.Import() | ast.ImportFrom() | ast.Expr(value=ast.Constant(value=str())):
+                continue
+            case ast.Assign(targets=targets, value=value):
+                pass
+            case ast.AnnAssign(target=target, value=ast.expr() as value):
+                targets = [target]
+            case _:
+                raise InputError(f"{said} is not a plain assignment, and nothing else is read; take it out")
+        keys = [target.id if isinstance(target, ast.Name) else "" for target in targets]
+        try:
+            if not all(keys):
+                raise TypeError("it assigns to something else than a name")
+            result = value_of(value, known)
+        except (TypeError, ArithmeticError, RecursionError) as error:
+            if {*keys} <= OF_TIME:
+                continue
+            raise InputError(
+                f"{said} cannot be computed ({error}): only numbers, texts and arithmetic are read; write its value"
+            ) from None
+        for key in keys:
+            known[key], found[key] = result, (result, node.lineno)
+    return found
+
+
+def value_of(node: ast.expr, names: Mapping[str, Any]) -> Any:
+    """The value of a literal, a name that is known, or arithmetic of those. Raises TypeError for anything else."""
+    match node:
+        case ast.Constant(value=bool() | int() | float() | str() as value):
+            return value
+        case ast.Name(id=name) if name in names:
+            return names[name]
+        case ast.Name(id=name):
+            raise TypeError(f"{name} is not assigned before")
+        case ast.UnaryOp(op=ast.USub(), operand=operand):
+            return -value_of(operand, names)
+        case ast.BinOp(left=left, op=sign, right=right) if type(sign) in OPERATORS:
+            sides = value_of(left, names), value_of(right, names)
+            if any(isinstance(side, str) for side in sides):
+                raise TypeError("a text is no number")
+            result = OPERATORS[type(sign)](*sides)
+            if abs(result) > LARGEST:
+                # Else a few lines that square and square again would never end.
+                raise OverflowError("it is too long")
+            return result
+    raise TypeError(f"{type(node).__name__} is more than is read")
+
+
+# A command line.
+
+
+class NanoGPT(NamedTuple):
     """A command line of nanoGPT's: its files, and what stands beside them as --key=value."""
 
     files: tuple[Path, ...]
@@ -92,9 +211,10 @@ class Meant:
     notes: list[str] = field(default_factory=list)
 
     def beside(self, flags: Mapping[str, Any]) -> Settings:
-        """All settings, with those of our own flags. Raises InputError where a flag and a given key say two things."""
+        """All settings, with those of our own flags, which go before nanoGPT's defaults. Raises InputError where a flag
+        and a given key say two things."""
         for name, value in flags.items():
-            keys = [key for key in SOURCES.get(name, ()) if key in self.given]
+            keys = [key for key in DEFAULTS if key in self.given and name in (KEYS[key].same, *KEYS[key].feeds.split())]
             if keys and not are_same(self.settings.get(name), value):
                 raise InputError(
                     f"--{name.replace('_', '-')} is {value}, but nanoGPT's {' and '.join(keys)} make it "
@@ -106,39 +226,32 @@ class Meant:
 def find_nanogpt(arguments: Sequence[str]) -> tuple[NanoGPT | None, list[str]]:
     """A nanoGPT configuration in a command line, and the arguments that are not of it. With a file, in front or after
     --config, all of nanoGPT's keys are its own; without one, where any key is given that is nanoGPT's alone."""
-    words, files = list(arguments), []
-    while words and words[0].endswith(".py") and not words[0].startswith("-"):
-        files.append(Path(words.pop(0)))
-    while "--config" in words:
-        at = words.index("--config")
-        if at + 1 == len(words):
-            raise InputError("--config is given without a file; name one of nanoGPT's configurations")
-        files.append(Path(words[at + 1]))
-        del words[at : at + 2]
-    for word in [word for word in words if word.startswith("--config=")]:
-        if word == "--config=":
-            raise InputError("--config is given without a file; name one of nanoGPT's configurations")
-        files.append(Path(word.partition("=")[2]))
-        words.remove(word)
+    words, files, rest = list[str](), list[Path](), iter(arguments)
+    for word in rest:
+        flag, _, name = word.partition("=")
+        if flag == "--config":
+            if not (name := name or next(rest, "")):
+                raise InputError("--config is given without a file; name one of nanoGPT's configurations")
+            files.append(Path(name))
+        elif word.endswith(".py") and not word.startswith("-") and not words:
+            files.append(Path(word))
+        else:
+            words.append(word)
     for path in files:
         if path.suffix == ".json":
             raise InputError(
                 f"--config {path} is JSON, and --config takes a nanoGPT configuration, which is a Python file; for a "
                 f"DeepSpeed configuration give --deepspeed-config {path}"
             )
-    for before, word in pairwise(words):
-        # After a flag without its value it may be that, such as a data file: argparse knows.
-        if word.endswith(".py") and not word.startswith("-") and ("=" in before or not before.startswith("--")):
-            raise InputError(f"{word} comes after a flag; a nanoGPT configuration comes first, or after --config")
     keys = {word: word.partition("=")[0].lstrip("-").replace("-", "_") for word in words if word.startswith("--")}
-    if not files and not any(key in OWN and "=" in word for word, key in keys.items()):
+    keys = {word: key for word, key in keys.items() if key in KEYS}
+    if not files and not any(KEYS[key].own and "=" in word for word, key in keys.items()):
         return None, words
     for word, key in keys.items():
-        if key in DEFAULTS and "=" not in word:
+        if "=" not in word:
             raise InputError(f"{word} beside a nanoGPT configuration is its key {key}; write --{key}=VALUE")
-    ours = [word for word in words if keys.get(word) not in DEFAULTS]
-    overrides = {keys[word]: word.partition("=")[2] for word in words if keys.get(word) in DEFAULTS}
-    return NanoGPT(tuple(files), overrides), ours
+    overrides = {key: word.partition("=")[2] for word, key in keys.items()}
+    return NanoGPT(tuple(files), overrides), [word for word in words if word not in keys]
 
 
 def read_nanogpt(nano: NanoGPT, ranks: int, gpu: bool) -> Meant:
@@ -146,7 +259,7 @@ def read_nanogpt(nano: NanoGPT, ranks: int, gpu: bool) -> Meant:
     and the line where it stands in a file."""
     values, given = dict(DEFAULTS), set[str]()
     for path in nano.files:
-        for key, (value, line) in read_assignments(path, values, TELLS).items():
+        for key, (value, line) in read_assignments(path, values).items():
             values[key] = checked(key, value, f"{path}, line {line}: ")
             given.add(key)
     for key, text in nano.overrides.items():
@@ -158,7 +271,7 @@ def read_nanogpt(nano: NanoGPT, ranks: int, gpu: bool) -> Meant:
     except InputError as error:
         if nano.files:
             raise
-        key = next(key for key in nano.overrides if key in OWN)
+        key = next(key for key in nano.overrides if KEYS[key].own)
         raise InputError(
             f"--{key}= is a key of nanoGPT's (zerolab train --help has our own), so the run is nanoGPT's: {error}"
         ) from None
@@ -168,7 +281,7 @@ def read_nanogpt(nano: NanoGPT, ranks: int, gpu: bool) -> Meant:
 def literal(text: str, default: Any) -> Any:
     """A value as it stands in a command line."""
     if isinstance(default, str):
-        return text.strip("'\"") if text[:1] in ("'", '"') else text
+        return text.strip("'\"")
     try:
         return ast.literal_eval(text)
     except (ValueError, SyntaxError):
@@ -177,19 +290,17 @@ def literal(text: str, default: Any) -> Any:
 
 def checked(key: str, value: Any, where: str) -> Any:
     """A key's value, of the kind that nanoGPT's default has."""
-    if key not in DEFAULTS:
+    if key not in KEYS:
         raise InputError(f"{where}{key} is none of nanoGPT's keys; leave it out")
     kind = type(DEFAULTS[key])
-    fits = type(value) is kind or (kind is float and type(value) is int)
-    if not fits or (kind in (int, float) and value < LEAST.get(key, 0)):
-        least = f" of at least {LEAST.get(key, 0)}"
-        wanted = {bool: "True or False", int: f"a whole number{least}", float: f"a number{least}", str: "a text"}[kind]
-        raise InputError(f"{where}{key} is {value!r}; give {wanted}")
+    if type(value) is not kind and (kind, type(value)) != (float, int):
+        words = {bool: "True or False", int: "a whole number", float: "a number", str: "a text"}
+        raise InputError(f"{where}{key} is {value!r}; give {words[kind]}")
     return value
 
 
 def settings_of(values: Mapping[str, Any], given: frozenset[str], ranks: int, gpu: bool, notes: list[str]) -> Settings:
-    settings = {setting: values[key] for key, setting in NAMED.items()}
+    settings = {key.same: values[name] for name, key in KEYS.items() if key.same}
     steps, start = values["gradient_accumulation_steps"], values["init_from"]
     if steps % ranks:
         more = -(-steps // ranks) * ranks
@@ -204,11 +315,6 @@ def settings_of(values: Mapping[str, Any], given: frozenset[str], ranks: int, gp
             "first evaluation comes before the first step"
         )
     own = start not in ("scratch", "resume")
-    if own and not (Path(start).expanduser() / "config.json").is_file():
-        raise InputError(
-            f"init_from is {start!r}, and zerolab downloads no weights; save them with transformers' save_pretrained "
-            "and give that folder, or 'scratch' or 'resume'"
-        )
     settings |= {
         "model": "gpt2", "model_size": "124m", "batch_size": values["batch_size"] * steps,
         "grad_accum_steps": steps // ranks, "eval_steps": -(-values["eval_iters"] // ranks),
@@ -230,36 +336,53 @@ def settings_of(values: Mapping[str, Any], given: frozenset[str], ranks: int, gp
         settings["vocab_size"] = VOCABULARY
         notes.append(f"{folder} has no {META}, so the vocabulary is GPT-2's, rounded up to {VOCABULARY}")
     settings |= machine(values, given, gpu, notes)
-    if values["wandb_log"]:
-        notes.append("wandb_log is True, but nothing is sent anywhere; --profile-json FILE has all losses")
-    if not values["always_save_checkpoint"]:
-        notes.append(
-            "always_save_checkpoint is False, but the newest checkpoint is kept, whether it is the best or not"
-        )
-    if "log_interval" in given:
-        notes.append(f"log_interval is {values['log_interval']}, but the loss of each step is shown")
+    notes += [
+        f"{key} is {values[key]}, but {why}"
+        for key, why in NOTES.items()
+        if key in given and values[key] != DEFAULTS[key]
+    ]
     return settings
 
 
 def machine(values: Mapping[str, Any], given: frozenset[str], gpu: bool, notes: list[str]) -> Settings:
     """Device, dtype and compilation. nanoGPT computes in 16 bits on GPUs only; what it takes a GPU for by default goes
     by what is here."""
-    device = values["device"].partition(":")[0]
-    if device not in ("cpu", "cuda"):
-        raise InputError(f"device is {values['device']!r}; give 'cpu' or 'cuda'")
-    dtype = values["dtype"]
-    if dtype not in ("float32", "bfloat16", "float16"):
-        raise InputError(f"dtype is {dtype!r}; give 'float32', 'bfloat16' or 'float16'")
-    if "backend" in given:
-        notes.append(f"backend is {values['backend']!r}, but --collective-impl chooses who carries the messages")
+    device, dtype = values["device"].partition(":")[0], values["dtype"]
+    if dtype not in DTYPES:
+        raise InputError(f"dtype is {dtype!r}; give {' or '.join(map(repr, DTYPES))}")
     on_gpu = gpu if "device" not in given else device == "cuda"
     settings: Settings = {"device": device if "device" in given else "auto"}
     settings["compile"] = values["compile"] and (on_gpu or "compile" in given)
     if values["compile"] and not settings["compile"]:
         notes.append("compile is left off on a CPU; --compile=True turns it on")
     if on_gpu and dtype != "float32":
-        settings["bf16" if dtype == "bfloat16" else "fp16"] = True
+        settings[DTYPES[dtype]] = True
         notes.append(f"dtype is {dtype}: parameters are kept in it, with main parameters in fp32 beside them")
     elif dtype != "float32" and "dtype" in given:
         notes.append(f"dtype is {dtype}, in which nanoGPT computes on GPUs only; this run computes in fp32")
     return settings
+
+
+def write(settings: Settings) -> str:
+    """A file of assignments: each of nanoGPT's keys whose value is not its default. The data set is nanoGPT's if there
+    is none. Raises InputError for what nanoGPT has no key for."""
+    run = run_of(settings)
+    shape = run.architecture
+    if not isinstance(shape, GPT2Config):
+        raise InputError(f"model is {run.model}, and nanoGPT has GPT-2 alone; choose gpt2")
+    if shape.max_seq_len != run.seq_len:
+        raise InputError(
+            f"seq_len is {run.seq_len} and the model's context {shape.max_seq_len}, and nanoGPT's sequences are as "
+            "long as its context, block_size; choose one length for both"
+        )
+    if run.stage > 1:
+        raise InputError(f"zero_stage is {run.stage}, and nanoGPT with use_zero1 has 0 and 1; choose one of them")
+    if run.lr_schedule == "linear" or (run.lr_schedule == "constant" and run.warmup_steps):
+        raise InputError(f"lr_schedule is {run.lr_schedule}, and nanoGPT has a cosine after a warm-up; choose cosine")
+    told = {*" ".join(f"{key.same} {key.feeds}" for key in KEYS.values()).split()} - {"init_from"}
+    for name in run.model_fields_set - SILENT - told:
+        if getattr(run, name) != RunSpec.model_fields[name].default:
+            raise InputError(f"{name} is {getattr(run, name)}, and nanoGPT has no key for it; leave it out")
+    values = {name: key.write(run) if key.write else getattr(run, key.same, None) for name, key in KEYS.items()}
+    lines = [f"{key} = {value!r}" for key, value in values.items() if value is not None and value != DEFAULTS[key]]
+    return "".join(f"{line}\n" for line in lines) or "# nanoGPT's defaults\n"
