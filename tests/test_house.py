@@ -252,8 +252,8 @@ BUDGETS = {
     "apps.sweep": 1_020,
     "apps.interop": 1_400,
 }
-"""Lines of a room at most. They go down: collectives are to have 2,200, zero 2,900, ranks 2,300, checkpoint 1,650, run 300,
-plan with cost 1,850, dialects 1,650, cli 1,350, sweep and interop 850 each."""
+"""Lines of a room at most. They go down: collectives are to have 2,200, zero 2,900, ranks 2,300, checkpoint 1,650, run
+300, plan with cost 1,850, dialects 1,650, cli 1,350, sweep and interop 850 each."""
 LIBRARY = 27_700
 """Lines of the library, the apps counted."""
 WIDTH = 53

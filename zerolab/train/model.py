@@ -24,12 +24,12 @@ def load_data(run: RunSpec) -> Corpus:
 def with_vocabulary(run: RunSpec, corpus: Corpus) -> RunSpec:
     """The run with the vocabulary of its data. Raises InputError if its model knows fewer tokens."""
     known = run.vocab_size
-    if run.init_from is not None:
+    if run.shape is not None:
         known = run.architecture.vocab_size
         if known < corpus.vocab_size:
             raise InputError(
-                f"init_from is a model that knows {known} tokens and {corpus.text.source} has {corpus.vocab_size}; "
-                "take data that was prepared for it"
+                f"{run.model_name} knows {known} tokens and {corpus.text.source} has {corpus.vocab_size}; take data "
+                "that was prepared for it"
             )
     if known is not None and known < corpus.vocab_size:
         raise InputError(
