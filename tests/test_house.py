@@ -9,6 +9,7 @@ import sys
 import tomllib
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -266,6 +267,31 @@ def test_each_room_keeps_to_its_budget_of_lines() -> None:
         lines[room_of(path)] += len(path.read_text(encoding="utf-8").splitlines())
     assert {room: lines[room] for room, most in BUDGETS.items() if not 0 < lines[room] <= most} == {}
     assert sum(of_room for room, of_room in lines.items() if not room.startswith("course")) <= LIBRARY
+
+
+def modules_imported(path: Path, names: Iterable[str]) -> set[str]:
+    """Of these modules, those that a file imports, also for types alone."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        whole = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+        if isinstance(node, ast.ImportFrom):
+            whole = [f"{absolute(node, path)}.{alias.name}" for alias in node.names]
+        for name in whole:
+            while name and name not in names:
+                name = name.rpartition(".")[0]
+            found.add(name)
+    return found - {""}
+
+
+def test_no_files_of_the_library_import_each_other_in_a_circle() -> None:
+    paths = [path for path in SOURCES if "course" not in path.relative_to(ROOT).parts]
+    modules = {".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path for path in paths}
+    # The front door names what the rooms hold.
+    del modules["zerolab"]
+    graph = {name: modules_imported(path, modules) - {name} for name, path in modules.items()}
+    assert len([*TopologicalSorter(graph).static_order()]) == len(modules) > 150
+    with pytest.raises(CycleError):
+        TopologicalSorter({"a": {"b"}, "b": {"a"}}).prepare()
 
 
 def test_the_library_knows_nothing_of_the_apps() -> None:
