@@ -7,7 +7,6 @@ import os
 import platform
 import re
 import shutil
-import subprocess
 import sys
 import tempfile
 from importlib import metadata
@@ -33,8 +32,6 @@ VARIABLES = (
     "WORLD_SIZE", "ZEROLAB_COLLECTIVES", "ZEROLAB_DEVICE", "ZEROLAB_TRACEBACK",
 )  # fmt: skip
 """Of the environment these are told, and no others: some hold secrets."""
-SHARED_MEMORY = Path("/dev/shm")
-_NEW_USER = 0x10000000
 
 
 def main(arguments: list[str]) -> int:
@@ -56,26 +53,24 @@ def main(arguments: list[str]) -> int:
 
 def report() -> dict[str, Facts]:
     """What there is, by subject: numbers, texts, truth values and lists of them."""
+    memory = psutil.virtual_memory()
     return {
         "versions": {"zerolab": __version__, "python": sys.version.split()[0], "torch": str(torch.__version__)},
-        "system": {"platform": platform.platform(), "processor": platform.machine(), **cores(), **memory()},
+        "system": {
+            "platform": platform.platform(),
+            "processor": platform.machine(),
+            "cores": os.cpu_count(),
+            "cores_of_this_process": len(psutil.Process().cpu_affinity()) if has("affinity") else os.cpu_count(),
+            "memory_bytes": memory.total,
+            "memory_available_bytes": memory.available,
+        },
         "torch": backends(),
         "devices": devices(),
-        "places": {**shared_memory(), **temporary_folder(), "user_namespaces": user_namespaces()},
+        "places": {"memfd": has("memfd"), **temporary_folder()},
         "missing": {name: thing.instead for name, thing in THINGS.items() if not has(name)},
         "environment": {name: os.environ[name] for name in VARIABLES if name in os.environ},
         "packages": packages(),
     }
-
-
-def cores() -> Facts:
-    usable = len(os.sched_getaffinity(0)) if has("affinity") else os.cpu_count()
-    return {"cores": os.cpu_count(), "cores_of_this_process": usable}
-
-
-def memory() -> Facts:
-    now = psutil.virtual_memory()
-    return {"memory_bytes": now.total, "memory_available_bytes": now.available}
 
 
 def backends() -> Facts:
@@ -95,14 +90,6 @@ def devices() -> Facts:
     return {f"cuda:{index}": f"{gpu.name}, {gpu.total_memory} bytes" for index, gpu in enumerate(found)}
 
 
-def shared_memory() -> Facts:
-    facts: Facts = {"memfd": has("memfd")}
-    if SHARED_MEMORY.is_dir():
-        usage = shutil.disk_usage(SHARED_MEMORY)
-        facts |= {"dev_shm_bytes": usage.total, "dev_shm_free_bytes": usage.free}
-    return facts
-
-
 def temporary_folder() -> Facts:
     """Where things rest on disk unless a run says otherwise, and whether their bytes go past the page cache."""
     folder = tempfile.gettempdir()
@@ -113,19 +100,6 @@ def temporary_folder() -> Facts:
     except (ZerolabError, OSError) as error:
         direct = str(error)
     return {"temporary_folder": folder, "free_bytes": shutil.disk_usage(folder).free, "direct_io": direct}
-
-
-def user_namespaces() -> bool | str:
-    """Whether a process may make a user namespace, as another process shows that tries: True, or in words why not;
-    False where the attempt failed without words."""
-    program = "import ctypes, os; libc = ctypes.CDLL(None, use_errno=True); " + (
-        f"print(os.strerror(ctypes.get_errno()) if libc.unshare({_NEW_USER}) else '')"
-    )
-    try:
-        done = subprocess.run([sys.executable, "-S", "-c", program], capture_output=True, text=True, timeout=30)
-    except (OSError, subprocess.SubprocessError) as error:
-        return f"no process could try ({error})"
-    return done.stdout.strip() or done.returncode == 0
 
 
 def packages() -> Facts:
