@@ -11,6 +11,7 @@ from zerolab.collectives import Span
 from zerolab.errors import InputError
 from zerolab.run import RunSpec
 from zerolab.train import Report, train
+from zerolab.train.here import check_here
 from zerolab.train.trace import RankTrace, chrome_json, rows_of, times_of, times_of_step
 
 NANO = {"model_size": "nano", "seq_len": 16, "batch_size": 4, "max_steps": 4}
@@ -145,4 +146,4 @@ def test_lockstep_under_torchrun_is_refused(monkeypatch: pytest.MonkeyPatch) -> 
     for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"):
         monkeypatch.setenv(name, "1")
     with pytest.raises(InputError, match="torchrun has started several"):
-        RunSpec(world="lockstep")
+        check_here(RunSpec(world="lockstep"))

@@ -6,7 +6,9 @@ import argparse
 import logging
 import os
 import signal
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from zerolab.apps.cli import ending
@@ -39,28 +41,34 @@ def main(arguments: list[str]) -> int:
             raise InputError(f"there is no script {script!r}; name a file that is there, or -m and a module")
         ending.say(f"zerolab launch: there is no {script} here, so zerolab train runs in its place")
         return train(count, given.collectives, given.backend, passed)
-    os.environ["ZEROLAB_COLLECTIVES"] = given.collectives
+    variables = {"ZEROLAB_COLLECTIVES": given.collectives}
     if given.backend == "gloo":
-        os.environ["CUDA_VISIBLE_DEVICES"] = ""
-    return start([*(["-m", given.module] if script is None else [script]), *passed], count)
+        variables["CUDA_VISIBLE_DEVICES"] = ""
+    return start([*(["-m", given.module] if script is None else [script]), *passed], count, variables)
 
 
-def start(words: Sequence[str], ranks: int) -> int:
+def start(words: Sequence[str], ranks: int, variables: Mapping[str, str]) -> int:
     """Run a script or a module in so many processes by torchrun. The first that fails ends the others, and is named;
     its status is returned, 128 and the number of a signal that ended it."""
     from torch.distributed.elastic.multiprocessing import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.run import main as torchrun
 
-    # Else it warns that it sets this itself, to 1.
-    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // ranks)))
-    os.environ["PYTHONUNBUFFERED"] = "1"
-    os.environ["TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE"] = "rank ${rank} | " if ranks > 1 else " "
-    # What it has to say of a rank that failed is said below.
-    logging.disable(logging.CRITICAL)
-    with temporary_folder("launch") as logs:
+    variables = {
+        # Else torchrun warns that it sets this itself, to 1.
+        "OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // ranks)),
+        **os.environ,
+        **variables,
+        "PYTHONUNBUFFERED": "1",
+        "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE": "rank ${rank} | " if ranks > 1 else " ",
+    }
+    with temporary_folder("launch") as logs, kept_as_it_was():
+        os.environ.update(variables)
+        tempfile.tempdir = str(logs)
+        # What it has to say of a rank that failed is said below.
+        logging.disable(logging.CRITICAL)
         try:
-            torchrun(["--standalone", f"--nproc-per-node={ranks}", "--tee=3", f"--log-dir={logs}", *words])
+            torchrun(["--standalone", f"--nproc-per-node={ranks}", "--tee=3", *words])
         except ChildFailedError as error:
             rank, failure = error.get_first_failure()
             code = failure.exitcode
@@ -72,6 +80,23 @@ def start(words: Sequence[str], ranks: int) -> int:
             ending.say(f"zerolab launch: {why}; all ranks were ended")
             return 128 + error.sigval
     return 0
+
+
+@contextmanager
+def kept_as_it_was() -> Iterator[None]:
+    """What torchrun changes in this process is at the end as it was: variables, where temporary files go, what is
+    logged, and what signals do."""
+    variables, folder, level = dict(os.environ), tempfile.tempdir, logging.root.manager.disable
+    handlers = {number: signal.getsignal(number) for number in ending.SIGNALS}
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(variables)
+        tempfile.tempdir = folder
+        logging.disable(level)
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
 
 
 def split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
