@@ -35,7 +35,6 @@ SEQUENCES, MOST_SEQUENCES = 12, 1 << 20
 """Sequences of an optimizer step: by default, and at most in training, which draws each of them by itself."""
 MOST = 1 << 31
 """Ranks, sequences or elements of a size, of which nobody has more."""
-ATTENTION = ("flash", "eager")
 ROUND = 64
 Count = Annotated[int, Field(ge=1)]
 Size = Annotated[int, Field(ge=1, lt=MOST)]
@@ -105,7 +104,7 @@ class RunSpec(BaseModel):
         0, "what is sharded: 0 nothing, 1 optimizer, 2 +gradients, 3 all"
     )
     ranks: Annotated[int, Field(ge=1, le=MOST)] = setting(
-        2, "processes on this machine (torchrun brings its own), at most 128"
+        2, "ranks: in training at most 128 processes of this machine, or those that torchrun brings"
     )
     collective_impl: Literal["auto", "shared", "ring", "torch"] = setting(
         "auto", "shared memory, our rings, or torch's; auto: shared memory on CPUs, torch's (NCCL) on GPUs"
@@ -267,8 +266,11 @@ class RunSpec(BaseModel):
     # No flags of `zerolab train`, and in no file.
     shape: Any = Field(None, exclude=True)
     """A model of another description, with a `name` and a `config`; None: the named one."""
-    attention: Literal["flash", "eager"] = Field("flash", exclude=True)
-    """As planned: by a kernel that keeps no scores, as torch takes it on CPUs and GPUs, or eager."""
+    attention: Literal["flash", "eager"] = Field(
+        "flash",
+        exclude=True,
+        description="as planned: by a kernel that keeps no scores, as torch takes it on CPUs and GPUs, or eager",
+    )
     on_gpus: bool = Field(False, exclude=True)
     """Whether defaults are planned as those of ranks on GPUs (`Offload.on`, `Stage3Limits.on`)."""
 

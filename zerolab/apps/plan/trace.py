@@ -32,9 +32,6 @@ TRACED_LAYERS = 3
 """The first and the last layer have other neighbours than those between, so one stands for these."""
 
 
-ATTENTION = ("flash", "eager")
-
-
 class Work(NamedTuple):
     """What one micro-batch computes: `batch` sequences of `tokens`, in the dtype of the parameters.
 
