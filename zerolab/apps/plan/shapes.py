@@ -1,10 +1,10 @@
-"""Shapes of known transformers, from which their parameters and activations follow."""
+"""Shapes of known transformers."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from zerolab.apps.plan.mixture import MixtureConfig, parameter_count, unit_parameters
+from zerolab.apps.plan.mixture import MixtureConfig, parameter_count
 from zerolab.errors import InputError
 from zerolab.flat.layout import check_count
 from zerolab.models import SIZES, Config, GPT2Config
@@ -37,24 +37,9 @@ class Shape:
         return GPT2Config(self.vocabulary, self.hidden, self.layers, self.heads, self.context, bias=True)
 
     @property
-    def layer_parameters(self) -> int:
-        """Of a GPT 12 h^2 in matrices (4 in attention, 8 in the feed-forward) and 13 h in biases and norms."""
-        return unit_parameters(self.config)[1]
-
-    @property
     def parameters(self) -> int:
         """All of them; a tied head is the embedding once more."""
         return parameter_count(self.config)
-
-    def activation_bytes(self, batch: int, tokens: int, checkpointing: bool) -> float:
-        """What the layers of a GPT keep for backward, in 16 bits: s b h (34 + 5 a s / h) bytes a layer for b sequences
-        of s tokens; with checkpointing each layer's input, 2 s b h, and one layer whole (Korthikanti et al., arXiv
-        2205.05198, sections 4 and 5). Embedding, head and loss are not in it."""
-        check_count("batch", batch)
-        check_count("tokens", tokens)
-        entry = tokens * batch * self.hidden
-        whole = entry * (34 + 5 * self.heads * tokens / self.hidden)
-        return self.layers * 2 * entry + whole if checkpointing else self.layers * whole
 
 
 def shape_of(config: Config, name: str) -> Shape:
