@@ -23,6 +23,7 @@ from pydantic import (
 from zerolab.collectives import Link
 from zerolab.data import EMBEDDED, check_division
 from zerolab.errors import InputError
+from zerolab.flat.layout import check_count
 from zerolab.models import BYTE_VOCABULARY, Config, GPT2Config, LlamaConfig, config_of
 from zerolab.offload.formats import check_places
 from zerolab.offload.places import NO_OFFLOAD, TIER_OF, Offload
@@ -54,6 +55,27 @@ STATE_OF = {
     "exp_avg_sq_dtype": "exp_avg_sq",
 }
 SIZES = ("layers", "heads", "dim", "kv_heads", "ffn_dim", "bias", "tied_head")
+SECOND_NAMES = {
+    "stage": "zero_stage",
+    "micro_batches": "grad_accum_steps",
+    "instances": "num_distributed_optimizer_instances",
+}
+OF_OFFLOAD = {
+    "offload_optimizer": "optimizer",
+    "offload_param": "parameters",
+    "offload_path": "path",
+    "buffer_count": "buffer_count",
+    "buffer_size": "buffer_numel",
+    "sub_group_size": "sub_group_numel",
+    "max_in_cpu": "max_in_cpu",
+}
+OF_LIMITS = {
+    "param_persistence_threshold": "persistence_numel",
+    "prefetch_bucket_size": "prefetch_numel",
+    "max_live_parameters": "live_numel",
+    "max_reuse_distance": "reuse_numel",
+}
+"""Settings, and what a Precision, an Offload and Stage3Limits call them."""
 OFFLOADS = {
     "nothing": NO_OFFLOAD,
     "optimizer": Offload("host"),
@@ -301,7 +323,11 @@ class RunSpec(BaseModel):
             return made(given)
         given = first_names(given)
         if "micro_batch_size" in given:
-            given["batch_size"] = _parts(given) * given.pop("micro_batch_size")
+            sequences = given.pop("micro_batch_size")
+            check_count("micro_batch_size", sequences)
+            if "batch_size" in given:
+                raise InputError("batch_size and micro_batch_size are both given; leave one of the two out")
+            given["batch_size"] = _parts(given) * sequences
         if "batch_size" in given:
             return made(given)
         run = made({**given, "batch_size": default_batch(given)})
@@ -425,25 +451,14 @@ class RunSpec(BaseModel):
     @property
     def places(self) -> Offload:
         """Where the states rest."""
-        return Offload(
-            TIER_OF.get(self.offload_optimizer, self.offload_optimizer),
-            TIER_OF.get(self.offload_param, self.offload_param),
-            path=self.offload_path,
-            buffer_count=self.buffer_count,
-            buffer_numel=self.buffer_size,
-            sub_group_numel=self.sub_group_size,
-            max_in_cpu=self.max_in_cpu,
-        )
+        parts = {part: getattr(self, setting) for setting, part in OF_OFFLOAD.items()}
+        tiers = {part: TIER_OF.get(parts[part], parts[part]) for part in ("optimizer", "parameters")}
+        return Offload(**parts | tiers)
 
     @property
     def limits(self) -> Stage3Limits:
         """What stage 3 has whole, in elements."""
-        return Stage3Limits(
-            self.param_persistence_threshold,
-            self.prefetch_bucket_size,
-            self.max_live_parameters,
-            self.max_reuse_distance,
-        )
+        return Stage3Limits(**{part: getattr(self, setting) for setting, part in OF_LIMITS.items()})
 
     @property
     def dtypes(self) -> Precision | None:
@@ -563,33 +578,20 @@ def refuse_idle(run: RunSpec, names: tuple[str, ...], why: str) -> None:
 
 
 def first_names(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings by the names of `RunSpec`'s fields."""
-    second = {"stage": "zero_stage", "micro_batches": "grad_accum_steps"}
-    second["instances"] = "num_distributed_optimizer_instances"
-    found = {second.get(name, name): value for name, value in given.items()}
-    if "offload" in found:
-        offload = found.pop("offload")
-        if not isinstance(offload, Offload):
-            if offload not in OFFLOADS:
-                raise InputError(f"offload is {offload!r}; choose one of {', '.join(OFFLOADS)}")
-            offload = OFFLOADS[offload]
-        found |= {
-            "offload_optimizer": offload.optimizer,
-            "offload_param": offload.parameters,
-            "offload_path": offload.path,
-            "buffer_count": offload.buffer_count,
-            "buffer_size": offload.buffer_numel,
-            "sub_group_size": offload.sub_group_numel,
-            "max_in_cpu": offload.max_in_cpu,
-        }
-    if "limits" in found:
-        limits = found.pop("limits")
-        found |= {
-            "param_persistence_threshold": limits.persistence_numel,
-            "prefetch_bucket_size": limits.prefetch_numel,
-            "max_live_parameters": limits.live_numel,
-            "max_reuse_distance": limits.reuse_numel,
-        }
+    """Settings by the names of `RunSpec`'s fields. Raises an InputError for one that is given twice."""
+    found: dict[str, Any] = {}
+    for name, value in given.items():
+        own = {SECOND_NAMES.get(name, name): value}
+        if name == "offload":
+            if not isinstance(value, Offload) and value not in OFFLOADS:
+                raise InputError(f"offload is {value!r}; choose one of {', '.join(OFFLOADS)}")
+            offload = value if isinstance(value, Offload) else OFFLOADS[value]
+            own = {setting: getattr(offload, part) for setting, part in OF_OFFLOAD.items()}
+        elif name == "limits":
+            own = {setting: getattr(value, part) for setting, part in OF_LIMITS.items()}
+        if twice := sorted(own.keys() & found.keys()):
+            raise InputError(f"{name} is given, and {twice[0]}, too, which it says; leave one of the two out")
+        found |= own
     return found
 
 
