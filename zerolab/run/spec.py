@@ -171,7 +171,8 @@ class RunSpec(BaseModel):
     context: Size | None = setting(None, "longest sequence that the model can read; none: seq-len")
     vocab_size: Size | None = setting(None, "tokens that the model knows; none: those of the data")
     init_from: Path | None = setting(
-        None, "begin with the weights of a Hugging Face folder of a llama or gpt2, whose shape the model has"
+        None,
+        "begin with the weights of a Hugging Face folder (Llama, Mistral, Qwen2, Qwen3, GPT-2), and with their shape",
     )
     dropout: Decay = setting(0.0, "gpt2: share of activations that training leaves out")
     data_mode: str = setting(EMBEDDED, "embedded, synthetic, fineweb-edu, or the path of a text file")

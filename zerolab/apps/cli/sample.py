@@ -59,7 +59,7 @@ def make_parser() -> argparse.ArgumentParser:
         metavar="FOLDER",
         type=Path,
         help="what zerolab train saved (--save-folder; the newest checkpoint is taken, or the one that it is), or a "
-        "Hugging Face folder of a llama or gpt2, such as zerolab checkpoint consolidate --huggingface writes",
+        "Hugging Face folder of one of these models, such as zerolab checkpoint consolidate --huggingface writes",
     )
     parser.add_argument("--prompt", metavar="TEXT", default="\n", help="how the text begins (default: a new line)")
     parser.add_argument("--tokens", metavar="N", default="200", help="tokens to add (default: 200)")
