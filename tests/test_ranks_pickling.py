@@ -111,6 +111,14 @@ def f(comm):
     own.x = 3
     return own.x
 """,
+    ("a weak dictionary, with nothing in it", 0): """
+import weakref
+class Key: pass
+key = Key()
+known = weakref.WeakKeyDictionary({key: 1})
+def f(comm):
+    return len(known)
+""",
     ("a tracker made outside", 8): """
 import torch
 from zerolab.memory import Tracker

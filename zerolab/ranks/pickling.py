@@ -10,6 +10,7 @@ import pickle
 import sys
 import threading
 import types
+import weakref
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -94,8 +95,11 @@ MADE_ANEW: dict[type, Any] = {
     type(threading.Lock()): threading.Lock,
     type(threading.RLock()): threading.RLock,
     threading.local: threading.local,
+    weakref.WeakKeyDictionary: weakref.WeakKeyDictionary,
+    weakref.WeakValueDictionary: weakref.WeakValueDictionary,
 }
-"""What a rank gets one of its own of: a lock that nobody has, a thread's own data with nothing in it."""
+"""What a rank gets one of its own of: a lock that nobody has, a thread's own data or a weak dictionary with nothing in
+it, since what that holds lives in this process."""
 
 
 def new_cached(maxsize: int | None, typed: bool) -> Any:
