@@ -107,7 +107,7 @@ def test_the_flags_of_train_describe_the_same_run() -> None:
         defer_reduction=True, prefetch=False, bucket_numel=5000,
     )  # fmt: skip
     assert (config.prefetch, config.bucket_numel) == (False, 5000)
-    assert (config.ranks, config.stage, config.seq_len) == (3, 3, 32)
+    assert (config.ranks, config.stage, config.seq_len, config.defer_reduction) == (3, 3, 32, True)
     assert (config.micro_batch_size, config.micro_batches, config.batch_size) == (2, 2, 12)
     assert config.dtypes == PRECISIONS["bf16"] and config.places.parameters == "host"
 

@@ -147,6 +147,7 @@ def _write(folder: Path, values: dict[tuple[Any, ...], Any], progress: Progress 
                 if progress is not None:
                     progress(done, total)
             places[MetadataIndex(key, offset)] = _StorageInfo(FILE, start, file.tell() - start)
+            del data  # before the next one is read
         file.flush()
         os.fsync(file.fileno())
     write_whole(folder / METADATA, pickle.dumps(Metadata(entries, names, places)))
