@@ -55,7 +55,7 @@ unit nbval quick: export OMP_WAIT_POLICY := PASSIVE
 # Hundreds of processes import the library: what one compiles shall serve the next, also where images say otherwise.
 unit nbval quick: export PYTHONDONTWRITEBYTECODE :=
 
-unit: $(STAMP)  ## unit tests and rank tests (TESTS=tests/test_flat.py for one file)
+unit: $(STAMP)  ## unit tests and rank tests (TESTS=tests/flat/test_flat.py for one file)
 ifeq ($(TESTS),)
 	$(PY) -m pytest $(SHARED) tests $(ARGS)
 else
@@ -72,8 +72,8 @@ gpu-test: $(STAMP)  ## on a machine with GPUs: hold all stages to DDP and FSDP2 
 
 soak: $(STAMP)  ## kill, interrupt and starve the commands at 200 random moments (ARGS='--moments 50 --seed 1'), train 1,000 fuzzed nets (NETS=100), and run 10,000 collectives and 1,000 killed saves (MINUTES=5); hours
 	$(PY) tools/soak.py $(ARGS)
-	$(PY) tests/zero_fuzz.py --nets $(or $(NETS),1000)
-	$(PY) tests/soak_ranks.py --launches $(or $(LAUNCHES),1000) --saves $(or $(SAVES),1000) $(if $(MINUTES),--minutes $(MINUTES))
+	$(PY) tests/zero/zero_fuzz.py --nets $(or $(NETS),1000)
+	$(PY) tests/checkpoint/soak_ranks.py --launches $(or $(LAUNCHES),1000) --saves $(or $(SAVES),1000) $(if $(MINUTES),--minutes $(MINUTES))
 
 notebooks: $(STAMP)  ## run the lessons again and store their outputs; generate exercises from their source
 	$(PY) -m zerolab.course.notebooks $(ARGS)
@@ -86,7 +86,7 @@ site: $(STAMP)  ## build the course as static pages in build/site, from the stor
 	@$(PY) docs/site/build.py
 
 site-test: site  ## build the site and look at it in Chromium: widths, texts, weight, links, scenes
-	$(PY) -m pytest -p no:nbval tests/test_site.py tests/test_site_browser.py $(ARGS)
+	$(PY) -m pytest -p no:nbval tests/house/test_site.py tests/house/test_site_browser.py $(ARGS)
 
 lone: $(STAMP)  ## notebooks that install the library themselves, in build/lone (ZEROLAB_REPOSITORY=https://github.com/OWNER/NAME)
 	@$(PY) docs/site/oneclick.py

@@ -17,6 +17,10 @@ from hypothesis import settings
 
 from zerolab.ranks import forkserver
 
+TESTS = Path(__file__).parent
+# A room's tests share modules with those of another: all rooms are on the path.
+sys.path += sorted({str(path.parent) for path in TESTS.glob("*/**/test_*.py")})
+
 # Small tensors: a second thread only waits, and for long where other tests use the cores.
 torch.set_num_threads(1)
 
@@ -42,7 +46,7 @@ def pytest_collection(session: pytest.Session) -> None:
     in the first process that imports it, for seconds in all, and the others find that done."""
     shared = getattr(session.config, "workerinput", None)
     if shared and all(os.path.isdir(place) for place in session.config.args):
-        files = sorted(Path(__file__).parent.glob("test_*.py"))
+        files = sorted(TESTS.rglob("test_*.py"), key=lambda path: path.name)
         for path in files[int(shared["workerid"].removeprefix("gw")) :: shared["workercount"]]:
             # Collecting says what is wrong with it.
             with suppress(Exception, pytest.skip.Exception):

@@ -20,14 +20,17 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-ALWAYS = "tests/test_house.py"
+ALWAYS = "tests/house/test_house.py"
 # What is no Python file stands behind these.
 BESIDE = (
-    (r"(notebooks|solutions|exercises)/.*\.ipynb", ("tests/test_notebooks.py", "tests/test_grading.py")),
-    (r"README.md", ("tests/test_readme.py", "tests/test_readme_commands.py")),
-    (r"benchmarks/.*", ("tests/test_benchmarks.py",)),
+    (
+        r"(notebooks|solutions|exercises)/.*\.ipynb",
+        ("tests/course/notebooks/test_notebooks.py", "tests/course/grade/test_grading.py"),
+    ),
+    (r"README.md", ("tests/house/test_readme.py", "tests/house/test_readme_commands.py")),
+    (r"benchmarks/.*", ("tests/house/test_benchmarks.py",)),
 )  # fmt: skip
-ZOO = ("tests/test_grading_zoo.py", "tests/test_grading_right.py")
+ZOO = ("tests/course/grade/test_grading_zoo.py", "tests/course/grade/test_grading_right.py")
 OF_AN_EXERCISE = re.compile(r"(?:zerolab/course/exercises|tests/zoo)/(\w+)/(\w+)\.py")
 
 
@@ -44,12 +47,14 @@ def git(*words: str) -> list[str]:
 
 
 def modules(root: Path = ROOT) -> dict[str, str]:
-    """Files by the names under which they are imported; tests and tools are imported without their folder's name."""
+    """Files by the names under which they are imported: without the folders that are no packages."""
     found = {}
     for folder in ("zerolab", "benchmarks", "tests", "tools"):
         for path in sorted((root / folder).rglob("*.py")):
-            whole = path.relative_to(root).with_suffix("").parts
-            name = whole[1:] if folder in ("tests", "tools") else whole
+            top = path.parent
+            while (top / "__init__.py").exists():
+                top = top.parent
+            name = path.relative_to(top).with_suffix("").parts
             found[".".join(name[:-1] if name[-1] == "__init__" else name)] = str(path.relative_to(root))
     return found
 
@@ -107,7 +112,7 @@ def tests_for(files: set[str], house: dict[str, set[str]]) -> list[str]:
         far |= {test: 0 for pattern, tests in BESIDE if re.fullmatch(pattern, path) for test in tests}
     if exercises_in(files):
         far |= dict.fromkeys(ZOO, 0)
-    tests = [path for path in far if re.fullmatch(r"tests/test_\w+\.py", path) and (ROOT / path).is_file()]
+    tests = [path for path in far if re.fullmatch(r"tests/([\w/]+/)?test_\w+\.py", path) and (ROOT / path).is_file()]
     late = longest()
     tests.sort(key=lambda path: (far[path] > 0 and Path(path).name in late, far[path], (ROOT / path).stat().st_size))
     return [ALWAYS, *(path for path in tests if path != ALWAYS)]

@@ -1,4 +1,4 @@
-"""Ranks of tests/test_cs336.py: a small model behind the adapters in docs, beside one process with the whole batch."""
+"""Ranks of test_cs336.py: a small model behind the adapters in docs, beside one process with the whole batch."""
 
 import copy
 import sys
@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-sys.path.append(str(Path(__file__).resolve().parent.parent / "docs"))
+sys.path.append(str(Path(__file__).resolve().parents[2] / "docs"))
 
 import cs336_adapters as adapters
 

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-TESTS = Path(__file__).parent
+TESTS = Path(__file__).parents[1]
 PAGE = (TESTS.parent / "docs" / "edge_cases.md").read_text(encoding="utf-8")
 ITEMS = 24
 ROW = re.compile(r"\| (\d+)([a-z]) \| ([^|]+) \| ([^|]+) \|")
-NAMED = re.compile(r"`tests/(test_\w+\.py)::(test_\w+)(?:\[([^\]`]+)\])?`")
+NAMED = re.compile(r"`tests/([\w/]*test_\w+\.py)::(test_\w+)(?:\[([^\]`]+)\])?`")
 
 
 def rows() -> list[tuple[int, str, str, str]]:
@@ -38,7 +38,7 @@ def words_in(file: str) -> frozenset[str]:
     """The texts in a file of tests, and in the modules and packages beside it that it imports from."""
     of_file = tree(TESTS / file)
     modules = {node.module or "" for node in ast.walk(of_file) if isinstance(node, ast.ImportFrom)}
-    beside = [path for module in modules for path in [TESTS / f"{module}.py"] if path.exists()]
+    beside = [path for module in modules - {""} for path in TESTS.rglob(f"{module}.py")]
     packages = [TESTS / module for module in modules if module and (TESTS / module / "__init__.py").exists()]
     trees = [of_file, *map(tree, beside), *(tree(path) for folder in packages for path in folder.rglob("*.py"))]
     constants = (node.value for one in trees for node in ast.walk(one) if isinstance(node, ast.Constant))
@@ -82,12 +82,16 @@ def test_every_item_has_rows_in_order_and_none_twice() -> None:
 
 
 def test_a_name_that_is_misspelt_or_a_case_that_is_gone_is_seen() -> None:
-    said = "`tests/test_flat.py::test_one` `tests/test_zero_parameters.py::test_none[used twice]`"
-    named = [("test_flat.py", "test_one", ""), ("test_zero_parameters.py", "test_none", "used twice")]
+    said = "`tests/flat/test_flat.py::test_one` `tests/zero/test_zero_parameters.py::test_none[used twice]`"
+    named = [
+        ("flat/test_flat.py", "test_one", ""),
+        ("zero/test_zero_parameters.py", "test_none", "used twice"),
+    ]
     assert NAMED.findall(said) == named
-    assert "test_chunks_follow_tensor_split" in claims_in("test_flat.py") and "test_one" not in claims_in(
-        "test_flat.py"
+    claims = claims_in("flat/test_flat.py")
+    assert "test_chunks_follow_tensor_split" in claims and "test_one" not in claims
+    assert is_case("zero/test_zero_parameters.py", "used twice") and not is_case(
+        "zero/test_zero_parameters.py", "used thrice"
     )
-    assert is_case("test_zero_parameters.py", "used twice") and not is_case("test_zero_parameters.py", "used thrice")
-    assert is_case("test_grading_zoo.py", "01_ring_collectives-calls exit")
-    assert not is_case("test_grading_zoo.py", "03_zero_1-calls exit")
+    assert is_case("course/grade/test_grading_zoo.py", "01_ring_collectives-calls exit")
+    assert not is_case("course/grade/test_grading_zoo.py", "03_zero_1-calls exit")

@@ -21,7 +21,7 @@ from packaging.utils import canonicalize_name
 from zerolab.course.exercises import LESSONS
 from zerolab.course.judge.exercise import Exercise
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS = PROJECT["optional-dependencies"]
 SOURCES = sorted((ROOT / "zerolab").rglob("*.py"))
@@ -315,7 +315,10 @@ def test_lines_of_the_library_are_no_denser_than_they_were() -> None:
 
 def test_no_tool_has_the_name_of_a_file_of_the_tests() -> None:
     """Tests import tools by name, too: of two files of one name, which comes would depend on who imports first."""
-    tests, tools = ({path.stem for path in (ROOT / folder).glob("*.py")} for folder in ("tests", "tools"))
+    tests, tools = (
+        {path.stem for path in (ROOT / folder).rglob("*.py")} - {"__init__", "__main__"}
+        for folder in ("tests", "tools")
+    )
     assert tests and tools and not tests & tools
 
 

@@ -15,7 +15,7 @@ import yaml
 from cover import NIGHTLY
 from test_house import make_targets, tracked
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 sys.path += [str(ROOT / "docs" / "site"), str(ROOT / "tools")]
 
 import one_click  # noqa: E402

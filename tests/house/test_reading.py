@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-DOCS = Path(__file__).resolve().parent.parent / "docs"
+DOCS = Path(__file__).resolve().parents[2] / "docs"
 TEXT = (DOCS / "reading.md").read_text()
 STOPS = re.findall(
     r"^## (\d+)\. \[([\w/.]+)\]\(\.\./zerolab/([\w/.]+)\), (\d+) minutes?\n(.*?)(?=^## |^The walk is over)",

@@ -20,7 +20,7 @@ from zerolab.course.viz.looks import MEMORY
 from zerolab.run import RunSpec
 from zerolab.train import train
 
-README = (Path(__file__).parent.parent / "README.md").read_text()
+README = (Path(__file__).parents[2] / "README.md").read_text()
 ROWS = re.findall(r"^\| ([0-3]) \| ([\d. |]+) \| [\d.]+", README, re.MULTILINE)
 BY_DAY = ROWS if NIGHTLY else ROWS[::3]
 """Stages 0 and 3: what is measured at the others is what is predicted (test_memory.py); nightly all rows."""
@@ -93,7 +93,7 @@ def colours(path: Path) -> set[tuple[int, ...]]:
 
 @pytest.mark.parametrize("name", PICTURES)
 def test_a_kind_of_memory_has_its_one_colour_in_every_picture(name: str) -> None:
-    shown = colours(Path(__file__).parent.parent / name)
+    shown = colours(Path(__file__).parents[2] / name)
     missing = {
         kind
         for kind, look in MEMORY.items()
@@ -107,7 +107,7 @@ def test_the_timeline_is_the_step_as_it_runs_now(tmp_path: Path) -> None:
     (tmp_path / "now.png").write_bytes(picture.png())
     now, stored = (
         numpy.asarray(Image.open(path).convert("L"), dtype=float)
-        for path in (tmp_path / "now.png", Path(__file__).parent.parent / "docs" / "timeline.png")
+        for path in (tmp_path / "now.png", Path(__file__).parents[2] / "docs" / "timeline.png")
     )
     # Another version of a font's renderer moves edges a little; another step moves whole boxes.
     assert now.shape == stored.shape and abs(now - stored).mean() < 2

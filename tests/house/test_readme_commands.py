@@ -26,7 +26,7 @@ from zerolab.apps import cli
 from zerolab.apps.cli.train import make_parser
 from zerolab.run import RunSpec
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text()
 PROGRAMS = (".venv/bin/", "make ", "torchrun ")
 

@@ -10,7 +10,7 @@ import nbformat
 import pytest
 from PIL import Image
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 sys.path.append(str(ROOT / "docs" / "site"))
 
 from icons import without  # noqa: E402

@@ -25,7 +25,7 @@ from zerolab.course.viz.shards import shard_text
 from zerolab.flat import lay_out
 from zerolab.run import RunSpec
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 SITE = ROOT / "build" / "site"
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 pytestmark = [

@@ -21,7 +21,7 @@ from jupyter_client.manager import start_new_kernel
 from zerolab.ranks import forkserver, launch
 from zerolab.ranks.job import Job
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_a_choice_shows_all_that_the_runs_together_show() -> None:
@@ -179,22 +179,23 @@ def house() -> dict[str, set[str]]:
 
 
 def test_imports_lead_to_the_file_that_defines_a_name_and_not_through_a_package(house: dict[str, set[str]]) -> None:
-    assert {"zerolab/ranks/launch.py", "zerolab/ranks/job.py", "tests/cover.py"} <= house["tests/test_suite.py"]
-    assert "zerolab/ranks/join.py" not in house["tests/test_suite.py"]
+    assert {"zerolab/ranks/launch.py", "zerolab/ranks/job.py", "tests/cover.py"} <= house["tests/house/test_suite.py"]
+    assert "zerolab/ranks/join.py" not in house["tests/house/test_suite.py"]
     far = quick.distances(["zerolab/flat/layout.py"], house)
-    assert far["zerolab/flat/layout.py"] == 0 and far["tests/test_flat.py"] == 1
+    assert far["zerolab/flat/layout.py"] == 0 and far["tests/flat/test_flat.py"] == 1
 
 
 def test_the_nearest_tests_of_a_change_come_first(house: dict[str, set[str]]) -> None:
-    assert quick.tests_for(set(), house) == ["tests/test_house.py"], "an empty change"
+    assert quick.tests_for(set(), house) == ["tests/house/test_house.py"], "an empty change"
     changed = {"zerolab/ranks/pickling.py"}
     first, second, *others = quick.tests_for(changed, house)
-    assert (first, second) == ("tests/test_house.py", "tests/test_ranks_pickling.py")
+    assert (first, second) == ("tests/house/test_house.py", "tests/ranks/test_ranks_pickling.py")
     far = quick.distances(changed, house)
     short = [far[path] for path in others if Path(path).name not in quick.longest()]
     assert short == sorted(short) and {Path(path).name for path in others[len(short) :]} <= set(quick.longest())
-    assert quick.tests_for({"tests/test_zero_equal.py"}, house)[1] == "tests/test_zero_equal.py", "changed itself"
-    assert "tests/test_notebooks.py" in quick.tests_for({"notebooks/00_start_here.ipynb"}, house)
+    itself = "tests/zero/test_zero_equal.py"
+    assert quick.tests_for({itself}, house)[1] == itself
+    assert "tests/course/notebooks/test_notebooks.py" in quick.tests_for({"notebooks/00_start_here.ipynb"}, house)
 
 
 def test_a_changed_exercise_has_its_answers_judged_and_no_others(house: dict[str, set[str]]) -> None:

@@ -27,7 +27,7 @@ from zerolab.train.rank import train_rank
 from zerolab.train.resume import Start
 from zerolab.train.run import make_report
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 TINY_RUN = {"model_size": "nano", "seq_len": 16, "max_steps": 3, "ranks": 2}
 # A rank that is spawned imports torch.
 SPAWNED = 200

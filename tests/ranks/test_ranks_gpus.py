@@ -29,7 +29,7 @@ from zerolab.ranks.process_transport import ProcessTransport
 from zerolab.run import RunSpec
 from zerolab.zero.start.checks import check_model
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 MEETING = {"MASTER_ADDR": "a", "MASTER_PORT": "29500"}
 TOLD = {"RANK": "11", "WORLD_SIZE": "16", "LOCAL_RANK": "3", "LOCAL_WORLD_SIZE": "8"}
 

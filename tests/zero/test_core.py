@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 READING = ROOT / "docs" / "reading.md"
 BESIDE = ("zerolab/errors.py", "zerolab/gpu.py")
 """What every room may import, and nobody counts."""

@@ -87,7 +87,7 @@ def test_idle_experts_in_a_reentrant_checkpoint_are_a_mismatch_that_is_named_at_
 
 def rows_of(section: str) -> list[str]:
     """The models that a section of docs/models.md names."""
-    text = (Path(__file__).parents[1] / "docs" / "models.md").read_text().split(f"\n## {section}\n")[1]
+    text = (Path(__file__).parents[2] / "docs" / "models.md").read_text().split(f"\n## {section}\n")[1]
     table = [line for line in text.split("\n## ")[0].splitlines() if line.startswith("| ")]
     return [line.split("|")[1].strip() for line in table[2:]]
 

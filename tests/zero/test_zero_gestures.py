@@ -22,7 +22,7 @@ from zerolab import ZeroEngine, launch
 from zerolab.collectives import Collectives
 from zerolab.errors import StateError
 
-PAGE = (Path(__file__).parents[1] / "docs" / "gestures.md").read_text()
+PAGE = (Path(__file__).parents[2] / "docs" / "gestures.md").read_text()
 RANKS, ROWS = 2, 8
 NAMES = {
     **{"F": F, "checkpoint": checkpoint, "clip_grad_norm_": clip_grad_norm_, "clip_grad_value_": clip_grad_value_},

@@ -1,4 +1,4 @@
-"""What `make gpu-test` holds, claim by claim; skipped where there is no GPU. (`tests/test_gpucheck.py` tries the checks
+"""What `make gpu-test` holds, claim by claim; skipped where there is no GPU. (`test_gpucheck.py` tries the checks
 themselves without one.)"""
 
 import pytest

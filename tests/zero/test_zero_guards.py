@@ -14,7 +14,7 @@ from zerolab.ranks import launch
 from zerolab.zero import ZeroEngine
 from zerolab.zero.guards import DEFAULT
 
-ZERO = Path(__file__).resolve().parent.parent / "zerolab" / "zero"
+ZERO = Path(__file__).resolve().parents[2] / "zerolab" / "zero"
 
 
 class Net(nn.Module):

@@ -272,7 +272,7 @@ def copies(call: ast.Call) -> bool:
 
 
 def test_no_copy_is_begun_that_nobody_waits_for() -> None:
-    """Copies between host and GPU block, but where an event says that they have ended (tests/test_streams.py): whoever
+    """Copies between host and GPU block, but where an event says that they have ended (test_streams.py): whoever
     reads what came elsewhere needs none, and finds no half of it."""
     waited = ["copies.py", "gpu.py", "readback.py", "tiers.py", "tiers.py"]
     begun = []

@@ -1,7 +1,7 @@
 """Nets, optimizers and settings drawn from a seed. The stages must end each run with the same bits, whatever was drawn.
 
-python tests/zero_fuzz.py --nets 1000       a soak: in lockstep, most of them
-python tests/zero_fuzz.py --only 17 --show  one net again, and what it is
+python tests/zero/zero_fuzz.py --nets 1000       a soak: in lockstep, most of them
+python tests/zero/zero_fuzz.py --only 17 --show  one net again, and what it is
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ from zerolab.train import Report, train
 from zerolab.train.progress import Stop
 from zerolab.train.resume import Start
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[3]
 GRID = "--tensor-model-parallel-size 1 --pipeline-model-parallel-size 1 --expert-model-parallel-size 1"
 PIPELINE = "--pipeline-model-parallel-size 2 --expert-model-parallel-size 2 --num_microbatches 2"
 DTYPES = "--main-params-dtype fp32 --main-grads-dtype fp32 --exp-avg-dtype fp32 --exp-avg-sq-dtype fp32"

@@ -20,7 +20,7 @@ from zerolab.errors import RankError
 from zerolab.ranks import failure
 from zerolab.train.progress import Bar
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[3]
 SOLUTION = ROOT / "solutions" / "02_flat_buffers.ipynb"
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="limits are set and sockets are named as on Linux")
 FULL = pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no device that is always full")

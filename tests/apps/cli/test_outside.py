@@ -32,7 +32,7 @@ from zerolab.run import RunSpec
 from zerolab.train import Report, outputs, train
 from zerolab.train.progress import Steps
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[3]
 sys.path.append(str(ROOT / "tools"))
 import soak  # noqa: E402
 

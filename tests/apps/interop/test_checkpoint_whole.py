@@ -258,7 +258,7 @@ def test_a_load_into_the_state_that_was_loaded_changes_nothing(tmp_path: Path) -
 
 
 def test_the_example_of_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
-    page = (Path(__file__).resolve().parent.parent / "docs" / "checkpoints.md").read_text()
+    page = (Path(__file__).resolve().parents[3] / "docs" / "checkpoints.md").read_text()
     code = page.partition("```python\n")[2].partition("```")[0]
     monkeypatch.chdir(tmp_path)
     exec(code, {"__name__": "example"})

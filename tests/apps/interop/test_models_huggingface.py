@@ -1,4 +1,4 @@
-"""Our models in Hugging Face's folders and back, without transformers; tests/test_models_hf.py asks transformers."""
+"""Our models in Hugging Face's folders and back, without transformers, which test_models_hf.py asks."""
 
 from __future__ import annotations
 

@@ -107,7 +107,7 @@ def test_row_34_the_account_moves_with_its_controls_and_has_a_picture_where_no_k
     run = RunSpec(SHAPES["GPT-3 6.7B"], ranks=64, stage=3, checkpoint_activations=True)
     total = sum(needs(run)[kind] for kind in DEVICE)
     assert f"{total / GB:.2f}" in living.picture.table
-    lesson = Path(__file__).parent.parent / "notebooks" / "00_start_here.ipynb"
+    lesson = Path(__file__).parents[3] / "notebooks" / "00_start_here.ipynb"
     cells = json.loads(lesson.read_text(encoding="utf-8"))["cells"]
     shown = [cell for cell in cells if "memory_sliders(" in "".join(cell["source"])]
     assert shown and all("<img" in "".join(cell["outputs"][0]["data"]["text/html"]) for cell in shown)

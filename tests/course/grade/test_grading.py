@@ -48,7 +48,7 @@ from zerolab.course.judge.exercise import Claim, Exercise
 from zerolab.course.judge.verdict import Finding
 from zerolab.errors import InputError
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[3]
 LESSON = "01_ring_collectives"
 SOLUTION = ROOT / "solutions" / f"{LESSON}.ipynb"
 EXERCISE = ROOT / "exercises" / f"{LESSON}.ipynb"

@@ -14,7 +14,7 @@ from zerolab.course.grade.submission import compare
 from zerolab.course.judge.exercise import with_comm
 
 LESSON = "01_ring_collectives"
-SOLUTION = Path(__file__).resolve().parent.parent / "solutions" / f"{LESSON}.ipynb"
+SOLUTION = Path(__file__).resolve().parents[3] / "solutions" / f"{LESSON}.ipynb"
 EXERCISES = exercises_of(LESSON)
 BLANK = "raise NotImplementedError()"
 

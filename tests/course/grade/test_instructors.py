@@ -16,7 +16,7 @@ from zerolab.course.grade.cells import strip_answer
 from zerolab.course.grade.worker import load, run
 from zerolab.course.judge.verdict import judge
 
-PAGE = (Path(__file__).parent.parent / "docs" / "instructors.md").read_text()
+PAGE = (Path(__file__).parents[3] / "docs" / "instructors.md").read_text()
 ANSWER, CHECK, ZOO = re.findall(r"```python\n(.*?)```", PAGE.partition("### An exercise in an hour")[2], re.DOTALL)
 NAME = "whole_mean"
 
@@ -77,6 +77,6 @@ def test_the_words_in_the_table_are_where_it_says() -> None:
     rows = re.findall(r"^\| [^|]* \| (`.*) \| `(\w+)\.py` \|$", PAGE, re.MULTILINE)
     assert len(rows) >= 7
     for words, module in rows:
-        text = (Path(__file__).parent.parent / "zerolab" / "course" / "judge" / f"{module}.py").read_text()
+        text = (Path(__file__).parents[3] / "zerolab" / "course" / "judge" / f"{module}.py").read_text()
         for word in re.findall(r"`@?(\w+)", words):
             assert re.search(rf"^(def |class )?{word}\b", text, re.MULTILINE) or word == "wanted", word

@@ -10,7 +10,7 @@ import pytest
 
 from zerolab.course import lab
 
-LESSON = Path(__file__).resolve().parent.parent / "notebooks" / "00_start_here.ipynb"
+LESSON = Path(__file__).resolve().parents[3] / "notebooks" / "00_start_here.ipynb"
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from zerolab.course import notebooks
 from zerolab.course.exercises import LESSONS as EXERCISES
 from zerolab.course.grade.cells import read_notebook, text_of
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[3]
 sys.path.append(str(ROOT / "tools"))
 import compared  # noqa: E402  (a script, not a part of the package)
 

@@ -17,7 +17,7 @@ from zerolab.zero.limits import Stage3Limits
 from zerolab.zero.table import make_rows
 from zerolab.zero.units import dtypes_of
 
-LESSONS = Path(__file__).resolve().parent.parent / "notebooks"
+LESSONS = Path(__file__).resolve().parents[3] / "notebooks"
 SCREEN = 58
 FP32 = dtypes_of(torch.float32, None)
 

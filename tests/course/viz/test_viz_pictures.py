@@ -65,7 +65,7 @@ def test_a_picture_is_html_with_words_for_it_and_its_numbers_beneath() -> None:
 
 def test_of_two_pictures_with_the_same_words_nbval_compares_the_words_alone() -> None:
     rules = configparser.ConfigParser()
-    rules.read(Path(__file__).parent / "nbval_sanitize.cfg")
+    rules.read(Path(__file__).parents[2] / "nbval_sanitize.cfg")
     pages = []
     for wide, table in ((1, "a"), (2, "a"), (1, "b")):
         figure = blank(3, 3)

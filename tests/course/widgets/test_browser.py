@@ -51,7 +51,7 @@ SETTINGS = {
 }
 
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[3]
 MAKE_LAB = re.findall(r"--ServerApp\.jpserver_extensions=\S+", (ROOT / "Makefile").read_text())
 """What `make lab` tells the server."""
 

@@ -1,7 +1,7 @@
 """Launches, collectives and saves by the thousand, with kills at random moments: nothing is left and nothing is lost.
 
-    python tests/soak_ranks.py --launches 1000 --saves 1000 --seed 0          what docs/checkpoints.md quotes
-    python tests/soak_ranks.py --minutes 5                                    as much as fits
+    python tests/checkpoint/soak_ranks.py --launches 1000 --saves 1000 --seed 0          what docs/checkpoints.md quotes
+    python tests/checkpoint/soak_ranks.py --minutes 5                                    as much as fits
 
 A launch has 1 to 4 ranks, which run thirteen collectives of drawn sizes and dtypes by drawn implementations, with the
 result held to plain torch; in one of five a rank is killed, raises or leaves on the way. A save goes on from the newest
