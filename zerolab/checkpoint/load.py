@@ -20,8 +20,8 @@ import torch
 
 from zerolab.checkpoint import plain, rng
 from zerolab.checkpoint.agreement import READING, all_gather_or_raise, writers_of
-from zerolab.checkpoint.folder import remedy_for, resolve
-from zerolab.checkpoint.manifest import NONPARAM, SCHEDULER, model_file, read_manifest
+from zerolab.checkpoint.folder import resolve
+from zerolab.checkpoint.manifest import NONPARAM, SCHEDULER, model_file
 from zerolab.checkpoint.reader import CheckpointReader
 from zerolab.checkpoint.shards import blocks_of, buffers_of, check_complete, groups_of, split, states_of, tied_names
 from zerolab.errors import InputError, StateError
@@ -33,22 +33,20 @@ from zerolab.zero.tiers.stored_step import StoredSegment
 
 Tensor = torch.Tensor
 Shapes = Mapping[str, tuple[int, ...]]
-HOW = ("fused", "foreach", "capturable", "differentiable")
-"""Options that say how torch's optimizer computes: this engine's own stay."""
+HOW = {"fused": None, "foreach": None, "capturable": False, "differentiable": False}
+"""Options that say how torch's optimizer computes, as torch has them by default: this engine's own stay."""
 
 
 @dataclass(frozen=True)
 class Loaded:
     """What was loaded: the checkpoint's folder, the step it was saved after, the caller's data, and in words what could
-    not be taken over. `nbytes_needed` are the bytes of tensors that this rank needed, `nbytes_read` those that it read
-    to check them, in whole blocks."""
+    not be taken over. `nbytes_needed` are the bytes of tensors that this rank needed."""
 
     folder: Path
     step: int
     data: Any
     notes: tuple[str, ...] = ()
     nbytes_needed: int = 0
-    nbytes_read: int = 0
 
 
 class Load:
@@ -62,14 +60,12 @@ class Load:
         engine = self.engine
         engine.synchronize()
         self.path = Path(all_gather_or_raise(engine, lambda: self._find(path), READING)[0])
-        self.remedy = remedy_for(self.path)
         all_gather_or_raise(engine, self._check, READING)
         with changing(engine, "a load"):
             all_gather_or_raise(engine, self._apply, READING)
             gather_parameters(engine)
         engine.broken = None
-        data = plain.decode(self.manifest.data)
-        return Loaded(self.path, self.manifest.step, data, tuple(self.notes), self.needed, self.source.nbytes_read)
+        return Loaded(self.path, self.manifest.step, plain.decode(self.manifest.data), tuple(self.notes), self.needed)
 
     # Before anything is changed.
 
@@ -82,8 +78,8 @@ class Load:
         return str(resolve(path)) if engine.comm.rank == 0 else ""
 
     def _check(self) -> None:
-        self.manifest = read_manifest(self.path, self.remedy)
-        self.source = CheckpointReader(self.path, self.manifest, self.remedy)
+        self.source = CheckpointReader(self.path)
+        self.manifest = self.source.manifest
         own, writers = writers_of(self.engine)
         self.same_world = (self.engine.comm.size, writers) == (self.manifest.ranks, self.manifest.writers)
         # Whose buffers this rank takes over. With another number of ranks it takes nobody's random generators.
@@ -104,10 +100,7 @@ class Load:
         slots = {slot.name: (slot, bucket) for bucket in self.engine.buckets for slot in bucket.layout.slots}
         ours = {name: tuple(slot.shape) for name, (slot, _) in slots.items()}
         self._compare("parameter", ours, {name: of.shape for name, of in saved.items()})
-        theirs = {
-            name: self.source.tensor(model_file(writers[self.writer]), f"buffer/{name}")
-            for name, writers in self.manifest.buffers.items()
-        }
+        theirs = {name: self.source.buffer(name, self.writer) for name in self.manifest.buffers}
         shapes = ({name: tuple(buffer.shape) for name, buffer in of.items()} for of in (buffers, theirs))
         self._compare("buffer", *shapes)
         self.buffers = [(buffer, theirs[name]) for name, buffer in buffers.items()]
@@ -173,30 +166,24 @@ class Load:
         """Which elements of which state this rank will read."""
         for bucket in self.engine.buckets:
             for lap in overlaps(bucket.layout, *bucket.owned):
-                yield self._state_of(lap.slot.name, bucket.dtypes.shard), lap.slot.name, lap.start, lap.stop
+                yield self.source.state_of(lap.slot.name, bucket.dtypes.shard), lap.slot.name, lap.start, lap.stop
         for segment in self.engine.optimizer_step.segments:
             begin = segment.begin
             main = ["main"] if segment.format.main is not None else []
             for name in [*(segment.format.states if self.states else []), *main]:
                 for lap in overlaps(segment.bucket.layout, begin, begin + segment.numel):
-                    yield self._state_of(lap.slot.name) if name == "main" else name, lap.slot.name, lap.start, lap.stop
-
-    def _state_of(self, name: str, dtype: torch.dtype | None = None) -> str:
-        """From what a parameter is read: its main parameters, which have the most bits, where they were kept apart and
-        it was not saved in `dtype`."""
-        saved = self.manifest.parameters[name]
-        alike = saved.dtype == str(dtype).removeprefix("torch.")
-        return "main" if self.manifest.main and saved.trains and not alike else "model"
+                    state = self.source.state_of(lap.slot.name) if name == "main" else name
+                    yield state, lap.slot.name, lap.start, lap.stop
 
     # Changing the engine.
 
     @torch.no_grad()
     def _apply(self) -> None:
         def fill_parameter(bucket: Bucket, name: str, start: int, out: Tensor) -> None:
-            self.source.read_into(out, self._state_of(name, bucket.dtypes.shard), name, start)
+            self.source.read_into(out, self.source.state_of(name, bucket.dtypes.shard), name, start)
 
         def fill_main(bucket: Bucket, name: str, start: int, out: Tensor) -> None:
-            self.source.read_into(out, self._state_of(name), name, start)
+            self.source.read_into(out, self.source.state_of(name), name, start)
 
         write_parameters(self.engine, fill_parameter)
         if not self.weights_only:

@@ -82,9 +82,9 @@ class SavedFile:
     crc32: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Manifest:
-    """A checkpoint.
+    """A checkpoint; by default that of one process.
 
     save        a word drawn for each save, which its files have in common
     replicas    how many ranks held each shard
@@ -99,19 +99,19 @@ class Manifest:
 
     save: str
     step: int
-    ranks: int
-    stage: int
-    replicas: int
-    precision: Mapping[str, Any] | None
-    offload: Mapping[str, str]
+    ranks: int = 1
+    stage: int = 0
+    replicas: int = 1
+    precision: Mapping[str, Any] | None = None
+    offload: Mapping[str, str] = field(default_factory=lambda: {"optimizer": "device", "parameters": "device"})
     optimizer: str
     states: Mapping[str, Mapping[str, Any]]
-    main: bool
+    main: bool = False
     parameters: Mapping[str, SavedParameter]
     buffers: Mapping[str, list[int]]
     tied: Mapping[str, str]
     data: Any
-    files: Mapping[str, SavedFile]
+    files: Mapping[str, SavedFile] = field(default_factory=dict)
     written_by: Mapping[str, str] = field(default_factory=dict)
 
     @property

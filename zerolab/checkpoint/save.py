@@ -17,7 +17,7 @@ import json
 import os
 import secrets
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -88,7 +88,6 @@ class Save:
             buffers=self.buffers,
             tied=shards.tied_names(engine.model),
             data=self._data,
-            files={},
             written_by={"zerolab": __version__, "torch": torch.__version__},
         )
 
@@ -213,18 +212,23 @@ class Save:
         def work() -> Path | None:
             assert self.folder is not None
             files: dict[str, SavedFile] = {}
-            notes = [self.draft / NOTE.format(writer) for writer in range(self.writers)]
-            for note in notes:
+            for writer in range(self.writers):
+                note = self.draft / NOTE.format(writer)
                 while not note.exists():
                     if self._given_up.wait(_POLL):
                         return None
                 files |= {name: SavedFile(*of_file) for name, of_file in json.loads(note.read_text()).items()}
-            for name, text in self._texts.items():
-                write_whole(self.draft / name, text)
-                files[name] = SavedFile(len(text.encode()), crc32(text.encode()))
-            write_whole(self.draft / MANIFEST, replace(self._manifest, files=files).to_json())
-            for note in notes:
                 note.unlink()
-            return self.folder.commit(self.draft, self.step, self.keep)
+            return publish(self.folder, self.draft, replace(self._manifest, files=files), self._texts, self.keep)
 
         self.result, self.error = capture_error(work)
+
+
+def publish(folder: Folder, draft: Path, manifest: Manifest, texts: Mapping[str, str], keep: int | None = None) -> Path:
+    """Write JSON files and the manifest beside the files of shards in a draft, and make it a checkpoint."""
+    files = dict(manifest.files)
+    for name, text in texts.items():
+        write_whole(draft / name, text)
+        files[name] = SavedFile(len(text.encode()), crc32(text.encode()))
+    write_whole(draft / MANIFEST, replace(manifest, files=files).to_json())
+    return folder.commit(draft, manifest.step, keep)

@@ -139,19 +139,19 @@ def bytes_of(tensor: torch.Tensor) -> memoryview:
 
 class FileReader:
     """A file of a checkpoint, held to what a manifest says of it, if that is given; open for as long as this lives.
-    `nbytes_read` counts what was read of its tensors. What is wrong is a CheckpointError that ends with `remedy`.
+    What is wrong is a CheckpointError that ends with `remedy`.
 
     (safetensors' own reader maps a file as this process's memory, which the system refuses for one that is larger.)
     """
 
     def __init__(self, path: Path, remedy: str = "take another checkpoint", manifest: Manifest | None = None) -> None:
-        self.path, self.remedy, self.nbytes_read = path, remedy, 0
+        self.path, self.remedy = path, remedy
         with reading(path, remedy):
             self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        weakref.finalize(self, os.close, self._descriptor)
-        size = os.fstat(self._descriptor).st_size
-        length = int.from_bytes(bytes_of(self._read(0, 8)), "little")
-        header = bytes(bytes_of(self._read(0, min(8 + length, size, MOST_HEADER))))
+            weakref.finalize(self, os.close, self._descriptor)
+            size = os.fstat(self._descriptor).st_size
+            length = int.from_bytes(os.pread(self._descriptor, 8, 0), "little")
+            header = os.pread(self._descriptor, min(8 + length, size, MOST_HEADER), 0)
         if manifest is not None and crc32(header) != manifest.files[path.name].crc32:
             other = b'"save":' in header and f'"save":"{manifest.save}"'.encode() not in header
             raise self._error("is of another save" if other else "has a damaged header")
@@ -172,7 +172,6 @@ class FileReader:
         first, last = start * size // BLOCK, -(-stop * size // BLOCK)
         begin = first * BLOCK
         raw = self._read(entry.start + begin, max(min(last * BLOCK, entry.nbytes) - begin, 0))
-        self.nbytes_read += raw.numel()
         sums = self._sums[entry.first_block + first : entry.first_block + last]
         for part, checksum in zip(raw.split(BLOCK), sums, strict=False):
             if crc32(part.numpy().data) != checksum:

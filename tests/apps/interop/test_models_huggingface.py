@@ -509,11 +509,10 @@ def test_a_disk_that_is_full_leaves_nothing_behind(
     assert list(tmp_path.iterdir()) == [fits]
 
 
-@pytest.mark.parametrize("kind", [OSError, KeyError])
-def test_what_the_tensors_source_raises_is_passed_on_as_it_is(kind: type[Exception], tmp_path: Path) -> None:
+def test_what_the_tensors_source_raises_is_passed_on_as_it_is(tmp_path: Path) -> None:
     def ours(name: str) -> Tensor:
-        raise kind(name)
+        raise KeyError(name)
 
-    with pytest.raises(kind, match=r"embedding\.weight"):
+    with pytest.raises(KeyError, match=r"embedding\.weight"):
         save_folder(tmp_path / "out", LLAMA, export(LLAMA, ours))
     assert list(tmp_path.iterdir()) == []

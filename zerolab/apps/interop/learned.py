@@ -8,15 +8,14 @@ from pathlib import Path
 
 import torch
 
-from zerolab.apps.interop.huggingface import from_pretrained
-from zerolab.checkpoint import find_latest, read_manifest
-from zerolab.checkpoint.folder import remedy_for, resolve
-from zerolab.checkpoint.manifest import MANIFEST, Manifest
+from zerolab.apps.interop.huggingface.folder import CONFIG, assemble, from_pretrained
+from zerolab.checkpoint import find_latest
+from zerolab.checkpoint.manifest import MANIFEST
 from zerolab.checkpoint.reader import CheckpointReader
 from zerolab.data import BYTES
 from zerolab.data.tokenizer import Tokenizer, read_tokenizer
 from zerolab.errors import InputError
-from zerolab.models import LanguageModel, build_model
+from zerolab.models import LanguageModel
 from zerolab.train.model import saved_shape
 
 
@@ -26,7 +25,6 @@ class Learned:
 
     model: LanguageModel
     tokenizer: Tokenizer | None
-    path: Path
 
 
 def load_learned(folder: Path) -> Learned:
@@ -37,37 +35,20 @@ def load_learned(folder: Path) -> Learned:
         InputError: the model is none of ours.
         CheckpointError: there is nothing of the kind, or it cannot be read.
     """
-    folder = folder.expanduser()
-    if (folder / "config.json").is_file() and not (folder / MANIFEST).is_file() and find_latest(folder) is None:
-        model = from_pretrained(folder, dtype=torch.float32)
-        known = model.config.vocab_size == BYTES.vocab_size
-        return Learned(model.eval(), BYTES if known else None, folder)
-    path = resolve(folder)
-    remedy = remedy_for(path)
-    manifest = read_manifest(path, remedy)
-    data = manifest.data if isinstance(manifest.data, dict) else {}
+    folder, dtype = folder.expanduser(), torch.float32
+    if (folder / CONFIG).is_file() and not (folder / MANIFEST).is_file() and find_latest(folder) is None:
+        model = from_pretrained(folder, dtype=dtype)
+        return Learned(model.eval(), BYTES if model.config.vocab_size == BYTES.vocab_size else None)
+    source = CheckpointReader(folder)
+    data = source.manifest.data if isinstance(source.manifest.data, dict) else {}
     shape = saved_shape(data)
     if shape is None:
         raise InputError(
-            f"{path} was not saved by zerolab train, so nobody knows what its model is; give a Hugging Face folder "
-            "(zerolab checkpoint consolidate --huggingface makes one)"
+            f"{source.path} was not saved by zerolab train, so nobody knows what its model is; give a Hugging Face "
+            "folder (zerolab checkpoint consolidate --huggingface makes one)"
         )
-    model = build_model(shape)
-    fill(model, manifest, CheckpointReader(path, manifest, remedy))
+    names = source.manifest.parameters
+    model = assemble(shape, ((name, source.read_whole(source.state_of(name, dtype), name, dtype)) for name in names))
     # The first checkpoints do not speak of tokens, which were bytes.
-    tokenizer = read_tokenizer(data["tokenizer"], str(path)) if "tokenizer" in data else BYTES
-    return Learned(model.eval(), tokenizer, path)
-
-
-@torch.no_grad()
-def fill(model: LanguageModel, manifest: Manifest, reader: CheckpointReader) -> None:
-    """Overwrite the parameters of a plain model by those of a checkpoint."""
-    for name, parameter in model.named_parameters():
-        saved = manifest.parameters.get(manifest.tied.get(name, name))
-        if saved is None or tuple(saved.shape) != tuple(parameter.shape):
-            there = "is not there" if saved is None else f"has the shape {list(saved.shape)}"
-            raise InputError(f"{name} of the model {there} in {reader.path}; take another checkpoint")
-        precise = manifest.main and saved.trains and saved.dtype != "float32"
-        flat = torch.empty(saved.numel)
-        reader.read_into(flat, "main" if precise else "model", manifest.tied.get(name, name), 0)
-        parameter.copy_(flat.view(parameter.shape))
+    tokenizer = read_tokenizer(data["tokenizer"], str(source.path)) if "tokenizer" in data else BYTES
+    return Learned(model.eval(), tokenizer)

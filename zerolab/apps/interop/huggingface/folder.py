@@ -11,11 +11,8 @@ Pickles (pytorch_model.bin) are not opened: opening one may run any code.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import ExitStack
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -23,62 +20,50 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from zerolab.apps.interop.drafts import refuse_used, writing
+from zerolab.apps.interop.drafts import new_folder
 from zerolab.apps.interop.huggingface.config import from_huggingface, to_huggingface
 from zerolab.apps.interop.huggingface.names import Imported
 from zerolab.errors import CheckpointError, InputError
-from zerolab.files import whole_folder
 from zerolab.models import Config, LanguageModel, build_model
 
 CONFIG, WHOLE, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
+MOST_SHARD = 5 * 10**9
+"""Bytes of a file, as transformers cuts them."""
 
 
 def save_folder(
     path: str | Path,
-    config: Config,
+    config: Config | None,
     tensors: Iterable[tuple[str, Tensor]],
     *,
-    dtype: torch.dtype = torch.float32,
-    max_shard_bytes: int = 5 * 10**9,
+    dtype: torch.dtype | None = None,
+    max_shard_bytes: int = MOST_SHARD,
 ) -> None:
-    """Write a folder that `from_pretrained` of transformers reads: config.json, shards and their index.
+    """Write tensors to shards with their index, and config.json: a folder that `from_pretrained` of transformers reads.
 
     path             a folder that is not there yet, or is empty; it is there whole or not at all
+    config           None writes no config.json
     tensors          (their name, tensor) of all tensors, in any order, such as `export` yields. Each is copied before
                      the next is taken, and those of one file are held
-    dtype            that in which tensors are written
+    dtype            that in which tensors are written; None: fp32, or without a config their own
     max_shard_bytes  a file's tensors take at most so many bytes, unless a single tensor takes more
 
     Raises an InputError for a dtype that is not of floats and a folder with something in it, and a CheckpointError for
     a file that cannot be written.
     """
-    if not dtype.is_floating_point:
+    if dtype is not None and not dtype.is_floating_point:
         raise InputError(f"dtype is {dtype}, but weights are floats; name a dtype such as torch.bfloat16.")
-    texts = {CONFIG: to_huggingface(config, dtype)}
-    save_tensors(path, tensors, dtype=dtype, max_shard_bytes=max_shard_bytes, texts=texts)
-
-
-def save_tensors(
-    path: str | Path,
-    tensors: Iterable[tuple[str, Tensor]],
-    *,
-    dtype: torch.dtype | None = None,
-    max_shard_bytes: int = 5 * 10**9,
-    texts: Mapping[str, Any] = MappingProxyType({}),
-) -> None:
-    """Write tensors under the names that they have, in a dtype or their own, and what else is said in JSON, by file."""
-    path, texts = Path(os.path.abspath(path)), dict(texts)
-    refuse_used(path, InputError)
-    with ExitStack() as stack:
-        with writing(path):
-            draft = stack.enter_context(whole_folder(path))
-        shards: list[list[str]] = []
-        total = 0
+    texts: dict[str, Any] = {}
+    if config is not None:
+        dtype = dtype or torch.float32
+        texts[CONFIG] = to_huggingface(config, dtype)
+    shards: list[list[str]] = []
+    total = 0
+    with new_folder(Path(path), InputError) as draft:
         for held in _shards(tensors, dtype, max_shard_bytes):
             shards.append(list(held))
             total += sum(tensor.nbytes for tensor in held.values())
-            with writing(path):
-                save_file(held, draft / f"{len(shards)}.safetensors", metadata={"format": "pt"})
+            save_file(held, draft / f"{len(shards)}.safetensors", metadata={"format": "pt"})
             held.clear()
         names = [f"model-{at:05}-of-{len(shards):05}.safetensors" for at in range(1, len(shards) + 1)]
         if len(shards) == 1:
@@ -86,11 +71,10 @@ def save_tensors(
         else:
             places = {name: file for file, shard in zip(names, shards, strict=True) for name in shard}
             texts[INDEX] = {"metadata": {"total_size": total}, "weight_map": dict(sorted(places.items()))}
-        with writing(path):
-            for at, name in enumerate(names, start=1):
-                (draft / f"{at}.safetensors").rename(draft / name)
-            for name, content in texts.items():
-                (draft / name).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+        for at, name in enumerate(names, start=1):
+            (draft / f"{at}.safetensors").rename(draft / name)
+        for name, content in texts.items():
+            (draft / name).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
 
 
 def _shards(
@@ -127,11 +111,16 @@ def from_pretrained(path: str | Path, *, dtype: torch.dtype | None = None, check
     """Our model with the weights of a Hugging Face folder, on the CPU, in a dtype or that of the files; see
     `load_folder`. Nothing is downloaded, and loading holds one model and one tensor."""
     config, tensors = load_folder(path)
+    return assemble(config, ((name, tensor.to(dtype=dtype)) for name, tensor in tensors.items()), checkpoint)
+
+
+def assemble(config: Config, tensors: Iterable[tuple[str, Tensor]], checkpoint: bool = False) -> LanguageModel:
+    """Our model of tensors by our names, a tied head left out."""
     with torch.device("meta"):
         model = build_model(config, checkpoint=checkpoint)
-    parameters = {name: nn.Parameter(tensor.to(dtype=dtype)) for name, tensor in tensors.items()}
+    parameters = {name: nn.Parameter(tensor) for name, tensor in tensors}
     if config.tied_head:
-        parameters["head.lm_head.weight"] = next(iter(parameters.values()))  # the embedding's table comes first
+        parameters["head.lm_head.weight"] = parameters[next(name for name, _ in model.named_parameters())]
     model.load_state_dict(parameters, assign=True)
     return model
 

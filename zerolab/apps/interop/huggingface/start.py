@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from zerolab.apps.interop.huggingface.folder import load_folder
+from zerolab.apps.interop.huggingface.folder import CONFIG, load_folder
 from zerolab.errors import InputError
 from zerolab.models import Config, GPT2Config
 from zerolab.run import RunSpec
-
-CONFIG = "config.json"
 
 
 class FolderShape(NamedTuple):
@@ -41,8 +38,7 @@ def with_shape(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 def weights_of(run: RunSpec) -> Callable[[], Mapping[str, Tensor]] | None:
     """What reads the parameters that a run begins with; None if it draws them."""
-    return None if run.init_from is None else partial(read_weights, run.init_from.expanduser())
-
-
-def read_weights(folder: Path) -> Mapping[str, Tensor]:
-    return load_folder(folder)[1]
+    if run.init_from is None:
+        return None
+    folder = run.init_from.expanduser()
+    return lambda: load_folder(folder)[1]

@@ -8,25 +8,21 @@ export(engine, "out", dtype=torch.float16)                             the model
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
 from pathlib import Path
 
 import torch
 
 from zerolab.apps.interop.huggingface import names
-from zerolab.apps.interop.huggingface.folder import save_folder, save_tensors
+from zerolab.apps.interop.huggingface.folder import MOST_SHARD, save_folder
 from zerolab.checkpoint.agreement import all_gather_or_raise
-from zerolab.checkpoint.folder import remedy_for, resolve
-from zerolab.checkpoint.manifest import model_file, read_manifest
 from zerolab.checkpoint.reader import CheckpointReader
 from zerolab.checkpoint.shards import buffers_of
 from zerolab.errors import InputError
 from zerolab.models import Config
 from zerolab.zero import ZeroEngine
-from zerolab.zero.units import Unit
 
 Tensor = torch.Tensor
-MOST_SHARD = 5 * 10**9
-"""Bytes of a file, as transformers cuts them."""
 
 
 def consolidate(
@@ -50,24 +46,18 @@ def consolidate(
     Takes the memory of one file. Raises a CheckpointError for what is missing or damaged, and an InputError for a
     folder that has something in it.
     """
-    path = resolve(Path(checkpoint).expanduser())
-    manifest = read_manifest(path, remedy_for(path))
-    reader = CheckpointReader(path, manifest, remedy_for(path))
+    source = CheckpointReader(checkpoint)
+    manifest = source.manifest
 
-    def whole(name: str) -> Tensor:
+    def read(name: str) -> Tensor:
         progress(name)
-        saved = manifest.parameters[name]
-        stored: torch.dtype = getattr(torch, saved.dtype)
-        wanted = stored if dtype is None or not stored.is_floating_point else dtype
-        out = torch.empty(saved.numel, dtype=wanted)
-        reader.read_into(out, "main" if manifest.main and saved.trains and wanted != stored else "model", name, 0)
-        return out.view(saved.shape)
+        stored: torch.dtype = getattr(torch, manifest.parameters[name].dtype)
+        wanted = dtype if dtype and stored.is_floating_point else stored
+        return source.read_whole(source.state_of(name, wanted), name, wanted)
 
     _check(dtype, config, manifest.parameters)
-    buffers = (
-        (name, reader.tensor(model_file(writers[0]), f"buffer/{name}")) for name, writers in manifest.buffers.items()
-    )
-    _write(folder, config, dtype, max_shard_bytes, list(manifest.parameters), whole, buffers)
+    buffers = ((name, source.buffer(name)) for name in manifest.buffers)
+    _write(folder, config, dtype, max_shard_bytes, list(manifest.parameters), read, buffers)
 
 
 @torch.no_grad()
@@ -91,32 +81,32 @@ def export(
         _check(dtype, config, unit_of)
 
     all_gather_or_raise(engine, check)
-    in_order = list(unit_of)
-    turns = iter([row.ours for row in names.rows(config) if row.ours is not None] if config else in_order)
-    found: dict[str, Tensor] = {}
-    here: list[Unit] = []
+    in_order = [row.ours for row in names.rows(config) if row.ours is not None] if config else list(unit_of)
 
-    def bring(name: str) -> None:
-        """Names come unit after unit, on all ranks alike; rank 0 keeps the unit's parameters."""
-        if here != [unit_of[name]]:
-            here[:] = [unit_of[name]]
-            found.clear()
-            found.update(engine.parameters_of(unit_of[name], to=0))
+    def gather() -> Iterator[Tensor]:
+        """Parameters on rank 0, and as much that is none on the others, which gather the same units."""
+        unit, found = None, dict[str, Tensor]()
+        for name in in_order:
+            if unit is not unit_of[name]:
+                unit = unit_of[name]
+                found.clear()
+                found.update(engine.parameters_of(unit, to=0))
+            yield found.get(name, torch.empty(0))
 
-    def whole(name: str) -> Tensor:
-        assert next(turns) == name
-        bring(name)
-        return found[name]
+    parameters = gather()
+
+    def read(name: str) -> Tensor:
+        tensor = next(parameters)
+        return tensor.to(dtype) if dtype and tensor.is_floating_point() else tensor
 
     def work() -> None:
         try:
             if engine.comm.rank == 0:
-                buffers = buffers_of(engine.model).items()
-                _write(folder, config, dtype, max_shard_bytes, in_order, whole, buffers)
+                _write(folder, config, dtype, max_shard_bytes, in_order, read, buffers_of(engine.model).items())
         finally:
-            # The others ask in the same order, and so does a rank 0 that failed on the way.
-            for name in turns:
-                bring(name)
+            # So does a rank 0 that failed on the way.
+            for _ in parameters:
+                pass
 
     all_gather_or_raise(engine, work)
 
@@ -135,20 +125,10 @@ def _write(
     folder: Path | str,
     config: Config | None,
     dtype: torch.dtype | None,
-    max_shard_bytes: int,
-    in_order: list[str],
-    whole: Callable[[str], Tensor],
+    limit: int,
+    in_order: Iterable[str],
+    read: Callable[[str], Tensor],
     buffers: Iterable[tuple[str, Tensor]],
 ) -> None:
-    if config is not None:
-        tensors = names.export(config, whole)
-        save_folder(folder, config, tensors, dtype=dtype or torch.float32, max_shard_bytes=max_shard_bytes)
-        return
-
-    def all_tensors() -> Iterator[tuple[str, Tensor]]:
-        for name in in_order:
-            tensor = whole(name)
-            yield name, tensor.to(dtype) if dtype is not None and tensor.is_floating_point() else tensor
-        yield from buffers
-
-    save_tensors(folder, all_tensors(), max_shard_bytes=max_shard_bytes)
+    tensors = names.export(config, read) if config else chain(((name, read(name)) for name in in_order), buffers)
+    save_folder(folder, config, tensors, dtype=dtype if config else None, max_shard_bytes=limit)
