@@ -4,20 +4,24 @@
     model = from_pretrained("out")                      # and LlamaForCausalLM.from_pretrained("out")
     config, tensors = load_folder("out")                # a tensor is read when it is asked for, by our name
 
-`config.py` translates config.json, `names.py` the tensors, one by one, and `folder.py` reads and writes files. Nothing
-here imports transformers.
+`config.py` translates config.json, and `folder.py` tensors, one by one. Nothing here imports transformers.
 """
 
 from zerolab.apps.interop.huggingface.config import from_huggingface, to_huggingface
-from zerolab.apps.interop.huggingface.folder import from_pretrained, load_folder, save_folder
-from zerolab.apps.interop.huggingface.names import Imported, NameRow, export, rows
+from zerolab.apps.interop.huggingface.folder import (
+    export,
+    from_pretrained,
+    import_tensors,
+    load_folder,
+    rows,
+    save_folder,
+)
 
 __all__ = [
-    "Imported",
-    "NameRow",
     "export",
     "from_huggingface",
     "from_pretrained",
+    "import_tensors",
     "load_folder",
     "rows",
     "save_folder",

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import torch
 
-from zerolab.apps.interop.huggingface import names
-from zerolab.apps.interop.huggingface.folder import MOST_SHARD, save_folder
+from zerolab.apps.interop.huggingface.folder import MOST_SHARD, rows, save_folder
+from zerolab.apps.interop.huggingface.folder import export as to_theirs
 from zerolab.checkpoint.agreement import all_gather_or_raise
 from zerolab.checkpoint.reader import CheckpointReader
 from zerolab.checkpoint.shards import buffers_of
@@ -55,9 +55,9 @@ def consolidate(
         wanted = dtype if dtype and stored.is_floating_point else stored
         return source.read_whole(source.state_of(name, wanted), name, wanted)
 
-    _check(dtype, config, manifest.parameters)
+    parameters = ((name, read(name)) for name in order_names(manifest.parameters, dtype, config))
     buffers = ((name, source.buffer(name)) for name in manifest.buffers)
-    _write(folder, config, dtype, max_shard_bytes, list(manifest.parameters), read, buffers)
+    _write(folder, parameters, buffers, dtype, config, max_shard_bytes)
 
 
 @torch.no_grad()
@@ -78,57 +78,54 @@ def export(
 
     def check() -> None:
         engine.check_between_steps("export")
-        _check(dtype, config, unit_of)
+        order_names(unit_of, dtype, config)
 
-    all_gather_or_raise(engine, check)
-    in_order = [row.ours for row in names.rows(config) if row.ours is not None] if config else list(unit_of)
-
-    def gather() -> Iterator[Tensor]:
-        """Parameters on rank 0, and as much that is none on the others, which gather the same units."""
+    def gather() -> Iterator[tuple[str, Tensor]]:
+        """Parameters on rank 0; the others gather the same units."""
         unit, found = None, dict[str, Tensor]()
-        for name in in_order:
+        for name in order_names(unit_of, dtype, config):
             if unit is not unit_of[name]:
                 unit = unit_of[name]
                 found.clear()
                 found.update(engine.parameters_of(unit, to=0))
-            yield found.get(name, torch.empty(0))
-
-    parameters = gather()
-
-    def read(name: str) -> Tensor:
-        tensor = next(parameters)
-        return tensor.to(dtype) if dtype and tensor.is_floating_point() else tensor
+            if found:
+                yield name, found[name].to(dtype) if dtype and found[name].is_floating_point() else found[name]
 
     def work() -> None:
         try:
             if engine.comm.rank == 0:
-                _write(folder, config, dtype, max_shard_bytes, in_order, read, buffers_of(engine.model).items())
+                _write(folder, parameters, buffers_of(engine.model).items(), dtype, config, max_shard_bytes)
         finally:
             # So does a rank 0 that failed on the way.
             for _ in parameters:
                 pass
 
+    all_gather_or_raise(engine, check)
+    parameters = gather()
     all_gather_or_raise(engine, work)
 
 
-def _check(dtype: torch.dtype | None, config: Config | None, there: Iterable[str]) -> None:
+def order_names(names: Iterable[str], dtype: torch.dtype | None, config: Config | None) -> list[str]:
+    """The parameters in the order in which they are written. Raises an InputError for a config of another model, and
+    for a dtype that is not of floats."""
     if dtype is not None and not dtype.is_floating_point:
         raise InputError(f"dtype is {dtype}, but weights are floats; name one such as torch.bfloat16")
-    theirs = {row.ours for row in names.rows(config) if row.ours is not None} if config else set(there)
-    for strange in sorted(theirs ^ set(there)):
+    there = list(names)
+    theirs = [row.ours for row in rows(config) if row.ours is not None] if config else there
+    for strange in sorted({*theirs} ^ {*there}):
         such = f"a model of this {type(config).__name__} has"
         said = f"{such} {strange}, which was not trained" if strange in theirs else f"{such} no {strange}"
         raise InputError(f"{said}; give the config of the model that was trained, or none")
+    return theirs
 
 
 def _write(
     folder: Path | str,
-    config: Config | None,
-    dtype: torch.dtype | None,
-    limit: int,
-    in_order: Iterable[str],
-    read: Callable[[str], Tensor],
+    parameters: Iterator[tuple[str, Tensor]],
     buffers: Iterable[tuple[str, Tensor]],
+    dtype: torch.dtype | None,
+    config: Config | None,
+    limit: int,
 ) -> None:
-    tensors = names.export(config, read) if config else chain(((name, read(name)) for name in in_order), buffers)
+    tensors = to_theirs(config, lambda name: next(parameters)[1]) if config else chain(parameters, buffers)
     save_folder(folder, config, tensors, dtype=dtype if config else None, max_shard_bytes=limit)
