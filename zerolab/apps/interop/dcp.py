@@ -87,9 +87,8 @@ def to_dcp(checkpoint: Path | str, folder: Path | str, *, progress: Progress = l
     Returns the folder. Raises a CheckpointError for a checkpoint that is damaged and a folder that cannot be written.
     """
     source, folder = CheckpointReader(checkpoint), Path(folder).expanduser()
-    values = _model_of(source) | _optimizer_of(source)
-    entries: dict[str, Any] = {}
-    places: dict[MetadataIndex, Any] = {}
+    values = _state_of(source)
+    entries, places = dict[str, Any](), dict[MetadataIndex, Any]()
     names = {".".join(map(str, path)): path for path in values}
     with new_folder(folder) as draft:
         with open(draft / FILE, "xb") as file:
@@ -110,18 +109,14 @@ def to_dcp(checkpoint: Path | str, folder: Path | str, *, progress: Progress = l
     return folder
 
 
-def _model_of(source: CheckpointReader) -> dict[tuple[Any, ...], Any]:
-    """By the path that a state dict has it at, what reads a tensor."""
-    names = source.manifest.parameters
-    found = {("model", name): partial(source.read_whole, source.state_of(name), name) for name in names}
-    found |= {("model", name): partial(source.buffer, name) for name in source.manifest.buffers}
-    return found | {("model", name): found["model", first] for name, first in source.manifest.tied.items()}
-
-
-def _optimizer_of(source: CheckpointReader) -> dict[tuple[Any, ...], Any]:
+def _state_of(source: CheckpointReader) -> dict[tuple[Any, ...], Any]:
     """By the path that a state dict has it at, a value, or what reads a tensor."""
-    manifest = source.manifest
-    found: dict[tuple[Any, ...], Any] = {}
+    manifest, names = source.manifest, source.manifest.parameters
+    found: dict[tuple[Any, ...], Any] = {
+        ("model", name): partial(source.read_whole, source.state_of(name), name) for name in names
+    }
+    found |= {("model", name): partial(source.buffer, name) for name in manifest.buffers}
+    found |= {("model", name): found["model", first] for name, first in manifest.tied.items()}
     for number, group in enumerate(source.json(NONPARAM)["groups"]):
         options = group["options"] | {name: own for name, own in HOW.items() if name in group["options"]}
         if "lr" in options:
@@ -133,7 +128,7 @@ def _optimizer_of(source: CheckpointReader) -> dict[tuple[Any, ...], Any]:
             # A parameter that is called 0 would be taken for a group.
             if not name.isdecimal():
                 found |= {("optim", f"param_groups.{name}.{option}"): value for option, value in options.items()}
-            if manifest.states and manifest.parameters[name].trains:
+            if manifest.states and names[name].trains:
                 states = group["counters"] | {of: partial(source.read_whole, of, name) for of in manifest.states}
                 found |= {("optim", "state", name, state): value for state, value in states.items()}
     return found
@@ -208,7 +203,10 @@ class DcpFolder:
     def __init__(self, path: Path, model: str) -> None:
         self.path = path
         self.metadata = read_metadata(path)
-        self.entries: dict[str, Any] = dict(self.metadata.state_dict_metadata)
+        self.entries: dict[str, tuple[Any, tuple[int, ...]]] = {
+            key: (of.properties.dtype, tuple(of.size)) if isinstance(of, TensorStorageMetadata) else (None, ())
+            for key, of in self.metadata.state_dict_metadata.items()
+        }
         names = [key.removeprefix(f"{model}.") for key in self.entries if key.startswith(f"{model}.")]
         if not names:
             tops = sorted({key.partition(".")[0] for key in self.entries})
@@ -222,24 +220,15 @@ class DcpFolder:
         self._reader = FileSystemReader(path)
         self._reader.set_up_storage_reader(self.metadata, True)
 
-    def is_tensor(self, key: str) -> bool:
-        return isinstance(self.entries[key], TensorStorageMetadata)
-
-    def shape(self, key: str) -> tuple[int, ...]:
-        return tuple(self.entries[key].size) if self.is_tensor(key) else ()
-
-    def dtype(self, key: str) -> torch.dtype:
-        return self.entries[key].properties.dtype
-
     def read(self, key: str) -> Any:
         """A tensor, whole, or another value."""
-        is_tensor, shape = self.is_tensor(key), self.shape(key)
-        values = {key: torch.empty(shape, dtype=self.dtype(key)) if is_tensor else None}
+        dtype, shape = self.entries[key]
+        values = {key: None if dtype is None else torch.empty(shape, dtype=dtype)}
         planner = _Planner(flatten_state_dict=False, flatten_sharded_tensors=False)
         try:
             planner.set_up_planner(values, self.metadata, True)
             plan = planner.create_local_plan()
-            if is_tensor and sum(item.lengths.numel() for item in plan.items) != prod(shape):
+            if dtype and sum(item.lengths.numel() for item in plan.items) != prod(shape):
                 raise ValueError("elements are missing")
             self._reader.read_data(plan, planner).wait()
         except Exception as error:
@@ -305,7 +294,8 @@ def from_dcp(
     stepped = {*states, *(name for group in groups for name in group["parameters"])}
     parameters, in_model, in_optimizer = dict[str, SavedParameter](), Values(), Values()
     for name, key in source.model.items():
-        dtype, shape, numel = source.dtype(key), source.shape(key), prod(source.shape(key))
+        dtype, shape = source.entries[key]
+        numel = prod(shape)
         is_frozen = name not in stepped and _matches(name, frozen)
         if name in tied:
             continue
@@ -323,11 +313,11 @@ def from_dcp(
         if numel:
             in_model[tensor_name("model", name, 0, numel)] = dtype, (numel,), key
     long = _long_states(source, parameters, states)
-    for name, saved in parameters.items():
-        for state, of_state in long.items() if saved.numel and saved.trains else ():
+    for name, parameter in parameters.items():
+        for state, of_state in long.items() if parameter.numel and parameter.trains else ():
             own = states.get(name, {}).get(state)
-            dtype = of_state if own is None else source.dtype(own)
-            in_optimizer[tensor_name(state, name, 0, saved.numel)] = dtype, (saved.numel,), own
+            dtype = of_state if own is None else source.entries[own][0]
+            in_optimizer[tensor_name(state, name, 0, parameter.numel)] = dtype, (parameter.numel,), own
     for group in groups:
         group["counters"] = _read_counters(source, group["parameters"], states, long)
     if step is None:
@@ -346,37 +336,24 @@ def from_dcp(
         data=plain.encode(data, "data"),
         written_by={"zerolab": __version__, "torch": torch.__version__, "from": "torch.distributed.checkpoint"},
     )
-    nonparam = {"groups": plain.encode(groups, "the optimizer's options"), "loss_scaler": None}
-    with new_folder(target) as draft:
-        files = {model_file(0): in_model, optimizer_file(0): in_optimizer}
-        return target / _write(draft, manifest, files, nonparam, source, progress).name
-
-
-def _write(
-    folder: Path,
-    manifest: Manifest,
-    files: dict[str, Values],
-    nonparam: dict[str, Any],
-    source: DcpFolder,
-    progress: Progress,
-) -> Path:
-    """Write a checkpoint, the first in a folder."""
-    draft = folder / draft_name(manifest.step, manifest.save)
-    about = {"save": manifest.save, "step": str(manifest.step), "rank": "0"}
+    texts = {"groups": plain.encode(groups, "the optimizer's options"), "loss_scaler": None}
+    about = {"save": manifest.save, "step": str(step), "rank": "0"}
+    files = {model_file(0): in_model, optimizer_file(0): in_optimizer}
     saved, done = dict[str, SavedFile](), 0
-    with closing(Folder(folder)) as room:
+    with new_folder(target) as new, closing(Folder(new)) as room:
+        draft = new / draft_name(step, manifest.save)
         draft.mkdir()
         for file, values in files.items():
             shapes = {name: (dtype, shape) for name, (dtype, shape, _) in values.items()}
             with closing(FileWriter(draft / file, shapes, about)) as writer:
-                for name, (dtype, shape, key) in values.items():
-                    writer.append(name, torch.zeros(shape, dtype=dtype) if key is None else source.read(key))
+                for name, (dtype, shape, own) in values.items():
+                    writer.append(name, torch.zeros(shape, dtype=dtype) if own is None else source.read(own))
                     done += 1
                     progress(done, sum(map(len, files.values())))
                 writer.finish()
             saved[file] = SavedFile(writer.nbytes, writer.header_crc32)
-        text = json.dumps(nonparam, indent=1) + "\n"
-        return publish(room, draft, replace(manifest, files=saved), {NONPARAM: text})
+        manifest = replace(manifest, files=saved)
+        return target / publish(room, draft, manifest, {NONPARAM: json.dumps(texts, indent=1) + "\n"}).name
 
 
 def _word(dtype: torch.dtype) -> str:
@@ -414,15 +391,16 @@ def _read_groups(source: DcpFolder, start: str) -> list[dict[str, Any]]:
 def _long_states(source: DcpFolder, parameters: dict[str, SavedParameter], states: Keys) -> dict[str, torch.dtype]:
     """The states that have an element for each of a parameter, and their dtypes."""
     found: dict[str, torch.dtype] = {}
-    for name, own in states.items():
-        for state, key in own.items():
-            if state != "step" and source.is_tensor(key) and source.shape(key) == parameters[name].shape:
-                found.setdefault(state, source.dtype(key))
-            elif state in found or prod(source.shape(key)) != 1:
-                raise CheckpointError(
-                    f"{state} of {name} in {source.path} has another shape than the parameter, so this "
-                    f"optimizer is not elementwise and no engine can take its states; {WEIGHTS_ALONE}"
-                )
+    for state in dict.fromkeys(state for own in states.values() for state in own):
+        of = {name: source.entries[own[state]] for name, own in states.items() if state in own}
+        others = [name for name, (dtype, shape) in of.items() if not dtype or shape != parameters[name].shape]
+        if state != "step" and not others:
+            found[state] = next(iter(of.values()))[0]
+        elif any(prod(shape) != 1 for _, shape in of.values()):
+            raise CheckpointError(
+                f"{state} of {[*others, *of][0]} in {source.path} has another shape than the parameter, so this "
+                f"optimizer is not elementwise and no engine can take its states; {WEIGHTS_ALONE}"
+            )
     for state, name in ((state, name) for name, own in states.items() for state in found if state not in own):
         raise CheckpointError(
             f"{source.path} has no {state} of {name}, but of other parameters; take another checkpoint"

@@ -3,12 +3,11 @@ Face folder."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
-from zerolab.apps.interop.huggingface.folder import CONFIG, assemble, from_pretrained
+from zerolab.apps.interop.huggingface import CONFIG, assemble, from_pretrained
 from zerolab.checkpoint import find_latest
 from zerolab.checkpoint.manifest import MANIFEST
 from zerolab.checkpoint.reader import CheckpointReader
@@ -19,17 +18,10 @@ from zerolab.models import LanguageModel
 from zerolab.train.model import saved_shape
 
 
-@dataclass(frozen=True)
-class Learned:
-    """A model in fp32 on the CPU, in `eval()`, and how its tokens become text, where that is known."""
-
-    model: LanguageModel
-    tokenizer: Tokenizer | None
-
-
-def load_learned(folder: Path) -> Learned:
+def load_learned(folder: Path) -> tuple[LanguageModel, Tokenizer | None]:
     """The model of a checkpoint that `zerolab train` has saved, of the newest in a folder of some, or of a Hugging Face
-    folder; the main parameters, where they were kept apart.
+    folder; the main parameters, where they were kept apart. In fp32 on the CPU, in `eval()`, and how its tokens become
+    text, where that is known.
 
     Raises:
         InputError: the model is none of ours.
@@ -38,7 +30,7 @@ def load_learned(folder: Path) -> Learned:
     folder, dtype = folder.expanduser(), torch.float32
     if (folder / CONFIG).is_file() and not (folder / MANIFEST).is_file() and find_latest(folder) is None:
         model = from_pretrained(folder, dtype=dtype)
-        return Learned(model.eval(), BYTES if model.config.vocab_size == BYTES.vocab_size else None)
+        return model.eval(), BYTES if model.config.vocab_size == BYTES.vocab_size else None
     source = CheckpointReader(folder)
     data = source.manifest.data if isinstance(source.manifest.data, dict) else {}
     shape = saved_shape(data)
@@ -50,5 +42,4 @@ def load_learned(folder: Path) -> Learned:
     names = source.manifest.parameters
     model = assemble(shape, ((name, source.read_whole(source.state_of(name, dtype), name, dtype)) for name in names))
     # The first checkpoints do not speak of tokens, which were bytes.
-    tokenizer = read_tokenizer(data["tokenizer"], str(source.path)) if "tokenizer" in data else BYTES
-    return Learned(model.eval(), tokenizer)
+    return model.eval(), read_tokenizer(data["tokenizer"], str(source.path)) if "tokenizer" in data else BYTES

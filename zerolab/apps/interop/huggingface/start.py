@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from zerolab.apps.interop.huggingface.folder import CONFIG, load_folder
+from zerolab.apps.interop.huggingface import CONFIG, load_folder
 from zerolab.errors import InputError
 from zerolab.models import Config, GPT2Config
 from zerolab.run import RunSpec

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import torch
 
-from zerolab.apps.interop.huggingface.folder import MOST_SHARD, rows, save_folder
-from zerolab.apps.interop.huggingface.folder import export as to_theirs
+from zerolab.apps.interop.huggingface import MOST_SHARD, rows, save_folder
+from zerolab.apps.interop.huggingface import export as to_theirs
 from zerolab.checkpoint.agreement import all_gather_or_raise
 from zerolab.checkpoint.reader import CheckpointReader
 from zerolab.checkpoint.shards import buffers_of
