@@ -16,7 +16,7 @@ import torch
 
 from zerolab.apps.cli import main
 from zerolab.apps.interop.huggingface import export, save_folder
-from zerolab.apps.interop.learned import load_learned
+from zerolab.apps.interop.huggingface.whole import load_learned
 from zerolab.data import Batches, ByteTokenizer, CharacterTokenizer, load_corpus, load_dataset, prepare
 from zerolab.data.bins import write_together
 from zerolab.errors import InputError

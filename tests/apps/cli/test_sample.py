@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from zerolab.apps.cli import main
-from zerolab.apps.interop.learned import load_learned
+from zerolab.apps.interop.huggingface.whole import load_learned
 from zerolab.data import Batches, load_dataset, prepare
 from zerolab.errors import InputError
 from zerolab.models import GPT2, GPT2Config

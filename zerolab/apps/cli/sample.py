@@ -7,7 +7,7 @@ from pathlib import Path
 
 from zerolab.apps.cli import ending
 from zerolab.apps.cli.parser import Parser
-from zerolab.apps.interop.learned import load_learned
+from zerolab.apps.interop.huggingface.whole import load_learned
 from zerolab.data import find_dataset, read_meta
 from zerolab.data.tokenizer import Tokenizer
 from zerolab.errors import InputError

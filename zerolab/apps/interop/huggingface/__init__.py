@@ -36,6 +36,7 @@ from zerolab.apps.interop.drafts import new_folder
 from zerolab.apps.interop.huggingface.config import from_huggingface, to_huggingface
 from zerolab.errors import CheckpointError, InputError
 from zerolab.models import Config, GPT2Config, LanguageModel, build_model
+from zerolab.run import RunSpec
 
 CONFIG, WHOLE, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
 MOST_SHARD = 5 * 10**9
@@ -210,24 +211,24 @@ def save_folder(
     if config is not None:
         dtype = dtype or torch.float32
         texts[CONFIG] = to_huggingface(config, dtype)
-    shards: list[list[str]] = []
-    total = 0
+    places: dict[str, int] = {}
+    count = total = 0
     with new_folder(Path(path), InputError) as draft:
-        for held in _shards(tensors, dtype, max_shard_bytes):
-            shards.append(list(held))
+        for count, held in enumerate(_shards(tensors, dtype, max_shard_bytes), start=1):
+            places |= dict.fromkeys(held, count)
             total += sum(tensor.nbytes for tensor in held.values())
-            save_file(held, draft / f"{len(shards)}.safetensors", metadata={"format": "pt"})
+            save_file(held, draft / f"{count}.safetensors", metadata={"format": "pt"})
             held.clear()
-        names = [f"model-{at:05}-of-{len(shards):05}.safetensors" for at in range(1, len(shards) + 1)]
-        if len(shards) == 1:
-            names = [WHOLE]
-        else:
-            places = {name: file for file, shard in zip(names, shards, strict=True) for name in shard}
-            texts[INDEX] = {"metadata": {"total_size": total}, "weight_map": dict(sorted(places.items()))}
-        for at, name in enumerate(names, start=1):
-            (draft / f"{at}.safetensors").rename(draft / name)
-        for name, content in texts.items():
-            (draft / name).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+        files = {at: f"model-{at:05}-of-{count:05}.safetensors" for at in range(1, count + 1)}
+        if count == 1:
+            files = {1: WHOLE}
+        for at, file in files.items():
+            (draft / f"{at}.safetensors").rename(draft / file)
+        if count > 1:
+            weight_map = {name: files[at] for name, at in sorted(places.items())}
+            texts[INDEX] = {"metadata": {"total_size": total}, "weight_map": weight_map}
+        for file, content in texts.items():
+            (draft / file).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
 
 
 def _shards(
@@ -315,3 +316,36 @@ def _read_json(path: Path) -> dict[str, Any]:
         return said
     except (OSError, ValueError) as error:
         raise CheckpointError(f"{path} cannot be read ({error}); name the folder of a whole checkpoint") from error
+
+
+# Runs that begin with the weights of a folder.
+
+
+class FolderShape(NamedTuple):
+    """The shape of the model in a folder, and what titles and errors call it."""
+
+    name: str
+    config: Config
+
+
+def with_shape(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings of a run, with the shape of the model of its `init_from`. Raises InputError if that has none of ours."""
+    if settings.get("init_from") is None:
+        return dict(settings)
+    folder = Path(settings["init_from"]).expanduser()
+    if not (folder / CONFIG).is_file():
+        raise InputError(
+            f"init_from is {str(folder)!r}, which has no {CONFIG}; name a folder that transformers' save_pretrained "
+            "or zerolab checkpoint consolidate --huggingface has written"
+        )
+    config = load_folder(folder)[0]
+    kind = "gpt2" if isinstance(config, GPT2Config) else "llama"
+    return {**settings, "shape": FolderShape(f"{kind} of {settings['init_from']}", config)}
+
+
+def weights_of(run: RunSpec) -> Callable[[], Mapping[str, Tensor]] | None:
+    """What reads the parameters that a run begins with; None if it draws them."""
+    if run.init_from is None:
+        return None
+    folder = run.init_from.expanduser()
+    return lambda: load_folder(folder)[1]
