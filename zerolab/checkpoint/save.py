@@ -17,7 +17,8 @@ import json
 import os
 import secrets
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future, wait
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -36,7 +37,7 @@ from zerolab.files import write_whole
 from zerolab.zero import ZeroEngine
 
 NOTE = ".note-rank{}.json"
-_POLL = 0.005
+_POLL = 0.002
 Parts = Iterable[tuple[str, torch.Tensor]]
 
 
@@ -49,13 +50,11 @@ class Save:
     path: Path
     step: int
     keep: int | None
-    result: Path | None = None
-    error: BaseException | None = None
     _files: list[tuple[FileWriter, list[tuple[str, torch.Tensor]]]] = field(default_factory=list)
-    _parts_done: threading.Event = field(default_factory=threading.Event)
+    _written: Future[None] = field(default_factory=Future)
+    _published: Future[Path | None] = field(default_factory=Future)
     _given_up: threading.Event = field(default_factory=threading.Event)
     """A rank has failed, so that its note may never come."""
-    _thread: threading.Thread | None = None
     _texts: dict[str, str] = field(default_factory=dict)
 
     def begin(self, scheduler: Any, data: Any) -> None:
@@ -129,18 +128,14 @@ class Save:
         yield manifest.model_file(self.writer), {**model, **shapes}, parts
         yield manifest.optimizer_file(self.writer), optimizer, self.shards.optimizer_parts()
 
-    def write(self, wait: bool) -> Path | None:
+    def write(self, waits: bool) -> Path | None:
         """Write this rank's files, and return once all ranks' are a checkpoint. Without waiting copy the shards to host
         memory, and have a thread write them (what rests on a disk goes from there to the checkpoint at once)."""
         offload = self.engine.offload
-        copies = not wait and "disk" not in (offload.optimizer, offload.parameters)
-        _, self.error = capture_error(lambda: self._take(copies))
-        if wait:
-            self._finish()
-            return self.settle()
-        self._thread = threading.Thread(target=self._finish, daemon=True)
-        self._thread.start()
-        return None
+        copies = not waits and "disk" not in (offload.optimizer, offload.parameters)
+        _, self._error = capture_error(lambda: self._take(copies))
+        threading.Thread(target=self._finish, args=[waits], daemon=True).start()
+        return self.settle() if waits else None
 
     def _take(self, copies: bool) -> None:
         self.draft.mkdir(exist_ok=True)
@@ -155,10 +150,20 @@ class Save:
                 else:
                     writer.append(name, tensor)
 
-    def _finish(self) -> None:
-        """Bring this rank's files to the disk, and leave a note of them."""
+    def _finish(self, waits: bool) -> None:
+        if not waits:
+            # A core for it only where training leaves one (Linux knows threads as processes).
+            with suppress(OSError, AttributeError):
+                os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 10)
+        complete(self._written, self._write_files)
+        if self.writer == 0:
+            complete(self._published, self._publish)
 
-        def work() -> None:
+    def _write_files(self) -> None:
+        """Bring this rank's files to the disk, and leave a note of them."""
+        try:
+            if self._error is not None:
+                raise self._error
             files = {}
             for writer, later in self._files:
                 while later:
@@ -166,62 +171,46 @@ class Save:
                 writer.finish()
                 files[writer.path.name] = [writer.nbytes, writer.header_crc32]
             write_whole(self.draft / NOTE.format(self.writer), json.dumps(files), sync=False)
+        finally:
+            for writer, _ in self._files:
+                writer.close()
+            self._files.clear()
 
-        if self._thread is not None:
-            # A core for it only where training leaves one (Linux knows threads as processes).
-            with suppress(OSError, AttributeError):
-                os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 10)
-        if self.error is None:
-            _, self.error = capture_error(work)
-        for writer, _ in self._files:
-            writer.close()
-        self._files.clear()
-        self._parts_done.set()
-        if self._thread is not None and self.writer == 0 and self.error is None:
-            self._publish()
+    def _publish(self) -> Path | None:
+        """Make a checkpoint of all ranks' files."""
+        self._written.result()
+        assert self.folder is not None
+        files: dict[str, SavedFile] = {}
+        for writer in range(self.writers):
+            note = self.draft / NOTE.format(writer)
+            while not note.exists():
+                if self._given_up.wait(_POLL):
+                    return None
+            files |= {name: SavedFile(*of_file) for name, of_file in json.loads(note.read_text()).items()}
+            note.unlink()
+        return publish(self.folder, self.draft, replace(self._manifest, files=files), self._texts, self.keep)
 
     def settle(self) -> Path:
         """Return the checkpoint once it is there, on every rank; raise on every rank if one failed. A collective."""
         with phase("checkpoint"):
-            self._parts_done.wait()
             try:
-                all_gather_or_raise(self.engine, self._outcome)
-                if self._thread is not None:
-                    # All notes are there by now, so it comes to an end.
-                    self._thread.join()
-                elif self.writer == 0:
-                    self._publish()
-                rows = all_gather_or_raise(self.engine, self._outcome)
+                all_gather_or_raise(self.engine, self._written.result)
+                # All notes are there by now, so it comes to an end.
+                rows = all_gather_or_raise(self.engine, lambda: self.folder and str(self._published.result()))
             except BaseException:
                 self._given_up.set()
-                if self._thread is not None:
-                    self._thread.join()
                 if self.folder is not None:
+                    wait([self._published])
                     discard(self.draft)
                 raise
             return Path(rows[0])
 
-    def _outcome(self) -> str:
-        if self.error is not None:
-            raise self.error
-        return str(self.result)
 
-    # Making a checkpoint of all ranks' files.
-
-    def _publish(self) -> None:
-        def work() -> Path | None:
-            assert self.folder is not None
-            files: dict[str, SavedFile] = {}
-            for writer in range(self.writers):
-                note = self.draft / NOTE.format(writer)
-                while not note.exists():
-                    if self._given_up.wait(_POLL):
-                        return None
-                files |= {name: SavedFile(*of_file) for name, of_file in json.loads(note.read_text()).items()}
-                note.unlink()
-            return publish(self.folder, self.draft, replace(self._manifest, files=files), self._texts, self.keep)
-
-        self.result, self.error = capture_error(work)
+def complete(future: Future[Any], work: Callable[[], Any]) -> None:
+    try:
+        future.set_result(work())
+    except BaseException as error:
+        future.set_exception(error)
 
 
 def publish(folder: Folder, draft: Path, manifest: Manifest, texts: Mapping[str, str], keep: int | None = None) -> Path:
