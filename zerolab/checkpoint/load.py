@@ -23,7 +23,7 @@ from zerolab.checkpoint.agreement import READING, all_gather_or_raise, writers_o
 from zerolab.checkpoint.folder import resolve
 from zerolab.checkpoint.manifest import NONPARAM, SCHEDULER, model_file
 from zerolab.checkpoint.reader import CheckpointReader
-from zerolab.checkpoint.shards import blocks_of, buffers_of, check_complete, groups_of, split, states_of, tied_names
+from zerolab.checkpoint.shards import blocks_of, buffers_of, check_complete, groups_of, states_of, tied_names
 from zerolab.errors import InputError, StateError
 from zerolab.precision.codec import Codec
 from zerolab.zero import ZeroEngine
@@ -114,14 +114,12 @@ class Load:
     def _compare(self, kind: str, ours: Shapes, theirs: Shapes) -> None:
         tied = tied_names(self.engine.model)
         for name in [*ours, *theirs]:
-            if name not in theirs:
-                said = f"{self.path} has no {kind} {name}, which this model has"
-            elif name not in ours:
-                said = f"{self.path} has a {kind} {name}, which this model has not"
-            else:
-                said = f"the {kind} {name} has shape {ours[name]} in this model and {theirs[name]} in {self.path}"
-            if ours.get(name) != theirs.get(name) and not (name in tied and name not in ours):
-                raise InputError(f"{said}; build the model that was saved")
+            here, there = (of.get(name, "none") for of in (ours, theirs))
+            if here != there and not (name in tied and name not in ours):
+                raise InputError(
+                    f"the {kind} {name} has shape {here} in this model and {there} in {self.path}; build the model "
+                    "that was saved"
+                )
 
     def _check_optimizer(self) -> None:
         engine, manifest = self.engine, self.manifest
@@ -215,7 +213,7 @@ class Load:
             step.go_on(segment, counters)
 
     def _fill_state(self, segment: StoredSegment, name: str, codec: Codec, raw: Tensor) -> None:
-        codes, scales = split(codec, raw, segment.numel)
+        codes, scales = codec.split(raw, segment.numel)
         saved = self.states[name]
         alike = Codec(getattr(torch, saved["dtype"]), saved["scaled"], saved["root"]) == codec
         decoded = scales is not None and not alike

@@ -63,8 +63,8 @@ class Save:
         engine.synchronize()
         self.writer, self.writers = writers_of(engine)
         rows = all_gather_or_raise(engine, lambda: self._about(scheduler, data))
-        self.token = rows[0]["token"]
-        self.draft = self.path / draft_name(self.step, self.token)
+        token = rows[0]["token"]
+        self.draft = self.path / draft_name(self.step, token)
         # The first writer whose buffer has the same bytes.
         digests = [row["buffers"] for row in rows]
         self.buffers = {name: [[of[name] for of in digests].index(own[name]) for own in digests] for name in digests[0]}
@@ -73,7 +73,7 @@ class Save:
         self._texts = {NONPARAM: nonparam, **self._texts}
         states: dict[str, Any] = next((row["states"] for row in rows if row["states"]), {})
         self._manifest = Manifest(
-            save=self.token,
+            save=token,
             step=self.step,
             ranks=engine.comm.size,
             stage=engine.stage,
@@ -139,7 +139,7 @@ class Save:
 
     def _take(self, copies: bool) -> None:
         self.draft.mkdir(exist_ok=True)
-        about = {"save": self.token, "step": str(self.step), "rank": str(self.writer)}
+        about = {"save": self._manifest.save, "step": str(self.step), "rank": str(self.writer)}
         for file, shapes, parts in self._sources():
             writer = FileWriter(self.draft / file, shapes, about)
             later: list[tuple[str, torch.Tensor]] = []

@@ -27,13 +27,6 @@ Tensor = torch.Tensor
 Shape = tuple[torch.dtype, list[int]]
 
 
-def split(codec: Codec, raw: Tensor, numel: int) -> tuple[Tensor, Tensor | None]:
-    """The codes of a state at rest, and the scales of its blocks if it has some."""
-    end = numel * codec.dtype.itemsize
-    scales = raw[end : end + numel // BLOCK * 4].view(torch.float32) if codec.scaled else None
-    return raw[:end].view(codec.dtype), scales
-
-
 def blocks_of(start: int, stop: int) -> tuple[int, int]:
     """The blocks with a scale of their own that have the elements `[start, stop)`."""
     return start // BLOCK, -(-stop // BLOCK)
@@ -89,7 +82,7 @@ class Shards:
 
     def _parts_of(self, segment: StoredSegment, name: str, codec: Codec, raw: Tensor) -> Iterator[tuple[str, Tensor]]:
         layout = segment.bucket.layout
-        codes, scales = split(codec, raw, segment.numel)
+        codes, scales = codec.split(raw, segment.numel)
         begin = segment.begin
         low, high = layout.shard(self.engine.comm.rank)
         # At stage 0 a segment may lie in the shards of several ranks.

@@ -182,7 +182,7 @@ class Seeing(nn.Module):
 BUFFERS = {
     "of another size": (torch.zeros(5), "the buffer seen has shape (5,) in this model and (6,) in"),
     "of another shape": (torch.zeros(2, 3), "the buffer seen has shape (2, 3) in this model and (6,) in"),
-    "gone": (None, "has a buffer seen, which this model has not"),
+    "gone": (None, "the buffer seen has shape none in this model and (6,) in"),
 }
 
 
