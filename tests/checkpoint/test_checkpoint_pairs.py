@@ -84,8 +84,8 @@ def test_a_number_of_ranks_writes_the_same_tensors_at_every_stage(
 
 PAIRS = covering(
     [(saver, stage, ranks, to) for saver in RANKS for stage in STAGES for ranks in RANKS for to in STAGES],
-    # Stages write the same (above), so each N that saves meets each N and stage that loads, and each stage each stage.
-    shows=lambda pair: {(pair[0], *pair[2:]), (pair[1], pair[3])},
+    # Stages write the same (above), so by day each two of the four values meet.
+    shows=lambda pair: pairs(*pair),
     cost=lambda pair: pair[2],
 )
 
@@ -263,4 +263,4 @@ def test_of_stretches_that_overlap_the_fewest_are_read() -> None:
 
 
 def test_by_night_all_pairs_are_run() -> None:
-    assert len(PAIRS) == 256 if NIGHTLY else 64 <= len(PAIRS) < 100
+    assert len(PAIRS) == 256 if NIGHTLY else 16 <= len(PAIRS) < 32
