@@ -3,9 +3,8 @@
     to_dcp("runs/a", "runs/a-dcp")          # for FSDP2, DDP or one process
     from_dcp("runs/b-dcp", "runs/b")        # from any of them, for any engine
 
-A folder of DCP's is `.metadata`, a pickle of torch's records, which says what tensors and values there are and where,
-and files with shards of them, each as torch.save writes it. What both folders hold, in torch's names
-(get_model_state_dict, get_optimizer_state_dict):
+A folder of DCP's has `.metadata`, a pickle that says which values there are and where, and files with shards of them.
+What both folders hold, in torch's names (get_model_state_dict, get_optimizer_state_dict):
 
     model.NAME                              parameters, buffers, and the other names of tied ones
     optim.state.NAME.exp_avg                each state of the optimizer by parameter, its step counter, too
@@ -74,17 +73,14 @@ Values = dict[str, tuple[torch.dtype, tuple[int, ...], str | None]]
 
 
 def to_dcp(checkpoint: Path | str, folder: Path | str, *, progress: Progress = lambda done, total: None) -> Path:
-    """Write a checkpoint (its folder, or one in which it is the newest) as a DCP folder, which must be new or empty. It
-    appears when it is whole. One process, which holds one tensor at a time.
+    """Write a checkpoint (its folder, or one in which it is the newest) as a DCP folder, which must be new or empty.
 
-    model   each parameter in the dtype with the most bits: its main parameters, where they are kept apart. That is what
-            FSDP2 shards under a MixedPrecisionPolicy; where it shards 16-bit parameters, loading rounds them.
-            Persistent buffers, as rank 0 had them.
-    optim   the optimizer's states, those that rest in scaled blocks as fp32, unless it was never stepped; options by
-            group, as the engine's optimizer had them, and by parameter: who has another number of groups loads with
-            StateDictOptions(flatten_optimizer_state_dict=True).
+    model   each parameter in the dtype with the most bits: its main parameters, where they are kept apart;
+            persistent buffers, as rank 0 had them
+    optim   the optimizer's states, decoded, once it has stepped; options by group, and by parameter for
+            StateDictOptions(flatten_optimizer_state_dict=True) of an optimizer with other groups
 
-    Returns the folder. Raises a CheckpointError for a checkpoint that is damaged and a folder that cannot be written.
+    Holds one tensor at a time. Returns the folder. Raises a CheckpointError for what cannot be read or written.
     """
     source, folder = CheckpointReader(checkpoint), Path(folder).expanduser()
     values = _state_of(source)
@@ -143,8 +139,7 @@ _RECORDS = {
 
 
 class _Inert:
-    """What stands for all else that a pickle would make: it takes whatever it is given, and does nothing. Of a tensor's
-    properties the first is its dtype."""
+    """What stands for all else that a pickle would make. The first of a tensor's properties is its dtype."""
 
     def __new__(cls, *_: Any, **__: Any) -> _Inert:
         return super().__new__(cls)
@@ -154,8 +149,7 @@ class _Inert:
 
 
 class _Unpickler(pickle.Unpickler):
-    """Torch writes `.metadata` as a pickle, and a pickle is a program: torch's own reader runs it, whoever wrote it.
-    Here it may make the records that torch describes tensors with, and nothing else."""
+    """A pickle is a program. Here it may make the records that torch describes tensors with, and nothing else."""
 
     def find_class(self, module: str, name: str) -> Any:
         if module in (metadata.__name__, filesystem.__name__) and name in _RECORDS:
@@ -166,8 +160,7 @@ class _Unpickler(pickle.Unpickler):
 
 
 def read_metadata(folder: Path) -> Metadata:
-    """What a DCP folder says of its tensors and values. Raises a CheckpointError that names the file if it is missing,
-    damaged, or says something else."""
+    """What a DCP folder says of its values. Raises a CheckpointError if that is missing or damaged."""
     path = folder / METADATA
     try:
         found = _Unpickler(io.BytesIO(path.read_bytes())).load()
@@ -267,19 +260,16 @@ def from_dcp(
 ) -> Path:
     """Write what a DCP folder has as a checkpoint, the first in the folder `checkpoints`, which must be new or empty.
 
-    folder       written by torch.distributed.checkpoint.save with a state dict {"model": ..., "optim": ...} of
-                 get_state_dict, flat or not, by any number of ranks of FSDP2, DDP or one process. Without optimizer
-                 states, weights alone are written
+    folder       of torch.distributed.checkpoint.save({"model": ..., "optim": ...}) with what get_state_dict gives, flat
+                 or not; without optimizer states, weights alone are written
     frozen       which entries that no optimizer has are parameters, frozen or other names of tied ones
     buffers      and which are buffers; names, or patterns such as "*.running_*"
     module       in the place of both: the model that was saved, which may be on the meta device
     model, optimizer    what the two parts are called in the state dict, such as "app.model"
-    step, data   the checkpoint's, as `Checkpoints.save` has them; the step is else the optimizer's own count, or 0
+    step, data   the checkpoint's, as `Checkpoints.save` has them; the step is else the optimizer's own count
 
-    One process, which holds one entry at a time, and a shard of it. Nothing of the folder is run. A parameter that was
-    never stepped has no states in torch; here they are zero.
-
-    Returns the checkpoint's folder. Raises a CheckpointError that names what is missing, damaged or of another kind.
+    Holds one entry at a time, and a shard of it. States of a parameter that was never stepped are zero. Returns the
+    checkpoint's folder. Raises a CheckpointError for what is missing, damaged or of another kind.
     """
     source, target = DcpFolder(Path(folder).expanduser(), model), Path(checkpoints).expanduser()
     refuse_used(target)
@@ -368,8 +358,7 @@ def _matches(name: str, patterns: list[str]) -> bool:
 
 
 def _read_groups(source: DcpFolder, start: str) -> list[dict[str, Any]]:
-    """Parameters and options: of groups by number, which have `params`, or else by parameter. Both are there in what we
-    write."""
+    """Parameters and options: of groups by number, which have `params`, or else by parameter."""
     keys = source.keys_by_name(start)
     numbered = {name: own for name, own in keys.items() if "params" in own}
     groups: dict[str, dict[str, Any]] = {}

@@ -9,11 +9,9 @@
     out/model-00002-of-00002.safetensors
     out/model.safetensors.index.json          {"weight_map": {a tensor's name: its file}}
 
-Nothing here imports transformers. Pickles (pytorch_model.bin) are not opened: opening one may run any code.
-
 Each of their tensors is one of ours, so a model is translated with one tensor in memory. In LLaMA only names differ. In
-GPT-2 their matrices are [in, out] (Conv1D) and ours [out, in] (Linear), but for the two tables; and their model has
-biases in all of its layers and norms: without `bias` in our config, zeros are written there, and only zeros are taken.
+GPT-2 their matrices are [in, out] (Conv1D) and ours [out, in] (Linear), but for the two tables; and their layers have
+biases: without `bias` in our config, zeros are written there, and only zeros are taken.
 """
 
 from __future__ import annotations
@@ -73,8 +71,7 @@ _BUFFERS = (".attn.bias", ".attn.masked_bias", ".rotary_emb.inv_freq")
 
 
 class NameRow(NamedTuple):
-    """One tensor of theirs: the name in our model (None: ours has no such bias), in theirs, our shape, and whether
-    theirs is its transpose."""
+    """One tensor of theirs; `ours` is None where our model has no such bias."""
 
     ours: str | None
     theirs: str
@@ -88,10 +85,7 @@ class NameRow(NamedTuple):
 
 @lru_cache(maxsize=16)
 def rows(config: Config) -> tuple[NameRow, ...]:
-    """One row for each of their tensors, in the order of our model's parameters, so unit after unit.
-
-    A tied head has no row: its matrix is the embedding's in both models.
-    """
+    """One row for each of their tensors, in the order of our model's parameters. A tied head has none."""
     gpt2, bare = isinstance(config, GPT2Config), isinstance(config, GPT2Config) and not config.bias
     with torch.device("meta"):
         model = build_model(replace(config, bias=True) if isinstance(config, GPT2Config) else config)
@@ -106,12 +100,8 @@ def rows(config: Config) -> tuple[NameRow, ...]:
 
 
 def export(config: Config, ours: Callable[[str], Tensor]) -> Iterator[tuple[str, Tensor]]:
-    """Yield (their name, tensor) for every tensor of theirs, unit after unit.
-
-    `ours` gives our parameter of a name; it is asked for one at a time, in the order of the model's parameters. What is
-    yielded is a view of it; read it before taking the next. Biases that our GPT-2 lacks are zeros in the dtype of the
-    weight before them.
-    """
+    """Yield (their name, tensor) for every tensor of theirs: a view of what `ours` gives of a name, in the order of the
+    model's parameters. Biases that our GPT-2 lacks are zeros."""
     tensor = torch.empty(0)
     for row in rows(config):
         if row.ours is None:
@@ -129,12 +119,9 @@ class LazyTensors(UserDict[str, Any]):
 
 
 def import_tensors(config: Config, theirs: Mapping[str, Tensor]) -> LazyTensors:
-    """Their tensors by our names, unit after unit, each read and turned when it is asked for, to memory of its own. A
-    tied head is not among them: it is the embedding.
-
-    Their names may lack "model." or "transformer.", as those of their models without a head do. Masks and frequencies,
-    which old checkpoints hold, are passed over. Raises a CheckpointError for a tensor that is missing, that our model
-    has no place for, or that is of another model.
+    """Their tensors by our names, unit after unit, each turned when it is asked for, to memory of its own; a tied head
+    is not among them. Their names may lack "model." or "transformer.", as those of their models without a head do.
+    Raises a CheckpointError for a tensor that is missing, that our model has no place for, or that is of another model.
     """
     ours, there, table = LazyTensors(), set(theirs), rows(config)
 
@@ -195,15 +182,13 @@ def save_folder(
 ) -> None:
     """Write tensors to shards with their index, and config.json: a folder that `from_pretrained` of transformers reads.
 
-    path             a folder that is not there yet, or is empty; it is there whole or not at all
+    path             a folder that is new or empty; it is there whole or not at all
     config           None writes no config.json
-    tensors          (their name, tensor) of all tensors, in any order, such as `export` yields. Each is copied before
-                     the next is taken, and those of one file are held
+    tensors          (their name, tensor) of all tensors, in any order. Each is copied before the next is taken
     dtype            that in which tensors are written; None: fp32, or without a config their own
     max_shard_bytes  a file's tensors take at most so many bytes, unless a single tensor takes more
 
-    Raises an InputError for a dtype that is not of floats and a folder with something in it, and a CheckpointError for
-    a file that cannot be written.
+    Raises an InputError for a dtype that is not of floats, and a folder with something in it.
     """
     if dtype is not None and not dtype.is_floating_point:
         raise InputError(f"dtype is {dtype}, but weights are floats; name a dtype such as torch.bfloat16.")
@@ -251,11 +236,9 @@ def _shards(
 
 
 def load_folder(path: str | Path) -> tuple[Config, LazyTensors]:
-    """A folder's config.json, and its tensors by our names, in the order of our model's parameters (see
-    `import_tensors`).
+    """A folder's config.json, and what `import_tensors` makes of its tensors.
 
-    Raises an InputError for a model that ours is not, and a CheckpointError for a file that is missing or cannot be
-    read, and for tensors that are not those of the config.
+    Raises an InputError for a model that ours is not, and a CheckpointError for a file that cannot be read.
     """
     path = Path(path)
     config = from_huggingface(_read_json(path / CONFIG))
@@ -279,8 +262,7 @@ def load_folder(path: str | Path) -> tuple[Config, LazyTensors]:
 
 
 def from_pretrained(path: str | Path, *, dtype: torch.dtype | None = None, checkpoint: bool = False) -> LanguageModel:
-    """Our model with the weights of a Hugging Face folder, on the CPU, in a dtype or that of the files; see
-    `load_folder`. Nothing is downloaded, and loading holds one model and one tensor."""
+    """Our model with the weights of a folder, on the CPU, in a dtype or that of the files."""
     config, tensors = load_folder(path)
     return assemble(config, ((name, tensor.to(dtype=dtype)) for name, tensor in tensors.items()), checkpoint)
 

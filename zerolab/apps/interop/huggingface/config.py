@@ -62,12 +62,8 @@ _ONLY: dict[str, tuple[Any, ...]] = {
 
 
 def to_huggingface(config: Config, dtype: torch.dtype = torch.float32) -> dict[str, Any]:
-    """What config.json says of a model: all that transformers 4 and 5 need for the same logits.
-
-    `dtype` is that of the tensors beside it, in which `from_pretrained` of transformers computes. Dropout is 0, since a
-    `Config` does not say it. Tokens that begin, end or pad a text are null: they belong to a tokenizer.
-
-    Raises InputError for a Llama with both biases and norms of queries and keys, which none of theirs has.
+    """What config.json says of a model, beside tensors in `dtype`: all that transformers 4 and 5 need for the same
+    logits. Dropout is 0, since a `Config` does not say it; tokens that begin, end or pad a text are a tokenizer's.
     """
     more: dict[str, Any]
     if isinstance(config, GPT2Config):
@@ -94,13 +90,10 @@ def to_huggingface(config: Config, dtype: torch.dtype = torch.float32) -> dict[s
 
 
 def from_huggingface(said: Mapping[str, Any]) -> Config:
-    """The `Config` of our model that gives the same logits as theirs of this config.json.
+    """The `Config` of our model that gives the same logits as theirs of this config.json, in `eval()`.
 
-    A field that is absent has transformers' default, not ours. Dropout is not taken over, since a `Config` does not say
-    it: logits are those of their model in `eval()`. GPT-2 has biases, unless our own field says that they are zero. The
-    window of a model whose attention sees one is the longest sequence of ours.
-
-    Raises InputError for a size that is missing or no number, and a field that asks for what our model cannot do.
+    A field that is absent has transformers' default, not ours. The window of a model whose attention sees one is the
+    longest sequence of ours. Raises InputError for a field that is no size, or asks for what our model cannot do.
     """
     kind = said.get("model_type")
     if not isinstance(kind, str) or kind not in _OWN:

@@ -40,17 +40,14 @@ def consolidate(
     max_shard_bytes: int = MOST_SHARD,
     progress: Callable[[str], None] = lambda name: None,
 ) -> None:
-    """Write the parameters of a checkpoint whole, and its buffers as rank 0 had them: `model.safetensors`, or files of
-    at most `max_shard_bytes` with their index.
+    """Write the parameters of a checkpoint whole, and its buffers as rank 0 had them.
 
     checkpoint  its folder, or one whose newest is meant
-    dtype       of floating-point tensors; None: as they were saved. fp32 takes the main parameters where they were kept
-                apart: nothing is lost to 16 bits
+    dtype       of floats; None: as they were saved. fp32 takes the main parameters where they were kept apart
     config      of our LLaMA or GPT-2: writes config.json and the names of transformers
     progress    told of each tensor before it is read
 
-    Takes the memory of one file. Raises a CheckpointError for what is missing or damaged, and an InputError for a
-    folder that has something in it.
+    Takes the memory of one file. Raises a CheckpointError for what is missing or damaged.
     """
     source = CheckpointReader(checkpoint)
     manifest = source.manifest
@@ -67,13 +64,8 @@ def consolidate(
 
 
 def load_learned(folder: Path) -> tuple[LanguageModel, Tokenizer | None]:
-    """The model of a checkpoint that `zerolab train` has saved, of the newest in a folder of some, or of a Hugging Face
-    folder; the main parameters, where they were kept apart. In fp32 on the CPU, in `eval()`, and how its tokens become
-    text, where that is known.
-
-    Raises:
-        InputError: the model is none of ours.
-        CheckpointError: there is nothing of the kind, or it cannot be read.
+    """The model of a checkpoint that `zerolab train` has saved, or of a Hugging Face folder, in fp32 on the CPU, in
+    `eval()`; and how its tokens become text, where that is known. Raises InputError for a model that is none of ours.
     """
     folder, dtype = folder.expanduser(), torch.float32
     if (folder / CONFIG).is_file() and not (folder / MANIFEST).is_file() and find_latest(folder) is None:
@@ -102,10 +94,8 @@ def export(
     config: Config | None = None,
     max_shard_bytes: int = MOST_SHARD,
 ) -> None:
-    """Write the model that trains, as `consolidate` does it from a checkpoint: rank 0 writes, and at stage 3 one unit
-    at a time is gathered. Parameters have the precision that forward uses.
-
-    A collective: every rank calls it, between steps. What goes wrong is raised on every rank.
+    """Write the model that trains, in the precision that forward uses, as `consolidate` does it from a checkpoint. Rank
+    0 writes. A collective: every rank calls it, between steps; at stage 3 one unit at a time is gathered.
     """
     unit_of = {slot.name: unit for unit in engine.units for bucket in unit.buckets for slot in bucket.layout.slots}
 
@@ -139,8 +129,7 @@ def export(
 
 
 def order_names(names: Iterable[str], dtype: torch.dtype | None, config: Config | None) -> list[str]:
-    """The parameters in the order in which they are written. Raises an InputError for a config of another model, and
-    for a dtype that is not of floats."""
+    """The parameters as they are written one by one. Raises an InputError for a config of another model."""
     if dtype is not None and not dtype.is_floating_point:
         raise InputError(f"dtype is {dtype}, but weights are floats; name one such as torch.bfloat16")
     there = list(names)
