@@ -26,8 +26,7 @@ READING = "could not be read", "see to the disk, then load again"
 def all_gather_or_raise(
     engine: ZeroEngine, work: Callable[[], Any] = lambda: None, doing: tuple[str, str] = WRITING
 ) -> list[Any]:
-    """What `work` gives on every rank, in the order of writers; if it raises on any, all raise: its own error, or one
-    that names the rank. A collective."""
+    """What `work` gives on every rank, in the order of writers; if it raises on any, all raise. A collective."""
     record, error = capture_error(work, doing)
     said = None if error is None else f"{error}" if isinstance(error, ZerolabError) else repr(error)
     rows = gather_records(engine.comm, [said, record])

@@ -56,8 +56,7 @@ def checkpoints_in(folder: Path) -> list[Path]:
 
 
 def find_latest(folder: Path) -> Path | None:
-    """The newest checkpoint of a folder: the one that `latest` names; else the one of the highest step. None if there
-    is none. What `latest` names may be damaged, which reading it tells."""
+    """The newest checkpoint of a folder: the one that `latest` names, or the one of the highest step."""
     with suppress(OSError, UnicodeDecodeError):
         named = folder / (folder / LATEST).read_text(encoding="utf-8").strip()
         if step_of(named) >= 0 and named.is_dir():
@@ -69,7 +68,7 @@ def find_latest(folder: Path) -> Path | None:
 
 
 def resolve(path: Path) -> Path:
-    """The checkpoint that a path means: itself, or the newest in it. Raises a NoCheckpointError if there is none."""
+    """The checkpoint that a path means: itself, or the newest in it."""
     found = path if (path / MANIFEST).is_file() else find_latest(path)
     if found is None:
         if path.exists() and step_of(path) >= 0:
@@ -86,7 +85,7 @@ def remedy_for(path: Path) -> str:
 
 
 def own(folder: Path, engine: ZeroEngine) -> None:
-    """Note that an engine saves to a folder. Raises a CheckpointError if another engine does."""
+    """Note that an engine saves to a folder, and no other one does."""
     owners = _owners.get(folder.resolve(), weakref.WeakSet())
     if owners and engine not in owners and checkpoints_in(folder):
         # Engines have cycles, so one that nobody holds any more may still be there.
@@ -133,8 +132,7 @@ class Folder:
         write_whole(self.path / LATEST, f"{final.name}\n")
         if replaced is not None:
             discard(replaced)
-        # The newest that are loadable, whatever is beside them; a later step of a run that was resumed before it counts
-        # as older than what was just written.
+        # A later step of a run that was resumed before it counts as older than what was just written.
         others = [path for path in checkpoints_in(self.path) if path != final]
         others.sort(key=lambda path: (path / MANIFEST).stat().st_mtime)
         for path in others[: max(0, len(others) + 1 - keep)] if keep is not None else []:

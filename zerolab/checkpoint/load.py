@@ -39,8 +39,7 @@ HOW = {"fused": None, "foreach": None, "capturable": False, "differentiable": Fa
 
 @dataclass(frozen=True)
 class Loaded:
-    """What was loaded: the checkpoint's folder, the step it was saved after, the caller's data, and in words what could
-    not be taken over. `nbytes_needed` are the bytes of tensors that this rank needed."""
+    """What was loaded; `notes` say what could not be taken over, `nbytes_needed` counts what this rank needed."""
 
     folder: Path
     step: int
@@ -203,8 +202,7 @@ class Load:
         number = {group: at for at, group in enumerate(groups_of(engine))}
         for segment in step.segments if self.states else []:
             own = engine.optimizer.param_groups[number[segment.group]]
-            # Where torch's optimizers have their counters: a kernel that counts on the GPU reads them there. Each
-            # segment counts up its own, in place.
+            # A kernel that counts on the GPU reads them there. Each segment counts up its own, in place.
             device = step.device if own.get("fused") or own.get("capturable") else "cpu"
             counters = {
                 name: value.to(device, copy=True) if isinstance(value, Tensor) else value

@@ -60,8 +60,7 @@ class ShardRange(NamedTuple):
 
 @dataclass(frozen=True)
 class SavedParameter:
-    """A parameter: shape, dtype in the model's files (torch's name), whether it trains, its unit, and who wrote what of
-    it: stretches end to end, from its first element to its last."""
+    """A parameter, and who wrote what of it: stretches end to end, from its first element to its last."""
 
     shape: tuple[int, ...]
     dtype: str
@@ -140,8 +139,7 @@ def reading(path: Path, remedy: str) -> Iterator[None]:
 
 
 def read_manifest(folder: Path, remedy: str = "take another checkpoint") -> Manifest:
-    """The manifest of a checkpoint's folder. Raises a CheckpointError that names it if it is missing, damaged, written
-    by something else, or in another version of the format."""
+    """The manifest of a checkpoint's folder."""
     path = folder / MANIFEST
     with reading(path, remedy):
         first, _, rest = path.read_bytes().partition(b"\n")

@@ -31,8 +31,8 @@ MOST_OPEN = 16
 
 
 class CheckpointReader:
-    """A checkpoint, or the newest of a folder of some; its files are opened when they are needed and closed with this.
-    Raises a CheckpointError, which says what to load instead, for whatever is not as it was written."""
+    """A checkpoint, or the newest of a folder of some. Raises a CheckpointError, which says what to load instead, for
+    whatever is not as it was written."""
 
     def __init__(self, folder: Path | str) -> None:
         self.path = resolve(Path(folder).expanduser())
@@ -42,8 +42,7 @@ class CheckpointReader:
         self.plan = cache(lambda name, start, stop: plan(manifest.parameters[name].stretches, start, stop))
 
     def state_of(self, parameter: str, dtype: torch.dtype | None = None) -> str:
-        """From what a parameter is read: its main parameters, which have the most bits, where they were kept apart and
-        it was not saved in `dtype`."""
+        """From what a parameter is read: its main parameters, if it was not saved in `dtype`."""
         saved = self.manifest.parameters[parameter]
         alike = saved.dtype == str(dtype).removeprefix("torch.")
         return "main" if self.manifest.main and saved.trains and not alike else "model"
@@ -64,7 +63,7 @@ class CheckpointReader:
         return out.view(saved.shape)
 
     def read_into(self, out: Tensor, state: str, parameter: str, start: int) -> None:
-        """Write the elements from `start` on to `out` (1-D), decoded, in its dtype, on its device; some at a time."""
+        """Write the elements from `start` on to `out` (1-D), decoded, some at a time."""
         stop = start + out.numel()
         for at in range(start, stop, AT_ONCE):
             for part in self.plan(parameter, at, min(at + AT_ONCE, stop)):

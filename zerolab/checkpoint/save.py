@@ -58,7 +58,7 @@ class Save:
     _texts: dict[str, str] = field(default_factory=dict)
 
     def begin(self, scheduler: Any, data: Any) -> None:
-        """See that nothing is half-way, and tell the others what is not sharded. A collective."""
+        """Tell the others what is not sharded. A collective."""
         engine = self.engine
         engine.synchronize()
         self.writer, self.writers = writers_of(engine)
@@ -129,9 +129,9 @@ class Save:
         yield manifest.optimizer_file(self.writer), optimizer, self.shards.optimizer_parts()
 
     def write(self, waits: bool) -> Path | None:
-        """Write this rank's files, and return once all ranks' are a checkpoint. Without waiting copy the shards to host
-        memory, and have a thread write them (what rests on a disk goes from there to the checkpoint at once)."""
+        """Write this rank's files; if it `waits`, return once all ranks' are a checkpoint."""
         offload = self.engine.offload
+        # What rests on a disk goes from there to the checkpoint at once.
         copies = not waits and "disk" not in (offload.optimizer, offload.parameters)
         _, self._error = capture_error(lambda: self._take(copies))
         threading.Thread(target=self._finish, args=[waits], daemon=True).start()
@@ -214,7 +214,7 @@ def complete(future: Future[Any], work: Callable[[], Any]) -> None:
 
 
 def publish(folder: Folder, draft: Path, manifest: Manifest, texts: Mapping[str, str], keep: int | None = None) -> Path:
-    """Write JSON files and the manifest beside the files of shards in a draft, and make it a checkpoint."""
+    """Write JSON files and the manifest to a draft, and make it a checkpoint."""
     files = dict(manifest.files)
     for name, text in texts.items():
         write_whole(draft / name, text)

@@ -34,15 +34,12 @@ def blocks_of(start: int, stop: int) -> tuple[int, int]:
 
 @dataclass
 class Shards:
-    """The tensors of this rank's two files, in advance by dtype and shape, then part by part; of states there is
-    something once the optimizer has `begun`."""
+    """The tensors of this rank's two files; of states there is something once the optimizer has `begun`."""
 
     engine: ZeroEngine
     begun: bool
 
     def shapes(self) -> tuple[dict[str, Shape], dict[str, Shape]]:
-        """Of the parameters as forward uses them, or as stage 3 keeps them; of main parameters that are kept apart, and
-        the optimizer's long states."""
         model: dict[str, Shape] = {}
         optimizer: dict[str, Shape] = {}
         formats = {segment.bucket: segment.format for segment in self.engine.optimizer_step.segments}
@@ -97,7 +94,7 @@ class Shards:
 
 
 def states_of(engine: ZeroEngine) -> dict[str, dict[str, Any]]:
-    """The optimizer's long states: the dtype in which each is stored, and whether in scaled blocks and as a root."""
+    """The optimizer's long states, and how each is stored."""
     found: dict[str, dict[str, Any]] = {}
     for segment in engine.optimizer_step.segments:
         for name, codec in segment.format.states.items():
@@ -152,8 +149,7 @@ def tied_names(model: nn.Module) -> dict[str, str]:
 
 
 def groups_of(engine: ZeroEngine) -> dict[Any, list[str]]:
-    """The optimizer's groups by their options as they were given, in the order of `optimizer.param_groups`: the names
-    of their parameters."""
+    """The names of the parameters of the optimizer's groups, in their order, by the options that were given."""
     found: dict[Any, list[str]] = {}
     for bucket in engine.buckets:
         if bucket.trainable:
@@ -167,14 +163,13 @@ def check_complete(engine: ZeroEngine) -> None:
     if not engine.state_size.complete:
         raise CheckpointError(
             f"{type(engine.optimizer).__name__} keeps something outside of its state and its options that its next "
-            "steps depend on, and a checkpoint has only those two: keep it there, such as a count in group['step'], or "
-            "take the weights alone (zerolab.apps.interop.huggingface.whole.export, load(weights_only=True))"
+            "steps depend on: keep it there, such as a count in group['step'], or take the weights alone "
+            "(zerolab.apps.interop.huggingface.whole.export, load(weights_only=True))"
         )
 
 
 def groups_record(engine: ZeroEngine) -> list[Any]:
-    """For each of the optimizer's groups, what the others must hear of it: whether this rank has something of it, its
-    options, and the counts of its steps that there are."""
+    """For each group, whether this rank has something of it, its options, and the counts of its steps."""
     counts: dict[Any, list[Any]] = {}
     for segment in engine.optimizer_step.segments:
         said = plain.encode(engine.optimizer_step.counters(segment), "the optimizer's counters")
@@ -188,11 +183,10 @@ def groups_record(engine: ZeroEngine) -> list[Any]:
 
 
 def nonparam_text(engine: ZeroEngine, of_ranks: Sequence[list[Any]]) -> str:
-    """`optimizer_nonparam.json`: each group's parameters by name, its options and its counters; the loss scaler.
-    An optimizer may count steps in the options, and pass over a group that it has nothing of: those of a rank that has
-    something of it are kept."""
+    """`optimizer_nonparam.json`: each group's parameters by name, its options and its counters; the loss scaler."""
     groups = []
     for names, rows in zip(groups_of(engine).values(), zip(*of_ranks, strict=True), strict=True):
+        # An optimizer may count steps in the options, and pass over a group that it has nothing of.
         options = next((said for owns, said, _ in rows if owns), rows[0][1])
         counts = [said for *_, of_rank in rows for said in of_rank]
         if any(said != counts[0] for said in counts):

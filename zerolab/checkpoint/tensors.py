@@ -45,8 +45,7 @@ Shapes = Mapping[str, tuple[torch.dtype, Sequence[int]]]
 
 @dataclass(frozen=True)
 class Entry:
-    """A tensor of a file: `start` is where its bytes begin in the file, `first_block` the number of its first
-    checksum."""
+    """A tensor of a file: where its bytes begin, and the number of its first checksum."""
 
     dtype: torch.dtype
     shape: tuple[int, ...]
@@ -92,8 +91,7 @@ def entries_of(header: bytes) -> dict[str, Entry]:
 
 
 class FileWriter:
-    """A new file, whose tensors are written in any order, a part at a time. It is whole and on the disk once `finish`
-    has returned."""
+    """A new file, whose tensors are written in any order, a part at a time."""
 
     def __init__(self, path: Path, shapes: Shapes, about: Mapping[str, str]) -> None:
         header = lay_out_file(shapes, about)
@@ -138,8 +136,7 @@ def bytes_of(tensor: torch.Tensor) -> memoryview:
 
 
 class FileReader:
-    """A file of a checkpoint, held to what a manifest says of it, if that is given; open for as long as this lives.
-    What is wrong is a CheckpointError that ends with `remedy`.
+    """A file of a checkpoint, held to what a manifest says of it; open for as long as this lives.
 
     (safetensors' own reader maps a file as this process's memory, which the system refuses for one that is larger.)
     """
@@ -165,8 +162,7 @@ class FileReader:
         self._sums = self._read(sums.start, sums.nbytes).numpy().view("<u4")
 
     def read(self, name: str, start: int = 0, stop: int | None = None) -> torch.Tensor:
-        """Elements `[start, stop)` of a tensor, flat, on the host. Raises a CheckpointError if they are not those that
-        were written, by the checksums of the blocks in which they lie."""
+        """Elements `[start, stop)` of a tensor, flat, on the host, whose blocks are held to their checksums."""
         entry = self.entries[name]
         size, stop = entry.dtype.itemsize, prod(entry.shape) if stop is None else stop
         first, last = start * size // BLOCK, -(-stop * size // BLOCK)

@@ -3,14 +3,14 @@
     to_dcp("runs/a", "runs/a-dcp")          # for FSDP2, DDP or one process
     from_dcp("runs/b-dcp", "runs/b")        # from any of them, for any engine
 
-A folder of DCP's has `.metadata`, a pickle that says which values there are and where, and files with shards of them.
-What both folders hold, in torch's names (get_model_state_dict, get_optimizer_state_dict):
+A folder has `.metadata`, a pickle that says which values there are and where, and files with shards of them, in the
+names of get_model_state_dict and get_optimizer_state_dict:
 
-    model.NAME                              parameters, buffers, and the other names of tied ones
-    optim.state.NAME.exp_avg                each state of the optimizer by parameter, its step counter, too
-    optim.param_groups.0.params             the names of a group's parameters
-    optim.param_groups.0.lr                 a group's options
-    optim.param_groups.NAME.lr              the same by parameter (flatten_optimizer_state_dict=True)
+    model.NAME                    parameters, buffers, and the other names of tied ones
+    optim.state.NAME.exp_avg      each state of the optimizer by parameter, its step counter, too
+    optim.param_groups.0.params   the names of a group's parameters
+    optim.param_groups.0.lr       a group's options
+    optim.param_groups.NAME.lr    the same by parameter (flatten_optimizer_state_dict=True)
 
 A DCP folder has no random generators, no loss scale and no scheduler: they begin anew.
 """
@@ -80,11 +80,12 @@ def to_dcp(checkpoint: Path | str, folder: Path | str, *, progress: Progress = l
     optim   the optimizer's states, decoded, once it has stepped; options by group, and by parameter for
             StateDictOptions(flatten_optimizer_state_dict=True) of an optimizer with other groups
 
-    Holds one tensor at a time. Returns the folder. Raises a CheckpointError for what cannot be read or written.
+    Holds one tensor at a time.
     """
-    source, folder = CheckpointReader(checkpoint), Path(folder).expanduser()
-    values = _state_of(source)
-    entries, places = dict[str, Any](), dict[MetadataIndex, Any]()
+    folder = Path(folder).expanduser()
+    values = _state_of(CheckpointReader(checkpoint))
+    entries: dict[str, Any] = {}
+    places: dict[MetadataIndex, Any] = {}
     names = {".".join(map(str, path)): path for path in values}
     with new_folder(folder) as draft:
         with open(draft / FILE, "xb") as file:
@@ -139,7 +140,7 @@ _RECORDS = {
 
 
 class _Inert:
-    """What stands for all else that a pickle would make. The first of a tensor's properties is its dtype."""
+    """What stands for all else that a pickle would make, a tensor's properties among it."""
 
     def __new__(cls, *_: Any, **__: Any) -> _Inert:
         return super().__new__(cls)
@@ -160,7 +161,7 @@ class _Unpickler(pickle.Unpickler):
 
 
 def read_metadata(folder: Path) -> Metadata:
-    """What a DCP folder says of its values. Raises a CheckpointError if that is missing or damaged."""
+    """What a DCP folder says of its values."""
     path = folder / METADATA
     try:
         found = _Unpickler(io.BytesIO(path.read_bytes())).load()
@@ -170,15 +171,10 @@ def read_metadata(folder: Path) -> Metadata:
         if not known or any(Path(place.relative_path).name != place.relative_path for place in places.values()):
             raise ValueError("it names what is not here")
     except OSError as error:
-        raise CheckpointError(
-            f"{folder} has no {METADATA} that can be read ({reason(error)}), so it is no finished folder of "
-            "torch.distributed.checkpoint; name another"
-        ) from None
+        raise CheckpointError(f"{folder} has no {METADATA} that can be read ({reason(error)}); name another") from None
     except Exception:
         # Whatever bytes may lead to.
-        raise CheckpointError(
-            f"{path} is damaged, or not as torch.distributed.checkpoint writes it; take another checkpoint"
-        ) from None
+        raise CheckpointError(f"{path} is damaged; take another checkpoint") from None
     found.storage_data = places
     return found
 
@@ -268,21 +264,23 @@ def from_dcp(
     model, optimizer    what the two parts are called in the state dict, such as "app.model"
     step, data   the checkpoint's, as `Checkpoints.save` has them; the step is else the optimizer's own count
 
-    Holds one entry at a time, and a shard of it. States of a parameter that was never stepped are zero. Returns the
-    checkpoint's folder. Raises a CheckpointError for what is missing, damaged or of another kind.
+    Holds one entry at a time, and a shard of it. States of a parameter that was never stepped are zero.
     """
-    source, target = DcpFolder(Path(folder).expanduser(), model), Path(checkpoints).expanduser()
+    source = DcpFolder(Path(folder).expanduser(), model)
+    target = Path(checkpoints).expanduser()
     refuse_used(target)
-    frozen, buffers, tied = [*frozen], [*buffers], dict[str, str]()
+    frozen, buffers, tied = [*frozen], [*buffers], {}
     if module is not None:
         frozen += [name for name, parameter in module.named_parameters() if not parameter.requires_grad]
         buffers += buffers_of(module)
         tied = tied_names(module)
-    states, groups = source.keys_by_name(f"{optimizer}.state."), _read_groups(source, f"{optimizer}.param_groups.")
+    states = source.keys_by_name(f"{optimizer}.state.")
+    groups = _read_groups(source, f"{optimizer}.param_groups.")
     if states and not groups:
         groups = [{"parameters": list(states), "options": {}}]
     stepped = {*states, *(name for group in groups for name in group["parameters"])}
-    parameters, in_model, in_optimizer = dict[str, SavedParameter](), Values(), Values()
+    parameters: dict[str, SavedParameter] = {}
+    in_model, in_optimizer = Values(), Values()
     for name, key in source.model.items():
         dtype, shape = source.entries[key]
         numel = prod(shape)
@@ -329,7 +327,8 @@ def from_dcp(
     texts = {"groups": plain.encode(groups, "the optimizer's options"), "loss_scaler": None}
     about = {"save": manifest.save, "step": str(step), "rank": "0"}
     files = {model_file(0): in_model, optimizer_file(0): in_optimizer}
-    saved, done = dict[str, SavedFile](), 0
+    saved: dict[str, SavedFile] = {}
+    done = 0
     with new_folder(target) as new, closing(Folder(new)) as room:
         draft = new / draft_name(step, manifest.save)
         draft.mkdir()
@@ -388,12 +387,12 @@ def _long_states(source: DcpFolder, parameters: dict[str, SavedParameter], state
         elif any(prod(shape) != 1 for _, shape in of.values()):
             raise CheckpointError(
                 f"{state} of {[*others, *of][0]} in {source.path} has another shape than the parameter, so this "
-                f"optimizer is not elementwise and no engine can take its states; {WEIGHTS_ALONE}"
+                f"optimizer is not elementwise; {WEIGHTS_ALONE}"
             )
-    for state, name in ((state, name) for name, own in states.items() for state in found if state not in own):
-        raise CheckpointError(
-            f"{source.path} has no {state} of {name}, but of other parameters; take another checkpoint"
-        )
+        for name in sorted(states.keys() - of) if state in found else ():
+            raise CheckpointError(
+                f"{source.path} has no {state} of {name}, but of other parameters; take another checkpoint"
+            )
     return found
 
 
@@ -406,6 +405,6 @@ def _read_counters(source: DcpFolder, names: list[str], states: Keys, long: Coll
             if found.setdefault(state, value) != value:
                 raise CheckpointError(
                     f"{state} is {float(found[state]):g} of one parameter and {float(value):g} of {name} in "
-                    f"{source.path}, though they share a group, which no engine can go on from; {WEIGHTS_ALONE}"
+                    f"{source.path}, though they share a group; {WEIGHTS_ALONE}"
                 )
     return found

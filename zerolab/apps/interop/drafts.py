@@ -21,8 +21,8 @@ def refuse_used(path: Path, error: type[ZerolabError] = CheckpointError) -> None
 
 @contextmanager
 def new_folder(path: Path, error: type[ZerolabError] = CheckpointError) -> Iterator[Path]:
-    """A folder to fill, which is at `path` at the end of the block, and gone if it raises. Raises an `error` if there
-    is something already, and a CheckpointError that names the path for what the system refuses within."""
+    """A folder to fill, which is at `path` at the end of the block, and gone if it raises. What the system refuses
+    within is a CheckpointError that names the path."""
     path = Path(os.path.abspath(path))
     refuse_used(path, error)
     try:

@@ -1,8 +1,8 @@
 """Our models in Hugging Face's folders and theirs in our models: names, layouts, safetensors files.
 
     save_folder("out", model.config, export(model.config, model.state_dict().__getitem__))
-    model = from_pretrained("out")                      # and LlamaForCausalLM.from_pretrained("out")
-    config, tensors = load_folder("out")                # a tensor is read when it is asked for, by our name
+    model = from_pretrained("out")          # and LlamaForCausalLM.from_pretrained("out")
+    config, tensors = load_folder("out")    # a tensor is read when it is asked for, by our name
 
     out/config.json                           what `config.py` translates
     out/model-00001-of-00002.safetensors      or one model.safetensors
@@ -86,16 +86,18 @@ class NameRow(NamedTuple):
 @lru_cache(maxsize=16)
 def rows(config: Config) -> tuple[NameRow, ...]:
     """One row for each of their tensors, in the order of our model's parameters. A tied head has none."""
-    gpt2, bare = isinstance(config, GPT2Config), isinstance(config, GPT2Config) and not config.bias
+    gpt2 = isinstance(config, GPT2Config)
+    bare = isinstance(config, GPT2Config) and not config.bias
     with torch.device("meta"):
         model = build_model(replace(config, bias=True) if isinstance(config, GPT2Config) else config)
     found = []
     for ours, parameter in model.named_parameters():
         theirs = ours
-        for part, name in (_GPT2 if gpt2 else _LLAMA).items():
-            theirs = re.sub(rf"(?<![^.]){re.escape(part)}(?=\.)", name, theirs)
+        for part, its in (_GPT2 if gpt2 else _LLAMA).items():
+            theirs = re.sub(rf"(?<![^.]){re.escape(part)}(?=\.)", its, theirs)
         turned = gpt2 and ours.startswith("blocks.") and parameter.dim() == 2
-        found.append(NameRow(None if bare and ours.endswith(".bias") else ours, theirs, tuple(parameter.shape), turned))
+        name = None if bare and ours.endswith(".bias") else ours
+        found.append(NameRow(name, theirs, tuple(parameter.shape), turned))
     return tuple(found)
 
 
@@ -180,15 +182,13 @@ def save_folder(
     dtype: torch.dtype | None = None,
     max_shard_bytes: int = MOST_SHARD,
 ) -> None:
-    """Write tensors to shards with their index, and config.json: a folder that `from_pretrained` of transformers reads.
+    """Write tensors to files with their index, and config.json, as `from_pretrained` of transformers reads them.
 
     path             a folder that is new or empty; it is there whole or not at all
     config           None writes no config.json
     tensors          (their name, tensor) of all tensors, in any order. Each is copied before the next is taken
     dtype            that in which tensors are written; None: fp32, or without a config their own
     max_shard_bytes  a file's tensors take at most so many bytes, unless a single tensor takes more
-
-    Raises an InputError for a dtype that is not of floats, and a folder with something in it.
     """
     if dtype is not None and not dtype.is_floating_point:
         raise InputError(f"dtype is {dtype}, but weights are floats; name a dtype such as torch.bfloat16.")
@@ -236,10 +236,7 @@ def _shards(
 
 
 def load_folder(path: str | Path) -> tuple[Config, LazyTensors]:
-    """A folder's config.json, and what `import_tensors` makes of its tensors.
-
-    Raises an InputError for a model that ours is not, and a CheckpointError for a file that cannot be read.
-    """
+    """A folder's config.json, and what `import_tensors` makes of its tensors."""
     path = Path(path)
     config = from_huggingface(_read_json(path / CONFIG))
     if (path / WHOLE).exists():
@@ -311,7 +308,7 @@ class FolderShape(NamedTuple):
 
 
 def with_shape(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings of a run, with the shape of the model of its `init_from`. Raises InputError if that has none of ours."""
+    """Settings of a run, with the shape of the model of its `init_from`."""
     if settings.get("init_from") is None:
         return dict(settings)
     folder = Path(settings["init_from"]).expanduser()

@@ -1,9 +1,9 @@
-"""Whole parameters out of shards: safetensors that anybody loads, written tensor by tensor; a plain model.
+"""Whole parameters out of shards: safetensors that anybody loads, or a plain model.
 
-consolidate("runs/a", "out", dtype=torch.bfloat16)                     a checkpoint, without any rank
-consolidate("runs/a", "out", config=LlamaConfig(...))                  as transformers' from_pretrained reads it
-export(engine, "out", dtype=torch.float16)                             the model that trains, unit by unit
-load_learned("runs/a")                                                 what was trained, as a model of one process
+consolidate("runs/a", "out", dtype=torch.bfloat16)      a checkpoint, without any rank
+consolidate("runs/a", "out", config=LlamaConfig(...))   as transformers' from_pretrained reads it
+export(engine, "out", dtype=torch.float16)              the model that trains, unit by unit
+load_learned("runs/a")                                  what was trained, as a model of one process
 """
 
 from __future__ import annotations
@@ -64,9 +64,8 @@ def consolidate(
 
 
 def load_learned(folder: Path) -> tuple[LanguageModel, Tokenizer | None]:
-    """The model of a checkpoint that `zerolab train` has saved, or of a Hugging Face folder, in fp32 on the CPU, in
-    `eval()`; and how its tokens become text, where that is known. Raises InputError for a model that is none of ours.
-    """
+    """The model of a checkpoint that `zerolab train` has saved, or of a Hugging Face folder, in fp32 and `eval()`; and
+    how its tokens become text, where that is known."""
     folder, dtype = folder.expanduser(), torch.float32
     if (folder / CONFIG).is_file() and not (folder / MANIFEST).is_file() and find_latest(folder) is None:
         model = from_pretrained(folder, dtype=dtype)
@@ -94,9 +93,8 @@ def export(
     config: Config | None = None,
     max_shard_bytes: int = MOST_SHARD,
 ) -> None:
-    """Write the model that trains, in the precision that forward uses, as `consolidate` does it from a checkpoint. Rank
-    0 writes. A collective: every rank calls it, between steps; at stage 3 one unit at a time is gathered.
-    """
+    """Write the model that trains, in the precision that forward uses. A collective: every rank calls it, between
+    steps, and rank 0 writes; at stage 3 one unit at a time is gathered."""
     unit_of = {slot.name: unit for unit in engine.units for bucket in unit.buckets for slot in bucket.layout.slots}
 
     def check() -> None:
@@ -112,7 +110,8 @@ def export(
                 found.clear()
                 found.update(engine.parameters_of(unit, to=0))
             if found:
-                yield name, found[name].to(dtype) if dtype and found[name].is_floating_point() else found[name]
+                tensor = found[name]
+                yield name, tensor.to(dtype) if dtype and tensor.is_floating_point() else tensor
 
     def work() -> None:
         try:
