@@ -62,7 +62,8 @@ def find_latest(folder: Path) -> Path | None:
         if step_of(named) >= 0 and named.is_dir():
             return named
     # A run that was killed between two renames has left one of these, if its successor is not there.
-    there = {final: path for kind, final, path in _drafts(folder) if kind == "replaced" and (path / MANIFEST).is_file()}
+    replaced = [(final, path) for kind, final, path in _find_drafts(folder) if kind == "replaced"]
+    there = {final: path for final, path in replaced if (path / MANIFEST).is_file()}
     there |= {path: path for path in checkpoints_in(folder)}
     return there[max(there, key=step_of)] if there else None
 
@@ -132,7 +133,8 @@ class Folder:
         write_whole(self.path / LATEST, f"{final.name}\n")
         if replaced is not None:
             discard(replaced)
-        # A later step of a run that was resumed before it counts as older than what was just written.
+        # The newest that are loadable, whatever is beside them; a later step of a run that was resumed before it counts
+        # as older than what was just written.
         others = [path for path in checkpoints_in(self.path) if path != final]
         others.sort(key=lambda path: (path / MANIFEST).stat().st_mtime)
         for path in others[: max(0, len(others) + 1 - keep)] if keep is not None else []:
@@ -144,7 +146,7 @@ class Folder:
     def clean_up(self) -> None:
         """Remove what killed runs left half-written or half-removed."""
         with suppress(OSError):
-            for kind, final, path in _drafts(self.path):
+            for kind, final, path in _find_drafts(self.path):
                 if kind == "replaced" and not (final / MANIFEST).is_file():
                     # Its successor never came: it is the checkpoint of that step again.
                     path.rename(final)
@@ -154,7 +156,7 @@ class Folder:
                 path.unlink(missing_ok=True)
 
 
-def _drafts(folder: Path) -> list[tuple[str, Path, Path]]:
+def _find_drafts(folder: Path) -> list[tuple[str, Path, Path]]:
     """What is half-written, replaced or half-removed: which, the checkpoint that it was or was to be, where."""
     with suppress(OSError):
         found = [(_DRAFT.fullmatch(path.name), path) for path in folder.iterdir()]

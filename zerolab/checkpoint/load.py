@@ -87,7 +87,7 @@ class Load:
         self._check_model()
         if not self.weights_only:
             self._check_optimizer()
-        self.needed = sum(self.source.check(*wanted) for wanted in self._wanted())
+        self.needed = sum(self.source.check(*wanted) for wanted in self._plan_reads())
         if not self.weights_only:
             file, same = model_file(self.writer), self.same_world
             names = [name for name in self.source.reader(file).entries if name.startswith(rng.PREFIX) and same]
@@ -159,7 +159,7 @@ class Load:
             # Refuses what it cannot take, before anything is changed.
             copy(engine.scaler).load(self.loss_scaler)
 
-    def _wanted(self) -> Iterator[tuple[str, str, int, int]]:
+    def _plan_reads(self) -> Iterator[tuple[str, str, int, int]]:
         """Which elements of which state this rank will read."""
         for bucket in self.engine.buckets:
             for lap in overlaps(bucket.layout, *bucket.owned):

@@ -28,7 +28,7 @@ import torch
 
 from zerolab import __version__
 from zerolab.checkpoint import manifest, plain, rng, shards
-from zerolab.checkpoint.agreement import all_gather_or_raise, capture_error, writers_of
+from zerolab.checkpoint.agreement import all_gather_or_raise, writers_of
 from zerolab.checkpoint.folder import Folder, discard, draft_name
 from zerolab.checkpoint.manifest import MANIFEST, NONPARAM, SCHEDULER, Manifest, SavedFile, crc32
 from zerolab.checkpoint.tensors import FileWriter, Shapes, bytes_of
@@ -51,8 +51,9 @@ class Save:
     step: int
     keep: int | None
     _files: list[tuple[FileWriter, list[tuple[str, torch.Tensor]]]] = field(default_factory=list)
+    _taken: Future[None] = field(default_factory=Future)
     _written: Future[None] = field(default_factory=Future)
-    _published: Future[Path | None] = field(default_factory=Future)
+    _committed: Future[Path | None] = field(default_factory=Future)
     _given_up: threading.Event = field(default_factory=threading.Event)
     """A rank has failed, so that its note may never come."""
     _texts: dict[str, str] = field(default_factory=dict)
@@ -62,7 +63,7 @@ class Save:
         engine = self.engine
         engine.synchronize()
         self.writer, self.writers = writers_of(engine)
-        rows = all_gather_or_raise(engine, lambda: self._about(scheduler, data))
+        rows = all_gather_or_raise(engine, lambda: self._describe(scheduler, data))
         token = rows[0]["token"]
         self.draft = self.path / draft_name(self.step, token)
         # The first writer whose buffer has the same bytes.
@@ -90,7 +91,7 @@ class Save:
             written_by={"zerolab": __version__, "torch": torch.__version__},
         )
 
-    def _about(self, scheduler: Any, data: Any) -> dict[str, Any]:
+    def _describe(self, scheduler: Any, data: Any) -> dict[str, Any]:
         """What the other ranks must hear of this one."""
         engine = self.engine
         engine.check_between_steps("save")
@@ -133,7 +134,7 @@ class Save:
         offload = self.engine.offload
         # What rests on a disk goes from there to the checkpoint at once.
         copies = not waits and "disk" not in (offload.optimizer, offload.parameters)
-        _, self._error = capture_error(lambda: self._take(copies))
+        complete(self._taken, lambda: self._take(copies))
         threading.Thread(target=self._finish, args=[waits], daemon=True).start()
         return self.settle() if waits else None
 
@@ -157,13 +158,12 @@ class Save:
                 os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 10)
         complete(self._written, self._write_files)
         if self.writer == 0:
-            complete(self._published, self._publish)
+            complete(self._committed, self._commit)
 
     def _write_files(self) -> None:
         """Bring this rank's files to the disk, and leave a note of them."""
         try:
-            if self._error is not None:
-                raise self._error
+            self._taken.result()
             files = {}
             for writer, later in self._files:
                 while later:
@@ -176,7 +176,7 @@ class Save:
                 writer.close()
             self._files.clear()
 
-    def _publish(self) -> Path | None:
+    def _commit(self) -> Path | None:
         """Make a checkpoint of all ranks' files."""
         self._written.result()
         assert self.folder is not None
@@ -188,7 +188,7 @@ class Save:
                     return None
             files |= {name: SavedFile(*of_file) for name, of_file in json.loads(note.read_text()).items()}
             note.unlink()
-        return publish(self.folder, self.draft, replace(self._manifest, files=files), self._texts, self.keep)
+        return commit(self.folder, self.draft, replace(self._manifest, files=files), self._texts, self.keep)
 
     def settle(self) -> Path:
         """Return the checkpoint once it is there, on every rank; raise on every rank if one failed. A collective."""
@@ -196,11 +196,11 @@ class Save:
             try:
                 all_gather_or_raise(self.engine, self._written.result)
                 # All notes are there by now, so it comes to an end.
-                rows = all_gather_or_raise(self.engine, lambda: self.folder and str(self._published.result()))
+                rows = all_gather_or_raise(self.engine, lambda: self.folder and str(self._committed.result()))
             except BaseException:
                 self._given_up.set()
                 if self.folder is not None:
-                    wait([self._published])
+                    wait([self._committed])
                     discard(self.draft)
                 raise
             return Path(rows[0])
@@ -209,11 +209,11 @@ class Save:
 def complete(future: Future[Any], work: Callable[[], Any]) -> None:
     try:
         future.set_result(work())
-    except BaseException as error:
+    except Exception as error:
         future.set_exception(error)
 
 
-def publish(folder: Folder, draft: Path, manifest: Manifest, texts: Mapping[str, str], keep: int | None = None) -> Path:
+def commit(folder: Folder, draft: Path, manifest: Manifest, texts: Mapping[str, str], keep: int | None = None) -> Path:
     """Write JSON files and the manifest to a draft, and make it a checkpoint."""
     files = dict(manifest.files)
     for name, text in texts.items():

@@ -123,10 +123,10 @@ def parameters_of(engine: ZeroEngine) -> dict[str, SavedParameter]:
 def buffers_of(model: nn.Module) -> dict[str, Tensor]:
     """The buffers that a state_dict has, by their first names."""
     tied = tied_names(model)
-    return {name: buffer for name, buffer in _kept_buffers(model) if name not in tied}
+    return {name: buffer for name, buffer in _find_buffers(model) if name not in tied}
 
 
-def _kept_buffers(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+def _find_buffers(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
     """All names of the buffers that a state_dict has."""
     kept = model.state_dict(keep_vars=True)
     extra = next((name for name in kept if name.endswith("_extra_state")), None)
@@ -141,7 +141,7 @@ def _kept_buffers(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
 def tied_names(model: nn.Module) -> dict[str, str]:
     """Other names of parameters and buffers: {name: the first name}."""
     first: dict[int, str] = {}
-    named = [*model.named_parameters(remove_duplicate=False), *_kept_buffers(model)]
+    named = [*model.named_parameters(remove_duplicate=False), *_find_buffers(model)]
     return {name: first[id(tensor)] for name, tensor in named if first.setdefault(id(tensor), name) != name}
 
 

@@ -94,15 +94,14 @@ class FileWriter:
     """A new file, whose tensors are written in any order, a part at a time."""
 
     def __init__(self, path: Path, shapes: Shapes, about: Mapping[str, str]) -> None:
-        header = lay_out_file(shapes, about)
-        self.path, self.header_crc32, self._entries = path, crc32(header), entries_of(header)
+        self.path, self._header = path, lay_out_file(shapes, about)
+        self.header_crc32, self._entries = crc32(self._header), entries_of(self._header)
         # Bytes of each tensor that are written.
         self._done = dict.fromkeys(shapes, 0)
         self._sums = numpy.zeros(self._entries[CHECKSUMS].shape, "<u4")
         self.nbytes = max(entry.start + entry.nbytes for entry in self._entries.values())
         self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
         self.close = weakref.finalize(self, os.close, self._descriptor)
-        self._write(header, 0)
 
     def append(self, name: str, tensor: torch.Tensor) -> None:
         """Write the next elements of a tensor, in its dtype."""
@@ -119,6 +118,7 @@ class FileWriter:
         short = [name for name, done in self._done.items() if done != self._entries[name].nbytes]
         assert not short, short
         self._write(self._sums.tobytes(), self._entries[CHECKSUMS].start)
+        self._write(self._header, 0)
         os.fsync(self._descriptor)
         self.close()
 

@@ -52,7 +52,7 @@ from zerolab.checkpoint.manifest import (
     tensor_name,
 )
 from zerolab.checkpoint.reader import CheckpointReader
-from zerolab.checkpoint.save import publish
+from zerolab.checkpoint.save import commit
 from zerolab.checkpoint.shards import buffers_of, tied_names
 from zerolab.checkpoint.tensors import FileWriter
 from zerolab.errors import CheckpointError
@@ -83,7 +83,7 @@ def to_dcp(checkpoint: Path | str, folder: Path | str, *, progress: Progress = l
     Holds one tensor at a time.
     """
     folder = Path(folder).expanduser()
-    values = _state_of(CheckpointReader(checkpoint))
+    values = _make_state_dict(CheckpointReader(checkpoint))
     entries: dict[str, Any] = {}
     places: dict[MetadataIndex, Any] = {}
     names = {".".join(map(str, path)): path for path in values}
@@ -106,7 +106,7 @@ def to_dcp(checkpoint: Path | str, folder: Path | str, *, progress: Progress = l
     return folder
 
 
-def _state_of(source: CheckpointReader) -> dict[tuple[Any, ...], Any]:
+def _make_state_dict(source: CheckpointReader) -> dict[tuple[Any, ...], Any]:
     """By the path that a state dict has it at, a value, or what reads a tensor."""
     manifest, names = source.manifest, source.manifest.parameters
     found: dict[tuple[Any, ...], Any] = {
@@ -297,10 +297,10 @@ def from_dcp(
                 "(module=...)"
             )
         stretches = (ShardRange(0, numel, 0),) if numel else ()
-        parameters[name] = SavedParameter(shape, _word(dtype), not is_frozen, "", stretches)
+        parameters[name] = SavedParameter(shape, _dtype_name(dtype), not is_frozen, "", stretches)
         if numel:
             in_model[tensor_name("model", name, 0, numel)] = dtype, (numel,), key
-    long = _long_states(source, parameters, states)
+    long = _find_long_states(source, parameters, states)
     for name, parameter in parameters.items():
         for state, of_state in long.items() if parameter.numel and parameter.trains else ():
             own = states.get(name, {}).get(state)
@@ -317,7 +317,7 @@ def from_dcp(
         save=secrets.token_hex(4),
         step=step,
         optimizer="AdamW" if decoupled else "an optimizer of torch's",
-        states={state: {"dtype": _word(dtype), "scaled": False, "root": False} for state, dtype in long.items()},
+        states={state: {"dtype": _dtype_name(dtype), "scaled": False, "root": False} for state, dtype in long.items()},
         parameters=parameters,
         buffers={name.removeprefix("buffer/"): [0] for name in in_model if name.startswith("buffer/")},
         tied=tied,
@@ -342,10 +342,10 @@ def from_dcp(
                 writer.finish()
             saved[file] = SavedFile(writer.nbytes, writer.header_crc32)
         manifest = replace(manifest, files=saved)
-        return target / publish(room, draft, manifest, {NONPARAM: json.dumps(texts, indent=1) + "\n"}).name
+        return target / commit(room, draft, manifest, {NONPARAM: json.dumps(texts, indent=1) + "\n"}).name
 
 
-def _word(dtype: torch.dtype) -> str:
+def _dtype_name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
@@ -376,7 +376,7 @@ def _read_groups(source: DcpFolder, start: str) -> list[dict[str, Any]]:
     return list(groups.values())
 
 
-def _long_states(source: DcpFolder, parameters: dict[str, SavedParameter], states: Keys) -> dict[str, torch.dtype]:
+def _find_long_states(source: DcpFolder, parameters: dict[str, SavedParameter], states: Keys) -> dict[str, torch.dtype]:
     """The states that have an element for each of a parameter, and their dtypes."""
     found: dict[str, torch.dtype] = {}
     for state in dict.fromkeys(state for own in states.values() for state in own):

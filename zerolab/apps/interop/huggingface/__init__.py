@@ -199,7 +199,7 @@ def save_folder(
     places: dict[str, int] = {}
     count = total = 0
     with new_folder(Path(path), InputError) as draft:
-        for count, held in enumerate(_shards(tensors, dtype, max_shard_bytes), start=1):
+        for count, held in enumerate(_fill_shards(tensors, dtype, max_shard_bytes), start=1):
             places |= dict.fromkeys(held, count)
             total += sum(tensor.nbytes for tensor in held.values())
             save_file(held, draft / f"{count}.safetensors", metadata={"format": "pt"})
@@ -216,7 +216,7 @@ def save_folder(
             (draft / file).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
 
 
-def _shards(
+def _fill_shards(
     tensors: Iterable[tuple[str, Tensor]], dtype: torch.dtype | None, limit: int
 ) -> Iterator[dict[str, Tensor]]:
     """Copies of the tensors, as many at a time as fit into one file; at least one."""
