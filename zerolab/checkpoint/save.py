@@ -4,9 +4,8 @@
     2  each rank    writes its two files into a draft folder, syncs them to the disk, and leaves a note of them there
     3  rank 0       finds all notes, writes the manifest, renames the draft, and points `latest` at it
 
-Without waiting a rank copies its shards to host memory in step 2 and goes on; a thread writes them meanwhile, and one
-of rank 0 does step 3. Ranks say nothing to each other then, since their collectives belong to the training: notes are
-files. What fails is told to all ranks by their next call here.
+Without waiting a rank copies its shards to host memory in step 2 and goes on, and a thread writes them. Ranks say
+nothing to each other then, since their collectives belong to the training: notes are files.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
 """What one rank has to write of an engine: its own elements of each parameter, with their states, by name and range;
-and what is not sharded: buffers, the optimizer's groups with their options and step counters, the loss scale.
-
-Each rank writes the shard that the layout gives it, whatever the stage: where several ranks hold the same elements, as
-at stage 0, they share the writing.
+and what is not sharded: buffers, the optimizer's groups with their options and step counters, the loss scale. At stage
+0, where every rank has all, they share the writing.
 """
 
 from __future__ import annotations

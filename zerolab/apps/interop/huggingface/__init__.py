@@ -187,19 +187,20 @@ def save_folder(
     path             a folder that is new or empty; it is there whole or not at all
     config           None writes no config.json
     tensors          (their name, tensor) of all tensors, in any order. Each is copied before the next is taken
-    dtype            that in which tensors are written; None: fp32, or without a config their own
+    dtype            with a config, that in which tensors are written (None: fp32); else they keep theirs
     max_shard_bytes  a file's tensors take at most so many bytes, unless a single tensor takes more
     """
     if dtype is not None and not dtype.is_floating_point:
         raise InputError(f"dtype is {dtype}, but weights are floats; name a dtype such as torch.bfloat16.")
     texts: dict[str, Any] = {}
+    kind = None
     if config is not None:
-        dtype = dtype or torch.float32
-        texts[CONFIG] = to_huggingface(config, dtype)
+        kind = dtype or torch.float32
+        texts[CONFIG] = to_huggingface(config, kind)
     places: dict[str, int] = {}
     count = total = 0
     with new_folder(Path(path), InputError) as draft:
-        for count, held in enumerate(_fill_shards(tensors, dtype, max_shard_bytes), start=1):
+        for count, held in enumerate(_fill_shards(tensors, kind, max_shard_bytes), start=1):
             places |= dict.fromkeys(held, count)
             total += sum(tensor.nbytes for tensor in held.values())
             save_file(held, draft / f"{count}.safetensors", metadata={"format": "pt"})

@@ -58,9 +58,10 @@ def consolidate(
         wanted = dtype if dtype and stored.is_floating_point else stored
         return source.read_whole(source.state_of(name, wanted), name, wanted)
 
-    parameters = ((name, read(name)) for name in order_names(manifest.parameters, dtype, config))
+    parameters = ((name, read(name)) for name in order_names(manifest.parameters, config))
     buffers = ((name, source.buffer(name)) for name in manifest.buffers)
-    _write(folder, parameters, buffers, dtype, config, max_shard_bytes)
+    tensors = name_tensors(config, parameters, buffers)
+    save_folder(folder, config, tensors, dtype=dtype, max_shard_bytes=max_shard_bytes)
 
 
 def load_learned(folder: Path) -> tuple[LanguageModel, Tokenizer | None]:
@@ -99,12 +100,12 @@ def export(
 
     def check() -> None:
         engine.check_between_steps("export")
-        order_names(unit_of, dtype, config)
+        order_names(unit_of, config)
 
     def gather() -> Iterator[tuple[str, Tensor]]:
         """Parameters on rank 0; the others gather the same units."""
         unit, found = None, dict[str, Tensor]()
-        for name in order_names(unit_of, dtype, config):
+        for name in order_names(unit_of, config):
             if unit is not unit_of[name]:
                 unit = unit_of[name]
                 found.clear()
@@ -116,7 +117,8 @@ def export(
     def work() -> None:
         try:
             if engine.comm.rank == 0:
-                _write(folder, parameters, buffers_of(engine.model).items(), dtype, config, max_shard_bytes)
+                tensors = name_tensors(config, parameters, buffers_of(engine.model).items())
+                save_folder(folder, config, tensors, dtype=dtype, max_shard_bytes=max_shard_bytes)
         finally:
             # So does a rank 0 that failed on the way.
             for _ in parameters:
@@ -127,10 +129,8 @@ def export(
     all_gather_or_raise(engine, work)
 
 
-def order_names(names: Iterable[str], dtype: torch.dtype | None, config: Config | None) -> list[str]:
+def order_names(names: Iterable[str], config: Config | None) -> list[str]:
     """The parameters as they are written one by one. Raises an InputError for a config of another model."""
-    if dtype is not None and not dtype.is_floating_point:
-        raise InputError(f"dtype is {dtype}, but weights are floats; name one such as torch.bfloat16")
     there = list(names)
     theirs = [row.ours for row in rows(config) if row.ours is not None] if config else there
     for strange in sorted({*theirs} ^ {*there}):
@@ -140,13 +140,8 @@ def order_names(names: Iterable[str], dtype: torch.dtype | None, config: Config 
     return theirs
 
 
-def _write(
-    folder: Path | str,
-    parameters: Iterator[tuple[str, Tensor]],
-    buffers: Iterable[tuple[str, Tensor]],
-    dtype: torch.dtype | None,
-    config: Config | None,
-    limit: int,
-) -> None:
-    tensors = to_theirs(config, lambda name: next(parameters)[1]) if config else chain(parameters, buffers)
-    save_folder(folder, config, tensors, dtype=dtype if config else None, max_shard_bytes=limit)
+def name_tensors(
+    config: Config | None, parameters: Iterator[tuple[str, Tensor]], buffers: Iterable[tuple[str, Tensor]]
+) -> Iterable[tuple[str, Tensor]]:
+    """Under their names, where there is a config, and else under our own."""
+    return to_theirs(config, lambda name: next(parameters)[1]) if config else chain(parameters, buffers)
